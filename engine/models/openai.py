@@ -13,11 +13,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 import openai
-from openai.types.chat import ChatCompletion, ChatCompletionMessageParam
-from openai.types.chat.chat_completion import Choice
+from openai.types.chat import ChatCompletionMessageParam
+from pydantic import BaseModel
 
 from rolegraph.engine.errors import ModelError, UsageError, WorldError
 from rolegraph.engine.models.bounded import PLAIN, ResponseRejected, bound
@@ -30,7 +30,6 @@ from rolegraph.engine.prompts.tools import calls_of, described
 from rolegraph.engine.records import Message
 from rolegraph.engine.spec import ModelRef
 
-T = TypeVar("T")
 _PROBE_SECONDS = 10.0
 _NO_KEY = "none"
 _HEADERS_VARIABLE = "OPENAI_CUSTOM_HEADERS"
@@ -40,6 +39,56 @@ _LOGPROBS: Mapping[str, object] = {"logprobs": True}
 _TOKEN_IDS: Mapping[str, object] = {"return_token_ids": True, "return_prompt_token_ids": True}
 _EXTRAS: tuple[Mapping[str, object], ...] = ({**_LOGPROBS, **_TOKEN_IDS}, _LOGPROBS, {})
 """Fields requested beyond the answer, most first: where a server refuses one set, the next is tried."""
+
+
+class _CalledFunction(BaseModel):
+    name: str
+    arguments: str
+
+
+class _AnswerCall(BaseModel):
+    id: str | None = None
+    function: _CalledFunction | None = None
+    """None for calls of other kinds than functions."""
+
+
+class _Message(BaseModel):
+    content: str | None = None
+    refusal: str | None = None
+    reasoning: str | None = None
+    reasoning_content: str | None = None
+    tool_calls: list[_AnswerCall] | None = None
+
+
+class _Token(BaseModel):
+    logprob: float
+
+
+class _Logprobs(BaseModel):
+    content: list[_Token] | None = None
+
+
+class _Choice(BaseModel):
+    message: _Message
+    finish_reason: str | None = None
+    logprobs: _Logprobs | None = None
+    token_ids: list[int] | None = None
+    response_token_ids: list[int] | None = None
+    prompt_token_ids: list[int] | None = None
+
+
+class _Usage(BaseModel):
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+
+
+class _Answer(BaseModel):
+    """The fields of an answer that are read; the client's own types lack vendors' fields and check none."""
+
+    choices: list[_Choice] | None = None
+    error: Any = None
+    usage: _Usage | None = None
+    prompt_token_ids: list[int] | None = None
 
 
 class OpenAIModel:
@@ -63,37 +112,28 @@ class OpenAIModel:
     async def complete(self, request: Request) -> Completion:
         """Answer one request; raises ModelError."""
         try:
-            said = await self._ask(request, self._granted or 0)
+            answer = await self._ask(request, self._granted or 0)
         except ResponseRejected as error:
             raise ModelError(f"rejected response from {self._url}: {error}") from error
         except openai.OpenAIError as error:
             raise self._failure(error) from error
-        except (ValueError, RecursionError) as error:  # incomplete or invalid JSON
-            raise self._malformed() from error
-        if not isinstance(said, dict):
-            raise self._malformed()
-        try:  # the client checks no types
-            answer = ChatCompletion.construct(**_needed(cast("dict[str, Any]", said)))
-            if answer.choices:
-                return self._completion(answer, answer.choices[0])
-            why = redact(str(_extra(answer, "error") or "no choices"), self._key)
-        except (ValueError, TypeError, AttributeError, LookupError) as error:
-            raise self._malformed() from error
-        raise ModelError(f"{self._url} gave no answer: {why}", transient=True)
-
-    def _malformed(self) -> ModelError:
-        """Return the error for a malformed answer; transient, since a gateway under load may send one."""
-        return ModelError(
-            f"{self._url} does not answer as OpenAI's chat completions do. Is the URL right? "
-            "It often ends in /v1.",
-            transient=True,
-        )
+        except ValueError as error:  # invalid JSON, or JSON of another shape
+            # Transient, since a gateway under load may send such an answer.
+            raise ModelError(
+                f"{self._url} does not answer as OpenAI's chat completions do. Is the URL right? "
+                "It often ends in /v1.",
+                transient=True,
+            ) from error
+        if not answer.choices:
+            why = redact(str(answer.error or "no choices"), self._key)
+            raise ModelError(f"{self._url} gave no answer: {why}", transient=True)
+        return self._completion(answer, answer.choices[0])
 
     async def aclose(self) -> None:
         """Close the connections."""
         await self._client.close()
 
-    async def _ask(self, request: Request, level: int) -> object:
+    async def _ask(self, request: Request, level: int) -> _Answer:
         """Send a request with the extra fields of `level`, or with fewer where the server refuses them."""
         messages = list(map(wire_message, request.messages))
         try:
@@ -108,7 +148,7 @@ class OpenAIModel:
                 raise
         else:
             self._granted = level
-            return answer.http_response.json()
+            return _Answer.model_validate_json(answer.http_response.content)
         return await self._ask(request, level + 1)
 
     def _body(self, request: Request) -> dict[str, object]:
@@ -130,29 +170,23 @@ class OpenAIModel:
             body["tools"] = described(request.tools)
         return body
 
-    def _completion(self, answer: ChatCompletion, choice: Choice) -> Completion:
+    def _completion(self, answer: _Answer, choice: _Choice) -> Completion:
         message = choice.message
         if choice.finish_reason == "content_filter":
             raise ModelError(f"{self._url} withheld the answer: finish_reason is content_filter.")
-        if str(choice.finish_reason) == "abort":
+        if choice.finish_reason == "abort":
             raise ModelError(f"{self._url} broke off the answer.", transient=True)
         if message.refusal and not message.content:
             raise ModelError(f"The model refused to answer: {message.refusal}")
-        content = _checked(message.content or "", str)
-        stated = _text(_extra(message, "reasoning", "reasoning_content"))
+        content = message.content or ""
+        stated = (message.reasoning or message.reasoning_content or "").strip()
         thought, text = split_reasoning(content, opened=closes_unopened(content))
-        calls = tuple(
-            tool_call(
-                _checked(call.function.name, str), _checked(call.function.arguments, str), _text(call.id)
-            )
-            for call in message.tool_calls or ()
-            if call.type == "function"
-        )
-        ids = _ids(_extra(choice, "token_ids", "response_token_ids"))
-        logprobs = cast("list[float]", _extra(choice, _LOGPROBS_ALONE) or [])
+        ids = choice.token_ids or choice.response_token_ids or []
+        logprobs = [token.logprob for token in (choice.logprobs and choice.logprobs.content) or ()]
         if ids and len(logprobs) != len(ids):
             logprobs = []  # they cannot be assigned to tokens
-        prompt_ids = _ids(_extra(answer, "prompt_token_ids") or _extra(choice, "prompt_token_ids"))
+        prompt_ids = answer.prompt_token_ids or choice.prompt_token_ids or []
+        usage = answer.usage.model_dump(exclude_none=True) if answer.usage else NO_USAGE
         return Completion(
             text=text,
             thought="\n".join(part for part in (stated, thought) if part),
@@ -160,8 +194,12 @@ class OpenAIModel:
             response_ids=ids,
             logprobs=logprobs,
             finish_reason="length" if choice.finish_reason == "length" else "stop",
-            usage=NO_USAGE if ids and prompt_ids else _usage(answer),
-            calls=calls,
+            usage=NO_USAGE if ids and prompt_ids else usage,
+            calls=tuple(
+                tool_call(call.function.name, call.function.arguments, (call.id or "").strip())
+                for call in message.tool_calls or ()
+                if call.function is not None
+            ),
         )
 
     def _failure(self, error: openai.OpenAIError) -> ModelError:
@@ -271,61 +309,6 @@ def closes_unopened(text: str) -> bool:
     """Return whether `text` closes a reasoning block that it does not open, as the chat template did."""
     before, close, _ = text.partition(CLOSE)
     return bool(close) and OPEN not in before
-
-
-_LOGPROBS_ALONE = "logprobs_alone"
-_OF_AN_ANSWER = ("choices", "error", "usage", "prompt_token_ids")
-_OF_A_CHOICE = ("message", "finish_reason", "token_ids", "response_token_ids", "prompt_token_ids")
-_OF_A_MESSAGE = ("content", "refusal", "reasoning", "reasoning_content", "tool_calls")
-_CALLS_READ = 1_000
-"""Most tool calls of an answer that are read; `ANSWER_CALLS`, the most that are made, is far lower."""
-
-
-def _needed(said: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields of an answer that are read: the client makes an object of every field it is given.
-
-    Raises TypeError or LookupError for log-probabilities of another shape.
-    """
-    answer = {name: said[name] for name in _OF_AN_ANSWER if name in said}
-    if not isinstance(answer.get("choices"), list) or not answer["choices"]:
-        return answer
-    first: dict[str, Any] = answer["choices"][0]
-    choice = {name: first[name] for name in _OF_A_CHOICE if name in first}
-    message = choice["message"] = {name: choice["message"].get(name) for name in _OF_A_MESSAGE}
-    message["tool_calls"] = message["tool_calls"] and message["tool_calls"][:_CALLS_READ]
-    logprobs: dict[str, Any] = first.get("logprobs") or {}
-    tokens: list[dict[str, Any]] = logprobs.get("content") or []
-    choice[_LOGPROBS_ALONE] = [float(token["logprob"]) for token in tokens]
-    return {**answer, "choices": [choice]}
-
-
-def _extra(holder: object, *names: str) -> object:
-    """Return the first of the fields `names` that `holder` has; the client's types lack vendors' fields."""
-    return next((value for name in names if (value := getattr(holder, name, None)) is not None), None)
-
-
-def _usage(answer: ChatCompletion) -> Mapping[str, int]:
-    """Return the endpoint's own count of tokens; empty where it does not count."""
-    counts = {name: _extra(answer.usage, name) for name in ("prompt_tokens", "completion_tokens")}
-    return {name: count for name, count in counts.items() if isinstance(count, int)}
-
-
-def _checked(value: object, kind: type[T]) -> T:
-    """Return a value of the expected type; raises TypeError for another."""
-    if not isinstance(value, kind):
-        raise TypeError(f"expected {kind.__name__}")
-    return value
-
-
-def _text(value: object) -> str:
-    return value.strip() if isinstance(value, str) else ""
-
-
-def _ids(value: object) -> list[int]:
-    if not isinstance(value, list):
-        return []
-    ids = cast("list[object]", value)
-    return [token for token in ids if isinstance(token, int)]
 
 
 def _said(error: openai.OpenAIError) -> str:

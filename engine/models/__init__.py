@@ -4,8 +4,8 @@
 """
 
 from rolegraph.engine.models.limit import LimitedModel
-from rolegraph.engine.models.opening import Models, ServedModel, Services, open_model
-from rolegraph.engine.models.types import Completion, Model, Request
+from rolegraph.engine.models.opening import Models, Services, open_model, open_served
+from rolegraph.engine.models.types import Completion, Model, Request, ServedModel
 
 __all__ = [
     "Completion",
@@ -16,4 +16,5 @@ __all__ = [
     "ServedModel",
     "Services",
     "open_model",
+    "open_served",
 ]

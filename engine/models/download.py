@@ -11,8 +11,8 @@ import tinker
 from rolegraph.engine.errors import UsageError, WorldError
 from rolegraph.engine.local.weights import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 from rolegraph.engine.models.keys import redact
-from rolegraph.engine.models.tinker import Pulse, said
-from rolegraph.engine.models.tinker_open import open_session, quiet, saying_why
+from rolegraph.engine.models.tinker import Pulse, open_session, quiet, said, saying_why
+from rolegraph.engine.models.types import ServedModel
 from rolegraph.engine.spec import ModelRef
 
 _LIFE_SECONDS = 3600
@@ -34,7 +34,9 @@ async def download_adapter(path: str, folder: Path, base_url: str | None = None)
         UsageError: There is no key, or no such checkpoint.
         WorldError: The service or the download fails.
     """
-    session = await open_session(ModelRef(provider="tinker", base_url=base_url), trusted_url=base_url)
+    session = await open_session(
+        ServedModel(ModelRef(provider="tinker", base_url=base_url), trusted_url=base_url)
+    )
     pulse, status = Pulse(session.url), "errored"
     rest = tinker.RestClient(base_url=session.url, api_key=session.key)
     try:

@@ -23,12 +23,11 @@ from rolegraph.engine.errors import ModelError, UsageError, WorldError
 from rolegraph.engine.models.bounded import PLAIN, ResponseRejected, bound
 from rolegraph.engine.models.keys import OPENAI, bypass_proxies, redact, same_origin
 from rolegraph.engine.models.retry_after import retry_after
-from rolegraph.engine.models.types import NO_USAGE, Completion, Request
+from rolegraph.engine.models.types import NO_USAGE, Completion, Request, ServedModel
 from rolegraph.engine.prompts.call_forms import tool_call
 from rolegraph.engine.prompts.chat import CLOSE, OPEN, split_reasoning
 from rolegraph.engine.prompts.tools import calls_of, described
 from rolegraph.engine.records import Message
-from rolegraph.engine.spec import ModelRef
 
 _PROBE_SECONDS = 10.0
 _NO_KEY = "none"
@@ -223,10 +222,9 @@ class OpenAIModel:
                 return ModelError(f"{self._url}: {said}")
 
 
-async def open_openai(
-    ref: ModelRef, *, api_key: str | None = None, trusted_url: str | None = None
-) -> OpenAIModel:
-    """Open `ref.name`, or the endpoint's only model; arguments and errors as in `open_model`."""
+async def open_openai(served: ServedModel) -> OpenAIModel:
+    """Open the model that is named, or the endpoint's only model; errors as in `open_served`."""
+    ref, api_key, trusted_url = served.ref, served.api_key, served.trusted_url
     url = OPENAI.url(ref.base_url)
     key = OPENAI.key(url, explicit=api_key, trusted_url=trusted_url)
     if key is None and url == OPENAI.default_url:

@@ -10,7 +10,6 @@ import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
@@ -19,6 +18,7 @@ from rolegraph.engine.errors import UsageError
 from rolegraph.engine.local import LocalService, check_model_folder, running
 from rolegraph.engine.local.weights import copy_weights
 from rolegraph.engine.models.limit import LimitedModel
+from rolegraph.engine.models.types import ServedModel
 from rolegraph.engine.records import PolicyPath, RunFolder
 from rolegraph.engine.shipped import model_folder
 from rolegraph.engine.spec import ModelRef, api_of
@@ -27,20 +27,6 @@ if TYPE_CHECKING:
     from rolegraph.engine.compile import Endpoint
     from rolegraph.engine.models.types import Model
     from rolegraph.engine.prompts import ChatFormat
-
-
-@dataclass(frozen=True, slots=True)
-class ServedModel:
-    """A model at the endpoint that serves it."""
-
-    ref: ModelRef
-    """The model; its provider is never `local`, since a local service is a Tinker service."""
-    api_key: str | None = None
-    """Takes precedence over the environment's key."""
-    tokenizer_dir: Path | None = None
-    """The folder of the tokenizer and chat template (tinker); None finds them by the model's name."""
-    trusted_url: str | None = None
-    """URL that the person gave outside the spec: the environment's key may be sent there."""
 
 
 Open = Callable[[ModelRef], Awaitable["Model"]]
@@ -126,13 +112,7 @@ class Services:
 
     async def open(self, ref: ModelRef) -> Model:
         """Locate a model and open it; raises the errors of `locate` and `open_model`."""
-        served = await self.located(ref)
-        return await open_model(
-            served.ref,
-            api_key=served.api_key,
-            tokenizer_dir=served.tokenizer_dir,
-            trusted_url=served.trusted_url,
-        )
+        return await open_served(await self.located(ref))
 
     def _service(self, folder: Path, state_dir: Path | None) -> LocalService:
         """Return the service of a model with a checkpoint folder; without one, any service of the model."""
@@ -151,11 +131,11 @@ class Services:
 def _import_client(folder: Path) -> None:
     """Import what opening a local model needs, which takes about as long as a service takes to start."""
     with _importing:
-        import rolegraph.engine.models.tinker_open
+        import rolegraph.engine.models.tinker
         from rolegraph.engine.models.tokenizer import tokenizer_class
 
         tokenizer_class(folder)
-        _ = rolegraph.engine.models.tinker_open
+        _ = rolegraph.engine.models.tinker
 
 
 class Models:
@@ -219,28 +199,25 @@ class Models:
         return LimitedModel(model, ref.concurrency)
 
 
-async def open_model(
-    ref: ModelRef,
-    *,
-    api_key: str | None = None,
-    tokenizer_dir: Path | None = None,
-    trusted_url: str | None = None,
-) -> Model:
-    """Open a model that is served at an endpoint, and check that it is there.
+async def open_model(ref: ModelRef) -> Model:
+    """Open a model that is served at an endpoint, with the key of the environment; see `open_served`."""
+    return await open_served(ServedModel(ref))
+
+
+async def open_served(served: ServedModel) -> Model:
+    """Open a model and check that it is there.
 
     Args:
-        ref: The model, whose provider is not `local`.
-        api_key: A key that takes precedence over the environment's.
-        tokenizer_dir: Folder of the tokenizer (tinker); None finds it by the model's name.
-        trusted_url: URL to which the environment's key may be sent, although only the spec names it.
+        served: The model at its endpoint.
 
     Returns:
         The open model, to be closed with `aclose`.
 
     Raises:
-        UsageError: There is no key, no such model or no such file.
+        UsageError: There is no key, no such model or no such file; or the provider is `local`.
         WorldError: Nothing answers at the URL.
     """
+    ref = served.ref
     if ref.served_here:
         raise UsageError(
             "A `local` model has no endpoint yet: start the local service first, then open a `tinker` "
@@ -248,15 +225,13 @@ async def open_model(
         )
     match ref.provider:
         case "tinker" | "local":
-            from rolegraph.engine.models.tinker_open import open_tinker
+            from rolegraph.engine.models.tinker import open_tinker
 
-            return await open_tinker(
-                ref, api_key=api_key, tokenizer_dir=tokenizer_dir, trusted_url=trusted_url
-            )
+            return await open_tinker(served)
         case "openai":
             from rolegraph.engine.models.openai import open_openai
 
-            return await open_openai(ref, api_key=api_key, trusted_url=trusted_url)
+            return await open_openai(served)
         case "replay":
             from rolegraph.engine.models.replay import Replay
 

@@ -3,14 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from rolegraph.engine.prompts import ChatPrefix
 from rolegraph.engine.records import CallId, Message
-from rolegraph.engine.spec import Sampling
+from rolegraph.engine.spec import ModelRef, Sampling
 from rolegraph.engine.vocabulary import Function, ToolCall
 
 NO_USAGE: Mapping[str, int] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class ServedModel:
+    """A model at the endpoint that serves it."""
+
+    ref: ModelRef
+    """The model; its provider is never `local`, since a local service is a Tinker service."""
+    api_key: str | None = None
+    """Takes precedence over the environment's key."""
+    tokenizer_dir: Path | None = None
+    """The folder of the tokenizer and chat template (tinker); None finds them by the model's name."""
+    trusted_url: str | None = None
+    """URL that the person gave outside the spec: the environment's key may be sent there."""
 
 
 class Request(NamedTuple):

@@ -181,9 +181,10 @@ def with_context(run: Launch, trusted_url: str | None) -> Launch:
     if not TRAITS[run.backend].speaks_tinker or run.context is not None:
         return run
     # Imported here because the SDK is slow to load.
-    from rolegraph.engine.models.tinker_open import open_session
+    from rolegraph.engine.models import ServedModel
+    from rolegraph.engine.models.tinker import open_session
 
-    session = asyncio.run(open_session(run.plan.spec.model, trusted_url=trusted_url))
+    session = asyncio.run(open_session(ServedModel(run.plan.spec.model, trusted_url=trusted_url)))
     session.service.close("success")
     return replace(run, context=session.lengths.get(run.plan.spec.model.name or ""))
 

@@ -12,14 +12,16 @@ import tinker
 from rolegraph.engine.errors import UsageError, WorldError
 from rolegraph.engine.models import LimitedModel, ServedModel
 from rolegraph.engine.models.keys import redact
-from rolegraph.engine.models.tinker import Pulse, TinkerModel, said
-from rolegraph.engine.models.tinker_open import (
+from rolegraph.engine.models.tinker import (
     NO_RETRIES,
+    Pulse,
+    TinkerModel,
     TinkerSession,
     model_of,
     open_chat,
     open_session,
     quiet,
+    said,
     saying_why,
 )
 from rolegraph.engine.prompts import ChatFormat
@@ -168,7 +170,7 @@ class Policies:
 @asynccontextmanager
 async def _open(start: PolicyStart) -> AsyncGenerator[PolicyClient, None]:
     served = start.served
-    session = await open_session(served.ref, api_key=served.api_key, trusted_url=served.trusted_url)
+    session = await open_session(served)
     pulse, service = Pulse(session.url), session.service
     try:
         name = model_of(session, served.ref)

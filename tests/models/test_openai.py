@@ -10,7 +10,7 @@ import pytest
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from rolegraph.engine.errors import ModelError, UsageError, WorldError
-from rolegraph.engine.models import Completion, Request, open_model
+from rolegraph.engine.models import Completion, Request, ServedModel, open_model, open_served
 from rolegraph.engine.prompts.tools import answer_message, result_message
 from rolegraph.engine.records import Message
 from rolegraph.engine.spec import ModelRef, Sampling
@@ -44,7 +44,7 @@ def ask(
 
     async def run() -> list[Completion]:
         ref = ModelRef(provider="openai", name=name, base_url=endpoint.base_url)
-        model = await open_model(ref, api_key=key)
+        model = await open_served(ServedModel(ref, api_key=key))
         try:
             request = Request(messages, sampling or Sampling(), seed, CALL, tools)
             return [await model.complete(request) for _ in range(times)]

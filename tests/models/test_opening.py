@@ -13,7 +13,15 @@ from urllib.parse import urlsplit
 import pytest
 
 from rolegraph.engine.errors import UsageError, WorldError
-from rolegraph.engine.models import LimitedModel, Models, Request, ServedModel, Services, open_model
+from rolegraph.engine.models import (
+    LimitedModel,
+    Models,
+    Request,
+    ServedModel,
+    Services,
+    open_model,
+    open_served,
+)
 from rolegraph.engine.records.folder import RunFolder
 from rolegraph.engine.records.info import Checkpoint, SavedPolicy
 from rolegraph.engine.spec import ModelRef, Sampling
@@ -130,7 +138,7 @@ def test_a_local_model_opens_at_the_service_that_serves_it(
     async def run() -> None:
         with Services() as services:
             served = services.locate(ModelRef(base_url=service.base_url))
-            model = await open_model(served.ref, tokenizer_dir=folder)
+            model = await open_served(ServedModel(served.ref, tokenizer_dir=folder))
         await model.aclose()
 
     asyncio.run(run())

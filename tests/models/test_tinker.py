@@ -14,8 +14,8 @@ from starlette.applications import Starlette
 from starlette.responses import JSONResponse, Response
 
 from rolegraph.engine.errors import ModelError, UsageError, WorldError
-from rolegraph.engine.models import Completion, Model, Request, open_model
-from rolegraph.engine.models.tinker_open import hub_name
+from rolegraph.engine.models import Completion, Model, Request, ServedModel, open_model, open_served
+from rolegraph.engine.models.tinker import hub_name
 from rolegraph.engine.models.tokenizer import load_tokenizer
 from rolegraph.engine.models.types import LogprobScorer
 from rolegraph.engine.prompts import ChatPrefix
@@ -60,7 +60,7 @@ def using(service: Service, folder: Path, work: Callable[[Model], Awaitable[obje
 
     async def run() -> None:
         opened = ModelRef.model_validate({"provider": "tinker", "base_url": service.base_url, **ref})
-        model = await open_model(opened, api_key=KEY, tokenizer_dir=folder)
+        model = await open_served(ServedModel(opened, api_key=KEY, tokenizer_dir=folder))
         try:
             await work(model)
         finally:
@@ -218,7 +218,7 @@ def test_a_service_that_goes_away_fails_its_calls(
     async def run() -> None:
         with tinker_service(lambda _: JSONResponse({"type": "try_again"})) as service:
             ref = ModelRef(provider="tinker", base_url=service.base_url)
-            model = await open_model(ref, api_key=KEY, tokenizer_dir=folder)
+            model = await open_served(ServedModel(ref, api_key=KEY, tokenizer_dir=folder))
             calls = [asyncio.ensure_future(asking(model)) for _ in range(20)]
             await asyncio.sleep(0.2)
         async with asyncio.timeout(600):  # an answer would never come
@@ -260,7 +260,9 @@ def test_a_missing_key_is_a_usage_error_that_names_the_variable() -> None:
 
 def test_a_key_of_another_kind_is_a_usage_error_that_does_not_show_it() -> None:
     with pytest.raises(UsageError, match="not a Tinker key") as caught:
-        asyncio.run(open_model(ModelRef(provider="tinker", name="some/model"), api_key="sk-secret"))
+        asyncio.run(
+            open_served(ServedModel(ModelRef(provider="tinker", name="some/model"), api_key="sk-secret"))
+        )
     assert "secret" not in str(caught.value)
 
 
@@ -273,25 +275,25 @@ def test_a_spec_alone_cannot_send_the_key_elsewhere(monkeypatch: pytest.MonkeyPa
 def test_an_endpoint_that_is_down_is_named() -> None:
     url = f"http://127.0.0.1:{free_port()}"
     with pytest.raises(WorldError, match=f"No Tinker service answers at {url}"):
-        asyncio.run(open_model(ModelRef(provider="tinker", base_url=url), api_key=KEY))
+        asyncio.run(open_served(ServedModel(ModelRef(provider="tinker", base_url=url), api_key=KEY)))
 
 
 def test_a_url_of_something_else_is_a_usage_error() -> None:
     with served(Starlette()) as url, pytest.raises(UsageError, match="not as a Tinker service does"):
-        asyncio.run(open_model(ModelRef(provider="tinker", base_url=url), api_key=KEY))
+        asyncio.run(open_served(ServedModel(ModelRef(provider="tinker", base_url=url), api_key=KEY)))
 
 
 ALONE = """
 import asyncio, os, sys
 from pathlib import Path
 from rolegraph.engine.errors import ModelError
-from rolegraph.engine.models import Request, open_model
+from rolegraph.engine.models import Request, ServedModel, open_served
 from rolegraph.engine.records import CallId, NodeId
 from rolegraph.engine.spec import ModelRef, Sampling
 
 async def main():
     ref = ModelRef(provider="tinker", base_url=sys.argv[1])
-    model = await open_model(ref, tokenizer_dir=Path(sys.argv[2]))
+    model = await open_served(ServedModel(ref, tokenizer_dir=Path(sys.argv[2])))
     ask = Request([{"role": "user", "content": "?"}], Sampling(), None, CallId("t", 0, NodeId("solver")))
     print((await model.complete(ask)).text)
     try:

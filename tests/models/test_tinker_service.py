@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from rolegraph.engine.errors import ModelError, UsageError
-from rolegraph.engine.models import Completion, Request, open_model
+from rolegraph.engine.models import Completion, Request, ServedModel, open_served
 from rolegraph.engine.models.tokenizer import load_tokenizer
 from rolegraph.engine.spec import ModelRef, Sampling
 from tests.models.edges import CALL, write_tokenizer
@@ -54,7 +54,7 @@ def ask(service: Any, folder: Path, *requests: Request) -> list[Completion]:
 
     async def run() -> list[Completion]:
         ref = ModelRef(provider="tinker", base_url=service.base_url)
-        model = await open_model(ref, api_key=service.api_key, tokenizer_dir=folder)
+        model = await open_served(ServedModel(ref, api_key=service.api_key, tokenizer_dir=folder))
         try:
             return list(await asyncio.gather(*(model.complete(request) for request in requests)))
         finally:
@@ -98,10 +98,10 @@ def test_a_prompt_beyond_the_models_context_does_not_fit(service: Any, folder: P
 def test_another_key_is_refused(service: Any, folder: Path) -> None:
     ref = ModelRef(provider="tinker", base_url=service.base_url)
     with pytest.raises(UsageError, match="refuses the key in TINKER_API_KEY"):
-        asyncio.run(open_model(ref, api_key="tml-another", tokenizer_dir=folder))
+        asyncio.run(open_served(ServedModel(ref, api_key="tml-another", tokenizer_dir=folder)))
 
 
 def test_a_model_that_is_not_served_is_a_usage_error(service: Any, folder: Path) -> None:
     ref = ModelRef(provider="tinker", name="no-such-model", base_url=service.base_url)
     with pytest.raises(UsageError, match="cannot sample from 'no-such-model'"):
-        asyncio.run(open_model(ref, api_key=service.api_key, tokenizer_dir=folder))
+        asyncio.run(open_served(ServedModel(ref, api_key=service.api_key, tokenizer_dir=folder)))

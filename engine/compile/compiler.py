@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path as FilePath
 from typing import Any, TypeVar
 
-from rolegraph.engine.compile.earned import correct_findings, earning_findings, scored
+from rolegraph.engine.compile.earned import earning_findings, scored
 from rolegraph.engine.compile.graph import (
     Needs,
     check_graph,
@@ -34,6 +34,7 @@ from rolegraph.engine.errors import SpecError
 from rolegraph.engine.records import Source
 from rolegraph.engine.spec import Diagnostic, Finding, Spec, load_spec
 from rolegraph.engine.spec.diagnostics import Severity
+from rolegraph.engine.spec.loader import LoadedSpec
 from rolegraph.engine.spec.merge import dump_yaml
 from rolegraph.engine.vocabulary import Dataset, Environment, Import, Split, import_file, is_allowed
 
@@ -121,9 +122,7 @@ def check_source(source: Source, further: PlanCheck | None = None, *, runs: bool
     """
     imports = [import_file(FilePath(file)) for file in source.imports]
     loaded = load_spec(source.named_spec, source.overrides, model=source.model, base_url=source.base_url)
-    files = ModelFiles(loaded.folders, loaded.is_overridden)
-    plan, findings = _compile(loaded.spec, loaded.data, files, imports, source.allow, whole=not loaded.faults)
-    loaded.report(findings)
+    plan = _compile(loaded, imports, source.allow)
     if plan is not None:
         loaded.report(_permission_findings(plan.withheld, "error" if runs else "warning"))
     if further is not None and plan is not None and not loaded.faults:
@@ -131,34 +130,24 @@ def check_source(source: Source, further: PlanCheck | None = None, *, runs: bool
     return CompileResult(None if loaded.faults else plan, loaded.shown_diagnostics())
 
 
-def _compile(
-    spec: Spec,
-    data: Mapping[str, Any],
-    files: ModelFiles,
-    imports: Sequence[Import],
-    allow: Sequence[str],
-    *,
-    whole: bool,
-) -> tuple[Plan | None, list[Finding]]:
-    """Return the plan, or None where a finding is an error, and all findings.
-
-    `data` is the spec as it was read. Where not `whole`, parts that did not fit the model are not in `spec`.
-    """
-    needs = role_needs(spec)
-    spec, of_models = files.all_located(spec)
+def _compile(loaded: LoadedSpec, imports: Sequence[Import], allow: Sequence[str]) -> Plan | None:
+    """Report all findings to `loaded`, and return the plan; None where a finding is an error."""
+    whole = not loaded.faults  # else the parts that did not fit the model are not in the spec
+    needs, data = role_needs(loaded.spec), loaded.data
+    files = ModelFiles(loaded.folders, loaded.is_overridden)
+    spec, of_models = files.all_located(loaded.spec)
     findings = [*of_models, *check_graph(spec, needs), *repeated_needs(data), *run_findings(spec, data)]
     instances = None if any(map(_is_error, findings)) else instances_of(spec)
     names, of_names = resolve_names(spec, needs, instances, files)
     findings += of_names
     counts = {name: len(instances[name]) if instances else role.count for name, role in spec.roles.items()}
-    findings += earning_findings(spec, names)
+    findings += earning_findings(spec, names, in_order(needs)[-1] if instances else None)
     findings += check_policies(spec, counts)
     findings += learning_findings(spec, names.roles, instances)
-    if instances is not None:
-        findings += correct_findings(spec, names.rewards, in_order(needs)[-1])
+    loaded.report(findings)
     if instances is None or not whole or any(map(_is_error, findings)):
-        return None, findings
-    return _assemble(spec, data, needs, instances, names, imports, allow), findings
+        return None
+    return _assemble(spec, data, needs, instances, names, imports, allow)
 
 
 def _is_error(finding: Finding) -> bool:
@@ -195,11 +184,7 @@ def _assemble(
         spec,
         instances,
         inputs,
-        endpoints=numbers,
-        rewards={name: reward.read_roles for name, reward in names.rewards.items() if reward},
-        by_turn={
-            name for name, it in spec.roles.items() if it.credit.kind != "trajectory" or it.group != "task"
-        },
+        {name: reward.read_roles for name, reward in names.rewards.items() if reward},
     )
     roles = tuple(
         RolePlan(

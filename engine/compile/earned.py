@@ -19,20 +19,20 @@ def scored(rewards: Rewards) -> Needs:
     }
 
 
-def earning_findings(spec: Spec, names: ResolvedNames) -> Iterator[Finding]:
-    """Find faults in the rewards of roles and in the hidden fields that roles are shown."""
+def earning_findings(spec: Spec, names: ResolvedNames, last: str | None) -> Iterator[Finding]:
+    """Find faults in the rewards of roles and in the hidden fields that roles are shown.
+
+    `last` is the role that decides whether an episode is correct, unless the spec names another; None where
+    the graph has a fault.
+    """
     rewards = names.rewards
     yield from _read(spec, rewards)
     yield from _failing(spec)
     yield from _shown(spec, names, rewards)
     for name, role in names.roles.items():
         yield from _stripped(name, role.parser, role.reward)
-
-
-def correct_findings(spec: Spec, rewards: Rewards, last: str) -> Iterator[Finding]:
-    """Warn where no episode can be correct, because `last`, the role that decides, has no reward."""
     right = [name for name, reward in rewards.items() if reward is not None and not reward.delegates]
-    if spec.episode.correct is None and rewards[last] is None and right:
+    if last and spec.episode.correct is None and rewards[last] is None and right:
         message = f"no episode can be correct: the last role decides, and {last} has no reward"
         hint = f"say whose it is: episode: {{correct: {right[-1]}}}"
         yield Finding(("roles", last), message, hint=hint, at_key=True, severity="warning")

@@ -215,23 +215,17 @@ def _edges(spec: Spec) -> Iterator[Finding]:
                 continue
             if edge.chunks is not None and not edge.fans_out:
                 message = f"chunks say how many of {name} there are, which {edge.join} does not"
-                expected, hint = (
-                    f"{key}: {{chunks: {edge.chunks}}}",
-                    f"or leave out `chunks`: {key}: {edge.join}",
-                )
+                expected = f"{key}: {{chunks: {edge.chunks}}}"
+                hint = f"or leave out `chunks`: {key}: {edge.join}"
                 yield Finding((*path, "chunks"), message, expected, hint, at_key=True)
             if edge.fans_out:
                 fans.append(key)
                 if edge.round != "this":
                     message = f"{key} sets how many of {name} there are, so it is of the round itself"
                     yield Finding(path, message, "round: this", "or join: branch", at_key=True)
-            loop, expected = loop_of(spec, other), "round: this"
+            loop, expected, hint = loop_of(spec, other), "round: this", ""
             if other == name and own is None and edge.round != "this":
-                message, expected, hint = (
-                    f"{name} is in no loop, so it has no turns before",
-                    f"{name} in `loops`",
-                    "",
-                )
+                message, expected = f"{name} is in no loop, so it has no turns before", f"{name} in `loops`"
             elif edge.round == "last" and (own is None or loop != own):
                 message = f"{name} and {other} are in no loop together, so there is no round before"
                 hint = "or put both into `loops`"

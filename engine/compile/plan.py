@@ -119,8 +119,7 @@ class RolePlan:
     @property
     def compares_turns(self) -> bool:
         """True where an estimator compares rewards, and compares those of turns, not of trajectories."""
-        by_reward = self.estimator is not None and self.estimator.compute is not None
-        return by_reward and (self.spec.credit.kind != "trajectory" or self.spec.group != "task")
+        return self.spec.compares_turns and self.estimator is not None and self.estimator.compute is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +159,6 @@ class Node:
     id: NodeId
     role: int
     block: int
-    endpoint: int | None
     salt: int
     """Constant of this node in the seeds of its calls."""
     lineage: tuple[int, ...]

@@ -58,7 +58,7 @@ def _smallest_group(spec: Spec, name: str, instances: Instances | None, mentions
     role, rollouts = spec.roles[name], spec.train.rollouts
     if role.group != "prompt":
         policies = _policies(role, len(instances[name]) if instances else role.count)
-        pooled = role.group == "task" and role.credit.kind != "trajectory"
+        pooled = role.group == "task" and role.compares_turns
         return min(Counter(policies).values()) * rollouts * (_rounds(spec, name) if pooled else 1)
     families, upstream = _asked_alike(spec, name, instances, mentions)
     return min(map(len, families)) * (1 if upstream else rollouts)

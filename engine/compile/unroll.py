@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from rolegraph.engine.compile.graph import env_loop, loop_of, players_of
@@ -13,7 +13,6 @@ from rolegraph.engine.records import NodeId, salt_of
 from rolegraph.engine.spec import Edge, Spec
 
 _NO_REWARDS: Mapping[str, Sequence[str]] = {}
-_NO_ENDPOINTS: Mapping[str, Sequence[int]] = {}
 _BRANCH = Edge(join="branch", round="last")
 """The edge that a loop's `until` reads the loop's roles by."""
 
@@ -36,10 +35,7 @@ def unroll(
     spec: Spec,
     instances: Instances,
     inputs: Mapping[str, RoleInputs],
-    *,
-    endpoints: Mapping[str, Sequence[int]] = _NO_ENDPOINTS,
     rewards: Mapping[str, Sequence[str]] = _NO_REWARDS,
-    by_turn: Set[str] = frozenset(),
 ) -> UnrolledGraph:
     """Unroll the roles of a spec without faults, the rounds of its loops one after the other.
 
@@ -47,13 +43,11 @@ def unroll(
         spec: The parsed spec.
         instances: The instances of each role.
         inputs: The inputs of each role.
-        endpoints: By role, a position in `Plan.endpoints` for each instance; roles without have none.
         rewards: By role, the roles that its reward reads.
-        by_turn: Roles whose turns are compared one by one, so that a reward reads the same round of others.
     """
     unroller = _Unroller(spec, instances, inputs)
     blocks, awaited = unroller.blocks()
-    nodes = unroller.nodes(blocks, endpoints)
+    nodes = unroller.nodes(blocks)
     player_nodes = unroller.player_nodes()
     transitions = [[turn] for turn in ((), *player_nodes)] if player_nodes else []
     names = list(spec.roles)
@@ -65,7 +59,7 @@ def unroll(
         nodes=nodes,
         blocks=blocks,
         wiring=_wire(len(nodes) + len(transitions), [*awaited, *transitions]),
-        reward_inputs=unroller.reward_inputs(nodes, rewards, by_turn),
+        reward_inputs=unroller.reward_inputs(nodes, rewards),
         branches={loop: max(1, len(its)) for loop, its in ends.items()},
         player_nodes=player_nodes,
         nodes_of=unroller.nodes_of,
@@ -142,16 +136,14 @@ class _Unroller:
             found.setdefault((edges, until, own_turn), []).append(place)
         return found
 
-    def nodes(self, blocks: Sequence[Block], endpoints: Mapping[str, Sequence[int]]) -> tuple[Node, ...]:
+    def nodes(self, blocks: Sequence[Block]) -> tuple[Node, ...]:
         block_of = {node: number for number, block in enumerate(blocks) for node in block.nodes}
         nodes: list[Node] = []
         for position, name in enumerate(self.spec.roles):
-            own = endpoints.get(name)
             for number in range(1, self.rounds[name] + 1):
                 for index, instance in enumerate(self.instances[name], 1):
                     id, place = NodeId(name, index, number), len(nodes)
-                    endpoint = own[index - 1] if own else None
-                    nodes.append(Node(id, position, block_of[place], endpoint, salt_of(id), instance.path))
+                    nodes.append(Node(id, position, block_of[place], salt_of(id), instance.path))
         return tuple(nodes)
 
     def node_at(self, name: str, member: int, number: int) -> int:
@@ -205,12 +197,12 @@ class _Unroller:
         return self.loops[name] is not None and self.loops[name] == self.loops[other]
 
     def reward_inputs(
-        self, nodes: Sequence[Node], rewards: Mapping[str, Sequence[str]], by_turn: Set[str]
+        self, nodes: Sequence[Node], rewards: Mapping[str, Sequence[str]]
     ) -> Mapping[int, tuple[InputEdge, ...]]:
         """Return by node the turns that its reward reads.
 
-        A reward reads, of each instance on the turn's branch, the last turn that ran; in `by_turn`, of roles
-        in the same loop the turn of the same round.
+        A reward reads, of each instance on the turn's branch, the last turn that ran; where turns are
+        compared, of roles in the same loop the turn of the same round.
         """
         read: dict[int, tuple[InputEdge, ...]] = {}
         for place, node in enumerate(nodes):
@@ -218,7 +210,7 @@ class _Unroller:
             edges: list[InputEdge] = []
             for other in rewards.get(name, ()):
                 members = joined(_BRANCH, self.instances[name][index - 1], self.instances[other])
-                same_round = name in by_turn and self.in_one_loop(name, other)
+                same_round = self.spec.roles[name].compares_turns and self.in_one_loop(name, other)
                 rounds = range(number, number + 1) if same_round else self.all_rounds(other)
                 turns = self.turns(other, members, rounds)
                 edges.append(InputEdge(other, self.positions[other], turns, len(rounds)))

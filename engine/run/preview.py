@@ -160,11 +160,11 @@ class _Runs:
             job = EpisodeJob({"id": "task", **self._task}, rollout, 0)
             models = [limited] * len(plan.endpoints)
             episode = await run_episode(harmless, job, models, isolation=isolation)
-        endpoints = {node.id: node.endpoint or 0 for node in plan.nodes}
+        endpoints = {role.name: role.endpoints for role in plan.roles}
         for request in sorted(model.requests, key=lambda request: _order(request.id.node)):
             node = request.id.node
             if not note or node.round not in reached[node.role]:
-                self._add(request, endpoints[node], note)
+                self._add(request, endpoints[node.role][node.index - 1], note)
         for failure in episode.metadata.get("failures", ()):
             problem = f"{failure['name']}: {failure['message']}"
             problems = self._by_name[failure["role"]].problems

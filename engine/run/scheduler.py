@@ -225,7 +225,6 @@ class _Run:
         session, upstream = self.session, self.context.upstream[node.block]
         if role.run is not None:
             return tool_turn(role, role.run, node, session, self.context.of_node(position), upstream)
-        assert node.endpoint is not None
         prefix = None
         if not role.prompt_per_instance:
             messages = self.messages[node.block]
@@ -233,7 +232,8 @@ class _Run:
             messages, prefix = self.continue_chat(role, position)
         else:
             messages = self.render(role, self.context.of_node(position))
-        return model_turn(role, node, self.models[node.endpoint], session, messages, upstream, prefix)
+        model = self.models[role.endpoints[node.id.index - 1]]
+        return model_turn(role, node, model, session, messages, upstream, prefix)
 
     def continue_chat(
         self, role: RolePlan, position: int

@@ -242,3 +242,8 @@ class Role(SpecModel):
     def is_trained(self) -> bool:
         """True for a role that training changes; a role that runs a tool has no weights to change."""
         return self.trainable and self.run is None
+
+    @property
+    def compares_turns(self) -> bool:
+        """True where credit and group compare rewards of turns, not of trajectories."""
+        return self.credit.kind != "trajectory" or self.group != "task"

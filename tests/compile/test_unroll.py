@@ -48,24 +48,19 @@ def test_index_counts_from_one_and_no_two_nodes_share_a_salt() -> None:
 
 def test_a_reward_reads_the_last_turn_that_ran_or_its_own_round_where_turns_are_compared() -> None:
     roles = {"a": {"count": 2}, "b": {"needs": {"a": "each"}}, "c": {}}
-    spec = Spec.model_validate(
-        {
-            "rolegraph": 1,
-            "name": "graph",
-            "roles": {name: {"prompt": {"inline": "x"}, **role} for name, role in roles.items()},
-            "loops": {"l": {"roles": ["a", "b"], "times": 2}},
-        }
-    )
     rewards = {"a": ("b",), "b": ("c",), "c": ("a",)}
 
-    def read(by_turn: set[str]) -> dict[NodeId, list[list[NodeId]]]:
-        made = unroll(
-            spec,
-            instances_of(spec),
-            role_inputs_from_text(spec, {}),
-            rewards=rewards,
-            by_turn=by_turn,
+    def read(credit: str) -> dict[NodeId, list[list[NodeId]]]:
+        own = {"prompt": {"inline": "x"}, "credit": credit}
+        spec = Spec.model_validate(
+            {
+                "rolegraph": 1,
+                "name": "graph",
+                "roles": {name: {**own, **role} for name, role in roles.items()},
+                "loops": {"l": {"roles": ["a", "b"], "times": 2}},
+            }
         )
+        made = unroll(spec, instances_of(spec), role_inputs_from_text(spec, {}), rewards)
         return {
             made.nodes[node].id: [
                 [made.nodes[n].id for n in see.nodes[start : start + see.turns_per_instance]]
@@ -75,7 +70,7 @@ def test_a_reward_reads_the_last_turn_that_ran_or_its_own_round_where_turns_are_
             for node, sees in made.reward_inputs.items()
         }
 
-    last, own = read(set()), read({"a", "b", "c"})
+    last, own = read("trajectory"), read("turn")
     assert last[NodeId("a", 2, 1)] == [[NodeId("b", 2, 1), NodeId("b", 2, 2)]]
     assert own[NodeId("a", 2, 1)] == [[NodeId("b", 2, 1)]]
     assert own[NodeId("b", 1, 2)] == last[NodeId("b", 1, 2)] == [[NodeId("c", 1, 1)]]

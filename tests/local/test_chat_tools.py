@@ -62,14 +62,12 @@ def decode(tokenizer: Tokenizer, ids: Sequence[int]) -> str:
 def chat(model: ScriptedBackend, *asked: dict[str, Any]) -> list[Any]:
     """Send requests one after the other and return the answers."""
     from starlette.applications import Starlette
-    from starlette.routing import Route
 
-    from rolegraph.engine.local.service.chat import ChatService
     from rolegraph.engine.local.service.endpoints import ERROR_HANDLERS
+    from rolegraph.engine.local.service.openai_api import OpenAIService
 
-    service = ChatService(cast("Any", model))
-    routes = [Route("/v1/chat/completions", service.complete, methods=["POST"])]
-    app = Starlette(routes=routes, exception_handlers=ERROR_HANDLERS)
+    service = OpenAIService(cast("Any", model))
+    app = Starlette(routes=service.routes(), exception_handlers=ERROR_HANDLERS)
 
     async def run() -> list[Any]:
         web = httpx.AsyncClient(transport=httpx.ASGITransport(app=app))

@@ -26,9 +26,7 @@ from rolegraph.engine.local.launcher import PROCESS
 from rolegraph.engine.local.service import wire
 from rolegraph.engine.local.service.admission import Admission
 from rolegraph.engine.local.service.backend import Backend
-from rolegraph.engine.local.service.chat import ChatService
 from rolegraph.engine.local.service.checkpoints import Kind, SaveOptions
-from rolegraph.engine.local.service.completions import CompletionService
 from rolegraph.engine.local.service.endpoints import (
     ERROR_HANDLERS,
     PROTOBUF,
@@ -43,6 +41,7 @@ from rolegraph.engine.local.service.errors import (
     QueueFull,
     RequestError,
 )
+from rolegraph.engine.local.service.openai_api import OpenAIService
 from rolegraph.engine.local.service.rest import Rest
 from rolegraph.engine.local.service.sessions import ClientSession, SessionStore
 
@@ -66,7 +65,6 @@ class Service:
 
     def app(self, api_key: str, host: str) -> Starlette:
         """Return the ASGI application for requests to `host` that carry the key."""
-        chat, completions = ChatService(self.backend), CompletionService(self.backend)
         routes = [
             json_route("create_session", wire.CreateSessionBody, self._create_session),
             json_route("session_heartbeat", wire.SessionBody, self._heartbeat),
@@ -92,10 +90,7 @@ class Service:
             Route("/api/v1/forward_backward", self._forward_backward, methods=["POST"]),
             Route("/api/v1/sessions/{session_id}/finish", self._finish_session, methods=["POST"]),
             *Rest(self.backend, self.sessions).routes(),
-            Route("/v1/chat/completions", chat.complete, methods=["POST"]),
-            Route("/v1/completions", completions.complete, methods=["POST"]),
-            Route("/v1/models", completions.models),
-            Route("/v1/models/{name:path}", completions.model),
+            *OpenAIService(self.backend).routes(),
         ]
         app = Starlette(
             routes=routes,

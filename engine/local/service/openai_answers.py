@@ -1,62 +1,30 @@
-"""OpenAI's chat completions, for clients that do not know the Tinker API.
+"""Choices of /v1: the answers to chats and completions, whole or as increments of a stream.
 
-Tools are written by the model's chat template; reasoning is returned as `reasoning_content`. A streamed turn
-that may call tools is sent when it is complete, since only then its calls can be recognised.
+`prefix` begins a response's id and `kind` is its `object`; `marks` are the texts that are never in an
+increment: stop texts and tags; `first` has further fields of a whole response, or of a stream's first chunk.
+
+Token ids are returned in vLLM's fields (`prompt_token_ids`, and `token_ids` of a choice) on request.
+Reasoning is returned as `reasoning_content`. A streamed turn that may call tools is sent when it is complete,
+since only then its calls can be recognised.
 """
 
 from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping, Sequence
+from itertools import accumulate
 from typing import Any
 
-from starlette.requests import Request
-from starlette.responses import Response
-
-from rolegraph.engine.errors import ModelError
-from rolegraph.engine.local.service.backend import Backend
-from rolegraph.engine.local.service.endpoints import read_body
-from rolegraph.engine.local.service.errors import RequestError
 from rolegraph.engine.local.service.local_model import LocalModel
-from rolegraph.engine.local.service.openai_bodies import ChatBody
-from rolegraph.engine.local.service.openai_model import OpenAIBackend
+from rolegraph.engine.local.service.openai_bodies import ChatBody, CompletionBody
 from rolegraph.engine.local.service.sampling import SampleRequest
 from rolegraph.engine.local.service.streaming import StreamDelta
 from rolegraph.engine.prompts import ChatFormat
-from rolegraph.engine.prompts.chat import CLOSE, OPEN, TokenizedPrompt
+from rolegraph.engine.prompts.chat import CLOSE, OPEN, TokenizedPrompt, cut_at_stop
 from rolegraph.engine.prompts.tools import answer_message
 
 
-class ChatService:
-    """The endpoint /v1/chat/completions of one backend."""
-
-    def __init__(self, backend: Backend) -> None:
-        self._model = OpenAIBackend(backend)
-        self._chat = ChatFormat(backend.model.tokenizer, backend.name)
-
-    async def complete(self, request: Request) -> Response:
-        """Answer a chat in the model's own chat format."""
-        body = await read_body(request, ChatBody)
-        model = self._model.backend.model
-        body.check_length(body.characters, model.context)
-        try:
-            messages = [message.message() for message in body.messages]
-            prompt = self._chat.prompt(messages, body.functions)
-        except ModelError as error:
-            raise RequestError(str(error)) from error
-        except TypeError as error:  # the template expects messages of another form
-            raise RequestError(f"the chat template rejects these messages: {error}") from error
-        samples = body.requests(
-            prompt.ids,
-            model.context,
-            max_tokens=body.max_completion_tokens or body.max_tokens,
-            stop_ids=model.end_ids | set(self._chat.end_ids),
-            count=body.n or 1,
-        )
-        return await self._model.respond(request, body, samples, _ChatAnswer(self._chat, model, body, prompt))
-
-
-class _ChatAnswer:
+class ChatAnswer:
     """Format of the answers to one chat: parts are reasoning and text."""
 
     prefix = "chatcmpl"
@@ -69,12 +37,14 @@ class _ChatAnswer:
         self.first: Mapping[str, Any] = {"prompt_token_ids": [*prompt.ids]} if body.with_prompt_ids else {}
 
     def parts(self, sample: SampleRequest, tokens: Sequence[int], ended: bool) -> tuple[str, ...]:
+        """Return the reasoning and the text of an answer's tokens so far."""
         thought, text = self._chat.answer(tokens, stop=sample.stop_texts, thinking=self._thinking)
         if not ended and (self._functions or (not thought and OPEN.startswith(text.lstrip()))):
             text = ""
         return thought, text
 
     def choice(self, sample: SampleRequest, delta: StreamDelta) -> dict[str, Any] | None:
+        """Return the choice, without its index, for an increment or a whole answer; None to send nothing."""
         thought, text = delta.parts
         message: dict[str, Any] = {"role": "assistant", "content": text}
         reason: str | None = None
@@ -112,3 +82,41 @@ class _ChatAnswer:
         if self._body.return_token_ids:
             fields["token_ids"] = tokens
         return fields
+
+
+class CompletionAnswer:
+    """Format of the answers to one request for completions: the only part is the text."""
+
+    prefix, kind = "cmpl", "text_completion"
+
+    def __init__(self, model: LocalModel, body: CompletionBody) -> None:
+        self._model, self._body, self.marks = model, body, body.stop_texts
+        self.first: Mapping[str, Any] = {}
+
+    def parts(self, sample: SampleRequest, tokens: Sequence[int], ended: bool) -> tuple[str, ...]:
+        """Return the text of an answer's tokens so far."""
+        kept = tokens[:-1] if tokens and tokens[-1] in sample.stop_ids else tokens
+        return (cut_at_stop(self._model.decode([[*kept]])[0], sample.stop_texts),)
+
+    def choice(self, sample: SampleRequest, delta: StreamDelta) -> dict[str, Any] | None:
+        """Return the choice, without its index, for an increment or a whole answer; None to send nothing."""
+        body, positions, (text,) = self._body, delta.tokens, delta.parts
+        with_tokens = body.logprobs is not None or body.return_token_ids
+        if not (text or with_tokens or delta.ended):
+            return None
+        reason = sample.reason if delta.ended else None
+        choice: dict[str, Any] = {"text": text, "finish_reason": reason, "logprobs": None}
+        if body.logprobs is not None:
+            texts = self._model.decode([[token] for token in sample.tokens])
+            starts = list(accumulate(map(len, texts), initial=0))[:-1]
+            choice["logprobs"] = {
+                "tokens": texts[positions],
+                "token_logprobs": sample.logprobs[positions],
+                "top_logprobs": None,
+                "text_offset": starts[positions],
+            }
+        if body.return_token_ids:
+            choice["token_ids"] = sample.tokens[positions]
+        if body.with_prompt_ids:
+            choice["prompt_token_ids"] = [*sample.prompt]
+        return choice

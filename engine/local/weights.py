@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 import shutil
 from pathlib import Path
@@ -16,23 +17,20 @@ ADAPTER_CONFIG = "adapter_config.json"
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
 OPTIMIZER = "optimizer.pt"
 """File of the optimizer's state, beside a checkpoint's weights."""
-EXPIRES = "expires"
-"""File with the time at which a service deletes the checkpoint; absent where it is kept."""
+META = "meta.json"
+"""File with the description of a checkpoint."""
 _PATH = re.compile(r"tinker://(?P<run>[\w.:-]+)/(?P<kind>(?:sampler_|external_)?weights)/(?P<name>[\w.-]+)")
 
 
 def checkpoint_folder(path: str, root: Path) -> Path | None:
     """Return the folder of a checkpoint below `root`; None if `path` is not a `tinker://RUN/KIND/NAME` path.
 
-    Colons in a run's name become underscores, since not every file system accepts colons; version 0.1 kept
-    them, and its folders are found too.
+    Colons in a run's name become underscores, since not every file system accepts colons.
     """
     parts = _PATH.fullmatch(path)
     if parts is None or {parts["run"], parts["name"]} & {".", ".."}:
         return None
-    names = parts["run"], parts["run"].replace(":", "_")
-    with_colons, folder = (root / run / parts["kind"] / parts["name"] for run in names)
-    return with_colons if with_colons.is_dir() else folder
+    return root / parts["run"].replace(":", "_") / parts["kind"] / parts["name"]
 
 
 def base_of_adapter(folder: Path) -> Path | None:
@@ -86,7 +84,10 @@ def copy_weights(path: str, source: Path, target: Path) -> None:
         return
     try:
         part = here.with_name(f".part-{here.name}")
-        shutil.copytree(there, part, ignore=shutil.ignore_patterns(OPTIMIZER, EXPIRES), dirs_exist_ok=True)
+        shutil.copytree(there, part, ignore=shutil.ignore_patterns(OPTIMIZER), dirs_exist_ok=True)
+        if (part / META).exists():
+            meta = read_json(part / META)
+            (part / META).write_text(json.dumps({**meta, "expires": None}), "utf-8")
         part.rename(here)
     except OSError as error:
         raise WorldError(f"cannot copy the weights {path} to {target}: {error.strerror}") from error

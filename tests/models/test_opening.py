@@ -171,9 +171,9 @@ def test_a_model_is_served_once_for_all_policies_on_it_and_with_the_weights_of_o
     before, weights = RunFolder(tmp_path / "before"), tmp_path / "weights"
     paths = {kind: f"tinker://r:1/{kind}/step-000001" for kind in ("weights", "sampler_weights")}
     for kind in paths:
-        saved = before.weights / "r:1" / kind / "step-000001"
+        saved = before.weights / "r_1" / kind / "step-000001"
         saved.mkdir(parents=True)
-        for file in ("adapter.safetensors", "optimizer.pt"):
+        for file in ("adapter_model.safetensors", "optimizer.pt"):
             (saved / file).write_text(kind)
     one = SavedPolicy(version=1, state=paths["weights"], sampler=paths["sampler_weights"])
     before.add_checkpoint(Checkpoint(step=1, policies={"coder": one, "judge": one}))
@@ -187,7 +187,7 @@ def test_a_model_is_served_once_for_all_policies_on_it_and_with_the_weights_of_o
     assert began.read_text().splitlines() == ["x"]
     for kind in paths:
         copied = weights / "r_1" / kind / "step-000001"
-        assert [file.name for file in copied.iterdir()] == ["adapter.safetensors"]
+        assert [file.name for file in copied.iterdir()] == ["adapter_model.safetensors"]
 
 
 @pytest.mark.parametrize(

@@ -45,10 +45,8 @@ class Backend:
         self.model, self.checkpoints, self.name = model, checkpoints, name
         self._names = {name, *aliases}
         self._runs: dict[str, TrainingRun] = {}
-        self._loaded: OrderedDict[str, str] = OrderedDict()
-        """Adapters of checkpoints loaded for sampling, by checkpoint path; the last used one is last."""
-        self._stale: set[str] = set()
-        """Paths in `_loaded` whose checkpoints have been overwritten or deleted since."""
+        self._loaded: OrderedDict[tuple[str, datetime], str] = OrderedDict()
+        """Adapters of checkpoints loaded for sampling, by path and time of creation, the last used last."""
         self._numbers = itertools.count(1)
         self._snapshots: OrderedDict[str, str] = OrderedDict()
         """Training run of each unnamed sampling checkpoint, by path; the last used one is last."""
@@ -115,9 +113,9 @@ class Backend:
         for path in unnamed:
             del self._snapshots[path]
             self.checkpoints.remove(path)
-        for path in self._idle():
-            if path in unnamed:
-                self._drop(path)
+        for key in self._idle():
+            if key[0] in unnamed:
+                self._drop(key)
         self._make_room(0)
 
     async def forward_backward(
@@ -138,8 +136,6 @@ class Backend:
         kind: Kind,
         checkpoint: str,
         options: SaveOptions = PLAIN,
-        *,
-        overwrite: bool = True,
     ) -> str:
         """Write a checkpoint of a training run and return its path.
 
@@ -149,25 +145,18 @@ class Backend:
             name: the run's model id.
             kind: `weights` includes the optimizer's state, the other kinds hold weights only.
             checkpoint: the last part of the path.
-            options: expiry, metadata and whether the checkpoint is listed.
-            overwrite: replace a checkpoint of that path.
+            options: expiry, metadata, whether the checkpoint is listed and whether it may replace one.
 
         Raises:
             NotFoundError: no such run.
-            RequestError: the checkpoint exists and `overwrite` is False, or it cannot be written.
+            RequestError: the checkpoint exists and may not be replaced, or it cannot be written.
         """
         run = self.run(name)
 
         def save() -> str:
-            self._delete_expired()
             path = checkpoint_path(name, kind, checkpoint)
-            if not overwrite and self.checkpoints.holds(path):
-                raise RequestError(
-                    f"there is a checkpoint {path}; overwrite it (overwrite=True), or delete it"
-                )
             state = run.optimizer_state() if kind == "weights" else None
             self.checkpoints.save(path, run.shape, self.model.weights(name), state, options)
-            self._mark_stale(path)
             if not options.listed:
                 self._snapshots[path] = name
                 while len(self._snapshots) > limits.SNAPSHOTS.most * len(self._runs):
@@ -184,7 +173,6 @@ class Backend:
         """
 
         def load() -> None:
-            self._delete_expired()
             saved = self.checkpoints.load(path, optimizer=optimizer)
             run = self._runs.get(name)
             if run is None:
@@ -207,30 +195,11 @@ class Backend:
 
     async def delete(self, path: str) -> None:
         """Delete a checkpoint. Training runs that loaded it go on; sampling from it ends."""
-
-        def delete() -> None:
-            self.checkpoints.delete(path)
-            self._mark_stale(path)
-
-        await self._compute(path, delete)
+        await self._compute(path, lambda: self.checkpoints.delete(path))
 
     async def shape(self, path: str) -> LoraShape:
         """Return the shape of a checkpoint. Raises RequestError if it cannot be loaded."""
-
-        def shape() -> LoraShape:
-            self._delete_expired()
-            return self.checkpoints.load(path, optimizer=False).shape
-
-        return await self._compute(path, shape)
-
-    def _delete_expired(self) -> None:
-        for path in self.checkpoints.expired():
-            self.checkpoints.remove(path)
-            self._mark_stale(path)
-
-    def _mark_stale(self, path: str) -> None:
-        if path in self._loaded:
-            self._stale.add(path)
+        return (await self._compute(path, lambda: self.checkpoints.loadable(path))).shape
 
     # sampling
 
@@ -254,32 +223,29 @@ class Backend:
 
     def _load_adapter(self, path: str) -> str:
         """Return the name of an adapter with a checkpoint's weights, loading them first if necessary."""
-        self._delete_expired()
+        key = path, self.checkpoints.loadable(path).created
         if path in self._snapshots:
             self._snapshots.move_to_end(path)
-        if path in self._stale:
-            self._drop(path)
-        if path not in self._loaded:
+        if key not in self._loaded:
             saved = self.checkpoints.load(path, optimizer=False)
             self._make_room(1)
             adapter = f"sampler-{next(self._numbers)}"
             self.model.add_adapter(adapter, saved.shape)
             self.model.set_weights(adapter, saved.weights)
             self.model.freeze(adapter)
-            self._loaded[path] = adapter
-        self._loaded.move_to_end(path)
-        return self._loaded[path]
+            self._loaded[key] = adapter
+        self._loaded.move_to_end(key)
+        return self._loaded[key]
 
     def _make_room(self, wanted: int) -> None:
         """Drop idle adapters of checkpoints until there is room for `wanted` more."""
         excess = len(self._loaded) + wanted - limits.LOADED.most - len(self._runs)
-        for path in self._idle()[: max(0, excess)]:
-            self._drop(path)
+        for key in self._idle()[: max(0, excess)]:
+            self._drop(key)
 
-    def _idle(self) -> list[str]:
+    def _idle(self) -> list[tuple[str, datetime]]:
         in_use = self._batcher.adapters_in_use()
-        return [path for path, adapter in self._loaded.items() if adapter not in in_use]
+        return [key for key, adapter in self._loaded.items() if adapter not in in_use]
 
-    def _drop(self, path: str) -> None:
-        self.model.drop_adapter(self._loaded.pop(path))
-        self._stale.discard(path)
+    def _drop(self, key: tuple[str, datetime]) -> None:
+        self.model.drop_adapter(self._loaded.pop(key))

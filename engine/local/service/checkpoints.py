@@ -1,9 +1,9 @@
 """Checkpoints on disk, by their `tinker://RUN/KIND/NAME` paths.
 
 A checkpoint is a folder with an adapter in PEFT's form (`adapter_model.safetensors`, `adapter_config.json`),
-`meta.json` (path, shape, name of the base model and digest of that model's weights) and, for a training
-state, `optimizer.pt`. Folders appear and disappear as a whole. Checkpoints of version 0.1, with the adapter
-in `adapter.safetensors` and no digest, can be loaded too.
+`meta.json` (a `CheckpointEntry`) and, for a training state, `optimizer.pt`. Folders appear and disappear as a
+whole. An expired checkpoint is deleted when it is used next, when checkpoints are listed, or when another one
+that can expire is saved.
 """
 
 # torch, peft and transformers leave parts of their types unknown.
@@ -14,39 +14,33 @@ import contextlib
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, get_args
+from pickle import UnpicklingError
+from typing import Annotated, Any, Literal, get_args
 
 import torch
+from pydantic import BaseModel, Field
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
+from rolegraph.engine.errors import first_line
 from rolegraph.engine.limits.service import CHECKPOINT_SECONDS
 from rolegraph.engine.local.launcher import model_name
 from rolegraph.engine.local.service.adapters import write_adapter
 from rolegraph.engine.local.service.errors import NotFoundError, RequestError
 from rolegraph.engine.local.service.local_model import LoraShape
-from rolegraph.engine.local.service.staging import NEW, StagingDirs
-from rolegraph.engine.local.weights import (
-    ADAPTER_CONFIG,
-    ADAPTER_WEIGHTS,
-    EXPIRES,
-    OPTIMIZER,
-    checkpoint_folder,
-    digest,
-)
+from rolegraph.engine.local.service.staging import NEW, staging_folder, sweep
+from rolegraph.engine.local.weights import ADAPTER_WEIGHTS, META, OPTIMIZER, checkpoint_folder, digest
 
 Kind = Literal["weights", "sampler_weights", "external_weights"]
 """A training state, weights to sample from, or weights to download."""
 _KINDS: Mapping[str, Kind] = {kind: kind for kind in get_args(Kind)}
 _PORTABLE = re.compile(r"(?!(con|prn|aux|nul|com\d|lpt\d)(\.|$))[\w.-]{0,127}[\w-]", re.ASCII | re.IGNORECASE)
 """A file name that every file system accepts."""
-_META = "meta.json"
-_WEIGHTS_0_1 = "adapter.safetensors"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,28 +60,55 @@ class SaveOptions:
     """Seconds until the checkpoint is deleted; None to keep it."""
     user_metadata: Mapping[str, str] | None = None
     listed: bool = True
+    overwrite: bool = True
+    """Replace a checkpoint of the same path."""
 
 
 PLAIN = SaveOptions()
 """The default options."""
 
 
-@dataclass(frozen=True, slots=True)
-class CheckpointEntry:
-    """Description of a checkpoint, from its folder without the weights."""
+class CheckpointEntry(BaseModel):
+    """Description of a checkpoint, the content of its `meta.json` but for the size."""
 
-    path: str
-    run: str
-    kind: Kind
-    name: str
+    path: Annotated[str, Field(pattern=r"^tinker://[^/]+/(sampler_|external_)?weights/[^/]+$")]
     shape: LoraShape
     base_model: str
+    """The base model's name."""
+    base_digest: str
+    """Digest of the base model's weights."""
     created: datetime
-    expires: datetime | None
-    size: int
+    expires: datetime | None = None
+    size: int = 0
     """Bytes of all files together."""
-    user_metadata: Mapping[str, str] | None
-    listed: bool
+    user_metadata: Mapping[str, str] | None = None
+    listed: bool = True
+
+    @property
+    def run(self) -> str:
+        """Name of the training run."""
+        return self.path.split("/")[2]
+
+    @property
+    def kind(self) -> Kind:
+        """Kind of the checkpoint."""
+        return _KINDS[self.path.split("/")[3]]
+
+    @property
+    def name(self) -> str:
+        """Last part of the path."""
+        return self.path.split("/")[4]
+
+    @property
+    def is_expired(self) -> bool:
+        """True if the checkpoint is to be deleted."""
+        return self.expires is not None and self.expires <= datetime.now(UTC)
+
+    def write(self, folder: Path) -> None:
+        """Write `meta.json` into the checkpoint's folder, replacing one there. Raises OSError."""
+        new = folder / f".{META}"
+        new.write_text(self.model_dump_json(exclude={"size"}), encoding="utf-8")
+        new.replace(folder / META)
 
 
 def checkpoint_path(run: str, kind: Kind, name: str) -> str:
@@ -100,8 +121,7 @@ class CheckpointStore:
 
     def __init__(self, folder: Path, base_model: str, model_dir: Path) -> None:
         self._folder, self._base_model, self._model_dir = folder, base_model, model_dir
-        self._staging = StagingDirs(folder)
-        self._staging.sweep(self._rescue)
+        sweep(folder, self._rescue)
 
     @cached_property
     def _digest(self) -> str:
@@ -126,57 +146,59 @@ class CheckpointStore:
                 f"{target.name!r} names no checkpoint: expected up to 128 letters, digits, dots, dashes and "
                 "underscores, no dot at the end, and no name that an operating system keeps for itself"
             )
-        expires = _expiry(options.ttl_seconds)
+        entry = CheckpointEntry(
+            path=path,
+            shape=shape,
+            base_model=self._base_model,
+            base_digest=self._digest,
+            created=datetime.now(UTC),
+            expires=_expiry(options.ttl_seconds),
+            user_metadata=options.user_metadata,
+            listed=options.listed,
+        )
+        if entry.expires is not None:
+            self._delete_expired()
+        if not options.overwrite and self._holds(path):
+            raise RequestError(f"there is a checkpoint {path}; overwrite it (overwrite=True), or delete it")
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
-            with self._staging.create() as staging:
+            with staging_folder(self._folder) as staging:
                 whole = staging / NEW
                 whole.mkdir()
                 write_adapter(whole, weights, shape.rank, model_name(self._model_dir))
                 if optimizer is not None:
                     torch.save(optimizer, whole / OPTIMIZER)
-                meta = {
-                    "path": path,
-                    "shape": asdict(shape),
-                    "base_model": self._base_model,
-                    "base_digest": self._digest,
-                    "created": datetime.now(UTC).isoformat(),
-                    "user_metadata": options.user_metadata,
-                    "listed": options.listed,
-                }
-                (whole / _META).write_text(json.dumps(meta), encoding="utf-8")
-                if expires is not None:
-                    (whole / EXPIRES).write_text(expires.isoformat(), encoding="utf-8")
+                entry.write(whole)
                 if target.exists():
                     target.rename(staging / "replaced")
                 whole.rename(target)
         except OSError as error:
             raise RequestError(f"cannot write the checkpoint {path}: {error.strerror}") from error
-        self._record_expiry(path, expires)
         return path
 
     def remove(self, path: str) -> None:
         """Delete a checkpoint, if it exists."""
         folder = self._folder_of(path)
         try:
-            with self._staging.create() as staging:
+            with staging_folder(self._folder) as staging:
                 folder.rename(staging / "removed")
             for parent in folder.parents[:2]:
                 parent.rmdir()
         except OSError:  # it did not exist, or the run has other checkpoints
             pass
-        self._record_expiry(path, None)
 
     def _rescue(self, staging: Path) -> None:
         """Move a checkpoint into place whose service was killed after removing the one that it replaces."""
         with contextlib.suppress(OSError, ValueError, KeyError, RequestError):
-            target = self._folder_of(str(json.loads((staging / NEW / _META).read_bytes())["path"]))
+            target = self._folder_of(str(json.loads((staging / NEW / META).read_bytes())["path"]))
             if (staging / "replaced").exists() and not target.exists():
                 (staging / NEW).rename(target)
 
-    def holds(self, path: str) -> bool:
-        """Return True if a checkpoint exists. Raises RequestError if the path is not valid."""
-        return self._folder_of(path).is_dir()
+    def _holds(self, path: str) -> bool:
+        try:
+            return bool(self.entry(path))
+        except NotFoundError:
+            return False
 
     def delete(self, path: str) -> None:
         """Delete a checkpoint. Raises NotFoundError, or RequestError if its files cannot be deleted."""
@@ -187,53 +209,64 @@ class CheckpointStore:
 
     def set_ttl(self, path: str, ttl_seconds: int | None) -> None:
         """Let a checkpoint expire in `ttl_seconds`, or never (None). Raises RequestError."""
-        folder, expires = self._existing(path), _expiry(ttl_seconds)
+        entry = self.entry(path).model_copy(update={"expires": _expiry(ttl_seconds)})
         try:
-            if expires is None:
-                (folder / EXPIRES).unlink(missing_ok=True)
-            else:
-                new = folder / f".{EXPIRES}"
-                new.write_text(expires.isoformat(), encoding="utf-8")
-                new.replace(folder / EXPIRES)
+            entry.write(self._folder_of(path))
         except OSError as error:
             raise RequestError(f"cannot write into the checkpoint {path}: {error.strerror}") from error
-        self._record_expiry(path, expires)
 
-    def expired(self) -> list[str]:
-        """Return the paths of expired checkpoints that still exist."""
-        now = datetime.now(UTC)
-        return [path for path, end in self._expiries.items() if end <= now]
-
-    @cached_property
-    def _expiries(self) -> dict[str, datetime]:
-        """Times at which checkpoints expire, by path: read once, so that no request scans the folder."""
-        return {entry.path: entry.expires for entry in self._all() if entry.expires is not None}
-
-    def _record_expiry(self, path: str, end: datetime | None) -> None:
-        self._expiries.pop(path, None)
-        if end is not None:
-            self._expiries[path] = end
+    def entry(self, path: str) -> CheckpointEntry:
+        """Return the description of a checkpoint. Raises NotFoundError, or RequestError if it is broken."""
+        folder = self._existing(path)
+        try:
+            entry = _read_entry(folder)
+        except (OSError, ValueError, TypeError) as error:
+            raise RequestError(f"the checkpoint {path} cannot be read: {first_line(error)}") from error
+        if entry.is_expired:
+            self.remove(path)
+            raise NotFoundError(f"there is no checkpoint {path}; it has expired")
+        return entry
 
     def entries(self) -> list[CheckpointEntry]:
         """Return the listed checkpoints that have not expired, the newest first."""
-        now = datetime.now(UTC)
-        found = [one for one in self._all() if one.listed and (one.expires is None or one.expires > now)]
-        return sorted(found, key=lambda entry: entry.created, reverse=True)
+        self._delete_expired()
+        return sorted(
+            (entry for entry in self._all() if entry.listed), key=lambda entry: entry.created, reverse=True
+        )
+
+    def _delete_expired(self) -> None:
+        for entry in self._all():
+            if entry.is_expired:
+                self.remove(entry.path)
 
     def files(self, path: str) -> dict[str, Path]:
         """Return the files of a checkpoint that can be downloaded, by name. Raises NotFoundError."""
-        internal = (_META, EXPIRES, OPTIMIZER)
         found = sorted(self._existing(path).iterdir())
-        return {file.name: file for file in found if file.name not in internal and file.name[0] != "."}
+        return {
+            file.name: file for file in found if file.name not in (META, OPTIMIZER) and file.name[0] != "."
+        }
 
     def _all(self) -> Iterator[CheckpointEntry]:
-        for meta in self._folder.glob(f"[!.]*/*/*/{_META}"):
-            run, kind = meta.parent.parent.parent.name, meta.parent.parent.name
-            if kind in _KINDS:
-                try:
-                    yield _entry(meta.parent, checkpoint_path(run, _KINDS[kind], meta.parent.name))
-                except RequestError:  # deleted meanwhile, or broken: `load` reports it
-                    continue
+        for meta in self._folder.glob(f"[!.]*/*/*/{META}"):
+            # One that is deleted meanwhile, or broken, is left out: `load` reports it.
+            with contextlib.suppress(OSError, ValueError, TypeError):
+                yield _read_entry(meta.parent)
+
+    def loadable(self, path: str) -> CheckpointEntry:
+        """Return the description of a checkpoint for the base model, without reading its weights.
+
+        Raises:
+            NotFoundError: there is no such checkpoint.
+            RequestError: it is unreadable, of another base model, or external.
+        """
+        entry = self.entry(path)
+        if entry.kind == "external_weights":
+            raise RequestError(f"{path} can only be downloaded; name tinker://RUN/weights/NAME here")
+        if entry.base_digest != self._digest:
+            same = entry.base_model == self._base_model
+            other = "one with other weights" if same else repr(self._base_model)
+            raise RequestError(f"{path} is of the model {entry.base_model!r}; {other} is served here")
+        return entry
 
     def load(self, path: str, *, optimizer: bool) -> CheckpointContents:
         """Load a checkpoint, with its optimizer's state if `optimizer` is set.
@@ -242,32 +275,15 @@ class CheckpointStore:
             NotFoundError: there is no such checkpoint.
             RequestError: it is unreadable, of another base model, external, or lacks the optimizer's state.
         """
-        folder = self._existing(path)
-        if folder.parent.name == "external_weights":
-            raise RequestError(f"{path} can only be downloaded; name tinker://RUN/weights/NAME here")
+        entry, folder = self.loadable(path), self._folder_of(path)
+        if optimizer and not (folder / OPTIMIZER).is_file():
+            raise RequestError(f"{path} holds no optimizer state; load it without")
         try:
-            meta = json.loads((folder / _META).read_text(encoding="utf-8"))
-            weights = load_file(_weights_file(folder))
-            state: dict[str, Any] | None = None
-            if optimizer:
-                if not (folder / OPTIMIZER).is_file():
-                    raise RequestError(f"{path} holds no optimizer state; load it without")
-                state = torch.load(folder / OPTIMIZER, weights_only=True)
-            shape = LoraShape(**meta["shape"])
-            self._check_base(path, meta["base_model"], meta.get("base_digest"))
-        except (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as error:
-            if isinstance(error, RequestError):
-                raise
-            raise RequestError(f"the checkpoint {path} cannot be read: {error}") from error
-        return CheckpointContents(shape, weights, state)
-
-    def _check_base(self, path: str, name: str, weights: str | None) -> None:
-        """Compare the base model by the digest of its weights; of version 0.1 there is only a name."""
-        same = name == self._base_model
-        if same if weights is None else weights == self._digest:
-            return
-        other = "one with other weights" if same else repr(self._base_model)
-        raise RequestError(f"{path} is of the model {name!r}; {other} is served here")
+            weights = load_file(folder / ADAPTER_WEIGHTS)
+            state = torch.load(folder / OPTIMIZER, weights_only=True) if optimizer else None
+        except (OSError, ValueError, RuntimeError, UnpicklingError, SafetensorError) as error:
+            raise RequestError(f"the checkpoint {path} cannot be read: {first_line(error)}") from error
+        return CheckpointContents(entry.shape, weights, state)
 
     def _existing(self, path: str) -> Path:
         folder = self._folder_of(path)
@@ -282,47 +298,10 @@ class CheckpointStore:
         return folder
 
 
-def base_model_of(path: str, root: Path) -> str:
-    """Return the name or folder of the base model of a checkpoint below `root`. Raises RequestError."""
-    folder = checkpoint_folder(path, root)
-    if folder is None or not folder.is_dir():
-        raise NotFoundError(f"there is no checkpoint {path} in {root}")
-    try:
-        if (folder / ADAPTER_CONFIG).is_file():
-            return json.loads((folder / ADAPTER_CONFIG).read_text("utf-8"))["base_model_name_or_path"]
-        return json.loads((folder / _META).read_text("utf-8"))["base_model"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise RequestError(f"the checkpoint {path} cannot be read: {error}") from error
-
-
-def _weights_file(checkpoint: Path) -> Path:
-    old = checkpoint / _WEIGHTS_0_1
-    return old if old.is_file() else checkpoint / ADAPTER_WEIGHTS
-
-
-def _entry(folder: Path, path: str) -> CheckpointEntry:
-    """Describe the checkpoint in a folder; `path` stands in where its meta.json lacks the path."""
-    try:
-        meta = json.loads((folder / _META).read_text("utf-8"))
-        path = meta.get("path", path)
-        run, kind, name = path.removeprefix("tinker://").split("/")
-        ends = folder / EXPIRES
-        created = datetime.fromtimestamp((folder / _META).stat().st_mtime, UTC)
-        return CheckpointEntry(
-            path,
-            run,
-            _KINDS[kind],
-            name,
-            LoraShape(**meta["shape"]),
-            meta["base_model"],
-            datetime.fromisoformat(meta["created"]) if "created" in meta else created,
-            datetime.fromisoformat(ends.read_text("utf-8")) if ends.is_file() else None,
-            sum(file.stat().st_size for file in folder.iterdir()),
-            meta.get("user_metadata"),
-            meta.get("listed", True),
-        )
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise RequestError(f"the checkpoint {path} cannot be read: {error}") from error
+def _read_entry(folder: Path) -> CheckpointEntry:
+    """Read the description of the checkpoint in a folder. Raises OSError, ValueError or TypeError."""
+    size = sum(file.stat().st_size for file in folder.iterdir())
+    return CheckpointEntry.model_validate({**json.loads((folder / META).read_bytes()), "size": size})
 
 
 def _expiry(ttl_seconds: int | None) -> datetime | None:

@@ -10,12 +10,13 @@ from typing import Any
 
 from transformers.utils import logging as transformers_logging
 
-from rolegraph.engine.errors import UsageError
+from rolegraph.engine.errors import UsageError, first_line
 from rolegraph.engine.local.launcher import model_name
 from rolegraph.engine.local.service.adapters import load_model, write_adapter
-from rolegraph.engine.local.service.checkpoints import CheckpointStore, base_model_of
+from rolegraph.engine.local.service.checkpoints import CheckpointStore
 from rolegraph.engine.local.service.errors import RequestError
-from rolegraph.engine.local.weights import base_of_adapter
+from rolegraph.engine.local.weights import ADAPTER_CONFIG, base_of_adapter, checkpoint_folder
+from rolegraph.engine.records.jsonl import read_json
 from rolegraph.engine.shipped import model_folder
 
 
@@ -33,7 +34,7 @@ def export_adapter(path: str, state_dir: Path, out: Path, base: Path | None = No
         OSError: a file cannot be written.
     """
     try:
-        name = base_model_of(path, state_dir)
+        name = _base_name(path, state_dir)
         folder = base or model_folder(name)
         if not folder.is_dir():
             raise UsageError(
@@ -44,6 +45,16 @@ def export_adapter(path: str, state_dir: Path, out: Path, base: Path | None = No
         raise UsageError(str(error)) from error
     write_adapter(out, found.weights, found.shape.rank, model_name(folder))
     return folder
+
+
+def _base_name(path: str, state_dir: Path) -> str:
+    """Return the name or folder of a checkpoint's base model. Raises UsageError."""
+    folder = checkpoint_folder(path, state_dir)
+    try:
+        config = read_json((folder or state_dir) / ADAPTER_CONFIG)
+        return str(config["base_model_name_or_path"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UsageError(f"there is no checkpoint {path} in {state_dir}: {first_line(error)}") from error
 
 
 def export_merged(adapter: Path, out: Path) -> None:

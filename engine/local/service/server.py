@@ -221,7 +221,7 @@ class Service:
         return self._in_turn(body.model_id, body.seq_id, step)
 
     async def _save_weights(self, body: wire.SaveBody) -> object:
-        options = replace(body.options(), listed=True)
+        options = replace(body.options(), listed=True, overwrite=body.overwrite)
         return self._save(body, "weights", body.path or self._new_name("checkpoint"), options)
 
     async def _save_external(self, body: wire.SaveBody) -> object:
@@ -242,8 +242,7 @@ class Service:
         session = self._session_of_model(body.model_id)
 
         async def save() -> object:
-            overwrite = body.overwrite or kind != "weights"
-            path = await self.backend.save(body.model_id, kind, name, options, overwrite=overwrite)
+            path = await self.backend.save(body.model_id, kind, name, options)
             if options.listed:
                 return {"path": path}
             sampler = f"{body.model_id}:sampler:{body.sampling_session_seq_id or 0}"
@@ -267,8 +266,7 @@ class Service:
         return _accepted(session.futures.start(("create", new), partial(load, new)), new)
 
     async def _weights_info(self, body: wire.WeightsInfoBody) -> object:
-        path = body.tinker_path
-        shape = await self.backend.shape(path)
+        shape = await self.backend.shape(body.tinker_path)
         return {
             "base_model": self.backend.name,
             "is_lora": True,

@@ -11,7 +11,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Generator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 NEW = "checkpoint"
@@ -19,39 +19,34 @@ NEW = "checkpoint"
 _PREFIX = ".part-"
 
 
-class StagingDirs:
-    """The staging folders below a state folder."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-
-    @contextmanager
-    def create(self) -> Generator[Path]:
-        """Create a locked staging folder and delete it after the block. Raises OSError."""
-        with ExitStack() as stack:
-            with _locked(self._folder, shared=True):  # keeps `sweep` from deleting it before it is locked
-                staging = Path(tempfile.mkdtemp(dir=self._folder, prefix=_PREFIX))
-                stack.enter_context(_locked(staging))
-            stack.callback(shutil.rmtree, staging, ignore_errors=True)
+@contextmanager
+def staging_folder(parent: Path) -> Generator[Path]:
+    """Create a locked staging folder below `parent` and delete it after the block. Raises OSError."""
+    new = Path(tempfile.mkdtemp(dir=parent, prefix=".new-"))
+    with _locked(new):
+        # Only now under the name that `sweep` looks for, which deletes what is not locked.
+        staging = new.rename(new.with_name(new.name.replace(".new-", _PREFIX)))
+        try:
             yield staging
+        finally:
+            shutil.rmtree(staging, ignore_errors=True)
 
-    def sweep(self, rescue: Callable[[Path], None]) -> None:
-        """Delete the staging folders of killed processes, calling `rescue` with each before.
 
-        Does nothing on Windows, which has no such locks.
-        """
-        if sys.platform == "win32":
-            return
-        with suppress(OSError), _locked(self._folder):
-            for staging in self._folder.glob(f"{_PREFIX}*"):
-                with suppress(OSError), _locked(staging, wait=False):  # raises if its writer is alive
-                    rescue(staging)
-                    shutil.rmtree(staging, ignore_errors=True)
+def sweep(parent: Path, rescue: Callable[[Path], None]) -> None:
+    """Delete the staging folders of killed processes, calling `rescue` with each before.
+
+    Does nothing on Windows, which has no such locks.
+    """
+    if sys.platform != "win32":
+        for staging in parent.glob(f"{_PREFIX}*"):
+            with suppress(OSError), _locked(staging):  # raises if its writer is alive
+                rescue(staging)
+                shutil.rmtree(staging, ignore_errors=True)
 
 
 @contextmanager
-def _locked(folder: Path, *, shared: bool = False, wait: bool = True) -> Generator[None]:
-    """Hold a lock on a folder; without `wait`, raises OSError if another process holds it."""
+def _locked(folder: Path) -> Generator[None]:
+    """Hold a lock on a folder; raises OSError if another process holds it."""
     if sys.platform == "win32":
         yield
         return
@@ -59,7 +54,7 @@ def _locked(folder: Path, *, shared: bool = False, wait: bool = True) -> Generat
 
     lock = os.open(folder, os.O_RDONLY)
     try:
-        fcntl.flock(lock, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | (0 if wait else fcntl.LOCK_NB))
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield
     finally:
         os.close(lock)

@@ -94,13 +94,7 @@ class LoraBody(TinkerBody):
 
     def shape(self) -> LoraShape:
         """Return the requested shape of an adapter."""
-        return LoraShape(
-            self.rank,
-            train_attn=self.train_attn,
-            train_mlp=self.train_mlp,
-            train_unembed=self.train_unembed,
-            seed=self.seed,
-        )
+        return LoraShape(**self.model_dump(include=set(LoraBody.model_fields)))
 
 
 class OptimizerBody(TinkerBody):

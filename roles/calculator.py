@@ -58,7 +58,7 @@ def calculate(expression: str) -> Number:
     try:
         with warnings.catch_warnings(action="ignore"):  # the parser warns of odd literals
             tree = ast.parse(text, mode="eval")
-        value = _value(tree.body, CALCULATOR_DEPTH.most)
+        value = value_of(tree.body, CALCULATOR_DEPTH.most)
     except ZeroDivisionError:
         raise ValueError("division by zero") from None
     except OverflowError:
@@ -76,24 +76,35 @@ def calculate(expression: str) -> Number:
 _SIGNS = str.maketrans({"×": "*", "·": "*", "÷": "/", "−": "-", "^": "**"})
 
 
-def _value(node: ast.expr, depth: int) -> Number:
+def value_of(node: ast.expr, depth: int, divide: Callable[[Any, Any], Any] | None = None) -> Any:
+    """Return the value of a parsed expression.
+
+    Args:
+        node: The expression.
+        depth: The largest number of nested operators and calls.
+        divide: Function for `/`; None for one whose value is whole where the division has no remainder.
+
+    Raises:
+        ValueError: The expression is no arithmetic, or exceeds a limit.
+        ArithmeticError: The expression divides by zero, or its value is too large.
+    """
     if depth == 0:
         raise ValueError(f"the expression is nested too deeply; at most {CALCULATOR_DEPTH}")
     match node:
         case ast.Constant(value=int() | float() as value) if not isinstance(value, bool):
             return _bounded(value)
         case ast.UnaryOp(op=ast.USub(), operand=inside):
-            return -_value(inside, depth - 1)
+            return -value_of(inside, depth - 1, divide)
         case ast.UnaryOp(op=ast.UAdd(), operand=inside):
-            return _value(inside, depth - 1)
+            return value_of(inside, depth - 1, divide)
         case ast.BinOp(left=left, op=sign, right=right):
             if type(sign) not in _OPERATIONS:
                 raise ValueError(f"{type(sign).__name__} is not arithmetic")
-            operation = _OPERATIONS[type(sign)]
-            return _bounded(operation(_value(left, depth - 1), _value(right, depth - 1)))
+            operation = divide if divide and isinstance(sign, ast.Div) else _OPERATIONS[type(sign)]
+            return _bounded(operation(*(value_of(each, depth - 1, divide) for each in (left, right))))
         case ast.Call(func=ast.Name(id=name), args=arguments, keywords=[]) if name in _FUNCTIONS:
             try:
-                return _bounded(_FUNCTIONS[name](*(_value(each, depth - 1) for each in arguments)))
+                return _bounded(_FUNCTIONS[name](*(value_of(each, depth - 1, divide) for each in arguments)))
             except TypeError as error:
                 raise ValueError(f"{name}: {error}") from None
         case ast.Name(id=name) if name in _CONSTANTS:

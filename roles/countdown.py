@@ -8,17 +8,16 @@ prompts.
 from __future__ import annotations
 
 import ast
-import operator
 import random
 import re
 import zlib
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Sequence, Set
 from fractions import Fraction
-from functools import lru_cache
-from typing import Any, TypedDict
+from typing import TypedDict
 
 from rolegraph.engine.limits.answers import COUNTDOWN_DEPTH, COUNTDOWN_TEXT
 from rolegraph.engine.records import Split
+from rolegraph.roles.calculator import value_of
 
 TOLERANCE = 1e-5
 """Largest distance of a value from the target, as in rLLM."""
@@ -32,7 +31,7 @@ _REPEATS = 10
 _OPEN, _CLOSE = "<answer>", "</answer>"
 _ANSWER = re.compile(f"{_OPEN}(.*?){_CLOSE}")
 _NUMBER = re.compile(r"\d+")
-_ALLOWED = re.compile(r"[\d+\-*/()\s]+")
+_ALLOWED = re.compile(r"(?:[\d+\-()\s]|\*(?!\*)|/(?!/))+")
 _HIGH = ("*", "/")
 
 
@@ -168,41 +167,10 @@ def evaluate(expression: str) -> int | Fraction | None:
     expression = expression.strip()
     if len(expression) > COUNTDOWN_TEXT.most or not _ALLOWED.fullmatch(expression):
         return None
-    if "**" in expression or "//" in expression:
-        return None
-    return _parsed_value(expression)
-
-
-@lru_cache(maxsize=8192)  # the rollouts of a task repeat few expressions, and parsing takes most of the time
-def _parsed_value(expression: str) -> int | Fraction | None:
     try:
-        return _value(ast.parse(expression, mode="eval").body, COUNTDOWN_DEPTH.most)
+        return value_of(ast.parse(expression, mode="eval").body, COUNTDOWN_DEPTH.most, Fraction)
     except (SyntaxError, ValueError, ZeroDivisionError, MemoryError, RecursionError):
         return None
-
-
-_OPERATIONS: Mapping[type[ast.AST], Callable[..., Any]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.Div: Fraction,
-    ast.USub: operator.neg,
-    ast.UAdd: operator.pos,
-}
-
-
-def _value(node: ast.expr, depth: int) -> int | Fraction:
-    if depth == 0:
-        raise ValueError("nested too deeply")
-    match node:
-        case ast.Constant(value=int() as value):
-            return value
-        case ast.UnaryOp(op=sign, operand=inside) if type(sign) in _OPERATIONS:
-            return _OPERATIONS[type(sign)](_value(inside, depth - 1))
-        case ast.BinOp(left=left, op=sign, right=right) if type(sign) in _OPERATIONS:
-            return _OPERATIONS[type(sign)](_value(left, depth - 1), _value(right, depth - 1))
-        case _:
-            raise ValueError(f"{type(node).__name__} is not arithmetic")
 
 
 def is_solution(expression: str, nums: Sequence[int], target: float) -> bool:

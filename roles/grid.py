@@ -111,15 +111,6 @@ def distances(grid: Grid) -> Mapping[Cell, int]:
     return known
 
 
-def shortest(grid: Grid) -> str:
-    """Return the letters of a shortest way."""
-    far, at, letters = distances(grid), grid.start, ""
-    while at != grid.goal:
-        letter, at = min(legal(grid, at).items(), key=lambda step: far[step[1]])
-        letters += letter
-    return letters
-
-
 def begin(grid: Grid, rules: GridRules) -> tuple[WalkState, Transition]:
     """Start a walk; the transition's `info` has the `optimal` number of moves."""
     walk = WalkState(grid, rules, grid.start)

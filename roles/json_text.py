@@ -199,7 +199,7 @@ def schema_check(schema: dict[str, Any]) -> Check:
                 yield library.ValidationError(f"{str(items)[:40]} has non-unique elements")
 
     searched = 0
-    find = schema_checker(schema, {"pattern": pattern, "uniqueItems": unique}, registry)
+    find = schema_checker(schema, {"pattern": pattern, "uniqueItems": unique})
 
     def check(value: Any) -> None:
         nonlocal searched

@@ -67,11 +67,6 @@ class Option:
             return "…"
 
 
-def takes_value(parameters: Mapping[str, inspect.Parameter]) -> bool:
-    """Tell whether an item has a value beside its name, as in `{tag: answer}`."""
-    return any(parameter.kind is parameter.POSITIONAL_ONLY for parameter in parameters.values())
-
-
 def takes_extra_options(factory: Callable[..., Any]) -> bool:
     """Tell whether a factory gathers further options by `**`."""
     parameters = inspect.signature(factory).parameters.values()

@@ -26,7 +26,6 @@ from rolegraph.engine.vocabulary.options import (
     Option,
     options_of,
     takes_extra_options,
-    takes_value,
     value_option_of,
 )
 
@@ -283,7 +282,7 @@ class Registry(Generic[T]):
             used[self, call.name] = None
         parameters = inspect.signature(factory).parameters
         given = {name: value for name, value in context.items() if name in parameters}
-        own_value = call.has_value and takes_value(parameters) and not _are_options(call, parameters)
+        own_value = call.has_value and _is_value(call.value, next(iter(parameters.values()), None))
         args = (call.value,) if own_value else ()
         options = call.options if own_value else self.option_values(call, call.name)
         if clash := [name for name in options if name in self.context]:
@@ -397,10 +396,14 @@ def _installed_points(group: str) -> Mapping[str, EntryPoint]:
     return {point.name: point for point in entry_points(group=group)}
 
 
-def _are_options(call: ItemCall, parameters: Mapping[str, inspect.Parameter]) -> bool:
-    """Tell whether the mapping beside a name holds options, for an item whose value may be left out."""
-    first = next(iter(parameters.values()))
-    return isinstance(call.value, Mapping) and first.default is None
+def _is_value(written: object, first: inspect.Parameter | None) -> bool:
+    """Tell whether a factory's first parameter takes what stands beside the name, which may be its options.
+
+    A mapping holds options where the item's value may be left out.
+    """
+    if first is None or first.kind is not first.POSITIONAL_ONLY:
+        return False
+    return not isinstance(written, Mapping) or first.default is not None
 
 
 def _error(loc: tuple[int | str, ...], kind: str, message: str, value: object = None) -> ErrorDetails:

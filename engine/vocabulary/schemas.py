@@ -41,7 +41,7 @@ class TooMuchWork(ValueError):
 
 
 def schema_checker(
-    schema: Mapping[str, Any], own: Mapping[str, Keyword], registry: Any = None
+    schema: Mapping[str, Any], own: Mapping[str, Keyword]
 ) -> Callable[[object], SchemaProblem | None]:
     """Return a function that finds the most relevant problem of a value; None where the value fits.
 
@@ -50,8 +50,6 @@ def schema_checker(
     Args:
         schema: The schema, in draft 2020-12.
         own: Implementations of keywords in place of jsonschema's.
-        registry: The `referencing.Registry` of the documents that references may lead to; None for the schema
-            alone.
     """
     # Imported here, because they are slow to load; as Any, because their types are partial.
     library: Any = import_module("jsonschema")
@@ -79,8 +77,8 @@ def schema_checker(
     usual: Mapping[str, Keyword] = draft.VALIDATORS
     keywords = {name: counted(name, keyword) for name, keyword in {**usual, **own}.items()}
     kind = library.validators.extend(draft, keywords)
-    nothing = import_module("referencing").Registry()
-    validator = kind(schema, registry=nothing if registry is None else registry)
+    # An empty registry: references may lead into the schema only.
+    validator = kind(schema, registry=import_module("referencing").Registry())
 
     def check(value: object) -> SchemaProblem | None:
         nonlocal left

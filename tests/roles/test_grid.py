@@ -18,13 +18,21 @@ from rolegraph.roles.grid import (
     move,
     observation,
     read,
-    shortest,
 )
 from tests.roles.vocabulary import environment
 
 GRIDS = st.builds(draw, st.integers(0, 2**40), st.integers(2, 12), st.floats(0, 0.8))
 CORRIDOR = Grid(3, frozenset({(1, 0), (1, 1)}), (0, 0), (2, 0))
 """Three rows of three cells, the middle one open at its right end only."""
+
+
+def shortest(grid: Grid) -> str:
+    """Return the letters of a shortest way from start to goal."""
+    far, at, letters = distances(grid), grid.start, ""
+    while at != grid.goal:
+        letter, at = min(legal(grid, at).items(), key=lambda step: far[step[1]])
+        letters += letter
+    return letters
 
 
 @given(GRIDS)

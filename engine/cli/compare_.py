@@ -4,17 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
+from rich.table import Table
 
+import rolegraph as rg
 from rolegraph.engine.cli import completion, options
 from rolegraph.engine.cli.output import OutputOptions, add_row, interval_cell, make_table, plain
-
-if TYPE_CHECKING:
-    from rich.table import Table
-
-    from rolegraph import Comparison, Trajectory
 
 SHOWN_OF_DIFF = 2000
 """Characters of a template's diff that are shown; the page has all of it."""
@@ -39,8 +35,6 @@ def command(sides: tuple[str, ...], html: Path | None, tasks: int, imports: tupl
     paired by task where the tasks are the same; tasks that only one side solves, with an episode of each;
     tokens and time. A training is compared by the validation of its best checkpoint.
     """
-    import rolegraph as rg
-
     comparison = rg.compare(*sides, imports=imports, html=html, shown=tasks)
     out = OutputOptions().results()
     for part in _parts(comparison, tasks):
@@ -50,7 +44,7 @@ def command(sides: tuple[str, ...], html: Path | None, tasks: int, imports: tupl
     return 0
 
 
-def _parts(comparison: Comparison, tasks: int) -> Iterator[Table | str]:
+def _parts(comparison: rg.Comparison, tasks: int) -> Iterator[Table | str]:
     yield from _differences(comparison)
     if comparison.rows:
         yield _figures(comparison)
@@ -61,7 +55,7 @@ def _parts(comparison: Comparison, tasks: int) -> Iterator[Table | str]:
         yield _cost(comparison)
 
 
-def _differences(comparison: Comparison) -> Iterator[Table | str]:
+def _differences(comparison: rg.Comparison) -> Iterator[Table | str]:
     if comparison.other_code:
         yield "The specs and their templates are the same; the code of what they name differs."
     elif comparison.same_words:
@@ -76,7 +70,7 @@ def _differences(comparison: Comparison) -> Iterator[Table | str]:
         yield from (f"{plain(diff, SHOWN_OF_DIFF)}\n" for diff in changed.diffs if diff)
 
 
-def _figures(comparison: Comparison) -> Table:
+def _figures(comparison: rg.Comparison) -> Table:
     first, *others = [side.name for side in comparison.measured]
     gaps = [f"{other} − {first}" for other in others] if len(others) > 1 else ["difference"]
     table = make_table("figure", first, *others, *gaps)
@@ -91,7 +85,7 @@ def _figures(comparison: Comparison) -> Table:
     return table
 
 
-def _flips(comparison: Comparison, tasks: int) -> Iterator[Table | str]:
+def _flips(comparison: rg.Comparison, tasks: int) -> Iterator[Table | str]:
     first = comparison.measured[0].name
     for flips in comparison.flips:
         for winner, total, tasks_won in (
@@ -107,7 +101,7 @@ def _flips(comparison: Comparison, tasks: int) -> Iterator[Table | str]:
                 yield table
 
 
-def _cost(comparison: Comparison) -> Table:
+def _cost(comparison: rg.Comparison) -> Table:
     table = make_table("side", "episodes", "calls", "tokens in", "tokens out", "seconds", "of")
     for side in comparison.sides:
         results = side.results
@@ -120,7 +114,7 @@ def _cost(comparison: Comparison) -> Table:
     return table
 
 
-def _action(trajectory: Trajectory | None) -> str:
+def _action(trajectory: rg.Trajectory | None) -> str:
     if trajectory is None:
         return "–"
     reward = "no reward" if trajectory.reward is None else f"reward {trajectory.reward:g}"

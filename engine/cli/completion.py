@@ -7,6 +7,8 @@ from pathlib import Path
 import click
 from click.shell_completion import BashComplete, CompletionItem, add_completion_class
 
+import rolegraph as rg
+
 GOES_ON = ("=", ".", ":", "/")
 """Ends of a completion that more is typed after."""
 PROVIDERS = ("local", "local:", "tinker:", "openai:", "replay:")
@@ -14,8 +16,6 @@ PROVIDERS = ("local", "local:", "tinker:", "openai:", "replay:")
 
 def specs(context: click.Context, parameter: click.Parameter, word: str) -> list[CompletionItem]:
     """Complete the name of a shipped spec or the path of a spec file; an override, where it has a `=`."""
-    import rolegraph as rg
-
     if "=" in word:
         return overrides(context, parameter, word)
     shipped = [CompletionItem(name, help=line) for name, line in rg.shipped_specs().items()]
@@ -30,8 +30,6 @@ def specs(context: click.Context, parameter: click.Parameter, word: str) -> list
 
 def overrides(context: click.Context, parameter: click.Parameter, word: str) -> list[CompletionItem]:
     """Complete an override of the spec earlier on the command line."""
-    import rolegraph as rg
-
     several: tuple[str, ...] = context.params.get("specs") or ()
     spec = context.params.get("spec") or next(iter(several), None)
     return [CompletionItem(row.word, help=row.meaning) for row in rg.completions(spec, word)]
@@ -44,8 +42,6 @@ def models(context: click.Context, parameter: click.Parameter, word: str) -> lis
 
 def runs(context: click.Context, parameter: click.Parameter, word: str) -> list[CompletionItem]:
     """Complete the folder of a run, the newest first; any folder, where there is no run."""
-    import rolegraph as rg
-
     folder = Path(word) if word.endswith("/") else Path(word).parent
     places = {path.parent for where in (folder, Path("runs")) for path in where.glob("*/run.json")}
     places = {path for path in places if str(path).startswith(word)}
@@ -55,8 +51,6 @@ def runs(context: click.Context, parameter: click.Parameter, word: str) -> list[
 
 def items(context: click.Context, parameter: click.Parameter, word: str) -> list[CompletionItem]:
     """Complete the name of an item of the kind earlier on the command line."""
-    import rolegraph as rg
-
     kind = context.params.get("kind")
     if kind == "specs":
         return specs(context, parameter, word)

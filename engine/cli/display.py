@@ -15,19 +15,7 @@ from typing import Any, Self
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 
-from rolegraph import (
-    CallDone,
-    Episode,
-    EpisodeDone,
-    Event,
-    Note,
-    RunJob,
-    Trajectory,
-    UsageError,
-    did_you_mean,
-    printable,
-    read_episodes,
-)
+import rolegraph as rg
 from rolegraph.engine.cli.output import SHOWN_CHARACTERS, OutputOptions, make_table
 from rolegraph.engine.cli.waiting import SPEED_SECONDS, TimeLeftColumn
 
@@ -52,7 +40,7 @@ class _RoleSums:
     first_message: dict[str, str] = field(default_factory=dict[str, str])
     """The first message of each kind of failure."""
 
-    def add(self, trajectory: Trajectory) -> None:
+    def add(self, trajectory: rg.Trajectory) -> None:
         self.trajectories += 1
         self.answered += trajectory.by_model
         if trajectory.reward is not None:
@@ -79,7 +67,7 @@ class Display:
     """
 
     def __init__(
-        self, run: RunJob, *, floors: Mapping[str, float], output: OutputOptions | None = None
+        self, run: rg.RunJob, *, floors: Mapping[str, float], output: OutputOptions | None = None
     ) -> None:
         flow, self._folder, self._run = run.flow, run.folder, run
         self._output = output or OutputOptions()
@@ -89,8 +77,8 @@ class Display:
         known = ["answered", "correct", *self._metric_names, *rewards]
         for name in floors:
             if name not in known:
-                hint = did_you_mean(name, known) or f"expected one of {', '.join(known)}"
-                raise UsageError(f"--fail-under: no figure {name!r}; {hint}")
+                hint = rg.did_you_mean(name, known) or f"expected one of {', '.join(known)}"
+                raise rg.UsageError(f"--fail-under: no figure {name!r}; {hint}")
         self._metrics: defaultdict[str, float] = defaultdict(float)
         self._episodes = self._correct = 0
         self._started: float | None = None
@@ -108,7 +96,7 @@ class Display:
         self._before = 0
         """Number of episodes that the folder held already."""
         if run.resumed and self._folder.episodes.exists():
-            for episode in read_episodes(self._folder.episodes):
+            for episode in rg.read_episodes(self._folder.episodes):
                 self._count(episode)
                 self._before += 1
         self._tokens_before = sum(sums.response_tokens for sums in self._roles.values())
@@ -126,19 +114,19 @@ class Display:
             self._end(seconds)
         self._output.document(self._document(seconds))
 
-    def observe(self, event: Event) -> None:
+    def observe(self, event: rg.Event) -> None:
         """Count a model call or an episode that is on disk; show a note."""
         match event:
-            case CallDone():
+            case rg.CallDone():
                 role = self._roles[event.id.node.role]
                 role.calls += 1
                 role.seconds += event.seconds
-            case EpisodeDone():
+            case rg.EpisodeDone():
                 self._count(event.episode)
-            case Note():
+            case rg.Note():
                 if not event.text:
                     self._started = time.monotonic()
-                self._progress.update(self._bar, live=printable(event.text))
+                self._progress.update(self._bar, live=rg.printable(event.text))
             case _:
                 pass
 
@@ -148,7 +136,7 @@ class Display:
         silent = asked and not any(sums.answered for sums in self._roles.values())
         return 1 if silent or any(self._low()) else 0
 
-    def _count(self, episode: Episode) -> None:
+    def _count(self, episode: rg.Episode) -> None:
         self._episodes += 1
         self._correct += episode.is_correct
         for trajectory in episode.trajectories:
@@ -175,7 +163,7 @@ class Display:
         out.print(f"{made}{share}{means}{rate}")
         for name, sums in self._roles.items():
             for failure, message in sums.first_message.items():
-                text = printable(f"{name} {failure}: {message[:SHOWN_CHARACTERS]}")
+                text = rg.printable(f"{name} {failure}: {message[:SHOWN_CHARACTERS]}")
                 out.print(text, style="yellow", markup=False)
         asked = self._asked()
         answered = sum(sums.answered for sums in self._roles.values())

@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
+import rolegraph as rg
 from rolegraph.engine.cli import options
-
-if TYPE_CHECKING:
-    from rolegraph import Source
 
 
 @click.command("eject")
 @options.source("The model to train: local[:FOLDER] or tinker:NAME. Default: the spec's model.")
-@click.option("--backend", type=options.backends, default="tinker", show_default=True)
+@options.backend(default="tinker")
 @options.seed("Seed of the order of the data.")
 @options.path("--out", "out", "FILE.py", "File of the script. Default: standard output.")
-def command(source: Source, backend: str, seed: int, out: Path | None) -> int:
+def command(source: rg.Source, backend: str, seed: int, out: Path | None) -> int:
     """Write a script that trains SPEC as `rolegraph train SPEC --trainer rllm` does, to read and change."""
-    from rolegraph import UsageError
     from rolegraph.engine.cli.rllm import show_warnings
     from rolegraph.rllm import prepare, script
 
@@ -34,8 +30,8 @@ def command(source: Source, backend: str, seed: int, out: Path | None) -> int:
         with out.open("x", encoding="utf-8") as file:
             file.write(text)
     except FileExistsError:
-        raise UsageError(f"{out} already exists; move it away, or choose another file with --out") from None
+        raise rg.UsageError(f"{out} already exists; choose another file with --out") from None
     except OSError as error:
-        raise UsageError(f"cannot write {out}: {error.strerror}") from error
+        raise rg.UsageError(f"cannot write {out}: {error.strerror}") from error
     click.echo(f"wrote {out}; run it with: python {out}")
     return 0

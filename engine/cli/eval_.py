@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import shlex
 import sys
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
+import rolegraph as rg
 from rolegraph.engine.cli import completion, options
 from rolegraph.engine.cli.output import OutputOptions, add_row, make_table
-
-if TYPE_CHECKING:
-    from rolegraph import Evaluation, Interval, Source
+from rolegraph.engine.cli.waiting import progress_line, run_until_done
 
 
 @click.command("eval")
@@ -41,7 +40,7 @@ if TYPE_CHECKING:
 @click.option("--resume", is_flag=True, help="Continue the evaluation in --out; with -m, the newest sweep.")
 @options.output
 def command(
-    source: Source,
+    source: rg.Source,
     checkpoint: str,
     tasks: int,
     rollouts: int,
@@ -64,11 +63,6 @@ def command(
         return run_sweep("eval", source, out, settings, resume=resume)
     if resume and out is None:
         raise click.UsageError("--resume needs --out, the folder of the evaluation to continue")
-    from dataclasses import asdict
-
-    import rolegraph as rg
-    from rolegraph.engine.cli.waiting import progress_line, run_until_done
-
     flow = rg.open_source(source)
     job = rg.EvaluationJob.create(
         flow, checkpoint, tasks=tasks, rollouts=rollouts, seed=seed, out=out, resume=resume
@@ -89,7 +83,7 @@ def command(
     return 0
 
 
-def _show(evaluation: Evaluation, output: OutputOptions) -> None:
+def _show(evaluation: rg.Evaluation, output: OutputOptions) -> None:
     table = make_table("figure", "base", "checkpoint", "difference")
     for name, row in evaluation.figures.items():
         gap = row.difference
@@ -101,5 +95,5 @@ def _show(evaluation: Evaluation, output: OutputOptions) -> None:
     out.print(f"{tasks} tasks, {episodes} episodes each side; 95 % intervals, tasks resampled")
 
 
-def _cell(interval: Interval, sign: str = "") -> str:
+def _cell(interval: rg.Interval, sign: str = "") -> str:
     return f"{interval.mean:{sign}.3f} [{interval.low:{sign}.2f}, {interval.high:{sign}.2f}]"

@@ -6,8 +6,10 @@ from pathlib import Path
 
 import click
 
+import rolegraph as rg
 from rolegraph.engine.cli import completion, options
 from rolegraph.engine.cli.output import OutputOptions
+from rolegraph.engine.cli.waiting import progress_line, run_until_done
 
 
 @click.command("export")
@@ -33,9 +35,6 @@ def command(
 
     An adapter in PEFT's form, or a whole model, with its tokenizer, chat template and model card.
     """
-    import rolegraph as rg
-    from rolegraph.engine.cli.waiting import progress_line, run_until_done
-
     base = None if model is None else model.removeprefix("local:")
     with progress_line(OutputOptions(), f"exporting {run} …"):
         folder = run_until_done(

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+import shlex
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
+from rich.table import Table
 
+import rolegraph as rg
 from rolegraph.engine.cli import completion, options
 from rolegraph.engine.cli.output import OutputOptions, make_table
-
-if TYPE_CHECKING:
-    from rich.table import Table
-
-    from rolegraph import Forecast, Price, RoleForecast, Source
+from rolegraph.engine.cli.waiting import clock, progress_line, run_until_done
 
 PRICE_FIELDS = {"in": "prompt", "out": "response", "train": "train"}
 """Field of `Price` for each key of `--price`."""
@@ -37,17 +37,17 @@ PRICE_FIELDS = {"in": "prompt", "out": "response", "train": "train"}
 @options.seed("Seed of the probe.")
 @options.output
 def command(
-    source: Source, run: Path | None, probe: int | None, price: str | None, seed: int, output: OutputOptions
+    source: rg.Source,
+    run: Path | None,
+    probe: int | None,
+    price: str | None,
+    seed: int,
+    output: OutputOptions,
 ) -> int:
     """Say what a first step of training SPEC will take and teach: calls, tokens, time, groups, cost.
 
     Without --from and --probe there are only the bounds of the spec.
     """
-    import shlex
-
-    import rolegraph as rg
-    from rolegraph.engine.cli.waiting import progress_line, run_until_done
-
     prices = _price(price) if price else None
     flow = rg.open_source(source)
     with progress_line(output, "looking at the spec …") as observe:
@@ -63,10 +63,8 @@ def command(
     return 0
 
 
-def _price(text: str) -> Price:
+def _price(text: str) -> rg.Price:
     """Parse `in=0.4,out=1.2,train=2`; raise UsageError for another key or an amount that is no number."""
-    import rolegraph as rg
-
     amounts: dict[str, float] = {}
     for part in text.split(","):
         key, _, amount = part.partition("=")
@@ -78,10 +76,8 @@ def _price(text: str) -> Price:
     return rg.Price(**amounts)
 
 
-def _document(found: Forecast) -> dict[str, Any]:
+def _document(found: rg.Forecast) -> dict[str, Any]:
     """Return the JSON document; docs/command.md describes its keys."""
-    from dataclasses import asdict
-
     return {
         **asdict(found),
         "episodes": found.episodes,
@@ -90,10 +86,8 @@ def _document(found: Forecast) -> dict[str, Any]:
     }
 
 
-def _show(found: Forecast, output: OutputOptions) -> None:
+def _show(found: rg.Forecast, output: OutputOptions) -> None:
     """Print a forecast and its warnings."""
-    import rolegraph as rg
-
     out = output.results()
     out.print(f"a step: {found.tasks} tasks × {found.rollouts} rollouts = {found.episodes:,} episodes")
     out.print(
@@ -105,8 +99,6 @@ def _show(found: Forecast, output: OutputOptions) -> None:
     if (tokens := found.tokens()) is not None:
         out.print(f"tokens: about {found.tokens('prompt') or 0:,.0f} in, {tokens:,.0f} out")
     if found.seconds is not None:
-        from rolegraph.engine.cli.waiting import clock
-
         out.print(f"time: about {clock(found.seconds)} at the speed of those episodes")
     if found.cost is not None:
         out.print(f"cost: about {found.cost:,.4f} at that price")
@@ -114,7 +106,7 @@ def _show(found: Forecast, output: OutputOptions) -> None:
         output.warnings().print(rg.printable(f"warning: {warning}"), style="yellow", markup=False)
 
 
-def _table(found: Forecast) -> Table:
+def _table(found: rg.Forecast) -> Table:
     """Build the table of roles."""
     table = make_table("role", "calls ≤", "tokens in", "out", "groups", "of", "will teach", "share")
     for name, row in found.roles.items():
@@ -122,7 +114,7 @@ def _table(found: Forecast) -> Table:
     return table
 
 
-def _cells(row: RoleForecast) -> list[str]:
+def _cells(row: rg.RoleForecast) -> list[str]:
     """Format a role's figures; unknown ones are dashes."""
     prompt, response, teaching = row.prompt_tokens, row.response_tokens, row.teaching
     small, large = row.group_sizes or (0, 0)

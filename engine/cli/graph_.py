@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
+import rolegraph as rg
 from rolegraph.engine.cli import options
-
-if TYPE_CHECKING:
-    from rolegraph import Source
 
 FORMS = ("mmd", "md", "dot", "svg", "png")
 
@@ -25,7 +22,7 @@ FORMS = ("mmd", "md", "dot", "svg", "png")
     "output.",
 )
 @click.option("--format", "form", type=click.Choice(FORMS), help="The form, where the ending is another.")
-def command(source: Source, out: Path | None, form: str | None) -> int:
+def command(source: rg.Source, out: Path | None, form: str | None) -> int:
     """Draw the roles of SPEC: what each needs, by which join and of which round, loops, tools, conditions,
     and policies by colour.
 
@@ -33,8 +30,6 @@ def command(source: Source, out: Path | None, form: str | None) -> int:
     rolegraph graph debate                      Mermaid, for Markdown
     rolegraph graph debate --out debate.svg
     """
-    import rolegraph as rg
-
     drawn = rg.graph(rg.open_source(source))
     if out is not None:
         click.echo(str(drawn.save(out, form)))

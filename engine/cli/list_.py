@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
+import rolegraph as rg
 from rolegraph.engine.cli import completion
-
-if TYPE_CHECKING:
-    from rolegraph import vocabulary
 
 WRITTEN_AT = {
     "parsers": "roles.ROLE.parser",
@@ -38,8 +36,6 @@ def command(kind: str | None, name: str | None) -> None:
     if name is None:
         text = _overview(kind)
     elif kind == "specs":
-        import rolegraph as rg
-
         text = rg.printable(rg.find_spec(name).read_text(encoding="utf-8", errors="replace"))
     else:
         text = _item(str(kind), name)
@@ -64,34 +60,26 @@ def _overview(kind: str | None) -> str:
 
 
 def _summaries(kind: str) -> dict[str, str]:
-    import rolegraph as rg
-
     if kind == "specs":
         return rg.shipped_specs()
     registry = _registry(kind)
     return {name: _summary(registry, name) for name in registry.names()}
 
 
-def _summary(registry: vocabulary.Registry[Any], name: str) -> str:
+def _summary(registry: rg.vocabulary.Registry[Any], name: str) -> str:
     """Return an item's summary, or the error where the item's package cannot be loaded."""
-    import rolegraph as rg
-
     try:
         return registry.summary(name)
     except rg.UsageError as error:
         return rg.printable(str(error))
 
 
-def _registry(kind: str) -> vocabulary.Registry[Any]:
-    import rolegraph as rg
-
+def _registry(kind: str) -> rg.vocabulary.Registry[Any]:
     return getattr(rg.vocabulary, kind)
 
 
 def _item(kind: str, name: str) -> str:
     """Return an item as a spec writes it, with every option at its default and its meaning."""
-    import rolegraph as rg
-
     registry = _registry(kind)
     try:
         summary, value, options = registry.summary(name), registry.value(name), registry.options(name)
@@ -108,7 +96,7 @@ def _item(kind: str, name: str) -> str:
     return "\n".join([summary, "", f"{WRITTEN_AT[kind]}:", *lines])
 
 
-def _row(key: str, option: vocabulary.Option) -> tuple[str, str, str]:
+def _row(key: str, option: rg.vocabulary.Option) -> tuple[str, str, str]:
     """Return an option as YAML, its type, and its meaning."""
     required = ", required" if option.required else ""
     return f"{key}: {option.written}", f"{option.type}{required}", option.line

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import click
 
+import rolegraph as rg
+
 
 @click.command("new")
 @click.argument("folder", metavar="NAME", type=click.Path(path_type=Path))
@@ -22,8 +24,6 @@ def command(folder: Path, spec: str) -> int:
 
     The workflow is complete: it runs and trains on the shipped model. No file is overwritten.
     """
-    import rolegraph as rg
-
     files = rg.new(folder, spec)
     for file in files:
         click.echo(str(file))

@@ -9,12 +9,14 @@ from typing import Any, TypeVar
 
 import click
 
-from rolegraph import BACKENDS
+import rolegraph as rg
 from rolegraph.engine.cli import completion
 from rolegraph.engine.cli.output import OutputOptions
 
 F = TypeVar("F", bound=Callable[..., Any])
 Decorator = Callable[[F], F]
+SOURCE_OPTIONS = ("imports", "allow", "model", "base_url")
+"""Options of a command that are passed to it in its Source."""
 
 
 def source(model: str = "", base_url: str = "", *, required: bool = True) -> Decorator[Callable[..., Any]]:
@@ -31,20 +33,9 @@ def source(model: str = "", base_url: str = "", *, required: bool = True) -> Dec
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(command)
-        def with_source(
-            *,
-            spec: str | None,
-            overrides: tuple[str, ...],
-            imports: tuple[Path, ...],
-            allow: tuple[str, ...],
-            model: str | None = None,
-            base_url: str | None = None,
-            **others: Any,
-        ) -> Any:
-            from rolegraph import Source
-
-            named = Source.of(spec, *overrides, model=model, base_url=base_url, imports=imports, allow=allow)
-            return command(source=named, **others)
+        def with_source(*, spec: str | None, overrides: tuple[str, ...], **words: Any) -> Any:
+            options = {name: words.pop(name) for name in SOURCE_OPTIONS if name in words}
+            return command(source=rg.Source.of(spec, *overrides, **options), **words)
 
         decorated = allow_option(imports_option(with_source))
         if base_url:
@@ -128,37 +119,30 @@ multirun = click.option(
 )
 
 
-class FigureFloor(click.ParamType[tuple[str, float]]):
-    """A figure and its lowest accepted value, as `FIGURE=VALUE`."""
-
-    name = "figure=value"
-
-    def convert(
-        self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[str, float]:
-        """Return the figure's name and its lowest accepted value."""
-        figure, _, floor = str(value).partition("=")
-        try:
-            return figure, float(floor)
-        except ValueError:
-            self.fail(f"{value!r} is not FIGURE=VALUE, such as answered=0.99", param, ctx)
+def figure_floor(text: str) -> tuple[str, float]:
+    """Parse a figure and its lowest accepted value, as `FIGURE=VALUE`."""
+    figure, _, floor = text.partition("=")
+    try:
+        return figure, float(floor)
+    except ValueError:
+        raise click.BadParameter(f"{text!r} is not FIGURE=VALUE, such as answered=0.99") from None
 
 
-class BackendName(click.ParamType[str]):
-    """The name of a backend of rLLM, or of a class as `MODULE:CLASS`."""
-
-    name = "backend"
-
-    def get_metavar(self, param: click.Parameter, ctx: click.Context | None = None) -> str:
-        """Return the names to show in the help."""
-        return f"[{'|'.join(BACKENDS)}|MODULE:CLASS]"
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Return the name; a class is imported only when it trains."""
-        name = str(value)
-        if name in BACKENDS or ":" in name:
-            return name
-        self.fail(f"{name!r} is not a backend; expected {', '.join(BACKENDS)} or MODULE:CLASS", param, ctx)
+def backend_name(text: str) -> str:
+    """Parse the name of a backend of rLLM, or a class as `MODULE:CLASS`, which is imported when it trains."""
+    if text in rg.BACKENDS or ":" in text:
+        return text
+    names = ", ".join(rg.BACKENDS)
+    raise click.BadParameter(f"{text!r} is not a backend; expected {names} or MODULE:CLASS")
 
 
-backends = BackendName()
+def backend(meaning: str | None = None, default: str | None = None) -> Decorator[F]:
+    """Return the option `--backend`."""
+    return click.option(
+        "--backend",
+        type=backend_name,
+        default=default,
+        show_default=True,
+        metavar=f"[{'|'.join(rg.BACKENDS)}|MODULE:CLASS]",
+        help=meaning,
+    )

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
+from rich.console import Console
+from rich.panel import Panel
+from rich.text import Text
 
+import rolegraph as rg
 from rolegraph.engine.cli import options
-
-if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.text import Text
-
-    from rolegraph import Message, Preview, RolePrompts, Source, Split
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 COLOURS = {"system": "magenta", "user": "blue", "assistant": "green", "tool": "yellow"}
@@ -37,9 +34,9 @@ COLOURS = {"system": "magenta", "user": "blue", "assistant": "green", "tool": "y
 )
 @options.path("--html", "html", "FILE", "Write a page that opens offline, and print nothing here.")
 def command(
-    source: Source,
+    source: rg.Source,
     limit: int,
-    split: Split | None,
+    split: rg.Split | None,
     recorded: Path | None,
     only: tuple[str, ...],
     tokens: bool,
@@ -50,8 +47,6 @@ def command(
     Answers that later roles see are made up, in [brackets], or come from a run with --with. Hidden fields of
     a task stay hidden.
     """
-    import rolegraph as rg
-
     flow = rg.open_source(source)
     names = [role.name for role in flow.plan.roles]
     for name in only:
@@ -68,9 +63,7 @@ def command(
     return 0
 
 
-def _show(preview: Preview) -> None:
-    from rich.console import Console
-
+def _show(preview: rg.Preview) -> None:
     out = Console(highlight=False)
     made_up = ", in [brackets]" if preview.answers == "made up" else ""
     out.print(_text(f"{preview.name}: no model was asked; answers are {preview.answers}{made_up}", "dim"))
@@ -87,9 +80,7 @@ def _show(preview: Preview) -> None:
             _show_role(out, of)
 
 
-def _show_role(out: Console, of: RolePrompts) -> None:
-    from rich.text import Text
-
+def _show_role(out: Console, of: rg.RolePrompts) -> None:
     out.print()
     out.print(_text(f"{of.role.name} × {of.role.count}" if of.role.count > 1 else of.role.name, "bold"))
     for fact, value in of.facts.items():
@@ -115,7 +106,7 @@ def _show_role(out: Console, of: RolePrompts) -> None:
         out.print(_text("not reached", "dim"))
 
 
-def _message_text(message: Message) -> str:
+def _message_text(message: rg.Message) -> str:
     """Return a message's reasoning, text and tool calls."""
     calls = [
         f"{call['function']['name']}({call['function']['arguments']})"
@@ -125,13 +116,9 @@ def _message_text(message: Message) -> str:
 
 
 def _panel(out: Console, title: str, text: Text, speaker: str) -> None:
-    from rich.panel import Panel
-
     out.print(Panel(text, title=_text(title), title_align="left", border_style=COLOURS.get(speaker, "white")))
 
 
 def _text(value: object, style: str = "") -> Text:
     """Return a text in a style, without control characters that could steer the terminal."""
-    from rich.text import Text
-
     return Text(_CONTROL.sub("\ufffd", str(value)), style=style)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+import rolegraph as rg
 from rolegraph.engine.cli import options
 
 
@@ -20,8 +21,6 @@ def command(runs: tuple[Path, ...], picture: Path | None, figures: tuple[str, ..
 
     The page needs no network: it opens from disk, and can be sent as one file.
     """
-    import rolegraph as rg
-
     if figures and picture is None:
         raise rg.UsageError("--figure needs --picture FILE.svg")
     for page in rg.report(*runs, picture=picture, figures=figures):

@@ -5,19 +5,15 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
-from rolegraph import UsageError, new_folder
+import rolegraph as rg
 from rolegraph.rllm import RllmJob, describe, estimator_map, launch, prepare
-
-if TYPE_CHECKING:
-    from rolegraph import Source
 
 
 def train_with_rllm(
-    source: Source,
+    source: rg.Source,
     backend: str,
     *,
     print_config: bool,
@@ -41,8 +37,8 @@ def train_with_rllm(
         The exit code, 0.
     """
     if resume and folder is None:
-        raise UsageError("--resume with --trainer rllm needs --out, the folder of the training to continue")
-    folder = folder or new_folder(f"{Path(source.named_spec).stem}-rllm")
+        raise rg.UsageError("--resume with --trainer rllm needs --out, the training's folder")
+    folder = folder or rg.new_folder(f"{Path(source.named_spec).stem}-rllm")
     job = prepare(source, backend, seed=seed, folder=folder, resume=resume, trackers=trackers)
     show_warnings(job)
     if print_config:

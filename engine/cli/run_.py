@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
+import rolegraph as rg
 from rolegraph.engine.cli import options
 from rolegraph.engine.cli.output import OutputOptions
-
-if TYPE_CHECKING:
-    from rolegraph import Source, Split
+from rolegraph.engine.cli.waiting import run_until_done
 
 LIMIT = 64
 """Tasks of a run for which no `--limit` is given."""
@@ -47,14 +45,14 @@ LIMIT = 64
     "floors",
     "FIGURE=VALUE",
     "Exit with 1 where a figure is lower, such as answered=0.99 or judge_acc=0.5.",
-    options.FigureFloor(),
+    options.figure_floor,
 )
 @options.output
 def command(
-    source: Source,
+    source: rg.Source,
     limit: int | None,
     rollouts: int | None,
-    split: Split | None,
+    split: rg.Split | None,
     replay_any: bool,
     out: Path | None,
     seed: int | None,
@@ -70,9 +68,7 @@ def command(
     KEY.PATH=VALUE changes a value of the spec, as in roles.solver.count=4. With --resume, what is not given
     is as the run was started. With -m there is a run for each combination of values, in folders of one sweep.
     """
-    import rolegraph as rg
     from rolegraph.engine.cli.display import Display
-    from rolegraph.engine.cli.waiting import run_until_done
 
     if replay_any:
         source = replace(source, overrides=(*source.overrides, "model.replay_any=true"))

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+import rolegraph as rg
 from rolegraph.engine.cli import options
 
 
@@ -21,8 +22,6 @@ def command(imports: tuple[Path, ...], out: Path | None) -> int:
     then, as a spec's first line:
     # yaml-language-server: $schema=rolegraph.schema.json
     """
-    import rolegraph as rg
-
     text = json.dumps(rg.json_schema(imports), indent=1, ensure_ascii=False)
     if out is None:
         click.echo(text)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+import rolegraph as rg
 from rolegraph.engine.cli import options
 
 
@@ -38,8 +39,6 @@ def command(
     Clients must send the service's key: the value of the environment variable ROLEGRAPH_SERVE_KEY, or a new
     key, which is printed.
     """
-    import rolegraph as rg
-
     rg.serve(
         model_dir or rg.BASE_MODEL,
         host=host,

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
+import rolegraph as rg
 from rolegraph.engine.cli import options
 from rolegraph.engine.cli.output import OutputOptions, plain
-
-if TYPE_CHECKING:
-    from rolegraph import Source, Verdict
+from rolegraph.engine.cli.waiting import progress_line
 
 SHOWN_OF_DIFF = 4000
 """Characters of a prompt's diff that are shown."""
@@ -26,21 +24,17 @@ SHOWN_OF_DIFF = 4000
     "--record", is_flag=True, help="Record the answers with the model first, and the tests if there are none."
 )
 @options.path("--junit", "junit", "FILE", "Also write the results as JUnit's XML.")
-def command(source: Source, tests: Path | None, record: bool, junit: Path | None) -> int:
+def command(source: rg.Source, tests: Path | None, record: bool, junit: Path | None) -> int:
     """Replay SPEC's recorded answers and compare the episodes with its tests, without a model.
 
     The tests are in NAME.test.yaml beside the spec: figures, failures, tokens, what single tasks must come
     to, and whether each prompt is still the recorded one. Exit code 0 when all hold, 1 when one does not, 2
     for a mistake in the spec or the tests.
     """
-    import rolegraph as rg
-
     if not record and (source.model or source.base_url):
         raise click.UsageError("--model and --base-url go with --record: tests ask no model")
     flow = rg.open_source(source)
     if record:
-        from rolegraph.engine.cli.waiting import progress_line
-
         with progress_line(OutputOptions(), "starting the model …") as observe:
             written = rg.record(flow, tests, observe=observe)
         for path in written:
@@ -53,7 +47,7 @@ def command(source: Source, tests: Path | None, record: bool, junit: Path | None
     return 1 if failed else 0
 
 
-def _show(verdict: Verdict) -> None:
+def _show(verdict: rg.Verdict) -> None:
     word = click.style("ok  ", fg="green") if verdict.holds else click.style("FAIL", fg="red")
     click.echo(f"{word} {plain(verdict.name)}: {plain(verdict.found)}")
     if not verdict.holds and verdict.detail:

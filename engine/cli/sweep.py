@@ -4,25 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
+import rolegraph as rg
 from rolegraph.engine.cli.output import OutputOptions, add_row, interval_cell, make_table
-
-if TYPE_CHECKING:
-    from rolegraph import Source, SweepJob, SweepKind, SweepResult, TrackerName
+from rolegraph.engine.cli.waiting import progress_line, run_until_done
 
 
 def run_sweep(
-    kind: SweepKind,
-    source: Source,
+    kind: rg.SweepKind,
+    source: rg.Source,
     out: Path | None,
     settings: Mapping[str, Any],
     *,
     resume: bool = False,
     floors: Mapping[str, float] | None = None,
-    track: Sequence[TrackerName] = (),
+    track: Sequence[rg.TrackerName] = (),
     concurrency: int = 64,
 ) -> int:
     """Start or resume a sweep, run it, and print its table.
@@ -40,8 +39,6 @@ def run_sweep(
     Returns:
         The exit code: 1 where a figure of a run is lower than its floor.
     """
-    import rolegraph as rg
-
     if resume:
         job = rg.SweepJob.resume(out, *source.overrides, kind=kind)
     else:
@@ -54,12 +51,10 @@ def run_sweep(
 
 
 def _run_points(
-    sweep: SweepJob, floors: Mapping[str, float], track: Sequence[TrackerName], concurrency: int
+    sweep: rg.SweepJob, floors: Mapping[str, float], track: Sequence[rg.TrackerName], concurrency: int
 ) -> int:
-    import rolegraph as rg
     from rolegraph.engine.cli.display import Display
     from rolegraph.engine.cli.train_display import TrainDisplay
-    from rolegraph.engine.cli.waiting import progress_line, run_until_done
 
     code = 0
     for at, point in enumerate(sweep.points, 1):
@@ -81,7 +76,7 @@ def _run_points(
     return code
 
 
-def _show(result: SweepResult) -> None:
+def _show(result: rg.SweepResult) -> None:
     table = make_table("point", *result.figures, fold=True)
     for point in result.points:
         cells = [interval_cell(point.figures.get(name)) for name in result.figures]

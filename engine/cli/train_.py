@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
+import rolegraph as rg
 from rolegraph.engine.cli import options
 from rolegraph.engine.cli.output import OutputOptions
-
-if TYPE_CHECKING:
-    from rolegraph import Source, TrackerName
+from rolegraph.engine.cli.waiting import run_until_done
 
 
 @click.command("train")
@@ -41,16 +39,16 @@ if TYPE_CHECKING:
     show_default=True,
     help="The training loop: this project's, or rLLM's AgentTrainer.",
 )
-@click.option("--backend", type=options.backends, help="rLLM's backend, or a class of your own.")
+@options.backend("rLLM's backend, or a class of your own.")
 @click.option("--print-config", is_flag=True, help="Print rLLM's config and stop.")
 @options.output
 def command(
-    source: Source,
+    source: rg.Source,
     out: Path | None,
     seed: int,
     resume: bool,
     multirun: bool,
-    track: tuple[TrackerName, ...],
+    track: tuple[rg.TrackerName, ...],
     trainer: str,
     backend: str | None,
     print_config: bool,
@@ -86,10 +84,8 @@ def command(
 
         output.check_single("training")
         return run_sweep("train", source, out, {"seed": seed}, resume=resume, track=track)
-    import rolegraph as rg
     from rolegraph.engine.cli.train_display import TrainDisplay
     from rolegraph.engine.cli.train_end import TrainEnd
-    from rolegraph.engine.cli.waiting import run_until_done
 
     if resume:
         job = rg.TrainingJob.resume(out, source)

@@ -15,7 +15,7 @@ from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
-from rolegraph import EpisodeDone, Event, Note, StepLogged, TrainingJob, printable
+import rolegraph as rg
 from rolegraph.engine.cli.output import OutputOptions, make_table
 from rolegraph.engine.cli.train_end import VALIDATION, TrainEnd
 from rolegraph.engine.cli.waiting import SPEED_SECONDS, TimeLeftColumn, clock
@@ -26,7 +26,7 @@ Metrics = Mapping[str, float]
 class TrainDisplay:
     """Live display of a training, as a context manager that prints the results when its block ends."""
 
-    def __init__(self, training: TrainingJob, output: OutputOptions | None = None) -> None:
+    def __init__(self, training: rg.TrainingJob, output: OutputOptions | None = None) -> None:
         self._training, self._plan = training, training.flow.plan
         self._output = output or OutputOptions()
         self._steps, self._done = training.steps, training.done
@@ -65,19 +65,19 @@ class TrainDisplay:
         end.show(self._output, seconds)
         self._output.document(end.document(seconds))
 
-    def observe(self, event: Event) -> None:
+    def observe(self, event: rg.Event) -> None:
         """Show an event of the training."""
         match event:
-            case StepLogged():
+            case rg.StepLogged():
                 self._log(event.step, event.metrics)
-            case Note(kind="warning"):
-                text = printable(f"warning: {event.text}")
+            case rg.Note(kind="warning"):
+                text = rg.printable(f"warning: {event.text}")
                 self._warnings.print(text, style="yellow", markup=False)
-            case Note():
+            case rg.Note():
                 self._part.remove_task(self._now)
-                self._now = self._part.add_task(printable(event.text), total=event.episodes or None)
+                self._now = self._part.add_task(rg.printable(event.text), total=event.episodes or None)
                 self._live.update(self._view())
-            case EpisodeDone():
+            case rg.EpisodeDone():
                 self._part.advance(self._now)
             case _:
                 pass

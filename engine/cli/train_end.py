@@ -10,7 +10,7 @@ from typing import Any
 
 from rich.table import Table
 
-from rolegraph import MAIN, RunFolder, TrainingJob
+import rolegraph as rg
 from rolegraph.engine.cli.output import OutputOptions, add_row, make_table
 from rolegraph.engine.cli.waiting import clock
 
@@ -29,7 +29,7 @@ class ValidationFigure:
 class TrainEnd:
     """Results of a training that is finished or was stopped."""
 
-    def __init__(self, training: TrainingJob) -> None:
+    def __init__(self, training: rg.TrainingJob) -> None:
         self._plan, self.folder, self._steps = training.flow.plan, training.folder, training.steps
         lines = self.folder.metrics() if self.folder.metrics_file.exists() else []
         self.done = int(max((line["step"] for line in lines), default=0))
@@ -55,7 +55,7 @@ class TrainEnd:
         best, source = self.folder.best(), self.folder.info().source
         spec, *options = replace(source, overrides=(), model=None, base_url=None).arguments()
         checkpoints = [
-            f"model.checkpoint={folder}" if name == MAIN else f"policies.{name}.checkpoint={folder}#{name}"
+            f"model.checkpoint={folder}" if name == rg.MAIN else f"policies.{name}.checkpoint={folder}#{name}"
             for name in best.policies
         ]
         words = [shlex.quote(spec), *checkpoints, *map(shlex.quote, options)]
@@ -111,5 +111,5 @@ class TrainEnd:
             yield table
 
 
-def _page(folder: RunFolder) -> Path | None:
+def _page(folder: rg.RunFolder) -> Path | None:
     return folder.report if folder.report.exists() else None

@@ -5,26 +5,20 @@ from __future__ import annotations
 import shlex
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
+import rolegraph as rg
 from rolegraph.engine.cli import completion, options
 from rolegraph.engine.cli.output import OutputOptions
-
-if TYPE_CHECKING:
-    from rolegraph import Source
 
 
 @click.command("validate")
 @click.argument(
     "specs", nargs=-1, required=True, metavar="SPEC… [KEY.PATH=VALUE…]", shell_complete=completion.specs
 )
-@click.option(
-    "--backend",
-    type=options.backends,
-    help="Also show which keys this backend of rLLM cannot obey, or would ignore.",
-)
+@options.backend("Also show which keys this backend of rLLM cannot obey, or would ignore.")
 @options.imports_option
 @options.allow_option
 @options.output
@@ -40,8 +34,6 @@ def command(
     Overrides apply to each spec; with --backend, those that begin with `rllm.` or `++` are for rLLM.
     Exit code 0 when all are valid, 2 when one is not.
     """
-    import rolegraph as rg
-
     names = [name for name in specs if "=" not in name]
     overrides = [name for name in specs if "=" in name]
     if not names:
@@ -57,10 +49,8 @@ def command(
     return 0 if len(valid) == len(names) else 2
 
 
-def _check(source: Source, output: OutputOptions, backend: str | None) -> dict[str, Any]:
+def _check(source: rg.Source, output: OutputOptions, backend: str | None) -> dict[str, Any]:
     """Check one spec or tests file, print the result, and return its row of the document."""
-    import rolegraph as rg
-
     name = source.named_spec
     try:
         if rg.is_tests_file(name):

@@ -5,14 +5,11 @@ from __future__ import annotations
 import sys
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
+import rolegraph as rg
 from rolegraph.engine.cli import completion, options
-
-if TYPE_CHECKING:
-    from rolegraph import RunViewer
 
 
 @click.command("view")
@@ -62,8 +59,6 @@ def command(
     Pages are served on this machine alone, and change nothing; the printed address holds their key. They show
     each turn, its reward, and the group that it was compared with.
     """
-    import rolegraph as rg
-
     low, colon, high = (reward or ":").partition(":")
     if not colon:
         raise rg.UsageError(f"--reward {reward} is not LOW:HIGH, such as 0.5: or 0:0")
@@ -86,10 +81,8 @@ def command(
     click.echo(f"{file}: {written} episodes")
 
 
-def _writes_hidden(view: RunViewer, hidden: bool | None) -> bool:
+def _writes_hidden(view: rg.RunViewer, hidden: bool | None) -> bool:
     """Return whether to write hidden fields into a file; ask where the user did not say."""
-    import rolegraph as rg
-
     if hidden is not None or not (fields := view.hidden):
         return bool(hidden)
     names = ", ".join(fields)

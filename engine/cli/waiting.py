@@ -11,7 +11,7 @@ from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, Ta
 from rich.table import Column
 from rich.text import Text
 
-from rolegraph import EpisodeDone, Event, Note, Observer, printable
+import rolegraph as rg
 from rolegraph.engine.cli.output import OutputOptions
 
 T = TypeVar("T")
@@ -54,7 +54,7 @@ class TimeLeftColumn(ProgressColumn):
 
 
 @contextmanager
-def progress_line(output: OutputOptions, text: str) -> Generator[Observer]:
+def progress_line(output: OutputOptions, text: str) -> Generator[rg.Observer]:
     """Show a progress line for the time of a block; give an observer that updates the line."""
     progress = Progress(
         SpinnerColumn(),
@@ -67,12 +67,12 @@ def progress_line(output: OutputOptions, text: str) -> Generator[Observer]:
     )
     line = progress.add_task(text, total=None)
 
-    def observe(event: Event) -> None:
+    def observe(event: rg.Event) -> None:
         nonlocal line
-        if isinstance(event, Note) and event.text:
+        if isinstance(event, rg.Note) and event.text:
             progress.remove_task(line)
-            line = progress.add_task(printable(event.text), total=event.episodes or None)
-        elif isinstance(event, EpisodeDone):
+            line = progress.add_task(rg.printable(event.text), total=event.episodes or None)
+        elif isinstance(event, rg.EpisodeDone):
             progress.advance(line)
 
     with progress:

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, NamedTuple, Union, cast, get_args, get_origin
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple, cast
 
-from pydantic import BeforeValidator
-from pydantic_core import PydanticUndefined
-
+from rolegraph.engine import vocabulary
 from rolegraph.engine.errors import UserError
-from rolegraph.engine.spec import Spec, load_spec
-from rolegraph.engine.spec.base import SpecModel
-from rolegraph.engine.vocabulary import ItemCall, Registry
+from rolegraph.engine.spec import load_spec
+from rolegraph.engine.vocabulary import Registry
+from rolegraph.workflow import json_schema
 
 ROLE_KEYS = frozenset({"needs", "correct", "players", "roles"})
 """Keys whose value is a role or a list of roles, where it is not a mapping."""
+VOCABULARY = "rolegraph."
+"""Start of the name of a schema's definition that holds all items of a registry."""
+Schema = Mapping[str, Any]
 
 
 class CompletionItem(NamedTuple):
@@ -40,19 +40,23 @@ def completions(spec: str | None, word: str) -> list[CompletionItem]:
     whole = _written(spec)
     path, equals, _ = word.partition("=")
     *above, key = path.split(".")
-    types: list[Any] = [Spec]
+    definitions = json_schema()["$defs"]
+    objects: list[Schema] = [definitions["Spec"]]
     written: object = whole
     for name in above:
-        types = [part for type_ in types for part in _types_below(type_, name)]
+        objects = [form for schema in objects for form in _forms(_value(schema, name), definitions)]
         written = _mapping(written).get(name)
     if equals:
         roles = _mapping(whole.get("roles")) if key in ROLE_KEYS else ()
-        items = [item._replace(word=f"{path}={item.word}") for item in _values(types, key, roles)]
+        found = [CompletionItem(role, "a role of the spec") for role in roles]
+        for schema in objects:
+            found += _words(_value(schema, key), definitions)
+        start = f"{path}="
     else:
-        prefix = "".join(f"{name}." for name in above)
-        items = [item._replace(word=f"{prefix}{item.word}") for item in _keys(types, _mapping(written))]
-    offered = {item.word: item for item in reversed(items) if item.word.startswith(word)}
-    return sorted(offered.values())
+        found = [item for schema in objects for item in _keys(schema, _mapping(written), definitions)]
+        start = path.removesuffix(key)
+    offered = {item.word: item._replace(word=start + item.word) for item in reversed(found)}
+    return sorted(item for item in offered.values() if item.word.startswith(word))
 
 
 def _written(spec: str | None) -> Mapping[str, Any]:
@@ -67,71 +71,46 @@ def _mapping(value: object) -> Mapping[str, Any]:
     return cast("Mapping[str, Any]", value) if isinstance(value, Mapping) else {}
 
 
-def _types(annotation: Any, metadata: Iterable[Any] = ()) -> Iterator[Any]:
-    """Yield the types that a field takes, without unions; a Registry stands for the names of its items."""
-    for mark in metadata:
-        if isinstance(mark, Registry):
-            yield mark
-            return
-        if isinstance(mark, BeforeValidator) and mark.json_schema_input_type is not PydanticUndefined:
-            annotation = mark.json_schema_input_type
-    if get_origin(annotation) is Annotated:
-        inner, *marks = get_args(annotation)
-        yield from _types(inner, marks)
-    elif get_origin(annotation) in (Union, UnionType):
-        for part in get_args(annotation):
-            yield from _types(part)
-    elif annotation is not NoneType:
-        yield annotation
-        if (short := getattr(annotation, "SHORT", None)) is not None:
-            yield from _types(short)
+def _value(schema: Schema, key: str) -> Schema:
+    """Return the schema of a key's value, empty where the key is unknown."""
+    return _mapping(schema.get("properties")).get(key) or _mapping(schema.get("additionalProperties"))
 
 
-def _is_mapping(type_: Any) -> bool:
-    return get_origin(type_) is Mapping
+def _forms(schema: Schema, definitions: Schema) -> Iterator[Schema]:
+    """Yield the alternatives of a schema; a reference to a vocabulary stays a reference."""
+    reference = str(schema.get("$ref", "")).removeprefix("#/$defs/")
+    if reference and not reference.startswith(VOCABULARY):
+        yield from _forms(definitions[reference], definitions)
+    elif "anyOf" in schema:
+        for part in schema["anyOf"]:
+            yield from _forms(part, definitions)
+    elif schema.get("type") != "null":
+        yield schema
 
 
-def _is_model(type_: Any) -> bool:
-    return isinstance(type_, type) and issubclass(type_, SpecModel)
+def _keys(schema: Schema, written: Schema, definitions: Schema) -> Iterator[CompletionItem]:
+    names = [*_mapping(schema.get("properties"))]
+    if isinstance(schema.get("additionalProperties"), Mapping):
+        names += written
+    for name in names:
+        value = _value(schema, name)
+        nested = [form.get("type") == "object" for form in _forms(value, definitions)]
+        if any(nested):
+            yield CompletionItem(f"{name}.", value.get("description", ""))
+        if not all(nested):
+            yield CompletionItem(f"{name}=", value.get("description", ""))
 
 
-def _types_below(type_: Any, key: str) -> Iterator[Any]:
-    """Yield the types of a key of a model or a mapping."""
-    if _is_mapping(type_):
-        yield from _types(get_args(type_)[1])
-    elif _is_model(type_) and key in type_.model_fields:
-        field = type_.model_fields[key]
-        yield from _types(field.annotation, field.metadata)
-
-
-def _keys(types: Iterable[Any], written: Mapping[str, Any]) -> Iterator[CompletionItem]:
-    for type_ in types:
-        meanings: Mapping[str, str] = {}
-        if _is_model(type_):
-            meanings = {name: field.description or "" for name, field in type_.model_fields.items()}
-        elif _is_mapping(type_):
-            meanings = dict.fromkeys(written, "")
-        for name, meaning in meanings.items():
-            below = [_is_model(part) or _is_mapping(part) for part in _types_below(type_, name)]
-            if any(below):
-                yield CompletionItem(f"{name}.", meaning)
-            if not all(below):
-                yield CompletionItem(f"{name}=", meaning)
-
-
-def _values(types: Iterable[Any], key: str, roles: Iterable[str]) -> Iterator[CompletionItem]:
-    yield from (CompletionItem(role, "a role of the spec") for role in roles)
-    for parent in types:
-        for type_ in _types_below(parent, key):
-            if isinstance(type_, Registry):
-                registry = cast("Registry[Any]", type_)
-                yield from (CompletionItem(name, registry.summary(name)) for name in registry.names())
-            elif get_origin(type_) is Literal:
-                yield from (CompletionItem(str(value)) for value in get_args(type_))
-            elif type_ is bool:
-                yield from (CompletionItem("true"), CompletionItem("false"))
-        if _is_model(parent) and key in parent.model_fields:
-            default = parent.model_fields[key].default
-            default = default.dump() if isinstance(default, ItemCall) else default
-            if isinstance(default, str | int | float) and not isinstance(default, bool):
-                yield CompletionItem(str(default), "the default")
+def _words(schema: Schema, definitions: Schema) -> Iterator[CompletionItem]:
+    """Yield the words that a value may be."""
+    for form in _forms(schema, definitions):
+        if "$ref" in form:
+            registry: Registry[Any] = getattr(vocabulary, form["$ref"].rpartition(".")[2])
+            yield from (CompletionItem(name, registry.summary(name)) for name in registry.names())
+        words = ["true", "false"] if form.get("type") == "boolean" else form.get("enum", [])
+        yield from (CompletionItem(str(word)) for word in words)
+        if "const" in form:
+            yield CompletionItem(str(form["const"]))
+    default = schema.get("default")
+    if isinstance(default, str | int | float) and not isinstance(default, bool):
+        yield CompletionItem(str(default), "the default")

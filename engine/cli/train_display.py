@@ -6,7 +6,7 @@ Everything that is shown is in the training's folder, too.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import Self
 
@@ -18,9 +18,33 @@ from rich.table import Table
 import rolegraph as rg
 from rolegraph.engine.cli.output import OutputOptions, make_table
 from rolegraph.engine.cli.train_end import VALIDATION, TrainEnd
-from rolegraph.engine.cli.waiting import SPEED_SECONDS, TimeLeftColumn, clock
+from rolegraph.engine.cli.waiting import NoteProgress, clock
 
 Metrics = Mapping[str, float]
+Columns = Mapping[str, tuple[str, str]]
+"""A metric, with `{}` for the name of a row, and its format, by the heading of a table's column."""
+FIRST = "first-"
+"""Prefix of the metrics of the first validation."""
+FIGURE_COLUMNS: Columns = {
+    "this step": ("episode/{}", ".3f"),
+    "validation": (VALIDATION + "{}", ".3f"),
+    "before training": (FIRST + VALIDATION + "{}", ".3f"),
+}
+ROLE_COLUMNS: Columns = {
+    "reward": ("reward/{}/mean", ".3f"),
+    "advantage ±": ("advantage/{}/std", ".3f"),
+    "taught": ("outcome/{}/taught", ".0%"),
+    "too easy": ("outcome/{}/too_easy", ".0%"),
+    "too hard": ("outcome/{}/too_hard", ".0%"),
+    "too small": ("outcome/{}/too_small", ".0%"),
+    "KL": ("kl/{}", ".4f"),
+}
+POLICY_COLUMNS: Columns = {
+    "loss": ("optim/loss/{}", ".4f"),
+    "KL": ("optim/kl/{}", ".4f"),
+    "grad norm": ("optim/grad_norm/{}", ".3f"),
+    "learning rate": ("optim/learning_rate/{}", ".2g"),
+}
 
 
 class TrainDisplay:
@@ -31,8 +55,9 @@ class TrainDisplay:
         self._output = output or OutputOptions()
         self._steps, self._done = training.steps, training.done
         self._latest: dict[str, float] = {}
-        before = [line for line in training.folder.metrics() if line["step"] == 0]
-        self._first = {name: line[name] for line in before for name in line if name.startswith(VALIDATION)}
+        for line in training.folder.metrics():
+            if line["step"] == 0:
+                self._keep_first(line)
         self._began = self._opened = time.monotonic()
         self._console, self._warnings = self._output.progress(), self._output.warnings()
         self._progress = Progress(
@@ -42,14 +67,8 @@ class TrainDisplay:
             TextColumn("{task.fields[left]}"),
         )
         self._bar = self._progress.add_task(self._plan.name, total=self._steps, completed=self._done, left="")
-        self._part = Progress(
-            TextColumn("[dim]{task.description}"),
-            BarColumn(bar_width=12),
-            TimeLeftColumn(),
-            speed_estimate_period=SPEED_SECONDS,
-        )
+        self._part = NoteProgress()
         """Progress of the current part of a step: a batch of episodes, an update."""
-        self._now = self._part.add_task("", total=None, visible=False)
         self._live = Live(self._view(), console=self._console, refresh_per_second=4, transient=True)
 
     def __enter__(self) -> Self:
@@ -73,19 +92,12 @@ class TrainDisplay:
             case rg.Note(kind="warning"):
                 text = rg.printable(f"warning: {event.text}")
                 self._warnings.print(text, style="yellow", markup=False)
-            case rg.Note():
-                self._part.remove_task(self._now)
-                self._now = self._part.add_task(rg.printable(event.text), total=event.episodes or None)
-                self._live.update(self._view())
-            case rg.EpisodeDone():
-                self._part.advance(self._now)
             case _:
-                pass
+                self._part.observe(event)
 
     def _log(self, step: int, metrics: Metrics) -> None:
         """Show the metrics of a step, which are on disk."""
-        validated = {name: value for name, value in metrics.items() if name.startswith(VALIDATION)}
-        self._first = self._first or validated
+        self._keep_first(metrics)
         self._latest |= metrics
         if step > self._done:
             each = (time.monotonic() - self._began) / (step - self._done)
@@ -98,6 +110,12 @@ class TrainDisplay:
             self._live.update(self._view())
         else:
             self._console.print(self._line(step, metrics), soft_wrap=True, highlight=False)
+
+    def _keep_first(self, metrics: Metrics) -> None:
+        """Keep the figures of the first validation beside the latest."""
+        for name, value in metrics.items():
+            if name.startswith(VALIDATION):
+                self._latest.setdefault(f"{FIRST}{name}", value)
 
     def _line(self, step: int, metrics: Metrics) -> str:
         parts = [f"step {step}/{self._steps}"]
@@ -117,54 +135,22 @@ class TrainDisplay:
         return "  ".join(parts)
 
     def _view(self) -> Group:
-        tables = [self._role_table()]
+        roles = [role.name for role in self._plan.roles]
+        columns = dict(ROLE_COLUMNS)
+        # Only workflows that skip or fail have groups that are too small.
+        if not any(self._latest.get(f"outcome/{role}/too_small") for role in roles):
+            del columns["too small"]
+        tables = [self._table("role", roles, columns)]
         if len(self._plan.policies) > 1:
-            tables.append(self._policy_table())
-        figures = make_table("figure", "this step", "validation", "before training")
-        for name in ("correct", *self._plan.metrics):
-            row = (
-                self._latest.get(f"episode/{name}"),
-                self._latest.get(f"validation/{name}"),
-                self._first.get(f"validation/{name}"),
-            )
-            figures.add_row(name, *(_cell(value, ".3f") for value in row))
+            tables.append(self._table("policy", self._plan.policies, POLICY_COLUMNS))
+        tables.append(self._table("figure", ("correct", *self._plan.metrics), FIGURE_COLUMNS))
         rate = self._latest.get("tokens/per_second")
         speed = "" if rate is None else f"{rate:,.0f} tokens/s"
-        return Group(self._progress, self._part, *tables, figures, speed)
+        return Group(self._progress, self._part.progress, *tables, speed)
 
-    def _role_table(self) -> Table:
-        columns = {
-            "reward": ("reward/{}/mean", ".3f"),
-            "advantage ±": ("advantage/{}/std", ".3f"),
-            "taught": ("outcome/{}/taught", ".0%"),
-            "too easy": ("outcome/{}/too_easy", ".0%"),
-            "too hard": ("outcome/{}/too_hard", ".0%"),
-            "too small": ("outcome/{}/too_small", ".0%"),
-            "KL": ("kl/{}", ".4f"),
-        }
-        # Only workflows that skip or fail have groups that are too small.
-        if not any(self._latest.get(f"outcome/{role.name}/too_small") for role in self._plan.roles):
-            del columns["too small"]
-        table = make_table("role", "estimator", *columns)
-        for role in self._plan.roles:
-            estimator = role.estimator.name if role.estimator and role.spec.is_trained else "–"
-            values = ((self._latest.get(key.format(role.name)), form) for key, form in columns.values())
-            table.add_row(role.name, estimator, *(_cell(value, form) for value, form in values))
+    def _table(self, heading: str, names: Iterable[str], columns: Columns) -> Table:
+        table = make_table(heading, *columns)
+        for name in names:
+            values = [(self._latest.get(metric.format(name)), form) for metric, form in columns.values()]
+            table.add_row(name, *("–" if value is None else format(value, form) for value, form in values))
         return table
-
-    def _policy_table(self) -> Table:
-        columns = {
-            "loss": ("loss", ".4f"),
-            "KL": ("kl", ".4f"),
-            "grad norm": ("grad_norm", ".3f"),
-            "learning rate": ("learning_rate", ".2g"),
-        }
-        table = make_table("policy", *columns)
-        for policy in self._plan.policies:
-            values = ((self._latest.get(f"optim/{key}/{policy}"), form) for key, form in columns.values())
-            table.add_row(policy, *(_cell(value, form) for value, form in values))
-        return table
-
-
-def _cell(value: float | None, form: str) -> str:
-    return "–" if value is None else format(value, form)

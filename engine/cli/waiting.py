@@ -7,6 +7,7 @@ from collections.abc import Coroutine, Generator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
+from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, Task, TextColumn
 from rich.table import Column
 from rich.text import Text
@@ -53,30 +54,36 @@ class TimeLeftColumn(ProgressColumn):
         return Text(clock(task.elapsed or 0.0), style="dim")
 
 
+class NoteProgress:
+    """Progress line of the latest note, such as a batch of episodes, with the time left."""
+
+    def __init__(self, text: str = "", console: Console | None = None) -> None:
+        self.progress = Progress(
+            SpinnerColumn(),
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=12),
+            TimeLeftColumn(),
+            console=console,
+            transient=True,
+            speed_estimate_period=SPEED_SECONDS,
+        )
+        self._line = self.progress.add_task(text, total=None, visible=bool(text))
+
+    def observe(self, event: rg.Event) -> None:
+        """Show a note in place of the one before, or count an episode."""
+        if isinstance(event, rg.Note) and event.text:
+            self.progress.remove_task(self._line)
+            self._line = self.progress.add_task(rg.printable(event.text), total=event.episodes or None)
+        elif isinstance(event, rg.EpisodeDone):
+            self.progress.advance(self._line)
+
+
 @contextmanager
 def progress_line(output: OutputOptions, text: str) -> Generator[rg.Observer]:
     """Show a progress line for the time of a block; give an observer that updates the line."""
-    progress = Progress(
-        SpinnerColumn(),
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=12),
-        TimeLeftColumn(),
-        console=output.progress(),
-        transient=True,
-        speed_estimate_period=SPEED_SECONDS,
-    )
-    line = progress.add_task(text, total=None)
-
-    def observe(event: rg.Event) -> None:
-        nonlocal line
-        if isinstance(event, rg.Note) and event.text:
-            progress.remove_task(line)
-            line = progress.add_task(rg.printable(event.text), total=event.episodes or None)
-        elif isinstance(event, rg.EpisodeDone):
-            progress.advance(line)
-
-    with progress:
-        yield observe
+    line = NoteProgress(text, output.progress())
+    with line.progress:
+        yield line.observe
 
 
 def clock(seconds: float) -> str:

@@ -46,7 +46,7 @@ def test_the_table_says_what_taught_as_the_report_does(shown: Shown) -> None:
     table = shown("solver_judge", METRICS)
     assert "grad norm" not in table
     assert "taught" in table
-    (judge,) = {line for line in table.splitlines() if "reinforce" in line and "%" in line}
+    (judge,) = {line for line in table.splitlines() if "judge" in line and "%" in line}
     assert "100%" in judge and "75%" not in judge
 
 

@@ -43,12 +43,11 @@ def command(
     source: rg.Source,
     checkpoint: str,
     tasks: int,
-    rollouts: int,
-    seed: int,
     multirun: bool,
     out: Path | None,
     resume: bool,
     output: OutputOptions,
+    **settings: int,
 ) -> int:
     """Compare a checkpoint with its base model on SPEC's validation tasks, with 95 % confidence intervals.
 
@@ -59,14 +58,12 @@ def command(
         from rolegraph.engine.cli.sweep import run_sweep
 
         output.check_single("evaluation")
-        settings = {"limit": tasks, "rollouts": rollouts, "seed": seed, "checkpoint": checkpoint}
-        return run_sweep("eval", source, out, settings, resume=resume)
+        settings_of_points = {**settings, "limit": tasks, "checkpoint": checkpoint}
+        return run_sweep("eval", source, out, settings_of_points, resume=resume)
     if resume and out is None:
         raise click.UsageError("--resume needs --out, the folder of the evaluation to continue")
     flow = rg.open_source(source)
-    job = rg.EvaluationJob.create(
-        flow, checkpoint, tasks=tasks, rollouts=rollouts, seed=seed, out=out, resume=resume
-    )
+    job = rg.EvaluationJob.create(flow, checkpoint, tasks=tasks, out=out, resume=resume, **settings)
     try:
         with progress_line(output, "starting the model …") as observe:
             evaluation = run_until_done(job.run(observe))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import Any
 
 import click
 
@@ -28,17 +28,13 @@ from rolegraph.engine.cli.waiting import progress_line, run_until_done
     metavar="URL",
     help="The Tinker service that holds the weights. Default: the one that RUN was trained on.",
 )
-def command(
-    run: str, policy: str | None, merged: bool, out: Path | None, model: str | None, base_url: str | None
-) -> None:
+def command(run: str, merged: bool, model: str | None, **settings: Any) -> None:
     """Write the best weights of RUN, a training's folder or a tinker:// path, for other programs.
 
     An adapter in PEFT's form, or a whole model, with its tokenizer, chat template and model card.
     """
     base = None if model is None else model.removeprefix("local:")
     with progress_line(OutputOptions(), f"exporting {run} …"):
-        folder = run_until_done(
-            rg.export_async(run, out, policy=policy, merged=merged, model=base, base_url=base_url)
-        )
+        folder = run_until_done(rg.export_async(run, merged=merged, model=base, **settings))
     kind = "a model" if merged else "an adapter in PEFT form"
     click.echo(f"{folder}: {kind}; run it with --model local:{folder}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -51,17 +52,15 @@ LIMIT = 64
 def command(
     source: rg.Source,
     limit: int | None,
-    rollouts: int | None,
-    split: rg.Split | None,
     replay_any: bool,
     out: Path | None,
-    seed: int | None,
     resume: bool,
     retry_failed: bool,
     multirun: bool,
     concurrency: int,
     floors: tuple[tuple[str, float], ...],
     output: OutputOptions,
+    **options: Any,
 ) -> int:
     """Run SPEC (a file, or the name of a shipped spec) on its tasks and write the episodes.
 
@@ -70,39 +69,23 @@ def command(
     """
     from rolegraph.engine.cli.display import Display
 
+    given = {name: value for name, value in options.items() if value is not None}
+    if retry_failed and (multirun or not resume):
+        raise click.UsageError("--retry-failed goes with --resume of one run")
     if replay_any:
         source = replace(source, overrides=(*source.overrides, "model.replay_any=true"))
     if multirun:
         from rolegraph.engine.cli.sweep import run_sweep
 
-        if retry_failed:
-            raise click.UsageError("--retry-failed goes with one run; -m makes several")
         output.check_single("run")
-        settings = {"split": split, "limit": limit or LIMIT, "rollouts": rollouts or 1, "seed": seed or 0}
+        given["limit"] = limit or LIMIT
         return run_sweep(
-            "run", source, out, settings, resume=resume, floors=dict(floors), concurrency=concurrency
+            "run", source, out, given, resume=resume, floors=dict(floors), concurrency=concurrency
         )
     if resume:
-        job = rg.RunJob.resume(
-            out,
-            source,
-            split=split,
-            limit=limit,
-            rollouts=rollouts,
-            seed=seed,
-            retry_failed=retry_failed,
-        )
-    elif retry_failed:
-        raise click.UsageError("--retry-failed goes with --resume")
+        job = rg.RunJob.resume(out, source, limit=limit, retry_failed=retry_failed, **given)
     else:
-        job = rg.RunJob.create(
-            rg.open_source(source),
-            split,
-            limit=limit or LIMIT,
-            rollouts=rollouts or 1,
-            seed=seed or 0,
-            out=out,
-        )
+        job = rg.RunJob.create(rg.open_source(source), limit=limit or LIMIT, out=out, **given)
     with Display(job, floors=dict(floors), output=output) as display:
         run_until_done(job.run(display.observe, concurrency=concurrency))
     return display.exit_code()

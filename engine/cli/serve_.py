@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -26,25 +27,10 @@ from rolegraph.engine.cli import options
 @click.option("--port", default=8377, show_default=True, metavar="N", help="0 takes a free port.")
 @options.path("--state-dir", "state_dir", "FOLDER", "Folder of checkpoints. Default: a temporary folder.")
 @options.count("--threads", None, "Threads for the model. Default: all cores.")
-def command(
-    model_dir: Path | None,
-    name: str | None,
-    host: str,
-    port: int,
-    state_dir: Path | None,
-    threads: int | None,
-) -> None:
+def command(model_dir: Path | None, **settings: Any) -> None:
     """Serve a local model folder over the Tinker API, to sample from and to train.
 
     Clients must send the service's key: the value of the environment variable ROLEGRAPH_SERVE_KEY, or a new
     key, which is printed.
     """
-    rg.serve(
-        model_dir or rg.BASE_MODEL,
-        host=host,
-        port=port,
-        name=name,
-        api_key=os.environ.get("ROLEGRAPH_SERVE_KEY"),
-        state_dir=state_dir,
-        threads=threads,
-    )
+    rg.serve(model_dir or rg.BASE_MODEL, api_key=os.environ.get("ROLEGRAPH_SERVE_KEY"), **settings)

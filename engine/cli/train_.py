@@ -19,7 +19,7 @@ from rolegraph.engine.cli.waiting import run_until_done
     required=False,
 )
 @options.path("--out", "out", "FOLDER", "Folder of the training. Default: runs/NAME-TIME.")
-@options.seed("Seed of data order, draws and the adapter.")
+@click.option("--seed", type=int, metavar="N", help="Seed of data order, draws and the adapter. Default: 0.")
 @click.option(
     "--resume",
     is_flag=True,
@@ -45,7 +45,7 @@ from rolegraph.engine.cli.waiting import run_until_done
 def command(
     source: rg.Source,
     out: Path | None,
-    seed: int,
+    seed: int | None,
     resume: bool,
     multirun: bool,
     track: tuple[rg.TrackerName, ...],
@@ -72,7 +72,7 @@ def command(
             source,
             backend or "tinker",
             print_config=print_config,
-            seed=seed,
+            seed=seed or 0,
             folder=out,
             resume=resume,
             trackers=track,
@@ -83,14 +83,14 @@ def command(
         from rolegraph.engine.cli.sweep import run_sweep
 
         output.check_single("training")
-        return run_sweep("train", source, out, {"seed": seed}, resume=resume, track=track)
+        return run_sweep("train", source, out, {"seed": seed or 0}, resume=resume, track=track)
     from rolegraph.engine.cli.train_display import TrainDisplay
     from rolegraph.engine.cli.train_end import TrainEnd
 
     if resume:
-        job = rg.TrainingJob.resume(out, source)
+        job = rg.TrainingJob.resume(out, source, seed=seed)
     else:
-        job = rg.TrainingJob.create(rg.open_source(source), out=out, seed=seed)
+        job = rg.TrainingJob.create(rg.open_source(source), out=out, seed=seed or 0)
     if job.done >= job.steps:
         end = TrainEnd(job)
         output.results().print(f"{job.folder.path} is finished: all {job.steps} steps are done")

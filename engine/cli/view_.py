@@ -43,16 +43,13 @@ from rolegraph.engine.cli import completion, options
 )
 def command(
     runs: tuple[Path, ...],
-    role: str | None,
-    failure: str | None,
     reward: str | None,
     correct: bool | None,
-    task: str | None,
-    text: str | None,
     port: int,
     file: Path | None,
     limit: int,
     hidden: bool | None,
+    **filters: str | None,
 ) -> None:
     """Look at the episodes of RUN, the folder of a run or a training, finished or not.
 
@@ -62,8 +59,7 @@ def command(
     low, colon, high = (reward or ":").partition(":")
     if not colon:
         raise rg.UsageError(f"--reward {reward} is not LOW:HIGH, such as 0.5: or 0:0")
-    given = {"role": role, "failure": failure, "low": low, "high": high, "task": task, "text": text}
-    where = {name: value for name, value in given.items() if value}
+    where = {name: value for name, value in {"low": low, "high": high, **filters}.items() if value}
     if correct is not None:
         where["correct"] = "yes" if correct else "no"
     view = rg.view(*runs)

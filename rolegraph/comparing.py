@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from rolegraph.engine.records.folder import runs_in
+from rolegraph.engine.report.compare import Comparison, Side, comparison_page, read_side
+from rolegraph.engine.report.compare import compare as compare_sides
+from rolegraph.engine.spec.yaml_source import parse_yaml
 from rolegraph.files import write_output
 from rolegraph.running import describe
 from rolegraph.workflow import Workflow, load
-
-if TYPE_CHECKING:
-    from rolegraph.engine.report.compare import Comparison, Side
 
 FLIPS_OF_PAGE = 50
 """Flipped tasks of each way and side with their episodes in a page, at most."""
@@ -45,8 +45,6 @@ def compare(
         DataError: A run's files are damaged.
         WorldError: The page cannot be written.
     """
-    from rolegraph.engine.report.compare import compare as compare_sides
-    from rolegraph.engine.report.compare import comparison_page
 
     each = [one for side in sides for one in _expand(side)]
     comparison = compare_sides(
@@ -59,16 +57,11 @@ def compare(
 
 
 def _expand(side: str | Path | Workflow) -> Sequence[str | Path | Workflow]:
-    from rolegraph.engine.records.folder import runs_in
-
     folder = None if isinstance(side, Workflow) else Path(side)
     return runs_in(folder) if folder and folder.is_dir() else [side]
 
 
 def _side(name: str, side: str | Path | Workflow, imports: Iterable[str | Path]) -> Side:
-    from rolegraph.engine.report.compare import Side, read_side
-    from rolegraph.engine.spec.yaml_source import parse_yaml
-
     if not isinstance(side, Workflow):
         if Path(side).is_dir():
             return read_side(name, Path(side))

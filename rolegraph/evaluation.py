@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 
 from rolegraph.engine.errors import UsageError
 from rolegraph.engine.records import Note, Observer, RunFolder, RunInfo, Task, read_episodes
-from rolegraph.engine.records.jsonl import write_whole
+from rolegraph.engine.records.jsonl import parse_json, write_whole
 from rolegraph.engine.training.compare import Interval, by_task, difference, interval
 from rolegraph.running import RunJob, blocking, describe, finished_in, ignore_event, new_folder
 from rolegraph.workflow import Workflow
@@ -61,8 +61,6 @@ class Evaluation:
             ValueError: The text is something else.
         """
         from pydantic import TypeAdapter
-
-        from rolegraph.engine.records.jsonl import parse_json
 
         return TypeAdapter(Evaluation).validate_python(parse_json(text))
 

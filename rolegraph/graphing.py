@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from rolegraph.engine.drawing import Picture, picture_of
+from rolegraph.engine.drawing.svg import svg
+from rolegraph.engine.drawing.text_forms import dot, mermaid
 from rolegraph.engine.errors import UsageError, did_you_mean
 from rolegraph.files import write_output
 from rolegraph.workflow import Workflow
@@ -25,19 +27,16 @@ class Graph:
 
     def mermaid(self) -> str:
         """Return the drawing as Mermaid."""
-        from rolegraph.engine.drawing.text_forms import mermaid
 
         return mermaid(self.picture)
 
     def dot(self) -> str:
         """Return the drawing as DOT, for Graphviz."""
-        from rolegraph.engine.drawing.text_forms import dot
 
         return dot(self.picture)
 
     def svg(self) -> str:
         """Return the drawing as a self-contained SVG file."""
-        from rolegraph.engine.drawing.svg import svg
 
         return svg(self.picture)
 

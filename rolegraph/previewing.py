@@ -5,20 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from rolegraph.engine.errors import DataError, ModelError, UsageError, WorldError
+from rolegraph.engine.prompts import ChatFormat
 from rolegraph.engine.records import Episode, RunFolder, Task, read_episodes
-from rolegraph.engine.run.preview import RolePrompts, SentPrompt, TaskPrompts, preview_task
+from rolegraph.engine.report.preview import preview_page
+from rolegraph.engine.run.preview import SentPrompt, TaskPrompts, preview_task
 from rolegraph.engine.shipped import model_folder
+from rolegraph.engine.spec import ModelRef
 from rolegraph.engine.vocabulary import Split
 from rolegraph.files import write_output
 from rolegraph.running import blocking
 from rolegraph.workflow import Workflow
-
-if TYPE_CHECKING:
-    from rolegraph.engine.prompts import ChatFormat
-    from rolegraph.engine.spec import ModelRef
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +52,6 @@ class Preview:
         Returns:
             The path.
         """
-        from rolegraph.engine.report.preview import preview_page
 
         path = Path(file)
         page = preview_page(self.name, self.description, self.tasks, (self.answers, self.no_tokens))
@@ -136,8 +133,8 @@ class _Formats:
         if ref.provider != "local":
             self._miss(f"the tokenizer of {ref.provider}:{ref.name} is not on this machine")
             return None
-        from rolegraph.engine.models.tokenizer import load_tokenizer
-        from rolegraph.engine.prompts import ChatFormat
+
+        from rolegraph.engine.models.tokenizer import load_tokenizer  # takes half a second to import
 
         folder = model_folder(ref.name)
         try:
@@ -163,14 +160,5 @@ def _with_tokens(task: TaskPrompts, models: Sequence[ModelRef], formats: _Format
             return prompt._replace(note=", ".join(filter(None, (prompt.note, str(error)))))
         return prompt._replace(pieces=chat.pieces(ids), tokens=len(ids))
 
-    def of_role(prompts: RolePrompts) -> RolePrompts:
-        return RolePrompts(
-            prompts.role,
-            [*map(with_tokens, prompts.asked)],
-            prompts.facts,
-            prompts.more,
-            prompts.values,
-            prompts.problems,
-        )
-
-    return task._replace(roles=[*map(of_role, task.roles)])
+    roles = [replace(role, asked=[*map(with_tokens, role.asked)]) for role in task.roles]
+    return task._replace(roles=roles)

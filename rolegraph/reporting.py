@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from rolegraph.engine.report import draw_curves, write_report
 from rolegraph.files import write_output
 
 
@@ -24,7 +25,6 @@ def report(*runs: str | Path, picture: str | Path | None = None, figures: Sequen
         DataError: A folder's files are damaged.
         WorldError: A file cannot be written.
     """
-    from rolegraph.engine.report import draw_curves, write_report
 
     folders = [Path(run) for run in runs]
     written = [write_report(folder) for folder in folders]

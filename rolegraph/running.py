@@ -9,16 +9,15 @@ from collections.abc import Callable, Coroutine, Generator, Iterable, Iterator, 
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass
 from datetime import datetime
-from functools import partial, wraps
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from rolegraph.engine.compile import Plan, RolePlan
 from rolegraph.engine.errors import UsageError
 from rolegraph.engine.records import (
     Episode,
     EpisodeDone,
-    Event,
     Note,
     Observer,
     RunFolder,
@@ -27,15 +26,13 @@ from rolegraph.engine.records import (
     Task,
     read_episodes,
 )
+from rolegraph.engine.records.episodes import EpisodeFile, EpisodeWriter, drop_episodes
 from rolegraph.engine.records.folder import newest
 from rolegraph.engine.records.info import Kind, RoleInfo, source_fields
 from rolegraph.engine.spec import ModelRef, load_spec
 from rolegraph.engine.vocabulary import Split
 from rolegraph.run_log import logged
 from rolegraph.workflow import OpenWorkflow, Workflow, open_source
-
-if TYPE_CHECKING:
-    from rolegraph.engine.records.episodes import EpisodeWriter
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -185,8 +182,7 @@ class RunJob:
             raise UsageError(
                 f"{folder.path} does not note its number of tasks and rollouts; give both to continue"
             )
-        if seed not in (None, before.seed):
-            raise UsageError(f"{folder.path} was started with the seed {before.seed}; the seed cannot change")
+        check_seed(folder, before, seed)
         flow = open_source((source or Source()).with_defaults(before.source))
         flow.check_allowed()
         split, limit = split or before.split, limit or before.limit
@@ -241,8 +237,18 @@ class RunJob:
 
     @contextmanager
     def open_folder(self, observe: Observer | None) -> Generator[tuple[Observer, EpisodeWriter]]:
-        """Open the run's folder; give an observer that writes the run's log, and a writer of episodes."""
-        from rolegraph.engine.records.episodes import EpisodeWriter
+        """Open the run's folder for the time of a `with` block.
+
+        Args:
+            observe: Function that is called with each event; None calls none.
+
+        Returns:
+            A context manager that gives an observer, which also writes the run's log, and a writer of
+            episodes.
+
+        Raises:
+            WorldError: The folder cannot be written.
+        """
 
         folder, info = self.folder, self.info
         if self.resumed:
@@ -259,14 +265,24 @@ class RunJob:
     async def write_missing(
         self, opened: OpenWorkflow, writer: EpisodeWriter, notify: Observer, *, concurrency: int
     ) -> None:
-        """Make the missing episodes with an open workflow; notify of each when it is on disk."""
+        """Make the missing episodes with an open workflow, and append each to the folder's file.
+
+        Args:
+            opened: The job's workflow, or one with the same plan and other weights.
+            writer: Writer of the folder's episodes, as `open_folder` gives it.
+            notify: Function that is called with each event; with the end of an episode when it is on disk.
+            concurrency: Episodes in flight at most.
+
+        Raises:
+            WorldError: The disk is full.
+        """
         episodes = opened.stream(
             tasks=self.tasks,
             rollouts=self.info.rollouts,
             seed=self.info.seed,
             finished=self.finished,
             concurrency=concurrency,
-            observe=partial(pass_all_but_episodes, notify),
+            observe=lambda event: None if isinstance(event, EpisodeDone) else notify(event),
         )
         async with aclosing(episodes):
             async for episode in episodes:
@@ -323,12 +339,17 @@ def folder_to_resume(out: str | Path | None, source: Source | None, kind: Kind) 
     return newest(RUNS, load_spec(source.spec).spec.name if source and source.spec else None, kind)
 
 
+def check_seed(folder: RunFolder, before: RunInfo, seed: int | None) -> None:
+    """Raise UsageError where a seed differs from the one that a run or a training was started with."""
+    if seed not in (None, before.seed):
+        raise UsageError(f"{folder.path} was started with the seed {before.seed}; the seed cannot change")
+
+
 def finished_in(folder: RunFolder, *, retry_failed: bool = False) -> list[tuple[str, int]]:
     """Return the task id and rollout of each episode in a run's folder.
 
     With `retry_failed`, episodes with a failure are removed from the folder first.
     """
-    from rolegraph.engine.records.episodes import EpisodeFile, drop_episodes
 
     if not folder.episodes.exists():
         return []
@@ -391,12 +412,6 @@ def describe(flow: Workflow, kind: Kind, **fields: Any) -> RunInfo:
         **source_fields(flow.source),
         **fields,
     )
-
-
-def pass_all_but_episodes(observe: Observer, event: Event) -> None:
-    """Pass an event to an observer unless it is the end of an episode, which is reported when on disk."""
-    if not isinstance(event, EpisodeDone):
-        observe(event)
 
 
 def ignore_event(_event: object) -> None:

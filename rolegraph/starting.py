@@ -18,6 +18,8 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from rolegraph.engine.compile import Plan
 from rolegraph.engine.errors import UsageError, WorldError, did_you_mean
+from rolegraph.engine.records.jsonl import json_line
+from rolegraph.engine.run.preview import made_up
 from rolegraph.engine.shipped import SPECS, STARTER
 from rolegraph.engine.spec.merge import dump_yaml
 from rolegraph.engine.vocabulary import Item, Split
@@ -114,8 +116,6 @@ def _first_files(plan: Plan, text: str, about: Mapping[str, Any]) -> dict[str, s
 
 async def _later_files(made: Workflow, imports: list[Path], about: Mapping[str, Any]) -> dict[str, str]:
     """Return the contents of the files that are made from the new spec, by file name."""
-    from rolegraph.engine.records.jsonl import json_line
-    from rolegraph.engine.run.preview import made_up
 
     files = {
         "README.md": _filled("README.md.j2", about),

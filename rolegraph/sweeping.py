@@ -6,19 +6,35 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any, TypedDict, Unpack
 
 from rolegraph.engine.errors import UsageError
+from rolegraph.engine.limits.records import WHOLE_FILE
 from rolegraph.engine.records import Note, Observer, RunFolder, Source, SweepInfo, SweepKind
+from rolegraph.engine.records.files import read_bytes
 from rolegraph.engine.records.info import source_fields
+from rolegraph.engine.records.jsonl import write_whole
+from rolegraph.engine.records.sweep import newest_sweep, read_sweep, rewrite_sweep, write_sweep
+from rolegraph.engine.report.sweep import SweepPointFigures, figure_names, figures_of_run, sweep_picture
+from rolegraph.engine.spec.sweep import grid_points, point_name, split_seed, varied_overrides
 from rolegraph.engine.vocabulary import Split
 from rolegraph.evaluation import EVALUATION, Evaluation, EvaluationJob
 from rolegraph.running import RUNS, RunJob, blocking, describe, ignore_event, new_folder
 from rolegraph.training import TrainingJob
 from rolegraph.workflow import Workflow, open_source
 
-if TYPE_CHECKING:
-    from rolegraph.engine.report.sweep import SweepPointFigures
+
+class SweepSettings(TypedDict, total=False):
+    """Settings of each point of a sweep."""
+
+    seed: int
+    """Seed of the points, 0 by default, unless there is an override `seed=…`."""
+    split: Split | None
+    """Part of the data that runs use."""
+    limit: int | None
+    """Number of tasks at most, of runs and evaluations."""
+    rollouts: int
+    """Episodes of each task, of runs and evaluations; 1 by default."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +75,7 @@ class SweepPoint:
             return self._run_job()
         if self.info.kind == "train":
             if self._started:
-                return TrainingJob.resume(self.folder, self.flow.source)
+                return TrainingJob.resume(self.folder, self.flow.source, seed=self.seed)
             return TrainingJob.create(self.flow, out=self.folder, seed=self.seed)
         return EvaluationJob.create(
             self.flow,
@@ -82,19 +98,11 @@ class SweepPoint:
         return RunFolder(self.folder).info_file.exists()
 
     def _run_job(self) -> RunJob:
-        info, seed = self.info, self.seed
+        info = self.info
+        settings: dict[str, Any] = {"split": info.split, "limit": info.limit, "rollouts": info.rollouts}
         if self._started:
-            return RunJob.resume(
-                self.folder,
-                self.flow.source,
-                split=info.split,
-                limit=info.limit,
-                rollouts=info.rollouts,
-                seed=seed,
-            )
-        return RunJob.create(
-            self.flow, info.split, limit=info.limit, rollouts=info.rollouts, seed=seed, out=self.folder
-        )
+            return RunJob.resume(self.folder, self.flow.source, seed=self.seed, **settings)
+        return RunJob.create(self.flow, seed=self.seed, out=self.folder, **settings)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +120,6 @@ class SweepResult:
     @property
     def figures(self) -> Sequence[str]:
         """The names of the figures that some point has."""
-        from rolegraph.engine.report.sweep import figure_names
 
         return figure_names(self.points)
 
@@ -132,11 +139,8 @@ class SweepJob:
         kind: SweepKind = "run",
         *,
         out: str | Path | None = None,
-        seed: int = 0,
-        split: Split | None = None,
-        limit: int | None = None,
-        rollouts: int = 1,
         checkpoint: str | Path | None = None,
+        **settings: Unpack[SweepSettings],
     ) -> SweepJob:
         """Prepare a new sweep: check every point, and write `sweep.json`.
 
@@ -144,11 +148,8 @@ class SweepJob:
             source: The spec; an override may have several values, as in `roles.solver.count=1,2,4`.
             kind: What each point is: `run`, `train` or `eval`.
             out: Folder of the sweep; by default `runs/NAME-sweep-TIME`.
-            seed: Seed of the points, unless there is an override `seed=…`.
-            split: Which tasks runs use: `train` or `validation`.
-            limit: Number of tasks at most, of runs and evaluations.
-            rollouts: Episodes of each task, of runs and evaluations.
             checkpoint: Trained weights, of evaluations.
+            settings: Fields of SweepSettings: `seed`, `split`, `limit` and `rollouts`.
 
         Returns:
             The job.
@@ -158,17 +159,13 @@ class SweepJob:
             UsageError: No override has several values, `out` holds a sweep, or no checkpoint is named.
             WorldError: The folder cannot be written.
         """
-        from rolegraph.engine.records.sweep import write_sweep
 
         if kind == "eval" and checkpoint is None:
             raise UsageError("a sweep of evaluations needs a checkpoint")
         info = SweepInfo(
             kind=kind,
-            seed=seed,
-            split=split,
-            limit=limit,
-            rollouts=rollouts,
             checkpoint=None if checkpoint is None else str(checkpoint),
+            **settings,
             **source_fields(source),
         )
         job = cls._of(Path(out) if out else None, info)
@@ -192,7 +189,6 @@ class SweepJob:
             UsageError: There is no such sweep, or a point was started with another spec.
             DataError: The folder's `sweep.json` is damaged.
         """
-        from rolegraph.engine.records.sweep import newest_sweep, read_sweep, rewrite_sweep
 
         folder = Path(out) if out else newest_sweep(RUNS, kind)
         info = read_sweep(folder)
@@ -207,7 +203,6 @@ class SweepJob:
     @classmethod
     def _of(cls, folder: Path | None, info: SweepInfo) -> SweepJob:
         """Load all points of a sweep; raise SpecError for the first that has faults."""
-        from rolegraph.engine.spec.sweep import grid_points, point_name, split_seed, varied_overrides
 
         source = info.source
 
@@ -255,10 +250,6 @@ class SweepJob:
             DataError: The files of a point are damaged.
             WorldError: The picture cannot be written.
         """
-        from rolegraph.engine.limits.records import WHOLE_FILE
-        from rolegraph.engine.records.files import read_bytes
-        from rolegraph.engine.records.jsonl import write_whole
-        from rolegraph.engine.report.sweep import SweepPointFigures, figures_of_run, sweep_picture
 
         points: list[SweepPointFigures] = []
         for point in self.points:
@@ -284,12 +275,9 @@ async def sweep_async(
     base_url: str | None = None,
     imports: Iterable[str | Path] = (),
     allow: Iterable[str] = (),
-    seed: int = 0,
-    split: Split | None = None,
-    limit: int | None = None,
-    rollouts: int = 1,
     checkpoint: str | Path | None = None,
     observe: Observer | None = None,
+    **settings: Unpack[SweepSettings],
 ) -> SweepResult:
     """Run, train or evaluate a workflow at every point of a grid, each in a folder of its own below `out`.
 
@@ -305,12 +293,12 @@ async def sweep_async(
         base_url: URL of the model's endpoint in place of the spec's.
         imports: Python files that register rewards, parsers and so on.
         allow: Permissions of the spec, as for `load`.
-        seed: Seed of the points, unless there is an override `seed=…`.
-        split: Which tasks runs use: `train` or `validation`.
-        limit: Number of tasks at most, of runs and evaluations (128 by default there).
-        rollouts: Episodes of each task, of runs and evaluations.
         checkpoint: Trained weights, of evaluations: a training's folder or a `tinker://` path.
         observe: Function that is called with each event of each point, and with its name before it.
+        settings: Further settings of the points, each by keyword: `seed` (0 by default, unless there is an
+            override `seed=…`); `split`, which tasks runs use (`train` or `validation`); `limit`, the number
+            of tasks at most, of runs and evaluations (128 by default there); `rollouts`, the episodes of each
+            task, of runs and evaluations (1 by default).
 
     Returns:
         The figures of every point, and the sweep's picture.
@@ -321,16 +309,7 @@ async def sweep_async(
         WorldError: A model's endpoint does not answer, or the disk is full.
     """
     source = Source.of(spec, *overrides, model=model, base_url=base_url, imports=imports, allow=allow)
-    job = SweepJob.create(
-        source,
-        kind,
-        out=out,
-        seed=seed,
-        split=split,
-        limit=limit,
-        rollouts=rollouts,
-        checkpoint=checkpoint,
-    )
+    job = SweepJob.create(source, kind, out=out, checkpoint=checkpoint, **settings)
     return await job.run(observe)
 
 

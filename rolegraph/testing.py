@@ -4,24 +4,25 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import aclosing
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import yaml
 
 from rolegraph.engine.errors import DataError, UsageError
-from rolegraph.engine.records import Episode, EpisodeDone, Note, Observer, RunFolder, Task, read_episodes
+from rolegraph.engine.models import LimitedModel
+from rolegraph.engine.models.replay import Replay
+from rolegraph.engine.records import Episode, Observer, RunFolder, Task, read_episodes
+from rolegraph.engine.records.jsonl import json_line, write_whole
+from rolegraph.engine.report.verdicts import Verdict, junit, unknown_names, verdicts
+from rolegraph.engine.run import EpisodeJob, Isolation, stream
 from rolegraph.engine.shipped import SPECS
 from rolegraph.engine.spec import TESTS_SUFFIX, find_spec
-from rolegraph.running import blocking, ignore_event, pass_all_but_episodes
+from rolegraph.engine.spec.expectations import LoadedTests, SpecTests, read_tests
+from rolegraph.engine.spec.yaml_source import parse_yaml
+from rolegraph.engine.training.compare import by_task, interval
+from rolegraph.running import blocking
 from rolegraph.workflow import Workflow
-
-if TYPE_CHECKING:
-    from rolegraph.engine.report.verdicts import Verdict
-    from rolegraph.engine.spec.expectations import LoadedTests, SpecTests
 
 _STARTER = """\
 # What `rolegraph test {spec}` holds against the answers in {answers}.
@@ -47,7 +48,6 @@ class TestReport:
 
     def junit(self) -> bytes:
         """Return the verdicts as JUnit's XML."""
-        from rolegraph.engine.report.verdicts import junit
 
         return junit(self.name, self.verdicts)
 
@@ -74,9 +74,6 @@ async def test_async(
         DataError: The recording is damaged.
         WorldError: A file cannot be read or written.
     """
-    from rolegraph.engine.records.jsonl import write_whole
-    from rolegraph.engine.report.verdicts import unknown_names, verdicts
-    from rolegraph.engine.spec.expectations import read_tests
 
     read = read_tests(_path(flow, tests))
     flow.check_allowed()
@@ -110,9 +107,6 @@ async def record_async(
         UsageError: The tests' `answers` is a folder, no such model, or no key for it.
         WorldError: The model's endpoint does not answer, or the disk is full.
     """
-    from rolegraph.engine.records.jsonl import json_line, write_whole
-    from rolegraph.engine.spec.expectations import LoadedTests, SpecTests, read_tests
-    from rolegraph.engine.spec.yaml_source import parse_yaml
 
     path = _path(flow, tests)
     read = read_tests(path) if path.exists() else LoadedTests(path, SpecTests(), parse_yaml("{}", str(path)))
@@ -121,22 +115,11 @@ async def record_async(
             f"{read.answers}, the `answers` of {path}, is a run's folder, which nothing is recorded into; "
             "name a file, or leave `answers` out"
         )
-    settings, notify = read.tests, observe or ignore_event
+    settings = read.tests
     rows = flow.tasks(settings.split, settings.tasks)
-    notify(Note("starting the model …"))
-    episodes: list[Episode] = []
     async with flow.open() as opened:
-        notify(Note(""))
-        stream = opened.stream(
-            tasks=rows,
-            rollouts=settings.rollouts,
-            seed=settings.seed,
-            observe=partial(pass_all_but_episodes, notify),
-        )
-        async with aclosing(stream):
-            async for episode in stream:
-                episodes.append(episode)
-                notify(EpisodeDone(episode, finished=True))
+        made = opened.stream(tasks=rows, rollouts=settings.rollouts, seed=settings.seed, observe=observe)
+        episodes = [episode async for episode in made]
     place = {row["id"]: at for at, row in enumerate(rows)}
     episodes.sort(key=lambda episode: (place[episode.task_id], episode.rollout))
     write_whole(read.answers, b"".join(json_line(episode.to_dict()) for episode in episodes))
@@ -159,7 +142,6 @@ def check_tests(path: str | Path) -> None:
         SpecError: The tests have faults; the error lists each with its place.
         UsageError: There is no such file.
     """
-    from rolegraph.engine.spec.expectations import read_tests
 
     read_tests(Path(path))
 
@@ -185,9 +167,6 @@ def _recorded(read: LoadedTests) -> list[Episode]:
 
 async def _again(flow: Workflow, recorded: Sequence[Episode], seed: int) -> list[Episode]:
     """Return the episodes made again from the recorded answers, in the recording's order."""
-    from rolegraph.engine.models import LimitedModel
-    from rolegraph.engine.models.replay import Replay
-    from rolegraph.engine.run import EpisodeJob, Isolation, stream
 
     jobs = [EpisodeJob(_row(episode), episode.rollout, seed) for episode in recorded]
     models = [LimitedModel(Replay.from_episodes(recorded, any_prompt=True), 1024)] * len(flow.plan.endpoints)
@@ -203,9 +182,8 @@ def _row(episode: Episode) -> Task:
 
 def _starter(flow: Workflow, read: LoadedTests, episodes: Sequence[Episode]) -> str:
     """Return the text of a tests file that expects what was recorded."""
-    from rolegraph.engine.training.compare import by_task, interval
 
-    of: SpecTests = read.tests
+    of = read.tests
     means = {name: interval(values).mean for name, values in by_task(flow.plan, episodes).items()}
     failed = Counter(
         f"{t.name}/{t.failure.name.value}" for e in episodes for t in e.trajectories if t.failure is not None

@@ -33,6 +33,7 @@ from rolegraph.engine.training.trackers import Tracker, TrackerName, open_tracke
 from rolegraph.run_log import logged
 from rolegraph.running import (
     blocking,
+    check_seed,
     command_line,
     describe,
     folder_to_resume,
@@ -111,7 +112,9 @@ class TrainingJob:
         return cls(flow, folder, *_info_and_tasks(flow, seed), start=None, resumed=False)
 
     @classmethod
-    def resume(cls, out: str | Path | None = None, source: Source | None = None) -> TrainingJob:
+    def resume(
+        cls, out: str | Path | None = None, source: Source | None = None, *, seed: int | None = None
+    ) -> TrainingJob:
         """Prepare to continue a training from its last checkpoint, with the seed that it was started with.
 
         What came after the checkpoint is removed from the folder now.
@@ -120,16 +123,18 @@ class TrainingJob:
             out: Folder of the training; by default the newest training in `runs/`, of the spec of `source` if
                 it names one.
             source: Spec and options that replace those of the training, where the plan stays the same.
+            seed: Seed of all draws; only the training's own is accepted.
 
         Returns:
             The job.
 
         Raises:
             SpecError: The spec has faults, a role cannot learn, or a permission is missing.
-            UsageError: There is no such training, or it was started with another spec.
+            UsageError: There is no such training, or it was started with another spec or seed.
         """
         folder = folder_to_resume(out, source, "train")
         before = folder.training()
+        check_seed(folder, before, seed)
         flow = open_source((source or Source()).with_defaults(before.source))
         info, tasks = _info_and_tasks(flow, before.seed)
         folder.check_same(info, flow.plan.resolved)

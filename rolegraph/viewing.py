@@ -7,12 +7,12 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from rolegraph.engine.errors import UsageError
-
-if TYPE_CHECKING:
-    from rolegraph.engine.view import ViewedRun
+from rolegraph.engine.errors import UsageError, did_you_mean
+from rolegraph.engine.records.folder import runs_in
+from rolegraph.engine.view import EpisodeFilter, ViewedRun, open_run, write_static
+from rolegraph.engine.view.finding import FIELDS
+from rolegraph.engine.view.serving import serve
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +50,6 @@ class RunViewer:
                 "an event loop is already running, as in a notebook: run `rolegraph view` in a terminal, or "
                 "write a file"
             )
-        from rolegraph.engine.view import EpisodeFilter
-        from rolegraph.engine.view.serving import serve
 
         serve(self.runs, port=port, where=EpisodeFilter.of(_check_filters(where)), ready=ready)
 
@@ -72,7 +70,6 @@ class RunViewer:
             DataError: A run's files are damaged.
             WorldError: The file cannot be written.
         """
-        from rolegraph.engine.view import EpisodeFilter, write_static
 
         return write_static(
             self.runs, Path(file), hidden=hidden, where=EpisodeFilter.of(_check_filters(where)), most=most
@@ -92,8 +89,6 @@ def view(*runs: str | Path) -> RunViewer:
         UsageError: No folder is given, or one holds no run.
         DataError: A run's files are damaged.
     """
-    from rolegraph.engine.records.folder import runs_in
-    from rolegraph.engine.view import open_run
 
     if not runs:
         raise UsageError("no run named; give the folder of a run, such as runs/mine")
@@ -101,9 +96,6 @@ def view(*runs: str | Path) -> RunViewer:
 
 
 def _check_filters(where: dict[str, str]) -> dict[str, str]:
-    from rolegraph.engine.errors import did_you_mean
-    from rolegraph.engine.view.finding import FIELDS
-
     for name in where:
         if name not in FIELDS:
             hint = did_you_mean(name, FIELDS) or f"expected one of {', '.join(FIELDS)}"

@@ -13,11 +13,11 @@ from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Any, Self
 
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 import rolegraph as rg
 from rolegraph.engine.cli.output import SHOWN_CHARACTERS, OutputOptions, make_table
-from rolegraph.engine.cli.waiting import SPEED_SECONDS, TimeLeftColumn
+from rolegraph.engine.cli.waiting import SPEED_SECONDS
 
 
 @dataclass(slots=True)
@@ -87,12 +87,12 @@ class Display:
             TextColumn("[bold]{task.description}"),
             BarColumn(bar_width=12),
             MofNCompleteColumn(),
-            TimeLeftColumn(),
+            TimeRemainingColumn(compact=True),
             TextColumn("{task.fields[live]}"),
             console=self._output.progress(),
             speed_estimate_period=SPEED_SECONDS,
         )
-        self._bar: TaskID = self._progress.add_task(flow.name, total=run.episodes, live="")
+        self._bar = self._progress.add_task(flow.name, total=run.episodes, live="")
         self._before = 0
         """Number of episodes that the folder held already."""
         if run.resumed and self._folder.episodes.exists():

@@ -84,8 +84,7 @@ def command(
 
         output.check_single("training")
         return run_sweep("train", source, out, {"seed": seed or 0}, resume=resume, track=track)
-    from rolegraph.engine.cli.train_display import TrainDisplay
-    from rolegraph.engine.cli.train_end import TrainEnd
+    from rolegraph.engine.cli.train_display import TrainDisplay, TrainEnd
 
     if resume:
         job = rg.TrainingJob.resume(out, source, seed=seed)

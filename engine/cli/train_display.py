@@ -5,21 +5,24 @@ Everything that is shown is in the training's folder, too.
 
 from __future__ import annotations
 
+import shlex
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from rich.console import Group
 from rich.live import Live
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 import rolegraph as rg
-from rolegraph.engine.cli.output import OutputOptions, make_table
-from rolegraph.engine.cli.train_end import VALIDATION, TrainEnd
-from rolegraph.engine.cli.waiting import NoteProgress, clock
+from rolegraph.engine.cli.output import OutputOptions, add_row, make_table
+from rolegraph.engine.cli.waiting import SPEED_SECONDS, NoteProgress, clock
 
+VALIDATION = "validation/"
 Metrics = Mapping[str, float]
 Columns = Mapping[str, tuple[str, str]]
 """A metric, with `{}` for the name of a row, and its format, by the heading of a table's column."""
@@ -58,15 +61,16 @@ class TrainDisplay:
         for line in training.folder.metrics():
             if line["step"] == 0:
                 self._keep_first(line)
-        self._began = self._opened = time.monotonic()
+        self._opened = time.monotonic()
         self._console, self._warnings = self._output.progress(), self._output.warnings()
         self._progress = Progress(
             TextColumn("[bold]{task.description}"),
             BarColumn(bar_width=20),
             MofNCompleteColumn(),
-            TextColumn("{task.fields[left]}"),
+            TimeRemainingColumn(compact=True),
+            speed_estimate_period=SPEED_SECONDS,
         )
-        self._bar = self._progress.add_task(self._plan.name, total=self._steps, completed=self._done, left="")
+        self._bar = self._progress.add_task(self._plan.name, total=self._steps, completed=self._done)
         self._part = NoteProgress()
         """Progress of the current part of a step: a batch of episodes, an update."""
         self._live = Live(self._view(), console=self._console, refresh_per_second=4, transient=True)
@@ -99,13 +103,7 @@ class TrainDisplay:
         """Show the metrics of a step, which are on disk."""
         self._keep_first(metrics)
         self._latest |= metrics
-        if step > self._done:
-            each = (time.monotonic() - self._began) / (step - self._done)
-            self._progress.update(
-                self._bar, completed=step, left=f"{clock(each * (self._steps - step))} left"
-            )
-        else:
-            self._began = time.monotonic()
+        self._progress.update(self._bar, completed=step)
         if self._console.is_terminal:
             self._live.update(self._view())
         else:
@@ -154,3 +152,94 @@ class TrainDisplay:
             values = [(self._latest.get(metric.format(name)), form) for metric, form in columns.values()]
             table.add_row(name, *("–" if value is None else format(value, form) for value, form in values))
         return table
+
+
+class TrainEnd:
+    """Results of a training that is finished or was stopped."""
+
+    def __init__(self, training: rg.TrainingJob) -> None:
+        self._plan, self.folder, self._steps = training.flow.plan, training.folder, training.steps
+        lines = self.folder.metrics() if self.folder.metrics_file.exists() else []
+        self.done = int(max((line["step"] for line in lines), default=0))
+        self.latest = lines[-1] if lines else {}
+        validated = [line for line in lines if any(name.startswith(VALIDATION) for name in line)]
+        self._first, self._last = (validated[0], validated[-1]) if validated else ({}, {})
+        self.measured = int(self._last.get("step", 0))
+        """Step of the latest validation."""
+
+    def figures(self) -> dict[str, dict[str, float]]:
+        """Return each figure of the first and the latest validation, empty where there are no two."""
+        if self.measured <= 0:
+            return {}
+        keys = {name: f"{VALIDATION}{name}" for name in ("correct", *self._plan.metrics)}
+        first, last = self._first, self._last
+        return {name: {"before": first[key], "now": last[key]} for name, key in keys.items() if key in last}
+
+    def next(self) -> list[str]:
+        """Return the commands that a user may want to run next."""
+        folder = shlex.quote(str(self.folder.path))
+        commands = [f"rolegraph train --resume --out {folder}"] if self.done < self._steps else []
+        if not self.folder.checkpoints():
+            return commands
+        best, source = self.folder.best(), self.folder.info().source
+        spec, *options = replace(source, overrides=(), model=None, base_url=None).arguments()
+        checkpoints = [
+            f"model.checkpoint={folder}" if name == rg.MAIN else f"policies.{name}.checkpoint={folder}#{name}"
+            for name in best.policies
+        ]
+        words = [shlex.quote(spec), *checkpoints, *map(shlex.quote, options)]
+        policies = [f" --policy {name}" for name in best.policies] if len(best.policies) > 1 else [""]
+        return [
+            *commands,
+            f"rolegraph run {' '.join(words)}",
+            *(f"rolegraph export {folder}{policy}" for policy in policies),
+        ]
+
+    def show(self, output: OutputOptions, seconds: float) -> None:
+        """Print the closing tables, the report's path and the next commands."""
+        out = output.results()
+        for table in self._tables():
+            out.print(table)
+        if not self.folder.info_file.exists():
+            return
+        out.print(f"{self.done} of {self._steps} steps in {clock(seconds)}")
+        if self.folder.checkpoints():
+            out.print(f"best weights: step {self.folder.best().step}")
+        output.next(*self.next())
+        out.print(str(_page(self.folder) or self.folder.path), markup=False)
+
+    def document(self, seconds: float) -> dict[str, Any]:
+        """Return the JSON document; docs/command.md describes its keys."""
+        best = self.folder.best() if self.folder.checkpoints() else None
+        page = _page(self.folder)
+        return {
+            "folder": str(self.folder.path),
+            "steps": self._steps,
+            "done": self.done,
+            "seconds": round(seconds, 3),
+            "metrics": self.latest,
+            "validation": self.figures(),
+            "controls": [row.model_dump() for row in self.folder.controls()],
+            "best": best and {"step": best.step, "policies": [*best.policies]},
+            "report": page and str(page),
+            "log": str(self.folder.log),
+            "next": self.next() if self.folder.info_file.exists() else [],
+        }
+
+    def _tables(self) -> Iterator[Table]:
+        if figures := self.figures():
+            table = make_table("validation", "before", f"at step {self.measured}", "change")
+            for name, row in figures.items():
+                before, now = row["before"], row["now"]
+                table.add_row(name, f"{before:.3f}", f"{now:.3f}", f"{now - before:+.3f}")
+            yield table
+        if controls := self.folder.controls():
+            table = make_table("on the same validation tasks", "figure", "mean and 95 % interval")
+            table.columns[1].justify = "left"
+            for row in controls:
+                add_row(table, row.name, row.figure, f"{row.mean:.3f} [{row.low:.3f}, {row.high:.3f}]")
+            yield table
+
+
+def _page(folder: rg.RunFolder) -> Path | None:
+    return folder.report if folder.report.exists() else None

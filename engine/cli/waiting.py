@@ -8,9 +8,14 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, Task, TextColumn
-from rich.table import Column
-from rich.text import Text
+from rich.progress import (
+    BarColumn,
+    Progress,
+    SpinnerColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 
 import rolegraph as rg
 from rolegraph.engine.cli.output import OutputOptions
@@ -38,22 +43,6 @@ def run_until_done(work: Coroutine[Any, Any, T]) -> T:
             runner.close()
 
 
-class TimeLeftColumn(ProgressColumn):
-    """The time left, or the time since the start while the time left is unknown."""
-
-    max_refresh = 0.5
-
-    def __init__(self) -> None:
-        super().__init__(Column(no_wrap=True))
-
-    def render(self, task: Task) -> Text:
-        """Return the time, as `0:42 left`."""
-        left = task.time_remaining
-        if task.completed and left is not None:
-            return Text(f"{clock(left)} left")
-        return Text(clock(task.elapsed or 0.0), style="dim")
-
-
 class NoteProgress:
     """Progress line of the latest note, such as a batch of episodes, with the time left."""
 
@@ -62,7 +51,8 @@ class NoteProgress:
             SpinnerColumn(),
             TextColumn("{task.description}"),
             BarColumn(bar_width=12),
-            TimeLeftColumn(),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(compact=True),
             console=console,
             transient=True,
             speed_estimate_period=SPEED_SECONDS,

@@ -1,4 +1,4 @@
-"""Tests of the live table of a training on a terminal."""
+"""Tests of the live table of a training on a terminal, and of the seed of a resumed training."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import cast
 import pytest
 
 import rolegraph as rg
+from rolegraph.engine.cli.main import run
 from rolegraph.engine.cli.train_display import TrainDisplay
 from rolegraph.engine.records import RunFolder, SavedPolicy
 from rolegraph.running import describe
@@ -85,3 +86,11 @@ def test_several_policies_have_a_table_of_their_own(shown: Shown) -> None:
     assert "grad norm" in table
     (judge,) = {line for line in table.splitlines() if "judge" in line and "1.250" in line}
     assert "-0.5000" in judge and "0.0625" in judge and "0.001" in judge
+
+
+def test_a_resumed_training_refuses_another_seed(tmp_path: Path) -> None:
+    folder, flow = RunFolder(tmp_path / "run"), rg.load("solver_judge")
+    folder.begin(describe(flow, "train", seed=3), flow.plan.resolved)
+    assert run(["train", "--resume", "--out", str(folder.path), "--seed", "4"]) == 2
+    with pytest.raises(rg.UsageError, match="started with the seed 3"):
+        rg.TrainingJob.resume(folder.path, seed=4)

@@ -6,9 +6,11 @@ All callers of a model share its `LimitedModel`. Knows no roles and no episodes.
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from email.utils import parsedate_to_datetime
 from typing import TypeVar
 
 from rolegraph.engine.errors import ModelError, UsageError
@@ -72,19 +74,18 @@ class LimitedModel:
             ModelError: The model refused, or failed `ATTEMPTS` times.
             UsageError: The model's provider scores no given tokens.
         """
-        return (await self._call(self._score, (prompt_ids, response_ids), None, None))[0]
-
-    async def _score(self, tokens: tuple[Sequence[int], Sequence[int]]) -> Sequence[float]:
-        if not isinstance(self.model, LogprobScorer):
+        model = self.model
+        if not isinstance(model, LogprobScorer):
             raise UsageError("this model gives no log-probabilities of given tokens, so it cannot teach")
-        return await self.model.logprobs(*tokens)
+        tokens = (prompt_ids, response_ids)
+        return (await self._call(lambda tokens: model.logprobs(*tokens), tokens))[0]
 
     async def _call(
         self,
         call: Callable[[A], Awaitable[T]],
         argument: A,
-        seconds: float | None,
-        observe: Observer | None,
+        seconds: float | None = None,
+        observe: Observer | None = None,
     ) -> tuple[T, float, float]:
         attempt, slots = 1, self._slots
         while True:
@@ -152,3 +153,27 @@ def backoff(attempt: int, asked: float | None = None) -> float:
     """
     wait = min(LONGEST_WAIT, FIRST_WAIT * 2 ** (attempt - 1))
     return max(wait, min(asked or 0.0, LONGEST_ASKED)) + wait * random.random()
+
+
+def retry_after(headers: Mapping[str, str]) -> float | None:
+    """Return the seconds that a server asks to wait by `Retry-After`, or by OpenAI's `retry-after-ms`.
+
+    None where neither header has a known form.
+    """
+    for name, unit in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
+        seconds = _seconds(headers.get(name, "").strip())
+        if seconds is not None:
+            return max(0.0, seconds * unit)
+    return None
+
+
+def _seconds(text: str) -> float | None:
+    """Read a number of seconds, or a date as the seconds until it."""
+    try:
+        number = float(text)
+    except ValueError:
+        try:
+            return parsedate_to_datetime(text).timestamp() - time.time()
+        except (ValueError, OverflowError, OSError):
+            return None
+    return number if math.isfinite(number) else None

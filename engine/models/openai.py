@@ -12,7 +12,8 @@ it with `response_token_ids` or `token_ids`, and `prompt_token_ids` on the choic
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from functools import cache
 from typing import Any, cast
 
 import openai
@@ -20,17 +21,20 @@ from openai.types.chat import ChatCompletionMessageParam
 from pydantic import BaseModel
 
 from rolegraph.engine.errors import ModelError, UsageError, WorldError
-from rolegraph.engine.models.bounded import PLAIN, ResponseRejected, bound
+from rolegraph.engine.limits.answers import COMPLETION_BYTES, COMPLETION_PARTS
 from rolegraph.engine.models.keys import OPENAI, bypass_proxies, redact, same_origin
-from rolegraph.engine.models.retry_after import retry_after
+from rolegraph.engine.models.limit import retry_after
 from rolegraph.engine.models.types import NO_USAGE, Completion, Request, ServedModel
 from rolegraph.engine.prompts.call_forms import tool_call
 from rolegraph.engine.prompts.chat import CLOSE, OPEN, split_reasoning
 from rolegraph.engine.prompts.tools import calls_of, described
 from rolegraph.engine.records import Message
+from rolegraph.engine.records.jsonl import parts_of
 
 _PROBE_SECONDS = 10.0
 _NO_KEY = "none"
+_IDENTITY = "identity"
+"""The Content-Encoding of a response that is not compressed."""
 _HEADERS_VARIABLE = "OPENAI_CUSTOM_HEADERS"
 """Environment variable of headers that the client sends with every call, whatever its URL."""
 
@@ -112,7 +116,7 @@ class OpenAIModel:
         """Answer one request; raises ModelError."""
         try:
             answer = await self._ask(request, self._granted or 0)
-        except ResponseRejected as error:
+        except _Rejected as error:
             raise ModelError(f"rejected response from {self._url}: {error}") from error
         except openai.OpenAIError as error:
             raise self._failure(error) from error
@@ -240,7 +244,8 @@ async def open_openai(served: ServedModel) -> OpenAIModel:
             raise openai.APIConnectionError(message=message, request=request)
 
     http = openai.DefaultAsyncHttpxClient(
-        event_hooks={"request": [refuse_redirect], "response": [bound]}, headers={"Accept-Encoding": PLAIN}
+        event_hooks={"request": [refuse_redirect], "response": [_bound]},
+        headers={"Accept-Encoding": _IDENTITY},
     )
     client = openai.AsyncOpenAI(base_url=url, api_key=key or _NO_KEY, max_retries=0, http_client=http)
     if not OPENAI.trusts(
@@ -265,7 +270,7 @@ async def _model_names(client: openai.AsyncOpenAI, url: str, key: str | None) ->
         ) from error
     except openai.AuthenticationError as error:
         raise UsageError(_refused(url, key, redact(_said(error), key))) from error
-    except (openai.OpenAIError, ResponseRejected, AttributeError, TypeError, ValueError):
+    except (openai.OpenAIError, _Rejected, AttributeError, TypeError, ValueError):
         return []  # a gateway without a list of models, or with one in another shape
 
 
@@ -307,6 +312,51 @@ def closes_unopened(text: str) -> bool:
     """Return whether `text` closes a reasoning block that it does not open, as the chat template did."""
     before, close, _ = text.partition(CLOSE)
     return bool(close) and OPEN not in before
+
+
+class _Rejected(Exception):
+    """A response that is not read to its end."""
+
+
+async def _bound(response: Any) -> None:
+    """Limit how much of a response can be read; raises _Rejected for a compressed one.
+
+    A response is held in memory as a whole, and a thousand compressed bytes may hold a million.
+    """
+    encoding: str = response.headers.get("content-encoding", _IDENTITY)
+    if encoding != _IDENTITY:
+        raise _Rejected(f"Content-Encoding is {encoding[:40]!r}, although {_IDENTITY!r} was requested")
+    stream: object = response.stream
+    response.stream = _kind_of(type(stream))(stream)
+
+
+class _Bounded:
+    """A stream that raises _Rejected where it exceeds the limits."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        size = parts = 0
+        async for chunk in self._stream:
+            size, parts = size + len(chunk), parts + parts_of(chunk)
+            for limit, found in ((COMPLETION_BYTES, size), (COMPLETION_PARTS, parts)):
+                if found > limit.most:
+                    raise _Rejected(limit.exceeded("the response has"))
+            yield chunk
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+
+@cache
+def _kind_of(stream: type) -> type[_Bounded]:
+    """Return a subclass of the HTTP library's own stream type, which is all that the library accepts.
+
+    The library is found by its type, because it depends on the version of the OpenAI client.
+    """
+    base = next(kind for kind in stream.__mro__ if kind.__name__ == "AsyncByteStream")
+    return type("Bounded", (_Bounded, base), {})
 
 
 def _said(error: openai.OpenAIError) -> str:

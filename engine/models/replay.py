@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import zip_longest
+from os.path import commonprefix
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -148,43 +149,23 @@ def _distance(call: CallId, other: CallId) -> tuple[bool, int, int]:
     )
 
 
-class _Line(NamedTuple):
-    """A line of a prompt, with the number and the role of its message."""
-
-    message: int
-    role: str
-    text: str
-
-
 def _difference(recorded: Sequence[Message], asked: Sequence[Message]) -> str:
-    """Describe the first line in which two prompts differ; empty where they are equal."""
-    for was, now in zip_longest(_lines(recorded), _lines(asked)):
-        if was != now:
-            return f"where it had {_excerpt(was, now)}, it has {_excerpt(now, was)}"
+    """Describe the first difference of two prompts; empty where they are equal."""
+    was, now = ([f"{m['role']}: {m.get('content') or ''}" for m in prompt] for prompt in (recorded, asked))
+    for number, (old, new) in enumerate(zip_longest(was, now), 1):
+        if old != new:
+            return f"message {number} was {_excerpt(old, new)}, and is {_excerpt(new, old)}"
     return ""
 
 
-def _excerpt(line: _Line | None, other: _Line | None) -> str:
-    """Quote the part of a line that differs, with its message where the other line is in another message."""
-    if line is None:
-        return "nothing more"
-    same = _same(line.text, other.text if other else "")
-    start = max(0, same - VALUE_SHOWN.most // 2)
+def _excerpt(text: str | None, other: str | None) -> str:
+    """Quote a message around its first difference from another; None stands for a message that is missing."""
+    if text is None:
+        return "missing"
+    same = len(commonprefix((text, other or "")))  # noqa: RUF071  # of any two texts, not of paths
+    start = max(text.rfind("\n", 0, same) + 1, same - VALUE_SHOWN.most // 2)
     end = start + VALUE_SHOWN.most
-    shown = f"{'…' if start else ''}{line.text[start:end]!r}{'…' if line.text[end:] else ''}"
-    return shown if other and line[:2] == other[:2] else f"{shown} (message {line.message}, {line.role})"
-
-
-def _same(text: str, other: str) -> int:
-    """Return the length of the common beginning of two texts."""
-    pairs = enumerate(zip(text, other, strict=False))
-    return next((at for at, (one, two) in pairs if one != two), min(len(text), len(other)))
-
-
-def _lines(messages: Sequence[Message]) -> Iterator[_Line]:
-    for number, message in enumerate(messages, 1):
-        for text in (message.get("content") or "").split("\n"):
-            yield _Line(number, message["role"], text)
+    return f"{'…' if start else ''}{text[start:end]!r}{'…' if text[end:] else ''}"
 
 
 def _nodes(episode: Episode) -> Iterator[tuple[NodeId, Trajectory]]:

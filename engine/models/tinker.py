@@ -26,7 +26,7 @@ from tinker.types import RequestErrorCategory
 from rolegraph.engine.errors import ContextFull, ModelError, UsageError, WorldError, did_you_mean
 from rolegraph.engine.local import PROCESS, is_loopback
 from rolegraph.engine.models.keys import TINKER, bypass_proxies, redact
-from rolegraph.engine.models.retry_after import retry_after
+from rolegraph.engine.models.limit import retry_after
 from rolegraph.engine.models.tokenizer import load_tokenizer
 from rolegraph.engine.models.types import Completion, Request, ServedModel
 from rolegraph.engine.prompts import ChatFormat, TokenizedPrompt
@@ -162,7 +162,8 @@ class Pulse:
         self._url = url
         self._lock = asyncio.Lock()
         self._checked = -_PATIENCE_SECONDS
-        self._fault: WorldError | None = None
+        self._fault = ""
+        """The reason why the service counts as gone."""
 
     async def result(self, future: tinker.APIFuture[T]) -> T:
         """Wait for the service's answer.
@@ -185,19 +186,16 @@ class Pulse:
         """Raise WorldError where the service is gone; a slow service counts as alive."""
         async with self._lock:
             if time.monotonic() - self._checked >= _PATIENCE_SECONDS / 2:
-                self._fault = await self._ask()
+                self._fault = ""
+                try:
+                    await get_health(self._url)
+                except (httpx.ConnectError, httpx.ConnectTimeout) as error:
+                    self._fault = str(error) or type(error).__name__
+                except httpx.HTTPError as error:
+                    _logger.debug("Slow health check at %s: %s", self._url, error)
                 self._checked = time.monotonic()
-            if self._fault is not None:
-                raise WorldError(str(self._fault))
-
-    async def _ask(self) -> WorldError | None:
-        try:
-            await get_health(self._url)
-        except (httpx.ConnectError, httpx.ConnectTimeout) as error:
-            return WorldError(f"The Tinker service at {self._url} is gone: {error or type(error).__name__}")
-        except httpx.HTTPError as error:
-            _logger.debug("Slow health check at %s: %s", self._url, error)
-        return None
+            if self._fault:
+                raise WorldError(f"The Tinker service at {self._url} is gone: {self._fault}")
 
 
 async def get_health(url: str) -> int:

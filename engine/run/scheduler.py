@@ -24,8 +24,15 @@ from rolegraph.engine.run.frontier import Frontier
 from rolegraph.engine.run.isolation import Isolation
 from rolegraph.engine.run.rewards import EpisodeStop, LateRewards, score_at_once
 from rolegraph.engine.run.task_group import TaskGroup
-from rolegraph.engine.run.turn import EpisodeJob, EpisodeSession, NodeResult, model_turn, tool_turn
-from rolegraph.engine.vocabulary import EnvironmentFailure, View
+from rolegraph.engine.run.turn import (
+    EpisodeJob,
+    EpisodeSession,
+    NodeResult,
+    model_turn,
+    node_result,
+    tool_turn,
+)
+from rolegraph.engine.vocabulary import EnvironmentFailure
 
 
 async def run_episode(
@@ -203,10 +210,8 @@ class _Run:
             node = self.plan.nodes[position]
             result = self.results[position]
             if result is None:
-                role, index, round_number = node.id
-                action = self.plan.roles[node.role].parser.default
-                view = View(index, action, round=round_number, lineage=node.lineage, role=role)
-                result = self.results[position] = NodeResult(view)
+                role = self.plan.roles[node.role]
+                result = self.results[position] = node_result(role, node, role.parser.default)
             result.failure, result.score = Failure(FailureName.ENVIRONMENT_ERROR, message), None
 
     # one node

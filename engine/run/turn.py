@@ -225,7 +225,7 @@ async def tool_turn(
         value = "" if run.value is None else run.value.render(variables)
     except PromptError as error:
         failure = Failure(FailureName.PROMPT_ERROR, str(error))
-        return _result(role, node, failure.message, failure.message, failure=failure)
+        return node_result(role, node, failure.message, failure.message, failure=failure)
     attempt = 0
     while True:
         start, failure = time.monotonic(), None
@@ -243,7 +243,7 @@ async def tool_turn(
         if failure is None or attempt == role.spec.on_failure.retry:
             seconds = time.monotonic() - start
             tool_run = ToolRun(run.name, start - session.began, seconds, attempt)
-            return _result(role, node, action, text, failure=failure, tool_run=tool_run)
+            return node_result(role, node, action, text, failure=failure, tool_run=tool_run)
         attempt += 1
 
 
@@ -307,14 +307,14 @@ def _failed(
     """Return the result of a failed model turn: later roles see the parser's default as its action."""
     answer = answered.completion if answered else Completion("")
     calls = (*earlier, answered) if answered else tuple(earlier)
-    return _result(role, node, role.parser.default, answer.text, answer.thought, failure, calls)
+    return node_result(role, node, role.parser.default, answer.text, answer.thought, failure, calls)
 
 
-def _result(
+def node_result(
     role: RolePlan,
     node: Node,
     action: Any,
-    text: str,
+    text: str = "",
     thought: str = "",
     failure: Failure | None = None,
     calls: Sequence[ModelCall] = (),

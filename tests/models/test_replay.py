@@ -126,24 +126,26 @@ def test_a_prompt_that_has_changed_is_named_by_its_role_and_its_first_other_line
     with pytest.raises(ModelError) as caught:
         asyncio.run(model.complete(asking("solver", "Make 7", "out of 3 and 4", "")))
     assert "the prompt of solver is not the recorded one" in str(caught.value)
-    assert "'from 3 and 4', it has 'out of 3 and 4'" in str(caught.value)
+    assert "message 1 was …'from 3 and 4', and is …'out of 3 and 4'" in str(caught.value)
     assert "--replay-any" in str(caught.value)
 
 
 def test_of_each_role_whose_prompt_has_changed_it_is_told_how_whoever_was_asked_first() -> None:
     model = Replay(dict([recorded("solver", "Make 7"), recorded("checker", "Check 7")]))
-    with pytest.raises(ModelError, match="prompt of checker is not the recorded one: where it had 'Check 7'"):
+    with pytest.raises(
+        ModelError, match="prompt of checker is not the recorded one: message 1 was 'user: Check 7'"
+    ):
         asyncio.run(model.complete(asking("checker", "Test 7")))
     with pytest.raises(ModelError) as caught:
         asyncio.run(model.complete(asking("solver", "Make 8")))
     assert "solver is not the recorded one, nor was that of checker, asked earlier: " in str(caught.value)
-    assert "'Make 7', it has 'Make 8'" in str(caught.value)
+    assert "'user: Make 7', and is 'user: Make 8'" in str(caught.value)
 
 
 @pytest.mark.parametrize("now", [("Make 7", ""), ("Make 7" + " " * 200,), ()])
 def test_every_other_prompt_is_another_prompt(now: tuple[str, ...]) -> None:
     model = Replay(dict([recorded("solver", "Make 7")]))
-    with pytest.raises(ModelError, match="prompt of solver is not the recorded one: where it had"):
+    with pytest.raises(ModelError, match="prompt of solver is not the recorded one: message 1 was"):
         asyncio.run(model.complete(asking("solver", *now)))
 
 
@@ -156,15 +158,19 @@ USER = {"role": "user", "content": "Make 7"}
         (
             [USER],
             [{**USER, "role": "system"}],
-            "'Make 7' (message 1, user), it has 'Make 7' (message 1, system)",
+            "message 1 was 'user: Make 7', and is 'system: Make 7'",
         ),
-        ([USER], [USER, USER], "where it had nothing more, it has 'Make 7' (message 2, user)"),
-        ([USER, USER], [USER], "where it had 'Make 7' (message 2, user), it has nothing more"),
-        ([USER], [{**USER, "content": "Make 7\n(the end)"}], "nothing more, it has '(the end)'"),
+        ([USER], [USER, USER], "message 2 was missing, and is 'user: Make 7'"),
+        ([USER, USER], [USER], "message 2 was 'user: Make 7', and is missing"),
+        (
+            [USER],
+            [{**USER, "content": "Make 7\n(the end)"}],
+            "message 1 was 'user: Make 7', and is 'user: Make 7\\n(the end)'",
+        ),
         (
             [USER, USER],
             [{**USER, "content": "Make 7\nuser:\nMake 7"}],
-            "where it had 'Make 7' (message 2, user), it has 'user:' (message 1, user)",
+            "message 1 was 'user: Make 7', and is 'user: Make 7\\nuser:\\nMake 7'",
         ),
     ],
 )
@@ -177,9 +183,9 @@ def test_messages_that_differ_in_who_says_them_or_where_they_end_are_told_apart(
 def test_where_one_line_goes_on_the_excerpts_show_where_the_other_ends() -> None:
     short = {**USER, "content": "Make 7 from " + "3 and " * 20 + "4"}
     long = {**USER, "content": short["content"] + ", please"}
-    assert "and 4', it has …'" in refusal([short], [long])
+    assert "and 4', and is …'" in refusal([short], [long])
     assert "and 4, please'; --replay" in refusal([short], [long])
-    assert "and 4, please', it has …'" in refusal([long], [short])
+    assert "and 4, please', and is …'" in refusal([long], [short])
     assert "and 4'; --replay" in refusal([long], [short])
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rolegraph.engine.models.retry_after import retry_after
+from rolegraph.engine.models.limit import retry_after
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,6 @@ import rolegraph as rg
 
 GOES_ON = ("=", ".", ":", "/")
 """Ends of a completion that more is typed after."""
-PROVIDERS = ("local", "local:", "tinker:", "openai:", "replay:")
 
 
 def specs(context: click.Context, parameter: click.Parameter, word: str) -> list[CompletionItem]:
@@ -36,8 +35,12 @@ def overrides(context: click.Context, parameter: click.Parameter, word: str) -> 
 
 
 def models(context: click.Context, parameter: click.Parameter, word: str) -> list[CompletionItem]:
-    """Complete the provider of a model."""
-    return [CompletionItem(name) for name in PROVIDERS if name.startswith(word)]
+    """Complete the provider of a model; `local` needs no name after it."""
+    import rolegraph as rg
+
+    providers = [row.word.partition("=")[2] for row in rg.completions(None, "model.provider=")]
+    offered = ["local", *(f"{provider}:" for provider in providers)]
+    return [CompletionItem(name) for name in offered if name.startswith(word)]
 
 
 def runs(context: click.Context, parameter: click.Parameter, word: str) -> list[CompletionItem]:

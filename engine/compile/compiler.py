@@ -16,7 +16,6 @@ from rolegraph.engine.compile.graph import (
     env_loop,
     in_order,
     loop_of,
-    repeated_needs,
     role_needs,
     run_findings,
 )
@@ -136,7 +135,7 @@ def _compile(loaded: LoadedSpec, imports: Sequence[Import], allow: Sequence[str]
     needs, data = role_needs(loaded.spec), loaded.data
     files = ModelFiles(loaded.folders, loaded.is_overridden)
     spec, of_models = files.all_located(loaded.spec)
-    findings = [*of_models, *check_graph(spec, needs), *repeated_needs(data), *run_findings(spec, data)]
+    findings = [*of_models, *check_graph(spec, needs), *run_findings(spec, data)]
     instances = None if any(map(_is_error, findings)) else instances_of(spec)
     names, of_names = resolve_names(spec, needs, instances, files)
     findings += of_names

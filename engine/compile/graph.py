@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from graphlib import CycleError, TopologicalSorter
-from typing import Any, cast
+from typing import Any
 
 from rolegraph.engine.errors import did_you_mean
 from rolegraph.engine.limits.specs import SPEC_EDGES, SPEC_LINEAGES, SPEC_TURNS
@@ -126,18 +126,6 @@ def _names(spec: Spec) -> Iterator[Finding]:
         yield from unknown_role(spec, spec.episode.correct, ("episode", "correct"))
 
 
-def repeated_needs(data: Mapping[str, Any]) -> Iterator[Finding]:
-    """Find roles that a list of `needs` names twice; `data` is the spec as it was read."""
-    roles = value_at(data, ("roles",))
-    for name in cast("Mapping[str, Any]", roles) if isinstance(roles, Mapping) else ():
-        path = ("roles", name, "needs")
-        written = value_at(data, path)
-        needs = cast("list[object]", written) if isinstance(written, list) else []
-        for position, need in enumerate(needs):
-            if need in needs[:position]:
-                yield Finding((*path, position), f"{name} needs {need} twice", severity="warning")
-
-
 def run_findings(spec: Spec, data: Mapping[str, Any]) -> Iterator[Finding]:
     """Find roles with neither a prompt nor a tool, and tool roles with keys for models.
 
@@ -147,21 +135,15 @@ def run_findings(spec: Spec, data: Mapping[str, Any]) -> Iterator[Finding]:
     """
     for name, role in spec.roles.items():
         at = ("roles", name)
-        if role.run is not None:
-            yield from _tool_role_findings(name, role)
-        elif role.prompt is None and not any(value_at(data, (*at, key)) for key in ("prompt", "run")):
+        is_empty = role.run is None and role.prompt is None
+        if is_empty and not any(value_at(data, (*at, key)) for key in ("prompt", "run")):
             expected = "a prompt, or `run` with a tool"
             yield Finding((*at, "prompt"), f"roles.{name} has no 'prompt'", expected, at_key=True)
-
-
-def _tool_role_findings(name: str, role: Role) -> Iterator[Finding]:
-    keys = [key for key in TOOL_ROLE_KEYS if key in Role.model_fields]
-    for key in Role.model_fields:
-        if key in keys or key not in role.model_fields_set or getattr(role, key) is None:
-            continue
-        message = f"{name} runs a tool, so it has no `{key}`"
-        hint = f"remove it; where the spec that this one extends has it, say `{key}: null`"
-        yield Finding(("roles", name, key), message, ", ".join(keys), hint, at_key=True)
+        for key in Role.model_fields if role.run is not None else ():
+            if key not in TOOL_ROLE_KEYS and key in role.model_fields_set and getattr(role, key) is not None:
+                message = f"{name} runs a tool, so it has no `{key}`"
+                hint = f"remove it; where the spec that this one extends has it, say `{key}: null`"
+                yield Finding((*at, key), message, ", ".join(TOOL_ROLE_KEYS), hint, at_key=True)
 
 
 def _loops(spec: Spec) -> Iterator[Finding]:

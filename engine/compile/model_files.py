@@ -6,7 +6,7 @@ command line, by a flag or an override, may lie anywhere and are relative to the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path as FilePath
 from typing import TypeVar
@@ -16,7 +16,7 @@ from rolegraph.engine.shipped import MODELS
 from rolegraph.engine.spec import Finding, ModelRef, Path, Policy, Role, Spec
 from rolegraph.engine.spec.files import display_path, resolve_path
 
-P = TypeVar("P", Role, Policy)
+P = TypeVar("P", Spec, Role, Policy)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,22 +46,16 @@ class ModelFiles:
         """Return a spec with the paths of all its models but its signals' teachers located, and findings."""
         findings: list[Finding] = []
 
-        def located(ref: ModelRef, *path: str) -> ModelRef:
-            found, wrong = self.located(ref, path)
+        def located(part: P, *path: str) -> P:
+            if part.model is None:
+                return part
+            model, wrong = self.located(part.model, (*path, "model"))
             findings.extend(wrong)
-            return found
+            return part.model_copy(update={"model": model})
 
-        def of_each(key: str, parts: Mapping[str, P]) -> dict[str, P]:
-            return {
-                name: part.model_copy(update={"model": located(part.model, key, name, "model")})
-                if part.model
-                else part
-                for name, part in parts.items()
-            }
-
-        model = located(spec.model, "model")
-        roles, policies = of_each("roles", spec.roles), of_each("policies", spec.policies)
-        return spec.model_copy(update={"model": model, "roles": roles, "policies": policies}), findings
+        roles = {name: located(role, "roles", name) for name, role in spec.roles.items()}
+        policies = {name: located(policy, "policies", name) for name, policy in spec.policies.items()}
+        return located(spec).model_copy(update={"roles": roles, "policies": policies}), findings
 
 
 def _is_file(ref: ModelRef) -> bool:

@@ -20,39 +20,25 @@ from rolegraph.engine.compile.texts import TextReader, columns_of
 from rolegraph.engine.prompts import Condition, Template
 from rolegraph.engine.spec import Finding, Path, PromptSource, Role, Spec
 from rolegraph.engine.spec.faults import name_not_found
-from rolegraph.engine.vocabulary import (
-    Dataset,
-    Environment,
-    Estimator,
-    Item,
-    ItemCall,
-    Metric,
-    Parser,
-    Registry,
-    Reward,
-    Split,
-    Tool,
-    record_items,
-    seed_tasks,
-)
+from rolegraph.engine.vocabulary import ItemCall, Registry
 
-ItemT = TypeVar("ItemT", bound=Item)
-Rewards = Mapping[str, Reward | None]
+ItemT = TypeVar("ItemT", bound=vocabulary.Item)
+Rewards = Mapping[str, vocabulary.Reward | None]
 """Resolved rewards by role."""
 
-SPLITS: tuple[Split, ...] = ("train", "validation")
+SPLITS: tuple[vocabulary.Split, ...] = ("train", "validation")
 
 
 class ResolvedRole(NamedTuple):
     """Resolved names of one role; None for no name, or for a name with a finding."""
 
-    parser: Parser | None
-    reward: Reward | None
-    estimator: Estimator | None
+    parser: vocabulary.Parser | None
+    reward: vocabulary.Reward | None
+    estimator: vocabulary.Estimator | None
     signal: SignalPlan | None
     run: RunPlan | None
     """Tool of a tool role."""
-    tools: Sequence[Tool | None]
+    tools: Sequence[vocabulary.Tool | None]
     """Tools that the role's model may call."""
     templates: tuple[Template | None, Template | None]
     """Prompt and system template; for a tool role the template of the tool's argument, and None."""
@@ -70,11 +56,11 @@ class ResolvedNames(NamedTuple):
     roles: Mapping[str, ResolvedRole]
     untils: Mapping[str, Condition | None]
     """Compiled `until`, by loop."""
-    environment: Environment | None
+    environment: vocabulary.Environment | None
     """Environment of the one loop that has one."""
-    metrics: Mapping[str, Metric | None]
+    metrics: Mapping[str, vocabulary.Metric | None]
     """Metrics by name."""
-    data: Mapping[Split, Dataset]
+    data: Mapping[vocabulary.Split, vocabulary.Dataset]
     hidden: frozenset[str]
     """Task fields that prompts do not see."""
     used: Sequence[tuple[Registry[Any], str]]
@@ -125,7 +111,7 @@ class _Resolver:
             spec, self.needs, self.instances, self.files.folders, columns_of(data), hidden, self.findings
         )
         return ResolvedNames(
-            roles={name: self.role(name, role, rewards[name], texts) for name, role in spec.roles.items()},
+            roles={name: self.role(name, rewards, texts) for name in spec.roles},
             untils={name: texts.until(name) for name in spec.loops},
             environment=self.environment(),
             metrics={name: self.metric(name, call, rewards) for name, call in spec.episode.metrics.items()},
@@ -135,7 +121,8 @@ class _Resolver:
             permissions=tuple(self.permissions),
         )
 
-    def role(self, name: str, role: Role, reward: Reward | None, texts: TextReader) -> ResolvedRole:
+    def role(self, name: str, rewards: Rewards, texts: TextReader) -> ResolvedRole:
+        role = self.spec.roles[name]
         tool = self.tool(name, role)
         templates = (texts.value(name, tool), None) if tool else texts.prompts(name)
         run = None
@@ -143,7 +130,7 @@ class _Resolver:
             run = RunPlan(role.run.name, tool, templates[0], pairs_of(self.spec, self.instances, name, tool))
         return ResolvedRole(
             parser=self.parser(name, role),
-            reward=reward,
+            reward=rewards[name],
             estimator=self.build(vocabulary.estimators, role.estimator, ("roles", name, "estimator")),
             signal=self.signal(name, role.signal, texts),
             run=run,
@@ -154,21 +141,21 @@ class _Resolver:
 
     # vocabulary
 
-    def parser(self, name: str, role: Role) -> Parser | None:
+    def parser(self, name: str, role: Role) -> vocabulary.Parser | None:
         path = ("roles", name, "parser")
         parser = self.build(vocabulary.parsers, role.parser, path)
         for other in parser.roles if parser else ():
             self.check_needed(name, other, path, "picks from")
         return parser
 
-    def reward(self, name: str, role: Role) -> Reward | None:
+    def reward(self, name: str, role: Role) -> vocabulary.Reward | None:
         path = ("roles", name, "reward")
         reward = self.build(vocabulary.rewards, role.reward, path)
         for other in reward.read_roles if reward else ():
             self.findings += unknown_role(self.spec, other, path)
         return reward
 
-    def environment(self) -> Environment | None:
+    def environment(self) -> vocabulary.Environment | None:
         """Resolve the environment and check its number of players."""
         name = env_loop(self.spec)
         call = self.spec.loops[name].env if name else None
@@ -189,9 +176,9 @@ class _Resolver:
             self.findings.append(Finding(path, message, f"{takes} {plural}", hint, word=call.name))
         return environment
 
-    def tools(self, name: str, role: Role) -> list[Tool | None]:
+    def tools(self, name: str, role: Role) -> list[vocabulary.Tool | None]:
         """Resolve the tools that a role's model may call; the model sets a tool's argument, not the spec."""
-        found: list[Tool | None] = []
+        found: list[vocabulary.Tool | None] = []
         for place, call in enumerate(role.tools):
             path: Path = ("roles", name, "tools", place)
             tool = self.build(vocabulary.tools, call, path, folder=self.files.folders[0])
@@ -236,7 +223,7 @@ class _Resolver:
         demonstration = texts.demonstration((*path, *call.path_of(("demonstration",))), source, name)
         return SignalPlan(signal, teacher, demonstration)
 
-    def metric(self, name: str, call: ItemCall, rewards: Rewards) -> Metric | None:
+    def metric(self, name: str, call: ItemCall, rewards: Rewards) -> vocabulary.Metric | None:
         path = ("episode", "metrics", name)
         metric = self.build(vocabulary.metrics, call, path)
         if metric and metric.loop is not None and metric.loop not in self.spec.loops:
@@ -250,7 +237,7 @@ class _Resolver:
                 self.findings.append(Finding(path, message, known, word=metric.term))
         return metric
 
-    def tool(self, name: str, role: Role) -> Tool | None:
+    def tool(self, name: str, role: Role) -> vocabulary.Tool | None:
         """Resolve the tool of a tool role; None for another role."""
         path = ("roles", name, "run")
         tool = self.build(vocabulary.tools, role.run, path, folder=self.files.folders[0])
@@ -285,7 +272,7 @@ class _Resolver:
 
     def make(self, make: Callable[[], ItemT], path: Path, known: str = "") -> ItemT | None:
         """Call `make` and keep what it used; on failure add findings and return None."""
-        with record_items(self.used):
+        with vocabulary.record_items(self.used):
             item, findings = resolve(make, path, known)
         self.findings += findings
         self.permissions += [Permission(name, path) for name in item.permissions] if item else []
@@ -293,12 +280,12 @@ class _Resolver:
 
     # data
 
-    def datasets(self, rewards: Rewards) -> dict[Split, Dataset]:
-        data: dict[Split, Dataset] = {}
+    def datasets(self, rewards: Rewards) -> dict[vocabulary.Split, vocabulary.Dataset]:
+        data: dict[vocabulary.Split, vocabulary.Dataset] = {}
         if trains_on_seeds(self.spec):
             train = self.spec.train
             counts = {"train": (train.steps or 1) * train.batch_size, "validation": train.validation.tasks}
-            return {split: seed_tasks(split, counts[split]) for split in SPLITS}
+            return {split: vocabulary.seed_tasks(split, counts[split]) for split in SPLITS}
         for split in SPLITS:
             call = getattr(self.spec.data, split)
             if call is None:

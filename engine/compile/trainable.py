@@ -56,7 +56,7 @@ def _smallest_group(spec: Spec, name: str, instances: Instances | None, mentions
     the names that the role's templates read.
     """
     role, rollouts = spec.roles[name], spec.train.rollouts
-    if role.group != "prompt":
+    if role.group != "prompt" or instances is None:
         policies = _policies(role, len(instances[name]) if instances else role.count)
         pooled = role.group == "task" and role.compares_turns
         return min(Counter(policies).values()) * rollouts * (_rounds(spec, name) if pooled else 1)
@@ -83,18 +83,16 @@ def _alike_findings(spec: Spec, name: str, instances: Instances, role: ResolvedR
 
 
 def _asked_alike(
-    spec: Spec, name: str, instances: Instances | None, mentions: Set[str]
+    spec: Spec, name: str, instances: Instances, mentions: Set[str]
 ) -> tuple[Sequence[Sequence[int]], bool]:
     """Return groups of a role's instances, from 0, that always share a prompt, and whether the prompts may
     differ between rollouts."""
     role, rounds = spec.roles[name], _rounds(spec, name)
-    count = len(instances[name]) if instances else role.count
+    count = len(instances[name])
     edges = {key: edge for key, edge in role.needs.items() if key in mentions}
     remembers = role.memory is not None and rounds > 1
     if remembers or any(mention.startswith("self.") for mention in mentions - SAME_FOR_ALL):
         inputs: Iterable[object] = range(count)
-    elif instances is None:
-        inputs = [None] * count
     else:
         joins = (_joins(edges, me, instances) for me in instances[name])
         inputs = zip(joins, _policies(role, count), strict=False)

@@ -19,7 +19,7 @@ from rolegraph.engine.records.files import is_file, is_no_file
 from rolegraph.engine.spec.base import SpecModel
 from rolegraph.engine.spec.diagnostics import Finding
 from rolegraph.engine.spec.files import display_path
-from rolegraph.engine.spec.loader import TESTS_SUFFIX
+from rolegraph.engine.spec.loader import TESTS_SUFFIX, by_place
 from rolegraph.engine.spec.validation import fit_model
 from rolegraph.engine.spec.yaml_source import YamlSource, read_yaml
 
@@ -157,7 +157,9 @@ class LoadedTests:
 
     def check(self, findings: Iterable[Finding]) -> None:
         """Raise SpecError for findings, each with its place in the file."""
-        _raise_faults(findings, self.source)
+        placed = dict.fromkeys(map(self.source.diagnostic, islice(findings, SPEC_FAULTS.most)))
+        if placed:
+            raise SpecError(sorted(placed, key=by_place))
 
 
 def read_tests(path: FilePath) -> LoadedTests:
@@ -174,11 +176,6 @@ def read_tests(path: FilePath) -> LoadedTests:
     if source.faults:
         raise SpecError(source.faults)
     fitting = fit_model(SpecTests, source.data, {}, (), SpecTests)
-    _raise_faults(fitting.findings, source)
-    return LoadedTests(path, fitting.value, source)
-
-
-def _raise_faults(findings: Iterable[Finding], source: YamlSource) -> None:
-    placed = dict.fromkeys(map(source.diagnostic, islice(findings, SPEC_FAULTS.most)))
-    if placed:
-        raise SpecError(sorted(placed, key=lambda d: (d.place.line, d.place.column)))
+    tests = LoadedTests(path, fitting.value, source)
+    tests.check(fitting.findings)
+    return tests

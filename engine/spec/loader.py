@@ -59,7 +59,7 @@ class LoadedSpec:
                 hint = f"fix the first ones and run again; at most {SPEC_FAULTS} are shown"
                 message = f"and {len(more) - 1:,} more: {more[0].message}"
                 shown.append(replace(more[0], message=message, expected="", hint=hint))
-        return tuple(sorted(shown, key=_by_place))
+        return tuple(sorted(shown, key=by_place))
 
     def is_overridden(self, path: Path) -> bool:
         """Return True for a value that the command line set, not a file."""
@@ -73,10 +73,11 @@ class LoadedSpec:
         for finding in findings:
             if all(finding.path[:depth] not in self.broken for depth in range(len(finding.path) + 1)):
                 known[self.source.diagnostic(finding)] = None
-        self.diagnostics = sorted(known, key=_by_place)
+        self.diagnostics = sorted(known, key=by_place)
 
 
-def _by_place(diagnostic: Diagnostic) -> tuple[str, int, int]:
+def by_place(diagnostic: Diagnostic) -> tuple[str, int, int]:
+    """Return the key that sorts diagnostics by file, line and column."""
     return diagnostic.place.file, diagnostic.place.line, diagnostic.place.column
 
 

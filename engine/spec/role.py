@@ -86,6 +86,8 @@ def _as_edges(value: object) -> object:
                 f"; an edge with options is a mapping: needs: {{{keys[0]}: …}}" if keys else f", not {name!r}"
             )
             raise ValueError(f"a list of role names{fix}")
+    if len({*names}) < len(names):
+        raise ValueError("a list that names each role once")
     return {name: Edge() for name in cast("list[str]", names)}
 
 

@@ -18,7 +18,7 @@ torch = pytest.importorskip("torch", reason="needs the extra `local`")
 tinker = pytest.importorskip("tinker")
 
 from rolegraph.engine.local.launcher import PROCESS, LocalService, running  # noqa: E402
-from rolegraph.engine.local.service.fair_queue import FairQueue  # noqa: E402
+from rolegraph.engine.local.service.batcher import FairQueue  # noqa: E402
 from rolegraph.engine.local.service.futures import TurnOrder  # noqa: E402
 from tests.local.client import ADAM, PROMPT, datum, trainer  # noqa: E402
 from tests.waiting import soon  # noqa: E402

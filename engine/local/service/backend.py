@@ -18,6 +18,7 @@ from torch import Tensor
 
 from rolegraph.engine.limits import service as limits
 from rolegraph.engine.local.service.batcher import Batcher, SampleJob
+from rolegraph.engine.local.service.bodies import AdamSettings
 from rolegraph.engine.local.service.checkpoints import (
     PLAIN,
     CheckpointEntry,
@@ -28,7 +29,7 @@ from rolegraph.engine.local.service.checkpoints import (
 )
 from rolegraph.engine.local.service.errors import NotFoundError, RequestError
 from rolegraph.engine.local.service.local_model import LocalModel, LoraShape
-from rolegraph.engine.local.service.trainer import AdamSettings, Datum, TrainingRun
+from rolegraph.engine.local.service.trainer import Datum, TrainingRun
 
 T = TypeVar("T")
 

@@ -70,6 +70,8 @@ Positive = Annotated[int, Field(ge=1), at_most(limits.NUMBER)]
 Seed = Annotated[int, at_most(limits.SEED)]
 StopText = Annotated[str, no_longer(limits.STOP_TEXT)]
 Temperature = Annotated[float, Field(ge=0, allow_inf_nan=False), AfterValidator(_check_temperature)]
+Rate = Annotated[float, Field(allow_inf_nan=False), at_most(limits.RATE)]
+Beta = Annotated[float, Field(ge=0, lt=1)]
 TopK = Annotated[int, Field(ge=-1), at_most(limits.NUMBER)]
 """-1 and 0 stand for all tokens."""
 TopP = Annotated[float, Field(gt=0, le=1)]
@@ -78,6 +80,23 @@ Stop = (
     | Annotated[list[StopText], Field(fail_fast=True), no_longer(limits.STOPS)]
     | Annotated[list[Count], Field(fail_fast=True), no_longer(limits.STOPS)]
 )
+
+
+class TinkerBody(RequestBody):
+    """A JSON body of the Tinker API."""
+
+    ignored = frozenset({"type", "user_metadata", "tags", "sdk_version", "project_id", "display_name"})
+
+
+class AdamSettings(TinkerBody):
+    """Settings of one step of AdamW, with the SDK's defaults; a `grad_clip_norm` of 0 does not clip."""
+
+    learning_rate: Rate = 1e-4
+    beta1: Beta = 0.9
+    beta2: Beta = 0.95
+    eps: Annotated[Rate, Field(ge=0)] = 1e-12
+    weight_decay: Rate = 0.0
+    grad_clip_norm: Rate = 0.0
 
 
 class SamplingFields(RequestBody):

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -67,7 +67,7 @@ class Decoder:
     def __init__(self, model: LocalModel, adapter: str | None) -> None:
         self._model, self._adapter = model, adapter
         self._window = _Window()
-        self._cache = Cache(layers=[])
+        self._slots: list[_CacheSlots] = []
         self._mask = torch.zeros(0, 0, dtype=torch.bool, device=model.device)
         self._last = torch.zeros(0, dtype=torch.long, device=model.device)
         self.live: list[SampleRequest] = []
@@ -99,7 +99,7 @@ class Decoder:
         self._mask[:rows, window.end] = True
         mask = self._mask[:rows, window.start : window.end + 1]
         ages = torch.tensor([request.length - 1 for request in self.live], device=mask.device)
-        logits = self._forward(self._last[:rows, None], mask, ages[:, None], self._cache)
+        logits = self._forward(self._last[:rows, None], mask, ages[:, None], Cache(layers=[*self._slots]))
         window.end += 1
         self._last[:rows] = sample_next(logits, self.live, self._model.decode)
         self._drop([row for row, request in enumerate(self.live) if request.reason is not None])
@@ -126,8 +126,11 @@ class Decoder:
     ) -> None:
         """Copy rows `which` [B] of a prefilled cache and of its mask into the next rows of the slots."""
         first, length = len(self.live), mask.shape[1]
-        if not self._cache.layers:
-            self._cache = Cache(layers=[_CacheSlots(self._window, *_empty(layer)) for layer in cache.layers])
+        layers: list[tuple[Tensor, Tensor]] = [
+            (layer.keys, layer.values) for layer in cast("Any", cache.layers)
+        ]
+        if not self._slots:
+            self._slots = [_CacheSlots(self._window, *(new[:0, :, :0] for new in layer)) for layer in layers]
         self._make_room(first + len(requests), length)
         self.live += requests
         end, rows = self._window.end, slice(first, len(self.live))
@@ -135,8 +138,8 @@ class Decoder:
         self._mask[rows] = False
         self._mask[rows, end - length : end] = mask[which].bool()
         self._last[rows] = tokens
-        for slots, layer in zip(self._cache.layers, cache.layers, strict=True):
-            for store, new in zip(_stores(slots), _filled(layer), strict=True):
+        for slots, layer in zip(self._slots, layers, strict=True):
+            for store, new in zip(slots.stores, layer, strict=True):
                 store[rows, :, end - length : end] = new[which]
 
     def _make_room(self, rows: int, columns: int) -> None:
@@ -155,8 +158,7 @@ class Decoder:
             grown[:used, ..., target, :] = store[:used, ..., source, :]
             return grown
 
-        for slots in self._cache.layers:
-            assert isinstance(slots, _CacheSlots)
+        for slots in self._slots:
             slots.stores = (moved(slots.stores[0]), moved(slots.stores[1]))
         self._mask = moved(self._mask.unsqueeze(-1)).squeeze(-1)
         last = self._last.new_zeros(shape[0])
@@ -172,8 +174,8 @@ class Decoder:
         for row in sorted(rows, reverse=True):
             last = len(self.live) - 1
             if row != last:
-                for slots in self._cache.layers:
-                    for store in _stores(slots):
+                for slots in self._slots:
+                    for store in slots.stores:
                         store[row, :, window.start : window.end] = store[last, :, window.start : window.end]
                 self._mask[row], self._last[row] = self._mask[last], self._last[last]
                 self.live[row] = self.live[last]
@@ -194,16 +196,3 @@ def _left_padded(prompts: Sequence[Sequence[int]], device: torch.device) -> tupl
         ids[row, longest - len(prompt) :] = torch.tensor(prompt)
         mask[row, longest - len(prompt) :] = 1
     return ids.to(device), mask.to(device)
-
-
-def _filled(layer: Any) -> tuple[Tensor, Tensor]:
-    return layer.keys, layer.values
-
-
-def _empty(layer: Any) -> tuple[Tensor, Tensor]:
-    """Return empty keys and values of a layer's shape and type."""
-    return layer.keys[:0, :, :0], layer.values[:0, :, :0]
-
-
-def _stores(slots: Any) -> tuple[Tensor, Tensor]:
-    return slots.stores

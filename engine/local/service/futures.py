@@ -32,47 +32,34 @@ class TurnOrder:
         self._next = FIRST_SEQ_ID
         self._waiting: set[int] = set()
         self._over: set[int] = set()
-        """Finished or cancelled seq_ids beyond `_next`."""
-        self._running = False
-        self._changed = asyncio.Condition()
+        """Finished or cancelled seq_ids from `_next` on."""
+        self._turn = asyncio.Condition()
+        """Held by the operation that runs."""
 
     async def run(self, seq_id: int, work: Callable[[], Coroutine[Any, Any, R]]) -> R:
         """Run `work` when the turn of `seq_id` comes; cancelled before, it delays no later seq_id."""
         self._waiting.add(seq_id)
         try:
-            async with self._changed:
-                self._changed.notify_all()
+            async with self._turn:
+                self._turn.notify_all()
                 await self._wait_for_turn(seq_id)
-                self._running = True
-        except asyncio.CancelledError:
-            await self._finish(seq_id)
-            raise
-        self._waiting.discard(seq_id)
-        try:
-            return await work()
+                self._next = max(self._next, seq_id)
+                return await work()
         finally:
-            self._next, self._running = max(self._next, seq_id), False
-            await self._finish(seq_id)
-
-    async def _wait_for_turn(self, seq_id: int) -> None:
-        try:
-            async with asyncio.timeout(GAP_SECONDS):
-                await self._changed.wait_for(lambda: self._is_first(seq_id) and seq_id <= self._next)
-        except TimeoutError:
-            await self._changed.wait_for(lambda: self._is_first(seq_id))
-
-    def _is_first(self, seq_id: int) -> bool:
-        return not self._running and min(self._waiting) == seq_id
-
-    async def _finish(self, seq_id: int) -> None:
-        """Move `_next` past every seq_id that is over."""
-        async with self._changed:
             self._waiting.discard(seq_id)
             self._over.add(seq_id)
             while self._next in self._over:
                 self._next += 1
             self._over = {over for over in self._over if over > self._next}
-            self._changed.notify_all()
+            async with self._turn:
+                self._turn.notify_all()
+
+    async def _wait_for_turn(self, seq_id: int) -> None:
+        try:
+            async with asyncio.timeout(GAP_SECONDS):
+                await self._turn.wait_for(lambda: seq_id == min(self._waiting) and seq_id <= self._next)
+        except TimeoutError:
+            await self._turn.wait_for(lambda: seq_id == min(self._waiting))
 
 
 class FutureStore:

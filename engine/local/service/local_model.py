@@ -116,9 +116,9 @@ class LocalModel:
         self._plain: nn.Module = base.to(self.device).eval().requires_grad_(False)
         self._wrapped: WeakValueDictionary[LoraShape, nn.Module] = WeakValueDictionary()
         """The model that the adapters of a shape share, while there are any."""
-        self._adapted: dict[str, _Adapter] = {}
-        self._merged: dict[str, _Adapter] = {}
-        """Frozen adapters of a small model, merged with its weights."""
+        self._adapters: dict[str, _Adapter] = {}
+        self._merged: set[str] = set()
+        """Frozen adapters of a small model, whose tensors are the model's own weights with theirs added."""
         self.small = sum(parameter.numel() for parameter in self._plain.parameters()) < SMALL_MODEL
         cores = os.cpu_count() or 1
         self._train_threads = threads or min(cores, SMALL_TRAIN_THREADS if self.small else cores)
@@ -138,7 +138,7 @@ class LocalModel:
             if model is None:
                 model = self._wrapped[shape.without_seed] = self._wrap(shape)
             torch.manual_seed(shape.seed if shape.seed is not None else torch.seed())
-            self._adapted[name] = _adapter(model, _initial_tensors(model))
+            self._adapters[name] = _adapter(model, _initial_tensors(model))
 
     def _wrap(self, shape: LoraShape) -> nn.Module:
         """Return a copy of the model with PEFT's layers for adapters of a shape."""
@@ -159,15 +159,15 @@ class LocalModel:
 
     def drop_adapter(self, name: str) -> None:
         """Drop an adapter and free its memory."""
-        self._merged.pop(name, None)
-        self._adapted.pop(name, None)
+        self._adapters.pop(name, None)
+        self._merged.discard(name)
 
     def weights(self, name: str) -> dict[str, Tensor]:
         """Return a copy of an adapter's tensors on the CPU, by PEFT's names."""
         from peft.utils import get_peft_model_state_dict
 
         tensors = get_peft_model_state_dict(
-            cast("Any", self._adapted[name].activate()), save_embedding_layers=False
+            cast("Any", self._adapters[name].activate()), save_embedding_layers=False
         )
         return {key: tensor.detach().clone().contiguous().cpu() for key, tensor in tensors.items()}
 
@@ -176,11 +176,11 @@ class LocalModel:
         from peft.utils import set_peft_model_state_dict
 
         with torch.no_grad():
-            set_peft_model_state_dict(self._adapted[name].activate(), dict(weights))
+            set_peft_model_state_dict(self._adapters[name].activate(), dict(weights))
 
     def parameters(self, name: str) -> list[nn.Parameter]:
         """Return an adapter's trainable tensors, ordered by name."""
-        return [tensor for _, tensor in sorted(self._adapted[name].tensors.items())]
+        return [tensor for _, tensor in sorted(self._adapters[name].tensors.items())]
 
     def freeze(self, name: str) -> None:
         """End an adapter's training; that of a small model is merged, since sampling is faster then."""
@@ -189,24 +189,22 @@ class LocalModel:
                 merged = self._merged_weights(name)
             weights: dict[str, nn.Parameter] = {}
             for layer in self._targets(_ALL_LAYERS):
-                weight: Any = merged[layer] if layer in merged else self._plain.get_submodule(layer).weight
+                weight: Any = merged.get(layer, self._plain.get_submodule(layer).weight)
                 weights[f"{layer}.weight"] = nn.Parameter(weight, requires_grad=False)
-            self.drop_adapter(name)
-            self._merged[name] = _adapter(self._merge_host, weights)
+            self._adapters[name] = _adapter(self._merge_host, weights)
+            self._merged.add(name)
 
     def _merged_weights(self, name: str) -> dict[str, Tensor]:
         """Return the weights of the layers that an adapter trains, with the adapter added. Differentiable."""
         return {
             layer: module.get_base_layer().weight + module.get_delta_weight(_ADAPTER)
-            for layer, module in cast("Any", self._adapted[name].activate()).get_base_model().named_modules()
+            for layer, module in cast("Any", self._adapters[name].activate()).get_base_model().named_modules()
             if hasattr(module, "lora_A")
         }
 
     def module(self, name: str | None) -> nn.Module:
         """Return the model with an adapter activated; valid until another one is."""
-        if name is None:
-            return self._plain
-        return (self._merged[name] if name in self._merged else self._adapted[name]).activate()
+        return self._plain if name is None else self._adapters[name].activate()
 
     @contextmanager
     def training(self) -> Generator[None, None, None]:
@@ -289,7 +287,7 @@ class LocalModel:
     def _logits(self, name: str | None, laid: RowLayout) -> Tensor:
         """Return the logits [B, N, V] of rows."""
         inputs = {"input_ids": laid.ids, "attention_mask": laid.mask, "position_ids": laid.positions}
-        if self.small and name is not None and name in self._adapted:
+        if self.small and name is not None and name not in self._merged:
             weights = {f"{layer}.weight": w for layer, w in self._merged_weights(name).items()}
             # Tied embeddings are one tensor with two uses, and an adapter changes one of them only.
             out: Any = functional_call(

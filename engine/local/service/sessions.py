@@ -53,9 +53,6 @@ class SessionStore:
         self._end, self._silent = end, silent
         self._sessions: dict[str, ClientSession] = {}
 
-    def __len__(self) -> int:
-        return len(self._sessions)
-
     def begin(self, process: object = None) -> ClientSession:
         """Begin a session; `process` is the process id that the client has sent, of any type.
 

@@ -11,11 +11,12 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from rolegraph.engine.local.service.bodies import AdamSettings
 from rolegraph.engine.local.service.errors import RequestError
 from rolegraph.engine.local.service.local_model import LocalModel, LoraShape
 from rolegraph.engine.local.service.losses import LOSSES, Config, LossFunction, TokenScores
@@ -25,17 +26,6 @@ MAX_BATCH_TOKENS = {"cpu": 4_096, "cuda": 16_384}
 CPU's caches hold the activations of few tokens only."""
 MAX_BATCH_LOGITS = 2**26
 """Logits (tokens times vocabulary) of one forward pass."""
-
-
-class AdamSettings(Protocol):
-    """Settings of one step of AdamW; a `grad_clip_norm` of 0 or less does not clip."""
-
-    learning_rate: float
-    beta1: float
-    beta2: float
-    eps: float
-    weight_decay: float
-    grad_clip_norm: float
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,11 +20,12 @@ from rolegraph.engine.errors import first_line
 from rolegraph.engine.limits import service as limits
 from rolegraph.engine.local.service.batcher import SampleJob
 from rolegraph.engine.local.service.bodies import (
+    AdamSettings,
     Count,
     Name,
     Positive,
-    RequestBody,
     SamplingFields,
+    TinkerBody,
     at_most,
 )
 from rolegraph.engine.local.service.checkpoints import SaveOptions
@@ -37,12 +38,6 @@ _NUMPY = {public.DTYPE_FLOAT32: np.float32, public.DTYPE_INT64: np.int64, public
 
 NO_LOGPROB = -99999.0
 """Log-probability with which the SDK marks positions without likeliest tokens."""
-
-
-class TinkerBody(RequestBody):
-    """A JSON body of the Tinker API."""
-
-    ignored = frozenset({"type", "user_metadata", "tags", "sdk_version", "project_id", "display_name"})
 
 
 class CreateSessionBody(TinkerBody):
@@ -113,27 +108,12 @@ class CreateModelBody(TinkerBody):
     optimizer_config: OptimizerBody | None = None
 
 
-Rate = Annotated[float, Field(allow_inf_nan=False), at_most(limits.RATE)]
-Beta = Annotated[float, Field(ge=0, lt=1)]
-
-
-class AdamBody(TinkerBody):
-    """`adam_params` of optim_step, with the SDK's defaults."""
-
-    learning_rate: Rate = 1e-4
-    beta1: Beta = 0.9
-    beta2: Beta = 0.95
-    eps: Annotated[Rate, Field(ge=0)] = 1e-12
-    weight_decay: Rate = 0.0
-    grad_clip_norm: Rate = 0.0
-
-
 class OptimStepBody(TinkerBody):
     """Body of optim_step."""
 
     model_id: Name
     seq_id: Count | None = None
-    adam_params: AdamBody | None = None
+    adam_params: AdamSettings | None = None
     optimizer_params: Any = None
     """Settings of another optimizer, which is refused."""
 

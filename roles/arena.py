@@ -8,12 +8,11 @@ process.
 from __future__ import annotations
 
 import asyncio
-import difflib
 import json
 import os
 import subprocess
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from functools import cache
@@ -22,7 +21,8 @@ from multiprocessing.connection import wait
 from typing import Any
 
 from rolegraph.engine.limits.tools import GAME_SECONDS, GAME_STOP_SECONDS
-from rolegraph.engine.vocabulary import EnvironmentFailure, Transition, UsageError
+from rolegraph.engine.vocabulary import EnvironmentFailure, Transition, UsageError, did_you_mean
+from rolegraph.roles.equality import as_text
 from rolegraph.roles.processes import start_worker
 
 WORKERS = max(1, min(4, (os.cpu_count() or 2) // 2))
@@ -63,21 +63,16 @@ def _players(game: str, options: str) -> tuple[int, int]:
         _workers().take_back(worker)
     match answer:
         case {"known": known}:
-            raise UsageError(f"TextArena has no game {game!r}{_nearest(game, known)}")
+            hint = did_you_mean(game, known)
+            raise UsageError("; ".join(filter(None, (f"TextArena has no game {game!r}", hint))))
         case {"unknown": name, "takes": taken}:
-            raise ValueError(
-                f"{game} has no option {name!r}{_nearest(name, taken)}; it takes {', '.join(taken) or 'none'}"
-            )
+            hint = did_you_mean(name, taken)
+            takes = f"it takes {', '.join(taken) or 'none'}"
+            raise ValueError("; ".join(filter(None, (f"{game} has no option {name!r}", hint, takes))))
         case {"error": error}:
             raise UsageError(f"TextArena's {game} cannot be played: {error}")
         case _:
             return min(answer["players"]), max(answer["players"])
-
-
-def _nearest(name: str, known: Sequence[str]) -> str:
-    """Return a hint with the closest known names; empty where none is close."""
-    close = difflib.get_close_matches(name, known, n=3)
-    return f"; did you mean {' or '.join(map(repr, close))}?" if close else ""
 
 
 class ArenaGame:
@@ -97,7 +92,7 @@ class ArenaGame:
 
     async def step(self, actions: Mapping[int, Any]) -> Transition:
         """Pass one player's move to TextArena; a missing move is empty text."""
-        texts = {str(player): _text(action) for player, action in actions.items()}
+        texts = {player: "" if action is None else as_text(action) for player, action in actions.items()}
         return await self._ask({"do": "step", "actions": texts})
 
     async def close(self) -> None:
@@ -118,12 +113,6 @@ class ArenaGame:
         rewards = {int(player): reward for player, reward in answer["rewards"].items()}
         info = {"reason": answer["reason"], "invalid": answer["invalid"]}
         return Transition({}, rewards, done=True, info=info)
-
-
-def _text(action: Any) -> str:
-    if action is None:
-        return ""
-    return action if isinstance(action, str) else json.dumps(action, default=str)
 
 
 class _GameProcess:

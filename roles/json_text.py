@@ -172,9 +172,9 @@ def schema_check(schema: dict[str, Any]) -> Check:
                 try:
                     registry.resolver().lookup(value)
                 except (unresolvable, ValueError, TypeError, AttributeError, LookupError) as error:
-                    shown = value if len(value) <= VALUE_SHOWN.most else f"{value[: VALUE_SHOWN.most]}…"
+                    place = value[: VALUE_SHOWN.most]
                     raise ValueError(
-                        f"the schema refers to a place that it does not have: {shown}"
+                        f"the schema refers to a place that it does not have: {place}"
                     ) from error
     except library.SchemaError as error:
         raise ValueError(f"schema is not a JSON Schema: {error.message}") from error

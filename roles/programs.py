@@ -14,7 +14,7 @@ from rolegraph.engine.records import Task
 from rolegraph.engine.sandbox import evaluate, require_monty, run_tests
 from rolegraph.engine.vocabulary import Reward, RewardInputs, Score
 
-Seconds = Annotated[float, Field(gt=0)]
+Seconds = Annotated[float, Field(gt=0, le=3600)]
 
 _FENCE = re.compile(r"```(?:python|py)?[ \t]*\n(.*?)```", re.DOTALL | re.IGNORECASE)
 

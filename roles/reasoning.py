@@ -7,7 +7,6 @@ question is in one split only, whatever the seed: with seeds alone, kinds with f
 from __future__ import annotations
 
 import difflib
-import json
 import os
 import zlib
 from collections import Counter
@@ -36,6 +35,7 @@ from rolegraph.engine.vocabulary import (
     require_library,
 )
 from rolegraph.roles import gym
+from rolegraph.roles.equality import as_text
 
 COLUMNS = ("id", "question", "answer", "metadata", "config")
 HIDDEN = frozenset({"answer", "metadata", "config"})
@@ -202,12 +202,11 @@ class _Scored:
     """Score function; a worker imports the package when it unpickles the object, before its time starts."""
 
     def __call__(self, task: Task, action: Any, inputs: RewardInputs) -> Score:
-        answer = action if isinstance(action, str) else json.dumps(action, ensure_ascii=False, default=str)
         metadata: object = task["metadata"]
         name = cast("Row", metadata).get("source_dataset", "") if isinstance(metadata, Mapping) else ""
         if name not in gym.kinds():
             raise TypeError("task.metadata must be that of a row of the dataset reasoning_gym")
-        value = gym.score(name, task.get("config") or {}, task, answer)
+        value = gym.score(name, task.get("config") or {}, task, as_text(action))
         return Score(value, value >= 1.0)
 
     def __reduce__(self) -> tuple[Callable[[], _Scored], tuple[()]]:

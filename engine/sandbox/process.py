@@ -12,11 +12,10 @@ import re
 import signal
 import threading
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
-from rolegraph.engine.errors import SandboxError, UsageError, WorldError
+from rolegraph.engine.errors import SandboxError, WorldError
 from rolegraph.engine.limits.tools import PROGRAM_ERROR, PROGRAM_TEXT
 from rolegraph.engine.sandbox.inside import CUT
 from rolegraph.engine.vocabulary import require_library
@@ -27,22 +26,13 @@ _LOOKING = threading.Lock()
 """Lock for the library's search for its binary by `sysconfig`, whose first use is not thread-safe."""
 
 
-@dataclass(frozen=True, slots=True)
-class ProgramLimits:
-    """Time and memory limits of a program; raises UsageError for values out of range."""
+class ProgramLimits(NamedTuple):
+    """Time and memory limits of a program."""
 
     seconds: float
-    """Wall-clock time in seconds, more than 0."""
+    """Wall-clock time in seconds, more than 0 and at most 3,600."""
     memory: int
     """Memory in bytes, at least 1 MiB."""
-
-    def __post_init__(self) -> None:
-        if not 0 < self.seconds < 1e6:
-            raise UsageError(
-                f"seconds of a program cannot be {self.seconds:g}; expected more than 0, less than 1e6"
-            )
-        if self.memory < 1 << 20:
-            raise UsageError(f"memory of a program cannot be {self.memory:,} bytes; expected 1 MB or more")
 
 
 def require_monty() -> None:

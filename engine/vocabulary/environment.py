@@ -10,8 +10,7 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 from rolegraph.engine.errors import WorldError
 from rolegraph.engine.vocabulary.registry import Item
 
-NO_REWARDS: Mapping[int, float] = {}
-NO_INFO: Mapping[str, Any] = {}
+NOTHING: Mapping[Any, Any] = {}
 
 
 class Transition(NamedTuple):
@@ -21,11 +20,11 @@ class Transition(NamedTuple):
     """Text for each player that moves next; empty when the game is over.
 
     Players that move at the same time do not see each other's moves."""
-    rewards: Mapping[int, float] = NO_REWARDS
+    rewards: Mapping[int, float] = NOTHING
     """Reward of this transition, by player; a missing player earned 0."""
     done: bool = False
     """True when the game is over."""
-    info: Mapping[str, Any] = NO_INFO
+    info: Mapping[str, Any] = NOTHING
     """Further JSON values for the record, such as `reason`, why the game is over."""
 
 

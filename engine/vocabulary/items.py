@@ -62,7 +62,6 @@ class Parser(Item):
     may go on. `…` stands for the model's words."""
 
 
-NO_TERMS: Mapping[str, float] = {}
 NOTHING: Mapping[str, Any] = {}
 
 
@@ -73,7 +72,7 @@ class Score(NamedTuple):
     """Finite number that the turn earns."""
     is_correct: bool | None
     """True or False for a right or wrong action; None where the reward does not judge that."""
-    terms: Mapping[str, float] = NO_TERMS
+    terms: Mapping[str, float] = NOTHING
     """Named parts of a composite reward, before their weights."""
 
 

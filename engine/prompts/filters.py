@@ -7,7 +7,7 @@ filter looks up by name go through the sandbox, as a dot does.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import log2
 from typing import Any, cast
 
@@ -23,12 +23,12 @@ from rolegraph.engine.prompts.scope import ITEM, PromptError, RenderScope
 Filter = Callable[..., Any]
 FILTERS: dict[str, Filter] = {}
 """Filters by the names that templates use."""
-_TEXT_GROWS = 6
-"""Characters that escaping for HTML or JSON makes of one at most, but for the rarest."""
 _WORD = 60
 """Units for a character in a filter that makes an object of each word."""
 _CALL = 20 * ITEM
 """Units for calling another filter or a test on one item."""
+_FIELD = 10 * ITEM
+"""Units for looking up a field of one item."""
 _SET_UP = 40 * ITEM
 """Units for a filter that resolves its arguments before it reads any item."""
 _READ_AT_ONCE = 8
@@ -47,19 +47,21 @@ def _filter(*names: str) -> Callable[[Filter], Filter]:
     return register
 
 
-def _made(scope: RenderScope, text: str) -> str:
-    scope.make_text(len(text))
-    return text
-
-
-def _text_filter(name: str, change: Callable[[str], str], units: int) -> None:
-    """Register a filter that changes a text, for `units` a character."""
+def _text_filter(name: str, change: Callable[[str], Any], units: int) -> None:
+    """Register a filter that reads a text, for `units` a character."""
 
     @_filter(name)
-    def _(scope: RenderScope, s: object) -> str:
+    def _(scope: RenderScope, s: object) -> object:
         text = scope.text(s)
         scope.spend(units * len(text))
-        return _made(scope, change(text))
+        result = change(text)
+        if isinstance(result, str):
+            scope.make_text(len(result))
+        return result
+
+
+def _escaped(text: str) -> str:
+    return str(escape(text))
 
 
 for _name, _change, _units in (
@@ -68,15 +70,11 @@ for _name, _change, _units in (
     ("capitalize", str.capitalize, 1),
     ("string", str, 0),
     ("title", jinja.do_title, _WORD),
+    ("wordcount", jinja.do_wordcount, _WORD),
+    ("escape", _escaped, 6),  # a character becomes 6 at most
+    ("e", _escaped, 6),
 ):
     _text_filter(_name, _change, _units)
-
-
-@_filter("escape", "e")
-def _escape(scope: RenderScope, s: object) -> str:
-    text = scope.text(s)
-    scope.spend(_TEXT_GROWS * len(text))
-    return _made(scope, str(escape(text)))
 
 
 @_filter("trim")
@@ -84,13 +82,6 @@ def _trim(scope: RenderScope, value: object, chars: str | None = None) -> str:
     text = scope.text(value)
     scope.spend(len(text) * len(chars or " "))
     return text.strip(chars)
-
-
-@_filter("wordcount")
-def _wordcount(scope: RenderScope, s: object) -> int:
-    text = scope.text(s)
-    scope.spend(_WORD * len(text))
-    return jinja.do_wordcount(text)
 
 
 @_filter("replace")
@@ -137,11 +128,11 @@ def _format(scope: RenderScope, value: object, *args: object, **kwargs: object) 
         for width, places, kind in fields
     )
     # A named value may be written by every field, a positional one by one field.
-    values = (
-        scope.measure(kwargs, written=True) * len(fields) if kwargs else scope.measure(args, written=True)
-    )
-    scope.make_text(size + values)
-    return _made(scope, pattern % (kwargs or args))
+    times = len(fields) if kwargs else 1
+    scope.make_text(size + scope.measure(kwargs or args, written=True) * times)
+    text = pattern % (kwargs or args)
+    scope.make_text(len(text))
+    return text
 
 
 @_filter("tojson")
@@ -152,7 +143,9 @@ def _tojson(scope: RenderScope, value: object, indent: int | None = None) -> str
     size = scope.measure(value, written=True)
     scope.make_text(size)
     scope.spend(2 * size)
-    return _made(scope, str(htmlsafe_json_dumps(value, indent=indent)))
+    text = str(htmlsafe_json_dumps(value, indent=indent))
+    scope.make_text(len(text))
+    return text
 
 
 @_filter("abs")
@@ -224,22 +217,37 @@ def _reverse(scope: RenderScope, value: Any) -> object:
 
 @_filter("join")
 def _join(scope: RenderScope, value: Iterable[Any], d: str = "", attribute: str | int | None = None) -> str:
-    items = scope.items(value)
-    if attribute is not None:
-        _pay_for_fields(scope, attribute, len(items))
-        items = map(jinja.make_attrgetter(scope.environment, attribute), items)
-    texts, between = [scope.text(item) for item in items], scope.text(d)
+    texts = [scope.text(item) for item in _fields(scope, value, attribute)]
+    between = scope.text(d)
     scope.make_text(sum(map(len, texts)) + len(between) * len(texts))
     return between.join(texts)
 
 
+@_filter("sum")
+def _sum(
+    scope: RenderScope, iterable: Iterable[Any], attribute: str | int | None = None, start: object = 0
+) -> object:
+    for item in _fields(scope, iterable, attribute):
+        scope.spend(5 * ITEM)
+        start = binary(scope, "+", start, item)
+    return start
+
+
+def _fields(scope: RenderScope, value: Iterable[Any], attribute: str | int | None) -> Iterable[Any]:
+    """Return the items of an iterable, or a field of each, after paying for them."""
+    items = scope.items(value)
+    if attribute is None:
+        return items
+    scope.spend(_lookups(attribute) * len(items))
+    return map(jinja.make_attrgetter(scope.environment, attribute), items)
+
+
 @_filter("map")
 def _map(scope: RenderScope, value: Iterable[Any], *args: Any, **kwargs: Any) -> list[Any]:
-    items = scope.items(value)
     if args and args[0] not in FILTERS:
         raise PromptError(f"no filter {str(args[0])[:80]!r} in prompts")
-    _pay_for_fields(scope, kwargs.get("attribute"), len(items))
-    scope.spend(_SET_UP + _CALL * len(items))
+    items = scope.items(value)
+    scope.spend(_SET_UP + (_CALL + _lookups(kwargs.get("attribute"))) * len(items))
     change = jinja.prepare_map(cast("Any", scope), args, kwargs)
     return [change(item) for item in items]
 
@@ -248,8 +256,7 @@ def _selection(name: str, *, by_field: bool, keep: bool) -> None:
     @_filter(name)
     def _(scope: RenderScope, value: Iterable[Any], *args: Any, **kwargs: Any) -> list[Any]:
         items = scope.items(value)
-        _pay_for_fields(scope, args[0] if by_field and args else None, len(items))
-        scope.spend(_SET_UP + _CALL * len(items))
+        scope.spend(_SET_UP + (_CALL + _lookups(*args[:1] if by_field else ())) * len(items))
 
         def kept(passes: object) -> bool:
             return bool(passes) is keep
@@ -264,113 +271,64 @@ _selection("selectattr", by_field=True, keep=True)
 _selection("rejectattr", by_field=True, keep=False)
 
 
-def _compared(
-    scope: RenderScope, value: Iterable[Any], attribute: object, *, sorts: bool = True
-) -> list[Any]:
-    """Return a list's items after paying for comparing each with one other, or for sorting them."""
-    scope.spend(_SET_UP)
-    items = scope.items(value)
-    _pay_for_fields(scope, attribute, len(items))
-    times = int(log2(len(items) + 1) + 1) if sorts else 4
-    scope.spend((scope.measure(items) // _READ_AT_ONCE + ITEM * len(items)) * times)
-    return items
-
-
-@_filter("sort")
-def _sort(
-    scope: RenderScope,
-    value: Iterable[Any],
-    reverse: bool = False,
-    case_sensitive: bool = False,
-    attribute: str | int | None = None,
-) -> list[Any]:
-    items = _compared(scope, value, attribute)
-    return jinja.do_sort(scope.environment, items, reverse, case_sensitive, attribute)
-
-
-@_filter("groupby")
-def _groupby(
-    scope: RenderScope,
-    value: Iterable[Any],
-    attribute: str | int,
-    default: object = None,
-    case_sensitive: bool = False,
-) -> list[Any]:
-    items = _compared(scope, value, attribute)
-    scope.spend(2 * _SET_UP)
-    scope.make_list(3 * len(items))
-    return jinja.sync_do_groupby(scope.environment, items, attribute, default, case_sensitive)
-
-
-@_filter("dictsort")
-def _dictsort(
-    scope: RenderScope,
-    value: Mapping[Any, Any],
-    case_sensitive: bool = False,
-    by: str = "key",
-    reverse: bool = False,
-) -> list[Any]:
-    _compared(scope, value.items(), None)
-    scope.spend(2 * _SET_UP)
-    return jinja.do_dictsort(value, case_sensitive, cast("Any", by), reverse)
-
-
-def _extreme(name: str, find: Callable[..., object]) -> None:
-    @_filter(name)
-    def _(
-        scope: RenderScope,
-        value: Iterable[Any],
-        case_sensitive: bool = False,
-        attribute: str | int | None = None,
-    ) -> object:
-        items = _compared(scope, value, attribute, sorts=False)
-        return find(scope.environment, items, case_sensitive, attribute)
-
-
-_extreme("min", jinja.do_min)
-_extreme("max", jinja.do_max)
-
-
-@_filter("unique")
 def _unique(
-    scope: RenderScope, value: Iterable[Any], case_sensitive: bool = False, attribute: str | int | None = None
+    environment: Any, items: Sequence[Any], case_sensitive: bool = False, attribute: str | int | None = None
 ) -> list[Any]:
-    items = _compared(scope, value, attribute, sorts=False)
-    of = (
-        jinja.make_attrgetter(scope.environment, attribute)
-        if attribute is not None
-        else cast("Callable[[Any], Any]", _identity)
-    )
+    """Return the first item of each value; values are compared as the other filters compare them."""
+    postprocess = None if case_sensitive else jinja.ignore_case
+    value_of = jinja.make_attrgetter(environment, attribute, postprocess)
     found: dict[object, Any] = {}
     for item in items:
-        value_of = of(item)
-        same = value_of.lower() if isinstance(value_of, str) and not case_sensitive else value_of
+        value = value_of(item)
         # Whole numbers that are far apart may have one hash; many such would be compared with one another.
-        far = isinstance(same, int) and same.bit_length() > 60
-        found.setdefault(("far", str(same)) if far else same, item)
+        far = isinstance(value, int) and value.bit_length() > 60
+        found.setdefault(("far", str(value)) if far else value, item)
     return list(found.values())
 
 
-@_filter("sum")
-def _sum(
-    scope: RenderScope, iterable: Iterable[Any], attribute: str | int | None = None, start: object = 0
-) -> object:
-    items = scope.items(iterable)
-    scope.spend(5 * ITEM * len(items))
-    if attribute is not None:
-        _pay_for_fields(scope, attribute, len(items))
-        items = map(jinja.make_attrgetter(scope.environment, attribute), items)
-    for item in items:
-        start = binary(scope, "+", start, item)
-    return start
+def _compared(scope: RenderScope, value: Iterable[Any], *options: object, sorts: bool) -> list[Any]:
+    """Return an iterable's items after paying for sorting them, or for comparing each with one other.
+
+    Options that are texts or whole numbers may name fields to compare by.
+    """
+    scope.spend(_SET_UP)
+    items = scope.items(value)
+    times = int(log2(len(items) + 1) + 1) if sorts else 4
+    scope.spend((scope.measure(items) // _READ_AT_ONCE + ITEM * len(items)) * times)
+    scope.spend((3 * ITEM + _lookups(*options)) * len(items))
+    return items
 
 
-def _identity(value: object) -> object:
-    return value
+def _comparing_filter(name: str, find: Callable[..., object], *, sorts: bool) -> None:
+    """Register a filter by a function of the environment, the items and the filter's own options."""
+
+    @_filter(name)
+    def _(scope: RenderScope, value: Iterable[Any], *args: Any, **kwargs: Any) -> object:
+        items = _compared(scope, value, *args, *kwargs.values(), sorts=sorts)
+        return find(scope.environment, items, *args, **kwargs)
 
 
-def _pay_for_fields(scope: RenderScope, attribute: object, count: int) -> None:
-    """Pay for looking up a field of `count` items: `a.b` and `a,b` are two lookups for each."""
-    if attribute is not None:
-        text = str(attribute)
-        scope.spend(10 * ITEM * count * (1 + text.count(".") + text.count(",")))
+_comparing_filter("sort", jinja.do_sort, sorts=True)
+_comparing_filter("min", jinja.do_min, sorts=False)
+_comparing_filter("max", jinja.do_max, sorts=False)
+_comparing_filter("unique", _unique, sorts=False)
+
+
+@_filter("groupby")
+def _groupby(scope: RenderScope, value: Iterable[Any], *args: Any, **kwargs: Any) -> list[Any]:
+    scope.spend(2 * _SET_UP)
+    items = _compared(scope, value, *args, *kwargs.values(), sorts=True)
+    return jinja.sync_do_groupby(scope.environment, items, *args, **kwargs)
+
+
+@_filter("dictsort")
+def _dictsort(scope: RenderScope, value: Mapping[Any, Any], *args: Any, **kwargs: Any) -> list[Any]:
+    scope.spend(2 * _SET_UP)
+    _compared(scope, value.items(), sorts=True)
+    return jinja.do_dictsort(value, *args, **kwargs)
+
+
+def _lookups(*options: object) -> int:
+    """Return the units of looking up the fields that options may name: `a.b` and `a,b` name two."""
+    names = [str(option) for option in options if type(option) in (str, int)]
+    return _FIELD * sum(1 + name.count(".") + name.count(",") for name in names)

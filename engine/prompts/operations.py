@@ -2,41 +2,20 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 from jinja2 import pass_context
+from jinja2.sandbox import SandboxedEnvironment
 from jinja2.tests import TESTS as JINJA_TESTS  # pyright: ignore[reportUnknownVariableType]
 
 from rolegraph.engine.prompts.scope import ITEM, PromptError, RenderScope
 
 Operation = Callable[..., Any]
-_BINARY: Mapping[str, Callable[[Any, Any], Any]] = {
-    sign: getattr(operator, name)  # their own types are not complete
-    for sign, name in {
-        "+": "add",
-        "-": "sub",
-        "*": "mul",
-        "/": "truediv",
-        "//": "floordiv",
-        "%": "mod",
-        "**": "pow",
-    }.items()
-}
-_COMPARE: Mapping[str, Callable[[Any, Any], Any]] = {
-    "eq": operator.eq,
-    "ne": operator.ne,
-    "lt": operator.lt,
-    "lteq": operator.le,
-    "gt": operator.gt,
-    "gteq": operator.ge,
-    "in": lambda item, among: item in among,
-    "notin": lambda item, among: item not in among,
-}
 _BITS_PER_UNIT = 1_024
 """Bits squared of long multiplication and division that cost a unit."""
 _SIZED = (str, list, tuple)
+_JINJA_TESTS = cast("Mapping[str, Operation]", JINJA_TESTS)
 
 
 def binary(scope: RenderScope, sign: str, left: Any, right: Any) -> Any:
@@ -45,7 +24,7 @@ def binary(scope: RenderScope, sign: str, left: Any, right: Any) -> Any:
         _pay_for_numbers(scope, sign, left.bit_length(), right.bit_length(), right)
     elif isinstance(left, _SIZED) or isinstance(right, _SIZED):
         _pay_for_sequences(scope, sign, cast("object", left), cast("object", right))
-    return _BINARY[sign](left, right)
+    return SandboxedEnvironment.default_binop_table[sign](left, right)
 
 
 def _pay_for_numbers(scope: RenderScope, sign: str, left: int, right: int, power: int) -> None:
@@ -74,8 +53,8 @@ def _pay_for_sequences(scope: RenderScope, sign: str, left: object, right: objec
 
 
 def compare(scope: RenderScope, sign: str, left: Any, right: Any) -> Any:
-    """Compute `left sign right`, paying for as much as the comparison reads."""
-    if sign not in ("in", "notin"):
+    """Apply the test `sign` of Jinja2, such as `eq` or `in`, paying for as much as it reads."""
+    if sign != "in":
         if isinstance(left, str) and isinstance(right, str):
             scope.spend(min(len(left), len(right)))
         elif isinstance(left, list | tuple | dict) and isinstance(right, list | tuple | dict):
@@ -88,14 +67,17 @@ def compare(scope: RenderScope, sign: str, left: Any, right: Any) -> Any:
         scope.spend(scope.measure(left))  # the hash of the key
     else:
         scope.spend(scope.measure(right))
-    return _COMPARE[sign](left, right)
+    return _JINJA_TESTS[sign](left, right)
 
 
 def _compare_chain(scope: RenderScope, left: Any, *further: Any) -> Any:
-    """Compute `left sign right sign right …` as Python does."""
+    """Compute `left sign right sign right …` as Python does, with the signs of the syntax tree."""
     result: Any = True
     for sign, right in zip(further[::2], further[1::2], strict=True):
-        result = compare(scope, sign, left, right)
+        if sign == "notin":
+            result = not compare(scope, "in", left, right)
+        else:
+            result = compare(scope, {"lteq": "le", "gteq": "ge"}.get(sign) or sign, left, right)
         if not result:
             return result
         left = right
@@ -155,16 +137,7 @@ def number_for(name: str, value: Any) -> Any:
     raise PromptError(f"{name} takes a number, not {kind}")
 
 
-_JINJA_TESTS = cast("Mapping[str, Operation]", JINJA_TESTS)
-_COMPARING = {
-    "eq": ("eq", "==", "equalto"),
-    "ne": ("ne", "!="),
-    "gt": ("gt", ">", "greaterthan"),
-    "gteq": ("ge", ">="),
-    "lt": ("lt", "<", "lessthan"),
-    "lteq": ("le", "<="),
-    "in": ("in",),
-}
+_COMPARING: Sequence[str] = "eq == equalto ne != gt > greaterthan ge >= lt < lessthan le <= in".split()
 _OF_TYPES: Sequence[str] = (
     "boolean callable defined escaped false filter float integer iterable mapping none number sameas "
     "sequence string test true undefined"
@@ -196,6 +169,6 @@ TESTS: Mapping[str, Operation] = {
     **{name: _JINJA_TESTS[name] for name in _OF_TYPES},
     **{name: _number_test(name) for name in ("odd", "even", "divisibleby")},
     **{name: _text_test(name) for name in ("lower", "upper")},
-    **{name: _comparison_test(sign) for sign, names in _COMPARING.items() for name in names},
+    **{name: _comparison_test(name) for name in _COMPARING},
 }
 """Tests by the names that a template uses after `is`."""

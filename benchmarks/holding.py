@@ -17,6 +17,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from time import process_time
 from typing import Any, NamedTuple
@@ -28,7 +29,7 @@ from metering import NINES, OPERATIONS
 from rolegraph.engine.limits.answers import ANSWER_TEXT
 from rolegraph.engine.prompts import PromptError
 from rolegraph.engine.prompts.checks import TemplateScope
-from rolegraph.engine.prompts.templates import compile_condition, compile_template
+from rolegraph.engine.prompts.templates import compile_template
 from rolegraph.engine.vocabulary import ItemCall, ParseFailure, View, Views, parsers
 from tests.attack import conditions, prompts
 
@@ -101,7 +102,7 @@ def rendering(source: str) -> Work | None:
 
 def holding(source: str) -> Work | None:
     """As `rendering`, of a condition."""
-    condition, _ = compile_condition(source, AROUND)
+    condition, _ = compile_template(source, replace(AROUND, is_condition=True))
     return None if condition is None else lambda: condition.holds(VARIABLES)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from rolegraph.engine.compile import check_file
 from rolegraph.engine.errors import DataError, SpecError, UsageError
 from rolegraph.engine.prompts import PromptError
 from rolegraph.engine.prompts.checks import TemplateFault, TemplateScope
-from rolegraph.engine.prompts.templates import compile_condition, compile_template
+from rolegraph.engine.prompts.templates import compile_template
 from rolegraph.engine.spec import Diagnostic
 from rolegraph.engine.spec.expectations import read_tests
 from rolegraph.engine.vocabulary import ItemCall, ToolError, View, Views, open_dataset, tools
@@ -77,7 +78,7 @@ def prompt(text: str) -> str:
 
 
 def condition(text: str) -> str:
-    made, faults = compile_condition(text, AROUND)
+    made, faults = compile_template(text, replace(AROUND, is_condition=True))
     return _rendered(text, faults, made and made.holds)
 
 

@@ -7,6 +7,7 @@ vocabulary must be neither imported nor run.
 from __future__ import annotations
 
 from collections.abc import Mapping, Set
+from dataclasses import replace
 from typing import NamedTuple
 
 from rolegraph.engine.compile.graph import loop_of
@@ -90,10 +91,10 @@ def role_inputs_from_text(spec: Spec, texts: Mapping[str, list[str]]) -> dict[st
         scope = TemplateScope(dict.fromkeys(role.needs, 1), own=_SELF_FIELDS)
         found = [mentions_of(text, scope) for text in texts.get(name, ())]
         of_roles[name] = frozenset[str]().union(
-            *found, mentions_of(role.when or "", scope, is_condition=True)
+            *found, mentions_of(role.when or "", replace(scope, is_condition=True))
         )
     of_loops = {
-        name: mentions_of(loop.until or "", TemplateScope(dict.fromkeys(loop.roles, 1)), is_condition=True)
+        name: mentions_of(loop.until or "", TemplateScope(dict.fromkeys(loop.roles, 1), is_condition=True))
         for name, loop in spec.loops.items()
     }
     return role_inputs(spec, of_roles, of_loops)

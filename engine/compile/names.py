@@ -17,7 +17,7 @@ from rolegraph.engine.compile.model_files import ModelFiles
 from rolegraph.engine.compile.plan import Permission, RunPlan, SignalPlan
 from rolegraph.engine.compile.resolve import resolve, resolve_teacher, validate_option
 from rolegraph.engine.compile.texts import TextReader, columns_of
-from rolegraph.engine.prompts import Condition, Template
+from rolegraph.engine.prompts import Template
 from rolegraph.engine.spec import Finding, Path, PromptSource, Role, Spec
 from rolegraph.engine.spec.faults import name_not_found
 from rolegraph.engine.vocabulary import ItemCall, Registry
@@ -42,7 +42,7 @@ class ResolvedRole(NamedTuple):
     """Tools that the role's model may call."""
     templates: tuple[Template | None, Template | None]
     """Prompt and system template; for a tool role the template of the tool's argument, and None."""
-    when: Condition | None
+    when: Template | None
 
     @property
     def mentions(self) -> set[str]:
@@ -54,7 +54,7 @@ class ResolvedNames(NamedTuple):
     """Resolved names of a spec; None for no name, or for a name with a finding."""
 
     roles: Mapping[str, ResolvedRole]
-    untils: Mapping[str, Condition | None]
+    untils: Mapping[str, Template | None]
     """Compiled `until`, by loop."""
     environment: vocabulary.Environment | None
     """Environment of the one loop that has one."""

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
-from rolegraph.engine.prompts import Condition, Template
+from rolegraph.engine.prompts import Template
 from rolegraph.engine.records import MAIN, NodeId
 from rolegraph.engine.spec import Lora, Loss, ModelRef, Path, Role, Sampling, Spec
 from rolegraph.engine.vocabulary import (
@@ -103,7 +103,7 @@ class RolePlan:
     """Position in `Plan.endpoints` of each instance; empty for a role that runs a tool."""
     samplings: tuple[Sampling, ...]
     """Sampling of each instance; empty for a role that runs a tool."""
-    when: Condition | None
+    when: Template | None
     """An instance is skipped where this condition is false."""
     loop: int | None
     """Position in `Plan.loops`."""
@@ -129,7 +129,7 @@ class LoopPlan:
     name: str
     times: int
     """Rounds at most."""
-    until: Condition | None
+    until: Template | None
     """A branch of the loop exits after a round in which this condition holds."""
     branches: int
     """Number of branches that exit separately."""

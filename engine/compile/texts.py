@@ -15,10 +15,8 @@ from rolegraph.engine.prompts import (
     IN_A_LOOP,
     OF_SELF,
     WITH_AN_ENVIRONMENT,
-    Condition,
     Template,
     TemplateScope,
-    read_condition,
     read_template,
     read_text,
 )
@@ -26,7 +24,6 @@ from rolegraph.engine.spec import Edge, Finding, Path, PromptSource, Spec
 from rolegraph.engine.vocabulary import REWARD_FIELDS, VIEW_FIELDS, Dataset, Split, Tool
 
 S = TypeVar("S", str, PromptSource)
-T = TypeVar("T", Template, Condition)
 
 MANY = 2
 """A number of instances that makes an input a list."""
@@ -87,7 +84,7 @@ class TextReader:
         around = TemplateScope(counts, tuple(self.spec.roles), self.columns, fields=fields)
         return self._template(path, source, around)
 
-    def when(self, name: str) -> Condition | None:
+    def when(self, name: str) -> Template | None:
         """Compile a role's `when`."""
         return self._condition(("roles", name, "when"), self.spec.roles[name].when, self._around(name))
 
@@ -113,15 +110,15 @@ class TextReader:
         theirs = self.instances[other]
         return max((len(joined(edge, me, theirs)) for me in self.instances[name]), default=0)
 
-    def _condition(self, path: Path, source: str | None, around: TemplateScope) -> Condition | None:
+    def _condition(self, path: Path, source: str | None, around: TemplateScope) -> Template | None:
         _, hint = around.outside
         outside = ("the condition mentions {!r}, which the role does not need", hint)
         if path[0] == "loops":
             outside = ("the end of the loop mentions {!r}, which is not in it", "add {} to its `roles`")
         around = replace(around, is_condition=True, outside=outside)
-        return self._compiled(path, source, lambda text: read_condition(path, text, around))
+        return self._compiled(path, source, lambda text: read_text(path, text, around))
 
-    def until(self, name: str) -> Condition | None:
+    def until(self, name: str) -> Template | None:
         """Compile a loop's `until`, which reads the roles of the loop on each branch."""
         loop = self.spec.loops[name]
         inside = [role for role in loop.roles if role in self.spec.roles]
@@ -139,8 +136,8 @@ class TextReader:
         return self._compiled(path, source, lambda text: read_template(path, text, self.folders, around))
 
     def _compiled(
-        self, path: Path, source: S | None, read: Callable[[S], tuple[T | None, list[Finding]]]
-    ) -> T | None:
+        self, path: Path, source: S | None, read: Callable[[S], tuple[Template | None, list[Finding]]]
+    ) -> Template | None:
         """Compile a text with `read`, which returns it or None, and findings.
 
         The syntax nodes of all texts are counted; a text with a fault counts a tenth of the limit of one.

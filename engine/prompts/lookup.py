@@ -9,7 +9,7 @@ from pathlib import Path as FilePath
 from rolegraph.engine.errors import did_you_mean
 from rolegraph.engine.limits.specs import SPEC_BYTES
 from rolegraph.engine.prompts.checks import TemplateScope
-from rolegraph.engine.prompts.templates import Condition, Template, compile_condition, compile_template
+from rolegraph.engine.prompts.templates import Template, compile_template
 from rolegraph.engine.records.files import is_file, is_folder, is_no_file
 from rolegraph.engine.shipped import PROMPTS
 from rolegraph.engine.spec import Finding, Path, PromptSource
@@ -51,15 +51,9 @@ def read_template(
 
 
 def read_text(path: Path, source: str, around: TemplateScope) -> tuple[Template | None, list[Finding]]:
-    """Compile a template that is the text at `path` of a spec: a template, or None and findings."""
+    """Compile the template or condition at `path` of a spec: a template, or None and findings."""
     template, faults = compile_template(source, around)
     return template, [Finding(path, f.message, hint=f.hint, word=f.word, offset=f.at) for f in faults]
-
-
-def read_condition(path: Path, source: str, around: TemplateScope) -> tuple[Condition | None, list[Finding]]:
-    """Compile the condition at `path` of a spec: a condition, or None and findings."""
-    condition, faults = compile_condition(source, around)
-    return condition, [Finding(path, f.message, hint=f.hint, word=f.word, offset=f.at) for f in faults]
 
 
 def _find(path: Path, name: str, folders: Sequence[FilePath]) -> tuple[FilePath | None, list[Finding]]:

@@ -23,11 +23,11 @@ from jinja2.nodes import EvalContext
 from jinja2.runtime import Context, LoopContext
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from rolegraph.engine.limits.prompts import PROMPT_DIGITS, PROMPT_PARTS
+from rolegraph.engine.limits.prompts import PROMPT_DEPTH, PROMPT_DIGITS, PROMPT_PARTS
 from rolegraph.engine.prompts.filters import FILTERS
 from rolegraph.engine.prompts.operations import OPERATIONS, TESTS, binary
 from rolegraph.engine.prompts.scope import GLOBALS, ITEM, NODE, RECORDS, RenderScope
-from rolegraph.engine.prompts.shape import ShallowParser, cost_of, text_of
+from rolegraph.engine.prompts.shape import cost_of, text_of, too_deep
 
 SELF = "_self"
 """Variable behind `self`, which Jinja2 uses for something else."""
@@ -89,9 +89,6 @@ def _operation(name: str, value: nodes.Expr, *arguments: nodes.Expr) -> nodes.Fi
 class _Environment(ImmutableSandboxedEnvironment):
     intercepted_binops = frozenset({"+", "-", "*", "/", "//", "%", "**"})
 
-    def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
-        return ShallowParser(self, source, name, filename).parse()
-
     def _tokenize(
         self, source: str, name: str | None, filename: str | None = None, state: str | None = None
     ) -> TokenStream:
@@ -144,13 +141,17 @@ class _Environment(ImmutableSandboxedEnvironment):
 
 
 def _positioned(source: str, tokens: Iterable[tuple[int, str, str]]) -> Iterator[tuple[int, str, str]]:
-    at = 0
+    at = depth = 0
     for _, kind, value in tokens:
         at = source.find(value, at)  # between tokens is only the white space that a tag strips
         if kind in ("integer", "float") and len(value) > PROMPT_DIGITS.most:
             raise TemplateSyntaxError(PROMPT_DIGITS.exceeded("a number of"), at)
         if kind == "float" and isinf(float(value)):
             raise TemplateSyntaxError("a number too large to be counted with", at)
+        if kind == "operator":  # brackets leave no trace in the syntax tree
+            depth += (value in "([{") - (value in ")]}")
+        if depth > PROMPT_DEPTH.most:
+            raise TemplateSyntaxError(too_deep(), at)
         yield at, kind, value
         at += len(value)
 

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import TypeVar
+from collections.abc import Iterator, Mapping, Sequence
 
 from jinja2 import TemplateSyntaxError, nodes
-from jinja2.parser import Parser
 
 from rolegraph.engine.limits.prompts import PROMPT_BLOCKS, PROMPT_DEPTH, PROMPT_PARTS
 
-T = TypeVar("T")
 _CALLS: Mapping[type[nodes.Node], int] = {
     nodes.Filter: 40,
     nodes.Test: 16,
@@ -28,62 +25,27 @@ _ARITHMETIC = 20
 """Cost of an arithmetic operation, in nodes."""
 
 
-class ShallowParser(Parser):
-    """Jinja2's recursive parser with limits on its depth; past them it raises TemplateSyntaxError."""
-
-    depth = 0
-    blocks = 0
-
-    def parse_statement(self) -> nodes.Node | list[nodes.Node]:
-        """Parse a tag and its body."""
-        at, self.blocks = self.stream.current.lineno, self.blocks + 1
-        if self.blocks > PROMPT_BLOCKS.most:
-            raise TemplateSyntaxError(PROMPT_BLOCKS.exceeded("tags inside one another in"), at)
-        node = super().parse_statement()
-        self.blocks -= 1
-        return node
-
-    def parse_condexpr(self) -> nodes.Expr:
-        """Parse an expression; each pair of brackets comes here."""
-        return self._deeper(super().parse_condexpr)
-
-    def parse_not(self) -> nodes.Expr:
-        """Parse a negation, which may hold another."""
-        if self.stream.current.test("name:not"):
-            return self._deeper(super().parse_not)
-        return super().parse_not()
-
-    def parse_unary(self, with_filter: bool = True) -> nodes.Expr:
-        """Parse a sign, which may precede another."""
-        if self.stream.current.type in ("sub", "add"):
-            return self._deeper(lambda: super(ShallowParser, self).parse_unary(with_filter))
-        return super().parse_unary(with_filter)
-
-    def _deeper(self, parse: Callable[[], T]) -> T:
-        at, self.depth = self.stream.current.lineno, self.depth + 1
-        if self.depth > PROMPT_DEPTH.most:
-            raise TemplateSyntaxError(_too_deep(), at)
-        parsed = parse()
-        self.depth -= 1
-        return parsed
-
-
 def check_shape(tree: nodes.Template) -> int:
     """Return the number of nodes of a tree; raises TemplateSyntaxError if it is too large or too deep."""
     parts = 0
-    todo: list[tuple[nodes.Node, int, int]] = [(tree, 0, 0)]
+    todo: list[tuple[nodes.Node, int, int, int]] = [(tree, 0, 0, 0)]
     while todo:
-        node, depth, at = todo.pop()
+        node, blocks, depth, at = todo.pop()
         at = node.lineno or at
         parts += 1
         if parts > PROMPT_PARTS.most:
             raise TemplateSyntaxError(PROMPT_PARTS.exceeded("the template has"), at)
+        if blocks > PROMPT_BLOCKS.most:
+            raise TemplateSyntaxError(PROMPT_BLOCKS.exceeded("tags inside one another in"), at)
         if depth > PROMPT_DEPTH.most * 2:
-            raise TemplateSyntaxError(_too_deep(), at)
-        if isinstance(node, nodes.If) and len(node.elif_) > PROMPT_DEPTH.most:
+            raise TemplateSyntaxError(too_deep(), at)
+        elifs: Sequence[nodes.Node] = node.elif_ if isinstance(node, nodes.If) else ()
+        if len(elifs) > PROMPT_DEPTH.most:
             raise TemplateSyntaxError(PROMPT_DEPTH.exceeded("`elif` after `elif` in"), at)
         inside = depth + 1 if isinstance(node, nodes.Expr) else 0
-        todo += [(child, inside, at) for child in node.iter_child_nodes()]
+        for child in node.iter_child_nodes():
+            is_block = isinstance(child, nodes.For | nodes.If | nodes.With) and child not in elifs
+            todo.append((child, blocks + is_block, inside, at))
         _check_names(node, at)
     return parts
 
@@ -124,5 +86,6 @@ def _evaluated(node: nodes.Node) -> Iterator[nodes.Node]:
         yield from _evaluated(child)
 
 
-def _too_deep() -> str:
+def too_deep() -> str:
+    """Return the message for brackets or operations beyond `prompt_depth`."""
     return PROMPT_DEPTH.exceeded("expressions inside one another in")

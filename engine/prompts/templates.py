@@ -8,18 +8,20 @@ faults with their places. Templates have expressions, `if`, `for`, `set` and a f
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from jinja2 import Template as JinjaTemplate
 from jinja2 import TemplateSyntaxError, nodes
+from jinja2.parser import Parser
 
 from rolegraph.engine.limits.prompts import PROMPT_SOURCE, PROMPT_TEXT
 from rolegraph.engine.prompts.checks import TemplateFault, TemplateScope, check_tree
 from rolegraph.engine.prompts.sandbox import ENVIRONMENT, metered
 from rolegraph.engine.prompts.scope import PromptError, RenderScope
-from rolegraph.engine.prompts.shape import ShallowParser, check_shape
+from rolegraph.engine.prompts.shape import check_shape, too_deep
+from rolegraph.engine.records import Message
 
 _SHORT = 200
 """Characters of an exception's text that a message quotes."""
@@ -27,9 +29,10 @@ _SHORT = 200
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """A checked template."""
+    """A checked template, or a checked condition: an expression that is true or false."""
 
     source: str
+    """The text as it is written."""
     mentions: frozenset[str]
     """Names that the template reads: of roles, `task`, `self` and each `self.FIELD`."""
     parts: int
@@ -65,39 +68,9 @@ class Template:
             raise PromptError(message) from error
         return text
 
-
-@dataclass(frozen=True, slots=True)
-class Condition:
-    """A checked expression that is true or false."""
-
-    _template: Template
-
-    @property
-    def source(self) -> str:
-        """The expression as it is written."""
-        return self._template.source
-
-    @property
-    def mentions(self) -> frozenset[str]:
-        """Names that the expression reads; see `Template.mentions`."""
-        return self._template.mentions
-
-    @property
-    def parts(self) -> int:
-        """Number of nodes of the syntax tree."""
-        return self._template.parts
-
     def holds(self, variables: Mapping[str, Any]) -> bool:
-        """Return the expression's truth; raises PromptError where it cannot be computed."""
-        return bool(self._template.render(variables))
-
-
-def compile_condition(source: str, around: TemplateScope) -> tuple[Condition | None, list[TemplateFault]]:
-    """Parse, check and compile an expression: a condition, or None and its faults."""
-    template, faults = _checked(source, around, is_condition=True)
-    if template is None:
-        return None, [replace(fault, hint=fault.hint or _syntax_hint(source)) for fault in faults]
-    return Condition(template), []
+        """Return the truth of a condition; raises PromptError where it cannot be computed."""
+        return bool(self.render(variables))
 
 
 _SLIPS = (
@@ -115,34 +88,38 @@ def _syntax_hint(source: str) -> str:
 
 
 def compile_template(source: str, around: TemplateScope) -> tuple[Template | None, list[TemplateFault]]:
-    """Parse, check and compile a template: a template, or None and its faults."""
-    return _checked(source, around, is_condition=False)
+    """Parse, check and compile a template or a condition.
 
+    Args:
+        source: Text of the template, or the expression.
+        around: Names that it may use; `is_condition` says which of the two it is.
 
-def mentions_of(source: str, around: TemplateScope, *, is_condition: bool = False) -> frozenset[str]:
-    """Return `Template.mentions` of a text without compiling it; the empty set where it is not valid."""
+    Returns:
+        The template, or None and its faults.
+    """
+    kind = "condition" if around.is_condition else "template"
     try:
-        return check_tree(_parsed(source, is_condition=is_condition)[0], around)[1]
-    except TemplateSyntaxError:
-        return frozenset()
-
-
-def _checked(
-    source: str, around: TemplateScope, *, is_condition: bool
-) -> tuple[Template | None, list[TemplateFault]]:
-    kind = "condition" if is_condition else "template"
-    try:
-        tree, parts = _parsed(source, is_condition=is_condition)
+        tree, parts = _parsed(source, is_condition=around.is_condition)
         faults, mentions = check_tree(tree, around)
-        if faults:
-            return None, faults
-        return Template(source, mentions, parts, _compiled(tree), is_condition), []
+        if not faults:
+            return Template(source, mentions, parts, _compiled(tree), around.is_condition), []
     except TemplateSyntaxError as error:
         at = min(error.lineno, len(source))
-        return None, [TemplateFault(at, "", f"not a valid {kind}: {error.message}")]
+        faults = [TemplateFault(at, "", f"not a valid {kind}: {error.message}")]
     except (RecursionError, SyntaxError, ValueError, MemoryError) as error:  # Python's own limits
         message = f"not a valid {kind}: Python cannot compile it: {in_short(error)}"
-        return None, [TemplateFault(0, "", message)]
+        faults = [TemplateFault(0, "", message)]
+    if around.is_condition:
+        faults = [replace(fault, hint=fault.hint or _syntax_hint(source)) for fault in faults]
+    return None, faults
+
+
+def mentions_of(source: str, around: TemplateScope) -> frozenset[str]:
+    """Return `Template.mentions` of a text without compiling it; the empty set where it is not valid."""
+    try:
+        return check_tree(_parsed(source, is_condition=around.is_condition)[0], around)[1]
+    except TemplateSyntaxError:
+        return frozenset()
 
 
 def _parsed(source: str, *, is_condition: bool) -> tuple[nodes.Template, int]:
@@ -150,15 +127,19 @@ def _parsed(source: str, *, is_condition: bool) -> tuple[nodes.Template, int]:
     if len(source) > PROMPT_SOURCE.most:
         raise TemplateSyntaxError(PROMPT_SOURCE.exceeded("its text has"), PROMPT_SOURCE.most)
     try:
-        tree = _condition_tree(source) if is_condition else ENVIRONMENT.parse(source)
+        tree = _tree(source, is_condition)
         return tree, check_shape(tree)
-    except (RecursionError, ValueError, MemoryError) as error:  # Python's own limits
+    except RecursionError:  # Jinja2's parser calls itself for each level
+        raise TemplateSyntaxError(too_deep(), 0) from None
+    except (ValueError, MemoryError) as error:  # Python's own limits
         raise TemplateSyntaxError(f"Python cannot compile it: {in_short(error)}", 0) from error
 
 
-def _condition_tree(source: str) -> nodes.Template:
-    """Parse an expression as a template that writes "true" where it holds, and nothing else."""
-    parser = ShallowParser(ENVIRONMENT, source, state="variable")
+def _tree(source: str, is_condition: bool) -> nodes.Template:
+    """Parse a template, or an expression as one that writes "true" where it holds, and nothing else."""
+    if not is_condition:
+        return ENVIRONMENT.parse(source)
+    parser = Parser(ENVIRONMENT, source, state="variable")
     expression = parser.parse_expression()
     if not parser.stream.eos:
         raise TemplateSyntaxError("more than one expression", parser.stream.current.lineno)
@@ -180,5 +161,12 @@ def _compiled(tree: nodes.Template) -> JinjaTemplate:
 
 def _restored(source: str, mentions: frozenset[str], parts: int, is_condition: bool) -> Template:
     """Compile a template again that was checked before it was pickled."""
-    tree = _condition_tree(source) if is_condition else ENVIRONMENT.parse(source)
-    return Template(source, mentions, parts, _compiled(tree), is_condition)
+    return Template(source, mentions, parts, _compiled(_tree(source, is_condition)), is_condition)
+
+
+def render_messages(
+    prompt: Template, system: Template | None, variables: Mapping[str, Any]
+) -> Sequence[Message]:
+    """Render the system message, if there is a template for it, and the user message; raises PromptError."""
+    turn = {"role": "user", "content": prompt.render(variables)}
+    return (turn,) if system is None else ({"role": "system", "content": system.render(variables)}, turn)

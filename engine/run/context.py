@@ -7,7 +7,7 @@ from typing import Any
 
 from rolegraph.engine.compile import Plan, RolePlan
 from rolegraph.engine.compile.plan import InputEdge, self_view
-from rolegraph.engine.prompts import SELF, Condition, PromptError
+from rolegraph.engine.prompts import SELF, PromptError, Template
 from rolegraph.engine.records import Task
 from rolegraph.engine.run.environment import EnvironmentSession
 from rolegraph.engine.run.turn import NodeResult
@@ -81,7 +81,7 @@ class EpisodeContext:
         """Return the variables of a loop's `until`."""
         return {"task": self._visible_task, **{edge.name: self.views(edge) for edge in edges}}
 
-    def holds(self, condition: Condition, variables: Mapping[str, Any]) -> bool:
+    def holds(self, condition: Template, variables: Mapping[str, Any]) -> bool:
         """Compute a condition; False, and counted, where it cannot be computed."""
         try:
             return condition.holds(variables)

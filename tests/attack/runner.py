@@ -15,6 +15,7 @@ import tempfile
 import traceback
 from collections.abc import Callable, Mapping
 from contextlib import redirect_stdout
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 from typing import NoReturn
@@ -26,7 +27,7 @@ from rolegraph.engine.errors import DataError, SpecError
 from rolegraph.engine.prompts import PromptError
 from rolegraph.engine.prompts.checks import TemplateFault, TemplateScope
 from rolegraph.engine.prompts.scope import RenderScope
-from rolegraph.engine.prompts.templates import compile_condition, compile_template
+from rolegraph.engine.prompts.templates import compile_template
 from rolegraph.engine.vocabulary import View, Views
 from rolegraph.roles.corpus import open_corpus, search
 from tests.attack import (
@@ -78,7 +79,7 @@ def render(source: str) -> Came:
 
 def hold(source: str) -> Came:
     """Compile and evaluate a condition and return the outcome."""
-    condition, faults = compile_condition(source, AROUND)
+    condition, faults = compile_template(source, replace(AROUND, is_condition=True))
     if condition is None:
         return of_faults(source, faults)
     try:

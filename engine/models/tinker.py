@@ -46,6 +46,7 @@ T = TypeVar("T")
 logging.getLogger("tinker").addHandler(logging.NullHandler())
 
 
+@dataclass(eq=False)
 class TinkerModel:
     """A sampling client and the chat format of its model.
 
@@ -53,25 +54,16 @@ class TinkerModel:
     is closed with the model; None leaves it open. `weight_version` is the number of updates of the weights.
     """
 
-    def __init__(
-        self,
-        client: tinker.SamplingClient,
-        chat: ChatFormat,
-        *,
-        url: str,
-        context: int | None = None,
-        key: str | None = None,
-        service: tinker.ServiceClient | None = None,
-        weight_version: int | None = None,
-    ) -> None:
-        self._client = client
-        self.chat = chat
-        self._weight_version = weight_version
-        self._url = url
-        self._context = context
-        self._key = key
-        self._service = service
-        self._pulse = Pulse(url)
+    client: tinker.SamplingClient
+    chat: ChatFormat
+    url: str
+    context: int | None = None
+    key: str | None = None
+    service: tinker.ServiceClient | None = None
+    weight_version: int | None = None
+
+    def __post_init__(self) -> None:
+        self._pulse = Pulse(self.url)
 
     async def complete(self, request: Request) -> Completion:
         """Answer one request; raises ModelError."""
@@ -81,11 +73,11 @@ class TinkerModel:
         else:
             prompt = self.chat.extended(request.continues, messages, tools)
         params = self._params(request, prompt)
-        sampled = self._client.sample(tinker.ModelInput.from_ints(list(prompt.ids)), 1, params)
+        sampled = self.client.sample(tinker.ModelInput.from_ints(list(prompt.ids)), 1, params)
         sequence = (await self._answer(sampled)).sequences[0]
         ids, logprobs = sequence.tokens, sequence.logprobs or []
         if logprobs and len(logprobs) != len(ids):
-            raise ModelError(f"{self._url} gave {len(logprobs)} log-probabilities for {len(ids)} tokens.")
+            raise ModelError(f"{self.url} gave {len(logprobs)} log-probabilities for {len(ids)} tokens.")
         thought, text = self.chat.answer(ids, stop=request.sampling.stop, thinking=prompt.thinking)
         text, calls = self.chat.calls(text, tools)
         return Completion(
@@ -95,30 +87,30 @@ class TinkerModel:
             response_ids=ids,
             logprobs=logprobs,
             finish_reason=sequence.stop_reason,
-            weight_version=self._weight_version,
+            weight_version=self.weight_version,
             calls=calls,
         )
 
     async def logprobs(self, prompt_ids: Sequence[int], response_ids: Sequence[int]) -> list[float]:
         """Return the log-probabilities of given response tokens, [T], at temperature 1; raises ModelError."""
         tokens = tinker.ModelInput.from_ints([*prompt_ids, *response_ids])
-        logprobs = await self._answer(self._client.compute_logprobs(tokens))
+        logprobs = await self._answer(self.client.compute_logprobs(tokens))
         of_response = [value for value in logprobs[len(prompt_ids) :] if value is not None]
         if len(of_response) != len(response_ids):
             raise ModelError(
-                f"{self._url} gave {len(of_response)} log-probabilities for {len(response_ids)} tokens."
+                f"{self.url} gave {len(of_response)} log-probabilities for {len(response_ids)} tokens."
             )
         return of_response
 
     async def aclose(self) -> None:
         """Close the session, unless another caller opened it."""
-        if self._service is None:
+        if self.service is None:
             return
         try:
-            await asyncio.wait_for(self._service.close("success").result_async(), _CLOSE_SECONDS)
+            await asyncio.wait_for(self.service.close("success").result_async(), _CLOSE_SECONDS)
         except (tinker.TinkerError, httpx.HTTPError, TimeoutError) as error:
             # The run has its answers, and the service drops a silent session by itself.
-            _logger.debug("Closing the session at %s: %s", self._url, error)
+            _logger.debug("Closing the session at %s: %s", self.url, error)
 
     async def _answer(self, future: tinker.APIFuture[T]) -> T:
         """Wait for the service's answer; raises ModelError, also where the service is gone."""
@@ -128,18 +120,18 @@ class TinkerModel:
             raise ModelError(str(error), transient=True) from error
         except Exception as error:  # the SDK raises ValueError, RuntimeError and its own family alike
             after = retry_after(error.response.headers) if isinstance(error, tinker.APIStatusError) else None
-            message = redact(said(error), self._key)
+            message = redact(said(error), self.key)
             raise ModelError(message, transient=_is_transient(error), after=after) from error
 
     def _params(self, request: Request, prompt: TokenizedPrompt) -> tinker.SamplingParams:
         sampling = request.sampling
         max_tokens = sampling.max_tokens
-        if self._context is not None:
-            room = self._context - len(prompt.ids)
+        if self.context is not None:
+            room = self.context - len(prompt.ids)
             if room < 1:
                 raise ContextFull(
                     f"The prompt does not fit: it has {len(prompt.ids)} tokens, and the model's context is "
-                    f"{self._context} tokens, prompt and answer together."
+                    f"{self.context} tokens, prompt and answer together."
                 )
             max_tokens = min(max_tokens, room)
         # The wire takes texts or token ids, not both.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Literal
 
 from rolegraph.engine.compile import Plan
@@ -16,26 +17,21 @@ Endings = Mapping[int, Mapping[tuple[InputEdge, ...], Ending]]
 """By loop, and by the edges that a branch's end is read from, what ended it."""
 
 
+@dataclass(slots=True, eq=False)
 class LoopEnds:
     """The ends of one episode's loops. Loops, blocks and nodes are positions in the plan."""
 
-    __slots__ = ("_context", "_environment", "_is_over", "_plan", "_results", "endings")
-
-    def __init__(
-        self,
-        plan: Plan,
-        results: Results,
-        context: EpisodeContext,
-        environment: EnvironmentSession | None,
-    ) -> None:
-        self._plan, self._results, self._context, self._environment = plan, results, context, environment
-        self._is_over: dict[int, bool] = {}
-        """By block, whether its loop ended before it."""
-        self.endings: dict[int, dict[tuple[InputEdge, ...], Ending]] = {}
+    plan: Plan
+    results: Results
+    context: EpisodeContext
+    environment: EnvironmentSession | None
+    endings: dict[int, dict[tuple[InputEdge, ...], Ending]] = field(init=False, default_factory=dict)
+    _is_over: dict[int, bool] = field(init=False, default_factory=dict)
+    """By block, whether its loop ended before it."""
 
     def is_over(self, block: int, loop: int) -> bool:
         """Return whether a block's loop ended before the block's round; later rounds are over, too."""
-        plan, undecided, number = self._plan, list[int](), block
+        plan, undecided, number = self.plan, list[int](), block
         while number not in self._is_over and (at := plan.blocks[number]).until_inputs:
             undecided.append(number)
             # The block of the round before, which may not have been decided yet.
@@ -43,7 +39,7 @@ class LoopEnds:
         over = self._is_over.get(number, False)
         for number in reversed(undecided):
             over = self._is_over[number] = over or self._ends_before(plan.blocks[number], loop)
-        environment, at = self._environment, plan.blocks[block]
+        environment, at = self.environment, plan.blocks[block]
         if not over and environment is not None and environment.loop == loop:
             over = environment.over_before(at.round)
             if over:
@@ -55,14 +51,14 @@ class LoopEnds:
         """Return whether the loop ends with the round before a block: no node of that round still ran, or
         the loop's condition is true of the nodes that did."""
         before = [node for edge in block.until_inputs for node in edge.nodes]
-        if all(self._is_over.get(self._plan.nodes[node].block) for node in before):
+        if all(self._is_over.get(self.plan.nodes[node].block) for node in before):
             self._note("until", block, loop)
             return True
-        results = (self._results[node] for node in before)
+        results = (self.results[node] for node in before)
         if any(result is not None and result.failure is not None for result in results):
             return False
-        until = self._plan.loops[loop].until
-        if until is None or not self._context.holds(until, self._context.of_loop_end(block.until_inputs)):
+        until = self.plan.loops[loop].until
+        if until is None or not self.context.holds(until, self.context.of_loop_end(block.until_inputs)):
             return False
         self._note("until", block, loop)
         return True

@@ -28,10 +28,10 @@ def environment_seed(task: Task) -> int:
 class EnvironmentSession:
     """One environment of one episode; the first transition opens it. Players are numbered from 0."""
 
-    __slots__ = ("_early", "_last_turns", "_live", "_plan", "_rewards", "_seed", "_transitions", "info")
-
     def __init__(self, plan: EnvPlan, task: Task) -> None:
         self._plan, self._seed = plan, environment_seed(task)
+        self.loop = plan.loop
+        """The position of the loop that the environment drives."""
         self._live: LiveEnvironment | None = None
         self._transitions: list[Transition] = []
         self._last_turns: dict[int, int] = {}
@@ -42,11 +42,6 @@ class EnvironmentSession:
         """By player, the rewards before its first turn."""
         self.info: dict[str, Any] = {}
         """The `info` of all transitions, merged."""
-
-    @property
-    def loop(self) -> int:
-        """The position of the loop that the environment drives."""
-        return self._plan.loop
 
     @property
     def over(self) -> bool:

@@ -2,26 +2,31 @@
 
 In: a plan, a task, and a recorded episode, if any. Out: each role's prompts, rendered by the run's own code.
 No model is called, tools return recorded or example results, no reward is computed, and hidden fields hold
-their names.
+their names. In the examples of the vocabulary, `…` stands for what a model would write.
 """
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from functools import partial
+from typing import Any, NamedTuple, cast
 
 from rolegraph.engine.compile import Plan, RolePlan
-from rolegraph.engine.models import LimitedModel, Request
+from rolegraph.engine.compile.plan import EnvPlan, RunPlan
+from rolegraph.engine.errors import ModelError
+from rolegraph.engine.models import Completion, LimitedModel, Request
 from rolegraph.engine.models.replay import Replay
+from rolegraph.engine.prompts.tools import calls_of
 from rolegraph.engine.records import Episode, Message, NodeId, Task
 from rolegraph.engine.run.isolation import Isolation
 from rolegraph.engine.run.scheduler import run_episode
-from rolegraph.engine.run.standins import PreviewModel, example_run, example_tool, still_environment
 from rolegraph.engine.run.turn import EpisodeJob
 from rolegraph.engine.spec import Edge, OnFailure
-from rolegraph.engine.vocabulary import Function, Tool
+from rolegraph.engine.vocabulary import Environment, Function, LiveEnvironment, Tool, Transition
 
 MOST = 6
 """Most prompts of one role and task that are kept."""
@@ -29,6 +34,8 @@ ROUNDS = 3
 """Rounds of a loop whose prompts are kept; later rounds continue in the same way."""
 MOST_WAYS = 8
 """Most runs of one task, each with other example answers of the parsers."""
+PLACEHOLDER = "…"
+"""Placeholder in an example for what a model would write."""
 UNREACHED = "not reached with these answers"
 _MARK = re.compile(r"\[(\w+)(?: \d+)?(?:, round \d+)?\]")
 
@@ -152,7 +159,7 @@ class _Runs:
             name: {node.round for prompt in of.asked for node in prompt.nodes}
             for name, of in self._by_name.items()
         }
-        model = PreviewModel({name: of.role for name, of in self._by_name.items()}, way, said, self._replay)
+        model = _PreviewModel({name: of.role for name, of in self._by_name.items()}, way, said, self._replay)
         harmless = self._harmless(plan, stopped=self._recorded is None or bool(note))
         limited = LimitedModel(model, 4096)
         async with Isolation(plan.imports) as isolation:
@@ -194,7 +201,7 @@ class _Runs:
         return replace(
             plan,
             roles=tuple(self._harmless_role(role) for role in plan.roles),
-            env=still_environment(plan.env) if stopped and plan.env is not None else plan.env,
+            env=_still_environment(plan.env) if stopped and plan.env is not None else plan.env,
             reward_order=(),
             reward_inputs={},
             metrics={},
@@ -204,9 +211,9 @@ class _Runs:
     def _harmless_role(self, role: RolePlan) -> RolePlan:
         run = role.run
         if run is not None and run.tool.choose is None:
-            run = example_run(run, role.name, self._recorded, self._by_name[role.name].add_value)
+            run = _example_run(run, role.name, self._recorded, self._by_name[role.name].add_value)
         tools = tuple(
-            example_tool(tool, self._recorded) for tool in role.tools if tool not in self._closed[role.name]
+            _example_tool(tool, self._recorded) for tool in role.tools if tool not in self._closed[role.name]
         )
         spec = role.spec.model_copy(update={"on_failure": OnFailure(), "timeout": None})
         return replace(role, spec=spec, reward=None, run=run, tools=tools)
@@ -270,3 +277,134 @@ def _unmarked(text: str) -> str:
 
 def _order(node: NodeId) -> tuple[int, int]:
     return node.round, node.index
+
+
+# replacements of models, tools and environments
+
+
+class _PreviewModel:
+    """A model that answers from a replay, or else with an example of the role's parser.
+
+    Of several examples, `way` is the position of the one to take, at most the last. Its placeholder becomes
+    `said`, or else the name of the node.
+    """
+
+    def __init__(self, roles: Mapping[str, RolePlan], way: int, said: str, replay: Replay | None) -> None:
+        self._roles, self._way, self._said, self._replay = roles, way, said, replay
+        self.requests: list[Request] = []
+
+    async def complete(self, request: Request) -> Completion:
+        """Keep a request and answer it; never raises ModelError."""
+        self.requests.append(request)
+        if self._replay is not None:
+            try:
+                return await self._replay.complete(request)
+            except ModelError:
+                pass
+        role = self._roles[request.id.node.role]
+        examples = role.parser.examples or (PLACEHOLDER,)
+        said = self._said or f"[{_name(request.id.node, role)}]"
+        return Completion(examples[min(self._way, len(examples) - 1)].replace(PLACEHOLDER, said))
+
+    async def aclose(self) -> None:
+        """Do nothing: there is no connection."""
+
+
+def _name(node: NodeId, role: RolePlan) -> str:
+    """Return a node's name as it stands in made-up answers."""
+    index = f" {node.index}" if role.count > 1 else ""
+    return f"{node.role}{index}{f', round {node.round}' if role.loop is not None else ''}"
+
+
+def _example_run(run: RunPlan, role: str, recorded: Episode | None, keep: Callable[[str], None]) -> RunPlan:
+    """Replace a role's tool by one that passes its argument to `keep` and returns recorded results."""
+    own = (t for t in (recorded.trajectories if recorded else ()) if t.name == role)
+    given: Iterator[Any] = (step.action for trajectory in own for step in trajectory.steps)
+
+    async def call(arguments: Mapping[str, Any]) -> Any:
+        keep(str(next(iter(arguments.values()), "")))
+        for result in given:
+            return result
+        return _filled(run.tool.example, f"[{role}]")
+
+    @asynccontextmanager
+    async def opened() -> AsyncGenerator[Sequence[Function], None]:
+        yield (Function(run.name, "", {}, call),)
+
+    return replace(run, tool=Tool(open=opened))
+
+
+def _example_tool(tool: Tool, recorded: Episode | None) -> Tool:
+    """Replace the functions of a tool by ones that return recorded results, or their names."""
+    given = _results(recorded)
+
+    async def call(name: str, arguments: Mapping[str, Any]) -> Any:
+        return given.get(_key(name, arguments), f"[{name}]")
+
+    @asynccontextmanager
+    async def opened() -> AsyncGenerator[Sequence[Function], None]:
+        assert tool.open is not None
+        async with tool.open() as functions:
+            yield tuple(function._replace(call=partial(call, function.name)) for function in functions)
+
+    return Tool(open=opened)
+
+
+def _results(recorded: Episode | None) -> Mapping[str, str]:
+    """Return the recorded results of an episode's tool calls, by name and arguments."""
+    given: dict[str, str] = {}
+    for trajectory in recorded.trajectories if recorded else ():
+        for step in trajectory.steps:
+            waiting: list[str] = []
+            for message in step.chat_completions:
+                waiting += [_key(call.name, call.arguments) for call in calls_of(message)]
+                if message["role"] == "tool" and waiting:
+                    given[waiting.pop(0)] = message["content"]
+    return given
+
+
+def _key(name: str, arguments: Mapping[str, Any]) -> str:
+    return f"{name} {json.dumps(dict(arguments), sort_keys=True, default=str)}"
+
+
+def _filled(example: Any, said: str) -> Any:
+    """Replace the placeholder in an example by `said`."""
+    match example:
+        case str():
+            return example.replace(PLACEHOLDER, said)
+        case list():
+            return [_filled(part, said) for part in cast("list[Any]", example)]
+        case dict():
+            return {key: _filled(part, said) for key, part in cast("dict[str, Any]", example).items()}
+        case _:
+            return example
+
+
+def _still_environment(env: EnvPlan) -> EnvPlan:
+    """Replace an environment by one in which all players move in every round and nothing changes."""
+    environment = env.environment
+
+    def opened() -> LiveEnvironment:
+        return _StillEnvironment(environment.open())
+
+    return env._replace(environment=Environment(opened, environment.min_players, environment.max_players))
+
+
+class _StillEnvironment:
+    """An environment that stays at its start, since the result of a made-up move is unknown."""
+
+    def __init__(self, live: LiveEnvironment) -> None:
+        self._live = live
+        self._shown = Transition({})
+
+    async def reset(self, seed: int, players: int) -> Transition:
+        first = await self._live.reset(seed, players)
+        unseen = {player: f"[what player {player + 1} sees]" for player in range(players)}
+        self._shown = Transition({**unseen, **first.observations})
+        return self._shown
+
+    async def step(self, actions: Mapping[int, Any]) -> Transition:
+        return self._shown
+
+    async def close(self) -> None:
+        await self._live.close()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from rolegraph.engine.compile import Plan, RolePlan
 from rolegraph.engine.records import Failure, FailureName, Task
@@ -62,27 +63,23 @@ def stop_at_failure(role: RolePlan, result: NodeResult) -> None:
         raise EpisodeStop
 
 
+@dataclass(slots=True, eq=False)
 class LateRewards:
     """The rewards of an episode that read other turns. Nodes and roles are positions in the plan."""
 
-    def __init__(
-        self,
-        plan: Plan,
-        task: Task,
-        results: Results,
-        environment: EnvironmentSession | None,
-        isolation: Isolation,
-    ) -> None:
-        self._plan, self._task, self._results = plan, task, results
-        self._environment, self._isolation = environment, isolation
-        self._positions: dict[tuple[int, int], Mapping[tuple[int, int], int]] = {}
-        """By block and role, what `_positions_in` found."""
+    plan: Plan
+    task: Task
+    results: Results
+    environment: EnvironmentSession | None
+    isolation: Isolation
+    _positions: dict[tuple[int, int], Mapping[tuple[int, int], int]] = field(init=False, default_factory=dict)
+    """By block and role, what `_positions_in` found."""
 
     def score(self, create_task: CreateTask) -> None:
         """Score each role's turns, in a task that waits for the roles whose scores its reward reads."""
         tasks: dict[str, asyncio.Task[None]] = {}
-        for position in self._plan.reward_order:
-            role = self._plan.roles[position]
+        for position in self.plan.reward_order:
+            role = self.plan.roles[position]
             if role.reward is not None:
                 before = [tasks[name] for name in role.reward.roles if name in tasks]
                 tasks[role.name] = create_task(self._score_role(role, role.reward, before, create_task))
@@ -95,22 +92,22 @@ class LateRewards:
             await asyncio.wait(before)
         isolated: list[asyncio.Task[None]] = []
         for node in role.nodes:
-            result = self._results[node]
+            result = self.results[node]
             if result is None or not _is_scored(role, reward, result):
                 continue
             inputs = self._inputs(node, result, reward)
             if reward.timeout is None:
-                _score(role, self._task, result, inputs)
+                _score(role, self.task, result, inputs)
                 stop_at_failure(role, result)
             else:
-                scoring = _score_isolated(role, reward.timeout, self._task, result, inputs, self._isolation)
+                scoring = _score_isolated(role, reward.timeout, self.task, result, inputs, self.isolation)
                 isolated.append(create_task(scoring))
         await asyncio.gather(*isolated)
 
     def _inputs(self, node: int, result: NodeResult, reward: Reward) -> RewardInputs:
         """Return what a reward reads of its own turn, of other turns and of the environment."""
-        at, environment = self._plan.nodes[node], self._environment
-        ran = {edge.name: turns_taken(edge, self._results) for edge in self._plan.reward_inputs.get(node, ())}
+        at, environment = self.plan.nodes[node], self.environment
+        ran = {edge.name: turns_taken(edge, self.results) for edge in self.plan.reward_inputs.get(node, ())}
         scores = {
             name: tuple(turn.score for _, turn in ran[name] if turn.score is not None)
             for name in reward.roles
@@ -118,13 +115,13 @@ class LateRewards:
         views = {name: tuple(turn.view for _, turn in ran[name]) for name in reward.views}
         positions = {
             name: tuple(
-                self._positions_in(self._plan.nodes[reader].block, at.role).get((at.id.index, at.id.round))
+                self._positions_in(self.plan.nodes[reader].block, at.role).get((at.id.index, at.id.round))
                 for reader, _ in ran[name]
             )
             for name in reward.views
         }
         env = environment.reward(node) if reward.reads_environment and environment is not None else None
-        inputs = _turn_inputs(self._plan.roles[at.role], result) if reward.reads_turn else NO_INPUTS
+        inputs = _turn_inputs(self.plan.roles[at.role], result) if reward.reads_turn else NO_INPUTS
         return inputs._replace(scores=scores, views=views, positions=positions, env_reward=env)
 
     def _positions_in(self, block: int, role: int) -> Mapping[tuple[int, int], int]:
@@ -133,10 +130,10 @@ class LateRewards:
         A turn that was not seen has the position of the seen turn of its instance.
         """
         if (block, role) not in self._positions:
-            edges = (edge for edge in self._plan.blocks[block].inputs if edge.role == role)
-            taken = [turn for edge in edges for turn in turns_taken(edge, self._results)]
-            ids = [self._plan.nodes[node].id for node, _ in taken]
-            rounds = range(1, self._plan.roles[role].rounds + 1)
+            edges = (edge for edge in self.plan.blocks[block].inputs if edge.role == role)
+            taken = [turn for edge in edges for turn in turns_taken(edge, self.results)]
+            ids = [self.plan.nodes[node].id for node, _ in taken]
+            rounds = range(1, self.plan.roles[role].rounds + 1)
             of_instance = {(id.index, n): position for position, id in enumerate(ids) for n in rounds}
             of_turn = {(id.index, id.round): position for position, id in enumerate(ids)}
             self._positions[block, role] = of_instance | of_turn

@@ -13,7 +13,7 @@ from typing import Any, TypeVar, cast
 
 import numpy as np
 
-from rolegraph.engine.errors import DataError, UsageError
+from rolegraph.engine.errors import UsageError
 from rolegraph.engine.records import FailureName, Task, Trajectory, TrajectoryGroup
 from rolegraph.engine.vocabulary import (
     Dataset,
@@ -202,10 +202,7 @@ def dataset(name: str | None = None, *, hidden: Sequence[str] = ()) -> Decorator
         asks = "split" in inspect.signature(function).parameters
         read = partial(_rows, partial(function, **options, **({"split": split} if asks else {})))
         shown = f"the dataset {known}"
-        first = next(read(), None)
-        if first is None:
-            raise DataError(f"{shown} has no rows")
-        return dataset_of(read, first=first[1], hidden=hidden, stem=known, split=split, shown=shown)
+        return dataset_of(read, hidden=hidden, stem=known, split=split, shown=shown)
 
     split = inspect.Parameter("split", inspect.Parameter.KEYWORD_ONLY, annotation=Split)
     return _decorator(datasets, name, (), build, split)

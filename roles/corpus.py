@@ -15,7 +15,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, NamedTuple, TypedDict
 
-from rolegraph.engine.vocabulary import DataError, require_library, short_repr
+from rolegraph.engine.vocabulary import DataError, note_id, require_library, short_repr
 from rolegraph.roles.tables import find_table, read_table
 
 _WORD = re.compile(r"\w+")
@@ -108,11 +108,7 @@ def _passages(path: Path) -> Iterator[SearchHit]:
             raise DataError(f"{path.name}:{number}: the title is no text but {short_repr(title)}")
         given = row.get("id")
         identity = str(number if given in (None, "") else given)
-        if identity in lines:
-            raise DataError(
-                f"{path.name}:{number}: the id {short_repr(identity)} is that of line {lines[identity]} too"
-            )
-        lines[identity] = number
+        note_id(lines, identity, number, path.name)
         yield {"id": identity, "title": title, "text": text, "score": 0.0}
 
 

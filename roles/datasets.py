@@ -74,11 +74,8 @@ def file(
     hidden: columns that no prompt may show
     """
     where = find_table(folder, path)
-    first = next(read_table(where), None)
-    if first is None:
-        raise DataError(f"{path} has no rows")
     read = partial(read_table, where)
-    return dataset_of(read, first=first[1], hidden=hidden or [], stem=where.stem, split=split, shown=path)
+    return dataset_of(read, hidden=hidden or [], stem=where.stem, split=split, shown=path)
 
 
 def huggingface(
@@ -102,11 +99,7 @@ def huggingface(
     if not _HUB_NAME.fullmatch(name) or Path(name).exists():
         raise DataError(f"{name!r} is not the name of a dataset on the hub, such as openai/gsm8k")
     load = partial(_hub_rows, name, subset, split_name or split)
-    first = next(load(), None)
-    if first is None:
-        raise DataError(f"the dataset {name} has no rows in its split {split_name or split}")
-    stem = name.rpartition("/")[2]
-    return dataset_of(load, first=first[1], hidden=hidden or [], stem=stem, split=split, shown=name)
+    return dataset_of(load, hidden=hidden or [], stem=name.rpartition("/")[2], split=split, shown=name)
 
 
 def _hub_rows(name: str, subset: str | None, split_name: str) -> Iterator[tuple[int, Row]]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import json
 import logging
-from collections.abc import Callable
 from typing import Any, Literal
 
 from rolegraph.engine.vocabulary import require_library
@@ -40,8 +39,11 @@ class SameMath:
     A worker process imports the library when it unpickles the object, before the time of the call starts.
     """
 
-    def __reduce__(self) -> tuple[Callable[[], SameMath], tuple[()]]:
-        return _loaded_same_math, ()
+    def __getstate__(self) -> bool:
+        return True  # without a state, __setstate__ is not called
+
+    def __setstate__(self, state: bool) -> None:
+        _math_library()
 
     def __call__(self, gold: object, answer: object) -> bool:
         """Tell whether both are equal."""
@@ -50,11 +52,6 @@ class SameMath:
         # worker process.
         read = (library.parse(_marked(value), parsing_timeout=None) for value in (gold, answer))
         return bool(library.verify(*read, timeout_seconds=None))
-
-
-def _loaded_same_math() -> SameMath:
-    _math_library()
-    return SameMath()
 
 
 def _math_library() -> Any:

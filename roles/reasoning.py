@@ -10,7 +10,7 @@ import difflib
 import os
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Annotated, Any, cast
 
@@ -31,6 +31,7 @@ from rolegraph.engine.vocabulary import (
     Score,
     UnknownName,
     json_row,
+    option_error,
     options_of,
     require_library,
 )
@@ -111,7 +112,10 @@ def _faults(
             near = difflib.get_close_matches(name, kinds, n=5, cutoff=0.5)
             yield place, UnknownName(KIND, name, near or sorted(kinds.keys() - REFUSED.keys()))
         elif reason := _refused(name):
-            yield place, BadOptions(KIND, name, ItemCall(name), [_error((), reason)], None, [])
+            yield (
+                place,
+                BadOptions(KIND, name, ItemCall(name), [option_error((), reason)], None, []),
+            )
         else:
             options = options_of(kinds[name][1], context=("seed", "size"))
             if errors := _errors(name, share.config, options):
@@ -130,18 +134,15 @@ def _errors(name: str, config: gym.Config, options: Sequence[Option]) -> list[Er
     """Return the errors in the options of a kind of tasks."""
     unknown = config.keys() - {option.name for option in options}
     if unknown:
-        return [_error((key,), "unknown option", "unexpected_keyword_argument") for key in sorted(unknown)]
+        kind = "unexpected_keyword_argument"
+        return [option_error((key,), "unknown option", kind) for key in sorted(unknown)]
     try:
         gym.configured(name, config)
     except ValidationError as error:
         return error.errors(include_url=False)
     except (AssertionError, TypeError, ValueError) as error:  # of the package's own check
-        return [_error((), str(error) or "reasoning-gym refuses these options")]
+        return [option_error((), str(error) or "reasoning-gym refuses these options")]
     return []
-
-
-def _error(loc: tuple[str, ...], message: str, kind: str = "value_error") -> ErrorDetails:
-    return {"type": kind, "loc": loc, "msg": message, "input": None}
 
 
 def _rows(
@@ -209,10 +210,8 @@ class _Scored:
         value = gym.score(name, task.get("config") or {}, task, as_text(action))
         return Score(value, value >= 1.0)
 
-    def __reduce__(self) -> tuple[Callable[[], _Scored], tuple[()]]:
-        return _loaded, ()
+    def __getstate__(self) -> bool:
+        return True  # without a state, __setstate__ is not called
 
-
-def _loaded() -> _Scored:
-    gym.kinds()
-    return _Scored()
+    def __setstate__(self, state: bool) -> None:
+        gym.kinds()

@@ -34,20 +34,19 @@ def find_table(folder: Path, name: str) -> Path:
     """
     if not name.endswith(SUFFIXES):
         raise DataError(f"cannot read {name!r}; expected a file that ends in {', '.join(SUFFIXES)}")
+    folder = folder.resolve()
+    path = folder / name
     try:
-        path = folder.resolve() / name
-        if not path.resolve().is_relative_to(folder.resolve()):
-            raise DataError(f"{name} lies outside the spec's folder; put it beside the spec or below it")
-        if path.exists() and not path.is_file():
-            raise DataError(f"cannot read {name!r}: not a file that holds rows")
-        if not path.is_file():
-            beside = [entry.name for entry in path.parent.glob("*") if entry.suffix in SUFFIXES]
-            hint = did_you_mean(path.name, beside)
-            raise DataError("; ".join(filter(None, (f"there is no file {name!r} beside the spec", hint))))
-    except DataError:
-        raise
+        is_inside, is_file = path.resolve().is_relative_to(folder), path.is_file()
     except (OSError, RuntimeError, ValueError) as error:  # a cycle of links; a name with a NUL
         raise DataError(f"cannot read {name!r}: {error}") from error
+    if not is_inside:
+        raise DataError(f"{name} lies outside the spec's folder; put it beside the spec or below it")
+    if not is_file and path.exists():
+        raise DataError(f"cannot read {name!r}: not a file that holds rows")
+    if not is_file:
+        hint = did_you_mean(path.name, [entry.name for entry in path.parent.glob("*")])
+        raise DataError("; ".join(filter(None, (f"there is no file {name!r} beside the spec", hint))))
     return path
 
 

@@ -37,10 +37,7 @@ def rllm(
     if wanted not in splits:
         raise DataError(f"rLLM's dataset {name} has no split {wanted!r}; it has {', '.join(splits)}")
     read = partial(_rows, name, wanted)
-    first = next(read(), None)
-    if first is None:
-        raise DataError(f"rLLM's dataset {name} has no rows in its split {wanted}")
-    return dataset_of(read, first=first[1], hidden=hidden or [], stem=name, split=split, shown=name)
+    return dataset_of(read, hidden=hidden or [], stem=name, split=split, shown=name)
 
 
 def _split(split: Split, there: Sequence[str]) -> str:

@@ -46,12 +46,14 @@ from rolegraph.engine.vocabulary.registry import BadParts as BadParts
 from rolegraph.engine.vocabulary.registry import Item as Item
 from rolegraph.engine.vocabulary.registry import Registry as Registry
 from rolegraph.engine.vocabulary.registry import UnknownName as UnknownName
+from rolegraph.engine.vocabulary.registry import option_error as option_error
 from rolegraph.engine.vocabulary.registry import record_items as record_items
 from rolegraph.engine.vocabulary.registry import registry_of as registry_of
 from rolegraph.engine.vocabulary.rows import SUFFIXES as SUFFIXES
 from rolegraph.engine.vocabulary.rows import Row as Row
 from rolegraph.engine.vocabulary.rows import dataset_of as dataset_of
 from rolegraph.engine.vocabulary.rows import json_row as json_row
+from rolegraph.engine.vocabulary.rows import note_id as note_id
 from rolegraph.engine.vocabulary.rows import open_dataset as open_dataset
 from rolegraph.engine.vocabulary.rows import seed_tasks as seed_tasks
 from rolegraph.engine.vocabulary.tool import Function as Function

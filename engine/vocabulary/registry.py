@@ -286,8 +286,8 @@ class Registry(Generic[T]):
         args = (call.value,) if own_value else ()
         options = call.options if own_value else self.option_values(call, call.name)
         if clash := [name for name in options if name in self.context]:
-            unknown = "unexpected_keyword_argument", "unknown option"
-            raise self._bad(call, call.name, [_error((name,), *unknown) for name in clash])
+            unknown = "unknown option", "unexpected_keyword_argument"
+            raise self._bad(call, call.name, [option_error((name,), *unknown) for name in clash])
         try:
             item = _adapter(factory).validate_python(ArgsKwargs(args, {**options, **given}))
         except ValidationError as error:
@@ -297,7 +297,7 @@ class Registry(Generic[T]):
         except BadParts as error:
             raise self._bad(call, call.name, [_part(*fault) for fault in error.faults.items()]) from error
         except ValueError as error:  # the factory's own check of its options
-            raise self._bad(call, call.name, [_error((), "value_error", str(error))]) from error
+            raise self._bad(call, call.name, [option_error((), str(error))]) from error
         except FOREIGN_ERRORS as error:  # a factory may be a package's own code
             message = f"{type(error).__name__}: {first_line(error)}"
             raise UsageError(f"{self._described(call.name)} cannot be made: {message}") from error
@@ -327,7 +327,7 @@ class Registry(Generic[T]):
         if call.value is None or call.value is True:
             return call.options
         message = "takes no value of its own, only options"
-        raise self._bad(call, name, [_error((), "unexpected_positional_argument", message, call.value)])
+        raise self._bad(call, name, [option_error((), message, "unexpected_positional_argument", call.value)])
 
     def _bad(self, call: ItemCall, name: str, errors: Sequence[ErrorDetails]) -> BadOptions:
         return BadOptions(self.kind, name, call, errors, self.value(name), self.options(name))
@@ -406,7 +406,17 @@ def _is_value(written: object, first: inspect.Parameter | None) -> bool:
     return not isinstance(written, Mapping) or first.default is not None
 
 
-def _error(loc: tuple[int | str, ...], kind: str, message: str, value: object = None) -> ErrorDetails:
+def option_error(
+    loc: tuple[int | str, ...], message: str, kind: str = "value_error", value: object = None
+) -> ErrorDetails:
+    """Make an entry of `BadOptions.errors`.
+
+    Args:
+        loc: Place in the call: 0 for the item's value, or an option's name, then keys inside of it.
+        message: Text of the error.
+        kind: Pydantic's name of the error.
+        value: Value that was given there.
+    """
     return {"type": kind, "loc": loc, "msg": message, "input": value}
 
 
@@ -414,4 +424,4 @@ def _part(loc: tuple[int | str, ...], error: UnknownName | BadOptions) -> ErrorD
     """Wrap the error of an item inside another item."""
     hint = error.hint if isinstance(error, UnknownName) else ""
     message = "; ".join(filter(None, (str(error), hint)))
-    return {**_error(loc, "value_error", message), "ctx": {"error": error}}
+    return {**option_error(loc, message), "ctx": {"error": error}}

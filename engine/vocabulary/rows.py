@@ -70,26 +70,28 @@ def _seeds(split: Split, count: int, limit: int | None) -> Iterator[Task]:
 def dataset_of(
     read: Callable[[], Iterator[tuple[int, Row]]],
     *,
-    first: Row,
     hidden: Sequence[str],
     stem: str,
     split: Split,
     shown: str,
 ) -> Dataset:
-    """Make a Dataset of numbered rows.
+    """Make a Dataset of numbered rows, and read the first; every other row must have its columns.
 
     Args:
         read: Yields (line number, row) pairs from the start, each time it is called.
-        first: The first row; every other row must have its columns.
         hidden: Columns that no prompt may show.
         stem: The beginning of generated ids, `STEM-SPLIT-NUMBER`, of rows without an `id`.
         split: The split of the rows.
         shown: The name of the source in messages.
 
     Raises:
-        DataError: A hidden column does not exist. Reading the rows raises it, too: for a missing column, and
-            for an `id` that two rows share.
+        DataError: There are no rows, or a hidden column does not exist. Reading the rows raises it, too, for
+            a missing column and for an `id` that two rows share.
     """
+    found = next(read(), None)
+    if found is None:
+        raise DataError(f"{shown} has no rows")
+    first = found[1]
     for name in hidden:
         if name not in first:
             raise DataError(f"{shown} has no column {name!r} to hide; it has {', '.join(first)}")
@@ -105,14 +107,28 @@ def dataset_of(
             given = row.get("id")
             # An episode's id is `task:rollout`, so a task's id has no colon.
             identity = f"{prefix}-{position}" if given in (None, "") else str(given).replace(":", "-")
-            if identity in lines:
-                raise DataError(
-                    f"{shown}:{line}: the id {short_repr(identity)} is that of line {lines[identity]} too"
-                )
-            lines[identity] = line
+            note_id(lines, identity, line, shown)
             yield {**row, "id": identity}
 
     return Dataset(columns, frozenset(hidden), rows)
+
+
+def note_id(lines: dict[str, int], identity: str, line: int, shown: str) -> None:
+    """Add a row's id to those before it.
+
+    Args:
+        lines: The line of each id so far, to which this one is added.
+        identity: The id of the row.
+        line: The row's line.
+        shown: The name of the source in messages.
+
+    Raises:
+        DataError: An earlier row has the same id.
+    """
+    if identity in lines:
+        same = f"the id {short_repr(identity)} is that of line {lines[identity]} too"
+        raise DataError(f"{shown}:{line}: {same}")
+    lines[identity] = line
 
 
 def json_row(row: Row, where: str) -> Row:

@@ -75,10 +75,9 @@ def _names(sides: Iterable[str | Path | Workflow]) -> list[str]:
     paths = [side.source.named_spec if isinstance(side, Workflow) else str(side) for side in sides]
     short = [Path(path).resolve().name for path in paths]
     times = Counter(short)
-    names = [name if times[name] == 1 else path for name, path in zip(short, paths, strict=True)]
-    again = Counter[str]()
-    for at, name in enumerate(names):
-        again[name] += 1
-        if again[name] > 1:
-            names[at] = f"{name} ({again[name]})"
+    names: list[str] = []
+    for name, path in zip(short, paths, strict=True):
+        full = name if times[name] == 1 else path
+        earlier = paths[: len(names)].count(path)
+        names.append(f"{full} ({earlier + 1})" if earlier else full)
     return names

@@ -64,7 +64,8 @@ async def export_async(
         run, policy = RunFolder(Path(of_training.folder)), policy or of_training.policy
         run.training()  # raises where it is none
         saved = run.best_of(policy)
-        place = place or run.path / _name(policy, merged=merged)
+        kind = "merged" if merged else "adapter"
+        place = place or run.path / (f"{kind}-{policy}" if policy else kind)
     if place is None:
         raise UsageError(f"{checkpoint} has no training folder to export into; name a folder with --out")
     if place.exists() and not (place.is_dir() and not any(place.iterdir())):
@@ -111,11 +112,6 @@ async def export_async(
 
 
 export = blocking(export_async)
-
-
-def _name(policy: str | None, *, merged: bool) -> str:
-    kind = "merged" if merged else "adapter"
-    return f"{kind}-{policy}" if policy else kind
 
 
 async def _downloaded(path: str, folder: Path, base: Path | None, url: str | None, *, whole: bool) -> Path:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 
 from rolegraph.engine.errors import DataError, ModelError, UsageError, WorldError
@@ -12,7 +13,6 @@ from rolegraph.engine.records import Episode, RunFolder, Task, read_episodes
 from rolegraph.engine.report.preview import preview_page
 from rolegraph.engine.run.preview import SentPrompt, TaskPrompts, preview_task
 from rolegraph.engine.shipped import model_folder
-from rolegraph.engine.spec import ModelRef
 from rolegraph.engine.vocabulary import Split
 from rolegraph.files import write_output
 from rolegraph.running import blocking
@@ -97,10 +97,10 @@ async def preview_async(
     previews = [await preview_task(plan, task, episode) for task, episode in rows]
     missing = ""
     if tokens:
-        formats = _Formats()
-        refs = [endpoint.model for endpoint in plan.endpoints]
-        previews = [_with_tokens(task, refs, formats) for task in previews]
-        missing = "; ".join(formats.missing)
+        load = cache(_chat_format)
+        formats = [load(endpoint.model.provider, endpoint.model.name) for endpoint in plan.endpoints]
+        previews = [_with_tokens(task, formats) for task in previews]
+        missing = "; ".join(dict.fromkeys(reason for reason in formats if isinstance(reason, str)))
     answers = "made up" if recorded is None else f"those of {recorded}; what is not there is made up"
     return Preview(plan.name, plan.spec.description, previews, answers, missing)
 
@@ -121,38 +121,25 @@ def _episodes(path: Path, limit: int) -> list[Episode]:
     return [*found.values()]
 
 
-class _Formats:
-    """Chat formats of the models whose tokenizer is on this machine, each loaded once."""
+def _chat_format(provider: str, name: str) -> ChatFormat | str:
+    """Return a model's chat format, or the reason why its tokenizer cannot be loaded."""
+    if provider != "local":
+        return f"the tokenizer of {provider}:{name} is not on this machine"
+    from rolegraph.engine.models.tokenizer import load_tokenizer  # takes half a second to import
 
-    def __init__(self) -> None:
-        self._loaded: dict[Path, ChatFormat] = {}
-        self.missing: list[str] = []
-
-    def of(self, ref: ModelRef) -> ChatFormat | None:
-        """Return a model's chat format; None, with a reason in `missing`, where its folder is not here."""
-        if ref.provider != "local":
-            self._miss(f"the tokenizer of {ref.provider}:{ref.name} is not on this machine")
-            return None
-
-        from rolegraph.engine.models.tokenizer import load_tokenizer  # takes half a second to import
-
-        folder = model_folder(ref.name)
-        try:
-            if folder not in self._loaded:
-                self._loaded[folder] = ChatFormat(load_tokenizer(folder), folder.name)
-        except (UsageError, WorldError) as error:
-            self._miss(str(error))
-        return self._loaded.get(folder)
-
-    def _miss(self, reason: str) -> None:
-        if reason not in self.missing:
-            self.missing.append(reason)
+    folder = model_folder(name)
+    try:
+        return ChatFormat(load_tokenizer(folder), folder.name)
+    except (UsageError, WorldError) as error:
+        return str(error)
 
 
-def _with_tokens(task: TaskPrompts, models: Sequence[ModelRef], formats: _Formats) -> TaskPrompts:
+def _with_tokens(task: TaskPrompts, formats: Sequence[ChatFormat | str]) -> TaskPrompts:
+    """Return the prompts of a task with their tokens, where the chat format of their endpoint is known."""
+
     def with_tokens(prompt: SentPrompt) -> SentPrompt:
-        chat = formats.of(models[prompt.endpoint])
-        if chat is None:
+        chat = formats[prompt.endpoint]
+        if isinstance(chat, str):
             return prompt
         try:
             ids = chat.prompt(prompt.messages, prompt.functions).ids

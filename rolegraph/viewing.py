@@ -51,7 +51,7 @@ class RunViewer:
                 "write a file"
             )
 
-        serve(self.runs, port=port, where=EpisodeFilter.of(_check_filters(where)), ready=ready)
+        serve(self.runs, port=port, where=_parse_filters(where), ready=ready)
 
     def write(self, file: str | Path, *, hidden: bool, most: int = 200, **where: str) -> int:
         """Write the pages as one file that opens offline.
@@ -71,9 +71,7 @@ class RunViewer:
             WorldError: The file cannot be written.
         """
 
-        return write_static(
-            self.runs, Path(file), hidden=hidden, where=EpisodeFilter.of(_check_filters(where)), most=most
-        )
+        return write_static(self.runs, Path(file), hidden=hidden, where=_parse_filters(where), most=most)
 
 
 def view(*runs: str | Path) -> RunViewer:
@@ -95,9 +93,9 @@ def view(*runs: str | Path) -> RunViewer:
     return RunViewer([open_run(folder) for run in runs for folder in runs_in(Path(run))])
 
 
-def _check_filters(where: dict[str, str]) -> dict[str, str]:
+def _parse_filters(where: dict[str, str]) -> EpisodeFilter:
     for name in where:
         if name not in FIELDS:
             hint = did_you_mean(name, FIELDS) or f"expected one of {', '.join(FIELDS)}"
             raise UsageError(f"episodes cannot be filtered by {name!r}; {hint}")
-    return where
+    return EpisodeFilter.of(where)

@@ -8,10 +8,10 @@ from __future__ import annotations
 import shlex
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -27,9 +27,9 @@ class _RoleSums:
     trajectories: int = 0
     answered: int = 0
     """Number of trajectories that a model answered."""
-    reward: float = 0.0
+    total_reward: float = 0.0
     rewarded: int = 0
-    correct: int = 0
+    total_correct: int = 0
     prompt_tokens: int = 0
     response_tokens: int = 0
     calls: int = 0
@@ -40,13 +40,23 @@ class _RoleSums:
     first_message: dict[str, str] = field(default_factory=dict[str, str])
     """The first message of each kind of failure."""
 
+    @property
+    def reward(self) -> float | None:
+        """Mean reward; None without a reward."""
+        return self.total_reward / self.rewarded if self.rewarded else None
+
+    @property
+    def correct(self) -> float | None:
+        """Share of the rewarded trajectories that are correct; None without a reward."""
+        return self.total_correct / self.rewarded if self.rewarded else None
+
     def add(self, trajectory: rg.Trajectory) -> None:
         self.trajectories += 1
         self.answered += trajectory.by_model
         if trajectory.reward is not None:
             self.rewarded += 1
-            self.reward += trajectory.reward
-            self.correct += trajectory.is_correct
+            self.total_reward += trajectory.reward
+            self.total_correct += trajectory.is_correct
         for step in trajectory.steps:
             if not self.asks:
                 self.calls += 1
@@ -60,7 +70,7 @@ class _RoleSums:
 
 
 class Display:
-    """Progress bar of a run, as a context manager that prints the figures when its block ends.
+    """Progress bar of a run while it is `shown`, and its figures at the end.
 
     `floors` maps figures to their lowest accepted values: `answered` (the share of trajectories that a model
     answered), `correct`, the spec's metrics and `reward/{role}`.
@@ -101,18 +111,17 @@ class Display:
                 self._before += 1
         self._tokens_before = sum(sums.response_tokens for sums in self._roles.values())
 
-    def __enter__(self) -> Self:
-        self._progress.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._progress.stop()
-        seconds = 0.0 if self._started is None else time.monotonic() - self._started
-        if self._started is not None:
-            self._end(seconds)
-        self._output.document(self._document(seconds))
+    @contextmanager
+    def shown(self) -> Generator[None]:
+        """Show the bar for the time of a block, and print the figures when the block ends."""
+        try:
+            with self._progress:
+                yield
+        finally:
+            seconds = 0.0 if self._started is None else time.monotonic() - self._started
+            if self._started is not None:
+                self._end(seconds)
+            self._output.document(self._document(seconds))
 
     def observe(self, event: rg.Event) -> None:
         """Count a model call or an episode that is on disk; show a note."""
@@ -132,9 +141,8 @@ class Display:
 
     def exit_code(self) -> int:
         """Return 1 where no model call gave an answer, or a figure is lower than its floor; else 0."""
-        asked = self._asked()
-        silent = asked and not any(sums.answered for sums in self._roles.values())
-        return 1 if silent or any(self._low()) else 0
+        answered, asked = self._answered()
+        return 1 if (asked and not answered) or any(self._low()) else 0
 
     def _count(self, episode: rg.Episode) -> None:
         self._episodes += 1
@@ -165,8 +173,7 @@ class Display:
             for failure, message in sums.first_message.items():
                 text = rg.printable(f"{name} {failure}: {message[:SHOWN_CHARACTERS]}")
                 out.print(text, style="yellow", markup=False)
-        asked = self._asked()
-        answered = sum(sums.answered for sums in self._roles.values())
+        answered, asked = self._answered()
         if answered < asked:
             text = f"warning: {asked - answered} of {asked} trajectories got no answer"
             if "answered" not in self._floors:
@@ -201,8 +208,8 @@ class Display:
             "roles": {
                 name: {
                     "trajectories": sums.trajectories,
-                    "reward": sums.reward / sums.rewarded if sums.rewarded else None,
-                    "correct": sums.correct / sums.rewarded if sums.rewarded else None,
+                    "reward": sums.reward,
+                    "correct": sums.correct,
                     "prompt_tokens": sums.prompt_tokens,
                     "response_tokens": sums.response_tokens,
                     "calls": sums.calls,
@@ -225,19 +232,16 @@ class Display:
                 yield name, value, floor
 
     def _figures(self) -> dict[str, float]:
-        asked = self._asked()
-        answered = sum(sums.answered for sums in self._roles.values())
+        answered, asked = self._answered()
         figures = {"answered": answered / max(1, asked), "correct": self._correct / max(1, self._episodes)}
-        rewards = {
-            f"reward/{name}": sums.reward / sums.rewarded
-            for name, sums in self._roles.items()
-            if sums.rewarded
-        }
-        return figures | self._means() | rewards
+        rewards = {f"reward/{name}": sums.reward for name, sums in self._roles.items()}
+        given = {name: reward for name, reward in rewards.items() if reward is not None}
+        return figures | self._means() | given
 
-    def _asked(self) -> int:
-        """Return the number of trajectories of roles that ask a model."""
-        return sum(sums.trajectories for sums in self._roles.values() if sums.asks)
+    def _answered(self) -> tuple[int, int]:
+        """Return the numbers of trajectories that a model answered, and of those that asked one."""
+        sums = [sums for sums in self._roles.values() if sums.asks]
+        return sum(role.answered for role in sums), sum(role.trajectories for role in sums)
 
     def _means(self) -> dict[str, float]:
         return {name: self._metrics[name] / max(1, self._episodes) for name in self._metric_names}
@@ -250,8 +254,8 @@ class Display:
             table.add_row(
                 name,
                 f"{sums.trajectories:,}",
-                f"{sums.reward / sums.rewarded:.3f}" if sums.rewarded else "–",
-                f"{sums.correct / sums.rewarded:.1%}" if sums.rewarded else "–",
+                "–" if sums.reward is None else f"{sums.reward:.3f}",
+                "–" if sums.correct is None else f"{sums.correct:.1%}",
                 f"{sums.prompt_tokens:,}" if sums.asks else "–",
                 f"{sums.response_tokens:,}" if sums.asks else "–",
                 f"{sums.seconds / max(1, sums.calls):.2f}",

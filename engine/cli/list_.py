@@ -1,15 +1,17 @@
-"""`rolegraph list [KIND [NAME]]`: the specs and the vocabulary, a line each, or one item in full."""
+"""Commands that show the language: `list` (specs, vocabulary), `limits`, and `schema` for an editor."""
 
 from __future__ import annotations
 
+import json
 import os
 import sys
+from pathlib import Path
 from typing import Any
 
 import click
 
 import rolegraph as rg
-from rolegraph.engine.cli import completion
+from rolegraph.engine.cli import completion, options
 
 WRITTEN_AT = {
     "parsers": "roles.ROLE.parser",
@@ -100,3 +102,35 @@ def _row(key: str, option: rg.vocabulary.Option) -> tuple[str, str, str]:
     """Return an option as YAML, its type, and its meaning."""
     required = ", required" if option.required else ""
     return f"{key}: {option.written}", f"{option.type}{required}", option.line
+
+
+@click.command("limits")
+def limits_command() -> None:
+    """Show every limit on an input, with the name that messages give it and its reason."""
+    name = max(len(limit.name) for limit in rg.LIMITS)
+    most = max(len(limit.size) for limit in rg.LIMITS)
+    for limit, reason in rg.LIMITS.items():
+        click.echo(f"{limit.name:<{name}}  {limit.size:<{most}}  {reason}")
+
+
+@click.command("schema")
+@options.imports_option
+@options.path("--out", "out", "FILE", "File of the schema. Default: standard output.")
+def schema_command(imports: tuple[Path, ...], out: Path | None) -> int:
+    """Write the JSON Schema of a spec, so that an editor completes and checks it while you type.
+
+    \b
+    rolegraph schema --out rolegraph.schema.json
+    then, as a spec's first line:
+    # yaml-language-server: $schema=rolegraph.schema.json
+    """
+    text = json.dumps(rg.json_schema(imports), indent=1, ensure_ascii=False)
+    if out is None:
+        click.echo(text)
+        return 0
+    try:
+        out.write_text(f"{text}\n", encoding="utf-8")
+    except OSError as error:
+        raise rg.UsageError(f"cannot write {out}: {error.strerror}") from error
+    click.echo(f"wrote {out}; a spec's first line: # yaml-language-server: $schema={out}")
+    return 0

@@ -41,7 +41,7 @@ VERBS = {
     "schema": "Write the JSON Schema of a spec, for an editor.",
     "serve": "Serve a local model folder over the Tinker API.",
 }
-MODULES = {"test": "spec_tests"}
+MODULES = {"test": "spec_tests", "eject": "rllm", "limits": "list_", "schema": "list_"}
 """Verbs whose module has another name than `VERB_`; pytest would collect a file `test_.py`."""
 INTERRUPTED = 128 + signal.SIGINT
 COLLECT_AFTER = 100_000
@@ -58,9 +58,9 @@ class _Verbs(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in VERBS:
             return None
-        module = MODULES.get(cmd_name, f"{cmd_name}_")
-        command: click.Command = importlib.import_module(f"rolegraph.engine.cli.{module}").command
-        return command
+        module = importlib.import_module(f"rolegraph.engine.cli.{MODULES.get(cmd_name, f'{cmd_name}_')}")
+        commands = (value for value in vars(module).values() if isinstance(value, click.Command))
+        return next(command for command in commands if command.name == cmd_name)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):

@@ -1,15 +1,16 @@
-"""rLLM's trainer for `train --trainer rllm`, and the warnings that `eject` shows, too."""
+"""rLLM's trainer: `train --trainer rllm` starts it, `eject` writes the script that does."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import click
 
 import rolegraph as rg
-from rolegraph.rllm import RllmJob, describe, estimator_map, launch, prepare
+from rolegraph.engine.cli import options
+from rolegraph.rllm import RllmJob, describe, estimator_map, launch, prepare, script
 
 
 def train_with_rllm(
@@ -17,10 +18,9 @@ def train_with_rllm(
     backend: str,
     *,
     print_config: bool,
-    seed: int,
     folder: Path | None,
     resume: bool,
-    trackers: Sequence[str],
+    **settings: Any,
 ) -> int:
     """Start rLLM's trainer on a spec, or print the config that it would be started with.
 
@@ -28,10 +28,9 @@ def train_with_rllm(
         source: The spec, which is needed with `resume`, too.
         backend: A backend of rLLM, or one of your own as `package.module:Class`.
         print_config: Whether to print the config and return.
-        seed: Seed of the order of the data.
         folder: Folder of the training; required with `resume`.
         resume: Whether to continue the training in `folder`.
-        trackers: Names of the trackers that metrics are sent to.
+        settings: `seed` of the order of the data, and `trackers` that metrics are sent to.
 
     Returns:
         The exit code, 0.
@@ -39,7 +38,7 @@ def train_with_rllm(
     if resume and folder is None:
         raise rg.UsageError("--resume with --trainer rllm needs --out, the training's folder")
     folder = folder or rg.new_folder(f"{Path(source.named_spec).stem}-rllm")
-    job = prepare(source, backend, seed=seed, folder=folder, resume=resume, trackers=trackers)
+    job = prepare(source, backend, folder=folder, resume=resume, **settings)
     show_warnings(job)
     if print_config:
         click.echo(describe(job))
@@ -60,3 +59,27 @@ def show_warnings(job: RllmJob) -> None:
     """Print a job's warnings to standard error."""
     for warning in job.warnings:
         click.echo(f"{warning}\n", err=True)
+
+
+@click.command("eject")
+@options.source("The model to train: local[:FOLDER] or tinker:NAME. Default: the spec's model.")
+@options.backend(default="tinker")
+@options.seed("Seed of the order of the data.")
+@options.path("--out", "out", "FILE.py", "File of the script. Default: standard output.")
+def command(source: rg.Source, backend: str, seed: int, out: Path | None) -> int:
+    """Write a script that trains SPEC as `rolegraph train SPEC --trainer rllm` does, to read and change."""
+    job = prepare(source, backend, seed=seed)
+    show_warnings(job)
+    text = script(job)
+    if out is None:
+        click.echo(text, nl=False)
+        return 0
+    try:
+        with out.open("x", encoding="utf-8") as file:
+            file.write(text)
+    except FileExistsError:
+        raise rg.UsageError(f"{out} already exists; choose another file with --out") from None
+    except OSError as error:
+        raise rg.UsageError(f"cannot write {out}: {error.strerror}") from error
+    click.echo(f"wrote {out}; run it with: python {out}")
+    return 0

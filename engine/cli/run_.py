@@ -86,6 +86,7 @@ def command(
         job = rg.RunJob.resume(out, source, limit=limit, retry_failed=retry_failed, **given)
     else:
         job = rg.RunJob.create(rg.open_source(source), limit=limit or LIMIT, out=out, **given)
-    with Display(job, floors=dict(floors), output=output) as display:
+    display = Display(job, floors=dict(floors), output=output)
+    with display.shown():
         run_until_done(job.run(display.observe, concurrency=concurrency))
     return display.exit_code()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +21,7 @@ def run_sweep(
     *,
     resume: bool = False,
     floors: Mapping[str, float] | None = None,
-    track: Sequence[rg.TrackerName] = (),
-    concurrency: int = 64,
+    **run_options: Any,
 ) -> int:
     """Start or resume a sweep, run it, and print its table.
 
@@ -33,8 +32,7 @@ def run_sweep(
         settings: Further arguments of `SweepJob.create`.
         resume: Whether to continue a sweep.
         floors: For runs, figures with their lowest accepted values.
-        track: For trainings, trackers that metrics are sent to.
-        concurrency: For runs, episodes in flight at most.
+        run_options: Further arguments of `run` of the points' jobs.
 
     Returns:
         The exit code: 1 where a figure of a run is lower than its floor.
@@ -43,18 +41,16 @@ def run_sweep(
         job = rg.SweepJob.resume(out, *source.overrides, kind=kind)
     else:
         job = rg.SweepJob.create(source, kind, out=out, **settings)
-    code = _run_points(job, floors or {}, track, concurrency)
+    code = _run_points(job, floors or {}, run_options)
     result = job.write_results()
     _show(result)
     click.echo(str(result.picture))
     return code
 
 
-def _run_points(
-    sweep: rg.SweepJob, floors: Mapping[str, float], track: Sequence[rg.TrackerName], concurrency: int
-) -> int:
+def _run_points(sweep: rg.SweepJob, floors: Mapping[str, float], run_options: Mapping[str, Any]) -> int:
     from rolegraph.engine.cli.display import Display
-    from rolegraph.engine.cli.train_display import TrainDisplay
+    from rolegraph.engine.cli.train_display import train_display
 
     code = 0
     for at, point in enumerate(sweep.points, 1):
@@ -64,12 +60,13 @@ def _run_points(
             continue
         job = point.job()
         if isinstance(job, rg.RunJob):
-            with Display(job, floors=floors) as display:
-                run_until_done(job.run(display.observe, concurrency=concurrency))
+            display = Display(job, floors=floors)
+            with display.shown():
+                run_until_done(job.run(display.observe, **run_options))
             code = max(code, display.exit_code())
         elif isinstance(job, rg.TrainingJob):
-            with TrainDisplay(job) as trained:
-                run_until_done(job.run(trained.observe, track))
+            with train_display(job) as observe:
+                run_until_done(job.run(observe, **run_options))
         else:
             with progress_line(OutputOptions(), "starting the model …") as observe:
                 run_until_done(job.run(observe))

@@ -72,9 +72,9 @@ def command(
             source,
             backend or "tinker",
             print_config=print_config,
-            seed=seed or 0,
             folder=out,
             resume=resume,
+            seed=seed or 0,
             trackers=track,
         )
     if backend is not None or print_config:
@@ -84,18 +84,12 @@ def command(
 
         output.check_single("training")
         return run_sweep("train", source, out, {"seed": seed or 0}, resume=resume, track=track)
-    from rolegraph.engine.cli.train_display import TrainDisplay, TrainEnd
+    from rolegraph.engine.cli.train_display import train_display
 
     if resume:
         job = rg.TrainingJob.resume(out, source, seed=seed)
     else:
         job = rg.TrainingJob.create(rg.open_source(source), out=out, seed=seed or 0)
-    if job.done >= job.steps:
-        end = TrainEnd(job)
-        output.results().print(f"{job.folder.path} is finished: all {job.steps} steps are done")
-        output.next(*end.next())
-        output.document(end.document(0.0))
-        return 0
-    with TrainDisplay(job, output) as display:
-        run_until_done(job.run(display.observe, track))
+    with train_display(job, output) as observe:
+        run_until_done(job.run(observe, track))
     return 0

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from rich.console import Group
 from rich.live import Live
@@ -50,19 +50,36 @@ POLICY_COLUMNS: Columns = {
 }
 
 
-class TrainDisplay:
-    """Live display of a training, as a context manager that prints the results when its block ends."""
+@contextmanager
+def train_display(training: rg.TrainingJob, output: OutputOptions | None = None) -> Generator[rg.Observer]:
+    """Show a training for the time of a block; give its observer, and print the results at the end.
 
-    def __init__(self, training: rg.TrainingJob, output: OutputOptions | None = None) -> None:
-        self._training, self._plan = training, training.flow.plan
-        self._output = output or OutputOptions()
+    Args:
+        training: The training that the block runs.
+        output: Options of the output; None is neither quiet nor JSON.
+    """
+    output, started = output or OutputOptions(), time.monotonic()
+    display = _TrainDisplay(training, output)
+    try:
+        with display.live if output.progress().is_terminal and not output.quiet else nullcontext():
+            yield display.observe
+    finally:
+        end, seconds = TrainEnd(training), time.monotonic() - started
+        end.show(output, seconds)
+        output.document(end.document(seconds))
+
+
+class _TrainDisplay:
+    """Live tables of a training."""
+
+    def __init__(self, training: rg.TrainingJob, output: OutputOptions) -> None:
+        self._plan = training.flow.plan
         self._steps, self._done = training.steps, training.done
         self._latest: dict[str, float] = {}
         for line in training.folder.metrics():
             if line["step"] == 0:
                 self._keep_first(line)
-        self._opened = time.monotonic()
-        self._console, self._warnings = self._output.progress(), self._output.warnings()
+        self._console, self._warnings = output.progress(), output.warnings()
         self._progress = Progress(
             TextColumn("[bold]{task.description}"),
             BarColumn(bar_width=20),
@@ -73,20 +90,7 @@ class TrainDisplay:
         self._bar = self._progress.add_task(self._plan.name, total=self._steps, completed=self._done)
         self._part = NoteProgress()
         """Progress of the current part of a step: a batch of episodes, an update."""
-        self._live = Live(self._view(), console=self._console, refresh_per_second=4, transient=True)
-
-    def __enter__(self) -> Self:
-        if self._console.is_terminal and not self._console.quiet:
-            self._live.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._live.stop()
-        end, seconds = TrainEnd(self._training), time.monotonic() - self._opened
-        end.show(self._output, seconds)
-        self._output.document(end.document(seconds))
+        self.live = Live(self._view(), console=self._console, refresh_per_second=4, transient=True)
 
     def observe(self, event: rg.Event) -> None:
         """Show an event of the training."""
@@ -105,7 +109,7 @@ class TrainDisplay:
         self._latest |= metrics
         self._progress.update(self._bar, completed=step)
         if self._console.is_terminal:
-            self._live.update(self._view())
+            self.live.update(self._view())
         else:
             self._console.print(self._line(step, metrics), soft_wrap=True, highlight=False)
 

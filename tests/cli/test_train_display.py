@@ -11,7 +11,7 @@ import pytest
 
 import rolegraph as rg
 from rolegraph.engine.cli.main import run
-from rolegraph.engine.cli.train_display import TrainDisplay
+from rolegraph.engine.cli.train_display import train_display
 from rolegraph.engine.records import RunFolder, SavedPolicy
 from rolegraph.running import describe
 
@@ -36,8 +36,8 @@ def shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
 
     def show(spec: str, metrics: dict[str, float]) -> str:
         training = SimpleNamespace(flow=rg.load(spec), folder=RunFolder(tmp_path / "run"), steps=1, done=0)
-        with TrainDisplay(cast("rg.TrainingJob", training)) as display:
-            display.observe(rg.StepLogged(1, metrics))
+        with train_display(cast("rg.TrainingJob", training)) as observe:
+            observe(rg.StepLogged(1, metrics))
         return capsys.readouterr().err
 
     return show
@@ -72,7 +72,7 @@ def test_its_end_says_where_the_best_weights_are_and_how_to_use_them(
         saved = {name: SavedPolicy(version=step, state="", sampler="") for name in policies}
         folder.add_checkpoint(rg.Checkpoint(step=step, policies=saved, best=best))
     training = SimpleNamespace(flow=flow, folder=folder, steps=4, done=4)
-    with TrainDisplay(cast("rg.TrainingJob", training)):
+    with train_display(cast("rg.TrainingJob", training)):
         pass
     said = capsys.readouterr().out
     assert "step 2" in said

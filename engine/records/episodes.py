@@ -15,14 +15,13 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from operator import attrgetter
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 from pydantic import TypeAdapter
 
 from rolegraph.engine.errors import DataError, WorldError
 from rolegraph.engine.limits.records import RECORD_LINE
-from rolegraph.engine.records.episode import Episode, Step
+from rolegraph.engine.records.episode import Episode, Step, Trajectory
 from rolegraph.engine.records.jsonl import (
     JsonlWriter,
     check_size,
@@ -95,14 +94,12 @@ class EpisodeWriter:
         """
         episode, line = _line(episode)
         offset = self._episodes.append(line, f"episode {episode.id}")
-        self._index.append(json_line(_outcome(episode, offset, len(line))))
+        self._index.append(json_line(asdict(_index_entry(episode, offset, len(line)))))
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._episodes.close()
         self._index.close()
 
@@ -184,34 +181,25 @@ def read_episodes(path: Path, broken: Callable[[DataError], object] = refuse) ->
 
 def write_episodes(path: Path, episodes: Iterable[Episode]) -> None:
     """Write a file of episodes, which appears whole, and its index; raises WorldError."""
-    with contextlib.suppress(OSError):
-        index_path(path).unlink()  # its offsets are those of the old file
-    lines: list[bytes] = []
-    entries: list[bytes] = []
-    offset = 0
-    for episode in episodes:
-        episode, line = _line(episode)
-        lines.append(line)
-        entries.append(json_line(_outcome(episode, offset, len(lines[-1]))))
-        offset += len(lines[-1])
-    write_whole(path, b"".join(lines))
-    write_whole(index_path(path), b"".join(entries))
-
-
-def drop_episodes(path: Path, dropped: Callable[[Episode], bool]) -> None:
-    """Remove the episodes for which `dropped` is true from a file; raises DataError and WorldError."""
     part = path.with_name(f".{path.name}.part")
     try:
-        with part.open("wb") as file:
-            for line in read_jsonl(path, _episode, _EPISODE):
-                if not dropped(line.value):
-                    file.write(line.text)
+        part.unlink(missing_ok=True)  # a killed run may have left it
+        with EpisodeWriter(part) as writer:
+            for episode in episodes:
+                writer.append(episode)
         index_path(path).unlink(missing_ok=True)  # its offsets are those of the old file
         part.replace(path)
+        index_path(part).replace(index_path(path))
     except OSError as error:
         raise WorldError(f"cannot write {path}: {error.strerror}") from error
     finally:
         part.unlink(missing_ok=True)
+        index_path(part).unlink(missing_ok=True)
+
+
+def drop_episodes(path: Path, dropped: Callable[[Episode], bool]) -> None:
+    """Remove the episodes for which `dropped` is true from a file; raises DataError and WorldError."""
+    write_episodes(path, (episode for episode in read_episodes(path) if not dropped(episode)))
 
 
 def figures(entries: Sequence[IndexEntry]) -> dict[str, float]:
@@ -278,28 +266,22 @@ def _indexed_entry(text: bytes) -> IndexEntry:
 
 def _entry(text: bytes) -> IndexEntry:
     """Return the entry of an episode's line, as if it were the first of its file."""
-    return _entry_adapter().validate_python(_outcome(_episode(text), 0, len(text)))
+    return _index_entry(_episode(text), 0, len(text))
 
 
-def _outcome(episode: Episode, offset: int, length: int) -> dict[str, Any]:
-    """Return the fields of an `IndexEntry` as plain mappings, which are quicker to make than the classes."""
-    roles: dict[str, dict[str, Any]] = {}
+def _index_entry(episode: Episode, offset: int, length: int) -> IndexEntry:
+    """Return the entry of an episode whose line has this offset and length in bytes."""
+    members: dict[str, list[Trajectory]] = {}
     for trajectory in episode.trajectories:
-        role = roles.get(trajectory.name)
-        if role is None:
-            role = roles[trajectory.name] = {"count": 0, "rewards": [], "failures": {}}
-        role["count"] += 1
-        if trajectory.reward is not None:
-            role["rewards"].append(trajectory.reward)
-        if trajectory.failure is not None:
-            name = trajectory.failure.name.value
-            role["failures"][name] = role["failures"].get(name, 0) + 1
-    return {
-        "offset": offset,
-        "length": length,
-        "task": episode.task_id,
-        "rollout": episode.rollout,
-        "is_correct": episode.is_correct,
-        "metrics": episode.metrics,
-        "roles": roles,
+        members.setdefault(trajectory.name, []).append(trajectory)
+    roles = {
+        name: RoleIndexEntry(
+            len(own),
+            [one.reward for one in own if one.reward is not None],
+            dict(Counter(one.failure.name.value for one in own if one.failure is not None)),
+        )
+        for name, own in members.items()
     }
+    return IndexEntry(
+        offset, length, episode.task_id, episode.rollout, episode.is_correct, episode.metrics, roles
+    )

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, Self, TypeVar
 
 from pydantic import ConfigDict, TypeAdapter
 
-from rolegraph.engine.errors import DataError, RolegraphError, UsageError, WorldError
+from rolegraph.engine.errors import DataError, RolegraphError, UsageError
 from rolegraph.engine.limits.records import WHOLE_FILE
 from rolegraph.engine.records.episode import Episode, Split
 from rolegraph.engine.records.episodes import EpisodeFile, figures, write_episodes
@@ -37,10 +37,10 @@ from rolegraph.engine.records.jsonl import (
     JsonLine,
     JsonlWriter,
     json_line,
+    make_folder,
     parse_json,
-    read_json,
     read_jsonl,
-    reason,
+    read_record,
     refuse,
     write_whole,
 )
@@ -119,10 +119,9 @@ class RunFolder:
 
     def begin(self, info: RunInfo, spec: str) -> None:
         """Create the folder with `run.json` and `spec.yaml`; start time and version are added to `info`."""
-        try:
-            (self.steps if info.kind == "train" else self.path).mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise WorldError(f"cannot write to the output folder {self.path}: {error.strerror}") from error
+        make_folder(self.path)
+        if info.kind == "train":
+            make_folder(self.steps)
         write_whole(self.spec_file, without_credentials(spec).encode())
         self._write_info(info.model_copy(update={"version": version("rolegraph"), "started": _now()}))
 
@@ -153,14 +152,10 @@ class RunFolder:
             DataError: `run.json` is damaged.
         """
         try:
-            return RunInfo.model_validate(read_json(self.info_file))
+            return read_record(self.info_file, RunInfo.model_validate, "a valid run file")
         except (FileNotFoundError, NotADirectoryError):
             missing = f"there is no {self.info_file.name} in it{self._model_instead()}"
             raise UsageError(f"{self.path} is not the folder of a run: {missing}") from None
-        except OSError as error:
-            raise DataError(f"cannot read {self.info_file}: {error.strerror}") from error
-        except ValueError as error:
-            raise DataError(f"{self.info_file} is not a valid run file: {reason(error)}") from error
 
     def _model_instead(self) -> str:
         """Return advice for the folder of a model given in place of a run's; empty for other folders."""
@@ -295,15 +290,9 @@ class RunFolder:
     def controls(self) -> tuple[Control, ...]:
         """Read `controls.json`, empty where it is missing; raises DataError where it is damaged."""
         try:
-            return _CONTROLS.validate_python(read_json(self.controls_file))
-        except FileNotFoundError:
+            return read_record(self.controls_file, _CONTROLS.validate_python, "a valid list of controls")
+        except (FileNotFoundError, NotADirectoryError):
             return ()
-        except OSError as error:
-            raise DataError(f"cannot read {self.controls_file}: {error.strerror}") from error
-        except ValueError as error:
-            raise DataError(
-                f"{self.controls_file} is not a valid list of controls: {reason(error)}"
-            ) from error
 
     # behind it
 

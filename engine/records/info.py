@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import re
 from datetime import datetime
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict
 
 from rolegraph.engine.records.identity import MAIN
 from rolegraph.engine.records.schema import Figure
@@ -190,16 +190,6 @@ class Checkpoint(_Record):
     """Whether its validation was the best until then."""
     validation: dict[str, Figure] = {}
     """Figures of the validation after this step, by name; empty where there was none."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _of_one_policy(cls, value: Any) -> Any:
-        """Convert the form of earlier versions, which had one policy's paths beside the step."""
-        if isinstance(value, dict) and "policies" not in value and "state" in value:
-            written = cast("dict[str, Any]", value)
-            main = {key: written[key] for key in ("version", "state", "sampler") if key in written}
-            return {**written, "policies": {MAIN: main}}
-        return cast("object", value)
 
     def of(self, policy: str | None) -> SavedPolicy | None:
         """Return the saved weights of a policy.

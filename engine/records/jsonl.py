@@ -13,15 +13,13 @@ import os
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from stat import S_ISREG
-from types import TracebackType
 from typing import Any, Generic, NamedTuple, NoReturn, Self, TypeVar
 
 from pydantic_core import PydanticSerializationError, ValidationError, from_json, to_json
 
 from rolegraph.engine.errors import DataError, WorldError
 from rolegraph.engine.limits.records import RECORD_LINE, RECORD_VALUES, WHOLE_FILE
-from rolegraph.engine.records.files import read_bytes
+from rolegraph.engine.records.files import is_no_file, read_bytes
 
 T = TypeVar("T")
 _CHUNK = 1 << 16
@@ -69,7 +67,9 @@ def read_jsonl(
         DataError: The file is missing, unreadable, no regular file, or has a line beyond `record_line`.
     """
     try:
-        if not _is_file(path):  # reading a device may never end, and opening a pipe may never return
+        if is_no_file(path) or "\0" in str(
+            path
+        ):  # reading a device may never end, and opening a pipe may never return
             raise DataError(f"cannot read {path}: not a regular file")
         with path.open("rb") as file:
             file.seek(start)
@@ -91,13 +91,6 @@ def read_jsonl(
                 start += len(text)
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror}") from error
-
-
-def _is_file(path: Path) -> bool:
-    try:
-        return S_ISREG(path.stat().st_mode)
-    except ValueError:  # a NUL
-        return False
 
 
 def is_cut(path: Path) -> bool:
@@ -125,6 +118,28 @@ def parts_of(text: bytes) -> int:
 def read_json(path: Path) -> Any:
     """Parse a JSON file; raises OSError, and ValueError as `parse_json` does."""
     return parse_json(read_bytes(path, WHOLE_FILE))
+
+
+def read_record(path: Path, validate: Callable[[Any], T], what: str) -> T:
+    """Read a JSON file and validate it.
+
+    Args:
+        path: The file.
+        validate: Function from the JSON value to the record; raises ValueError.
+        what: Noun for the record in messages, such as "a valid run file".
+
+    Raises:
+        FileNotFoundError, NotADirectoryError: There is no such file.
+        DataError: The file is unreadable or damaged.
+    """
+    try:
+        return validate(read_json(path))
+    except (FileNotFoundError, NotADirectoryError):
+        raise
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror}") from error
+    except ValueError as error:
+        raise DataError(f"{path} is not {what}: {reason(error)}") from error
 
 
 def parse_json(text: bytes) -> Any:
@@ -208,9 +223,7 @@ class JsonlWriter:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
@@ -235,3 +248,11 @@ def write_whole(path: Path, data: bytes) -> None:
     except OSError as error:
         part.unlink(missing_ok=True)
         raise WorldError(f"cannot write {path}: {error.strerror}") from error
+
+
+def make_folder(path: Path) -> None:
+    """Create a folder and its parents where they are missing; raises WorldError where this fails."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise WorldError(f"cannot write to the output folder {path}: {error.strerror}") from error

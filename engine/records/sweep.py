@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Literal
 
-from pydantic import model_validator
-
-from rolegraph.engine.errors import DataError, UsageError, WorldError
+from rolegraph.engine.errors import UsageError
 from rolegraph.engine.records.info import SourceRecord, Typed
-from rolegraph.engine.records.jsonl import read_json, reason, write_whole
+from rolegraph.engine.records.jsonl import make_folder, read_record, write_whole
 
 NAME = "sweep.json"
 SweepKind = Literal["run", "train", "eval"]
@@ -30,15 +28,6 @@ class SweepInfo(SourceRecord):
     checkpoint: Typed | None = None
     """Trained weights that evaluations compare with their base."""
 
-    @model_validator(mode="before")
-    @classmethod
-    def _rename_fields(cls, value: Any) -> Any:
-        """Read the field names that earlier versions wrote."""
-        names = {"words": "overrides", "allow": "allowed", "model": "model_flag"}
-        if not isinstance(value, dict):
-            return cast("object", value)
-        return {names.get(key, key): part for key, part in cast("dict[str, Any]", value).items()}
-
 
 def write_sweep(folder: Path, info: SweepInfo) -> None:
     """Write a new `sweep.json`; raises UsageError where there is one, WorldError where the write fails."""
@@ -46,10 +35,7 @@ def write_sweep(folder: Path, info: SweepInfo) -> None:
         raise UsageError(
             f"{folder} already holds a sweep; go on with --resume, or choose another folder with --out"
         )
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise WorldError(f"cannot write to the output folder {folder}: {error.strerror}") from error
+    make_folder(folder)
     rewrite_sweep(folder, info)
 
 
@@ -61,13 +47,9 @@ def rewrite_sweep(folder: Path, info: SweepInfo) -> None:
 def read_sweep(folder: Path) -> SweepInfo:
     """Read `sweep.json`; raises UsageError where there is none, DataError for a damaged file."""
     try:
-        return SweepInfo.model_validate(read_json(folder / NAME))
+        return read_record(folder / NAME, SweepInfo.model_validate, "a valid sweep file")
     except (FileNotFoundError, NotADirectoryError):
         raise UsageError(f"{folder} is not the folder of a sweep: there is no {NAME} in it") from None
-    except OSError as error:
-        raise DataError(f"cannot read {folder / NAME}: {error.strerror}") from error
-    except ValueError as error:
-        raise DataError(f"{folder / NAME} is not a valid sweep file: {reason(error)}") from error
 
 
 def newest_sweep(runs: Path, kind: SweepKind) -> Path:

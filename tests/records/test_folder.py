@@ -274,16 +274,6 @@ def test_a_line_that_is_none_is_named(tmp_path: Path) -> None:
         folder.checkpoints()
 
 
-def test_a_checkpoint_that_an_earlier_version_wrote_is_main_s(tmp_path: Path) -> None:
-    folder = begun(tmp_path)
-    line = {"step": 2, "version": 1, "state": "s2", "sampler": "w2", "best": True, "validation": {}}
-    folder.checkpoints_file.write_text(json.dumps(line) + "\n")
-    main = SavedPolicy(version=1, state="s2", sampler="w2")
-    assert folder.checkpoints() == [Checkpoint(step=2, policies={"main": main}, best=True)]
-    assert folder.best_of(None) == folder.best_of("main") == main
-    assert folder.weights_to_sample() == "w2"
-
-
 def test_the_best_checkpoint_is_the_last_that_was_best_else_the_last(tmp_path: Path) -> None:
     folder = begun(tmp_path)
     with pytest.raises(UsageError, match="has no checkpoint yet"):

@@ -79,8 +79,7 @@ def argmax(of: str, /, *, by: str) -> Tool:
     by: the place of the score, such as scorer.score: a name that the role needs, and a path into its action.
       Those on the candidate's own branch score it; of several the mean counts
     """
-    ranked = _ranking(of, by)
-    return Tool(choose=lambda up, pairs: ranked(up, pairs)[0], **_ranked_names(of, by))
+    return _ranking_tool(of, by, lambda ranked: ranked[0])
 
 
 def top(of: str, /, *, by: str, k: Annotated[int, Field(ge=1)]) -> Tool:
@@ -90,29 +89,24 @@ def top(of: str, /, *, by: str, k: Annotated[int, Field(ge=1)]) -> Tool:
     by: the place of the score, such as scorer.score: a name that the role needs, and a path into its action
     k: how many
     """
-    ranked = _ranking(of, by)
-    return Tool(choose=lambda up, pairs: ranked(up, pairs)[:k], **_ranked_names(of, by))
+    return _ranking_tool(of, by, lambda ranked: ranked[:k])
 
 
-def _ranked_names(of: str, by: str) -> dict[str, Any]:
-    scorer = by.split(".")[0]
-    return {"roles": (of, scorer), "pairs": (of, scorer)}
-
-
-def _ranking(of: str, by: str) -> Callable[[Upstream, Pairs], list[Any]]:
-    """Return a function that sorts the actions of a name by their mean scores, the highest first."""
+def _ranking_tool(of: str, by: str, pick: Callable[[list[Any]], Any]) -> Tool:
+    """Make a tool that picks from the actions of a name, sorted by their mean scores, the highest first."""
     scorer, _, path = by.partition(".")
 
-    def ranked(upstream: Upstream, pairs: Pairs) -> list[Any]:
+    def choose(upstream: Upstream, pairs: Pairs) -> Any:
         def mean_score(view: View) -> float:
             scores = [_number_at(each.action, path) for each in pairs.partners(view, upstream[scorer])]
             numbers = [score for score in scores if score is not None]
             return fmean(numbers) if numbers else -math.inf
 
         # A sort keeps the order of equal scores, also in reverse.
-        return [view.action for view in sorted(_views({of: upstream[of]}), key=mean_score, reverse=True)]
+        ranked = sorted(_views({of: upstream[of]}), key=mean_score, reverse=True)
+        return pick([view.action for view in ranked])
 
-    return ranked
+    return Tool(choose=choose, roles=(of, scorer), pairs=(of, scorer))
 
 
 def _number_at(action: Any, path: str) -> float | None:

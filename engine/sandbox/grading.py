@@ -72,9 +72,9 @@ def _parse(test: str) -> _Test:
 _BUILTINS = frozenset(dir(builtins))
 _COMPARED: dict[type[ast.cmpop], str] = {
     ast.Eq: "_equal",
-    ast.NotEq: "_unequal",
+    ast.NotEq: "_equal",
     ast.In: "_holds",
-    ast.NotIn: "_lacks",
+    ast.NotIn: "_holds",
 }
 """Functions of `engine/sandbox/inside.py` that replace the operators of a test."""
 
@@ -86,7 +86,9 @@ class _GuardComparisons(ast.NodeTransformer):
         self.generic_visit(node)
         match node:
             case ast.Compare(left=left, ops=[operator], comparators=[right]) if type(operator) in _COMPARED:
-                return _call(_COMPARED[type(operator)], left, right)
+                call = _call(_COMPARED[type(operator)], left, right)
+                is_negated = isinstance(operator, ast.NotEq | ast.NotIn)
+                return ast.UnaryOp(ast.Not(), call) if is_negated else call
             case _:
                 return node
 

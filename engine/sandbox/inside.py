@@ -121,7 +121,7 @@ def short(text: str, room: list[int]) -> str:
 
 def judge(test: str, used: list[str], names: dict[str, Any]) -> None:
     """Run a test with those of the program's `names` that are in `used`; raise what the test raises."""
-    compared = {"_equal": equal, "_unequal": unequal, "_holds": holds, "_lacks": lacks, "_minus": minus}
+    compared = {"_equal": equal, "_holds": holds, "_minus": minus}
     exec(test, {**{name: names[name] for name in used if name in names}, **compared})
 
 
@@ -130,21 +130,11 @@ def equal(left: Any, right: Any) -> bool:
     return odd(left) == odd(right) and left == right
 
 
-def unequal(left: Any, right: Any) -> bool:
-    """Compare by `!=`, with the guard of `equal`."""
-    return not equal(left, right)
-
-
 def holds(item: Any, container: Any) -> bool:
     """Test membership by `in`, with the guard of `equal`."""
     if isinstance(container, LISTS + MAPPINGS):
         return any(equal(item, each) for each in container)
     return odd(item) == odd(container) and item in container
-
-
-def lacks(item: Any, container: Any) -> bool:
-    """Test membership by `not in`, with the guard of `equal`."""
-    return not holds(item, container)
 
 
 def minus(left: Any, right: Any) -> Any:

@@ -236,7 +236,10 @@ def test_what_a_local_service_does_not_do_is_refused_by_name(
         (lambda: rest.list_training_runs(project_id="mine"), "no projects"),
         (lambda: rest.get_training_run("nobody:train:0"), "no training run 'nobody:train:0'"),
         (lambda: rest.set_checkpoint_ttl_from_tinker_path(path, 10**12), "ttl_seconds is 1000000000000"),
-        (lambda: run.save_weights_and_get_sampling_client(kind="inflight"), "kind 'inflight' are not served"),
+        (
+            lambda: run.save_weights_and_get_sampling_client(kind="inflight"),
+            "should be 'snapshot'",
+        ),
         (lambda: client.create_sampling_client(model_path=path), "can only be downloaded"),
     ):
         with pytest.raises(tinker.APIStatusError, match=said):

@@ -80,15 +80,6 @@ def json_route(path: str, kind: type[B], call: Callable[[B], Awaitable[object]])
     return Route(f"/api/v1/{path}", endpoint, methods=["POST"])
 
 
-def constant_route(method: str, path: str, answer: object) -> Route:
-    """Return the route of a request below /api/v1 whose answer never changes."""
-
-    async def endpoint(request: Request) -> Response:
-        return JSONResponse(answer)
-
-    return Route(f"/api/v1/{path}", endpoint, methods=[method])
-
-
 def request_error(error: Exception, path: str) -> RequestError:
     """Return any error as a RequestError; an unexpected one is logged and has status 500."""
     match error:

@@ -71,11 +71,8 @@ class Rest:
         return JSONResponse({"sessions": page})
 
     async def _session(self, request: Request) -> Response:
-        name = request.path_params["session"]
-        found = [session for session in self._clients.open() if session.id == name]
-        if not found:
-            raise NotFoundError(f"there is no session {name!r}; it was never created, or is finished")
-        runs, samplers = sorted(found[0].models), sorted(found[0].sampling)
+        session = self._clients.get(request.path_params["session"])
+        runs, samplers = sorted(session.models), sorted(session.sampling)
         return JSONResponse({"training_run_ids": runs, "sampler_ids": samplers})
 
     # runs
@@ -145,12 +142,11 @@ class Rest:
     async def _file(self, request: Request) -> Response:
         path, name = _path(request), str(request.path_params["file"])
         end = request.query_params.get("expires", "")
-        signed = f"expires={end}&signature={request.query_params.get('signature', '')}"
-        if not (end.isdecimal() and len(end) < 13) or not hmac.compare_digest(
-            signed.encode(), self._signed_query(path, name, int(end)).encode()
-        ):
+        number = int(end) if end.isdecimal() and len(end) < 13 else 0
+        signed = self._signed_query(path, name, number)
+        if not hmac.compare_digest(request.url.query.encode(), signed.encode()):
             raise RequestError("this address was not signed by the running service", status=403)
-        if int(end) < datetime.now(UTC).timestamp():
+        if number < datetime.now(UTC).timestamp():
             raise RequestError("this address has expired; request another", status=403)
         file = self._backend.checkpoints.files(path).get(name)
         if file is None:

@@ -30,7 +30,6 @@ from rolegraph.engine.local.service.checkpoints import Kind, SaveOptions
 from rolegraph.engine.local.service.endpoints import (
     ERROR_HANDLERS,
     PROTOBUF,
-    constant_route,
     json_route,
     read_bytes,
 )
@@ -79,16 +78,12 @@ class Service:
             json_route("save_weights_for_sampler", wire.SaveBody, self._save_for_sampler),
             json_route("retrieve_future", wire.FutureBody, self._retrieve),
             json_route("cancel_future", wire.FutureBody, self._cancel),
-            constant_route("POST", "client/config", {"proto_compress_fwdbwd": False}),
-            constant_route("POST", "client/dynamic_config", {"sample_cancel_enabled": True}),
-            constant_route("POST", "telemetry", {"status": "accepted"}),
-            constant_route("GET", "healthz", {"status": "ok"}),
-            constant_route("GET", "get_server_capabilities", self._capabilities()),
             json_route("create_sampling_session", wire.SamplingSessionBody, self._create_sampler),
             json_route("asample", wire.SampleBody, self._sample),
             Route("/api/v1/samplers/{sampler_id:path}", self._get_sampler),
             Route("/api/v1/forward_backward", self._forward_backward, methods=["POST"]),
             Route("/api/v1/sessions/{session_id}/finish", self._finish_session, methods=["POST"]),
+            *(Route(f"/api/v1/{path}", JSONResponse(answer)) for path, answer in self._constants().items()),
             *Rest(self.backend, self.sessions).routes(),
             *OpenAIService(self.backend).routes(),
         ]
@@ -107,16 +102,23 @@ class Service:
         yield
         watch.cancel()
 
-    # sessions
-
-    def _capabilities(self) -> dict[str, Any]:
+    def _constants(self) -> dict[str, object]:
+        """Return the answers that never change, by their paths below /api/v1."""
         model = {
             "model_name": self.backend.name,
             "max_context_length": self.backend.model.context,
             "trainable": True,
             "sampleable": True,
         }
-        return {"supported_models": [model]}
+        return {
+            "client/config": {"proto_compress_fwdbwd": False},
+            "client/dynamic_config": {"sample_cancel_enabled": True},
+            "telemetry": {"status": "accepted"},
+            "healthz": {"status": "ok"},
+            "get_server_capabilities": {"supported_models": [model]},
+        }
+
+    # sessions
 
     async def _create_session(self, body: wire.CreateSessionBody) -> object:
         session = self.sessions.begin((body.user_metadata or {}).get(PROCESS))
@@ -159,16 +161,11 @@ class Service:
     async def _create_model(self, body: wire.CreateModelBody) -> object:
         session = self.sessions.get(body.session_id)
         self.backend.check_name(body.base_model)
-        if body.lora_config is None:
-            raise RequestError("only LoRA training is served here; give a lora_config")
-        if body.optimizer_config is not None and body.optimizer_config.type != "adamw":
-            raise RequestError(f"the optimizer {body.optimizer_config.type!r} is not served here; adamw is")
-        shape = body.lora_config.shape()
         model_id = self._new_model(session, body.model_seq_id)
 
         async def create() -> object:
             try:
-                await self.backend.create(model_id, shape)
+                await self.backend.create(model_id, body.lora_config.shape)
             except RequestError:
                 session.models.discard(model_id)
                 raise
@@ -189,15 +186,14 @@ class Service:
         }
 
     async def _unload_model(self, body: wire.ModelBody) -> object:
-        model_id = body.model_id
-        session = self._session_of_model(model_id)
+        session = self._session_of_model(body.model_id)
 
         async def unload() -> object:
-            await self.backend.unload(model_id)
-            session.models.discard(model_id)
-            return {"type": "unload_model", "model_id": model_id}
+            await self.backend.unload(body.model_id)
+            session.models.discard(body.model_id)
+            return {"type": "unload_model", "model_id": body.model_id}
 
-        return _accepted(session.futures.start(("unload", model_id), unload), model_id)
+        return _accepted(session.futures.start(("unload", body.model_id), unload), body.model_id)
 
     async def _forward_backward(self, request: Request) -> Response:
         body = wire.TrainRequest(await read_bytes(request, PROTOBUF, limits.TRAIN_BYTES))
@@ -211,12 +207,8 @@ class Service:
         return JSONResponse(self._in_turn(body.model_id, body.seq_id, train))
 
     async def _optim_step(self, body: wire.OptimStepBody) -> object:
-        adam = body.adam_params
-        if adam is None:
-            raise RequestError("only Adam is served here; give adam_params")
-
         async def step() -> object:
-            return {"metrics": await self.backend.step(body.model_id, adam)}
+            return {"metrics": await self.backend.step(body.model_id, body.adam_params)}
 
         return self._in_turn(body.model_id, body.seq_id, step)
 
@@ -230,8 +222,6 @@ class Service:
         return self._save(body, "external_weights", body.path, body.options())
 
     async def _save_for_sampler(self, body: wire.SaveBody) -> object:
-        if body.kind != "snapshot":
-            raise RequestError(f"sampling weights of kind {body.kind!r} are not served here; snapshot is")
         return self._save(body, "sampler_weights", body.path or self._new_name("snapshot"), body.options())
 
     def _new_name(self, prefix: str) -> str:
@@ -298,8 +288,6 @@ class Service:
 
     async def _sample(self, body: wire.SampleBody) -> object:
         sampler = body.sampling_session_id
-        if sampler is None:
-            raise RequestError("sample through a sampling session (create_sampling_session)")
         session = self._session_of_sampler(sampler)
         path = session.sampling[sampler]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import groupby
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
@@ -87,15 +87,16 @@ class LoraBody(TinkerBody):
     train_mlp: bool = True
     train_attn: bool = True
 
+    @property
     def shape(self) -> LoraShape:
-        """Return the requested shape of an adapter."""
+        """The requested shape of an adapter."""
         return LoraShape(**self.model_dump(include=set(LoraBody.model_fields)))
 
 
 class OptimizerBody(TinkerBody):
     """`optimizer_config` of create_model."""
 
-    type: Name
+    type: Literal["adamw"]
 
 
 class CreateModelBody(TinkerBody):
@@ -104,7 +105,7 @@ class CreateModelBody(TinkerBody):
     session_id: Name
     model_seq_id: Count
     base_model: Name
-    lora_config: LoraBody | None = None
+    lora_config: LoraBody
     optimizer_config: OptimizerBody | None = None
 
 
@@ -113,9 +114,7 @@ class OptimStepBody(TinkerBody):
 
     model_id: Name
     seq_id: Count | None = None
-    adam_params: AdamSettings | None = None
-    optimizer_params: Any = None
-    """Settings of another optimizer, which is refused."""
+    adam_params: AdamSettings
 
 
 def _check_metadata(metadata: dict[str, str]) -> dict[str, str]:
@@ -134,7 +133,7 @@ class SaveBody(TinkerBody):
     ttl_seconds: int | None = None
     overwrite: bool = False
     """For save_weights only: the other kinds always replace a checkpoint of the same name."""
-    kind: Name = "snapshot"
+    kind: Literal["snapshot"] = "snapshot"
     """For save_weights_for_sampler only."""
     user_metadata: Annotated[dict[str, str], AfterValidator(_check_metadata)] | None = None
 
@@ -186,7 +185,7 @@ class SampleBody(TinkerBody):
     prompt: _ModelInput
     sampling_params: _SamplingParams
     num_samples: Annotated[int, Field(ge=1), at_most(limits.SAMPLES)] = 1
-    sampling_session_id: Name | None = None
+    sampling_session_id: Name
     seq_id: Count | None = None
     prompt_logprobs: bool | None = None
     prompt_logprobs_last_n: Count | None = None

@@ -27,9 +27,8 @@ _BITS = re.compile(r"(?:0x[\da-f]++|\d++|[+\-*<>&|^~()\s])*+", re.IGNORECASE)
 
 def is_literal(text: str) -> bool:
     """Tell whether `eval` would find a literal or a name, or could not parse the text at all."""
-    return all(
-        map(_has_value, {text.lstrip(" \t"), text.strip()})
-    )  # as `eval` strips it, and as the scorers do
+    # As `eval` strips it, and as the scorers do.
+    return _has_value(text.lstrip(" \t")) and _has_value(text.strip())
 
 
 def _has_value(code: str) -> bool:

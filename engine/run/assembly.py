@@ -180,10 +180,8 @@ def steps_of(role: RolePlan, turn: NodeResult, *, masked: bool) -> list[Step]:
         noted = _noted(role, view, turn.tool_run, masked=masked) | {"tool": turn.tool_run.tool}
         return [Step(action=view.action, model_response=view.response, reward=reward, metadata=noted)]
     steps: list[Step] = []
-    left = len(turn.calls)
     for call in turn.calls:
-        left -= 1
-        text, thought, prompt_ids, response_ids, logprobs, finish_reason, version, usage, _ = call.completion
+        text, thought, prompt_ids, ids, logprobs, finish_reason, version, usage, _ = call.completion
         noted = _noted(role, view, call, masked=masked)
         noted["finish_reason"] = finish_reason
         if role.tools:
@@ -192,22 +190,12 @@ def steps_of(role: RolePlan, turn: NodeResult, *, masked: bool) -> list[Step]:
             noted["usage"] = usage
         if call.results:
             noted["calls"] = [result.noted for result in call.results]
-        steps.append(
-            Step(
-                prompt_ids,
-                response_ids,
-                logprobs,
-                call.chat,
-                thought,
-                None if left else view.action,
-                text,
-                0.0 if left else reward,
-                not left,
-                None,
-                version,
-                noted,
-            )
+        done = call is turn.calls[-1]
+        action, earned = (view.action, reward) if done else (None, 0.0)
+        step = Step(
+            prompt_ids, ids, logprobs, call.chat, thought, action, text, earned, done, None, version, noted
         )
+        steps.append(step)
     return steps
 
 

@@ -198,18 +198,17 @@ def serve() -> None:
 
 def _perform(connection: Connection, imports: Sequence[Import]) -> bytes:
     """Load a call, say so with an empty message, and make it; return the pickled result and exception."""
-    pickled = connection.recv_bytes()
+    pickled, loaded = connection.recv_bytes(), False
     try:
         for wanted in imports:
             wanted.ensure()
         function, arguments = pickle.loads(pickled)
-    except FOREIGN_ERRORS as error:
         connection.send_bytes(b"")
-        return pickle.dumps((None, _portable(error)))
-    connection.send_bytes(b"")
-    try:
+        loaded = True
         return pickle.dumps((function(*arguments), None))
     except FOREIGN_ERRORS as error:
+        if not loaded:
+            connection.send_bytes(b"")
         return pickle.dumps((None, _portable(error)))
 
 

@@ -172,10 +172,8 @@ def _check_arguments(function: Function, arguments: Mapping[str, Any]) -> None:
 
     Keywords whose check may take for ever (a pattern) are left to the tool, and references are not fetched.
     """
-    skipped = ("pattern", "patternProperties", *UNBOUNDED_KEYWORDS)
-    keywords: dict[str, Keyword] = dict.fromkeys(skipped, _accept)
     try:
-        problem = schema_checker(function.parameters, keywords)(dict(arguments))
+        problem = schema_checker(function.parameters, _UNCHECKED)(dict(arguments))
     except TooMuchWork as error:
         raise ToolError(f"{function.name} does not take these arguments: {error}") from None
     except Exception:  # an invalid schema: the tool has to check for itself
@@ -188,3 +186,7 @@ def _check_arguments(function: Function, arguments: Mapping[str, Any]) -> None:
 
 def _accept(validator: object, wanted: object, value: object, around: object) -> Sequence[object]:
     return ()
+
+
+_UNCHECKED: dict[str, Keyword] = dict.fromkeys(("pattern", "patternProperties", *UNBOUNDED_KEYWORDS), _accept)
+"""Keywords of a schema that are left to the tool."""

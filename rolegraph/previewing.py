@@ -36,7 +36,10 @@ class Preview:
         """Return a copy with some roles only.
 
         Args:
-            roles: Names of the roles to keep.
+            roles: Names of the roles to keep; unknown names are ignored.
+
+        Returns:
+            A preview of the same tasks.
         """
         tasks = [
             task._replace(roles=[of for of in task.roles if of.role.name in roles]) for task in self.tasks

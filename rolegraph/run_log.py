@@ -68,16 +68,13 @@ class _RunLog:
         """Number of failures by role and failure name."""
 
     def observe(self, event: Event) -> None:
-        match event:
-            case Note(text=text, kind=kind) if text:
-                self.say("WARNING" if kind == "warning" else "INFO", text)
-            case StepLogged():
-                figures = (f"{name}={value:.4g}" for name, value in event.metrics.items())
-                self.say("INFO", f"step {event.step}: {' '.join(figures)}")
-            case EpisodeDone():
-                self._count(event.episode)
-            case _:
-                pass
+        if isinstance(event, Note) and event.text:
+            self.say("WARNING" if event.kind == "warning" else "INFO", event.text)
+        elif isinstance(event, StepLogged):
+            figures = (f"{name}={value:.4g}" for name, value in event.metrics.items())
+            self.say("INFO", f"step {event.step}: {' '.join(figures)}")
+        elif isinstance(event, EpisodeDone):
+            self._count(event.episode)
         self._observe(event)
 
     def _count(self, episode: Episode) -> None:

@@ -64,9 +64,8 @@ async def new_async(folder: str | Path, spec: str = DEFAULT) -> list[Path]:
         raise UsageError(f"no shipped spec {spec!r}; {hint}")
     shipped_flow = load(spec)
     about = _about(shipped_flow.plan, name)
-    written = _write(
-        folder, _first_files(shipped_flow.plan, (SPECS / f"{spec}.yaml").read_text("utf-8"), about)
-    )
+    text = (SPECS / f"{spec}.yaml").read_text("utf-8")
+    written = _write(folder, _first_files(shipped_flow.plan, text, about))
     imports = [folder / "rewards.py"] if about["own"] else []
     made = load(folder / f"{name}.yaml", imports=imports)
     return sorted([*written, *_write(folder, await _later_files(made, imports, about))])

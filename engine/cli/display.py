@@ -125,19 +125,16 @@ class Display:
 
     def observe(self, event: rg.Event) -> None:
         """Count a model call or an episode that is on disk; show a note."""
-        match event:
-            case rg.CallDone():
-                role = self._roles[event.id.node.role]
-                role.calls += 1
-                role.seconds += event.seconds
-            case rg.EpisodeDone():
-                self._count(event.episode)
-            case rg.Note():
-                if not event.text:
-                    self._started = time.monotonic()
-                self._progress.update(self._bar, live=rg.printable(event.text))
-            case _:
-                pass
+        if isinstance(event, rg.CallDone):
+            role = self._roles[event.id.node.role]
+            role.calls += 1
+            role.seconds += event.seconds
+        elif isinstance(event, rg.EpisodeDone):
+            self._count(event.episode)
+        elif isinstance(event, rg.Note):
+            if not event.text:
+                self._started = time.monotonic()
+            self._progress.update(self._bar, live=rg.printable(event.text))
 
     def exit_code(self) -> int:
         """Return 1 where no model call gave an answer, or a figure is lower than its floor; else 0."""

@@ -94,14 +94,13 @@ class _TrainDisplay:
 
     def observe(self, event: rg.Event) -> None:
         """Show an event of the training."""
-        match event:
-            case rg.StepLogged():
-                self._log(event.step, event.metrics)
-            case rg.Note(kind="warning"):
-                text = rg.printable(f"warning: {event.text}")
-                self._warnings.print(text, style="yellow", markup=False)
-            case _:
-                self._part.observe(event)
+        if isinstance(event, rg.StepLogged):
+            self._log(event.step, event.metrics)
+        elif isinstance(event, rg.Note) and event.kind == "warning":
+            text = rg.printable(f"warning: {event.text}")
+            self._warnings.print(text, style="yellow", markup=False)
+        else:
+            self._part.observe(event)
 
     def _log(self, step: int, metrics: Metrics) -> None:
         """Show the metrics of a step, which are on disk."""

@@ -57,7 +57,14 @@ class Source:
         return self.spec
 
     def with_defaults(self, defaults: Source) -> Source:
-        """Return a copy whose empty fields are taken from `defaults`."""
+        """Return a copy whose empty fields are taken from another source.
+
+        Args:
+            defaults: Source that gives each field that is None or empty here.
+
+        Returns:
+            The completed source; a field that is set here replaces the other's as a whole.
+        """
         return Source(
             self.spec or defaults.spec,
             self.overrides or defaults.overrides,

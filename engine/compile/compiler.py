@@ -124,19 +124,19 @@ def check_source(source: Source, further: PlanCheck | None = None, *, runs: bool
     plan = _compile(loaded, imports, source.allow)
     if plan is not None:
         loaded.report(_permission_findings(plan.withheld, "error" if runs else "warning"))
-    if further is not None and plan is not None and not loaded.faults:
-        loaded.report(further(plan))
+        if further is not None and not loaded.faults:
+            loaded.report(further(plan))
     return CompileResult(None if loaded.faults else plan, loaded.shown_diagnostics())
 
 
 def _compile(loaded: LoadedSpec, imports: Sequence[Import], allow: Sequence[str]) -> Plan | None:
-    """Report all findings to `loaded`, and return the plan; None where a finding is an error."""
-    whole = not loaded.faults  # else the parts that did not fit the model are not in the spec
+    """Report all findings to `loaded`, and return the plan; None where there is a fault."""
     needs, data = role_needs(loaded.spec), loaded.data
     files = ModelFiles(loaded.folders, loaded.is_overridden)
     spec, of_models = files.all_located(loaded.spec)
     findings = [*of_models, *check_graph(spec, needs), *run_findings(spec, data)]
-    instances = None if any(map(_is_error, findings)) else instances_of(spec)
+    is_sound = all(finding.severity != "error" for finding in findings)
+    instances = instances_of(spec) if is_sound else None
     names, of_names = resolve_names(spec, needs, instances, files)
     findings += of_names
     counts = {name: len(instances[name]) if instances else role.count for name, role in spec.roles.items()}
@@ -144,13 +144,9 @@ def _compile(loaded: LoadedSpec, imports: Sequence[Import], allow: Sequence[str]
     findings += check_policies(spec, counts)
     findings += learning_findings(spec, names.roles, instances)
     loaded.report(findings)
-    if instances is None or not whole or any(map(_is_error, findings)):
+    if instances is None or loaded.faults:  # with faults, parts of the spec are missing
         return None
     return _assemble(spec, data, needs, instances, names, imports, allow)
-
-
-def _is_error(finding: Finding) -> bool:
-    return finding.severity == "error"
 
 
 def _assemble(

@@ -59,6 +59,12 @@ def loop_of(spec: Spec, role: str) -> str | None:
     return next((name for name, loop in spec.loops.items() if role in loop.roles), None)
 
 
+def rounds_of(spec: Spec, role: str) -> int:
+    """Return the turns of one instance of a role: the rounds of its loop, or 1."""
+    loop = loop_of(spec, role)
+    return 1 if loop is None else spec.loops[loop].times
+
+
 def env_loop(spec: Spec) -> str | None:
     """Return the name of the loop with an environment; None for no such loop."""
     return next((name for name, loop in spec.loops.items() if loop.env is not None), None)
@@ -68,9 +74,8 @@ def players_of(spec: Spec, loop: str) -> list[str]:
     """Return the roles that move in a loop's environment, in the order of the players' numbers."""
     found = spec.loops[loop]
     named = [role for role in dict.fromkeys(found.players) if role in found.roles]
-    return [
-        role for role in named or found.roles if role in spec.roles and (named or not spec.roles[role].run)
-    ]
+    by_default = [role for role in found.roles if role in spec.roles and spec.roles[role].run is None]
+    return [role for role in named if role in spec.roles] if named else by_default
 
 
 def trains_on_seeds(spec: Spec) -> bool:
@@ -281,8 +286,7 @@ def _size(spec: Spec, needs: Needs) -> Iterator[Finding]:
                     yield Finding(("roles", name, "needs", key), message, f"a divisor of {theirs}")
                 count *= max(1, theirs // edge.chunk_size)
         counts[name] = count
-        loop = loop_of(spec, name)
-        turns = count * (spec.loops[loop].times if loop else 1)
+        turns = count * rounds_of(spec, name)
         edges = sum(
             counts.get(edge.of or key, 1) * count
             for key, edge in role.needs.items()

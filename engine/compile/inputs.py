@@ -17,7 +17,6 @@ from rolegraph.engine.spec import Edge, Spec
 
 OWN_TURNS = "self.history"
 """The name under which prompts and conditions read the earlier turns of their own instance."""
-_SELF_FIELDS = (*OF_SELF, *IN_A_LOOP, *WITH_AN_ENVIRONMENT)
 
 
 class RoleEdge(NamedTuple):
@@ -88,7 +87,7 @@ def role_inputs_from_text(spec: Spec, texts: Mapping[str, list[str]]) -> dict[st
     """
     of_roles: dict[str, Set[str]] = {}
     for name, role in spec.roles.items():
-        scope = TemplateScope(dict.fromkeys(role.needs, 1), own=_SELF_FIELDS)
+        scope = TemplateScope(dict.fromkeys(role.needs, 1), own=(*OF_SELF, *IN_A_LOOP, *WITH_AN_ENVIRONMENT))
         found = [mentions_of(text, scope) for text in texts.get(name, ())]
         of_roles[name] = frozenset[str]().union(
             *found, mentions_of(role.when or "", replace(scope, is_condition=True))

@@ -185,24 +185,21 @@ class _Resolver:
             found.append(tool)
             if tool is not None and tool.open is None:
                 message = f"{call.name} picks from a role's inputs and cannot be called by a model"
+                expected = "a tool that does something"
                 hint = f"give it a role of its own, with `run: {call.name}`, that {name} needs"
-                self.findings.append(
-                    Finding(path, message, "a tool that does something", hint, word=call.name)
-                )
+                self.findings.append(Finding(path, message, expected, hint, word=call.name))
             elif tool is not None and tool.source is not None:
                 message = f"the model sets the argument of {call.name} in each call"
                 self.findings.append(Finding(path, message, f"{call.name}, and its options", word=call.name))
-        here: Path = ("roles", name)
         if role.tools and role.calls == 1:
+            path = ("roles", name, "tools")
             message = f"{name} may call its model once, so the model never sees the result of a tool call"
             hint = "raise `calls`, unless only the call itself is of interest"
-            self.findings.append(
-                Finding((*here, "tools"), message, "calls: 2 or more", hint, at_key=True, severity="warning")
-            )
+            self.findings.append(Finding(path, message, "calls: 2 or more", hint, "warning", at_key=True))
         if role.calls > 1 and not role.tools:
             message = f"{name} has no tools, so a turn calls its model once"
             hint = "give it `tools`, or remove `calls`; for several turns use `loops`"
-            self.findings.append(Finding((*here, "calls"), message, "", hint, at_key=True))
+            self.findings.append(Finding(("roles", name, "calls"), message, "", hint, at_key=True))
         return found
 
     def signal(self, name: str, call: ItemCall | None, texts: TextReader) -> SignalPlan | None:

@@ -24,11 +24,9 @@ from rolegraph.engine.vocabulary import (
     Pairs,
     Parser,
     Reward,
-    SelfView,
     Signal,
     Split,
     Tool,
-    Views,
 )
 
 
@@ -304,12 +302,3 @@ def _restored(imports: Sequence[Import], values: bytes) -> Plan:
         wanted.ensure()
     unpickled: list[Any] = pickle.loads(values)
     return Plan(*unpickled)
-
-
-_NO_TURNS = Views(())
-
-
-def self_view(role: RolePlan, node: Node, history: Views = _NO_TURNS, observation: str = "") -> SelfView:
-    """Return `self` as the prompts and conditions of a node read it."""
-    _, index, number = node.id
-    return SelfView(role.name, index, node.lineage, role.count, number, role.rounds, history, observation)

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeVar
 
 from rolegraph.engine.compile.plan import Endpoint, PolicyPlan
-from rolegraph.engine.errors import did_you_mean
 from rolegraph.engine.records import MAIN
 from rolegraph.engine.spec import Finding, Lora, ModelRef, Path, Policy, Role, Sampling, Spec
+from rolegraph.engine.spec.faults import name_not_found
 
 S = TypeVar("S", Lora, Sampling)
 
@@ -74,9 +74,7 @@ def check_policies(spec: Spec, counts: Mapping[str, int]) -> Iterator[Finding]:
         path: Path = ("roles", name, "policy")
         for policy in dict.fromkeys(policy_names(role, counts[name])):
             if policy not in known:
-                hint = did_you_mean(policy, known)
-                message = f"{name} has the policy {policy!r}, which the spec does not define"
-                yield Finding(path, message, ", ".join(known), hint, word=policy)
+                yield name_not_found("policy", policy, known, path)
         if role.policy is not None and len(role.policy) not in (1, counts[name]):
             message = f"{name} has {counts[name]} instances, and its list of policies has {len(role.policy)}"
             yield Finding(path, message, "a policy for each instance, or one for all")

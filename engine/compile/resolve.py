@@ -114,9 +114,8 @@ def _of_argument(error: BadOptions, detail: ErrorDetails, at: Path) -> Finding:
         return Finding(at, f"{item}: {name + ': ' if name else ''}{said}", expected, at_key=True)
     if kind == "finite_number" or expected == "anything":
         expected = said.removeprefix("Input should be ")
-    return Finding(
-        at, f"{item}: {name or 'its value'} cannot be {short_value(detail['input'])}", expected, at_key=True
-    )
+    message = f"{item}: {name or 'its value'} cannot be {short_value(detail['input'])}"
+    return Finding(at, message, expected, at_key=True)
 
 
 def _takes(error: BadOptions) -> str:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 
-from rolegraph.engine.compile.graph import loop_of, trains_on_seeds
+from rolegraph.engine.compile.graph import rounds_of, trains_on_seeds
 from rolegraph.engine.compile.lineage import Instance, Instances, joined
 from rolegraph.engine.compile.names import ResolvedRole
 from rolegraph.engine.compile.plan import Plan, RolePlan, SignalPlan
 from rolegraph.engine.compile.policies import policy_names, samplings_of
-from rolegraph.engine.errors import did_you_mean
 from rolegraph.engine.records import MAIN
 from rolegraph.engine.spec import Edge, Finding, Loss, Path, Role, Sampling, Spec
+from rolegraph.engine.spec.faults import name_not_found
 from rolegraph.engine.vocabulary import Estimator, estimators, signals
 
 SAME_FOR_ALL = frozenset({"self.role", "self.count", "self.round", "self.times"})
@@ -44,9 +44,7 @@ def learning_findings(
             yield Finding(("roles", name, "loss"), message, "cross_entropy", "or leave `loss` out")
     best, figures = spec.train.validation.best, ["correct", *spec.episode.metrics]
     if best not in figures:
-        hint = did_you_mean(best, figures)
-        path = ("train", "validation", "best")
-        yield Finding(path, f"there is no figure {best!r}", ", ".join(figures), hint)
+        yield name_not_found("figure", best, figures, ("train", "validation", "best"))
 
 
 def _smallest_group(spec: Spec, name: str, instances: Instances | None, mentions: Set[str]) -> int:
@@ -59,7 +57,7 @@ def _smallest_group(spec: Spec, name: str, instances: Instances | None, mentions
     if role.group != "prompt" or instances is None:
         policies = _policies(role, len(instances[name]) if instances else role.count)
         pooled = role.group == "task" and role.compares_turns
-        return min(Counter(policies).values()) * rollouts * (_rounds(spec, name) if pooled else 1)
+        return min(Counter(policies).values()) * rollouts * (rounds_of(spec, name) if pooled else 1)
     families, upstream = _asked_alike(spec, name, instances, mentions)
     return min(map(len, families)) * (1 if upstream else rollouts)
 
@@ -67,7 +65,7 @@ def _smallest_group(spec: Spec, name: str, instances: Instances | None, mentions
 def _alike_findings(spec: Spec, name: str, instances: Instances, role: ResolvedRole) -> Iterator[Finding]:
     """Warn of a role that is compared only with instances that always have the same reward."""
     reward = role.reward
-    if reward is None or not reward.delegates or reward.views:
+    if reward is None or not reward.delegates or reward.views or not instances.keys() >= {*reward.roles}:
         return  # its reward is its own, or depends on its position
     families, upstream = _asked_alike(spec, name, instances, role.mentions)
     read = {other: Edge(join="branch") for other in reward.roles}
@@ -87,7 +85,7 @@ def _asked_alike(
 ) -> tuple[Sequence[Sequence[int]], bool]:
     """Return groups of a role's instances, from 0, that always share a prompt, and whether the prompts may
     differ between rollouts."""
-    role, rounds = spec.roles[name], _rounds(spec, name)
+    role, rounds = spec.roles[name], rounds_of(spec, name)
     count = len(instances[name])
     edges = {key: edge for key, edge in role.needs.items() if key in mentions}
     remembers = role.memory is not None and rounds > 1
@@ -102,11 +100,6 @@ def _asked_alike(
     for place, read in enumerate(inputs):
         families.setdefault(read, []).append(place)
     return [*families.values()], upstream
-
-
-def _rounds(spec: Spec, name: str) -> int:
-    loop = loop_of(spec, name)
-    return 1 if loop is None else spec.loops[loop].times
 
 
 def _policies(role: Role, count: int) -> Sequence[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from rolegraph.engine.compile.graph import env_loop, loop_of, players_of
+from rolegraph.engine.compile.graph import env_loop, loop_of, players_of, rounds_of
 from rolegraph.engine.compile.inputs import RoleEdge, RoleInputs
 from rolegraph.engine.compile.lineage import Instance, Instances, joined
 from rolegraph.engine.compile.plan import Block, InputEdge, Node, Plan, Wiring
@@ -97,7 +97,7 @@ class _Unroller:
         self.spec, self.instances, self.inputs = spec, instances, inputs
         self.env = env_loop(spec)
         self.loops = {name: loop_of(spec, name) for name in spec.roles}
-        self.rounds = {name: spec.loops[loop].times if loop else 1 for name, loop in self.loops.items()}
+        self.rounds = {name: rounds_of(spec, name) for name in spec.roles}
         self.positions = {name: position for position, name in enumerate(spec.roles)}
         self.nodes_of: dict[str, range] = {}
         self.turn_nodes: dict[tuple[str, tuple[int, ...], range], Sequence[int]] = {}

@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
 from rolegraph.engine.compile import Plan, RolePlan
-from rolegraph.engine.compile.plan import InputEdge, self_view
+from rolegraph.engine.compile.plan import InputEdge
 from rolegraph.engine.prompts import SELF, PromptError, Template
 from rolegraph.engine.records import Task
 from rolegraph.engine.run.environment import EnvironmentSession
 from rolegraph.engine.run.turn import NodeResult
-from rolegraph.engine.vocabulary import Upstream, View, Views
+from rolegraph.engine.vocabulary import SelfView, Upstream, View, Views
 
 NO_UPSTREAM: Upstream = {}
 Results = Sequence[NodeResult | None]
@@ -70,7 +70,8 @@ class EpisodeContext:
         history = Views([result.view for turn in earlier if (result := self._results[turn]) is not None])
         plays = environment is not None and environment.loop == role.loop
         observation = environment.observation(at) if environment is not None and plays else ""
-        own = self_view(role, at, history, observation)
+        _, index, number = at.id
+        own = SelfView(role.name, index, at.lineage, role.count, number, role.rounds, history, observation)
         return {
             "task": self._task_of(role) if role.spec.shows else self._visible_task,
             SELF: own,

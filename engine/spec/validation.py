@@ -22,7 +22,6 @@ from rolegraph.engine.spec.role import Role
 
 M = TypeVar("M", bound=BaseModel)
 
-_REQUIRED_OF_ROLE: Mapping[str, Any] = {}
 REQUIRED: Mapping[str, Any] = {
     "rolegraph": 1,
     "name": "unnamed",
@@ -49,7 +48,7 @@ def validate(data: Mapping[str, Any]) -> FittedPart[Spec]:
         found = [Finding(here, message, f"at most {SPEC_ROLES}", at_key=True)]
         top = fit_model(Spec, {**data, "roles": REQUIRED["roles"]}, REQUIRED, ())
         return FittedPart(top.value, [*found, *top.findings], {here, *top.left_out})
-    parts = {name: fit_model(Role, role, _REQUIRED_OF_ROLE, ("roles", name)) for name, role in named.items()}
+    parts = {name: fit_model(Role, role, {}, ("roles", name)) for name, role in named.items()}
     roles = {name: part.value for name, part in parts.items()}
     top = fit_model(Spec, {**data, "roles": roles} if roles else data, REQUIRED, ())
     findings, left_out = [*top.findings], set(top.left_out)

@@ -123,3 +123,8 @@ def test_an_episode_that_the_last_role_leaves_without_right_is_warned_of(
 def test_where_nobody_could_be_right_nothing_is_said_of_it(tmp_path: Path) -> None:
     rated = {**PAID, "reward": {"rated_by": "critic"}}
     assert not [m for _, m in remarks(tmp_path, {"solver": rated, "critic": CRITIC}) if "ever correct" in m]
+
+
+def test_a_reward_of_an_unknown_role_is_a_fault_where_prompts_are_compared(tmp_path: Path) -> None:
+    roles = {"a": {"count": 2, "group": "prompt", "reward": {"of": "nobody"}}}
+    assert ("error", "no role 'nobody'") in remarks(tmp_path, roles)

@@ -30,7 +30,7 @@ def test_a_shipped_spec_can_be_trained() -> None:
         ("roles.solver.reward=null", "solver is trained, but has no reward", "solver"),
         ("roles.solver.estimator=null", "solver is trained, but has no estimator", "solver"),
         ("roles.solver.estimator=precomputed", "nothing sets its advantages", "precomputed"),
-        ("train.validation.best=judge_ac", "there is no figure 'judge_ac'", "judge_ac"),
+        ("train.validation.best=judge_ac", "no figure 'judge_ac'", "judge_ac"),
     ],
 )
 def test_any_spec_is_refused_where_a_role_cannot_learn(override: str, message: str, underlined: str) -> None:

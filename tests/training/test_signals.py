@@ -169,7 +169,7 @@ def test_a_signal_of_a_package_that_raises_is_named(monkeypatch: pytest.MonkeyPa
             ["roles.judge.loss={ppo: {clip_low_threshold: 2, clip_high_threshold: 1}}"],
             "a clip_low_threshold of at most clip_high_threshold",
         ),
-        (["train.validation.best=judge_accuracy"], "there is no figure 'judge_accuracy'"),
+        (["train.validation.best=judge_accuracy"], "no figure 'judge_accuracy'"),
         (["train.schedule=cosin"], "cannot be 'cosin'"),
     ],
 )

@@ -230,9 +230,8 @@ class CheckpointStore:
     def entries(self) -> list[CheckpointEntry]:
         """Return the listed checkpoints that have not expired, the newest first."""
         self._delete_expired()
-        return sorted(
-            (entry for entry in self._all() if entry.listed), key=lambda entry: entry.created, reverse=True
-        )
+        found = [entry for entry in self._all() if entry.listed and not entry.is_expired]
+        return sorted(found, key=lambda entry: entry.created, reverse=True)
 
     def _delete_expired(self) -> None:
         for entry in self._all():

@@ -20,6 +20,8 @@ Results = Sequence[NodeResult | None]
 
 def turns_taken(edge: InputEdge, results: Results) -> list[tuple[int, NodeResult]]:
     """Return the nodes of an edge that ran, with their results; of several rounds, each instance's last."""
+    if edge.turns_per_instance == 1:
+        return [(node, result) for node in edge.nodes if (result := results[node]) is not None]
     last = {
         position // edge.turns_per_instance: (node, result)
         for position, node in enumerate(edge.nodes)

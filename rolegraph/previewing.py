@@ -10,7 +10,7 @@ from pathlib import Path
 from rolegraph.engine.errors import DataError, ModelError, UsageError, WorldError
 from rolegraph.engine.prompts import ChatFormat
 from rolegraph.engine.records import Episode, RunFolder, Task, read_episodes
-from rolegraph.engine.report.preview import preview_page
+from rolegraph.engine.report.html import preview_page
 from rolegraph.engine.run.preview import SentPrompt, TaskPrompts, preview_task
 from rolegraph.engine.shipped import model_folder
 from rolegraph.engine.vocabulary import Split

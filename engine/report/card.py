@@ -8,23 +8,11 @@ from pathlib import Path
 from typing import Any, cast
 
 import yaml
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from rolegraph.engine.records import MAIN, Checkpoint, Control, RunInfo
 
-_ADAPTER = """\
-from peft import PeftModel
-from transformers import AutoModelForCausalLM, AutoTokenizer
-
-base = AutoModelForCausalLM.from_pretrained("{base}")  # or the folder where it is
-model = PeftModel.from_pretrained(base, "FOLDER")  # this one
-tokenizer = AutoTokenizer.from_pretrained("FOLDER")
-"""
-_MERGED = """\
-from transformers import AutoModelForCausalLM, AutoTokenizer
-
-model = AutoModelForCausalLM.from_pretrained("FOLDER")  # this one
-tokenizer = AutoTokenizer.from_pretrained("FOLDER")
-"""
+_HERE = Path(__file__).parent
 
 
 def model_card(
@@ -59,9 +47,6 @@ def model_card(
         "pipeline_tag": "text-generation",
         "tags": ["rolegraph", "reinforcement-learning", *([] if merged else ["lora"])],
     }
-    kind = (
-        f"The weights of `{shown}` with a LoRA adapter in them" if merged else f"A LoRA adapter of `{shown}`"
-    )
     written: Any = yaml.safe_load(spec)
     data: object = cast("dict[str, Any]", written).get("data") if isinstance(written, dict) else None
     trained = [
@@ -78,35 +63,26 @@ def model_card(
         "steps": f"{checkpoint.step} of {info.steps}" if info.steps else str(checkpoint.step),
         "seed": str(info.seed),
     }
-    parts = [
-        f"---\n{yaml.safe_dump(head, sort_keys=False)}---",
-        f"# {info.name}, step {checkpoint.step}",
-        f"{kind.format(shown)}, trained by Rolegraph {info.version} for the workflow below.",
-        _table(("what", ""), [(name, fact) for name, fact in facts.items() if fact]),
-    ]
+    was = {name.removeprefix("validation/"): value for name, value in (before or {}).items()}
     figures = {name.removeprefix("validation/"): value for name, value in checkpoint.validation.items()}
-    if figures:
-        was = {name: (before or {}).get(f"validation/{name}", math.nan) for name in figures}
-        rows = [(name, f"{was[name]:.3f}", f"{value:.3f}") for name, value in figures.items()]
-        parts += ["## Validation", _table(("figure", "before training", "these weights"), rows)]
-    if controls:
-        rows = [
+    markdown = Environment(
+        loader=FileSystemLoader(_HERE),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        autoescape=False,
+        keep_trailing_newline=True,
+    )
+    return markdown.get_template("card.md.j2").render(
+        info=info,
+        checkpoint=checkpoint,
+        spec=spec,
+        base=shown,
+        merged=merged,
+        head=yaml.safe_dump(head, sort_keys=False),
+        facts=[(name, fact) for name, fact in facts.items() if fact],
+        figures=[(name, f"{was.get(name, math.nan):.3f}", f"{v:.3f}") for name, v in figures.items()],
+        controls=[
             (row.name, row.figure, f"{row.mean:.3f} [{row.low:.3f}, {row.high:.3f}]", str(row.n))
             for row in controls
-        ]
-        parts += [
-            "On the same validation tasks, at the end of the training, with 95 % intervals:",
-            _table(("workflow", "figure", "mean", "tasks"), rows),
-        ]
-    fence = "`" * 4
-    parts += ["## Use", f"{fence}python\n{(_MERGED if merged else _ADAPTER).format(base=shown)}{fence}"]
-    parts.append(f"`rolegraph run {info.name} --model local:FOLDER` runs them in the workflow.")
-    parts += ["## The spec", f"{fence}yaml\n{spec.strip()}\n{fence}"]
-    for name, text in info.templates.items():
-        parts += [f"### {name[0].upper()}{name[1:]}", f"{fence}jinja\n{text.rstrip()}\n{fence}"]
-    return "\n\n".join(parts) + "\n"
-
-
-def _table(heads: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
-    lines = [heads, ("---",) * len(heads), *rows]
-    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
+        ],
+    )

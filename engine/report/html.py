@@ -7,21 +7,47 @@ from __future__ import annotations
 
 import base64
 import hashlib
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from rolegraph.engine.report.charts import number
+from rolegraph.engine.records import Control
+from rolegraph.engine.report.charts import interval, number
 from rolegraph.engine.report.digest import clipped
+from rolegraph.engine.training.compare import Interval
+
+if TYPE_CHECKING:
+    from rolegraph.engine.run.preview import TaskPrompts
 
 _HERE = Path(__file__).parent
 
 
+def render(template: Path, *sheets: Path, **values: Any) -> str:
+    """Render a page.
+
+    Args:
+        template: Jinja template of the page.
+        sheets: CSS files that follow the style of all pages in the template's `style`.
+        values: Names that the template uses.
+    """
+    rules = [sheet.read_text(encoding="utf-8") for sheet in (_HERE / "report.css", *sheets)]
+    page = _environment(template.parent).get_template(template.name)
+    return page.render(style=Markup("".join(rules)), **values)
+
+
+def preview_page(name: str, description: str, tasks: Sequence[TaskPrompts], notes: tuple[str, str]) -> str:
+    """Return the HTML of a preview; `notes` are the source of the answers, and the reason why no tokens are
+    shown."""
+    texts = {"name": name, "description": description, "answers": notes[0], "no_tokens": notes[1]}
+    return render(_HERE / "preview.html.j2", _HERE / "preview.css", tasks=tasks, **texts)
+
+
 @cache
-def environment(folder: Path) -> Environment:
-    """Return the template environment of a folder, with the filters of all pages."""
+def _environment(folder: Path) -> Environment:
     made = Environment(
         loader=FileSystemLoader(folder),
         autoescape=True,
@@ -33,16 +59,17 @@ def environment(folder: Path) -> Environment:
     return made
 
 
-def style(*more: Path) -> Markup:
-    """Return the style that all pages share, followed by the given files."""
-    sheets = (_HERE / "report.css", *more)
-    return Markup("".join(sheet.read_text(encoding="utf-8") for sheet in sheets))
-
-
 def script(file: Path) -> tuple[Markup, str]:
     """Return a script and its SHA-256 in base64, for a content security policy."""
     text = file.read_text(encoding="utf-8")
     return Markup(text), base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+
+
+def drawn(row: Sequence[Interval | Control | None]) -> list[Markup]:
+    """Return the intervals of a row as SVG, on one scale; empty for a missing interval."""
+    values = [end for cell in row if cell for end in (cell.low, cell.high, cell.mean)]
+    ends = (min(values, default=0.0), max(values, default=1.0))
+    return [Markup(interval(c.mean, c.low, c.high, ends)) if c else Markup("") for c in row]
 
 
 def signed(value: float) -> str:

@@ -11,16 +11,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from markupsafe import Markup
-
 from rolegraph.engine.compile.graph import check_graph, role_needs
 from rolegraph.engine.drawing import picture_of
 from rolegraph.engine.drawing.svg import svg
-from rolegraph.engine.records import Control, RunFolder, Step
+from rolegraph.engine.records import RunFolder, Step
 from rolegraph.engine.records.jsonl import write_whole
-from rolegraph.engine.report.charts import MOST_BARS, interval
+from rolegraph.engine.report import html
+from rolegraph.engine.report.charts import MOST_BARS
 from rolegraph.engine.report.digest import Digest, clipped, instance, question, read_digest
-from rolegraph.engine.report.html import environment, script, signed, style
 from rolegraph.engine.report.panels import REASONS, sections
 from rolegraph.engine.report.reading import RunRecord, read_run
 from rolegraph.engine.spec import load_spec
@@ -41,25 +39,6 @@ class HeadlineFigure:
     split: str
 
 
-@dataclass(frozen=True, slots=True)
-class OtherFigure:
-    """Figure that no chart shows."""
-
-    key: str
-    first: float
-    last: float
-    low: float
-    high: float
-
-
-@dataclass(frozen=True, slots=True)
-class ControlRow:
-    """Row of the table of controls; `drawn` is the SVG of its interval."""
-
-    control: Control
-    drawn: Markup
-
-
 def write_report(folder: Path) -> Path:
     """Write `report.html` into a training run's folder and return its path.
 
@@ -74,32 +53,28 @@ def write_report(folder: Path) -> Path:
 
 def render(run: RunRecord, digest: Digest) -> str:
     """Return the HTML of the report."""
-    code, code_hash = script(_HERE / "report.js")
+    code, code_hash = html.script(_HERE / "report.js")
     shown = sections(run, digest)
     drawn = {key for section in shown for panel in section.panels for key in panel.keys}
-    return (
-        environment(_HERE)
-        .get_template("report.html.j2")
-        .render(
-            run=run,
-            info=run.info,
-            figures=figures(run),
-            sections=shown,
-            controls=measured(run),
-            workflow=workflow(run),
-            others=others(run, drawn),
-            digest=digest,
-            reasons=REASONS,
-            long=len(run.lines) > MOST_BARS,
-            question=question,
-            instance=instance,
-            spread=spread,
-            prompt=prompt,
-            fields=fields,
-            style=style(),
-            script=code,
-            script_hash=code_hash,
-        )
+    return html.render(
+        _HERE / "report.html.j2",
+        run=run,
+        info=run.info,
+        figures=figures(run),
+        sections=shown,
+        controls=list(zip(run.controls, html.drawn(run.controls), strict=True)),
+        workflow=workflow(run),
+        others={key: [value for _, value in run.series(key)] for key in run.keys if key not in drawn},
+        digest=digest,
+        reasons=REASONS,
+        long=len(run.lines) > MOST_BARS,
+        question=question,
+        instance=instance,
+        spread=spread,
+        prompt=prompt,
+        fields=fields,
+        script=code,
+        script_hash=code_hash,
     )
 
 
@@ -120,32 +95,9 @@ def figures(run: RunRecord) -> list[HeadlineFigure]:
             if points := run.series(key):
                 step, best = max(points, key=lambda point: point[1])
                 first = points[0][1] if points[0][0] == 0 and len(points) > 1 else None
-                best_of.append(
-                    HeadlineFigure(
-                        name, best=best, step=int(step), last=points[-1][1], first=first, split=split
-                    )
-                )
+                best_of.append(HeadlineFigure(name, best, int(step), points[-1][1], first, split))
                 break
     return best_of
-
-
-def measured(run: RunRecord) -> list[ControlRow]:
-    """Return the controls in the order of their file, drawn on one scale."""
-    values = [end for control in run.controls for end in (control.low, control.high, control.mean)]
-    ends = (min(values, default=0.0), max(values, default=1.0))
-    return [ControlRow(c, Markup(interval(c.mean, c.low, c.high, ends))) for c in run.controls]
-
-
-def others(run: RunRecord, drawn: set[str]) -> list[OtherFigure]:
-    """Return the figures that no chart shows."""
-    undrawn: list[OtherFigure] = []
-    for key in run.keys:
-        if key not in drawn:
-            values = [value for _, value in run.series(key)]
-            undrawn.append(
-                OtherFigure(key, first=values[0], last=values[-1], low=min(values), high=max(values))
-            )
-    return undrawn
 
 
 def spread(steps: Sequence[Step]) -> str:
@@ -155,8 +107,8 @@ def spread(steps: Sequence[Step]) -> str:
         return ""
     low, high, mean = min(values), max(values), sum(values) / len(values)
     if high - low < 1e-9:
-        return signed(mean)
-    return f"mean {signed(mean)}, tokens {signed(low)} to {signed(high)}"
+        return html.signed(mean)
+    return f"mean {html.signed(mean)}, tokens {html.signed(low)} to {html.signed(high)}"
 
 
 def prompt(step: Step) -> str:

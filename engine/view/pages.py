@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Protocol
 from rolegraph.engine.errors import DataError, RolegraphError
 from rolegraph.engine.records import Episode, NodeId
 from rolegraph.engine.report.digest import clipped, question
-from rolegraph.engine.report.html import environment, script, style
+from rolegraph.engine.report.html import render, script
 from rolegraph.engine.view.finding import ANY, PAGE, EpisodeFilter, SearchPage, find, neighbours
 from rolegraph.engine.view.pieces import PiecesOf, pieces_of
 from rolegraph.engine.view.runs import EpisodeLocation, ViewedRun
@@ -119,7 +119,6 @@ class Pages:
     def __init__(self, runs: Sequence[ViewedRun], links: PageLinks, *, hidden: bool = True) -> None:
         self.runs, self.links, self.hidden = runs, links, hidden
         self._script, self.script_hash = script(HERE / "view.js")
-        self._style = style(HERE / "view.css")
         self._dags: dict[int, Dag | None] = {}
         self._pieces: dict[int, PiecesOf] = {}
 
@@ -255,20 +254,17 @@ class Pages:
         return episode if self.hidden else run.without_hidden(episode)
 
     def _render(self, template: str, **values: Any) -> str:
-        return (
-            environment(HERE)
-            .get_template(template)
-            .render(
-                runs=self.runs,
-                links=self.links,
-                hidden=self.hidden,
-                style=self._style,
-                script=self._script,
-                script_hash=self.script_hash,
-                lane=LANE,
-                most_cards=MOST_CARDS,
-                **values,
-            )
+        return render(
+            HERE / template,
+            HERE / "view.css",
+            runs=self.runs,
+            links=self.links,
+            hidden=self.hidden,
+            script=self._script,
+            script_hash=self.script_hash,
+            lane=LANE,
+            most_cards=MOST_CARDS,
+            **values,
         )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from rolegraph.engine.errors import UsageError
@@ -22,7 +23,8 @@ from rolegraph.engine.report.compare.differences import (
     template_differences,
 )
 from rolegraph.engine.report.compare.sides import Side, SideResults
-from rolegraph.engine.report.digest import instance, question
+from rolegraph.engine.report.digest import clipped, instance, question
+from rolegraph.engine.report.html import drawn, render
 from rolegraph.engine.training.compare import (
     LEVEL,
     RESAMPLES,
@@ -36,6 +38,7 @@ METHOD = (
     f"{LEVEL} % intervals: percentile bootstrap over tasks, {RESAMPLES} resamples, "
     "the rollouts of a task averaged first"
 )
+_HERE = Path(__file__).parent
 SOLVED = 0.5
 """Share of correct rollouts above which a task counts as solved."""
 
@@ -166,6 +169,24 @@ def compare(sides: Sequence[Side], shown: int = 3) -> Comparison:
         _rows([of for _, of in results]) if len(results) > 1 else (),
         [_flips(name, results[0][1], of, shown) for name, of in results[1:]],
     )
+
+
+def comparison_page(comparison: Comparison) -> str:
+    """Return the HTML of a comparison; the page opens offline and runs no script."""
+    return render(
+        _HERE / "compare.html.j2",
+        _HERE / "compare.css",
+        found=comparison,
+        drawn=drawn,
+        answer=answer,
+        zip=zip,
+    )
+
+
+def answer(trajectory: Trajectory) -> str:
+    """Return the responses of a role instance; its action where it called no model."""
+    written = [step.model_response for step in trajectory.steps if step.model_response]
+    return clipped("\n\n".join(written) or trajectory.action or "")
 
 
 def _rows(results: Sequence[SideResults]) -> list[FigureRow]:

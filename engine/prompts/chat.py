@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
 from itertools import groupby
@@ -28,8 +29,8 @@ _ENDS_A_CALL = "<|eom_id|>"
 """Token that ends a Llama turn with tool calls."""
 _RENDERS_KEPT = 1024
 
-_Turns = tuple[tuple[str, ...], ...]
-"""Hashable messages: role, content and, if there is more, the other fields as JSON."""
+_Turns = list[dict[str, Any]]
+"""Messages in the form that chat templates take."""
 
 
 class Tokenizer(Protocol):
@@ -108,7 +109,7 @@ class ChatFormat:
 
     def prompt(self, messages: Sequence[Message], tools: Sequence[Function] = ()) -> TokenizedPrompt:
         """Render messages and the opening of the model's turn; raises ModelError if the template fails."""
-        return self._render(tuple(map(_turn, messages)), self._told(tools) if tools else "")
+        return self._render(json.dumps([_turns(messages), self._told(tools)]))
 
     def pieces(self, ids: Sequence[int]) -> list[tuple[str, bool]]:
         """Split tokens into parts of text, each with True for an added token such as the marker of a turn."""
@@ -128,7 +129,7 @@ class ChatFormat:
         Some templates rewrite earlier turns when more follow, or drop their reasoning. Then the whole chat is
         rendered again, and the prompt does not start with `continued`.
         """
-        added = self._added(continued, messages, self._told(tools) if tools else "")
+        added = self._added(continued, messages, self._told(tools))
         if added is None:
             return self.prompt(messages, tools)
         ids = self._tokenizer.encode(added, add_special_tokens=False)
@@ -151,21 +152,25 @@ class ChatFormat:
         """Return whether two formats have the same vocabulary."""
         return self._tokenizer.get_vocab() == other._tokenizer.get_vocab()
 
-    def _render_whole(self, turns: _Turns, told: str) -> TokenizedPrompt:
+    def _render_whole(self, chat: str) -> TokenizedPrompt:
+        """Render a chat that is the JSON of its turns and tools, so that it can be a key of the cache."""
+        turns, tools = json.loads(chat)
         try:
-            text = self._text(turns, told, add_generation_prompt=True)
+            text = self._text(turns, tools, add_generation_prompt=True)
         except TemplateError as error:
             raise ModelError(f"The chat template of {self._name} refuses these messages: {error}") from error
         ids = self._tokenizer.encode(text, add_special_tokens=False)
         return TokenizedPrompt(ids=tuple(ids), thinking=_opens(text))
 
-    def _added(self, continued: ChatPrefix, messages: Sequence[Message], told: str) -> str | None:
+    def _added(
+        self, continued: ChatPrefix, messages: Sequence[Message], tools: list[dict[str, Any]]
+    ) -> str | None:
         """Return the text after `continued`; None where the template would change the prefix."""
-        turns, last = tuple(map(_turn, messages)), continued.messages - 1
+        turns, last = _turns(messages), continued.messages - 1
         try:
-            asked = self._text(turns[:last], told, add_generation_prompt=True)
-            answered = self._text(turns[: last + 1], told, add_generation_prompt=False)
-            whole = self._text(turns, told, add_generation_prompt=True)
+            asked = self._text(turns[:last], tools, add_generation_prompt=True)
+            answered = self._text(turns[: last + 1], tools, add_generation_prompt=False)
+            whole = self._text(turns, tools, add_generation_prompt=True)
         except TemplateError:
             return None
         said = [str(messages[last].get(part, "")).strip() for part in ("reasoning", "content")]
@@ -183,15 +188,15 @@ class ChatFormat:
         """Text that the template writes after an answer."""
         return _after_answer(self._tokenizer)
 
-    def _told(self, tools: Sequence[Function]) -> str:
-        """Return the tools' descriptions as JSON; raises ModelError for a template without tools."""
-        if self._form is None:
+    def _told(self, tools: Sequence[Function]) -> list[dict[str, Any]]:
+        """Return the tools' descriptions; raises ModelError for a template without tools."""
+        if tools and self._form is None:
             raise ModelError(
                 f"The chat template of {self._name} cannot say which tools there are, or not how they are "
                 f"called: give the role a model whose template can, such as Qwen's (known are the forms of "
                 f"{_KNOWN}), or one behind an OpenAI-compatible endpoint"
             )
-        return json.dumps(described(tools))
+        return described(tools)
 
     @cached_property
     def _form(self) -> CallForm | None:
@@ -199,11 +204,10 @@ class ChatFormat:
         function = Function(
             _PROBE, "", {"type": "object", "properties": {"a": {"type": "integer"}}}, _unanswered
         )
-        told = json.dumps(described([function]))
         for form in FORMS:
             call = ToolCall(_PROBE, {"a": 1}, id_of(1) if form.ids else "")
-            turns = (("user", "?"), _turn(answer_message("", calls=[call])))
-            render = partial(_render_text, self._tokenizer, tools=json.loads(told), form=form)
+            turns = _turns([{"role": "user", "content": "?"}, answer_message("", calls=[call])])
+            render = partial(_render_text, self._tokenizer, tools=described([function]), form=form)
             try:
                 asked = render(turns[:1], add_generation_prompt=True)
                 answered = render(turns, add_generation_prompt=False)
@@ -214,13 +218,10 @@ class ChatFormat:
                 return form
         return None
 
-    def _text(self, turns: _Turns, told: str, *, add_generation_prompt: bool) -> str:
+    def _text(self, turns: _Turns, tools: list[dict[str, Any]], *, add_generation_prompt: bool) -> str:
+        form = self._form if tools else None
         return _render_text(
-            self._tokenizer,
-            turns,
-            add_generation_prompt=add_generation_prompt,
-            tools=json.loads(told) if told else None,
-            form=self._form if told else None,
+            self._tokenizer, turns, add_generation_prompt=add_generation_prompt, tools=tools, form=form
         )
 
     def _decode(self, ids: Sequence[int]) -> str:
@@ -271,17 +272,21 @@ def end_of_turn_ids(tokenizer: Tokenizer) -> tuple[int, ...]:
 def _after_answer(tokenizer: Tokenizer) -> str:
     """Return the text that the template writes after an assistant's turn."""
     try:
-        text = _render_text(tokenizer, (("user", "?"), ("assistant", _PROBE)), add_generation_prompt=False)
+        turns = [{"role": "user", "content": "?"}, {"role": "assistant", "content": _PROBE}]
+        text = _render_text(tokenizer, turns, add_generation_prompt=False)
     except TemplateError:
         return ""  # a template with other roles: the end-of-text token has to do
     return text.rpartition(_PROBE)[2] if _PROBE in text else ""
 
 
-def _turn(message: Message) -> tuple[str, ...]:
-    role, content = message["role"], message["content"]
-    if len(message) == 2:
-        return role, content
-    more = {name: message[name] for name in ("name", "tool_call_id") if name in message}
+def _turns(messages: Sequence[Message]) -> _Turns:
+    """Return messages as chat templates take them: arguments as mappings, reasoning as a `<think>` block."""
+    return [_turn(message) for message in messages]
+
+
+def _turn(message: Message) -> dict[str, Any]:
+    names = ("role", "content", "name", "tool_call_id")
+    turn: dict[str, Any] = {name: message[name] for name in names if name in message}
     # A malformed call is in the content as text.
     calls = [
         {
@@ -293,10 +298,10 @@ def _turn(message: Message) -> tuple[str, ...]:
         if call.name
     ]
     if calls:
-        more["tool_calls"] = calls
+        turn["tool_calls"] = calls
     if message.get("reasoning"):
-        content = f"{OPEN}\n{message['reasoning']}\n{CLOSE}\n\n{content}"
-    return (role, content, json.dumps(more)) if more else (role, content)
+        turn["content"] = f"{OPEN}\n{message['reasoning']}\n{CLOSE}\n\n{message['content']}"
+    return turn
 
 
 def _opens(text: str) -> bool:
@@ -316,11 +321,9 @@ def _render_text(
     tools: list[dict[str, Any]] | None = None,
     form: CallForm | None = None,
 ) -> str:
-    conversation: list[dict[str, Any]] = []
-    for role, content, *more in turns:
-        conversation.append({"role": role, "content": content, **(json.loads(more[0]) if more else {})})
+    conversation = deepcopy(turns)  # a template may change its messages
     if form is not None and form.text_arguments:
-        for call in [call for message in conversation for call in message.get("tool_calls", ())]:
+        for call in [call for turn in conversation for call in turn.get("tool_calls", ())]:
             call["function"]["arguments"] = json.dumps(call["function"]["arguments"], ensure_ascii=False)
     options: dict[str, Any] = {"tools": tools} if tools else {}
     return tokenizer.apply_chat_template(

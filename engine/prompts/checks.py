@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, cast
+from typing import Literal
 
 from jinja2 import nodes
 
@@ -30,17 +30,24 @@ WITH_AN_ENVIRONMENT = ("observation",)
 _KEEPS_VIEWS = {"list", "reverse", "sort", "select", "selectattr", "reject", "rejectattr", "unique"}
 _AS_TEXT = {"join", "string", "tojson", "upper", "lower", "trim", "title", "capitalize", "e", "escape"}
 _NODES = (
-    "Template Output TemplateData Name NSRef Getattr Getitem Slice For If Assign With Filter Test Const "
+    "Template Output TemplateData Name Getattr Getitem Slice For If Assign With Filter Test Const "
     "Tuple List Dict Pair Compare Operand And Or Not CondExpr Concat Add Sub Mul Div FloorDiv Mod Neg Pos "
     "Call Keyword"
 ).split()
 
-_TAGS = {"Scope": "autoescape", "Block": "block", "FromImport": "from", "AssignBlock": "set"}
+_TAGS = {
+    "Scope": "autoescape",
+    "Block": "block",
+    "FromImport": "from",
+    "AssignBlock": "set",
+    "NSRef": "namespace",
+}
 """Tags by the names of their nodes, where these differ."""
 
 Kind = Literal["task", "self", "several", "single", "view", "other"]
 """Kind of value of an expression: the task, `self`, the instances of a role (several, or a single one whose
 fields can be read directly), one instance of several, or anything else."""
+_Visit = Callable[[nodes.Node, dict[str, Kind]], Kind]
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,13 +120,10 @@ class _Walk:
             return self.fault(
                 node, tag, f"{tag!r} cannot be used in a prompt", "use expressions, if, for and set"
             )
-        method = cast(
-            "Callable[[nodes.Node, dict[str, Kind]], Kind] | None", getattr(self, f"visit_{kind}", None)
-        )
+        method: _Visit | None = getattr(self, f"visit_{kind}", None)
         if method is not None:
             return method(node, scope)
-        for child in node.iter_child_nodes():
-            self.visit(child, scope)
+        self.block(node.iter_child_nodes(), scope)
         return "other"
 
     def visit_Name(self, node: nodes.Name, scope: dict[str, Kind]) -> Kind:
@@ -140,13 +144,11 @@ class _Walk:
                 hint = f"it is known as {self.around.called[name]} here"
             return self.fault(node, name, message.format(name), hint.format(name))
         known = ["task", *self.around.needs]
-        fields = {name} & {*(self.around.columns or ())}
-        own = {name} & {*self.around.own}
-        hint = (
-            did_you_mean(name, fields, "task.{}")
-            or did_you_mean(name, own, "self.{}")
-            or did_you_mean(name, known)
-        )
+        hint = did_you_mean(name, known)
+        if name in (self.around.columns or ()):
+            hint = did_you_mean(name, {name}, "task.{}")
+        elif name in self.around.own:
+            hint = did_you_mean(name, {name}, "self.{}")
         return self.fault(node, name, f"{name!r} does not exist here; there is {_names(known)}", hint)
 
     def visit_Getattr(self, node: nodes.Getattr, scope: dict[str, Kind]) -> Kind:
@@ -184,26 +186,23 @@ class _Walk:
                 node, name, f"this is a list of role instances; it has no {name!r} itself", hint
             )
         if kind in ("several", "single", "view") and name not in self.around.fields:
+            there_is = f"there is {_names(self.around.fields)}"
             if name in _SECRETS:
-                return self.fault(
-                    node,
-                    name,
-                    f"{name!r} would leak the label: prompts never see rewards",
-                    f"there is {_names(self.around.fields)}",
-                )
-            message = f"a role has no {name!r}; there is {_names(self.around.fields)}"
-            return self.fault(node, name, message, did_you_mean(name, self.around.fields))
+                message = f"{name!r} would leak the label: prompts never see rewards"
+                return self.fault(node, name, message, there_is)
+            hint = did_you_mean(name, self.around.fields)
+            return self.fault(node, name, f"a role has no {name!r}; {there_is}", hint)
         return "other"
 
     def own_field(self, node: nodes.Node, name: str) -> Kind:
         if name not in self.around.own:
-            in_a_loop = name in IN_A_LOOP
-            hint = (
-                "put the role into `loops`" if in_a_loop else did_you_mean(name, self.around.own, "self.{}")
-            )
-            only = "only in a loop" if in_a_loop else f"there is {_names(self.around.own)}"
-            only = "only in a loop with `env`" if name in WITH_AN_ENVIRONMENT else only
-            return self.fault(node, name, f"self has no {name!r} here; {only}", hint)
+            there_is = f"there is {_names(self.around.own)}"
+            hint = did_you_mean(name, self.around.own, "self.{}")
+            if name in IN_A_LOOP:
+                there_is, hint = "only in a loop", "put the role into `loops`"
+            elif name in WITH_AN_ENVIRONMENT:
+                there_is = "only in a loop with `env`"
+            return self.fault(node, name, f"self has no {name!r} here; {there_is}", hint)
         self.mentions |= {"self", f"self.{name}"}
         return "several" if name == "history" else "other"
 
@@ -235,12 +234,6 @@ class _Walk:
         self.block(node.else_, scope)
         return "other"
 
-    def visit_If(self, node: nodes.If, scope: dict[str, Kind]) -> Kind:
-        self.visit(node.test, scope)
-        for branch in (node.body, node.elif_, node.else_):
-            self.block(branch, scope)
-        return "other"
-
     def visit_With(self, node: nodes.With, scope: dict[str, Kind]) -> Kind:
         inner = dict(scope)
         for target, value in zip(node.targets, node.values, strict=True):
@@ -258,36 +251,30 @@ class _Walk:
         for node in body:
             self.visit(node, scope)
 
-    def visit_NSRef(self, node: nodes.NSRef, scope: dict[str, Kind]) -> Kind:
-        return self.fault(node, node.name, "namespaces cannot be used in a prompt")
-
-    def visit_Output(self, node: nodes.Output, scope: dict[str, Kind]) -> Kind:
+    def visit_Output(self, node: nodes.Output | nodes.Concat, scope: dict[str, Kind]) -> Kind:
         for part in node.nodes:
             self.written(part, self.visit(part, scope))
         return "other"
 
-    def visit_Concat(self, node: nodes.Concat, scope: dict[str, Kind]) -> Kind:
-        for part in node.nodes:
-            self.written(part, self.visit(part, scope))
-        return "other"
+    visit_Concat = visit_Output
 
     def written(self, node: nodes.Expr, kind: Kind) -> None:
         """Add a fault where instances of a role are written as if they were text."""
         if kind not in ("several", "single", "view", "self"):
             return
-        named = node if isinstance(node, nodes.Name) else None
-        first = next(iter(node.find_all(nodes.Name)), None) if named is None else named
+        first = next(iter([node] if isinstance(node, nodes.Name) else node.find_all(nodes.Name)), None)
         name = first.name if first is not None else ""
-        it = repr(name) if named is not None else "this"
-        what = "the instance itself" if kind == "self" else "an instance of a role"
-        hint = f"write {name}.action" if named is not None else "write .action behind it"
+        what = "an instance of a role"
+        hint = f"write {name}.action" if first is node else "write .action behind it"
         if kind == "self":
+            what = "the instance itself"
             hint = f"write self.{self.around.own[0]}" if self.around.own else ""
         elif kind == "several":
             what = "a list of role instances"
             hint = "loop over it, {% for one in … %}{{ one.action }}{% endfor %}, or gather them: "
             hint += f"{name} | map(attribute='action') | join(', ')"
-        self.fault(first or node, name, f"{it} is {what}, and no text", hint)
+        subject = repr(name) if first is node else "this"
+        self.fault(first or node, name, f"{subject} is {what}, and no text", hint)
 
     def visit_CondExpr(self, node: nodes.CondExpr, scope: dict[str, Kind]) -> Kind:
         self.visit(node.test, scope)

@@ -120,7 +120,7 @@ CASES = [
     Case('cve27516', '{{ "x"|attr("format") }}', 'fault', "no filter 'attr' in prompts"),
     Case('cve27516b', '{{ ["x"]|map("attr","format")|list }}', 'error', "no filter 'attr' in prompts"),
     Case('import name inj', '{% from "a" import b as c %}', 'fault', "'from' cannot be used in a prompt"),
-    Case('nsref', '{% set a.b=1 %}', 'fault', 'namespaces cannot be used in a prompt'),
+    Case('nsref', '{% set a.b=1 %}', 'fault', "'namespace' cannot be used in a prompt"),
     Case('loop attr', '{% for i in [1] %}{{ loop._iterable }}{% endfor %}', 'fault', "'_iterable' cannot be read from a prompt"),
     Case('loop prev', '{% for i in [1,2] %}{{ loop.previtem }}{{ loop.changed }}{% endfor %}', 'error', 'there is no previous item'),
     Case('loop in else', '{{ loop }}', 'fault', "'loop' does not exist here; there is task, solver"),

@@ -39,7 +39,7 @@ from rolegraph.engine.records import SweepKind as SweepKind
 from rolegraph.engine.records import Task as Task
 from rolegraph.engine.records import Trajectory as Trajectory
 from rolegraph.engine.records import read_episodes as read_episodes
-from rolegraph.engine.report.compare import Comparison as Comparison
+from rolegraph.engine.report.compare.comparison import Comparison as Comparison
 from rolegraph.engine.report.verdicts import Verdict as Verdict
 from rolegraph.engine.run.preview import RolePrompts as RolePrompts
 from rolegraph.engine.run.preview import SentPrompt as SentPrompt

@@ -7,10 +7,11 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from rolegraph.engine.records.folder import runs_in
-from rolegraph.engine.report.compare import Comparison, Side, comparison_page, read_side
-from rolegraph.engine.report.compare import compare as compare_sides
+from rolegraph.engine.records.jsonl import write_output
+from rolegraph.engine.report.compare.comparison import Comparison, comparison_page
+from rolegraph.engine.report.compare.comparison import compare as compare_sides
+from rolegraph.engine.report.compare.sides import Side, read_side
 from rolegraph.engine.spec.yaml_source import parse_yaml
-from rolegraph.files import write_output
 from rolegraph.running import describe
 from rolegraph.workflow import Workflow, load
 

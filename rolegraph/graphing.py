@@ -12,7 +12,7 @@ from rolegraph.engine.drawing import Picture, picture_of
 from rolegraph.engine.drawing.svg import svg
 from rolegraph.engine.drawing.text_forms import dot, mermaid
 from rolegraph.engine.errors import UsageError, did_you_mean
-from rolegraph.files import write_output
+from rolegraph.engine.records.jsonl import write_output
 from rolegraph.workflow import Workflow
 
 SCALE = 2

@@ -10,11 +10,11 @@ from pathlib import Path
 from rolegraph.engine.errors import DataError, ModelError, UsageError, WorldError
 from rolegraph.engine.prompts import ChatFormat
 from rolegraph.engine.records import Episode, RunFolder, Task, read_episodes
+from rolegraph.engine.records.jsonl import write_output
 from rolegraph.engine.report.html import preview_page
 from rolegraph.engine.run.preview import SentPrompt, TaskPrompts, preview_task
 from rolegraph.engine.shipped import model_folder
 from rolegraph.engine.vocabulary import Split
-from rolegraph.files import write_output
 from rolegraph.running import blocking
 from rolegraph.workflow import Workflow
 

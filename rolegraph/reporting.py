@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from rolegraph.engine.records.jsonl import write_output
 from rolegraph.engine.report import draw_curves, write_report
-from rolegraph.files import write_output
 
 
 def report(*runs: str | Path, picture: str | Path | None = None, figures: Sequence[str] = ()) -> list[Path]:

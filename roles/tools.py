@@ -325,5 +325,4 @@ def _function(
             raise ToolError(f"{tool} needs the argument {name}")
         return await run(arguments[name])
 
-    functions = (Function(tool, about, parameters, call),)
-    return lambda: nullcontext(functions)
+    return lambda: nullcontext((Function(tool, about, parameters, call),))

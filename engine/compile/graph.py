@@ -29,8 +29,7 @@ def check_graph(spec: Spec, needs: Needs) -> list[Finding]:
         needs: `role_needs` of the spec.
     """
     found = [*_names(spec), *_loops(spec), *_players(spec, needs), *_edges(spec)]
-    circles = [*_cycles(spec, needs)]
-    return found + (circles or [*_size(spec, needs)])
+    return found + ([*_cycles(spec, needs)] or [*_size(spec, needs)])
 
 
 def role_needs(spec: Spec) -> Needs:

@@ -1,9 +1,11 @@
-"""Colours and text of all drawings; the colours suit a white and a black background."""
+"""Colours, text and frame of all drawings; the colours suit a white and a black background."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from html import escape
+from pathlib import Path
 
 PALETTE = ("#3b82f6", "#e5761b", "#1fa971", "#dd4f4f", "#9061f0", "#d6459b", "#1695b8", "#8a8f36")
 INK = "#768390"
@@ -18,3 +20,26 @@ def in_xml(value: object) -> str:
 def text(value: object) -> str:
     """Escape a value for XML, with the characters replaced that XML does not allow."""
     return escape(in_xml(value))
+
+
+def document(
+    title: str, width: float, height: float, css: Path, parts: Iterable[str], attributes: str = ""
+) -> str:
+    """Return an SVG document that stands alone.
+
+    Args:
+        title: Title, not yet escaped.
+        width: Width in pixels.
+        height: Height in pixels.
+        css: File of its style, in which INK stands for the colour of lines and text, HUE0 to HUE7 for those
+            of the palette.
+        parts: Elements, each as text.
+        attributes: Further attributes of the root.
+    """
+    colours = {"INK": INK} | {f"HUE{at}": colour for at, colour in enumerate(PALETTE)}
+    style = re.sub("INK|HUE[0-7]", lambda name: colours[name[0]], css.read_text("utf-8")).replace("\n", "")
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg"{attributes} viewBox="0 0 {width:g} {height:g}" '
+        f'width="{width:g}" height="{height:g}" role="img">\n<title>{text(title)}</title>\n'
+        f"<style>{style}</style>\n" + "\n".join(parts) + "\n</svg>\n"
+    )

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
+from pathlib import Path
 
-from rolegraph.engine.drawing.ink import INK, PALETTE, text
+from rolegraph.engine.drawing.ink import INK, PALETTE, document, text
 from rolegraph.engine.drawing.layout import (
     HEAD,
     LABEL_CHAR,
@@ -24,18 +25,12 @@ from rolegraph.engine.drawing.picture import Arrow, Box, Picture
 
 _MARGIN = 16.0
 _LEGEND = 26.0
-_FONT = "ui-sans-serif,system-ui,-apple-system,'Segoe UI',Helvetica,Arial,'DejaVu Sans',sans-serif"
-_STYLE = (
-    f"svg.flow text{{font:11.5px {_FONT};fill:#1c1f24}}"
-    "svg.flow .title{font-size:13px;font-weight:600}svg.flow .mid{text-anchor:middle}"
-    "svg.flow .box{fill:#fff;stroke-width:1.4}svg.flow .trained{stroke-width:2.4}"
-    f"svg.flow .loop{{fill:{INK};fill-opacity:.08;stroke:{INK};stroke-dasharray:5 4}}"
-    f"svg.flow .way{{fill:none;stroke:{INK};stroke-width:1.4}}svg.flow .back{{stroke-dasharray:5 4}}"
-    f"svg.flow .tip{{fill:{INK}}}"
-    "svg.flow .label{font-size:10.5px;paint-order:stroke;stroke:#fff;stroke-width:4px}"
-    "@media (prefers-color-scheme:dark){svg.flow .box{fill:#181c22}svg.flow text{fill:#e6e9ee}"
-    "svg.flow .label{stroke:#181c22}}"
+_CSS = Path(__file__).with_name("flow.css")
+_TIP = (
+    '<defs><marker id="flow-tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" '
+    'orient="auto-start-reverse"><path class="tip" d="M0 0 8 4 0 8z"/></marker></defs>'
 )
+"""Tip of an arrow."""
 
 
 def svg(picture: Picture) -> str:
@@ -46,18 +41,10 @@ def svg(picture: Picture) -> str:
     keys, keys_width = _legend(picture) if several else ("", 0.0)
     width = max(layout.width, keys_width) + 2 * _MARGIN
     height = layout.height + head + 2 * _MARGIN
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" class="flow" viewBox="0 0 {width:g} {height:g}" '
-        f'width="{width:g}" height="{height:g}" role="img">\n'
-        f"<title>The roles of {text(picture.name)}</title>\n"
-        f"<style>{_STYLE}</style>\n"
-        '<defs><marker id="flow-tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" '
-        'orient="auto-start-reverse"><path class="tip" d="M0 0 8 4 0 8z"/></marker></defs>\n'
-        f'<g transform="translate({_MARGIN:g} {_MARGIN:g})">{keys}</g>\n'
-        f'<g transform="translate({_MARGIN:g} {_MARGIN + head:g})">\n'
-        + "\n".join(_drawn(picture, layout))
-        + "\n</g>\n</svg>\n"
-    )
+    legend = f'<g transform="translate({_MARGIN:g} {_MARGIN:g})">{keys}</g>'
+    drawing = [f'<g transform="translate({_MARGIN:g} {_MARGIN + head:g})">', *_drawn(picture, layout), "</g>"]
+    title = f"The roles of {picture.name}"
+    return document(title, width, height, _CSS, [_TIP, legend, *drawing], ' class="flow"')
 
 
 def _drawn(picture: Picture, layout: GraphLayout) -> Iterator[str]:

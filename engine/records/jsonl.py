@@ -256,3 +256,11 @@ def make_folder(path: Path) -> None:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise WorldError(f"cannot write to the output folder {path}: {error.strerror}") from error
+
+
+def write_output(path: Path, data: bytes) -> None:
+    """Write a file in place, so that a device such as /dev/stdout works; raises WorldError."""
+    try:
+        path.write_bytes(data)
+    except OSError as error:
+        raise WorldError(f"cannot write {path}: {error.strerror}") from error

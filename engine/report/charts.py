@@ -217,9 +217,10 @@ def _grid(x: Axis, y: Axis, size: ChartSize) -> str:
     parts: list[str] = []
     for tick in y.ticks:
         at = f"{y.at(tick):.1f}"
-        parts.append(f'<line class="grid" x1="{size.left:g}" x2="{size.width - size.right:g}" ')
-        parts.append(f'y1="{at}" y2="{at}"/><text class="tick y" x="{size.left - 8:g}" y="{at}" dy="0.32em">')
-        parts.append(f"{_tick(tick, step)}</text>")
+        parts += [
+            f'<line class="grid" x1="{size.left:g}" x2="{size.width - size.right:g}" y1="{at}" y2="{at}"/>',
+            f'<text class="tick y" x="{size.left - 8:g}" y="{at}" dy="0.32em">{_tick(tick, step)}</text>',
+        ]
     room = 14 if x.at(x.ticks[0]) < size.left + 10 else 8
     parts.append(f'<text class="tick y" x="{size.left - room:g}" y="{size.height - 8:g}">step</text>')
     x_step = 10_000.0 if x.ticks[-1] >= 10_000 else 1.0

@@ -12,17 +12,13 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from rolegraph.engine.drawing.ink import INK, PALETTE, text
+from rolegraph.engine.drawing.ink import document, text
 from rolegraph.engine.errors import UsageError, did_you_mean
 from rolegraph.engine.report.charts import COLOURS, ChartLine, ChartSize, Stroke, plot, thinned
 from rolegraph.engine.report.reading import Point, RunRecord, read_run
 from rolegraph.engine.vocabulary.foreign import short_repr
 
-TEXT = (
-    "text{font:13px ui-sans-serif,system-ui,-apple-system,'Segoe UI',Helvetica,Arial,sans-serif;"
-    f"fill:{INK}}}.title{{font-size:15px;font-weight:600}}"
-)
-"""CSS of the text in a standalone picture."""
+_CSS = Path(__file__).with_name("picture.css")
 _SIZE = ChartSize(width=440, height=264, left=50, right=20, top=40, bottom=30)
 _ACROSS = 3
 _LEGEND = 30
@@ -109,13 +105,8 @@ def _picture(runs: Sequence[RunRecord], panels: dict[str, list[ChartLine]]) -> s
         title = f'<text class="title" x="{_SIZE.left:g}" y="22">{text(name)}</text>'
         parts.append(f'<g transform="translate({x:g} {y:g})">{title}{plot(lines, _SIZE)[1]}</g>')
     about = ", ".join(dict.fromkeys(run.info.name for run in runs))
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:g} {height:g}" width="{width:g}" '
-        f'height="{height:g}" role="img">\n<title>Learning curves of {text(about)}: '
-        f"{text(', '.join(panels))}</title>\n<style>{_style()}</style>\n{keys}\n"
-        + "\n".join(parts)
-        + "\n</svg>\n"
-    )
+    title = f"Learning curves of {about}: {', '.join(panels)}"
+    return document(title, width, height, _CSS, [keys, *parts])
 
 
 def _keys(lines: Sequence[ChartLine], width: float) -> tuple[str, float]:
@@ -130,17 +121,3 @@ def _keys(lines: Sequence[ChartLine], width: float) -> tuple[str, float]:
         parts.append(f'<text class="key" x="{x + 32:g}" y="{y:g}">{text(line.label)}</text>')
         x += room
     return "".join(parts), y - 20 + _LEGEND
-
-
-def _style() -> str:
-    colours = "".join(
-        f".line.c{at},.dot.c{at}{{stroke:{colour}}}.dot.c{at},.band.c{at}{{fill:{colour}}}"
-        for at, colour in enumerate(PALETTE)
-    )
-    return (
-        f"{TEXT}.y{{text-anchor:end}}.x{{text-anchor:middle}}"
-        f".grid{{stroke:{INK};stroke-opacity:.22}}.line{{fill:none;stroke-linejoin:round;"
-        "stroke-linecap:round;stroke-width:2}.line.thin{stroke-width:1.6;stroke-opacity:.85}"
-        ".line.bold{stroke-width:2.8}.line.mean{stroke-width:3.6}.band{opacity:.14}"
-        f"{colours}"
-    )

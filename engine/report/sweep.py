@@ -6,11 +6,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from rolegraph.engine.drawing.ink import INK, PALETTE, text
+from rolegraph.engine.drawing.ink import PALETTE, document, text
 from rolegraph.engine.records import RunFolder
 from rolegraph.engine.report.charts import Axis, nice_ticks, number
 from rolegraph.engine.report.compare.sides import TOKENS_OUT, read_side
-from rolegraph.engine.report.picture import TEXT
 from rolegraph.engine.training.compare import Interval, interval
 
 _PANEL, _ROW, _TOP, _BOTTOM, _GAP = 260, 26, 46, 34, 28
@@ -61,11 +60,8 @@ def sweep_picture(title: str, points: Sequence[SweepPointFigures]) -> str:
         _panel(name, [point.figures.get(name) for point in points], left + at * (_PANEL + _GAP), at)
         for at, name in enumerate(figures)
     ]
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:g} {height:g}" width="{width:g}" '
-        f'height="{height:g}" role="img">\n<title>{text(title)}: {text(", ".join(figures))}</title>\n'
-        f"<style>{_STYLE}</style>\n" + "\n".join([*rows, *panels]) + "\n</svg>\n"
-    )
+    css = Path(__file__).with_name("sweep.css")
+    return document(f"{title}: {', '.join(figures)}", width, height, css, [*rows, *panels])
 
 
 def _panel(name: str, cells: Sequence[Interval | None], x: float, colour: int) -> str:
@@ -94,6 +90,3 @@ def _panel(name: str, cells: Sequence[Interval | None], x: float, colour: int) -
 
 def _middle(row: int) -> float:
     return _TOP + _ROW * (row + 0.5)
-
-
-_STYLE = f"{TEXT}.label{{text-anchor:end}}.tick{{text-anchor:middle}}.grid{{stroke:{INK};stroke-opacity:.22}}"

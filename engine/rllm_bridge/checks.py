@@ -25,7 +25,6 @@ from rolegraph.engine.rllm_bridge.estimators import (
 from rolegraph.engine.rllm_bridge.override_checks import (
     ROLLOUTS,
     ConfigOverride,
-    SmallestGroup,
     override_findings,
     single_member,
 )
@@ -66,13 +65,8 @@ def findings(
     yield from _sampling(plan, traits)
     yield from _training(plan, traits)
     yield from _data(plan)
-    yield from override_findings(overrides, traits, _smallest_group(plan), known_keys)
-
-
-def _smallest_group(plan: Plan) -> SmallestGroup | None:
-    """Return the trained role with the fewest instances in a rollout; None if no role is trained."""
-    roles = sorted(plan.trained.values(), key=lambda role: role.count)
-    return SmallestGroup(roles[0].name, roles[0].count) if roles else None
+    smallest = min(plan.trained.values(), key=lambda role: role.count, default=None)
+    yield from override_findings(overrides, traits, smallest, known_keys)
 
 
 def _policies(plan: Plan) -> Iterator[Finding]:

@@ -38,21 +38,21 @@ def compose(overrides: Sequence[str], backend: Backend) -> Any:
     from hydra.errors import HydraException
     from omegaconf import OmegaConf
 
-    folder = _rllm_config()
+    folder = _config_folder("rllm")
     if folder is None:
         raise UsageError(f"rLLM's config is part of rLLM: {INSTALL}")
     with contextlib.ExitStack() as stack:
         words = list(overrides)
-        if TRAITS[backend].composes_verl_config and (installed := verl_config()) is not None:
+        if TRAITS[backend].composes_verl_config:
             # By its folder: as a package it would be imported, and all that verl is made of with it.
-            words.append(f"hydra.searchpath=['file://{installed}']")
-        elif TRAITS[backend].composes_verl_config:
-            # Composing asks for verl's own `ppo_trainer`; rLLM carries what verl once generated from it.
-            stand_in = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-            copy = OmegaConf.load(folder / "_generated_agent_ppo_trainer.yaml")
-            copy.pop("rllm")
-            OmegaConf.save(copy, stand_in / "ppo_trainer.yaml")
-            words.append(f"hydra.searchpath=['file://{stand_in}']")
+            searched = verl_config()
+            if searched is None:
+                # Composing asks for verl's own `ppo_trainer`; rLLM carries what verl once generated from it.
+                searched = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+                copy = OmegaConf.load(folder / "_generated_agent_ppo_trainer.yaml")
+                copy.pop("rllm")
+                OmegaConf.save(copy, searched / "ppo_trainer.yaml")
+            words.append(f"hydra.searchpath=['file://{searched}']")
         # Every backend's config looks for verl's, also those that do without it.
         stack.enter_context(warnings.catch_warnings())
         warnings.filterwarnings("ignore", message=".*verl.trainer.config is not available")
@@ -72,7 +72,7 @@ def as_yaml(config: Any) -> str:
 
 def rllm_keys() -> frozenset[str] | None:
     """Return the dotted keys of rLLM's own config section; None if rLLM is not installed."""
-    folder = _rllm_config()
+    folder = _config_folder("rllm")
     if folder is None:
         return None
     return frozenset(_leaves(yaml.safe_load((folder / "rllm" / "base.yaml").read_text("utf-8")), "rllm"))
@@ -89,10 +89,6 @@ def _leaves(tree: Mapping[str, object], at: str) -> Iterator[str]:
 def verl_config() -> Path | None:
     """Return the folder of verl's own config, without importing verl; None if verl is not installed."""
     return _config_folder("verl")
-
-
-def _rllm_config() -> Path | None:
-    return _config_folder("rllm")
 
 
 def _config_folder(package: str) -> Path | None:

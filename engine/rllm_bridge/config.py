@@ -11,6 +11,8 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
+from functools import partial
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +23,7 @@ from rolegraph.engine.records.jsonl import read_json
 from rolegraph.engine.rllm_bridge.backends import TRAITS
 from rolegraph.engine.rllm_bridge.estimators import deviation, is_precomputed
 from rolegraph.engine.shipped import BASE_NAME, MODELS, model_folder
-from rolegraph.engine.spec import ModelRef, Sampling, Train
+from rolegraph.engine.spec import ModelRef, Train
 
 Value = str | bool | int | float | Sequence[str]
 
@@ -66,55 +68,56 @@ class ConfigKey:
 
     spec: str
     key: str
-    value: Callable[[Launch], Value | None]
+    value: Callable[[Launch], Value | None] | None = None
+    """By default the value of the spec's key `spec`."""
+
+    def of(self, run: Launch) -> Value | None:
+        """Return the value for a run."""
+        return self.value(run) if self.value is not None else attrgetter(self.spec)(run.plan.spec)
+
+
+def _sampling(name: str, run: Launch) -> float:
+    """Return a sampling setting of the first trained role; rLLM has one for all roles."""
+    return getattr(next(iter(run.plan.trained.values()), run.plan.asking[0]).samplings[0], name)
 
 
 _EVERYWHERE = (
-    ConfigKey("name", "rllm.trainer.experiment_name", lambda run: run.plan.name),
+    ConfigKey("name", "rllm.trainer.experiment_name"),
     ConfigKey("", "rllm.trainer.project_name", lambda _: "rolegraph"),
     ConfigKey("--track", "rllm.trainer.logger", lambda run: ("console", *run.trackers)),
     ConfigKey("--seed", "rllm.data.seed", lambda run: run.seed),
     # rLLM's default of 2,048 would replace a backend's own limit, and a longer prompt gets no answer.
     ConfigKey("model.name", "rllm.data.max_prompt_length", lambda run: _longest_prompt(run)),
     ConfigKey("sampling.max_tokens", "rllm.data.max_response_length", lambda run: _longest_answer(run)),
-    ConfigKey(
-        "sampling.temperature", "rllm.rollout.train.temperature", lambda run: _sampling(run).temperature
+    *(
+        ConfigKey(f"sampling.{name}", f"rllm.rollout.{part}.{name}", partial(_sampling, name))
+        for part in ("train", "val")
+        for name in ("temperature", "top_p")
     ),
-    ConfigKey("sampling.top_p", "rllm.rollout.train.top_p", lambda run: _sampling(run).top_p),
-    ConfigKey("sampling.temperature", "rllm.rollout.val.temperature", lambda run: _sampling(run).temperature),
-    ConfigKey("sampling.top_p", "rllm.rollout.val.top_p", lambda run: _sampling(run).top_p),
-    ConfigKey("train.batch_size", "rllm.data.train_batch_size", lambda run: run.train.batch_size),
+    ConfigKey("train.batch_size", "rllm.data.train_batch_size"),
     # The asynchronous loop counts an update before it compares, and so ends one early.
     ConfigKey("train.steps", "rllm.trainer.total_batches", lambda run: run.steps + (run.train.staleness > 0)),
     ConfigKey("train.steps", "rllm.trainer.total_epochs", lambda run: _epochs(run)),
-    ConfigKey("train.schedule.kind", "rllm.algorithm.lr_schedule", lambda run: run.train.schedule.kind),
+    ConfigKey("train.schedule.kind", "rllm.algorithm.lr_schedule"),
     ConfigKey(
         "train.schedule.warmup", "rllm.algorithm.warmup_steps", lambda run: run.train.schedule.warmup or None
     ),
     ConfigKey("roles.*.estimator", "rllm.algorithm.norm_adv_by_std_in_grpo", lambda run: deviation(run.plan)),
-    # The asynchronous loop takes tasks one by one, and a mini-batch of them makes an update.
-    ConfigKey("train.staleness", "rllm.async_training.enable", lambda run: run.train.staleness > 0 or None),
-    ConfigKey(
-        "train.staleness",
-        "rllm.async_training.staleness_threshold",
-        lambda run: run.train.staleness or None,
-    ),
-    ConfigKey(
-        "train.batch_size",
-        "rllm.async_training.mini_batch_size",
-        lambda run: run.train.batch_size if run.train.staleness else None,
-    ),
-    ConfigKey(
-        "train.staleness",
-        "rllm.workflow.raise_on_error",
-        lambda run: False if run.train.staleness else None,
-    ),
     # rLLM validates after the last update only if test_freq is positive.
     ConfigKey("train.validation.every", "rllm.trainer.test_freq", lambda run: _test_freq(run)),
     ConfigKey("data.validation", "rllm.trainer.val_before_train", lambda run: "validation" in run.plan.data),
-    ConfigKey("train.checkpoint_every", "rllm.trainer.save_freq", lambda run: run.train.checkpoint_every),
+    ConfigKey("train.checkpoint_every", "rllm.trainer.save_freq"),
 )
 """Keys of all backends, below `rllm`."""
+
+ASYNCHRONOUS = (
+    ConfigKey("train.staleness", "rllm.async_training.enable", lambda _: True),
+    ConfigKey("train.staleness", "rllm.async_training.staleness_threshold"),
+    ConfigKey("train.batch_size", "rllm.async_training.mini_batch_size"),
+    ConfigKey("train.staleness", "rllm.workflow.raise_on_error", lambda _: False),
+)
+"""Keys of a training with staleness: the loop takes tasks one by one, and a mini-batch of them makes an
+update."""
 
 _RLLMS_OWN = (ConfigKey("--backend", "rllm/backend", lambda run: run.backend),)
 """Keys of rLLM's own backends; a custom one has no config in rLLM: see `removals`."""
@@ -123,17 +126,15 @@ _SERVICE = (
     *_RLLMS_OWN,
     ConfigKey("model.name", "model.name", lambda run: model_name(run.plan.spec.model)),
     ConfigKey("train.lora.rank", "model.lora_rank", lambda run: _policy(run).lora.rank),
-    ConfigKey("train.rollouts", "training.group_size", lambda run: run.train.rollouts),
+    ConfigKey("train.rollouts", "training.group_size"),
     ConfigKey("train.learning_rate", "training.learning_rate", lambda run: _policy(run).learning_rate),
-    ConfigKey(
-        "train.validation.rollouts", "validation.group_size", lambda run: run.train.validation.rollouts
-    ),
+    ConfigKey("train.validation.rollouts", "validation.group_size"),
 )
 """Keys of both services, tinker and fireworks."""
 
 _ROLLOUTS = (
-    ConfigKey("train.rollouts", "rllm.rollout.n", lambda run: run.train.rollouts),
-    ConfigKey("train.validation.rollouts", "rllm.rollout.n_val", lambda run: run.train.validation.rollouts),
+    ConfigKey("train.rollouts", "rllm.rollout.n"),
+    ConfigKey("train.validation.rollouts", "rllm.rollout.n_val"),
 )
 """Keys of the other backends."""
 
@@ -142,6 +143,8 @@ _PRECOMPUTED = ConfigKey(
     "rllm.algorithm.use_precomputed_advantage",
     lambda run: any(is_precomputed(role) for role in run.plan.trained.values()) or None,
 )
+
+_VERLS_ACTOR = "actor_rollout_ref.actor"
 
 TABLE: Mapping[Backend, Sequence[ConfigKey]] = {
     "tinker": (
@@ -165,32 +168,16 @@ TABLE: Mapping[Backend, Sequence[ConfigKey]] = {
         ConfigKey("--resume", "trainer.resume_mode", lambda run: _resume_mode(run)),
         ConfigKey("model.name", "actor_rollout_ref.model.path", lambda run: model_name(run.plan.spec.model)),
         ConfigKey("train.lora.rank", "actor_rollout_ref.model.lora_rank", lambda run: _policy(run).lora.rank),
-        ConfigKey(
-            "train.batch_size",
-            "actor_rollout_ref.actor.ppo_mini_batch_size",
-            lambda run: run.train.batch_size,
-        ),
-        ConfigKey(
-            "train.learning_rate",
-            "actor_rollout_ref.actor.optim.lr",
-            lambda run: _policy(run).learning_rate,
-        ),
-        ConfigKey(
-            "train.schedule.floor",
-            "actor_rollout_ref.actor.optim.min_lr_ratio",
-            lambda run: run.train.schedule.floor,
-        ),
-        ConfigKey(
-            "train.gradient_clip",
-            "++actor_rollout_ref.actor.optim.clip_grad",
-            lambda run: run.train.gradient_clip,
-        ),
+        ConfigKey("train.batch_size", f"{_VERLS_ACTOR}.ppo_mini_batch_size"),
+        ConfigKey("train.learning_rate", f"{_VERLS_ACTOR}.optim.lr", lambda run: _policy(run).learning_rate),
+        ConfigKey("train.schedule.floor", f"{_VERLS_ACTOR}.optim.min_lr_ratio"),
+        ConfigKey("train.gradient_clip", f"++{_VERLS_ACTOR}.optim.clip_grad"),
     ),
     "fireworks": (
         *_SERVICE,
         *_EVERYWHERE,
         ConfigKey("model.base_url", "fireworks_base_url", lambda run: _base_url(run)),
-        ConfigKey("train.gradient_clip", "training.grad_clip_norm", lambda run: run.train.gradient_clip),
+        ConfigKey("train.gradient_clip", "training.grad_clip_norm"),
     ),
     "custom": (
         *_EVERYWHERE,
@@ -205,8 +192,8 @@ TABLE: Mapping[Backend, Sequence[ConfigKey]] = {
 
 def overrides(run: Launch) -> dict[str, Value]:
     """Return the keys of rLLM's config that a run sets, with their values, in the table's order."""
-    values = {row.key: row.value(run) for row in TABLE[run.backend]}
-    return {key: value for key, value in values.items() if value is not None}
+    rows = [*TABLE[run.backend], *(ASYNCHRONOUS if run.train.staleness else ())]
+    return {row.key: value for row in rows if (value := row.of(run)) is not None}
 
 
 def folder_of(ref: ModelRef) -> Path | None:
@@ -279,10 +266,6 @@ def _longest_prompt(run: Launch) -> int | None:
     # answer with. verl does not cut them.
     reserved = 2 if traits.is_service else _longest_answer(run)
     return max(1, run.context - reserved)
-
-
-def _sampling(run: Launch) -> Sampling:
-    return next(iter(run.plan.trained.values()), run.plan.asking[0]).samplings[0]
 
 
 def _policy(run: Launch) -> PolicyPlan:

@@ -6,6 +6,7 @@ spec.
 
 from __future__ import annotations
 
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import cast
 
@@ -34,6 +35,7 @@ def script(job: RllmJob) -> str:
     served = is_served(run)
     serves_others = any(ref.served_here for ref in other_models(run.plan))
     folder = _folder(ref) if folder_key is not None else ""
+    options = asdict(replace(job.source, spec=None, overrides=()))
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
         undefined=StrictUndefined,
@@ -47,16 +49,7 @@ def script(job: RllmJob) -> str:
         name=run.plan.name,
         spec=job.source.named_spec,
         overrides=job.source.overrides,
-        options=[
-            (name, value)
-            for name, value in (
-                ("model", job.source.model),
-                ("base_url", job.source.base_url),
-                ("imports", job.source.imports),
-                ("allow", job.source.allow),
-            )
-            if value
-        ],
+        options=[(name, value) for name, value in options.items() if value],
         config=[*removals(run), *as_hydra(values), *job.rllm_overrides],
         backend=run.backend_class or run.backend,
         kind=run.backend,

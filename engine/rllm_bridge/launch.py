@@ -150,8 +150,7 @@ def describe(job: RllmJob) -> str:
         head.append("# tinker_base_url is set when the local service has started.")
     if not has_rllm():
         head.append(f"# rLLM composes the rest of its config from these overrides: {INSTALL}")
-        body = _yaml({**plain, "overrides": job.hydra_overrides()})
-        return "\n".join([*head, body])
+        return "\n".join([*head, _yaml({**plain, "overrides": job.hydra_overrides()})])
     if TRAITS[run.backend].composes_verl_config and verl_config() is None:
         head.append("# verl is not installed: its keys are those of the copy that rLLM carries.")
     head += [f"# {line}" for line in _yaml({"given in Python": plain}).splitlines()]

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 
 import yaml
 
+from rolegraph.engine.compile import RolePlan
 from rolegraph.engine.errors import did_you_mean
 from rolegraph.engine.rllm_bridge.backends import BackendTraits
-from rolegraph.engine.rllm_bridge.config import TABLE
+from rolegraph.engine.rllm_bridge.config import ASYNCHRONOUS, TABLE
 from rolegraph.engine.spec import Finding, Place
 from rolegraph.engine.spec.diagnostics import Severity
 
@@ -61,18 +62,10 @@ class ConfigOverride:
         return self.finding(message, "", hint, "warning")
 
 
-@dataclass(frozen=True, slots=True)
-class SmallestGroup:
-    """Trained role with the fewest instances, and their number; a group has N·K members."""
-
-    role: str
-    count: int
-
-
 def override_findings(
     overrides: Sequence[str],
     traits: BackendTraits,
-    smallest: SmallestGroup | None,
+    smallest: RolePlan | None,
     known_keys: Collection[str] | None = None,
 ) -> Iterator[Finding]:
     """Yield a warning for each override without effect, and an error for one that would train wrongly.
@@ -80,10 +73,11 @@ def override_findings(
     Args:
         overrides: overrides of rLLM's config, as written.
         traits: traits of the backend.
-        smallest: the trained role with the smallest groups; None if no role is trained.
+        smallest: the trained role with the fewest instances; None if no role is trained.
         known_keys: keys of the installed rLLM's config; None leaves keys added with `+` unchecked.
     """
-    spec_of_key = {r.key.lstrip("+"): r.spec for r in TABLE[traits.name] if r.spec.startswith("train")}
+    rows = [*TABLE[traits.name], *ASYNCHRONOUS]
+    spec_of_key = {row.key.lstrip("+"): row.spec for row in rows if row.spec.startswith("train")}
     read = [ConfigOverride(text) for text in overrides]
     values = {override.key: override.value for override in read}
     for override in read:
@@ -121,7 +115,7 @@ def _value_fault(
     override: ConfigOverride,
     values: Mapping[str, object],
     traits: BackendTraits,
-    smallest: SmallestGroup | None,
+    smallest: RolePlan | None,
 ) -> Finding | None:
     """Return a finding for a value with a consequence that nobody wants; None for any other."""
     key, value = override.key, override.value
@@ -131,7 +125,7 @@ def _value_fault(
         case _ if key in ROLLOUTS and isinstance(value, int) and smallest is not None:
             if smallest.count * value >= 2 or values.get("rllm.rejection_sample.min_trajs_per_group") == 1:
                 return None
-            return override.finding(*single_member(smallest.role))
+            return override.finding(*single_member(smallest.name))
         case "rllm.rejection_sample.multiplier" if isinstance(value, (int, float)) and value != 1:
             # trainer/unified_trainer.py: a batch of int(train_batch_size * multiplier) tasks.
             if value < 1:

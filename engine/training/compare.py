@@ -40,13 +40,7 @@ def interval(values: ByTask) -> Interval:
 
     The resampling is seeded, so that the same values give the same interval. No tasks give zeros.
     """
-    means = np.array([*values.values()])
-    if not means.size:
-        return Interval(0.0, 0.0, 0.0, 0)
-    draws = np.random.default_rng(0).integers(len(means), size=(RESAMPLES, len(means)))
-    tail = (100 - LEVEL) / 2
-    low, high = np.percentile(means[draws].mean(axis=1), (tail, 100 - tail))
-    return Interval(float(means.mean()), float(low), float(high), len(means))
+    return _bootstrap(values)
 
 
 def difference(now: ByTask, before: ByTask) -> Interval:
@@ -59,15 +53,20 @@ def difference_apart(now: ByTask, before: ByTask) -> Interval:
 
     Its `n` is the smaller side's. A side without tasks gives zeros.
     """
-    sides = [np.array([*values.values()]) for values in (now, before)]
-    if not all(side.size for side in sides):
+    return _bootstrap(now, before)
+
+
+def _bootstrap(*sides: ByTask) -> Interval:
+    """Return the interval of the first side's mean, minus that of the second where there is one."""
+    values = [np.array([*side.values()]) for side in sides]
+    if not all(side.size for side in values):
         return Interval(0.0, 0.0, 0.0, 0)
-    rng = np.random.default_rng(0)
-    means = [side[rng.integers(side.size, size=(RESAMPLES, side.size))].mean(axis=1) for side in sides]
+    draw = np.random.default_rng(0)
+    resampled = [side[draw.integers(side.size, size=(RESAMPLES, side.size))].mean(axis=1) for side in values]
+    mean, *others = (float(side.mean()) for side in values)
     tail = (100 - LEVEL) / 2
-    low, high = np.percentile(means[0] - means[1], (tail, 100 - tail))
-    mean = float(sides[0].mean() - sides[1].mean())
-    return Interval(mean, float(low), float(high), min(side.size for side in sides))
+    low, high = np.percentile(resampled[0] - sum(resampled[1:]), (tail, 100 - tail))
+    return Interval(mean - sum(others), float(low), float(high), min(side.size for side in values))
 
 
 def by_task(plan: Plan, episodes: Sequence[Episode]) -> dict[str, ByTask]:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from rolegraph.engine.errors import UsageError
+from rolegraph.engine.vocabulary import require_library
 
 TrackerName = Literal["tensorboard", "wandb"]
 
@@ -70,6 +69,5 @@ def open_tracker(name: TrackerName, folder: Path, run: str, config: Mapping[str,
         UsageError: if the tracker's library is not installed.
     """
     module, make = _TRACKERS[name]
-    if find_spec(module) is None:
-        raise UsageError(f"{name} is not installed: pip install 'rolegraph[{name}]'")
+    require_library(module, name, "its metrics")
     return make(folder, run, config)

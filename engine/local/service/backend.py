@@ -128,8 +128,7 @@ class Backend:
 
     async def step(self, name: str, settings: AdamSettings) -> dict[str, float]:
         """Run `TrainingRun.step` of a run."""
-        run = self.run(name)
-        return await self._compute(name, lambda: run.step(settings))
+        return await self._compute(name, lambda: self.run(name).step(settings))
 
     async def save(
         self,

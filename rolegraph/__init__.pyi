@@ -69,6 +69,13 @@ from rolegraph.graphing import graph as graph
 from rolegraph.previewing import Preview as Preview
 from rolegraph.previewing import preview as preview
 from rolegraph.previewing import preview_async as preview_async
+from rolegraph.project import PROJECT_FILE as PROJECT_FILE
+from rolegraph.project import Project as Project
+from rolegraph.project import is_trusted as is_trusted
+from rolegraph.project import project_of as project_of
+from rolegraph.project import read_project as read_project
+from rolegraph.project import trust as trust
+from rolegraph.project import with_project as with_project
 from rolegraph.reporting import report as report
 from rolegraph.running import RunJob as RunJob
 from rolegraph.running import RunResult as RunResult

@@ -23,6 +23,7 @@ from rolegraph.engine.run.preview import made_up
 from rolegraph.engine.shipped import SPECS, STARTER
 from rolegraph.engine.spec.merge import dump_yaml
 from rolegraph.engine.vocabulary import Item, Split
+from rolegraph.project import PROJECT_FILE
 from rolegraph.running import blocking
 from rolegraph.workflow import Workflow, json_schema, load
 
@@ -39,6 +40,8 @@ _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 async def new_async(folder: str | Path, spec: str = DEFAULT) -> list[Path]:
     """Write a workflow of your own into a new folder: spec, prompts, tasks, a reward, a test, a README.
+
+    Its `rolegraph.toml` names the reward's file; `trust` makes it count.
 
     Args:
         folder: The folder, which must be new or empty; its name becomes the workflow's name.
@@ -86,7 +89,7 @@ def _about(plan: Plan, name: str) -> dict[str, Any]:
         "hidden": sorted({field for split in rows for field in plan.data[split].hidden}),
         "own": own,
         "rewarded": rewarded[0] if own else "",
-        "words": f"{name}.yaml{' --import rewards.py' if own else ''}",
+        "words": f"{name}.yaml",
         "allow": list(dict.fromkeys(permission.name for permission in plan.permissions)),
         "split": "train" if "train" in plan.data else "validation",
     }
@@ -110,6 +113,9 @@ def _first_files(plan: Plan, text: str, about: Mapping[str, Any]) -> dict[str, s
         files[f"{split}.jsonl"] = "".join(json.dumps(dict(row), ensure_ascii=False) + "\n" for row in rows)
     if about["own"]:
         files["rewards.py"] = _filled("rewards.py.j2", about)
+    if about["own"] or about["allow"]:
+        project = {"imports": ["rewards.py"] if about["own"] else [], "allow": about["allow"]}
+        files[PROJECT_FILE] = "".join(f"{key} = {json.dumps(value)}\n" for key, value in project.items())
     return files
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
 OUTSIDE = {**os.environ}
 """Environment for programs that use the network, such as pip: a copy from before `one_authority`."""
 
+SETTINGS_FOLDER = tempfile.TemporaryDirectory(prefix="rolegraph-settings-")
+"""Settings of the user who runs the command in tests."""
+
 
 @pytest.hookimpl(tryfirst=True)  # before hypothesis reads `--hypothesis-profile`
 def pytest_configure() -> None:
@@ -30,6 +34,8 @@ def pytest_configure() -> None:
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     # Several torch threads would spin while waiting, on cores that other workers need.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+    # Nothing that the user of this machine trusts counts, and nothing is added to it.
+    os.environ["XDG_CONFIG_HOME"] = SETTINGS_FOLDER.name
     # A shell starts a background pytest with SIGINT ignored, and child processes would inherit that.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)

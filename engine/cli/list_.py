@@ -30,11 +30,14 @@ KINDS = ("specs", *WRITTEN_AT)
 @click.command("list")
 @click.argument("kind", required=False, type=click.Choice(KINDS))
 @click.argument("name", required=False, shell_complete=completion.items)
-def command(kind: str | None, name: str | None) -> None:
+@options.imports_option
+def command(kind: str | None, name: str | None, imports: tuple[Path, ...]) -> None:
     """Show the shipped specs and what a spec may name: parsers, rewards, estimators, …
 
     With a NAME, show that one: a parser's options with their defaults, say, or a spec as it is written.
     """
+    for file in imports:
+        rg.vocabulary.import_file(file)
     if name is None:
         text = _overview(kind)
     elif kind == "specs":

@@ -23,6 +23,7 @@ from rolegraph.engine.cli.output import colour
 
 VERBS = {
     "new": "Write a workflow of your own into a new folder.",
+    "trust": "Let the rolegraph.toml of a folder count.",
     "run": "Run a spec on its tasks and write the episodes.",
     "train": "Train the roles of a spec.",
     "forecast": "Estimate the cost and effect of a first training step.",

@@ -27,8 +27,8 @@ def command(folder: Path, spec: str) -> int:
     files = rg.new(folder, spec)
     for file in files:
         click.echo(str(file))
+    if folder / rg.PROJECT_FILE in files:
+        rg.trust(folder)
     words = f"{folder.resolve().name}.yaml"
-    if folder / "rewards.py" in files:
-        words += " --import rewards.py"
     click.echo(f"next: cd {folder}, then: rolegraph preview {words}, rolegraph run {words}")
     return 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable
 from functools import wraps
 from pathlib import Path
@@ -35,7 +36,7 @@ def source(model: str = "", base_url: str = "", *, required: bool = True) -> Dec
         @wraps(command)
         def with_source(*, spec: str | None, overrides: tuple[str, ...], **words: Any) -> Any:
             options = {name: words.pop(name) for name in SOURCE_OPTIONS if name in words}
-            return command(source=rg.Source.of(spec, *overrides, **options), **words)
+            return command(source=in_project(rg.Source.of(spec, *overrides, **options)), **words)
 
         decorated = allow_option(imports_option(with_source))
         if base_url:
@@ -47,9 +48,31 @@ def source(model: str = "", base_url: str = "", *, required: bool = True) -> Dec
         decorated = click.argument(
             "overrides", nargs=-1, metavar="[KEY.PATH=VALUE…]", shell_complete=completion.overrides
         )(decorated)
-        return click.argument("spec", required=required, shell_complete=completion.specs)(decorated)
+        return click.argument(
+            "spec", required=required, shell_complete=completion.specs, is_eager=True, callback=_take_flags
+        )(decorated)
 
     return decorate
+
+
+def in_project(source: rg.Source) -> rg.Source:
+    """Return a source with what the trusted rolegraph.toml beside its spec adds; name an untrusted one."""
+    file = Path(source.spec or "").parent / rg.PROJECT_FILE
+    if source.spec and Path(source.spec).is_file() and file.is_file() and not rg.is_trusted(file):
+        words = shlex.join(["rolegraph", "trust", str(file.parent)])
+        text = f"note: {file} is not trusted, so nothing in it counts; read it, then: {words}"
+        click.echo(rg.printable(text), err=True)
+    return rg.with_project(source)
+
+
+def _take_flags(context: click.Context, parameter: click.Parameter, spec: str | None) -> str | None:
+    """Make the flags of the trusted rolegraph.toml beside a spec the defaults of the command's options."""
+    project = rg.project_of(spec) if spec else None
+    if project is not None and project.flags:
+        names = {flag.lstrip("-"): option.name for option in context.command.params for flag in option.opts}
+        flags = {names[flag]: value for flag, value in project.flags.items() if flag in names}
+        context.default_map = {str(name): value for name, value in flags.items()}
+    return spec
 
 
 def output(command: Callable[..., Any]) -> Callable[..., Any]:

@@ -39,9 +39,10 @@ def command(
     if not names:
         raise click.UsageError("no spec named")
     options_of_all = rg.Source.of(None, *overrides, imports=imports, allow=allow)
-    rows = [_check(replace(options_of_all, spec=name), output, backend) for name in names]
+    sources = [options.in_project(replace(options_of_all, spec=name)) for name in names]
+    rows = [_check(source, output, backend) for source in sources]
     valid = [str(row["spec"]) for row in rows if row["valid"]]
-    runnable = [replace(options_of_all, spec=name) for name in valid if not rg.is_tests_file(name)]
+    runnable = [s for s in sources if s.spec in valid and not rg.is_tests_file(s.named_spec)]
     commands = [f"rolegraph run {shlex.join(source.arguments())}" for source in runnable[:1]]
     if len(names) == 1:
         output.next(*commands)

@@ -33,7 +33,7 @@ def own_tests(folder: Path) -> str:
 def test_the_folder_is_complete_valid_and_passes_its_own_tests(rolegraph: Command, tmp_path: Path) -> None:
     done = rolegraph("new", "mine")
     assert done.returncode == 0, done.stderr
-    assert "next: cd mine, then: rolegraph preview mine.yaml --import rewards.py" in done.stdout
+    assert "next: cd mine, then: rolegraph preview mine.yaml, rolegraph run mine.yaml" in done.stdout
     written = {path for path in (tmp_path / "mine").rglob("*.*") if path.is_file()}
     assert {str(path.relative_to(tmp_path)) for path in written if path.suffix != ".pyc"} == {
         f"mine/{name}"
@@ -44,6 +44,7 @@ def test_the_folder_is_complete_valid_and_passes_its_own_tests(rolegraph: Comman
             "prompts/judge.j2",
             "prompts/solver.j2",
             "rewards.py",
+            "rolegraph.toml",
             "rolegraph.schema.json",
             "test_mine.py",
             "train.jsonl",
@@ -55,7 +56,7 @@ def test_the_folder_is_complete_valid_and_passes_its_own_tests(rolegraph: Comman
         "# yaml-language-server: $schema=rolegraph.schema.json\nrolegraph: 1\nname: mine\n"
     )
     assert '"mine_reward"' in (tmp_path / "mine" / "rolegraph.schema.json").read_text("utf-8")
-    done = rolegraph("validate", "mine/mine.yaml", "--import", "mine/rewards.py")
+    done = rolegraph("validate", "mine/mine.yaml")
     assert done.returncode == 0, done.stderr
     assert "10 train tasks read; 10 validation tasks read" in done.stdout
     assert "2 passed" in own_tests(tmp_path / "mine")
@@ -74,9 +75,8 @@ def test_the_folder_is_complete_valid_and_passes_its_own_tests(rolegraph: Comman
 def test_it_begins_as_any_shipped_spec(rolegraph: Command, tmp_path: Path, spec: str, reward: bool) -> None:
     done = rolegraph("new", "sub/own", "--from", spec)
     assert done.returncode == 0, done.stderr
-    words = ("--import", "sub/own/rewards.py") if reward else ()
     assert (tmp_path / "sub/own/rewards.py").exists() == reward
-    done = rolegraph("validate", "sub/own/own.yaml", *words)
+    done = rolegraph("validate", "sub/own/own.yaml")
     assert done.returncode == 0, done.stderr
     written = yaml.safe_load((tmp_path / "sub/own/own.yaml").read_text("utf-8"))
     assert written["name"] == "own"
@@ -134,7 +134,7 @@ def test_it_runs_on_the_shipped_model_at_once(
     pytest.importorskip("torch", reason="needs the extra `local`")
     service = request.getfixturevalue("service")
     rolegraph("new", "mine")
-    words = ("run", "mine/mine.yaml", "--import", "mine/rewards.py", "--limit", "4", "--out", "out")
+    words = ("run", "mine/mine.yaml", "--limit", "4", "--out", "out")
     done = rolegraph(*words, "--base-url", service.base_url, TINKER_API_KEY=service.api_key)
     assert done.returncode == 0, done.stderr
     figures = RunFolder(tmp_path / "out").info().figures

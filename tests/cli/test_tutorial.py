@@ -35,9 +35,11 @@ SMALLER = {
 
 def commands() -> Iterator[list[str]]:
     """Yield the tutorial's commands in page order, and write the tutorial's files in between."""
-    for language, text in blocks(TUTORIAL, "sh", "python", "yaml", "jinja"):
+    for language, text in blocks(TUTORIAL, "sh", "python", "yaml", "jinja", "toml"):
         if language == "jinja":
             Path("prompts/check.j2").write_text(text)
+        elif language == "toml":
+            Path("rolegraph.toml").write_text(text)
         elif language != "sh":
             Path(text.split()[1]).write_text(text)  # the first line of the block is `# FILE`
         else:
@@ -68,10 +70,8 @@ def test_who_follows_the_tutorial_gets_to_its_end(
             case _:
                 raise AssertionError(command)
     said = capsys.readouterr().out
-    assert (
-        "rolegraph run checked.yaml model.checkpoint=runs/taught --import rewards.py --import near.py" in said
-    )
-    assert "rolegraph train checked.yaml --import rewards.py --import near.py" in said
+    assert "rolegraph run checked.yaml model.checkpoint=runs/taught --import" in said
+    assert "rolegraph train checked.yaml --import" in said
     written = {str(path) for path in Path().rglob("*")}
     assert {"checked.svg", "seen.html", "runs/taught/report.html", "runs/second/run.json"} <= written
     assert "runs/taught/adapter/adapter_model.safetensors" in written

@@ -1,0 +1,219 @@
+"""Full CPython for a model's programs: in a container, or at a SandboxFusion server.
+
+A program has all of Python there, and with it the means to cheat: it shares its process with the harness, so
+a program that sets out to can read a test or forge a result. Monty's programs cannot (see `process`).
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import secrets
+import subprocess
+import threading
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+import httpx
+
+from rolegraph.engine.errors import SandboxError, UsageError, WorldError
+from rolegraph.engine.limits.tools import PROGRAM_ERROR, PROGRAM_TEXT
+from rolegraph.engine.sandbox.process import ProgramLimits
+
+ENGINES = ("docker", "podman")
+START_SECONDS = 120.0
+"""Longest start of a container, with the download of its image."""
+MARGIN = 10.0
+"""Seconds beyond a program's own limit after which its server counts as gone."""
+
+
+class ScriptOutput(NamedTuple):
+    """Output of a script that ran by itself."""
+
+    text: str
+    """Standard output, cut after PROGRAM_TEXT and some more."""
+    too_long: bool
+    """Whether it was stopped at its time limit."""
+
+
+class CPythonProcess:
+    """Pieces of code that run one after the other with the same globals, as in a SandboxProcess.
+
+    Each piece runs in a new process, after the pieces before it.
+    """
+
+    def __init__(self, interpreter: str, limits: ProgramLimits) -> None:
+        self._interpreter, self._limits = interpreter, limits
+        self._steps: list[tuple[str, Mapping[str, Any]]] = []
+        self._stopped = threading.Event()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def run(self, code: str, /, **inputs: Any) -> tuple[Any, str]:
+        """Run code and return the value of its last expression and the printed text.
+
+        Raises:
+            SandboxError: The code raised an exception or exceeded a limit.
+            WorldError: The container or the server does not answer.
+        """
+        if self._stopped.is_set():
+            raise SandboxError("was stopped before it ended")
+        self._steps.append((code, inputs))
+        # The mark tells the result from what the program prints.
+        mark = secrets.token_hex(16)
+        script = f"{_text('driver.py')}\nrun({json.dumps(self._steps)!r}, {mark!r})\n"
+        output = _run_script(self._interpreter, script, self._limits)
+        if output.too_long:
+            raise SandboxError(f"took longer than {self._limits.seconds:g} s")
+        _, found, result = output.text.rpartition(mark)
+        if not found:
+            raise SandboxError("its process ended: it may have used more memory than it has")
+        value, printed, error = json.loads(result)
+        if error is not None:
+            raise SandboxError(error[: PROGRAM_ERROR.most], printed)
+        return value, printed
+
+    def stop(self) -> None:
+        """Keep further code from running; what runs ends at its time limit."""
+        self._stopped.set()
+
+
+def check_interpreter(interpreter: str) -> None:
+    """Raise UsageError for an interpreter that is none of docker:IMAGE, podman:IMAGE and a URL."""
+    kind, _, rest = interpreter.partition(":")
+    if not rest or (kind not in ENGINES and kind not in ("http", "https")):
+        raise UsageError(
+            f"no Python interpreter {interpreter!r}; expected docker:IMAGE, podman:IMAGE, or the URL of a "
+            "SandboxFusion server, as in --allow python=docker:python:3.12-slim"
+        )
+
+
+def _run_script(interpreter: str, script: str, limits: ProgramLimits) -> ScriptOutput:
+    """Run a script in a free container, or at the server."""
+    if interpreter.startswith("http"):
+        return _at_server(interpreter, script, limits)
+    pool = _pool(interpreter)
+    try:
+        container = pool.get_nowait()
+    except Empty:
+        container = _Container(interpreter)
+    output = container.run(script, limits)
+    pool.put(container)  # not after an error: its container may be in any state
+    return output
+
+
+@cache
+def _pool(interpreter: str) -> SimpleQueue[_Container]:
+    """Return the free containers of an interpreter; they end with this process."""
+    pool: SimpleQueue[_Container] = SimpleQueue()
+
+    def close() -> None:
+        while not pool.empty():
+            pool.get().close()
+
+    atexit.register(close)
+    return pool
+
+
+class _Container:
+    """A container without network whose server runs one script after the other."""
+
+    def __init__(self, interpreter: str) -> None:
+        engine, _, image = interpreter.partition(":")
+        # The server is root in the container, its scripts are nobody: they cannot reach it.
+        flags = (
+            "--rm --interactive --network none --read-only --tmpfs /tmp:size=64m --user 0 --pids-limit 128 "
+            "--cpus 1 --memory 2g --memory-swap 2g --security-opt no-new-privileges --cap-drop ALL "
+            "--cap-add SETUID --cap-add SETGID --cap-add KILL --cap-add DAC_OVERRIDE"
+        )
+        command = [
+            engine,
+            "run",
+            *flags.split(),
+            "--",
+            image,
+            "python3",
+            "-I",
+            "-u",
+            "-c",
+            _text("server.py"),
+        ]
+        try:
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            )
+        except OSError as error:
+            raise WorldError(f"cannot start {engine}: {error.strerror}") from error
+        self._answer(START_SECONDS)  # a line once it is ready
+
+    def run(self, script: str, limits: ProgramLimits) -> ScriptOutput:
+        """Run a script; raise WorldError where the container does not answer."""
+        request = {"script": script, "seconds": limits.seconds, "memory": limits.memory, "most": _MOST}
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(json.dumps(request) + "\n")
+            self._process.stdin.flush()
+        except OSError as error:
+            raise WorldError(f"the container of {self._process.args!r:.80} has ended") from error
+        return ScriptOutput(*json.loads(self._answer(limits.seconds + MARGIN)))
+
+    def close(self) -> None:
+        """End the container: its server ends with its input."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+
+    def _answer(self, seconds: float) -> str:
+        """Return the server's next line; kill the container where none comes in time."""
+        assert self._process.stdout is not None and self._process.stderr is not None
+        watch = threading.Timer(seconds, self._process.kill)
+        watch.start()
+        line = self._process.stdout.readline()
+        watch.cancel()
+        if not line:
+            self._process.kill()
+            said = self._process.stderr.read().strip().splitlines()[-1:]
+            raise WorldError(f"the container did not answer: {said[0] if said else f'within {seconds:g} s'}")
+        return line
+
+
+def _at_server(url: str, script: str, limits: ProgramLimits) -> ScriptOutput:
+    """Run a script at a SandboxFusion server (POST /run_code)."""
+    body = {
+        "code": script,
+        "language": "python",
+        "run_timeout": limits.seconds,
+        "memory_limit_MB": limits.memory >> 20,
+    }
+    try:
+        answer = httpx.post(
+            url.rstrip("/") + "/run_code", json=body, timeout=limits.seconds + MARGIN, follow_redirects=False
+        )
+        answer.raise_for_status()
+        found: Any = answer.json()
+        ran = found["run_result"]
+        if found["status"] == "SandboxError" or ran is None:
+            raise WorldError(f"the sandbox at {url} failed: {found.get('message', '')!s:.200}")
+        return ScriptOutput(str(ran["stdout"] or "")[-_MOST:], ran["status"] == "TimeLimitExceeded")
+    except httpx.HTTPError as error:
+        raise WorldError(f"the sandbox at {url} cannot be asked: {error or type(error).__name__}") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise WorldError(f"{url}/run_code does not answer as SandboxFusion does: {error!r:.200}") from error
+
+
+_MOST = 8 * PROGRAM_TEXT.most + (1 << 16)
+"""Characters of a script's output that are read, from its end: the result as JSON, escapes included."""
+
+
+@cache
+def _text(file: str) -> str:
+    return Path(__file__).with_name(file).read_text(encoding="utf-8")

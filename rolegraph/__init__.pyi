@@ -28,6 +28,7 @@ from rolegraph.engine.records import Control as Control
 from rolegraph.engine.records import Episode as Episode
 from rolegraph.engine.records import EpisodeDone as EpisodeDone
 from rolegraph.engine.records import Event as Event
+from rolegraph.engine.records import Means as Means
 from rolegraph.engine.records import Message as Message
 from rolegraph.engine.records import Note as Note
 from rolegraph.engine.records import Observer as Observer

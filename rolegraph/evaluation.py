@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from rolegraph.engine.errors import UsageError
 from rolegraph.engine.records import Note, Observer, RunFolder, RunInfo, Task, read_episodes
 from rolegraph.engine.records.jsonl import parse_json, write_whole
-from rolegraph.engine.training.compare import Interval, by_task, difference, interval
+from rolegraph.engine.training.compare import ByTask, Interval, by_task, difference, interval
 from rolegraph.running import RunJob, blocking, describe, finished_in, ignore_event, new_folder
 from rolegraph.workflow import Workflow
 
@@ -34,14 +35,40 @@ class ComparedFigure:
 
 
 @dataclass(frozen=True, slots=True)
+class SideAnswers:
+    """Answers and failures of one side."""
+
+    asked: int = 0
+    """Number of trajectories that asked a model."""
+    answered: int = 0
+    """Number of those that a model answered."""
+    failures: Mapping[str, int] = field(default_factory=dict[str, int])
+    """Number of failures by `role/name`."""
+    messages: Mapping[str, str] = field(default_factory=dict[str, str])
+    """First message of each kind of failure."""
+
+    @property
+    def is_silent(self) -> bool:
+        """True where no model call was answered."""
+        return self.asked > 0 and not self.answered
+
+
+@dataclass(frozen=True, slots=True)
 class Evaluation:
     """The figures of trained weights beside those of their base model."""
 
     figures: Mapping[str, ComparedFigure]
-    """`correct`, the spec's metrics, and `reward/{role}`."""
+    """`correct`, the spec's metrics, and `reward/{role}`; with n = 0 on a side that lacks the figure."""
     tasks: int
     episodes: int
     """Number of episodes of each side."""
+    sides: Mapping[str, SideAnswers] = field(default_factory=dict[str, SideAnswers])
+    """Answers of `base` and `checkpoint`; empty in files of earlier versions."""
+
+    @property
+    def unanswered(self) -> list[str]:
+        """Sides whose models gave no answer at all."""
+        return [name for name, side in self.sides.items() if side.is_silent]
 
     def to_json(self) -> bytes:
         """Return the evaluation as JSON, as `evaluation.json` holds it."""
@@ -70,7 +97,9 @@ class Evaluation:
             f"{name:<{wide}}  {row.base.mean:6.3f} -> {row.checkpoint.mean:6.3f}  "
             f"{row.difference.mean:+.3f} [{row.difference.low:+.3f}, {row.difference.high:+.3f}]"
             for name, row in self.figures.items()
+            if row.difference.n
         ]
+        lines += [f"{name}: no model call was answered" for name in self.unanswered]
         return "\n".join([*lines, f"{self.tasks} tasks, {self.episodes} episodes each side"])
 
 
@@ -148,13 +177,13 @@ class EvaluationJob:
                 with side.open_folder(observe) as (notify, writer):
                     notify(Note(note, episodes=side.episodes - side.done))
                     await side.write_missing(opened, writer, notify, concurrency=CONCURRENCY)
-        was, now = (by_task(self.flow.plan, [*read_episodes(side.folder.episodes)]) for side in self.sides)
-        figures = {
-            name: ComparedFigure(interval(was[name]), interval(now[name]), difference(now[name], was[name]))
-            for name in was
-            if name in now
-        }
-        evaluation = Evaluation(figures, len(self.sides[1].tasks), self.sides[1].episodes)
+        (base, was), (after, now) = (_results(self.flow, side.folder.episodes) for side in self.sides)
+        answers = dict(zip(SIDES, (base, after), strict=True))
+        figures: dict[str, ComparedFigure] = {}
+        for name in dict.fromkeys([*was, *now]):
+            own = was.get(name, {}), now.get(name, {})
+            figures[name] = ComparedFigure(*map(interval, own), difference=difference(own[1], own[0]))
+        evaluation = Evaluation(figures, len(self.sides[1].tasks), self.sides[1].episodes, answers)
         write_whole(self.folder / EVALUATION, evaluation.to_json())
         return evaluation
 
@@ -197,6 +226,21 @@ async def evaluate_async(
 
 
 evaluate = blocking(evaluate_async)
+
+
+def _results(flow: Workflow, file: Path) -> tuple[SideAnswers, Mapping[str, ByTask]]:
+    """Return the answers of one side and its figures, which are none where no model call was answered."""
+    episodes = [*read_episodes(file)]
+    trajectories = [t for episode in episodes for t in episode.trajectories]
+    asking = {role.name for role in flow.plan.asking}
+    failed = [(f"{t.name}/{t.failure.name.value}", t.failure.message) for t in trajectories if t.failure]
+    side = SideAnswers(
+        asked=sum(t.name in asking for t in trajectories),
+        answered=sum(t.by_model for t in trajectories),
+        failures=dict(Counter(name for name, _ in failed)),
+        messages=dict(reversed(failed)),
+    )
+    return side, {} if side.is_silent else by_task(flow.plan, episodes)
 
 
 def _side(flow: Workflow, folder: RunFolder, info: RunInfo, rows: Sequence[Task], *, resume: bool) -> RunJob:

@@ -260,7 +260,8 @@ class SweepJob:
                 figures |= {f"{name} gained": row.difference for name, row in evaluation.figures.items()}
             elif RunFolder(point.folder).info_file.exists():
                 figures = figures_of_run(point.folder)
-            points.append(SweepPointFigures(point.name, point.overrides, figures))
+            measured = {name: figure for name, figure in figures.items() if figure.n}
+            points.append(SweepPointFigures(point.name, point.overrides, measured))
         result = SweepResult(self.folder, points)
         write_whole(result.picture, sweep_picture(self.folder.name, points).encode())
         return result

@@ -39,8 +39,10 @@ def term(role: str, /, *, name: str) -> Metric:
     name: the term's name in the role's `weighted` reward
     """
 
-    def mean(trajectories: Sequence[Trajectory]) -> float:
-        return sum(t.terms.get(name, 0.0) for t in trajectories) / max(1, len(trajectories))
+    def mean(trajectories: Sequence[Trajectory]) -> float | None:
+        # A failed turn earned nothing of the term; a turn that nobody rated has no such term.
+        found = [t.terms.get(name, 0.0) for t in trajectories if name in t.terms or t.failure is not None]
+        return None if trajectories and not found else sum(found) / max(1, len(found))
 
     return role_metric(mean, role, term=name)
 

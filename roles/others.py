@@ -31,10 +31,12 @@ def of(role: str, /, *, scale: FiniteFloat = 1.0, offset: FiniteFloat = 0.0) -> 
         if not scores:
             return None
         verdicts = [each.is_correct for each in scores if each.is_correct is not None]
-        reward = scale * fmean(each.reward for each in scores) + offset
+        known = [each.reward for each in scores if each.reward is not None]
+        reward = scale * fmean(known) + offset if known else None
         return Score(reward, all(verdicts) if verdicts and scale > 0 else None)
 
-    return Reward(score, roles=(role,), delegates=True)
+    verdicts = (role,) if scale > 0 else ()
+    return Reward(score, roles=(role,), delegates=True, judges=False, verdicts=verdicts, outcomes=(role,))
 
 
 def rated_by(
@@ -71,9 +73,12 @@ def rated_by(
                 ratings.append(rating(view.action, position))
             except (LookupError, ValueError):
                 continue
+        if not ratings and any(view.failed for view in inputs.views[role]):
+            return Score(None, None)
         return Score(scale * fmean(ratings) + offset, None) if ratings else None
 
-    return Reward(score, views=(role,), delegates=True)
+    shared = () if path is not None and "*" in path.split(".") else (role,)
+    return Reward(score, views=(role,), delegates=True, judges=False, outcomes=shared)
 
 
 def same_as(
@@ -93,7 +98,7 @@ def same_as(
         views = inputs.views[role]
         return Score(fmean(same(view.action, action) for view in views), None) if views else None
 
-    return Reward(score, views=(role,), timeout=None if equal == "text" else timeout)
+    return Reward(score, views=(role,), judges=False, timeout=None if equal == "text" else timeout)
 
 
 def agrees_with(role: str, /, *, right: str = "correct", wrong: str = "incorrect") -> Reward:

@@ -183,7 +183,7 @@ def length(*, over: Bound | None = None, under: Bound | None = None, unit: Unit 
         text = as_text(action)
         return _scored(_within(len(text) if unit == "characters" else len(text.split()), over, under))
 
-    return Reward(score)
+    return Reward(score, form=True)
 
 
 def _check_bounds(name: str, kind: str, example: int, over: int | None, under: int | None) -> None:
@@ -217,7 +217,7 @@ def tool_calls(
         count = sum(name in (None, call["name"]) and (not failed or "error" in call) for call in calls)
         return _scored(_within(count, over, under))
 
-    return Reward(score, reads_turn=True)
+    return Reward(score, reads_turn=True, form=True)
 
 
 def matches(pattern: str, /, *, whole: bool = False, ignore_case: bool = False) -> Reward:
@@ -240,7 +240,7 @@ def matches(pattern: str, /, *, whole: bool = False, ignore_case: bool = False) 
             return _scored(0.0)
         return _scored(found is not None)
 
-    return Reward(score, patterns=(pattern,))
+    return Reward(score, patterns=(pattern,), form=True)
 
 
 @lru_cache(maxsize=256)

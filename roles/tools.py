@@ -69,7 +69,7 @@ def equal(names: list[str] | None = None, /, *, compare: Equal = "text") -> Tool
         first, *rest = _views(upstream if names is None else {name: upstream[name] for name in names})
         return all(same(first.action, view.action) for view in rest)
 
-    return Tool(choose=choose, roles=tuple(names or ()), timeout=timeout)
+    return Tool(choose=choose, roles=tuple(names or ()), least=2, timeout=timeout)
 
 
 def argmax(of: str, /, *, by: str) -> Tool:
@@ -106,7 +106,7 @@ def _ranking_tool(of: str, by: str, pick: Callable[[list[Any]], Any]) -> Tool:
         ranked = sorted(_views({of: upstream[of]}), key=mean_score, reverse=True)
         return pick([view.action for view in ranked])
 
-    return Tool(choose=choose, roles=(of, scorer), pairs=(of, scorer))
+    return Tool(choose=choose, roles=(of, scorer), pairs=(of, scorer), least=2)
 
 
 def _number_at(action: Any, path: str) -> float | None:
@@ -288,9 +288,13 @@ async def _exchange(url: str, method: Method, body: Any) -> Any:
     except httpx.ReadTimeout:
         raise ToolError(f"{url} does not answer within {REPLY_SECONDS}") from None
     except (httpx.HTTPError, httpx.InvalidURL, LookupError, ValueError) as error:
-        raise ToolError(f"{url} cannot be asked: {error or type(error).__name__}") from None
+        may_pass = httpx.NetworkError | httpx.RemoteProtocolError | httpx.ConnectTimeout
+        passing = httpx.Headers() if isinstance(error, may_pass) else None
+        said = f"{url} cannot be asked: {str(error) or type(error).__name__}"
+        raise ToolError(said, retry_headers=passing) from None
     if not 200 <= status < 300:
-        raise ToolError(f"{url} answers {status}: {text[:200]}")
+        passing = answer.headers if status == 429 or status >= 500 else None
+        raise ToolError(f"{url} answers {status}: {text[:200]}", retry_headers=passing)
     try:
         return json.loads(text)
     except ValueError:

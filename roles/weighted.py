@@ -60,7 +60,7 @@ _Short = Term | Annotated[CallField, rewards]
 def weighted(
     terms: dict[str, Annotated[Term, BeforeValidator(_in_full, json_schema_input_type=_Short)]], /
 ) -> Reward:
-    """Add named rewards, each with a weight; right when every term of positive weight is right.
+    """Add named rewards, each with a weight; right when every term that judges the answer is right.
 
     terms: each term's reward, alone or as {reward: …, weight: …}: a weight is 1 unless given, below 0 for a
       penalty, 0 to report only
@@ -84,8 +84,12 @@ def weighted(
     def union(field: str) -> tuple[str, ...]:
         return tuple(dict.fromkeys(name for part in parts for name in getattr(part, field)))
 
+    form = all(part.form for part in parts)
+    judging = {name for name, (weight, part) in built.items() if weight > 0 and (form or not part.form)}
     # Only plain data and functions are sent to a worker: a Reward would be made again there.
-    summed = [(name, weight, part.delegates, part.score) for name, (weight, part) in built.items()]
+    summed = [
+        (name, weight, name in judging, part.delegates, part.score) for name, (weight, part) in built.items()
+    ]
     return Reward(
         partial(_weighted, summed),
         fields=union("fields"),
@@ -98,28 +102,35 @@ def weighted(
         delegates=all(part.delegates for part in parts),
         permissions=union("permissions"),
         patterns=union("patterns"),
+        judges=any(built[name][1].judges for name in judging),
+        verdicts=tuple(dict.fromkeys(role for name in judging for role in built[name][1].verdicts)),
+        form=form,
+        outcomes=union("outcomes"),
         reads_environment=any(part.reads_environment for part in parts),
     )
 
 
 def _weighted(
-    terms: Sequence[tuple[str, float, bool, Callable[..., Score | None]]],
+    terms: Sequence[tuple[str, float, bool, bool, Callable[..., Score | None]]],
     task: Task,
     action: Any,
     inputs: RewardInputs,
 ) -> Score | None:
     rewards: dict[str, float] = {}
-    total = 0.0
+    total, masked = 0.0, False
     verdicts: dict[bool, list[bool]] = {False: [], True: []}  # by whether the term delegates
-    for name, weight, delegates, score in terms:
+    for name, weight, judging, delegates, score in terms:
         earned = score(task, action, inputs)
         if earned is None:
             continue
-        rewards[name] = earned.reward
-        total += weight * earned.reward
-        if weight > 0 and earned.is_correct is not None:
+        if earned.reward is not None:
+            rewards[name] = earned.reward
+            total += weight * earned.reward
+        elif weight:
+            masked = True
+        if judging and earned.is_correct is not None:
             verdicts[delegates].append(earned.is_correct)
-    if not rewards:
+    if not (rewards or masked):
         return None
     counted = verdicts[False] or verdicts[True]
-    return Score(total, all(counted) if counted else None, rewards)
+    return Score(None if masked else total, all(counted) if counted else None, rewards)

@@ -79,7 +79,9 @@ def _figures(comparison: rg.Comparison) -> Table:
             interval_cell(gap, sign="+", mark=" *" if row.is_sure(at) else "")
             for at, gap in enumerate(row.differences)
         ]
-        add_row(table, row.figure, *map(interval_cell, row.sides), *gaps)
+        tasks = [len(side.results.tasks) if side.results else None for side in comparison.measured]
+        sides = [interval_cell(side, tasks=of) for side, of in zip(row.sides, tasks, strict=True)]
+        add_row(table, row.figure, *sides, *gaps)
     table.caption = "* its interval leaves out 0"
     table.caption_justify = "left"
     return table

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -24,12 +24,16 @@ from rolegraph.engine.cli.waiting import SPEED_SECONDS
 class _RoleSums:
     asks: bool
     """True for a role that asks a model, False for one that runs a tool."""
+    judged: bool
+    """True for a role whose reward tells right from wrong."""
     trajectories: int = 0
     answered: int = 0
     """Number of trajectories that a model answered."""
     total_reward: float = 0.0
     rewarded: int = 0
-    total_correct: int = 0
+    total_right: int = 0
+    unrated: int = 0
+    """Number of trajectories that are masked because nobody rated them."""
     prompt_tokens: int = 0
     response_tokens: int = 0
     calls: int = 0
@@ -46,9 +50,9 @@ class _RoleSums:
         return self.total_reward / self.rewarded if self.rewarded else None
 
     @property
-    def correct(self) -> float | None:
-        """Share of the rewarded trajectories that are correct; None without a reward."""
-        return self.total_correct / self.rewarded if self.rewarded else None
+    def right(self) -> float | None:
+        """Share of the rewarded trajectories that are right; None where the reward cannot tell."""
+        return self.total_right / self.rewarded if self.rewarded and self.judged else None
 
     def add(self, trajectory: rg.Trajectory) -> None:
         self.trajectories += 1
@@ -56,7 +60,8 @@ class _RoleSums:
         if trajectory.reward is not None:
             self.rewarded += 1
             self.total_reward += trajectory.reward
-            self.total_correct += trajectory.is_correct
+            self.total_right += trajectory.is_correct
+        self.unrated += trajectory.masked and trajectory.reward is None
         for step in trajectory.steps:
             if not self.asks:
                 self.calls += 1
@@ -82,14 +87,16 @@ class Display:
         flow, self._folder, self._run = run.flow, run.folder, run
         self._output = output or OutputOptions()
         self._floors, self._metric_names = floors, [*flow.plan.metrics]
-        self._roles = {role.name: _RoleSums(role.run is None) for role in flow.plan.roles}
+        self._roles = {
+            role.name: _RoleSums(role.run is None, role.name in flow.plan.judged) for role in flow.plan.roles
+        }
         rewards = [f"reward/{role.name}" for role in flow.plan.roles if role.reward is not None]
         known = ["answered", "correct", *self._metric_names, *rewards]
         for name in floors:
             if name not in known:
                 hint = rg.did_you_mean(name, known) or f"expected one of {', '.join(known)}"
                 raise rg.UsageError(f"--fail-under: no figure {name!r}; {hint}")
-        self._metrics: defaultdict[str, float] = defaultdict(float)
+        self._metrics = rg.Means()
         self._episodes = self._correct = 0
         self._started: float | None = None
         """Time at which the model was ready; None before."""
@@ -146,10 +153,9 @@ class Display:
         self._correct += episode.is_correct
         for trajectory in episode.trajectories:
             self._roles[trajectory.name].add(trajectory)
-        for name, value in episode.metrics.items():
-            self._metrics[name] += value
+        self._metrics.add(episode.metrics)
         failures = sum(sums.failures.total() for sums in self._roles.values())
-        live = "  ".join(f"{name} {value:.3f}" for name, value in self._means().items())
+        live = "  ".join(self._shown_means())
         self._progress.update(
             self._bar, advance=1, live=live + (f"  failures {failures}" if failures else "")
         )
@@ -160,8 +166,10 @@ class Display:
         if self._episodes:
             self._print_table()
         tokens = sum(sums.response_tokens for sums in self._roles.values()) - self._tokens_before
-        means = "".join(f"   {name} {value:.3f}" for name, value in self._means().items())
-        share = f"   correct {self._correct / self._episodes:.1%}" if self._episodes else ""
+        means = "".join(f"   {mean}" for mean in self._shown_means())
+        plan = self._run.flow.plan
+        can_be = self._episodes and plan.roles[plan.correct].name in plan.judged
+        share = f"   correct {self._correct / self._episodes:.1%}" if can_be else ""
         rate = f"   {tokens / seconds:,.0f} tokens/s" if tokens and seconds else ""
         made = f"{self._episodes - self._before} episodes in {seconds:.1f} s"
         made += f", {self._episodes} in all" if self._before else ""
@@ -177,7 +185,8 @@ class Display:
                 text += "; --fail-under answered=1 makes that an error"
             warnings.print(text, style="yellow")
         for name, value, floor in self._low():
-            warnings.print(f"error: {name} is {value:.3f}, under {floor:g}", style="red")
+            found = "measured in no episode" if value is None else f"{value:.3f}, under {floor:g}"
+            warnings.print(f"error: {name} is {found}", style="red")
         self._output.next(*self._next())
         out.print(str(self._folder.episodes), markup=False)
 
@@ -202,16 +211,18 @@ class Display:
             "wanted": self._run.episodes,
             "seconds": round(seconds, 3),
             "figures": self._figures(),
+            "n": self._partial(),
             "roles": {
                 name: {
                     "trajectories": sums.trajectories,
                     "reward": sums.reward,
-                    "correct": sums.correct,
+                    "right": sums.right,
                     "prompt_tokens": sums.prompt_tokens,
                     "response_tokens": sums.response_tokens,
                     "calls": sums.calls,
                     "call_seconds": round(sums.seconds, 3),
                     "failures": dict(sums.failures),
+                    "unrated": sums.unrated,
                 }
                 for name, sums in self._roles.items()
             },
@@ -220,12 +231,12 @@ class Display:
             "next": self._next(),
         }
 
-    def _low(self) -> Iterator[tuple[str, float, float]]:
-        """Yield each figure that is lower than its floor, with its value and its floor."""
+    def _low(self) -> Iterator[tuple[str, float | None, float]]:
+        """Yield each figure that is lower than its floor or was not measured, with value and floor."""
         figures = self._figures()
         for name, floor in self._floors.items():
-            value = figures.get(name, 0.0)
-            if value < floor:
+            value = figures.get(name)
+            if value is None or value < floor:
                 yield name, value, floor
 
     def _figures(self) -> dict[str, float]:
@@ -233,26 +244,36 @@ class Display:
         figures = {"answered": answered / max(1, asked), "correct": self._correct / max(1, self._episodes)}
         rewards = {f"reward/{name}": sums.reward for name, sums in self._roles.items()}
         given = {name: reward for name, reward in rewards.items() if reward is not None}
-        return figures | self._means() | given
+        return figures | self._metrics.means() | given
 
     def _answered(self) -> tuple[int, int]:
         """Return the numbers of trajectories that a model answered, and of those that asked one."""
         sums = [sums for sums in self._roles.values() if sums.asks]
         return sum(role.answered for role in sums), sum(role.trajectories for role in sums)
 
-    def _means(self) -> dict[str, float]:
-        return {name: self._metrics[name] / max(1, self._episodes) for name in self._metric_names}
+    def _partial(self) -> dict[str, int]:
+        """Return n of each metric that fewer than all episodes have."""
+        counts = {name: self._metrics.counts[name] for name in self._metric_names}
+        return {name: n for name, n in counts.items() if n < self._episodes}
+
+    def _shown_means(self) -> Iterator[str]:
+        """Yield each metric with its mean, and with n where it differs from the number of episodes."""
+        means, partial = self._metrics.means(), self._partial()
+        for name in self._metric_names:
+            n = f" (n {partial[name]})" if name in partial else ""
+            yield f"{name} {means[name]:.3f}{n}" if name in means else f"{name} –"
 
     def _print_table(self) -> None:
-        table = make_table("role", "runs", "reward", "accuracy", "tokens in", "out", "s/call", "failures")
+        table = make_table("role", "runs", "reward", "right", "tokens in", "out", "s/call", "failures")
         table.columns[-1].justify = "left"
         for name, sums in self._roles.items():
-            failures = "\n".join(f"{failure} {count}" for failure, count in sums.failures.most_common())
+            failed = [*sums.failures.most_common(), *([("unrated", sums.unrated)] if sums.unrated else [])]
+            failures = "\n".join(f"{failure} {count}" for failure, count in failed)
             table.add_row(
                 name,
                 f"{sums.trajectories:,}",
                 "–" if sums.reward is None else f"{sums.reward:.3f}",
-                "–" if sums.correct is None else f"{sums.correct:.1%}",
+                "–" if sums.right is None else f"{sums.right:.1%}",
                 f"{sums.prompt_tokens:,}" if sums.asks else "–",
                 f"{sums.response_tokens:,}" if sums.asks else "–",
                 f"{sums.seconds / max(1, sums.calls):.2f}",

@@ -11,7 +11,7 @@ import click
 
 import rolegraph as rg
 from rolegraph.engine.cli import completion, options
-from rolegraph.engine.cli.output import OutputOptions, add_row, make_table
+from rolegraph.engine.cli.output import OutputOptions, add_row, interval_cell, make_table, plain
 from rolegraph.engine.cli.waiting import progress_line, run_until_done
 
 
@@ -77,7 +77,7 @@ def command(
     _show(evaluation, output)
     output.next(*commands)
     output.document({"folder": str(job.folder), **asdict(evaluation), "next": commands})
-    return 0
+    return 1 if evaluation.unanswered else 0
 
 
 def _show(evaluation: rg.Evaluation, output: OutputOptions) -> None:
@@ -85,12 +85,21 @@ def _show(evaluation: rg.Evaluation, output: OutputOptions) -> None:
     for name, row in evaluation.figures.items():
         gap = row.difference
         colour = "bold green" if gap.low > 0 else "bold red" if gap.high < 0 else ""
-        add_row(table, name, _cell(row.base), _cell(row.checkpoint), _cell(gap, "+"), style=colour)
+        sides = [interval_cell(side, tasks=evaluation.tasks) for side in (row.base, row.checkpoint)]
+        add_row(table, name, *sides, interval_cell(gap, sign="+"), style=colour)
     out = output.results()
-    out.print(table)
+    if evaluation.figures:
+        out.print(table)
+    for name, side in evaluation.sides.items():
+        for failure, count in side.failures.items():
+            text = plain(f"{name}: {failure} {count}: {side.messages[failure]}")
+            out.print(text, style="yellow", markup=False)
+        if name in evaluation.unanswered:
+            output.warnings().print(f"error: no model call of {name} was answered", style="red")
+        elif side.answered < side.asked:
+            text = (
+                f"warning: {side.asked - side.answered} of {side.asked} trajectories of {name} got no answer"
+            )
+            output.warnings().print(text, style="yellow")
     tasks, episodes = evaluation.tasks, evaluation.episodes
     out.print(f"{tasks} tasks, {episodes} episodes each side; 95 % intervals, tasks resampled")
-
-
-def _cell(interval: rg.Interval, sign: str = "") -> str:
-    return f"{interval.mean:{sign}.3f} [{interval.low:{sign}.2f}, {interval.high:{sign}.2f}]"

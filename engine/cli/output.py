@@ -108,12 +108,22 @@ def plain(text: str, most: int = SHOWN_CHARACTERS) -> str:
     return kept if len(kept) <= most else f"{kept[:most]} …"
 
 
-def interval_cell(interval: Interval | None, *, sign: str = "", mark: str = "") -> str:
-    """Format a mean with its interval in a second line; `sign` is `+` for differences, `mark` follows."""
-    if interval is None:
+def interval_cell(
+    interval: Interval | None, *, sign: str = "", mark: str = "", tasks: int | None = None
+) -> str:
+    """Format a mean with its interval in a second line.
+
+    Args:
+        interval: The mean over n tasks; None, or n = 0, is shown as a dash.
+        sign: `+` for differences.
+        mark: Text behind the mean.
+        tasks: The number of all tasks; where n is another, a third line shows n.
+    """
+    if interval is None or not interval.n:
         return "–"
     form = f"{sign},.3f" if abs(interval.mean) < 10 else f"{sign},.1f"
-    return f"{interval.mean:{form}}{mark}\n[{interval.low:{form}}, {interval.high:{form}}]"
+    n = "" if tasks in (None, interval.n) else f"\nn {interval.n} of {tasks}"
+    return f"{interval.mean:{form}}{mark}\n[{interval.low:{form}}, {interval.high:{form}}]{n}"
 
 
 def colour(environment: Mapping[str, str] = os.environ) -> bool | None:

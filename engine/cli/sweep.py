@@ -69,7 +69,8 @@ def _run_points(sweep: rg.SweepJob, floors: Mapping[str, float], run_options: Ma
                 run_until_done(job.run(observe, **run_options))
         else:
             with progress_line(OutputOptions(), "starting the model …") as observe:
-                run_until_done(job.run(observe))
+                evaluation = run_until_done(job.run(observe))
+            code = max(code, int(bool(evaluation.unanswered)))
     return code
 
 

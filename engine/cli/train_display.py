@@ -125,7 +125,7 @@ class _TrainDisplay:
                 parts.append(f"{role.name} {metrics[f'reward/{role.name}/mean']:.3f}")
         for prefix, word in (("episode/", ""), ("validation/", "validation ")):
             parts += [
-                f"{word}{name} {metrics[prefix + name]:.3f}"
+                f"{word}{name} {_mean(metrics, prefix, name)}"
                 for name in self._plan.metrics
                 if prefix + name in metrics
             ]
@@ -176,7 +176,8 @@ class TrainEnd:
             return {}
         keys = {name: f"{VALIDATION}{name}" for name in ("correct", *self._plan.metrics)}
         first, last = self._first, self._last
-        return {name: {"before": first[key], "now": last[key]} for name, key in keys.items() if key in last}
+        both = first.keys() & last.keys()
+        return {name: {"before": first[key], "now": last[key]} for name, key in keys.items() if key in both}
 
     def next(self) -> list[str]:
         """Return the commands that a user may want to run next."""
@@ -233,8 +234,8 @@ class TrainEnd:
         if figures := self.figures():
             table = make_table("validation", "before", f"at step {self.measured}", "change")
             for name, row in figures.items():
-                before, now = row["before"], row["now"]
-                table.add_row(name, f"{before:.3f}", f"{now:.3f}", f"{now - before:+.3f}")
+                before, now = (_mean(line, VALIDATION, name) for line in (self._first, self._last))
+                table.add_row(name, before, now, f"{row['now'] - row['before']:+.3f}")
             yield table
         if controls := self.folder.controls():
             table = make_table("on the same validation tasks", "figure", "mean and 95 % interval")
@@ -242,6 +243,12 @@ class TrainEnd:
             for row in controls:
                 add_row(table, row.name, row.figure, f"{row.mean:.3f} [{row.low:.3f}, {row.high:.3f}]")
             yield table
+
+
+def _mean(metrics: Metrics, prefix: str, name: str) -> str:
+    """Format a mean over episodes, with n where it is not that of all of them."""
+    n = metrics.get(f"{prefix}n/{name}")
+    return f"{metrics[prefix + name]:.3f}" + ("" if n is None else f" (n {n:.0f})")
 
 
 def _page(folder: rg.RunFolder) -> Path | None:

@@ -77,10 +77,13 @@ def _check(source: rg.Source, output: OutputOptions, backend: str | None) -> dic
         return row
     roles = ", ".join(f"{role.name} × {role.count}" for role in plan.roles)
     read = [f"{count:,} {split} tasks read" for split, count in tasks.items()]
-    output.line(f"{name}: valid ({'; '.join([roles, str(size), *read, f'hash {plan.hash}'])})")
+    deciding = plan.roles[plan.correct].name
+    correct = f"correct is {deciding}'s" if deciding in plan.judged else "no role can be right"
+    output.line(f"{name}: valid ({'; '.join([roles, str(size), correct, *read, f'hash {plan.hash}'])})")
     return {
         **row,
         "roles": {role.name: role.count for role in plan.roles},
+        "correct": deciding if deciding in plan.judged else None,
         "calls": size.calls,
         "chain": size.chain,
         "tasks": tasks,

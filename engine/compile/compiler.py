@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path as FilePath
 from typing import Any, TypeVar
 
-from rolegraph.engine.compile.earned import earning_findings, scored
+from rolegraph.engine.compile.earned import deciding, earning_findings, judged, scored
 from rolegraph.engine.compile.graph import (
     Needs,
     check_graph,
@@ -140,7 +140,7 @@ def _compile(loaded: LoadedSpec, imports: Sequence[Import], allow: Sequence[str]
     names, of_names = resolve_names(spec, needs, instances, files)
     findings += of_names
     counts = {name: len(instances[name]) if instances else role.count for name, role in spec.roles.items()}
-    findings += earning_findings(spec, names, in_order(needs)[-1] if instances else None)
+    findings += earning_findings(spec, names, instances)
     findings += check_policies(spec, counts)
     findings += learning_findings(spec, names.roles, instances)
     loaded.report(findings)
@@ -227,7 +227,8 @@ def _assemble(
         reward_order=tuple(
             positions[name] for name in order if (reward := names.rewards[name]) and reward.is_deferred
         ),
-        correct=positions[spec.episode.correct or in_order(needs)[-1]],
+        correct=positions[deciding(spec, judged(names.rewards))],
+        judged=judged(names.rewards),
         metrics={name: _present(metric) for name, metric in names.metrics.items()},
         hidden=names.hidden,
         data=names.data,

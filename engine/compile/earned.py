@@ -1,14 +1,24 @@
-"""Checks of rewards and hidden fields: the roles that rewards read, and the roles that see labels. Pure."""
+"""Checks of rewards, of tools that choose, and of hidden fields: what rewards read, who sees labels. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 
-from rolegraph.engine.compile.graph import Needs, ancestors, cycles, env_loop, format_cycle, players_of
+from rolegraph.engine.compile.graph import (
+    Needs,
+    ancestors,
+    cycles,
+    env_loop,
+    format_cycle,
+    loop_of,
+    players_of,
+    rounds_of,
+)
+from rolegraph.engine.compile.lineage import Instance, Instances, joined
 from rolegraph.engine.compile.names import ResolvedNames, Rewards
 from rolegraph.engine.errors import did_you_mean
-from rolegraph.engine.spec import Finding, Path, Spec
-from rolegraph.engine.vocabulary import Parser, Reward
+from rolegraph.engine.spec import Edge, Finding, Path, Spec
+from rolegraph.engine.vocabulary import Parser, Reward, Tool
 
 
 def scored(rewards: Rewards) -> Needs:
@@ -19,11 +29,29 @@ def scored(rewards: Rewards) -> Needs:
     }
 
 
-def earning_findings(spec: Spec, names: ResolvedNames, last: str | None) -> Iterator[Finding]:
-    """Find faults in the rewards of roles and in the hidden fields that roles are shown.
+def judged(rewards: Rewards) -> frozenset[str]:
+    """Return the roles that can be right: their reward judges the answer, or passes on such a verdict."""
+    found: set[str] = set()
+    more = {name for name, reward in rewards.items() if reward and reward.judges}
+    while more:
+        found |= more
+        passing = {
+            name for name, reward in rewards.items() if reward and not more.isdisjoint(reward.verdicts)
+        }
+        more = passing - found
+    return frozenset(found)
 
-    `last` is the role that decides whether an episode is correct, unless the spec names another; None where
-    the graph has a fault.
+
+def deciding(spec: Spec, judged: Set[str]) -> str:
+    """Return the role that decides whether an episode is correct: the last in the file that can be right."""
+    names = [*spec.roles]
+    return spec.episode.correct or next((name for name in names[::-1] if name in judged), names[-1])
+
+
+def earning_findings(spec: Spec, names: ResolvedNames, instances: Instances | None) -> Iterator[Finding]:
+    """Find faults in the rewards of roles, in tools that choose, and in hidden fields that roles are shown.
+
+    `instances` are those of each role; None where the graph has a fault.
     """
     rewards = names.rewards
     yield from _read(spec, rewards)
@@ -31,11 +59,57 @@ def earning_findings(spec: Spec, names: ResolvedNames, last: str | None) -> Iter
     yield from _shown(spec, names, rewards)
     for name, role in names.roles.items():
         yield from _stripped(name, role.parser, role.reward)
-    right = [name for name, reward in rewards.items() if reward is not None and not reward.delegates]
-    if last and spec.episode.correct is None and rewards[last] is None and right:
-        message = f"no episode can be correct: the last role decides, and {last} has no reward"
-        hint = f"say whose it is: episode: {{correct: {right[-1]}}}"
-        yield Finding(("roles", last), message, hint=hint, at_key=True, severity="warning")
+    if instances is None:
+        return
+    right = judged(rewards)
+    decides = deciding(spec, right)
+    if spec.episode.correct and decides not in right:
+        message = f"no episode can be correct: no reward of {decides} tells right from wrong"
+        others = ", ".join(name for name in rewards if name in right)
+        hint = f"name a role that can be right: {others}" if others else ""
+        yield Finding(("episode", "correct"), message, hint=hint, severity="warning")
+    for name, role in names.roles.items():
+        if role.reward is not None:
+            yield from _paid_alike(spec, name, role.reward, instances)
+        least = role.run.tool.least if role.run else 1
+        if role.run and least > 1 and _candidates(spec, name, role.run.tool, instances) < least:
+            message = f"{name} has one action, so {role.run.name} has nothing to compare it with"
+            hint = "raise the `count` of the role that it reads, or let it need others, too"
+            yield Finding(("roles", name, "run"), message, hint=hint, severity="warning")
+
+
+def _paid_alike(spec: Spec, name: str, reward: Reward, instances: Instances) -> Iterator[Finding]:
+    """Warn of raters that do not tell a role's answers apart, and of an outcome that each turn is paid."""
+    credit, loop, mine = spec.roles[name].credit, loop_of(spec, name), instances[name]
+    plays = loop is not None and loop == env_loop(spec)  # a rater may read answers through the environment
+    for other in (other for other in reward.outcomes if other in instances and other != name):
+        if credit.discount and rounds_of(spec, name) > 1 and loop_of(spec, other) != loop:
+            message = f"the return of a turn of {name} adds what {other} gives once for every later turn"
+            hint = "leave `credit` out: each turn then has what came of the whole, once"
+            yield Finding(("roles", name, "credit"), message, hint=hint, severity="warning")
+        theirs = instances[other]
+        if other not in reward.views or plays or any(name in it.lineage for it in theirs):
+            continue
+        branches = {tuple(joined(Edge(join="branch"), me, theirs)) for me in mine}
+        if name not in ancestors(_edges(spec), other) or len(branches) == 1 < min(len(mine), len(theirs)):
+            message = f"{other} rates {name}, but reads no answer of its own branch: all {name} earn the same"
+            hint = f"let {other} read the answer that it rates: needs: {{{name}: each}}"
+            yield Finding(("roles", name, "reward"), message, hint=hint, word=other, severity="warning")
+
+
+def _candidates(spec: Spec, name: str, tool: Tool, instances: Instances) -> int:
+    """Return the most actions that a tool can choose from."""
+    needs = spec.roles[name].needs
+    edges = [
+        (key, needs[key]) for key in (tool.pairs[:1] if tool.pairs else tool.roles or needs) if key in needs
+    ]
+
+    def turns(key: str, edge: Edge, me: Instance) -> int:
+        other = edge.of or key
+        earlier = rounds_of(spec, other) - (loop_of(spec, other) == loop_of(spec, name))
+        return len(joined(edge, me, instances[other])) * (earlier if edge.round == "history" else 1)
+
+    return max(sum(turns(key, edge, me) for key, edge in edges) for me in instances[name])
 
 
 def _read(spec: Spec, rewards: Rewards) -> Iterator[Finding]:
@@ -81,11 +155,7 @@ def _failing(spec: Spec) -> Iterator[Finding]:
 def _shown(spec: Spec, names: ResolvedNames, rewards: Rewards) -> Iterator[Finding]:
     """Find `shows` of fields that are not hidden, and labels that reach a role which they reward."""
     columns = {column for dataset in names.data.values() for column in dataset.columns}
-    edges: Needs = {
-        name: [other for key, edge in role.needs.items() if (other := edge.of or key) in spec.roles]
-        for name, role in spec.roles.items()
-    }
-    reads = scored(rewards)
+    edges, reads = _edges(spec), scored(rewards)
     for name, role in spec.roles.items():
         if not role.shows:  # finding all roles that it reaches takes quadratic time
             continue
@@ -106,6 +176,14 @@ def _shown(spec: Spec, names: ResolvedNames, rewards: Rewards) -> Iterator[Findi
                     reach = "" if other == name else f"its words reach {other}, which "
                     message = f"{name} sees task.{field}, and {reach}is rewarded by it"
                     yield Finding(path, message, word=field, severity="warning")
+
+
+def _edges(spec: Spec) -> Needs:
+    """Return for each role the roles whose answers it reads, in this round or an earlier one."""
+    return {
+        name: [other for key, edge in role.needs.items() if (other := edge.of or key) in spec.roles]
+        for name, role in spec.roles.items()
+    }
 
 
 def _stripped(name: str, parser: Parser | None, reward: Reward | None) -> Iterator[Finding]:

@@ -240,6 +240,8 @@ class Plan:
     """Roles whose reward is deferred (`Reward.is_deferred`), each after the roles that its reward reads."""
     correct: int
     """Role whose correctness is the episode's."""
+    judged: frozenset[str]
+    """Roles that can be right: their reward tells right from wrong, or passes on whether another is."""
     metrics: Mapping[str, Metric]
     hidden: frozenset[str]
     """Task fields that prompts do not see."""

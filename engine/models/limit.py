@@ -11,11 +11,12 @@ import random
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from email.utils import parsedate_to_datetime
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from rolegraph.engine.errors import ModelError, UsageError
 from rolegraph.engine.models.types import Completion, LogprobScorer, Model, Request
 from rolegraph.engine.records import CallDone, Observer
+from rolegraph.engine.vocabulary import Function, ToolError
 
 ATTEMPTS = 4
 """Calls in all, the first included, while each fails in a way that may pass."""
@@ -112,6 +113,31 @@ class LimitedModel:
                     observe(CallDone(argument.id, time.monotonic() - start, answered))
             await asyncio.sleep(wait)
             attempt += 1
+
+
+async def call_tool(function: Function, arguments: Mapping[str, Any], seconds: float | None) -> Any:
+    """Call a tool's function; retry it as a model's call while it fails in a way that may pass.
+
+    Args:
+        function: The function.
+        arguments: Its arguments.
+        seconds: Seconds that each attempt may take; None for no limit.
+
+    Raises:
+        ToolError: The tool cannot do its work, or failed `ATTEMPTS` times.
+        TimeoutError: An attempt took longer than `seconds`.
+    """
+    attempt = 1
+    while True:
+        try:
+            async with asyncio.timeout(seconds):
+                return await function.call(arguments)
+        except ToolError as error:
+            if error.retry_headers is None or attempt == ATTEMPTS:
+                raise
+            wait = backoff(attempt, retry_after(error.retry_headers))
+        await asyncio.sleep(wait)
+        attempt += 1
 
 
 class _Slots:

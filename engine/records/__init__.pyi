@@ -34,6 +34,7 @@ from rolegraph.engine.records.info import Checkpoint as Checkpoint
 from rolegraph.engine.records.info import Control as Control
 from rolegraph.engine.records.info import RunInfo as RunInfo
 from rolegraph.engine.records.info import SavedPolicy as SavedPolicy
+from rolegraph.engine.records.means import Means as Means
 from rolegraph.engine.records.plain import check_plain as check_plain
 from rolegraph.engine.records.plain import check_recordable as check_recordable
 from rolegraph.engine.records.source import Source as Source

@@ -32,6 +32,7 @@ from rolegraph.engine.records.jsonl import (
     refuse,
     write_whole,
 )
+from rolegraph.engine.records.means import Means
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,16 +204,19 @@ def drop_episodes(path: Path, dropped: Callable[[Episode], bool]) -> None:
 
 
 def figures(entries: Sequence[IndexEntry]) -> dict[str, float]:
-    """Return `episodes`, the means of `correct` and each metric, and the counts `failures/{role}/{name}`."""
+    """Return `episodes`, the means of `correct` and each metric, and the counts `failures/{role}/{name}`.
+
+    A mean over fewer than all episodes, such as that of a role which some skipped, has its number of episodes
+    beside it: `n/{metric}`.
+    """
     counts: Counter[str] = Counter(episodes=len(entries))
-    sums: dict[str, float] = {}
+    means = Means({"correct": float(entry.is_correct), **entry.metrics} for entry in entries)
     for entry in entries:
-        for name, value in {"correct": float(entry.is_correct), **entry.metrics}.items():
-            sums[name] = sums.get(name, 0.0) + value
         for role, outcome in entry.roles.items():
             for name, times in outcome.failures.items():
                 counts[f"failures/{role}/{name}"] += times
-    return {**counts, **{name: value / len(entries) for name, value in sums.items()}}
+    counts.update({f"n/{name}": n for name, n in means.partial(len(entries)).items()})
+    return {**counts, **means.means()}
 
 
 def _line(episode: Episode) -> tuple[Episode, bytes]:

@@ -152,15 +152,17 @@ def _sum(role: RolePlan, turns: Sequence[NodeResult]) -> Score | None:
     for score in scores:
         for name, value in score.terms.items():
             terms[name] += value
-    return Score(sum(score.reward for score in scores), scores[-1].is_correct, terms)
+    return Score(sum(score.reward or 0.0 for score in scores), scores[-1].is_correct, terms)
 
 
 def _is_masked(role: RolePlan, result: NodeResult) -> bool:
     """Return whether a turn is kept out of training: it failed and its role masks failures, the environment
-    failed, or no turn that its reward reads ran."""
-    if result.failure is not None:
-        return role.spec.on_failure.then == "mask" or result.failure.name is FailureName.ENVIRONMENT_ERROR
-    return result.score is None and role.reward is not None
+    failed, no turn that its reward reads ran, or the role that rates it failed."""
+    failure = result.failure
+    if role.reward is not None and (result.score is None or result.score.reward is None):
+        return True
+    masks = role.spec.on_failure.then == "mask"
+    return failure is not None and (masks or failure.name is FailureName.ENVIRONMENT_ERROR)
 
 
 def steps_of(role: RolePlan, turn: NodeResult, *, masked: bool) -> list[Step]:
@@ -175,7 +177,7 @@ def steps_of(role: RolePlan, turn: NodeResult, *, masked: bool) -> list[Step]:
         The Steps in order; only the last has the action and the reward and is `done`.
     """
     view, score = turn.view, turn.score
-    reward = 0.0 if score is None else score.reward
+    reward = 0.0 if score is None or score.reward is None else score.reward
     if turn.tool_run is not None:
         noted = _noted(role, view, turn.tool_run, masked=masked) | {"tool": turn.tool_run.tool}
         return [Step(action=view.action, model_response=view.response, reward=reward, metadata=noted)]

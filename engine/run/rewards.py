@@ -18,7 +18,7 @@ from rolegraph.engine.run.context import Results, turns_taken
 from rolegraph.engine.run.environment import EnvironmentSession
 from rolegraph.engine.run.isolation import CallTimeout, Isolation
 from rolegraph.engine.run.turn import NodeResult, failure_score
-from rolegraph.engine.vocabulary import Reward, RewardInputs, Score
+from rolegraph.engine.vocabulary import Reward, RewardInputs, Score, View
 from rolegraph.engine.vocabulary.foreign import FOREIGN_ERRORS, describe_error, finite_number
 
 CreateTask = Callable[[Coroutine[None, None, None]], asyncio.Task[None]]
@@ -112,7 +112,7 @@ class LateRewards:
             name: tuple(turn.score for _, turn in ran[name] if turn.score is not None)
             for name in reward.roles
         }
-        views = {name: tuple(turn.view for _, turn in ran[name]) for name in reward.views}
+        views = {name: tuple(self._view(*turn) for turn in ran[name]) for name in reward.views}
         positions = {
             name: tuple(
                 self._positions_in(self.plan.nodes[reader].block, at.role).get((at.id.index, at.id.round))
@@ -123,6 +123,11 @@ class LateRewards:
         env = environment.reward(node) if reward.reads_environment and environment is not None else None
         inputs = _turn_inputs(self.plan.roles[at.role], result) if reward.reads_turn else NO_INPUTS
         return inputs._replace(scores=scores, views=views, positions=positions, env_reward=env)
+
+    def _view(self, node: int, turn: NodeResult) -> View:
+        """Return a turn as a reward sees it: the message of a failed tool is no rating."""
+        is_message = turn.failure is not None and self.plan.roles[self.plan.nodes[node].role].run is not None
+        return turn.view._replace(action=None) if is_message else turn.view
 
     def _positions_in(self, block: int, role: int) -> Mapping[tuple[int, int], int]:
         """Return the position of each turn of a role in what a block's nodes saw, by index and round.
@@ -188,7 +193,7 @@ def _set_score(role: RolePlan, result: NodeResult, score: Score | None) -> None:
         result.score = score
         return
     try:
-        reward = finite_number(reward, "the reward is")
+        reward = None if reward is None else finite_number(reward, "the reward is")
         terms = {
             str(name): finite_number(term, f"the reward's term {name!r} is") for name, term in terms.items()
         }

@@ -14,6 +14,7 @@ from rolegraph.engine.errors import UserError, did_you_mean
 from rolegraph.engine.limits.answers import ANSWER_CALLS
 from rolegraph.engine.limits.records import CALL_SHOWN
 from rolegraph.engine.limits.tools import TOOL_CLOSE_SECONDS, TOOL_TEXT
+from rolegraph.engine.models.limit import call_tool
 from rolegraph.engine.prompts.tools import result_message
 from rolegraph.engine.records import Message, check_recordable
 from rolegraph.engine.vocabulary import Function, Tool, ToolCall, ToolError
@@ -136,8 +137,7 @@ async def _call(functions: Functions, call: ToolCall, seconds: float | None) -> 
         if function is None or call.malformed:
             return _failed(call, _explain_unknown(functions, call))
         _check_arguments(function, call.arguments)
-        async with asyncio.timeout(seconds):
-            result = await function.call(call.arguments)
+        result = await call_tool(function, call.arguments, seconds)
         text = result_text(call.name, result)
     except UserError:
         raise

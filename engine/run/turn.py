@@ -18,6 +18,7 @@ from rolegraph.engine.errors import ContextFull, ModelError, RolegraphError
 from rolegraph.engine.limits.answers import ANSWER_TEXT
 from rolegraph.engine.limits.tools import TOOL_TEXT
 from rolegraph.engine.models import Completion, LimitedModel, Request
+from rolegraph.engine.models.limit import call_tool
 from rolegraph.engine.prompts import ChatPrefix, PromptError
 from rolegraph.engine.prompts.tools import answer_message
 from rolegraph.engine.records import (
@@ -232,8 +233,7 @@ async def tool_turn(
         action: Any = None
         text = ""
         try:
-            async with asyncio.timeout(role.spec.timeout):
-                action = await _run_tool(run, value, upstream, session)
+            action = await _run_tool(run, value, upstream, session, role.spec.timeout)
             text = result_text(run.name, action)
             action = plain_json(action, TOOL_TEXT)
         except FOREIGN_ERRORS as error:  # a foreign tool: its error fails this node only
@@ -247,18 +247,22 @@ async def tool_turn(
         attempt += 1
 
 
-async def _run_tool(run: RunPlan, value: str, upstream: Upstream, session: EpisodeSession) -> object:
+async def _run_tool(
+    run: RunPlan, value: str, upstream: Upstream, session: EpisodeSession, seconds: float | None
+) -> object:
+    """Run the tool once, within `seconds`; raises TimeoutError and what the tool raises."""
     tool = run.tool
-    if tool.choose is not None:
-        if tool.timeout is None:
-            return tool.choose(upstream, run.pairs)
-        return await session.isolation.run(tool.choose, upstream, run.pairs, limit=tool.timeout)
-    functions = await session.open_tools().functions(tool)
+    async with asyncio.timeout(seconds):
+        if tool.choose is not None:
+            if tool.timeout is None:
+                return tool.choose(upstream, run.pairs)
+            return await session.isolation.run(tool.choose, upstream, run.pairs, limit=tool.timeout)
+        functions = await session.open_tools().functions(tool)
     if len(functions) != 1:
         raise ToolError(f"{run.name} has {len(functions)} functions; a role can run a tool of one")
     (function,) = functions
     first = next(iter(function.parameters.get("properties", {})), "value")
-    return await function.call({first: value})
+    return await call_tool(function, {first: value}, seconds)
 
 
 def _within(seconds: float | None) -> str:

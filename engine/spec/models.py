@@ -52,7 +52,7 @@ class EpisodeSpec(SpecModel):
     """Figures of a whole episode."""
 
     correct: str | None = None
-    """Role whose correctness is the episode's; None takes the last role."""
+    """Role whose correctness is the episode's; None takes the last role that can be right."""
     metrics: Mapping[Identifier, Annotated[CallField, vocabulary.metrics]] = {}
     """Numbers reported for each episode, by name."""
 

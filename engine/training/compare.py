@@ -13,6 +13,7 @@ import numpy as np
 
 from rolegraph.engine.compile import Plan
 from rolegraph.engine.records import Control, Episode, Trajectory
+from rolegraph.engine.records.means import means_by_task
 from rolegraph.engine.training.figures import episode_figures, rewards_by_role
 
 RESAMPLES = 2000
@@ -69,15 +70,14 @@ def _bootstrap(*sides: ByTask) -> Interval:
     return Interval(mean - sum(others), float(low), float(high), min(side.size for side in values))
 
 
-def by_task(plan: Plan, episodes: Sequence[Episode]) -> dict[str, ByTask]:
+def by_task(plan: Plan, episodes: Sequence[Episode]) -> Mapping[str, ByTask]:
     """Return means by figure and task: `correct`, the spec's metrics and `reward/{role}`."""
-    values: defaultdict[str, defaultdict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    rows: list[tuple[str, Mapping[str, float]]] = []
     for episode in episodes:
-        figures = episode_figures(plan, episode)
-        figures |= {f"reward/{name}": sum(r) / len(r) for name, r in rewards_by_role(plan, [episode]).items()}
-        for figure, value in figures.items():
-            values[figure][episode.task_id].append(value)
-    return {figure: {task: sum(v) / len(v) for task, v in tasks.items()} for figure, tasks in values.items()}
+        rewards = rewards_by_role(plan, [episode]).items()
+        own = {f"reward/{name}": sum(earned) / len(earned) for name, earned in rewards}
+        rows.append((episode.task_id, episode_figures(plan, episode) | own))
+    return means_by_task(rows)
 
 
 def controls(plan: Plan, untrained: Sequence[Episode], trained: Sequence[Episode]) -> list[Control]:
@@ -97,10 +97,11 @@ def controls(plan: Plan, untrained: Sequence[Episode], trained: Sequence[Episode
         # A reward that reads other roles measures those too, and a loop's later rounds see earlier ones.
         if len(plan.roles) == 1 or role.spec.needs or role.loop is not None or role.run is not None:
             continue
-        if role.reward is None or role.reward.roles:
+        if role.reward is None or role.reward.roles or role.name not in plan.judged:
             continue
         answers = _answers_by_task(role.name, trained)
-        size = max(map(len, answers.values()), default=0)
+        if not (size := max(map(len, answers.values()), default=0)):
+            continue
         rows.append(_control(f"trained {role.name} alone", "pass@1", _each(answers, _mean_correct)))
         rows.append(_control(f"trained {role.name} alone", f"majority of {size}", _each(answers, _majority)))
     return [*rows, _control("trained workflow", "correct", by_task(plan, trained).get("correct", {}))]

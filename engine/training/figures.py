@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from rolegraph.engine.compile import Plan
 from rolegraph.engine.records import Episode, Note
+from rolegraph.engine.records.means import Means
 from rolegraph.engine.training.advantages import Metrics
 from rolegraph.engine.training.credit import own_rewards
 
@@ -30,23 +31,22 @@ def episode_figures(plan: Plan, episode: Episode) -> Metrics:
 
 
 def figures(plan: Plan, episodes: Sequence[Episode], prefix: str) -> Metrics:
-    """Return means over episodes: `{prefix}/correct`, the spec's metrics and `{prefix}/reward/{role}`."""
-    values: dict[str, list[float]] = {}
-    for episode in episodes:
-        for name, value in episode_figures(plan, episode).items():
-            values.setdefault(name, []).append(value)
-    values |= {f"reward/{name}": rewards for name, rewards in rewards_by_role(plan, episodes).items()}
-    return {f"{prefix}/{name}": sum(found) / len(found) for name, found in values.items()}
+    """Return means over episodes: `{prefix}/correct`, the spec's metrics and `{prefix}/reward/{role}`.
+
+    `{prefix}/n/{metric}` is the number of episodes that have a metric, where that is not all of them.
+    """
+    figures = Means(episode_figures(plan, episode) for episode in episodes)
+    found = figures.means() | {f"n/{name}": float(n) for name, n in figures.partial(len(episodes)).items()}
+    for name, rewards in rewards_by_role(plan, episodes).items():
+        found[f"reward/{name}"] = sum(rewards) / len(rewards)
+    return {f"{prefix}/{name}": value for name, value in found.items()}
 
 
 def failures(episodes: Sequence[Episode]) -> Metrics:
-    """Count failed trajectories: `failures/{role}/{failure}`."""
-    counts = Counter(
-        f"failures/{t.name}/{t.failure.name.value}"
-        for episode in episodes
-        for t in episode.trajectories
-        if t.failure is not None
-    )
+    """Count failed trajectories, `failures/{role}/{failure}`, and unrated ones, `unrated/{role}`."""
+    trajectories = [t for episode in episodes for t in episode.trajectories]
+    counts = Counter(f"failures/{t.name}/{t.failure.name.value}" for t in trajectories if t.failure)
+    counts.update(f"unrated/{t.name}" for t in trajectories if t.masked and t.reward is None)
     return {name: float(count) for name, count in counts.items()}
 
 
@@ -95,7 +95,7 @@ def update_figures(updates: Mapping[str, UpdateResult], *, several: bool) -> Met
             metrics[f"kl/{role}"] = (metrics.get(f"kl/{role}", 0.0) * before + value * own) / (before + own)
         if updated.grad_norm is not None:
             metrics[f"optim/grad_norm/{policy}" if several else "optim/grad_norm"] = updated.grad_norm
-        if several:
+        if several and updated.loss:
             metrics[f"optim/loss/{policy}"] = sum(updated.loss.values())
         if several and (whole := sum(updated.tokens.values())):
             sums = [value * updated.tokens[role] for role, value in updated.kl.items()]

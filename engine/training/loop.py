@@ -195,6 +195,12 @@ class _Loop:
         if times is not None:
             times["time/validate"] = monotonic() - began
         metrics = figures(setup.plan, episodes, "validation")
+        if self._figure not in metrics:
+            best = self.train.validation.best
+            text = (
+                f"step {step}: no episode of the validation has {best}, so these weights cannot be the best"
+            )
+            self._warn([Note(text, "warning", self._figure)])
         return metrics | {f"validation/{name}": count for name, count in failures(episodes).items()}
 
     async def checkpoint(self, step: int, metrics: Metrics, last: bool) -> None:

@@ -247,7 +247,8 @@ async def _update(
     kl: dict[str, float] = {}
     tokens: dict[str, int] = {}
     for batch, output in zip(batches, outputs, strict=True):
-        loss[batch.role] = output.metrics.get("loss:sum", 0.0)
+        if (total := output.metrics.get("loss:sum")) is not None:
+            loss[batch.role] = total
         log_ratios: list[float] = []
         for spans, outputs_of_datum in zip(batch.sampled, output.loss_fn_outputs, strict=True):
             logprobs = outputs_of_datum["logprobs"].tolist()

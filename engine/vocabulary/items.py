@@ -68,8 +68,9 @@ NOTHING: Mapping[str, Any] = {}
 class Score(NamedTuple):
     """Result of a reward for one action."""
 
-    reward: float
-    """Finite number that the turn earns."""
+    reward: float | None
+    """Finite number that the turn earns; None where it is not known, because the role that rates failed. The
+    turn is then masked, whatever else it earned."""
     is_correct: bool | None
     """True or False for a right or wrong action; None where the reward does not judge that."""
     terms: Mapping[str, float] = NOTHING
@@ -125,6 +126,14 @@ class Reward(Item):
     `is_correct` only where no other term has one."""
     patterns: tuple[str, ...] = ()
     """Patterns that the reward searches in the action; `validate` warns where the parser removes them."""
+    judges: bool = True
+    """True where the reward can tell by itself whether the action is right."""
+    verdicts: tuple[str, ...] = ()
+    """Roles whose verdict, right or wrong, the reward passes on."""
+    form: bool = False
+    """True for a reward of form, such as length. In a sum with other terms its verdict does not count."""
+    outcomes: tuple[str, ...] = ()
+    """Roles whose result is paid as it is, the same to every turn that reads the same instances."""
     reads_environment: bool = False
     """True where the reward reads `RewardInputs.env_reward`. A failed turn earns it too, because the
     environment judges what is no move, and a trajectory earns the sum over its turns."""
@@ -225,7 +234,7 @@ class Metric(Item):
 
 
 def role_metric(
-    measure: Callable[[Sequence[Trajectory]], float], role: str, *, term: str | None = None
+    measure: Callable[[Sequence[Trajectory]], float | None], role: str, *, term: str | None = None
 ) -> Metric:
     """Make a metric of one role's trajectories in an episode.
 
@@ -234,7 +243,8 @@ def role_metric(
     with an empty list.
 
     Args:
-        measure: Returns the metric of the trajectories, which may be none.
+        measure: Returns the metric of the trajectories, which may be none; None where they have nothing to
+            measure.
         role: The role.
         term: The term of the role's reward that `measure` reads.
     """

@@ -12,7 +12,15 @@ from rolegraph.engine.vocabulary.views import Upstream, View, Views
 
 
 class ToolError(ValueError):
-    """Error of a tool that cannot do its work; its message is for the model or role that called."""
+    """Error of a tool that cannot do its work; its message is for the model or role that called.
+
+    `retry_headers` is set for a failure that may pass, such as overload or a dropped connection: the call is
+    then repeated with backoff. It holds the server's headers, of which `Retry-After` is obeyed.
+    """
+
+    def __init__(self, message: str, *, retry_headers: Mapping[str, str] | None = None) -> None:
+        self.retry_headers = retry_headers
+        super().__init__(message)
 
 
 class ToolCall(NamedTuple):
@@ -84,6 +92,8 @@ class Tool(Item):
     """Names of the role's `needs` that `choose` reads."""
     pairs: tuple[str, str] | None = None
     """Two of the `roles`, of which `choose` gets the pairs."""
+    least: int = 1
+    """Fewest actions with which `choose` has a choice; `validate` warns of fewer."""
     timeout: float | None = None
     """Time limit of `choose` in seconds, in a process that is stopped at it. None runs it in place."""
     example: Any = "…"

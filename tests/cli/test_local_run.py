@@ -141,7 +141,7 @@ def test_ctrl_c_ends_the_run_with_its_table_and_the_service(tiny: Path, tmp_path
         assert process.wait() == 130
         assert gone(services)
         assert not [*scratch.glob("rolegraph-*")]
-    assert b"accuracy" in shown
+    assert b"right" in shown
     assert b"Traceback" not in shown
     count = len(list(read_episodes(tmp_path / "out" / "episodes.jsonl")))
     info = RunFolder(tmp_path / "out").info()

@@ -47,14 +47,14 @@ def test_a_run_as_a_document(rolegraph: Command, words: tuple[str, ...]) -> None
     assert done.returncode == 1
     document = json.loads(done.stdout)
     assert set(document) == {
-        "folder", "episodes", "wanted", "seconds", "figures", "roles", "under", "log", "next"
+        "folder", "episodes", "wanted", "seconds", "figures", "n", "roles", "under", "log", "next"
     }  # fmt: skip
     assert (document["folder"], document["episodes"], document["wanted"]) == ("out", 10, 10)
     assert document["figures"]["judge_acc"] == 1
     assert document["roles"]["solver"]["trajectories"] == 20
     assert document["roles"]["judge"]["failures"] == {}
     assert document["under"]["correct"]["floor"] == 2
-    assert "accuracy" in done.stderr and "error: correct is 1.000, under 2" in done.stderr
+    assert "right" in done.stderr and "error: correct is 1.000, under 2" in done.stderr
 
 
 def test_a_quiet_run_says_nothing_but_what_is_wrong(rolegraph: Command, words: tuple[str, ...]) -> None:

@@ -24,7 +24,7 @@ def test_a_run_ends_in_a_table_per_role_and_an_episode_per_task(
     assert done.returncode == 0, done.stderr
     assert "10 episodes" in done.stdout
     assert "judge_acc 1.000" in done.stdout
-    for word in ("role", "reward", "accuracy", "tokens", "failures", "solver", "judge"):
+    for word in ("role", "reward", "right", "tokens", "failures", "solver", "judge"):
         assert word in done.stdout
     episodes = list(read_episodes(tmp_path / "out" / "episodes.jsonl"))
     assert len(episodes) == 10
@@ -240,6 +240,72 @@ def test_calls_that_fail_are_told_and_a_floor_makes_them_an_error(rolegraph: Com
     assert floored.returncode == 1
     assert "error: answered is 0.500, under 0.9" in floored.stderr
     assert rolegraph(*words, "fine", "--fail-under", "answered=0.5").returncode == 0
+
+
+ROUTED = """rolegraph: 1
+name: routed
+data: {validation: tasks.jsonl}
+roles:
+  easy: {when: task.id != "t0", prompt: {inline: Hi}, reward: exact_match, trainable: false}
+  hard: {when: task.id == "t0", prompt: {inline: Hi}, reward: exact_match, trainable: false}
+  never: {when: "false", prompt: {inline: Hi}, reward: exact_match, trainable: false}
+episode: {correct: hard, metrics: {hard_acc: {correct: hard}, none_acc: {correct: never}}}
+"""
+
+
+def test_a_mean_is_over_the_episodes_in_which_its_role_ran_and_says_how_many(
+    rolegraph: Command, tmp_path: Path
+) -> None:
+    half_answered(tmp_path)
+    write_spec(tmp_path, ROUTED, "routed.yaml")
+    words = ("run", "routed.yaml", "--model", "openai:tiny", "--fail-under", "none_acc=0", "--json", "--out")
+    with serving(lambda body: chat_answer("0")) as endpoint:
+        done = rolegraph(*words, "out", "--base-url", endpoint.base_url, OPENAI_API_KEY="x")
+    document = json.loads(done.stdout)
+    assert document["figures"]["hard_acc"] == 1.0
+    assert document["n"] == {"hard_acc": 1, "none_acc": 0}
+    assert "none_acc" not in document["figures"]
+    assert "hard_acc 1.000 (n 1)" in done.stderr and "none_acc –" in done.stderr
+    assert done.returncode == 1 and "none_acc is measured in no episode" in done.stderr
+    figures = RunFolder(tmp_path / "out").info().figures
+    assert (figures["hard_acc"], figures["n/hard_acc"]) == (1.0, 1)
+    compared = rolegraph("compare", "out", "out")
+    assert "n 1 of 4" in compared.stdout
+
+
+VERIFIED = """rolegraph: 1
+name: verified
+data: {validation: tasks.jsonl}
+roles:
+  one: {prompt: {inline: "{{ task.question }}"}, reward: exact_match, trainable: false}
+  verifier:
+    needs: [one]
+    prompt: {inline: "{{ one.action }}"}
+    reward: {weighted: {team: {of: one}, form: {matches: "."}}}
+    trainable: false
+  rater: {needs: [one], prompt: {inline: "{{ one.action }}"}, reward: {same_as: one}, trainable: false}
+episode: {metrics: {verifier_acc: {correct: verifier}}}
+"""
+
+
+def test_form_makes_nobody_right_and_a_role_that_cannot_be_right_has_no_share(
+    rolegraph: Command, tmp_path: Path
+) -> None:
+    half_answered(tmp_path)
+    write_spec(tmp_path, VERIFIED, "verified.yaml")
+    words = ("run", "verified.yaml", "--model", "openai:tiny", "--json", "--out", "out")
+    with serving(lambda body: chat_answer("0")) as endpoint:
+        done = rolegraph(*words, "--base-url", endpoint.base_url, OPENAI_API_KEY="x")
+    document = json.loads(done.stdout)
+    assert {name: role["right"] for name, role in document["roles"].items()} == {
+        "one": 0.25,
+        "verifier": 0.25,
+        "rater": None,
+    }
+    assert document["figures"]["correct"] == document["figures"]["verifier_acc"] == 0.25
+    checked = json.loads(rolegraph("validate", "verified.yaml", "--json").stdout)
+    assert checked["specs"][0]["correct"] == "verifier"
+    assert "correct is verifier's" in rolegraph("validate", "verified.yaml").stdout
 
 
 @pytest.mark.parametrize(

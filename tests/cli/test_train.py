@@ -9,9 +9,11 @@ import pytest
 
 pytest.importorskip("torch", reason="needs the extra `local`")
 
+import rolegraph as rg
 from rolegraph.engine.local.launcher import LocalService
 from rolegraph.engine.records.folder import RunFolder
 from tests.cli.conftest import Command
+from tests.edge import write_spec
 from tests.trainings import STEP, key, train
 
 pytestmark = pytest.mark.service
@@ -52,6 +54,25 @@ def test_eval_compares_a_checkpoint_with_the_base_and_keeps_both_as_runs(
     assert (again.returncode, "go on with --resume" in again.stderr) == (2, True)
     side = rolegraph("run", "--resume", "--out", f"{folder}/checkpoint")
     assert (side.returncode, f"rolegraph eval --resume --out {folder}" in side.stderr) == (2, True)
+
+
+def test_an_evaluation_in_which_no_call_is_answered_says_so_and_shows_no_figures(
+    whole: Path, service: LocalService, rolegraph: Command, tmp_path: Path
+) -> None:
+    (tmp_path / "long.j2").write_text("{{ task.question }} " + "and so on " * 6_000, encoding="utf-8")
+    spec = "{rolegraph: 1, name: long, extends: solver_only.yaml, roles: {solver: {prompt: long.j2}}}"
+    write_spec(tmp_path, spec, "long.yaml")
+    words = ("eval", "long.yaml", "--checkpoint", str(whole))
+    words += ("--base-url", service.base_url, "--tasks", "2", "--rollouts", "1", "--out", "refused")
+    done = rolegraph(*words, **key(service))
+    assert done.returncode == 1
+    assert "0.000" not in done.stdout
+    for side in ("base", "checkpoint"):
+        assert f"{side}: solver/context_full 4" in done.stdout
+        assert f"no model call of {side} was answered" in done.stderr
+    kept = rg.Evaluation.from_json((tmp_path / "refused" / "evaluation.json").read_bytes())
+    assert kept.figures == {}
+    assert kept.unanswered == ["base", "checkpoint"]
 
 
 def test_an_evaluation_goes_on_with_the_episodes_that_are_missing(

@@ -8,13 +8,16 @@ from typing import Any
 import pytest
 import yaml
 
-from rolegraph.engine.compile import check_file
+from rolegraph.engine.compile import CompileResult, check_file
 from tests.edge import write_spec
 
 ROWS = '{"question": "q", "answer": "a", "hint": "h"}\n'
 
 
-def remarks(folder: Path, roles: dict[str, dict[str, Any]], **more: Any) -> list[tuple[str, str]]:
+FORM: dict[str, Any] = {"matches": "x"}
+
+
+def compiled(folder: Path, roles: dict[str, dict[str, Any]], **more: Any) -> CompileResult:
     (folder / "tasks.jsonl").write_text(ROWS, encoding="utf-8")
     spec = {
         "rolegraph": 1,
@@ -25,7 +28,11 @@ def remarks(folder: Path, roles: dict[str, dict[str, Any]], **more: Any) -> list
         },
         **more,
     }
-    found = check_file(write_spec(folder, yaml.safe_dump(spec, sort_keys=False))).diagnostics
+    return check_file(write_spec(folder, yaml.safe_dump(spec, sort_keys=False)))
+
+
+def remarks(folder: Path, roles: dict[str, dict[str, Any]], **more: Any) -> list[tuple[str, str]]:
+    found = compiled(folder, roles, **more).diagnostics
     # Warnings about prompts without their role's inputs do not matter here.
     return [(d.severity, d.message) for d in found if "does not mention" not in d.message]
 
@@ -101,28 +108,153 @@ def test_a_parser_that_takes_off_what_the_reward_looks_for_is_warned_of(
 
 
 CRITIC: dict[str, Any] = {"needs": ["solver"], "trainable": False}
+JUDGE: dict[str, Any] = {"needs": ["solver"], "reward": {"of": "solver"}}
+RATED: dict[str, Any] = {"needs": ["solver"], "reward": {"weighted": {"a": {"rated_by": "x"}, "b": FORM}}}
 
 
 @pytest.mark.parametrize(
-    ("critic", "more", "warned"),
+    ("roles", "decides"),
     [
-        (CRITIC, {}, True),
-        (CRITIC, {"episode": {"correct": "critic"}}, False),
-        (CRITIC, {"episode": {"correct": "solver"}}, False),
-        ({**CRITIC, "reward": {"agrees_with": "solver"}}, {}, False),
+        ({"solver": PAID, "critic": CRITIC}, "solver"),
+        ({"solver": PAID, "critic": {**CRITIC, "reward": {"agrees_with": "solver"}}}, "critic"),
+        ({"judge": JUDGE, "solver": PAID}, "solver"),
+        ({"solver": PAID, "judge": JUDGE, "rated": RATED, "x": CRITIC}, "judge"),
+        ({"solver": {"reward": FORM}}, "solver"),
     ],
-    ids=["left to the last", "said", "said of the solver", "the last is rewarded"],
+    ids=["no reward", "its own verdict", "the file's order", "a verdict passed on", "form alone"],
 )
-def test_an_episode_that_the_last_role_leaves_without_right_is_warned_of(
-    critic: dict[str, Any], more: dict[str, Any], warned: bool, tmp_path: Path
+def test_the_last_role_in_the_file_that_can_be_right_decides_of_the_episode(
+    roles: dict[str, Any], decides: str, tmp_path: Path
 ) -> None:
-    said = ("warning", "no episode can be correct: the last role decides, and critic has no reward")
-    assert (said in remarks(tmp_path, {"solver": PAID, "critic": critic}, **more)) is warned
+    result = compiled(tmp_path, roles)
+    plan = result.valid()
+    assert plan.roles[plan.correct].name == decides
+    assert decides in plan.judged
+
+
+@pytest.mark.parametrize("named", ["critic", "rated", "against"])
+def test_a_named_role_that_can_never_be_right_is_warned_of_with_those_that_can(
+    named: str, tmp_path: Path
+) -> None:
+    against = {"needs": ["solver"], "reward": {"of": "solver", "scale": -1}}
+    roles = {
+        "solver": PAID,
+        "critic": CRITIC,
+        "rated": {"reward": {"rated_by": "critic"}},
+        "against": against,
+    }
+    found = compiled(tmp_path, roles, episode={"correct": named}).diagnostics
+    (said,) = (d for d in found if d.message.startswith("no episode can be correct"))
+    assert said.severity == "warning"
+    assert named in said.message
+    assert said.hint == "name a role that can be right: solver"
 
 
 def test_where_nobody_could_be_right_nothing_is_said_of_it(tmp_path: Path) -> None:
     rated = {**PAID, "reward": {"rated_by": "critic"}}
     assert not [m for _, m in remarks(tmp_path, {"solver": rated, "critic": CRITIC}) if "ever correct" in m]
+
+
+def rater(needs: Any, count: int = 1) -> dict[str, Any]:
+    return {"needs": needs, "count": count, "trainable": False, "parser": "number"}
+
+
+@pytest.mark.parametrize(
+    ("judge", "warned"),
+    [
+        (rater({"solver": "each"}), ""),
+        (rater(["solver"]), ""),
+        (rater(["solver"], 2), ""),
+        (rater(["summary"], 3), ""),
+        (rater([], 3), "of its own branch"),
+        (rater({"plan": "each"}), "of its own branch"),
+        (rater({"solver": "history"}, 3), "of its own branch"),
+        (rater({"solver": "history"}), ""),
+    ],
+    ids=[
+        "each",
+        "one of all",
+        "two of all",
+        "through another",
+        "none",
+        "a sibling",
+        "no branch",
+        "of rounds",
+    ],
+)
+def test_a_rater_that_cannot_tell_answers_apart_is_warned_of(
+    judge: dict[str, Any], warned: str, tmp_path: Path
+) -> None:
+    roles = {
+        "plan": {"count": 3, "trainable": False},
+        "solver": {"count": 3, "needs": {"plan": "branch"}, "reward": {"rated_by": "judge"}},
+        "summary": {"needs": ["solver"], "trainable": False},
+        "judge": judge,
+    }
+    loops = {"l": {"roles": ["solver"], "times": 2}} if "history" in str(judge) else {}
+    found = [message for _, message in remarks(tmp_path, roles, loops=loops)]
+    assert [warned in message for message in found] == ([True] if warned else [])
+
+
+@pytest.mark.parametrize(
+    ("credit", "reward", "warned"),
+    [
+        ({"return": 1}, {"of": "judge"}, True),
+        ({"return": 0.9}, {"weighted": {"own": "f1", "team": {"rated_by": "judge"}}}, True),
+        ({"return": 0}, {"of": "judge"}, False),
+        ("trajectory", {"of": "judge"}, False),
+        ("turn", {"of": "judge"}, False),
+        ({"return": 1}, {"agrees_with": "judge"}, False),
+        ({"return": 1}, {"of": "inside"}, False),
+    ],
+    ids=str,
+)
+def test_an_outcome_that_a_return_adds_for_every_turn_is_warned_of(
+    credit: object, reward: object, warned: bool, tmp_path: Path
+) -> None:
+    roles = {
+        "solver": {"reward": reward, "credit": credit},
+        "inside": {"needs": ["solver"], "reward": "f1"},
+        "judge": {"needs": ["solver", "inside"], "reward": "f1"},
+    }
+    loops = {"l": {"roles": ["solver", "inside"], "times": 3}}
+    found = [m for _, m in remarks(tmp_path, roles, loops=loops) if "once for every" in m]
+    assert len(found) == warned
+
+
+@pytest.mark.parametrize(
+    ("needs", "run", "warned"),
+    [
+        (["one"], "equal", True),
+        (["one", "many"], {"equal": ["one"]}, True),
+        (["one"], {"argmax": "one", "by": "one.score"}, True),
+        (["one", "many"], {"top": "one", "by": "many.score", "k": 1}, True),
+        ({"many": "each"}, "equal", True),
+        ({"many": "branch"}, "equal", False),
+        (["many"], "equal", False),
+        (["one", "other"], "equal", False),
+        (["many"], {"argmax": "many", "by": "many.score"}, False),
+        (["one"], "majority", False),
+        ({"turn": "history"}, "equal", False),
+    ],
+    ids=str,
+)
+def test_a_comparison_of_one_action_is_warned_of(
+    needs: object, run: object, warned: bool, tmp_path: Path
+) -> None:
+    roles: dict[str, Any] = {name: {"trainable": False} for name in ("one", "other", "many", "turn")}
+    roles["many"]["count"] = 3
+    text = {
+        "rolegraph": 1,
+        "name": "x",
+        "roles": {
+            **{name: {"prompt": {"inline": "Hi"}, **role} for name, role in roles.items()},
+            "best": {"needs": needs, "run": run},
+        },
+        "loops": {"l": {"roles": ["turn"], "times": 2}},
+    }
+    found = check_file(write_spec(tmp_path, yaml.safe_dump(text, sort_keys=False))).diagnostics
+    assert ["nothing to compare" in d.message for d in found] == [True] * warned
 
 
 def test_a_reward_of_an_unknown_role_is_a_fault_where_prompts_are_compared(tmp_path: Path) -> None:

@@ -211,6 +211,10 @@ def test_figures_are_means_and_failures_are_counts(tmp_path: Path) -> None:
         "failures/solver/malformed_output": 2,
     }
     assert figures([]) == {"episodes": 0}
+    skipped = episode(2)._replace(metrics={})
+    write_episodes(path, [episode(0), episode(1), skipped])
+    found = figures(EpisodeFile(path).entries())
+    assert (found["solver_acc"], found["n/solver_acc"]) == (0.5, 2), "a mean is over what ran"
 
 
 def test_an_episode_whose_task_takes_too_much_is_written_without_it(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from rolegraph.engine.records import Episode, TerminationReason, Trajectory
+from rolegraph.engine.records import Episode, Failure, FailureName, TerminationReason, Trajectory
 from rolegraph.engine.vocabulary import BadOptions, ItemCall, datasets, estimators, metrics, parsers, rewards
 from tests.roles.vocabulary import metric
 
@@ -47,6 +47,15 @@ def test_one_whose_reward_found_nobody_to_read_is_in_no_mean() -> None:
     unread = Trajectory("solver", 3, masked=True)
     assert metric({"mean_reward": "solver"}).measure(episode([*BOTH, unread])) == 0.75
     assert metric({"mean_reward": "solver"}).measure(episode([unread])) is None
+
+
+def test_a_term_that_a_trajectory_lacks_is_in_no_mean_unless_the_trajectory_failed() -> None:
+    made = metric({"term": "solver", "name": "form"})
+    other = Trajectory("solver", 3, reward=1.0, terms={"right": 1.0})
+    failed = Trajectory("solver", 4, reward=0.0, failure=Failure(FailureName.TIMEOUT, "late"))
+    assert made.measure(episode([*BOTH, other])) == 0.75
+    assert made.measure(episode([*BOTH, other, failed])) == 0.5
+    assert made.measure(episode([other])) is None
 
 
 def test_how_far_a_loop_went_and_how_much_was_skipped() -> None:

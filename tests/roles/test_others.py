@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from rolegraph.engine.vocabulary import BadOptions, RewardInputs, Score, View
 from tests.roles.vocabulary import earned, reward
 
 RIGHT, WRONG, SAYS_NOTHING = Score(1.0, True), Score(0.0, False), Score(0.5, None)
+SAYS_X, SAYS_Y = ({"json_field": "x", "value": value} for value in (1, 2))
 numbers = st.floats(-1e6, 1e6)
 
 
@@ -61,8 +63,9 @@ def test_of_says_of_right_what_the_others_do(scale: float, scores: list[Score], 
 def test_where_nobody_ran_there_is_no_reward(yaml: object) -> None:
     nobody = RewardInputs(scores={"judge": ()}, views={"judge": ()}, positions={"judge": ()})
     assert reward(yaml).score({"id": "t"}, "x", nobody) is None
-    both = reward({"weighted": {"theirs": yaml, "mine": {"matches": "x"}}})
-    assert both.score({"id": "t"}, "x", nobody) == Score(1.0, True, {"mine": 1.0}), "the term counts 0"
+    both = reward({"weighted": {"theirs": yaml, "mine": "exact_match"}})
+    task = {"id": "t", "answer": "x"}
+    assert both.score(task, "x", nobody) == Score(1.0, True, {"mine": 1.0}), "the term counts 0"
     alone = reward({"weighted": {"theirs": yaml}})
     assert alone.score({"id": "t"}, "x", nobody) is None, "a sum of nothing is none"
 
@@ -118,20 +121,49 @@ def test_same_as_compares_actions() -> None:
 @pytest.mark.parametrize(
     ("terms", "scores", "right"),
     [
-        ({"team": {"of": "solver"}, "mine": {"matches": "x"}}, [WRONG], True),
-        ({"team": {"of": "solver"}, "mine": {"matches": "y"}}, [RIGHT], False),
+        ({"team": {"of": "solver"}, "mine": SAYS_X}, [WRONG], True),
+        ({"team": {"of": "solver"}, "mine": SAYS_Y}, [RIGHT], False),
         ({"team": {"of": "solver"}}, [RIGHT], True),
-        ({"team": {"of": "solver"}, "mine": {"reward": {"matches": "y"}, "weight": 0}}, [RIGHT], True),
-        ({"team": {"of": "solver"}, "deep": {"weighted": {"mine": {"matches": "x"}}}}, [WRONG], True),
-        ({"deep": {"weighted": {"team": {"of": "solver"}}}, "mine": {"matches": "x"}}, [WRONG], True),
+        ({"team": {"of": "solver"}, "mine": {"reward": SAYS_Y, "weight": 0}}, [RIGHT], True),
+        ({"team": {"of": "solver"}, "deep": {"weighted": {"mine": SAYS_X}}}, [WRONG], True),
+        ({"deep": {"weighted": {"team": {"of": "solver"}}}, "mine": SAYS_X}, [WRONG], True),
+        ({"team": {"of": "solver"}, "form": {"matches": "x"}}, [WRONG], False),
+        ({"team": {"of": "solver"}, "form": {"weighted": {"long": {"length": {"over": 0}}}}}, [WRONG], False),
+        ({"rating": {"rated_by": "judge"}, "form": {"matches": "x"}}, [], None),
+        ({"long": {"length": {"over": 0}}, "form": {"matches": "x"}}, [], True),
         ({"against": {"of": "solver", "scale": -1}}, [RIGHT], None),
     ],
     ids=str,
 )
 def test_borrowed_terms_say_nothing_of_right_where_one_s_own_does(
-    terms: object, scores: list[Score], right: bool | None
+    terms: object, scores: Sequence[Score], right: bool | None
 ) -> None:
-    assert earned({"weighted": terms}, "x", {"solver": scores}).is_correct is right
+    action, seen = {"x": 1}, judged(3)._replace(scores={"solver": scores})
+    assert earned({"weighted": terms}, action, seen=seen).is_correct is right
+
+
+DOWN = View(1, "", failed=True)
+
+
+def test_a_rater_that_failed_leaves_no_reward_whatever_else_is_earned() -> None:
+    def paid(terms: object, *views: View) -> Score | None:
+        seen = RewardInputs(views={"judge": views}, positions={"judge": [None] * len(views)})
+        return reward(terms).score({"id": "t"}, {"x": 1}, seen)
+
+    both = {"weighted": {"right": SAYS_X, "rating": {"rated_by": "judge"}}}
+    assert paid({"rated_by": "judge"}, DOWN) == Score(None, None)
+    assert paid(both, DOWN) == Score(None, True, {"right": 1.0}), "whether it is right is known"
+    assert paid({"weighted": {"deep": both}}, DOWN) == Score(None, True)
+    assert paid(both, DOWN, View(2, "3")) == Score(4.0, True, {"right": 1.0, "rating": 3.0})
+    assert paid(both, View(1, "no number")) == Score(1.0, True, {"right": 1.0}), "it did not fail"
+    assert paid(both, View(1, "0.5", failed=True)) == Score(1.5, True, {"right": 1.0, "rating": 0.5}), (
+        "its parser's default is a rating"
+    )
+    noted = {"weighted": {"right": SAYS_X, "rating": {"reward": {"rated_by": "judge"}, "weight": 0}}}
+    assert paid(noted, DOWN) == Score(1.0, True, {"right": 1.0}), "it is only reported"
+    of = {"weighted": {"right": SAYS_X, "team": {"of": "solver"}}}
+    masked = RewardInputs(scores={"solver": [Score(None, True)]})
+    assert reward(of).score({"id": "t"}, {"x": 1}, masked) == Score(None, True, {"right": 1.0})
 
 
 def test_a_sum_reads_what_its_terms_do() -> None:

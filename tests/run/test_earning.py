@@ -18,6 +18,7 @@ from rolegraph.engine.errors import ModelError
 from rolegraph.engine.models import Request
 from rolegraph.engine.records import Episode, Task
 from rolegraph.engine.training.advantages import group_episodes
+from rolegraph.engine.training.figures import failures
 from rolegraph.engine.vocabulary import Reward, RewardInputs, Score, rewards
 from tests.edge import COUNTDOWN, RIGHT, WRONG, ScriptedModel, by_role, run_one
 from tests.run.written import plan, said
@@ -38,6 +39,50 @@ function_scoped = settings(deadline=None, suppress_health_check=[HealthCheck.fun
 
 def earned(episode: Episode, role: str) -> list[float | None]:
     return [trajectory.reward for trajectory in episode[role]]
+
+
+RATED = {
+    "solver": {
+        "count": 2,
+        "prompt": "Hi",
+        "parser": {"tag": "answer"},
+        "reward": {"weighted": {"right": "countdown", "good": {"rated_by": "judge", "path": "score"}}},
+        "estimator": "grpo",
+    },
+    "judge": {
+        "needs": {"solver": "each"},
+        "prompt": "{{ solver.action }}",
+        "parser": "json",
+        "reward": None,
+        "estimator": None,
+        "trainable": False,
+    },
+}
+
+
+@pytest.mark.parametrize("answer", [RIGHT, WRONG])
+@pytest.mark.parametrize("verdict", ["down", "no JSON"])
+def test_a_turn_whose_rater_failed_is_masked_in_a_sum_too(answer: str, verdict: str, tmp_path: Path) -> None:
+    def said_by(request: Request) -> str:
+        role, index, _ = request.id.node
+        if role == "solver":
+            return answer
+        if index == 2:
+            return '{"score": 0.5}'
+        if verdict == "down":
+            raise ModelError("down")
+        return verdict
+
+    workflow = plan(tmp_path, RATED, episode={"correct": "solver", "metrics": {"acc": {"correct": "solver"}}})
+    episode = run_one(workflow, ScriptedModel(said_by))
+    first, second = episode["solver"]
+    assert (first.reward, first.masked) == (None, True)
+    assert (second.reward, second.masked) == (1.5 if answer == RIGHT else 0.5, False)
+    groups, _ = group_episodes([episode], workflow.trained, workflow.policy_of)
+    assert [t.index for group in groups if group.key.role == "solver" for t in group.trajectories] == [2]
+    assert failures([episode])["unrated/solver"] == 1
+    assert episode.is_correct is (answer == RIGHT), "the answer is right, whoever rates it"
+    assert episode.metrics["acc"] == float(answer == RIGHT)
 
 
 @function_scoped

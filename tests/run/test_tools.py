@@ -13,6 +13,10 @@ from typing import Any
 
 import pytest
 import yaml
+from starlette.applications import Starlette
+from starlette.requests import Request as HttpRequest
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
 
 from rolegraph.engine.compile import Plan, check_file, compile_file
 from rolegraph.engine.errors import ModelError, SpecError, UsageError
@@ -22,6 +26,7 @@ from rolegraph.engine.records import Episode, FailureName
 from rolegraph.engine.training.advantages import group_episodes
 from rolegraph.engine.vocabulary import Function, Tool, tools
 from tests.edge import COUNTDOWN, RIGHT, WRONG, ScriptedModel, by_role, episode, limited, run_one, write_spec
+from tests.models.edges import served
 
 Roles = dict[str, dict[str, Any]]
 
@@ -188,6 +193,46 @@ def test_an_error_is_a_failure_with_its_message_as_the_result(tmp_path: Path) ->
     assert (failed.reward, fine.action) == (0.0, 7)
     assert done["after"][0].steps[0].chat_completions[0]["content"] == "division by zero;7;"
     assert [failure["role"] for failure in done.metadata["failures"]] == ["calc"]
+
+
+@pytest.mark.parametrize("refusals", [[503, 429], [None, 500], [503] * 4, [400]], ids=str)
+def test_a_service_that_refuses_for_a_while_is_asked_again_as_a_model_is(
+    refusals: list[int | None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rolegraph.engine.models.limit.FIRST_WAIT", 0.0)
+    left, asked = [*refusals], list[Any]()
+
+    async def score(request: HttpRequest) -> Response:
+        asked.append(await request.json())
+        status = left.pop(0) if left else 200
+        return JSONResponse(
+            {"score": 1}, status or 200, {"content-length": "999"} if status is None else None
+        )
+
+    with served(Starlette(routes=[Route("/score", score, methods=["POST"])])) as url:
+        roles: Roles = {"rater": {"run": {"http": "[1]", "url": f"{url}/score"}}}
+        text = yaml.safe_dump({"rolegraph": 1, "name": "x", "data": {"train": "countdown"}, "roles": roles})
+        made = compile_file(write_spec(tmp_path, text), allow=[url])
+        (rater,) = run_one(made, ScriptedModel(lambda _: ""))["rater"]
+    if len(refusals) == 2:
+        assert (rater.failure, rater.action, len(asked)) == (None, {"score": 1}, 3)
+    else:
+        assert rater.failure is not None and rater.failure.name is FailureName.TOOL_ERROR
+        assert f"answers {refusals[0]}" in rater.failure.message
+        assert len(asked) == len(refusals)
+
+
+def test_the_message_of_a_tool_that_failed_is_no_rating(tmp_path: Path) -> None:
+    roles: Roles = {
+        "solver": {"reward": {"rated_by": "calc"}},
+        "calc": {"needs": ["solver"], "run": {"calculator": "{{ solver.action }}"}},
+    }
+    failed, fine = (
+        run_one(plan(tmp_path, roles), ScriptedModel(lambda _, t=t: t)) for t in ("2 ** 9 x", "2")
+    )
+    assert failed["calc"][0].failure is not None
+    assert (failed["solver"][0].reward, failed["solver"][0].masked) == (None, True)
+    assert fine["solver"][0].reward == 2.0
 
 
 def test_a_value_that_cannot_be_written_is_a_prompt_error_without_a_step(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from rolegraph.engine.errors import WorldError
-from rolegraph.engine.records import MAIN
+from rolegraph.engine.records import MAIN, Note
 from tests.edge import RIGHT, WRONG
 from tests.models.tinker_edge import failed
 from tests.training.edge import Training, comparable
@@ -60,6 +60,26 @@ def test_a_resumed_run_calls_nothing_best_that_is_worse_than_the_untrained_model
     ]
     assert figures == [1.0, 0.0, 0.0]
     assert not any(checkpoint.best for checkpoint in training.folder.checkpoints())
+
+
+def test_weights_whose_figure_nobody_measured_are_never_the_best(training: Training) -> None:
+    figure = "train.validation={every: 1, tasks: 2, rollouts: 1, best: judge_acc}"
+    training.run(figure, "roles.judge.when=task.id == 'train0'", "episode.correct=solver")
+    lines = training.folder.metrics()
+    assert len([line for line in lines if "validation/correct" in line]) == 4
+    assert not any("validation/judge_acc" in line for line in lines)
+    assert not any(checkpoint.best for checkpoint in training.folder.checkpoints())
+    warnings = [e.text for e in training.events if isinstance(e, Note) and e.kind == "warning"]
+    assert len([text for text in warnings if "judge_acc" in text and "cannot be the best" in text]) == 1
+
+
+def test_a_mean_of_a_role_that_some_skipped_has_its_number_beside_it(training: Training) -> None:
+    figure = "train.validation={every: 1, tasks: 2, rollouts: 1, best: judge_acc}"
+    training.workflow.solve = lambda seed, updates: RIGHT
+    training.run(figure, "roles.judge.when=task.id == 'validation0'", "episode.correct=solver")
+    first = training.folder.metrics()[0]
+    assert (first["validation/judge_acc"], first["validation/n/judge_acc"]) == (1.0, 1)
+    assert "validation/n/correct" not in first
 
 
 # rollouts ahead

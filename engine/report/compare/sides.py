@@ -14,6 +14,7 @@ from typing import Any
 
 from rolegraph.engine.records import Episode, RunFolder, RunInfo
 from rolegraph.engine.records.episodes import EpisodeFile, IndexEntry, read_episodes
+from rolegraph.engine.records.means import means_by_task
 from rolegraph.engine.spec.yaml_source import parse_yaml
 from rolegraph.engine.training.compare import ByTask
 
@@ -88,19 +89,17 @@ def results_of(file: Path, what: str) -> SideResults:
     """Return the results of a file of episodes; raises DataError where it cannot be read."""
     read = EpisodeFile(file)
     entries = {(entry.task, entry.rollout): entry for entry in read.entries()}
-    values: defaultdict[str, defaultdict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    rows: list[tuple[str, Mapping[str, float]]] = []
     tasks: dict[str, Mapping[str, Any]] = {}
     tokens_in = tokens_out = calls = 0
     for episode in read_episodes(file):
         tasks.setdefault(episode.task_id, episode.task)
         figures = figures_of(episode)
-        for figure, value in figures.items():
-            values[figure][episode.task_id].append(value)
+        rows.append((episode.task_id, figures))
         tokens_in += int(figures[TOKENS_IN])
         tokens_out += int(figures[TOKENS_OUT])
         calls += sum(not step.tool for t in episode.trajectories for step in t.steps)
-    means = {name: {task: sum(v) / len(v) for task, v in of.items()} for name, of in values.items()}
-    return SideResults(what, read, entries, tasks, means, tokens_in, tokens_out, calls)
+    return SideResults(what, read, entries, tasks, means_by_task(rows), tokens_in, tokens_out, calls)
 
 
 def figures_of(episode: Episode) -> dict[str, float]:

@@ -1,0 +1,48 @@
+"""Means of named figures, each over the episodes that have it. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+
+
+class Means:
+    """Running means of figures by name, each over the rows that have the figure.
+
+    Sums are kept, never rows, so that a run of any length takes no memory.
+    """
+
+    def __init__(self, rows: Iterable[Mapping[str, float]] = ()) -> None:
+        """Make the means of some rows; `add` adds further ones."""
+        self._sums: dict[str, float] = {}
+        self.counts: Counter[str] = Counter()
+        """Number of rows that have each figure."""
+        for row in rows:
+            self.add(row)
+
+    def add(self, row: Mapping[str, float]) -> None:
+        """Add the figures of one episode."""
+        for name, value in row.items():
+            self._sums[name] = self._sums.get(name, 0.0) + value
+            self.counts[name] += 1
+
+    def means(self) -> dict[str, float]:
+        """Return the mean of each figure that a row has."""
+        return {name: total / self.counts[name] for name, total in self._sums.items()}
+
+    def partial(self, rows: int) -> dict[str, int]:
+        """Return n, the number of values, of each figure that fewer than `rows` rows have."""
+        return {name: n for name, n in self.counts.items() if n < rows}
+
+
+def means_by_task(rows: Iterable[tuple[str, Mapping[str, float]]]) -> dict[str, dict[str, float]]:
+    """Return the mean of each figure over the episodes of each task, by figure and task id.
+
+    Args:
+        rows: The task's id and the figures of each episode.
+    """
+    by_figure: dict[str, Means] = {}
+    for task, figures in rows:
+        for name, value in figures.items():
+            by_figure.setdefault(name, Means()).add({task: value})
+    return {name: means.means() for name, means in by_figure.items()}

@@ -93,12 +93,12 @@ class Evaluation:
 
     def __str__(self) -> str:
         wide = max(map(len, self.figures), default=0)
-        lines = [
-            f"{name:<{wide}}  {row.base.mean:6.3f} -> {row.checkpoint.mean:6.3f}  "
-            f"{row.difference.mean:+.3f} [{row.difference.low:+.3f}, {row.difference.high:+.3f}]"
-            for name, row in self.figures.items()
-            if row.difference.n
-        ]
+        lines: list[str] = []
+        for name, row in self.figures.items():
+            gap, sides = row.difference, (row.base, row.checkpoint)
+            before, after = (f"{side.mean:6.3f}" if side.n else f"{'–':>6}" for side in sides)
+            change = f"  {gap.mean:+.3f} [{gap.low:+.3f}, {gap.high:+.3f}]" if gap.n else ""
+            lines.append(f"{name:<{wide}}  {before} -> {after}{change}")
         lines += [f"{name}: no model call was answered" for name in self.unanswered]
         return "\n".join([*lines, f"{self.tasks} tasks, {self.episodes} episodes each side"])
 

@@ -29,7 +29,10 @@ _HERE = Path(__file__).parent
 
 @dataclass(frozen=True, slots=True)
 class HeadlineFigure:
-    """Best value of a metric; `first` is that of the untrained model."""
+    """Best value of a metric; `first` is that of the untrained model.
+
+    `n` is the number of episodes that have the metric; None for all.
+    """
 
     name: str
     best: float
@@ -37,6 +40,7 @@ class HeadlineFigure:
     last: float
     first: float | None
     split: str
+    n: float | None
 
 
 def write_report(folder: Path) -> Path:
@@ -94,8 +98,9 @@ def figures(run: RunRecord) -> list[HeadlineFigure]:
         for split, key in (("validation", f"validation/{name}"), ("training batch", f"episode/{name}")):
             if points := run.series(key):
                 step, best = max(points, key=lambda point: point[1])
+                n = dict(run.series(key.replace("/", "/n/", 1))).get(step)
                 first = points[0][1] if points[0][0] == 0 and len(points) > 1 else None
-                best_of.append(HeadlineFigure(name, best, int(step), points[-1][1], first, split))
+                best_of.append(HeadlineFigure(name, best, int(step), points[-1][1], first, split, n))
                 break
     return best_of
 

@@ -269,8 +269,9 @@ def test_a_mean_is_over_the_episodes_in_which_its_role_ran_and_says_how_many(
     assert done.returncode == 1 and "none_acc is measured in no episode" in done.stderr
     figures = RunFolder(tmp_path / "out").info().figures
     assert (figures["hard_acc"], figures["n/hard_acc"]) == (1.0, 1)
-    compared = rolegraph("compare", "out", "out")
+    compared = rolegraph("compare", "out", "out", "--html", "both.html")
     assert "n 1 of 4" in compared.stdout
+    assert "n 1 of 4" in (tmp_path / "both.html").read_text("utf-8")
 
 
 VERIFIED = """rolegraph: 1

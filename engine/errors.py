@@ -9,6 +9,7 @@
     ├── ModelError
     │   └── ContextFull
     ├── SandboxError
+    │   └── UnsupportedProgram
     └── WorldError
 
 A ModelError or SandboxError is recorded as the failure of one turn and does not end a run. A message names
@@ -85,6 +86,10 @@ class SandboxError(RolegraphError, RuntimeError):
     def __init__(self, message: str, output: str = "") -> None:
         self.output = output
         super().__init__(message)
+
+
+class UnsupportedProgram(SandboxError):
+    """Raised for a program that may be right in CPython, and failed by what its interpreter lacks."""
 
 
 class WorldError(RolegraphError, OSError):

@@ -11,15 +11,17 @@ from typing import Annotated, Any, cast
 from pydantic import Field
 
 from rolegraph.engine.records import Task
-from rolegraph.engine.sandbox import evaluate, require_monty, run_tests
-from rolegraph.engine.vocabulary import Reward, RewardInputs, Score
+from rolegraph.engine.sandbox import evaluate, require_interpreter, run_tests
+from rolegraph.engine.vocabulary import MONTY, Reward, RewardInputs, Score
 
 Seconds = Annotated[float, Field(gt=0, le=3600)]
 
 _FENCE = re.compile(r"```(?:python|py)?[ \t]*\n(.*?)```", re.DOTALL | re.IGNORECASE)
 
 
-def tests(*, field: str = "tests", seconds: Seconds = 5.0, timeout: Seconds = 60.0) -> Reward:
+def tests(
+    *, field: str = "tests", seconds: Seconds = 5.0, timeout: Seconds = 60.0, interpreter: str = MONTY
+) -> Reward:
     """Score the share of unit tests that the action, a Python program, passes; right when it passes all.
 
     field: the task field that holds the tests: a piece of Python that raises nothing where it passes, such as
@@ -27,21 +29,29 @@ def tests(*, field: str = "tests", seconds: Seconds = 5.0, timeout: Seconds = 60
     seconds: the time limit of the program by itself, and then of each test
     timeout: the time limit of all of them together
     """
-    require_monty()
-    score = partial(_tests, field, seconds)
+    require_interpreter(interpreter)
+    score = partial(_tests, field, seconds, interpreter)
     return Reward(score, (field,), (field,), timeout=timeout, permissions=("python",))
 
 
-def _tests(field: str, seconds: float, task: Task, action: Any, inputs: RewardInputs) -> Score:
+def _tests(
+    field: str, seconds: float, interpreter: str, task: Task, action: Any, inputs: RewardInputs
+) -> Score:
     written = cast("list[Any]", task[field]) if isinstance(task[field], list) else [task[field]]
     if not written or not all(isinstance(test, str) for test in written):
         raise TypeError(f"task.{field} must hold tests, such as 'assert add(2, 3) == 5'; got {written!r:.80}")
-    share = run_tests(program_of(str(action)), written, seconds=seconds)
+    share = run_tests(program_of(str(action)), written, seconds=seconds, interpreter=interpreter)
     return Score(share, share >= 1.0)
 
 
 def python(
-    code: str, /, *, labels: Sequence[str] = (), seconds: Seconds = 5.0, timeout: Seconds = 60.0
+    code: str,
+    /,
+    *,
+    labels: Sequence[str] = (),
+    seconds: Seconds = 5.0,
+    timeout: Seconds = 60.0,
+    interpreter: str = MONTY,
 ) -> Reward:
     """Score the value of a program of the spec, run in the sandbox: of the expression that it ends with.
 
@@ -50,7 +60,7 @@ def python(
     seconds: the time limit of one program
     timeout: the time limit with the wait for its turn
     """
-    require_monty()
+    require_interpreter(interpreter)
     try:
         tree = ast.parse(code)
     except SyntaxError as error:
@@ -58,7 +68,7 @@ def python(
     if not tree.body or not isinstance(tree.body[-1], ast.Expr):
         raise ValueError("a program that ends with an expression, whose value is the reward")
     fields = dict.fromkeys([*labels, *_read_of_task(tree)])
-    score = partial(_python, code, seconds)
+    score = partial(_python, code, seconds, interpreter)
     return Reward(score, tuple(fields), tuple(labels), timeout=timeout, permissions=("python",))
 
 
@@ -72,8 +82,11 @@ def _read_of_task(tree: ast.Module) -> Iterator[str]:
                 pass
 
 
-def _python(code: str, seconds: float, task: Task, action: Any, inputs: RewardInputs) -> Score:
-    value = evaluate(code, {"task": dict(task), "action": action}, seconds=seconds).value
+def _python(
+    code: str, seconds: float, interpreter: str, task: Task, action: Any, inputs: RewardInputs
+) -> Score:
+    inputs_of = {"task": dict(task), "action": action}
+    value = evaluate(code, inputs_of, seconds=seconds, interpreter=interpreter).value
     if not isinstance(value, bool | int | float):
         raise TypeError(f"the program came to {value!r:.80}, which is no number")
     return Score(float(value), value >= 1)

@@ -19,11 +19,11 @@ from typing import Annotated, Any, Literal, cast
 
 from pydantic import Field
 
+from rolegraph.engine.errors import WorldError
 from rolegraph.engine.limits.tools import REPLY_BYTES, REPLY_SECONDS
-from rolegraph.engine.sandbox import PythonSandbox, SandboxError
-from rolegraph.engine.sandbox.process import require_monty
+from rolegraph.engine.sandbox import PythonSandbox, SandboxError, require_interpreter
 from rolegraph.engine.sandbox.python import MEMORY, SECONDS
-from rolegraph.engine.vocabulary import Function, Pairs, Tool, ToolError, Upstream, View, check_url
+from rolegraph.engine.vocabulary import MONTY, Function, Pairs, Tool, ToolError, Upstream, View, check_url
 from rolegraph.roles import calculator as arithmetic
 from rolegraph.roles import corpus as corpora
 from rolegraph.roles.equality import MATH_SECONDS, Equal, SameMath, require_math, same_text
@@ -162,6 +162,7 @@ def python(
     *,
     seconds: Seconds = SECONDS,
     memory: Annotated[int, Field(ge=8, le=4096)] = MEMORY >> 20,
+    interpreter: str = MONTY,
 ) -> Tool:
     """Run Python in a sandbox, without files or network: its output, and the value that it ends with.
 
@@ -169,19 +170,21 @@ def python(
     seconds: the time limit of a program, by the clock
     memory: the memory limit of a program, in MB
     """
-    require_monty()
+    require_interpreter(interpreter)
     about = (
         "Runs a Python program and gives what it prints, and the value of the expression that it ends with. "
         "There are no files, no network and no packages; nothing is kept from one program to the next."
     )
-    run = partial(_execute, seconds, memory << 20)
+    run = partial(_execute, seconds, memory << 20, interpreter)
     function = _function("python", about, "code", "the program", run)
     return Tool(function, source=code, permissions=("python",))
 
 
-async def _execute(seconds: float, memory: int, code: Any) -> str:
+async def _execute(seconds: float, memory: int, interpreter: str, code: Any) -> str:
     try:
-        ran = await _sandbox(seconds, memory).run(_unfenced(str(code)))
+        ran = await _sandbox(seconds, memory, interpreter).run(_unfenced(str(code)))
+    except WorldError as error:
+        raise ToolError(str(error)) from None
     except SandboxError as error:
         fenced = str(error).startswith("SyntaxError") and "```" in str(code)
         raise ToolError(f"{error}{'; a Markdown fence stands in the program' if fenced else ''}") from None
@@ -190,9 +193,9 @@ async def _execute(seconds: float, memory: int, code: Any) -> str:
 
 
 @cache
-def _sandbox(seconds: float, memory: int) -> PythonSandbox:
+def _sandbox(seconds: float, memory: int, interpreter: str) -> PythonSandbox:
     """Return the sandbox of all episodes, so that no more programs run at once than there are processors."""
-    return PythonSandbox(seconds=seconds, memory=memory)
+    return PythonSandbox(seconds=seconds, memory=memory, interpreter=interpreter)
 
 
 def _unfenced(code: str) -> str:

@@ -10,6 +10,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, FiniteFloat
 
 from rolegraph.engine.records import Task
 from rolegraph.engine.vocabulary import (
+    MONTY,
     BadOptions,
     BadParts,
     CallField,
@@ -58,7 +59,10 @@ _Short = Term | Annotated[CallField, rewards]
 
 
 def weighted(
-    terms: dict[str, Annotated[Term, BeforeValidator(_in_full, json_schema_input_type=_Short)]], /
+    terms: dict[str, Annotated[Term, BeforeValidator(_in_full, json_schema_input_type=_Short)]],
+    /,
+    *,
+    interpreter: str = MONTY,
 ) -> Reward:
     """Add named rewards, each with a weight; right when every term that judges the answer is right.
 
@@ -71,7 +75,7 @@ def weighted(
     faults: dict[tuple[int | str, ...], UnknownName | BadOptions] = {}
     for name, term in terms.items():
         try:
-            built[name] = term.weight, rewards.build(term.reward)
+            built[name] = term.weight, rewards.build(term.reward, interpreter=interpreter)
         except (UnknownName, BadOptions) as error:
             if isinstance(error, UnknownName) and term.reward.has_value and not term.place:
                 error.hint = error.hint or did_you_mean(error.name, Term.model_fields)

@@ -35,7 +35,16 @@ from rolegraph.engine.spec import Diagnostic, Finding, Spec, load_spec
 from rolegraph.engine.spec.diagnostics import Severity
 from rolegraph.engine.spec.loader import LoadedSpec
 from rolegraph.engine.spec.merge import dump_yaml
-from rolegraph.engine.vocabulary import Dataset, Environment, Import, Split, import_file, is_allowed
+from rolegraph.engine.vocabulary import (
+    MONTY,
+    Dataset,
+    Environment,
+    Import,
+    Split,
+    import_file,
+    is_allowed,
+    python_interpreter,
+)
 
 T = TypeVar("T")
 PlanCheck = Callable[[Plan], Iterable[Finding]]
@@ -137,7 +146,7 @@ def _compile(loaded: LoadedSpec, imports: Sequence[Import], allow: Sequence[str]
     findings = [*of_models, *check_graph(spec, needs), *run_findings(spec, data)]
     is_sound = all(finding.severity != "error" for finding in findings)
     instances = instances_of(spec) if is_sound else None
-    names, of_names = resolve_names(spec, needs, instances, files)
+    names, of_names = resolve_names(spec, needs, instances, files, python_interpreter(allow))
     findings += of_names
     counts = {name: len(instances[name]) if instances else role.count for name, role in spec.roles.items()}
     findings += earning_findings(spec, names, instances)
@@ -210,7 +219,7 @@ def _assemble(
         name=spec.name,
         spec=spec,
         resolved=dump_yaml(data),
-        hash=_hash(data, names, imports),
+        hash=_hash(data, names, imports, python_interpreter(allow)),
         imports=_imports(names, imports),
         roles=roles,
         endpoints=tuple(endpoints),
@@ -253,8 +262,10 @@ def _imports(names: ResolvedNames, given: Sequence[Import]) -> tuple[Import, ...
     return tuple(dict.fromkeys([*given, *filter(None, wanted)]))
 
 
-def _hash(data: Mapping[str, Any], names: ResolvedNames, imports: Sequence[Import]) -> str:
-    """Return the digest of a spec, its templates, the vocabulary it uses and the files imported for it."""
+def _hash(data: Mapping[str, Any], names: ResolvedNames, imports: Sequence[Import], interpreter: str) -> str:
+    """Return the digest of a spec, its templates, the vocabulary it uses, the files imported for it, and the
+    interpreter of its programs where that is not Monty.
+    """
     sources: dict[str, list[str | None]] = {}
     for name, role in names.roles.items():
         sources[name] = [template.source if template else None for template in role.templates]
@@ -265,6 +276,8 @@ def _hash(data: Mapping[str, Any], names: ResolvedNames, imports: Sequence[Impor
     identity: dict[str, Any] = {"spec": data, "templates": sources, "vocabulary": used}
     if imports:
         identity["imports"] = sorted(wanted.digest() for wanted in imports)
+    if interpreter != MONTY and any(permission.name == "python" for permission in names.permissions):
+        identity["interpreter"] = interpreter
     return hashlib.sha256(json.dumps(identity, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
 

@@ -75,7 +75,7 @@ class ResolvedNames(NamedTuple):
 
 
 def resolve_names(
-    spec: Spec, needs: Needs, instances: Instances | None, files: ModelFiles
+    spec: Spec, needs: Needs, instances: Instances | None, files: ModelFiles, interpreter: str
 ) -> tuple[ResolvedNames, list[Finding]]:
     """Resolve the names of a spec and return them with all findings.
 
@@ -84,8 +84,9 @@ def resolve_names(
         needs: `role_needs` of the spec.
         instances: The instances of each role; None where the graph has a fault.
         files: Folders of models and templates; data sets lie in the first.
+        interpreter: The interpreter of Python for the items that run programs.
     """
-    resolver = _Resolver(spec, needs, instances, files)
+    resolver = _Resolver(spec, needs, instances, files, interpreter)
     return resolver.names(), resolver.findings
 
 
@@ -97,6 +98,7 @@ class _Resolver:
     needs: Needs
     instances: Instances | None
     files: ModelFiles
+    interpreter: str
     findings: list[Finding] = field(default_factory=list[Finding])
     used: dict[tuple[Registry[Any], str], None] = field(default_factory=dict[tuple[Registry[Any], str], None])
     permissions: list[Permission] = field(default_factory=list[Permission])
@@ -181,7 +183,7 @@ class _Resolver:
         found: list[vocabulary.Tool | None] = []
         for place, call in enumerate(role.tools):
             path: Path = ("roles", name, "tools", place)
-            tool = self.build(vocabulary.tools, call, path, folder=self.files.folders[0])
+            tool = self.build(vocabulary.tools, call, path)
             found.append(tool)
             if tool is not None and tool.open is None:
                 message = f"{call.name} picks from a role's inputs and cannot be called by a model"
@@ -237,7 +239,7 @@ class _Resolver:
     def tool(self, name: str, role: Role) -> vocabulary.Tool | None:
         """Resolve the tool of a tool role; None for another role."""
         path = ("roles", name, "run")
-        tool = self.build(vocabulary.tools, role.run, path, folder=self.files.folders[0])
+        tool = self.build(vocabulary.tools, role.run, path)
         if tool is None or role.run is None:
             return None
         for other in tool.roles:
@@ -261,10 +263,10 @@ class _Resolver:
             found = [*unknown_role(self.spec, other, path)]
             self.findings += found or [Finding(path, message, "", hint, word=other)]
 
-    def build(
-        self, registry: Registry[ItemT], call: ItemCall | None, path: Path, **context: Any
-    ) -> ItemT | None:
+    def build(self, registry: Registry[ItemT], call: ItemCall | None, path: Path) -> ItemT | None:
         """Build an item of the vocabulary; return None without a call, and on failure, with findings."""
+        known = {"folder": self.files.folders[0], "interpreter": self.interpreter}
+        context = {name: known[name] for name in registry.context}
         return None if call is None else self.make(partial(registry.build, call, **context), path)
 
     def make(self, make: Callable[[], ItemT], path: Path, known: str = "") -> ItemT | None:

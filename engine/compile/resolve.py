@@ -15,6 +15,8 @@ from rolegraph.engine.spec.faults import short_value
 from rolegraph.engine.vocabulary import BadOptions, Import, Item, UnknownName, digest_of
 from rolegraph.engine.vocabulary.foreign import FOREIGN_ERRORS
 
+OWN_NAME = "name the file that registers it: --import FILE.py, or `rolegraph trust` for a rolegraph.toml"
+"""Hint for an unknown name that resembles no other."""
 T = TypeVar("T", bound=Item)
 M = TypeVar("M", bound=BaseModel)
 
@@ -80,7 +82,7 @@ def digest(factory: Callable[..., Any]) -> str:
 def _findings(error: UnknownName | BadOptions, path: Path, others: str = "") -> Iterator[Finding]:
     if isinstance(error, UnknownName):
         expected = ", ".join(error.known) + others
-        yield Finding(path, str(error), expected, error.hint, word=error.name)
+        yield Finding(path, str(error), expected, error.hint or OWN_NAME, word=error.name)
         return
     for detail in error.errors:
         at = (*path, *error.call.path_of(detail["loc"]))

@@ -73,6 +73,9 @@ class FailureName(StrEnum):
     REWARD_ERROR = "reward_error"
     """The reward function raised, timed out, or returned a value that is not a finite number."""
 
+    UNSUPPORTED_PROGRAM = "unsupported_program"
+    """The sandbox's interpreter lacks a part of Python that the program or its test uses: nobody's fault."""
+
     CONTEXT_FULL = "context_full"
     """The prompt leaves no room for an answer in the model's context."""
 

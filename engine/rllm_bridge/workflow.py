@@ -152,6 +152,7 @@ _REASONS = {
     FailureName.TOOL_ERROR: TerminationReason.UNKNOWN,
     FailureName.MALFORMED_OUTPUT: TerminationReason.UNKNOWN,
     FailureName.UNPARSEABLE_CHOICE: TerminationReason.UNKNOWN,
+    FailureName.UNSUPPORTED_PROGRAM: TerminationReason.UNKNOWN,
     FailureName.CONTEXT_FULL: TerminationReason.MAX_PROMPT_LENGTH_EXCEEDED,
     FailureName.ENVIRONMENT_ERROR: TerminationReason.ERROR,
 }

@@ -123,8 +123,14 @@ class NodeResult:
     @property
     def continues_chat(self) -> bool:
         """True where later turns of a role with memory continue this chat, also after a reward_error."""
-        failed = self.failure is not None and self.failure.name is not FailureName.REWARD_ERROR
+        failed = self.failure is not None and self.failure.name not in SCORED_LATE
         return bool(self.calls) and not failed
+
+
+NO_FAULT = (FailureName.ENVIRONMENT_ERROR, FailureName.UNSUPPORTED_PROGRAM)
+"""Failures of no role: whatever `on_failure` says, their turns have no reward and enter no gradient."""
+SCORED_LATE = (FailureName.REWARD_ERROR, FailureName.UNSUPPORTED_PROGRAM)
+"""Failures of a turn's reward, after which the turn's answer stands."""
 
 
 def failure_score(role: RolePlan) -> Score:

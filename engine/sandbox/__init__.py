@@ -2,7 +2,6 @@
 
 from rolegraph.engine.errors import SandboxError
 from rolegraph.engine.sandbox.grading import run_tests
-from rolegraph.engine.sandbox.process import require_monty
-from rolegraph.engine.sandbox.python import ProgramResult, PythonSandbox, evaluate
+from rolegraph.engine.sandbox.python import ProgramResult, PythonSandbox, evaluate, require_interpreter
 
-__all__ = ["ProgramResult", "PythonSandbox", "SandboxError", "evaluate", "require_monty", "run_tests"]
+__all__ = ["ProgramResult", "PythonSandbox", "SandboxError", "evaluate", "require_interpreter", "run_tests"]

@@ -11,6 +11,7 @@ import json
 import secrets
 import subprocess
 import threading
+import time
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -18,15 +19,14 @@ from queue import Empty, SimpleQueue
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
-import httpx
-
-from rolegraph.engine.errors import SandboxError, UsageError, WorldError
+from rolegraph.engine.errors import SandboxError, WorldError
 from rolegraph.engine.limits.tools import PROGRAM_ERROR, PROGRAM_TEXT
 from rolegraph.engine.sandbox.process import ProgramLimits
 
-ENGINES = ("docker", "podman")
 START_SECONDS = 120.0
 """Longest start of a container, with the download of its image."""
+PAUSE = 1.0
+"""Seconds before a second try, where a container or a server failed."""
 MARGIN = 10.0
 """Seconds beyond a program's own limit after which its server counts as gone."""
 
@@ -72,7 +72,11 @@ class CPythonProcess:
         # The mark tells the result from what the program prints.
         mark = secrets.token_hex(16)
         script = f"{_text('driver.py')}\nrun({json.dumps(self._steps)!r}, {mark!r})\n"
-        output = _run_script(self._interpreter, script, self._limits)
+        try:
+            output = _run_script(self._interpreter, script, self._limits)
+        except WorldError:  # a container died, or a server restarts
+            time.sleep(PAUSE)
+            output = _run_script(self._interpreter, script, self._limits)
         if output.too_long:
             raise SandboxError(f"took longer than {self._limits.seconds:g} s")
         _, found, result = output.text.rpartition(mark)
@@ -83,19 +87,13 @@ class CPythonProcess:
             raise SandboxError(error[: PROGRAM_ERROR.most], printed)
         return value, printed
 
+    def explain(self, error: SandboxError, code: str) -> SandboxError:
+        """Return the error: CPython lacks nothing."""
+        return error
+
     def stop(self) -> None:
         """Keep further code from running; what runs ends at its time limit."""
         self._stopped.set()
-
-
-def check_interpreter(interpreter: str) -> None:
-    """Raise UsageError for an interpreter that is none of docker:IMAGE, podman:IMAGE and a URL."""
-    kind, _, rest = interpreter.partition(":")
-    if not rest or (kind not in ENGINES and kind not in ("http", "https")):
-        raise UsageError(
-            f"no Python interpreter {interpreter!r}; expected docker:IMAGE, podman:IMAGE, or the URL of a "
-            "SandboxFusion server, as in --allow python=docker:python:3.12-slim"
-        )
 
 
 def _run_script(interpreter: str, script: str, limits: ProgramLimits) -> ScriptOutput:
@@ -181,6 +179,7 @@ class _Container:
         watch.cancel()
         if not line:
             self._process.kill()
+            self._process.wait()
             said = self._process.stderr.read().strip().splitlines()[-1:]
             raise WorldError(f"the container did not answer: {said[0] if said else f'within {seconds:g} s'}")
         return line
@@ -188,6 +187,8 @@ class _Container:
 
 def _at_server(url: str, script: str, limits: ProgramLimits) -> ScriptOutput:
     """Run a script at a SandboxFusion server (POST /run_code)."""
+    import httpx  # slow to import, and needed for a server alone
+
     body = {
         "code": script,
         "language": "python",

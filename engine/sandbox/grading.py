@@ -5,15 +5,22 @@ from __future__ import annotations
 import ast
 import builtins
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import NamedTuple
 
-from rolegraph.engine.errors import DataError, SandboxError, UsageError, first_line
-from rolegraph.engine.sandbox.process import ProgramLimits, SandboxProcess
-from rolegraph.engine.sandbox.python import MEMORY, SECONDS, execute_program, program_names
+from rolegraph.engine.errors import DataError, SandboxError, UnsupportedProgram, UsageError, first_line
+from rolegraph.engine.sandbox.process import ProgramLimits
+from rolegraph.engine.sandbox.python import MEMORY, SECONDS, execute_program, open_process, program_names
+from rolegraph.engine.vocabulary import MONTY
 
 
-def run_tests(code: str, tests: Sequence[str], *, seconds: float = SECONDS, memory: int = MEMORY) -> float:
+def run_tests(
+    code: str,
+    tests: Sequence[str],
+    *,
+    seconds: float = SECONDS,
+    memory: int = MEMORY,
+    interpreter: str = MONTY,
+) -> float:
     """Return the share of tests, from 0 to 1, that a program passes; 0 for a program that fails by itself.
 
     Each test has a new process, in which the program runs before the test. Protected against: reading the
@@ -30,9 +37,12 @@ def run_tests(code: str, tests: Sequence[str], *, seconds: float = SECONDS, memo
         tests: Python snippets, each of which passes if it raises nothing, such as `assert add(2, 3) == 5`.
         seconds: Time limit of the program, and of each test.
         memory: Memory limit in bytes of the program together with one test.
+        interpreter: The interpreter of Python, as for `open_process`.
 
     Raises:
         DataError: A test is not valid Python.
+        UnsupportedProgram: The interpreter lacks what the program or a test needs.
+        WorldError: The container or the server of the interpreter fails.
         UsageError: There are no tests, or the sandbox is not installed.
     """
     if not tests:
@@ -41,14 +51,20 @@ def run_tests(code: str, tests: Sequence[str], *, seconds: float = SECONDS, memo
     limits, names = ProgramLimits(seconds, memory), program_names({})
     passed = 0
     for test in parsed:
-        with SandboxProcess(limits) as process:
+        with open_process(interpreter, limits) as process:
             try:
                 execute_program(process, code, names)
+            except UnsupportedProgram:
+                raise
             except SandboxError:
                 return 0.0
-            with suppress(SandboxError):
+            try:
                 process.run("judge(test, used, names)", test=test.code, used=test.names)
                 passed += 1
+            except SandboxError as error:
+                explained = process.explain(error, f"{code}\n{test.written}")
+                if isinstance(explained, UnsupportedProgram):
+                    raise explained from None
     return passed / len(tests)
 
 
@@ -56,6 +72,7 @@ class _Test(NamedTuple):
     """A test with guarded comparisons, and the program's names that it reads."""
 
     code: str
+    written: str
     names: list[str]
     """Names that the test reads, other than Python's builtins."""
 
@@ -66,7 +83,8 @@ def _parse(test: str) -> _Test:
     except (SyntaxError, ValueError) as error:
         raise DataError(f"the test {test[:100]!r} is not Python: {first_line(error)}") from error
     names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)} - _BUILTINS
-    return _Test(ast.unparse(ast.fix_missing_locations(_GuardComparisons().visit(tree))), sorted(names))
+    guarded = ast.unparse(ast.fix_missing_locations(_GuardComparisons().visit(tree)))
+    return _Test(guarded, test, sorted(names))
 
 
 _BUILTINS = frozenset(dir(builtins))

@@ -15,8 +15,9 @@ from contextlib import ExitStack, suppress
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
-from rolegraph.engine.errors import SandboxError, WorldError
+from rolegraph.engine.errors import SandboxError, UnsupportedProgram, WorldError
 from rolegraph.engine.limits.tools import PROGRAM_ERROR, PROGRAM_TEXT
+from rolegraph.engine.sandbox.gaps import needs_cpython
 from rolegraph.engine.sandbox.inside import CUT
 from rolegraph.engine.vocabulary import require_library
 
@@ -98,6 +99,13 @@ class SandboxProcess:
         except self._monty.MontyError as error:
             problem = self._problem(error)
         raise SandboxError(problem, printed.text)  # without its cause, which may be large
+
+    def explain(self, error: SandboxError, code: str) -> SandboxError:
+        """Return an UnsupportedProgram in place of an error of `code` that may be Monty's, else the error."""
+        if isinstance(error, UnsupportedProgram) or not needs_cpython(str(error), code):
+            return error
+        message = f"{error}; Monty, the interpreter, is a subset of Python and cannot run this program"
+        return UnsupportedProgram(message, error.output)
 
     def stop(self) -> None:
         """Kill the process; before it starts, keep it from starting."""

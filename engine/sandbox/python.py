@@ -9,6 +9,7 @@ import asyncio
 import json
 import keyword
 import os
+import shutil
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
@@ -18,10 +19,12 @@ from typing import Any, NamedTuple, Self
 
 from pydantic_core import to_jsonable_python
 
-from rolegraph.engine.errors import UsageError
+from rolegraph.engine.errors import SandboxError, UsageError
 from rolegraph.engine.limits.tools import PROGRAM_DEPTH, PROGRAM_TEXT
 from rolegraph.engine.sandbox import inside
+from rolegraph.engine.sandbox.cpython import CPythonProcess
 from rolegraph.engine.sandbox.process import ProgramLimits, SandboxProcess, require_monty
+from rolegraph.engine.vocabulary import MONTY
 
 SECONDS = 5.0
 MEMORY = 64 << 20
@@ -45,16 +48,23 @@ class PythonSandbox:
     Args:
         seconds: Wall-clock limit of each program.
         memory: Memory limit of each program in bytes.
+        interpreter: The interpreter of Python, as for `open_process`.
         processes: Largest number of concurrent programs, by default the number of processors, so that the
             time limit of a program does not depend on the others.
     """
 
     def __init__(
-        self, *, seconds: float = SECONDS, memory: int = MEMORY, processes: int | None = None
+        self,
+        *,
+        seconds: float = SECONDS,
+        memory: int = MEMORY,
+        interpreter: str = MONTY,
+        processes: int | None = None,
     ) -> None:
+        self._interpreter = interpreter
         self._limits = ProgramLimits(seconds, memory)
         self._threads = ThreadPoolExecutor(processes or max(2, os.cpu_count() or 2))
-        self._running: set[SandboxProcess] = set()
+        self._running: set[Process] = set()
 
     async def run(self, code: str, inputs: Mapping[str, Any] = MappingProxyType({})) -> ProgramResult:
         """Run a program as soon as a process is free.
@@ -65,12 +75,12 @@ class PythonSandbox:
 
         Raises:
             SandboxError: The program raised an exception or exceeded a limit.
+            WorldError: The container or the server of the interpreter fails.
             UsageError: An input is not plain data or its name not an identifier, or the interpreter is not
                 installed.
         """
-        require_monty()
         names = program_names(inputs)
-        process = SandboxProcess(self._limits)
+        process = open_process(self._interpreter, self._limits)
         self._running.add(process)
         try:
             loop = asyncio.get_running_loop()
@@ -91,24 +101,63 @@ class PythonSandbox:
         await asyncio.to_thread(self._threads.shutdown)
 
 
-def execute_program(process: SandboxProcess, code: str, names: Mapping[str, Any]) -> ProgramResult:
-    """Run a program in a new process; its definitions stay there, in the global mapping `names`."""
+Process = SandboxProcess | CPythonProcess
+
+
+def open_process(interpreter: str, limits: ProgramLimits) -> Process:
+    """Return a process that has not started, a context manager.
+
+    Args:
+        interpreter: `monty`, or a CPython: docker:IMAGE, podman:IMAGE or the URL of a SandboxFusion server.
+        limits: Limits of each piece of code that it runs.
+
+    Raises:
+        UsageError: The interpreter is not installed.
+    """
+    require_interpreter(interpreter)
+    return SandboxProcess(limits) if interpreter == MONTY else CPythonProcess(interpreter, limits)
+
+
+def require_interpreter(interpreter: str) -> None:
+    """Raise UsageError if an interpreter, or the engine of its containers, is not installed."""
+    engine = interpreter.partition(":")[0]
+    if interpreter == MONTY:
+        require_monty()
+    elif engine in ("docker", "podman") and shutil.which(engine) is None:
+        raise UsageError(f"{engine} is not installed, which --allow python={interpreter} names")
+
+
+def execute_program(process: Process, code: str, names: Mapping[str, Any]) -> ProgramResult:
+    """Run a program in a new process; its definitions stay there, in the global mapping `names`.
+
+    Raises:
+        SandboxError: The program raised an exception or exceeded a limit.
+        UnsupportedProgram: The interpreter lacks what the program needs.
+    """
     around = f"{_inside()}\nexecute(code, names, longest, deepest)"
-    value, output = process.run(
-        around, code=code, names=dict(names), longest=PROGRAM_TEXT.most, deepest=PROGRAM_DEPTH.most
-    )
+    try:
+        value, output = process.run(
+            around, code=code, names=dict(names), longest=PROGRAM_TEXT.most, deepest=PROGRAM_DEPTH.most
+        )
+    except SandboxError as error:
+        raise process.explain(error, code) from None
     return ProgramResult(json.loads(value), output)
 
 
 def evaluate(
-    code: str, inputs: Mapping[str, Any], *, seconds: float = SECONDS, memory: int = MEMORY
+    code: str,
+    inputs: Mapping[str, Any],
+    *,
+    seconds: float = SECONDS,
+    memory: int = MEMORY,
+    interpreter: str = MONTY,
 ) -> ProgramResult:
     """Run one program in the calling thread, with the arguments and errors of `PythonSandbox.run`."""
-    require_monty()
-    return _run_once(SandboxProcess(ProgramLimits(seconds, memory)), code, program_names(inputs))
+    process = open_process(interpreter, ProgramLimits(seconds, memory))
+    return _run_once(process, code, program_names(inputs))
 
 
-def _run_once(process: SandboxProcess, code: str, names: Mapping[str, Any]) -> ProgramResult:
+def _run_once(process: Process, code: str, names: Mapping[str, Any]) -> ProgramResult:
     with process:
         return execute_program(process, code, names)
 

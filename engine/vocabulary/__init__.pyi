@@ -39,8 +39,10 @@ from rolegraph.engine.vocabulary.items import signals as signals
 from rolegraph.engine.vocabulary.items import tools as tools
 from rolegraph.engine.vocabulary.options import Option as Option
 from rolegraph.engine.vocabulary.options import options_of as options_of
+from rolegraph.engine.vocabulary.permissions import MONTY as MONTY
 from rolegraph.engine.vocabulary.permissions import check_url as check_url
 from rolegraph.engine.vocabulary.permissions import is_allowed as is_allowed
+from rolegraph.engine.vocabulary.permissions import python_interpreter as python_interpreter
 from rolegraph.engine.vocabulary.registry import BadOptions as BadOptions
 from rolegraph.engine.vocabulary.registry import BadParts as BadParts
 from rolegraph.engine.vocabulary.registry import Item as Item

@@ -319,10 +319,10 @@ def checked_rows(
 
 
 parsers = Registry(Parser, "rolegraph.parsers")
-rewards = Registry(Reward, "rolegraph.rewards")
+rewards = Registry(Reward, "rolegraph.rewards", context=("interpreter",))
 estimators = Registry(Estimator, "rolegraph.estimators")
 signals = Registry(Signal, "rolegraph.signals")
 metrics = Registry(Metric, "rolegraph.metrics")
 datasets = Registry(Dataset, "rolegraph.datasets", context=("split", "folder"))
 environments = Registry(Environment, "rolegraph.environments")
-tools = Registry(Tool, "rolegraph.tools", context=("folder",))
+tools = Registry(Tool, "rolegraph.tools", context=("folder", "interpreter"))

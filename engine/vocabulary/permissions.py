@@ -6,11 +6,16 @@ import re
 from collections.abc import Iterable
 from urllib.parse import unquote
 
+from rolegraph.engine.errors import UsageError
+
 _URL = (
     r"(?P<scheme>https?)://(?P<host>[a-z0-9._-]+|\[[0-9a-f:.]+\])(?::(?P<port>[0-9]{1,5}))?"
     r"(?P<path>/[a-z0-9._~!$&'()*+,;=:@%/-]*)?(?P<rest>\?[a-z0-9._~!$&'()*+,;=:@%/?-]*)?"
 )
 """Pattern of the URLs that all parsers read alike: no credentials, no backslash, ASCII only."""
+_PYTHON = "python="
+MONTY = "monty"
+"""Python's interpreter where a person names none."""
 _SECRET_SUFFIXES = ("_KEY", "_TOKEN", "_SECRET", "_PASSWORD")
 _PORTS = {"http": "80", "https": "443"}
 
@@ -26,9 +31,29 @@ def is_allowed(permission: str, allowed: Iterable[str]) -> bool:
     Args:
         permission: The permission that an item asks for: a name or a URL.
         allowed: The names and URLs that the person gave. A URL allows every URL of the same origin whose path
-            is the same or lies below.
+            is the same or lies below; `python=INTERPRETER` allows `python`.
     """
-    return any(permission == name or _covers(name, permission) for name in allowed)
+    return any(
+        permission == name
+        or (permission == "python" and name.startswith(_PYTHON))
+        or _covers(name, permission)
+        for name in allowed
+    )
+
+
+def python_interpreter(allowed: Iterable[str]) -> str:
+    """Return the interpreter of the last `python=…` among the permissions; MONTY without one.
+
+    Raises:
+        UsageError: It is none of docker:IMAGE, podman:IMAGE and the URL of a server.
+    """
+    named = [name.removeprefix(_PYTHON) for name in allowed if name.startswith(_PYTHON)]
+    if named and not re.fullmatch(r"(docker|podman):[^\s-]\S*|https?://\S+", named[-1]):
+        raise UsageError(
+            f"no Python interpreter {named[-1]!r}; expected docker:IMAGE, podman:IMAGE, or the URL of a "
+            "SandboxFusion server, as in --allow python=docker:python:3.12-slim"
+        )
+    return named[-1] if named else MONTY
 
 
 def check_url(text: str) -> str:

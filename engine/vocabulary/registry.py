@@ -241,7 +241,9 @@ class Registry(Generic[T]):
             raise UsageError(f"{what} cannot be loaded: {describe_error(error)}") from error
         if not callable(factory):
             raise UsageError(f"{what} is no function: {point.value}")
-        return cast("Callable[..., T]", factory)
+        # A decorated function is not its factory, which the decorator has registered.
+        made = (known for known in self._factories.values() if getattr(known, "__wrapped__", None) is factory)
+        return next(made, cast("Callable[..., T]", factory))
 
     def imported_from(self, name: str) -> Import | None:
         """Return the module that registered a name; None for a name that an entry point finds."""

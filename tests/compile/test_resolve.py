@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from rolegraph.engine.compile import check_file
+from rolegraph.engine.compile.resolve import OWN_NAME
 from rolegraph.engine.spec import Diagnostic
 from tests.edge import write_spec
 
@@ -112,7 +113,7 @@ def test_a_file_takes_no_value_but_options(tmp_path: Path, written: str) -> None
         ("reward: {weighted: {right: {reward: countdown, wieght: 2}}}", "did you mean 'weight'?"),
         ("reward: {weighted: {right: {rewrd: countdown}}}", "did you mean 'reward'?"),
         ("reward: {weighted: {right: countdwn}}", "did you mean 'countdown'?"),
-        ("reward: {weighted: {right: rewrd}}", ""),
+        ("reward: {weighted: {right: rewrd}}", OWN_NAME),
     ],
 )
 def test_only_what_may_be_written_is_meant(tmp_path: Path, role: str, hint: str) -> None:

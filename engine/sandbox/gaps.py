@@ -1,0 +1,173 @@
+"""Gaps of Monty: whether a program failed by what Monty lacks, and may be right in CPython.
+
+In doubt a failure is the interpreter's, so that no right program earns 0. Nothing of a program is run here.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import importlib
+import re
+import sys
+import threading
+import warnings
+from collections.abc import Iterator
+from functools import cache
+
+MODULES = frozenset(
+    "asyncio base64 binascii bisect collections copy csv dataclasses datetime decimal functools hashlib "
+    "itertools json math os pathlib posixpath random re sys time tomllib typing unicodedata".split()
+)
+"""Modules of the standard library that Monty has."""
+SILENT = frozenset(
+    "bool format getattribute setattr delattr delitem new missing del init_subclass "
+    "class_getitem set_name".split()
+)
+"""Special methods of a class, without their underscores, that Monty leaves out without an error."""
+LOUD = frozenset(
+    "lt le gt ge len abs reversed bytes getattr iadd isub imul itruediv ifloordiv imod ipow iand ior ixor "
+    "ilshift irshift imatmul".split()
+)
+"""Special methods in whose place Monty raises an error that names the class."""
+WHOLE = frozenset("sum list tuple set frozenset dict sorted min max join Counter deque".split())
+"""Functions that read all items of a generator expression, which Monty makes a list at once."""
+LAZY = frozenset("map filter zip enumerate reversed".split())
+"""Functions whose results are iterators in CPython, and lists in Monty."""
+
+
+def needs_cpython(error: str, code: str) -> bool:
+    """Tell whether Monty may have failed at a program that is right in CPython.
+
+    Args:
+        error: The message of the SandboxError, as `AttributeError: type object 'str' has … (line 2)`.
+        code: The program, with the test that it failed.
+    """
+    kind, _, text = error.partition(": ")
+    if (
+        kind == "NotImplementedError" and "not yet support" in text
+    ):  # syntax that is newer than this Python, too
+        return True
+    try:
+        tree = ast.parse(code) if not error.startswith("SyntaxError") else _compiled(code)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return False
+    line = re.search(r" \(line (\d+)\)$", error)
+    return (
+        _lacks(kind, text, tree)
+        or any(_is_unlike(node, text) for node in ast.walk(tree))
+        or (kind != "AssertionError" and _reads_ahead(tree, int(line[1]) if line else None))
+    )
+
+
+_COMPILING = threading.Lock()
+"""Lock for `catch_warnings`, which changes the filters of all threads."""
+
+
+def _compiled(code: str) -> ast.Module:
+    """Parse a program as strictly as CPython runs it; raise SyntaxError for `return` outside a function."""
+    with _COMPILING, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        compile(code, "program", "exec", dont_inherit=True)
+        return ast.parse(code)
+
+
+def _lacks(kind: str, text: str, tree: ast.Module) -> bool:
+    """Tell whether an error is one of a name, option or syntax that CPython has."""
+    match kind, re.findall(r"'([^']*)'", text):
+        case "RuntimeError", _:
+            return "not supported in this environment" in text
+        case "SyntaxError", _:  # a program's own `eval` may have raised it
+            return not {"eval", "exec"} & set(_called(tree))
+        case "ModuleNotFoundError", [module, *_]:
+            return module.partition(".")[0] in sys.stdlib_module_names
+        case "ImportError", [name, module, *_]:
+            return module in sys.stdlib_module_names and (module not in MODULES or _has(module, name))
+        case "NameError", [name, *_]:
+            return hasattr(builtins, name)
+        case "AttributeError", [owner, name, *_]:
+            return _lacks_attribute(owner, name, tree)
+        case "TypeError", ["list", *_] if text.startswith("'list' object is not an iterator"):
+            return not LAZY.isdisjoint(_called(tree)) or any(
+                isinstance(node, ast.GeneratorExp) for node in ast.walk(tree)
+            )
+        case "TypeError", ["list" | "tuple" | "set" | "range", *_]:
+            return "object to bytes" in text
+        case _:
+            return False
+
+
+def _lacks_attribute(owner: str, name: str, tree: ast.Module) -> bool:
+    """Tell whether CPython's type or module `owner` has an attribute, or the program may have set it."""
+    if owner == "function":
+        return any(
+            isinstance(node, ast.Attribute) and node.attr == name and isinstance(node.ctx, ast.Store)
+            for node in ast.walk(tree)
+        )
+    if any(isinstance(node, ast.ClassDef) and node.name == owner for node in ast.walk(tree)):
+        return hasattr(object, name) or name in ("__dict__", "__module__", "__mro__", "__bases__")
+    module, _, of = owner.rpartition(".")
+    return _has(owner, name) if owner in MODULES else _has(module or "builtins", of, name)
+
+
+@cache
+def _has(module: str, *path: str) -> bool:
+    """Tell whether a module that Monty has, in CPython, has an attribute, or an attribute of an attribute."""
+    if module not in MODULES | {"builtins"}:
+        return False
+    value: object = importlib.import_module(module)
+    for name in path:
+        if not hasattr(value, name):
+            return False
+        value = getattr(value, name)
+    return True
+
+
+def _is_unlike(node: ast.AST, text: str) -> bool:
+    """Tell whether Monty leaves out a part of a program that failed by an error with this text."""
+    match node:
+        case ast.ClassDef():
+            left_out = SILENT | LOUD if f"'{node.name}'" in text else SILENT
+            methods = (part.name for part in node.body if isinstance(part, ast.FunctionDef))
+            return any(name.startswith("__") and name[2:-2] in left_out for name in methods)
+        case ast.Import():
+            return any(_is_missing(alias.name) for alias in node.names)
+        case ast.ImportFrom(module=str(module)):
+            return _is_missing(module)
+        case _:
+            return False
+
+
+def _is_missing(module: str) -> bool:
+    root = module.partition(".")[0]
+    return root in sys.stdlib_module_names and root not in MODULES | {"__future__"}
+
+
+def _reads_ahead(tree: ast.Module, line: int | None) -> bool:
+    """Tell whether Monty may have failed in items that CPython would never compute.
+
+    Args:
+        tree: The program.
+        line: The line that failed; None for a program that exceeded a limit.
+    """
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and _name(node.func) not in WHOLE:
+            for made in node.args:
+                lines = range(made.lineno, (made.end_lineno or made.lineno) + 1)
+                is_lazy = isinstance(made, ast.GeneratorExp) or (
+                    isinstance(made, ast.Call) and _name(made.func) in LAZY
+                )
+                if is_lazy and (line is None or line in lines):
+                    return True
+    return False
+
+
+def _called(tree: ast.Module) -> Iterator[str]:
+    """Yield the names of the functions that a program calls."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            yield _name(node.func)
+
+
+def _name(function: ast.expr) -> str:
+    return function.id if isinstance(function, ast.Name) else getattr(function, "attr", "")

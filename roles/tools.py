@@ -19,9 +19,8 @@ from typing import Annotated, Any, Literal, cast
 
 from pydantic import Field
 
-from rolegraph.engine.errors import WorldError
 from rolegraph.engine.limits.tools import REPLY_BYTES, REPLY_SECONDS
-from rolegraph.engine.sandbox import PythonSandbox, SandboxError, require_interpreter
+from rolegraph.engine.sandbox import PythonSandbox, SandboxError, WorldError, require_interpreter
 from rolegraph.engine.sandbox.python import MEMORY, SECONDS
 from rolegraph.engine.vocabulary import MONTY, Function, Pairs, Tool, ToolError, Upstream, View, check_url
 from rolegraph.roles import calculator as arithmetic

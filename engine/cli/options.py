@@ -126,7 +126,10 @@ imports_option = repeated(
     click.Path(path_type=Path),
 )
 allow_option = repeated(
-    "--allow", "allow", "NAME_OR_URL", "A permission of the spec: python, or a URL and everything below it."
+    "--allow",
+    "allow",
+    "NAME_OR_URL",
+    "A permission of the spec: python (or python=docker:IMAGE), or a URL and everything below it.",
 )
 split = click.option(
     "--split",

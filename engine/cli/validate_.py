@@ -12,8 +12,8 @@ import click
 import rolegraph as rg
 from rolegraph.engine.cli import completion, options
 from rolegraph.engine.cli.output import OutputOptions
-from rolegraph.engine.compile import Plan
-from rolegraph.engine.vocabulary import MONTY, python_interpreter
+
+_MONTY = "Monty, a subset of Python (docs/programs.md); full CPython with --allow python=docker:IMAGE"
 
 
 @click.command("validate")
@@ -82,7 +82,8 @@ def _check(source: rg.Source, output: OutputOptions, backend: str | None) -> dic
     deciding = plan.roles[plan.correct].name
     correct = f"correct is {deciding}'s" if deciding in plan.judged else "no role can be right"
     output.line(f"{name}: valid ({'; '.join([roles, str(size), correct, *read, f'hash {plan.hash}'])})")
-    python = _python(plan, source, output)
+    if plan.interpreter:
+        output.line(f"python: {_MONTY if plan.interpreter == 'monty' else f'CPython, {plan.interpreter}'}")
     return {
         **row,
         "roles": {role.name: role.count for role in plan.roles},
@@ -91,15 +92,5 @@ def _check(source: rg.Source, output: OutputOptions, backend: str | None) -> dic
         "chain": size.chain,
         "tasks": tasks,
         "hash": plan.hash,
-        **python,
+        **({"python": plan.interpreter} if plan.interpreter else {}),
     }
-
-
-def _python(plan: Plan, source: rg.Source, output: OutputOptions) -> dict[str, str]:
-    """Print the interpreter of the spec's programs and return it; nothing for a spec without programs."""
-    if all(permission.name != "python" for permission in plan.permissions):
-        return {}
-    interpreter = python_interpreter(source.allow)
-    subset = "Monty, a subset of Python (docs: Programs); full CPython with --allow python=docker:IMAGE"
-    output.line(f"python: {subset if interpreter == MONTY else f'CPython, {interpreter}'}")
-    return {"python": interpreter}

@@ -168,6 +168,8 @@ def _assemble(
     allow: Sequence[str],
 ) -> Plan:
     """Build the plan of a spec without faults. Pure, except that `_hash` reads files of the vocabulary."""
+    runs_programs = any(permission.name == "python" for permission in names.permissions)
+    interpreter = python_interpreter(allow) if runs_programs else ""
     positions = {name: position for position, name in enumerate(spec.roles)}
     loops = list(spec.loops)
     counts = {name: len(its) for name, its in instances.items()}
@@ -219,7 +221,7 @@ def _assemble(
         name=spec.name,
         spec=spec,
         resolved=dump_yaml(data),
-        hash=_hash(data, names, imports, python_interpreter(allow)),
+        hash=_hash(data, names, imports, interpreter),
         imports=_imports(names, imports),
         roles=roles,
         endpoints=tuple(endpoints),
@@ -243,6 +245,7 @@ def _assemble(
         data=names.data,
         permissions=tuple(names.permissions),
         withheld=tuple(asked for asked in names.permissions if not is_allowed(asked.name, allow)),
+        interpreter=interpreter,
     )
 
 
@@ -276,7 +279,7 @@ def _hash(data: Mapping[str, Any], names: ResolvedNames, imports: Sequence[Impor
     identity: dict[str, Any] = {"spec": data, "templates": sources, "vocabulary": used}
     if imports:
         identity["imports"] = sorted(wanted.digest() for wanted in imports)
-    if interpreter != MONTY and any(permission.name == "python" for permission in names.permissions):
+    if interpreter not in ("", MONTY):
         identity["interpreter"] = interpreter
     return hashlib.sha256(json.dumps(identity, sort_keys=True, default=str).encode()).hexdigest()[:16]
 

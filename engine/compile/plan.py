@@ -250,6 +250,8 @@ class Plan:
     """Permissions that the vocabulary asks for."""
     withheld: tuple[Permission, ...]
     """Permissions that were not given; a plan with any does not run."""
+    interpreter: str = ""
+    """Interpreter of the spec's programs, such as `monty`; empty where it has none."""
 
     @property
     def asking(self) -> tuple[RolePlan, ...]:

@@ -192,6 +192,7 @@ class RunFolder:
         parts = [_difference("spec", self.spec(), without_credentials(spec))]
         old, new = started.templates, now.templates
         parts += [_difference(name, old.get(name, ""), new.get(name, "")) for name in {**old, **new}]
+        parts.append(_difference("--allow", "\n".join(started.allowed), "\n".join(now.allowed)))
         shown = "\n".join(part for part in parts if part)
         shown = shown or "The spec and its templates are the same; the code of what they name has changed."
         raise UsageError(

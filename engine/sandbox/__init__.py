@@ -1,7 +1,15 @@
 """Sandbox for Python programs of a model: no files, no network; bounded time, memory and output."""
 
-from rolegraph.engine.errors import SandboxError
+from rolegraph.engine.errors import SandboxError, WorldError
 from rolegraph.engine.sandbox.grading import run_tests
 from rolegraph.engine.sandbox.python import ProgramResult, PythonSandbox, evaluate, require_interpreter
 
-__all__ = ["ProgramResult", "PythonSandbox", "SandboxError", "evaluate", "require_interpreter", "run_tests"]
+__all__ = [
+    "ProgramResult",
+    "PythonSandbox",
+    "SandboxError",
+    "WorldError",
+    "evaluate",
+    "require_interpreter",
+    "run_tests",
+]

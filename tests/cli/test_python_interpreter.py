@@ -26,14 +26,15 @@ roles:
   both: {run: {echo: "{{ task.code }}"}, reward: {weighted: {right: tests, one: {python: "1"}}}}
   value: {run: {python: "{{ task.code }}\\nf([2, 1])"}}
 """
-ECHO = """import rolegraph as rg
+ECHO = """from contextlib import nullcontext
 from rolegraph.engine.vocabulary import Function, Tool, tools
 
 @tools.register("echo")
 def echo(text: str, /) -> Tool:
     async def call(arguments):
         return arguments["text"]
-    return Tool(Function("echo", "echoes", {"properties": {"text": {"type": "string"}}}, call), source=text)
+    function = Function("echo", "echoes", {"properties": {"text": {"type": "string"}}}, call)
+    return Tool(lambda: nullcontext((function,)), source=text)
 """
 IMPORT = ("--import", "echo.py")
 
@@ -73,8 +74,8 @@ def test_in_cpython_it_is_right_and_a_resumed_run_uses_the_same(
     assert [episode[role][0].reward for role in ("plain", "both")] == [1.0, 2.0]
     assert episode["value"][0].action == "1"
     assert json.loads((tmp_path / "out" / "run.json").read_text())["allowed"] == ["python=docker:any"]
-    assert rolegraph("run", "--resume", "out").returncode == 0
-    other = rolegraph("run", "--resume", "out", "--allow", "python")
+    assert rolegraph("run", "--resume", "--out", "out").returncode == 0
+    other = rolegraph("run", "spec.yaml", *IMPORT, "--resume", "--out", "out", "--allow", "python")
     assert other.returncode == 2
 
 

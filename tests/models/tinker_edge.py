@@ -54,6 +54,8 @@ class Service:
     base_url: str = ""
     asked: list[dict[str, Any]] = field(default_factory=list)
     keys: set[str] = field(default_factory=set)
+    gives_loss: bool = True
+    """Whether the results of updates have the loss."""
     sessions: int = 0
     finished: int = 0
     results: dict[str, Sampled | Response] = field(default_factory=dict)
@@ -189,9 +191,8 @@ class Service:
         sampled = [datum.inputs.get("logprobs", [0.0] * len(datum.tokens)) for datum in data]
         logprobs = [np.array(values, np.float32) - GAP for values in sampled]
         ends = np.cumsum([0, *map(len, logprobs)], dtype=np.int64) * 4
-        output = wire.ForwardBackwardOutput(
-            loss_fn_output_type="ArrayRecord", metrics={"loss:sum": float(len(data))}
-        )
+        metrics = {"loss:sum": float(len(data))} if self.gives_loss else {}
+        output = wire.ForwardBackwardOutput(loss_fn_output_type="ArrayRecord", metrics=metrics)
         record = output.loss_fn_outputs.add(type_tag="ArrayRecord", num_datums=len(data))
         record.fields["logprobs"].data = np.concatenate(logprobs).tobytes()
         record.fields["logprobs"].offsets = ends.tobytes()

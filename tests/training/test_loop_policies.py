@@ -47,6 +47,13 @@ def test_figures_of_several_policies_end_with_their_names(training: Training) ->
         assert not {"optim/grad_norm", "optim/learning_rate"} & line.keys()
 
 
+def test_a_loss_that_the_service_does_not_give_is_no_figure(training: Training) -> None:
+    training.service.gives_loss = False
+    training.run(*TWO)
+    assert not [name for line in training.folder.metrics() for name in line if "loss/" in name]
+    assert training.folder.metrics()[-1]["optim/kl/judge"] == pytest.approx(GAP)
+
+
 def test_an_answer_has_the_version_of_its_own_policy(training: Training) -> None:
     training.workflow.solve = lambda seed, updates: WRONG  # so that no solver ever learns
     training.run(*TWO, "roles.judge.reward={length: {over: 1}}", "roles.judge.estimator=reinforce")

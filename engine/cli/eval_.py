@@ -94,12 +94,9 @@ def _show(evaluation: rg.Evaluation, output: OutputOptions) -> None:
         for failure, count in side.failures.items():
             text = plain(f"{name}: {failure} {count}: {side.messages[failure]}")
             out.print(text, style="yellow", markup=False)
-        if name in evaluation.unanswered:
-            output.warnings().print(f"error: no model call of {name} was answered", style="red")
-        elif side.answered < side.asked:
-            text = (
-                f"warning: {side.asked - side.answered} of {side.asked} trajectories of {name} got no answer"
-            )
-            output.warnings().print(text, style="yellow")
+        if side.answered < side.asked:
+            text = f"{side.asked - side.answered} of {side.asked} trajectories of {name} got no answer"
+            kind, style = ("error", "red") if side.is_silent else ("warning", "yellow")
+            output.warnings().print(f"{kind}: {text}", style=style)
     tasks, episodes = evaluation.tasks, evaluation.episodes
     out.print(f"{tasks} tasks, {episodes} episodes each side; 95 % intervals, tasks resampled")

@@ -80,7 +80,7 @@ def _check(source: rg.Source, output: OutputOptions, backend: str | None) -> dic
     roles = ", ".join(f"{role.name} × {role.count}" for role in plan.roles)
     read = [f"{count:,} {split} tasks read" for split, count in tasks.items()]
     deciding = plan.roles[plan.correct].name
-    correct = f"correct is {deciding}'s" if deciding in plan.judged else "no role can be right"
+    correct = f"correct is {deciding}'s" if deciding in plan.judged else "no episode can be correct"
     output.line(f"{name}: valid ({'; '.join([roles, str(size), correct, *read, f'hash {plan.hash}'])})")
     if plan.interpreter:
         output.line(f"python: {_MONTY if plan.interpreter == 'monty' else f'CPython, {plan.interpreter}'}")

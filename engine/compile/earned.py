@@ -84,16 +84,16 @@ def _paid_alike(spec: Spec, name: str, reward: Reward, instances: Instances) -> 
     plays = loop is not None and loop == env_loop(spec)  # a rater may read answers through the environment
     for other in (other for other in reward.outcomes if other in instances and other != name):
         if credit.discount and rounds_of(spec, name) > 1 and loop_of(spec, other) != loop:
-            message = f"the return of a turn of {name} adds what {other} gives once for every later turn"
-            hint = "leave `credit` out: each turn then has what came of the whole, once"
+            message = f"the returns of {name} add what {other} pays once for each of its turns"
+            hint = "leave `credit` out: then each turn is paid the outcome once"
             yield Finding(("roles", name, "credit"), message, hint=hint, severity="warning")
         theirs = instances[other]
         if other not in reward.views or plays or any(name in it.lineage for it in theirs):
             continue
         branches = {tuple(joined(Edge(join="branch"), me, theirs)) for me in mine}
         if name not in ancestors(_edges(spec), other) or len(branches) == 1 < min(len(mine), len(theirs)):
-            message = f"{other} rates {name}, but reads no answer of its own branch: all {name} earn the same"
-            hint = f"let {other} read the answer that it rates: needs: {{{name}: each}}"
+            message = f"{other} does not read the answer of {name} that it rates: every {name} earns the same"
+            hint = f"let {other} read it, and nothing else of {name}: needs: {{{name}: each}}"
             yield Finding(("roles", name, "reward"), message, hint=hint, word=other, severity="warning")
 
 

@@ -69,7 +69,7 @@ def test_an_evaluation_in_which_no_call_is_answered_says_so_and_shows_no_figures
     assert "0.000" not in done.stdout
     for side in ("base", "checkpoint"):
         assert f"{side}: solver/context_full 4" in done.stdout
-        assert f"no model call of {side} was answered" in done.stderr
+        assert f"error: 4 of 4 trajectories of {side} got no answer" in done.stderr
     kept = rg.Evaluation.from_json((tmp_path / "refused" / "evaluation.json").read_bytes())
     assert kept.figures == {}
     assert kept.unanswered == ["base", "checkpoint"]

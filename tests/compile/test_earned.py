@@ -166,9 +166,9 @@ def rater(needs: Any, count: int = 1) -> dict[str, Any]:
         (rater(["solver"]), ""),
         (rater(["solver"], 2), ""),
         (rater(["summary"], 3), ""),
-        (rater([], 3), "of its own branch"),
-        (rater({"plan": "each"}), "of its own branch"),
-        (rater({"solver": "history"}, 3), "of its own branch"),
+        (rater([], 3), "that it rates"),
+        (rater({"plan": "each"}), "that it rates"),
+        (rater({"solver": "history"}, 3), "that it rates"),
         (rater({"solver": "history"}), ""),
     ],
     ids=[
@@ -218,7 +218,7 @@ def test_an_outcome_that_a_return_adds_for_every_turn_is_warned_of(
         "judge": {"needs": ["solver", "inside"], "reward": "f1"},
     }
     loops = {"l": {"roles": ["solver", "inside"], "times": 3}}
-    found = [m for _, m in remarks(tmp_path, roles, loops=loops) if "once for every" in m]
+    found = [m for _, m in remarks(tmp_path, roles, loops=loops) if "once for each" in m]
     assert len(found) == warned
 
 

@@ -10,7 +10,7 @@ from rolegraph.engine.compile import Plan, RolePlan
 from rolegraph.engine.records import Episode, Failure, FailureName, Step, Task, TerminationReason, Trajectory
 from rolegraph.engine.run.context import Results
 from rolegraph.engine.run.endings import Endings
-from rolegraph.engine.run.turn import NO_FAULT, ModelCall, NodeResult, ToolRun
+from rolegraph.engine.run.turn import ModelCall, NodeResult, ToolRun
 from rolegraph.engine.vocabulary import Score, View
 from rolegraph.engine.vocabulary.foreign import FOREIGN_ERRORS, describe_error, finite_number
 
@@ -162,7 +162,7 @@ def _is_masked(role: RolePlan, result: NodeResult) -> bool:
     if role.reward is not None and (result.score is None or result.score.reward is None):
         return True
     masks = role.spec.on_failure.then == "mask"
-    return failure is not None and (masks or failure.name in NO_FAULT)
+    return failure is not None and (masks or failure.name is FailureName.ENVIRONMENT_ERROR)
 
 
 def steps_of(role: RolePlan, turn: NodeResult, *, masked: bool) -> list[Step]:

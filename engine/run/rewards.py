@@ -11,14 +11,14 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from rolegraph.engine.compile import Plan, RolePlan
-from rolegraph.engine.errors import UnsupportedProgram
+from rolegraph.engine.errors import UnsupportedProgram, WorldError
 from rolegraph.engine.records import Failure, FailureName, Task
 from rolegraph.engine.records.plain import LARGEST
 from rolegraph.engine.run.assembly import steps_of
 from rolegraph.engine.run.context import Results, turns_taken
 from rolegraph.engine.run.environment import EnvironmentSession
 from rolegraph.engine.run.isolation import CallTimeout, Isolation
-from rolegraph.engine.run.turn import NO_FAULT, NodeResult, failure_score
+from rolegraph.engine.run.turn import NodeResult, failure_score
 from rolegraph.engine.vocabulary import Reward, RewardInputs, Score, View
 from rolegraph.engine.vocabulary.foreign import FOREIGN_ERRORS, describe_error, finite_number
 
@@ -166,10 +166,8 @@ def _score(role: RolePlan, task: Task, result: NodeResult, inputs: RewardInputs)
     assert role.reward is not None
     try:
         _set_score(role, result, role.reward.score(task, result.view.action, inputs))
-    except UnsupportedProgram as error:
-        _fail(role, result, str(error), FailureName.UNSUPPORTED_PROGRAM)
     except FOREIGN_ERRORS as error:  # a reward is the user's code
-        _fail(role, result, f"the reward raised {describe_error(error)}")
+        _fail_by(role, result, error)
 
 
 async def _score_isolated(
@@ -182,10 +180,8 @@ async def _score_isolated(
         _set_score(role, result, await isolation.run(role.reward.score, *arguments, limit=limit))
     except CallTimeout:
         _fail(role, result, f"the reward took longer than {limit:g} s")
-    except UnsupportedProgram as error:
-        _fail(role, result, str(error), FailureName.UNSUPPORTED_PROGRAM)
     except FOREIGN_ERRORS as error:
-        _fail(role, result, f"the reward raised {describe_error(error)}")
+        _fail_by(role, result, error)
     stop_at_failure(role, result)
 
 
@@ -211,8 +207,18 @@ def _set_score(role: RolePlan, result: NodeResult, score: Score | None) -> None:
     result.score = Score(reward, is_correct, terms)
 
 
+def _fail_by(role: RolePlan, result: NodeResult, error: BaseException) -> None:
+    """Fail a turn whose reward raised; without a score where the sandbox is at fault, and no role."""
+    name, message = FailureName.REWARD_ERROR, f"the reward raised {describe_error(error)}"
+    if isinstance(error, UnsupportedProgram):
+        name, message = FailureName.UNSUPPORTED_PROGRAM, str(error)
+    _fail(role, result, message, name)
+    if isinstance(error, UnsupportedProgram | WorldError):
+        result.score = None
+
+
 def _fail(
     role: RolePlan, result: NodeResult, message: str, name: FailureName = FailureName.REWARD_ERROR
 ) -> None:
-    result.score = None if name in NO_FAULT else failure_score(role)
+    result.score = failure_score(role)
     result.failure = result.failure or Failure(name, message)

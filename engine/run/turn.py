@@ -127,8 +127,6 @@ class NodeResult:
         return bool(self.calls) and not failed
 
 
-NO_FAULT = (FailureName.ENVIRONMENT_ERROR, FailureName.UNSUPPORTED_PROGRAM)
-"""Failures of no role: whatever `on_failure` says, their turns have no reward and enter no gradient."""
 SCORED_LATE = (FailureName.REWARD_ERROR, FailureName.UNSUPPORTED_PROGRAM)
 """Failures of a turn's reward, after which the turn's answer stands."""
 

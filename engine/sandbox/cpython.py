@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import json
 import secrets
+import shutil
 import subprocess
 import threading
 import time
@@ -19,12 +20,12 @@ from queue import Empty, SimpleQueue
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
-from rolegraph.engine.errors import SandboxError, WorldError
+from rolegraph.engine.errors import SandboxError, UsageError, WorldError
 from rolegraph.engine.limits.tools import PROGRAM_ERROR, PROGRAM_TEXT
 from rolegraph.engine.sandbox.process import ProgramLimits
 
-START_SECONDS = 120.0
-"""Longest start of a container, with the download of its image."""
+START_SECONDS = 60.0
+"""Longest start of a container."""
 PAUSE = 1.0
 """Seconds before a second try, where a container or a server failed."""
 MARGIN = 10.0
@@ -96,6 +97,21 @@ class CPythonProcess:
         self._stopped.set()
 
 
+@cache
+def require_image(engine: str, image: str) -> None:
+    """Raise UsageError if docker or podman is not installed, or has no such image."""
+    if shutil.which(engine) is None:
+        raise UsageError(f"{engine} is not installed, which --allow python={engine}:{image} names")
+    asked = subprocess.run(
+        [engine, "image", "inspect", "--", image], capture_output=True, text=True, check=False
+    )
+    if asked.returncode != 0:
+        said = (asked.stderr.strip().splitlines() or [""])[-1]
+        raise UsageError(
+            f"{engine} cannot use the image {image} ({said}); to fetch it: {engine} pull {image}"
+        )
+
+
 def _run_script(interpreter: str, script: str, limits: ProgramLimits) -> ScriptOutput:
     """Run a script in a free container, or at the server."""
     if interpreter.startswith("http"):
@@ -130,9 +146,9 @@ class _Container:
         engine, _, image = interpreter.partition(":")
         # The server is root in the container, its scripts are nobody: they cannot reach it.
         flags = (
-            "--rm --interactive --network none --read-only --tmpfs /tmp:size=64m --user 0 --pids-limit 128 "
-            "--cpus 1 --memory 2g --memory-swap 2g --security-opt no-new-privileges --cap-drop ALL "
-            "--cap-add SETUID --cap-add SETGID --cap-add KILL --cap-add DAC_OVERRIDE"
+            "--rm --interactive --pull never --network none --read-only --tmpfs /tmp:size=64m --user 0 "
+            "--pids-limit 128 --cpus 1 --memory 2g --memory-swap 2g --security-opt no-new-privileges "
+            "--cap-drop ALL --cap-add SETUID --cap-add SETGID --cap-add KILL --cap-add DAC_OVERRIDE"
         )
         command = [
             engine,

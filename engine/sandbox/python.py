@@ -9,7 +9,6 @@ import asyncio
 import json
 import keyword
 import os
-import shutil
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
@@ -22,7 +21,7 @@ from pydantic_core import to_jsonable_python
 from rolegraph.engine.errors import SandboxError, UsageError
 from rolegraph.engine.limits.tools import PROGRAM_DEPTH, PROGRAM_TEXT
 from rolegraph.engine.sandbox import inside
-from rolegraph.engine.sandbox.cpython import CPythonProcess
+from rolegraph.engine.sandbox.cpython import CPythonProcess, require_image
 from rolegraph.engine.sandbox.process import ProgramLimits, SandboxProcess, require_monty
 from rolegraph.engine.vocabulary import MONTY
 
@@ -119,12 +118,12 @@ def open_process(interpreter: str, limits: ProgramLimits) -> Process:
 
 
 def require_interpreter(interpreter: str) -> None:
-    """Raise UsageError if an interpreter, or the engine of its containers, is not installed."""
+    """Raise UsageError if an interpreter, or the engine or image of its containers, is missing."""
     engine = interpreter.partition(":")[0]
     if interpreter == MONTY:
         require_monty()
-    elif engine in ("docker", "podman") and shutil.which(engine) is None:
-        raise UsageError(f"{engine} is not installed, which --allow python={interpreter} names")
+    elif engine in ("docker", "podman"):
+        require_image(engine, interpreter.partition(":")[2])
 
 
 def execute_program(process: Process, code: str, names: Mapping[str, Any]) -> ProgramResult:

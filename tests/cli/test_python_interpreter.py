@@ -104,6 +104,14 @@ def test_a_malformed_or_missing_interpreter_is_refused_with_the_fix(
     assert "podman is not installed" in missing.stderr
 
 
+def test_a_server_that_is_down_earns_no_reward(spec: Path, rolegraph: Command, tmp_path: Path) -> None:
+    rolegraph("run", "spec.yaml", *IMPORT, "--out", "out", "--allow", "python=http://127.0.0.1:9")
+    (episode,) = read_episodes(tmp_path / "out" / "episodes.jsonl")
+    for role in ("plain", "both"):
+        assert episode[role][0].failure is not None and episode[role][0].failure.name == "reward_error"
+        assert episode[role][0].masked and episode[role][0].reward is None
+
+
 def test_a_spec_cannot_choose_its_interpreter(spec: Path, rolegraph: Command) -> None:
     spec.write_text(SPEC.replace("reward: tests,", "reward: {tests: {interpreter: 'docker:evil'}},"))
     refused = rolegraph("validate", "spec.yaml", *IMPORT, "--allow", "python")

@@ -154,10 +154,14 @@ def test_an_engine_that_is_missing_or_fails(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(UsageError, match="podman is not installed"):
         evaluate("1", {}, interpreter="podman:x")
-    (tmp_path / "podman").write_text(f"#!{sys.executable}\nimport sys\nsys.exit('no such image')\n")
+    script = "import sys\nif sys.argv[1] != 'image' or sys.argv[-1] == 'y': sys.exit('it is broken')\n"
+    (tmp_path / "podman").write_text(f"#!{sys.executable}\n{script}")
     (tmp_path / "podman").chmod(0o755)
-    with pytest.raises(WorldError, match="no such image"):
-        evaluate("1", {}, interpreter="podman:x")
+    monkeypatch.setattr(cpython, "PAUSE", 0)
+    with pytest.raises(WorldError, match="it is broken"):
+        evaluate("1", {}, interpreter="podman:x2")
+    with pytest.raises(UsageError, match=r"broken.*podman pull y"):
+        evaluate("1", {}, interpreter="podman:y")
 
 
 # SandboxFusion

@@ -46,7 +46,8 @@ def failures(episodes: Sequence[Episode]) -> Metrics:
     """Count failed trajectories, `failures/{role}/{failure}`, and unrated ones, `unrated/{role}`."""
     trajectories = [t for episode in episodes for t in episode.trajectories]
     counts = Counter(f"failures/{t.name}/{t.failure.name.value}" for t in trajectories if t.failure)
-    counts.update(f"unrated/{t.name}" for t in trajectories if t.masked and t.reward is None)
+    unrated = (t for t in trajectories if t.masked and t.reward is None and t.failure is None)
+    counts.update(f"unrated/{t.name}" for t in unrated)
     return {name: float(count) for name, count in counts.items()}
 
 

@@ -52,7 +52,7 @@ def test_in_monty_a_program_that_it_cannot_run_has_no_reward_and_is_counted(
 ) -> None:
     done = rolegraph("run", "spec.yaml", *IMPORT, "--out", "out", "--allow", "python")
     assert done.returncode == 0, done.stderr
-    assert "unsupported_program" in done.stdout
+    assert "unsupported_program" in done.stdout and "unrated" not in done.stdout
     (episode,) = read_episodes(tmp_path / "out" / "episodes.jsonl")
     for role in ("plain", "both"):
         (trajectory,) = episode[role]

@@ -34,7 +34,7 @@ def require_math() -> None:
 
 
 class SameMath:
-    """Comparison of a right answer with another one as mathematics; it may take long.
+    """Callable that compares two answers as mathematics (math-verify); a comparison may take seconds.
 
     A worker process imports the library when it unpickles the object, before the time of the call starts.
     """

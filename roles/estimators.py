@@ -121,7 +121,7 @@ def _each(group: Callable[[Floats], Floats]) -> Batch:
 
 
 def _less(baseline: Batch) -> Batch:
-    """Return a function that subtracts a baseline from the rewards."""
+    """Return the estimator function that subtracts `baseline` of each group from the group's rewards."""
     return lambda rewards_P_G, groups: [
         r - b for r, b in zip(rewards_P_G, baseline(rewards_P_G, groups), strict=True)
     ]

@@ -163,7 +163,7 @@ def close_to(*, field: str = "answer", absolute: Tolerance = 1e-6, relative: Tol
 
 
 def _number(value: object) -> float:
-    """Return a number, or the last number of a text; nan, which is close to nothing, where there is none."""
+    """Convert a value to a number: the number itself, or the last one in a text; nan without a number."""
     try:
         return number_of(value)
     except ValueError:

@@ -28,7 +28,7 @@ def specs(context: click.Context, parameter: click.Parameter, word: str) -> list
 
 
 def overrides(context: click.Context, parameter: click.Parameter, word: str) -> list[CompletionItem]:
-    """Complete an override of the spec earlier on the command line."""
+    """Complete the typed part of an override, such as `roles.solver.co`, of the spec named before it."""
     several: tuple[str, ...] = context.params.get("specs") or ()
     spec = context.params.get("spec") or next(iter(several), None)
     return [CompletionItem(row.word, help=row.meaning) for row in rg.completions(spec, word)]

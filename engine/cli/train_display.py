@@ -113,7 +113,7 @@ class _TrainDisplay:
             self._console.print(self._line(step, metrics), soft_wrap=True, highlight=False)
 
     def _keep_first(self, metrics: Metrics) -> None:
-        """Keep the figures of the first validation beside the latest."""
+        """Remember the validation figures in `metrics` as the first ones, where there are none yet."""
         for name, value in metrics.items():
             if name.startswith(VALIDATION):
                 self._latest.setdefault(f"{FIRST}{name}", value)

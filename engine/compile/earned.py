@@ -22,7 +22,7 @@ from rolegraph.engine.vocabulary import Parser, Reward, Tool
 
 
 def scored(rewards: Rewards) -> Needs:
-    """Return the graph of rewards: by role, the roles whose scores its reward waits for."""
+    """Return for each role the roles whose rewards must be computed before its own."""
     return {
         name: [other for other in reward.roles if other in rewards] if reward else []
         for name, reward in rewards.items()
@@ -113,7 +113,8 @@ def _candidates(spec: Spec, name: str, tool: Tool, instances: Instances) -> int:
 
 
 def _read(spec: Spec, rewards: Rewards) -> Iterator[Finding]:
-    """Find rewards that read a role without a reward, the role itself, a cycle, or no environment."""
+    """Yield a finding for each reward that reads a role without a reward, its own role, roles in a cycle, or
+    the environment of a role without one."""
     loop = env_loop(spec)
     players = [] if loop is None else players_of(spec, loop)
     for name, reward in rewards.items():
@@ -153,7 +154,8 @@ def _failing(spec: Spec) -> Iterator[Finding]:
 
 
 def _shown(spec: Spec, names: ResolvedNames, rewards: Rewards) -> Iterator[Finding]:
-    """Find `shows` of fields that are not hidden, and labels that reach a role which they reward."""
+    """Yield a finding for each role whose `shows` names a field that is not hidden, and for each answer field
+    that a rewarded role can see through other roles."""
     columns = {column for dataset in names.data.values() for column in dataset.columns}
     edges, reads = _edges(spec), scored(rewards)
     for name, role in spec.roles.items():

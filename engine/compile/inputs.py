@@ -77,7 +77,7 @@ def role_edges(spec: Spec, name: str) -> tuple[RoleEdge, ...]:
 
 
 def role_inputs_from_text(spec: Spec, texts: Mapping[str, list[str]]) -> dict[str, RoleInputs]:
-    """Return the inputs of each role, parsing the texts of its templates.
+    """Parse the templates of each role and return the roles, fields and histories that they mention.
 
     A text that is not a valid template or condition reads nothing.
 

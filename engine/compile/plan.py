@@ -31,7 +31,8 @@ from rolegraph.engine.vocabulary import (
 
 
 class Endpoint(NamedTuple):
-    """Source of a node's answers: the latest weights of a policy, or a model as it is."""
+    """Model that answers a node's calls: with the latest weights of `policy`, or unchanged if that is
+    None."""
 
     model: ModelRef
     """The model; the one that the policy starts from, where there is a policy."""
@@ -164,7 +165,7 @@ class Node:
 
 
 class InputEdge(NamedTuple):
-    """Turns that the nodes of a block read under one name."""
+    """Earlier turns that a block's prompts and tools read under one name, such as `solver`."""
 
     name: str
     role: int
@@ -255,7 +256,7 @@ class Plan:
 
     @property
     def asking(self) -> tuple[RolePlan, ...]:
-        """Roles that ask a model."""
+        """Roles with a prompt, whose turns call a model; the other roles run a tool."""
         return tuple(role for role in self.roles if role.run is None)
 
     @property

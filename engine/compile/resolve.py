@@ -22,7 +22,8 @@ M = TypeVar("M", bound=BaseModel)
 
 
 def resolve(make: Callable[[], T], path: Path, known: str = "") -> tuple[T | None, list[Finding]]:
-    """Build the item that a call at `path` of a spec names, or return None and findings.
+    """Build the parser, reward or other item that a spec names at `path`; on an error return None and
+    findings.
 
     Args:
         make: Builds the item, as `Registry.build` does.

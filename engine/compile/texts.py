@@ -102,7 +102,8 @@ class TextReader:
         return TemplateScope(seen, tuple(roles), self.columns, hidden, own=own, called=called)
 
     def _seen(self, name: str, other: str, edge: Edge) -> int:
-        """Return the number of another role's instances that one instance reads at most."""
+        """Return the largest number of instances of the role `other` that one instance of `name` reads by
+        `edge`."""
         if edge.round == "history":
             return MANY
         if self.instances is None:  # the graph has a fault: add no findings that may follow from it
@@ -138,9 +139,10 @@ class TextReader:
     def _compiled(
         self, path: Path, source: S | None, read: Callable[[S], tuple[Template | None, list[Finding]]]
     ) -> Template | None:
-        """Compile a text with `read`, which returns it or None, and findings.
+        """Compile the template or condition at `path` of the spec, and record the findings of `read`.
 
-        The syntax nodes of all texts are counted; a text with a fault counts a tenth of the limit of one.
+        Syntax nodes count towards the limit on all templates of a spec; a faulty template counts as a tenth
+        of the limit on a single template.
         """
         before = self.compiled
         if source is None or before > SPEC_TEMPLATES.most:

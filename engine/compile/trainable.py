@@ -83,8 +83,8 @@ def _alike_findings(spec: Spec, name: str, instances: Instances, role: ResolvedR
 def _asked_alike(
     spec: Spec, name: str, instances: Instances, mentions: Set[str]
 ) -> tuple[Sequence[Sequence[int]], bool]:
-    """Return groups of a role's instances, from 0, that always share a prompt, and whether the prompts may
-    differ between rollouts."""
+    """Return the sets of instances (by index from 0) of a role that always have the same prompt as one
+    another, and True if a prompt may differ between rollouts of a task."""
     role, rounds = spec.roles[name], rounds_of(spec, name)
     count = len(instances[name])
     edges = {key: edge for key, edge in role.needs.items() if key in mentions}
@@ -208,5 +208,5 @@ def sampling_findings(plan: Plan) -> Iterator[Finding]:
 
 
 def drawn(plan: Plan, role: RolePlan) -> dict[Path, Sampling]:
-    """Return a role's samplings by their keys in the spec."""
+    """Return the sampling settings that a role's instances use, each by the path of its key in the spec."""
     return dict(samplings_of(plan.spec, role.name, role.count))

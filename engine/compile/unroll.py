@@ -147,7 +147,8 @@ class _Unroller:
         return tuple(nodes)
 
     def node_at(self, name: str, member: int, number: int) -> int:
-        """Return the position of a turn in the table of nodes; `member` counts from 0, `number` from 1."""
+        """Return the position in the node table of the turn of instance `member` (from 0) of role `name` in
+        round `number` (from 1)."""
         return self.nodes_of[name].start + (number - 1) * len(self.instances[name]) + member
 
     def player_nodes(self) -> tuple[tuple[int, ...], ...]:
@@ -220,7 +221,12 @@ class _Unroller:
 
 
 def _wire(nodes: int, awaited: Sequence[Sequence[Sequence[int]]]) -> Wiring:
-    """Make one join of each set of nodes; `awaited` has for each block the sets that it waits for."""
+    """Return the wiring of blocks that wait for sets of nodes; equal sets share one join.
+
+    Args:
+        nodes: Number of nodes.
+        awaited: For each block, the sets of nodes that must end before it starts.
+    """
     numbers: dict[Sequence[int], int] = {}
     blocks_of_join: list[list[int]] = []
     joins_awaited: list[int] = []

@@ -56,7 +56,11 @@ class Rect(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class GraphLayout:
-    """Places of all elements of a picture."""
+    """Coordinates of a picture's boxes, loops (`clusters`) and arrows, in pixels.
+
+    `ways` has the points that an arrow down passes between its ends, `lanes` the x coordinate at which an
+    arrow back runs up on the right.
+    """
 
     width: float
     height: float
@@ -130,7 +134,8 @@ def size_of(box: Box) -> _Size:
 
 
 def _around(picture: Picture, name: str, inner: Mapping[str, _Placed]) -> _Size:
-    """Return the size of a loop: its boxes, its label, and the arrows back on its right."""
+    """Return the width and height of a loop's frame, with room for its boxes, its label and arrows on its
+    right."""
     (cluster,) = (cluster for cluster in picture.clusters if cluster.name == name)
     size = inner[name].size
     width = max(size.width + _aside(picture, cluster), len(cluster.label) * LABEL_CHAR)

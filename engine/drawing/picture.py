@@ -134,7 +134,7 @@ def _arrow(name: str, read: RoleEdge) -> Arrow:
 
 
 def shown(call: ItemCall) -> str:
-    """Return an item's name on one line, with its value if that is a scalar."""
+    """Format a named item of a spec, such as a parser, as `name` or `name: value` on one line."""
     return f"{call.name} {call.value}" if isinstance(call.value, str | int | float) else call.name
 
 

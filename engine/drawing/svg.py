@@ -83,7 +83,7 @@ def _box(box: Box, at: Rect) -> Iterator[str]:
 
 
 def _way(arrow: Arrow, layout: GraphLayout) -> tuple[str, Point]:
-    """Return the path down from one box to another, and the place of its label."""
+    """Return the SVG path of an arrow down to a later layer, and the position of its label."""
     source, target = layout.boxes[arrow.source], layout.boxes[arrow.target]
     start, end = Point(source.middle, source.y + source.height), Point(target.middle, target.y - 1)
     points = [start, *layout.ways.get(arrow, ()), end]
@@ -104,8 +104,8 @@ def _between(a: Point, b: Point) -> Point:
 
 
 def _back(arrow: Arrow, layout: GraphLayout) -> tuple[str, Point]:
-    """Return the path out to the right and back to a box of the same or an earlier layer, and its label's
-    place."""
+    """Return the SVG path of an arrow that runs out to the right and up to the same or an earlier layer, and
+    the position of its label."""
     source, target = layout.boxes[arrow.source], layout.boxes[arrow.target]
     a, b = source.x + source.width, target.x + target.width + 1
     start, end = source.y + source.height * 0.7, target.y + target.height * 0.3

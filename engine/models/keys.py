@@ -51,7 +51,8 @@ class KeyRule:
         )
 
     def withheld(self, url: str, variable: str | None = None) -> str:
-        """Return the message for a person whose key, or other secret `variable`, was not sent."""
+        """Return the error message that says why the key, or the secret in `variable`, is not sent to
+        `url`."""
         return (
             f"{variable or self.key_variable} is not sent to {url} because only the spec names that URL; "
             f"set {self.url_variable}={url} or give it with --base-url to allow it."

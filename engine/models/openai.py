@@ -315,7 +315,7 @@ def closes_unopened(text: str) -> bool:
 
 
 class _Rejected(Exception):
-    """A response that is not read to its end."""
+    """HTTP response that is refused before its body is read, such as one that is too large."""
 
 
 async def _bound(response: Any) -> None:
@@ -360,7 +360,7 @@ def _kind_of(stream: type) -> type[_Bounded]:
 
 
 def _said(error: openai.OpenAIError) -> str:
-    """Return the server's own message, or that of the connection's error."""
+    """Return the message of a failed call: the server's text, or the reason why the connection failed."""
     body = error.body if isinstance(error, openai.APIError) else None
     if isinstance(body, dict):
         words = cast("dict[str, object]", body).get("message")

@@ -126,7 +126,7 @@ class Services:
 
 
 def _import_client(folder: Path) -> None:
-    """Import what opening a local model needs, which takes about as long as a service takes to start."""
+    """Import the Tinker SDK and the tokenizer library in advance, while the local service starts."""
     with _importing:
         import rolegraph.engine.models.tinker
         from rolegraph.engine.models.tokenizer import tokenizer_class

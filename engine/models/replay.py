@@ -63,7 +63,7 @@ def recorded_calls(episodes: Iterable[Episode]) -> dict[CallId, RecordedCall]:
 
 
 class Replay:
-    """A model that answers each call as it was answered before. Attempts of one call count as the same.
+    """Model that returns recorded answers: to each call the answer of the same call in a recording.
 
     With `any_prompt`, a call whose prompt has changed is answered as well.
     """

@@ -212,7 +212,7 @@ def _is_transient(error: BaseException) -> bool:
 
 
 def said(error: BaseException) -> str:
-    """Return an error's message without the SDK's own identifiers."""
+    """Return the message of an error of the Tinker SDK, without request and future ids."""
     text = (str(error) or type(error).__name__).removeprefix("Request failed: ")
     return text.partition(" for self.request_id=")[0]
 

@@ -155,7 +155,7 @@ class _Walk:
         return self.attribute(node, self.holder(node.node, node.attr, scope), node.attr)
 
     def holder(self, node: nodes.Expr, field: object, scope: dict[str, Kind]) -> Kind:
-        """Visit a value that one field is read of, and return its kind."""
+        """Check the expression before a `.field` or `[field]`, and return the kind of value that it has."""
         if isinstance(field, str) and isinstance(node, nodes.Name) and scope.get(node.name) == "self":
             return "self"
         return self.visit(node, scope)

@@ -234,7 +234,7 @@ def _sum(
 
 
 def _fields(scope: RenderScope, value: Iterable[Any], attribute: str | int | None) -> Iterable[Any]:
-    """Return the items of an iterable, or a field of each, after paying for them."""
+    """Return the items of an iterable, or `attribute` of each, after charging the render budget for them."""
     items = scope.items(value)
     if attribute is None:
         return items
@@ -287,7 +287,7 @@ def _unique(
 
 
 def _compared(scope: RenderScope, value: Iterable[Any], *options: object, sorts: bool) -> list[Any]:
-    """Return an iterable's items after paying for sorting them, or for comparing each with one other.
+    """List an iterable's items after charging the render budget: for a sort, or for one comparison an item.
 
     Options that are texts or whole numbers may name fields to compare by.
     """
@@ -329,6 +329,7 @@ def _dictsort(scope: RenderScope, value: Mapping[Any, Any], *args: Any, **kwargs
 
 
 def _lookups(*options: object) -> int:
-    """Return the units of looking up the fields that options may name: `a.b` and `a,b` name two."""
+    """Return the cost, in units of the render budget, of the field names in a filter's options: 2 for
+    `a.b`."""
     names = [str(option) for option in options if type(option) in (str, int)]
     return _FIELD * sum(1 + name.count(".") + name.count(",") for name in names)

@@ -82,7 +82,7 @@ class RenderScope:
             raise PromptError(PROMPT_WORK.exceeded("the template takes"))
 
     def make_text(self, size: int) -> None:
-        """Pay for a text of `size` characters."""
+        """Charge the render budget for a new text of `size` characters."""
         if size > _MOST_TEXT:
             raise PromptError(PROMPT_TEXT.exceeded("the template makes a text of"))
         self.spend(size)
@@ -94,7 +94,7 @@ class RenderScope:
         self.spend(ITEM * size)
 
     def make_number(self, bits: int) -> None:
-        """Check the size of a whole number."""
+        """Refuse a whole number of more bits than the limit allows."""
         if bits > _MOST_BITS:
             raise PromptError(PROMPT_BITS.exceeded("the template makes a number of"))
 

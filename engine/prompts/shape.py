@@ -65,7 +65,8 @@ def cost_of(loop: nodes.For) -> int:
 
 
 def text_of(loop: nodes.For) -> int:
-    """Return the literal characters that one turn of a loop writes at most, without inner loops."""
+    """Return the most characters of literal text that one iteration of a template's `for` loop writes,
+    without the loops inside it."""
     return sum(len(node.data) for node in _of_a_turn(loop) if isinstance(node, nodes.TemplateData))
 
 

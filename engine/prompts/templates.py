@@ -136,7 +136,8 @@ def _parsed(source: str, *, is_condition: bool) -> tuple[nodes.Template, int]:
 
 
 def _tree(source: str, is_condition: bool) -> nodes.Template:
-    """Parse a template, or an expression as one that writes "true" where it holds, and nothing else."""
+    """Parse a template's source; a condition is parsed as a template that writes "true" if the condition
+    holds."""
     if not is_condition:
         return ENVIRONMENT.parse(source)
     parser = Parser(ENVIRONMENT, source, state="variable")

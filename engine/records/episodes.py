@@ -112,7 +112,8 @@ class EpisodeFile:
         self.path = path
 
     def entries(self, broken: Callable[[DataError], object] = refuse) -> list[IndexEntry]:
-        """Return an entry for each episode, in order; `broken` as for `read_episodes`."""
+        """Return the index entries of all episodes in file order; `broken` is called with the error of each
+        damaged line, and by default raises it."""
         entries = self._indexed()
         end, number = (entries[-1].end, len(entries) + 1) if entries else (0, 1)
         rest = read_jsonl(self.path, _entry, _EPISODE, broken, start=end, number=number)

@@ -158,7 +158,7 @@ class RunFolder:
             raise UsageError(f"{self.path} is not the folder of a run: {missing}") from None
 
     def _model_instead(self) -> str:
-        """Return advice for the folder of a model given in place of a run's; empty for other folders."""
+        """Return a hint if this is a model's folder and not a run's; an empty string for any other folder."""
         if not any(self.path.glob("*config.json")):
             return ""
         return (

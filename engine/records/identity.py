@@ -89,5 +89,5 @@ def salt_of(node: NodeId) -> int:
 
 
 def call_seed(episode: int, salt: int, call: int, attempt: int) -> int:
-    """Derive the seed of a call from its episode's seed and its node's salt."""
+    """Derive the sampling seed of one attempt of a model call from the episode's seed and the node's salt."""
     return (episode + salt + call * 0x85EBCA6B + attempt * 0xC2B2AE35) & SEEDS

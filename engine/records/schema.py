@@ -77,7 +77,8 @@ def list_of_numbers(*kinds: type) -> PlainValidator:
 
 
 def shaped(shape: type[BaseModel]) -> GetPydanticSchema:
-    """Check a mapping against a model and keep the mapping itself, with the keys that the model lacks."""
+    """Return a pydantic schema that checks a mapping against a model, and keeps the mapping with all its
+    keys."""
 
     def keep(value: object, check: Callable[[object], object]) -> object:
         check(value)

@@ -116,7 +116,8 @@ def thin(points: Sequence[Point], most: int = MOST_POINTS) -> Sequence[Point]:
 
 
 def line_chart(label: str, lines: Sequence[ChartLine], size: ChartSize | None = None) -> str:
-    """Lines over steps, as an `<svg>` to stand in a page; the values to show on hover are in `data-hover`."""
+    """Draw a line chart over steps as an `<svg>` element; its `data-hover` holds the values to show on
+    hover."""
     size = size or ChartSize()
     lines = [thinned(line) for line in lines]
     tips: dict[float, list[str]] = {}

@@ -160,7 +160,8 @@ def _count(
 
 
 class _Best:
-    """Best and worst episodes of each role, by mean advantage or else by reward."""
+    """Collector of the few best and worst episodes of each role, by mean advantage, or by reward without
+    one."""
 
     def __init__(self) -> None:
         self._kept: defaultdict[tuple[str, str], list[tuple[SampleReason, Episode]]] = defaultdict(list)

@@ -118,7 +118,8 @@ def _unknown(what: str, name: str, known: Sequence[str], path: tuple[str, ...]) 
 def _answered(
     was: Mapping[CallId, RecordedCall], now: Mapping[CallId, RecordedCall], episodes: Sequence[Episode]
 ) -> Verdict:
-    """Return the verdict on whether every model call has a recorded answer."""
+    """Check that each model call of the replayed episodes has an answer in the recording; return the
+    verdict."""
     before = {(c.task, c.rollout, c.node.role, c.node.index) for c, of in was.items() if of.failure}
     missing = [
         t.failure.message

@@ -48,7 +48,7 @@ def exported(episode: Episode, trajectory: Trajectory, roles: Roles) -> list[Exp
 
 
 def calls(trajectory: Trajectory) -> Iterator[tuple[Call, Step]]:
-    """Yield each step with its call."""
+    """Yield the identity of the model call (node and number) of each step of a trajectory, with the step."""
     for steps in turns(trajectory):
         node = trajectory.node._replace(round=steps[0].round)
         yield from (((node, number), step) for number, step in enumerate(steps, 1))

@@ -18,7 +18,7 @@ BATCH_WIDE = frozenset({"reinforce_plus_plus_baseline", "prpo"})
 
 
 def name_of(role: RolePlan, number: int) -> str:
-    """Return the name of a trajectory, or of a turn of a round, under rLLM, which groups by task and name."""
+    """Return the name under which rLLM groups a role's trajectories, or its turns of round `number`."""
     apart = role.compares_turns and role.spec.group != "task"
     return f"{role.name}@{number}" if apart else role.name
 
@@ -113,7 +113,10 @@ def is_precomputed(role: RolePlan) -> bool:
 
 
 def deviation(plan: Plan) -> bool | None:
-    """Return the `std` option of the first role with GRPO; rLLM has one for all roles. None without GRPO."""
+    """Return whether GRPO divides by the standard deviation: the `std` option of the first role with GRPO.
+
+    rLLM has one such option for all roles. None if no role has GRPO.
+    """
     grpo = [
         role.estimator for role in plan.trained.values() if role.estimator and role.estimator.name == "grpo"
     ]

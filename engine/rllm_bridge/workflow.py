@@ -161,7 +161,8 @@ ends the run; an answer that cannot be parsed is the model's mistake, and no rea
 
 
 def _reason(episode: Episode, policy: PolicyModel, ending: Collection[str]) -> TerminationReason:
-    """Return rLLM's reason for the end of an episode: a failure in `ending`, or that no call was answered."""
+    """Return rLLM's termination reason of an episode: that of a failed role in `ending`, or of a policy that
+    answered no call, else the episode's own."""
     stopped = episode.termination_reason is not Reason.ENV_DONE
     if not stopped and any(trajectory.by_model for trajectory in episode.trajectories):
         return TerminationReason.ENV_DONE

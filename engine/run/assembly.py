@@ -34,8 +34,8 @@ def assemble(
         plan: The workflow.
         task: The episode's task.
         rollout: The episode's number among those of its task, from 0.
-        results: The results by node; None for turns that were skipped or did not finish.
-        endings: What ended each loop before its last round.
+        results: Result of each node, by position; None for a turn that was skipped or did not finish.
+        endings: Cause that ended each loop before its last round.
         over: The position of the loop whose environment is done; None where no environment is done.
         stopped: Whether the episode ended before all nodes had run.
         noted: Further metadata.

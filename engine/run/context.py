@@ -46,7 +46,8 @@ class EpisodeContext:
         """Number of conditions that could not be computed."""
 
     def set_upstream(self, block: int, edges: Sequence[InputEdge]) -> None:
-        """Keep the results that a block's nodes see; all nodes of its edges have ended."""
+        """Store the results of earlier nodes that a block reads by its edges, once all these nodes have
+        ended."""
         self.upstream[block] = {edge.name: self.views(edge) for edge in edges}
 
     def views(self, edge: InputEdge) -> Views:
@@ -93,7 +94,8 @@ class EpisodeContext:
             return False
 
     def _task_of(self, role: RolePlan) -> Mapping[str, Any]:
-        """Return the task with the fields that the role's prompts may read."""
+        """Return the task's fields that a role's prompts may read: the visible ones and those that it
+        `shows`."""
         return _without(self._task, self._plan.hidden.difference(role.spec.shows))
 
 

@@ -30,7 +30,7 @@ class LoopEnds:
     """By block, whether its loop ended before it."""
 
     def is_over(self, block: int, loop: int) -> bool:
-        """Return whether a block's loop ended before the block's round; later rounds are over, too."""
+        """Return whether a loop ended, on the block's branch, in a round before the block's round."""
         plan, undecided, number = self.plan, list[int](), block
         while number not in self._is_over and (at := plan.blocks[number]).until_inputs:
             undecided.append(number)

@@ -213,7 +213,8 @@ def _perform(connection: Connection, imports: Sequence[Import]) -> bytes:
 
 
 def _package_root(wanted: Import) -> str | None:
-    """Return the folder that a module of a package is imported from; None for a module of its own."""
+    """Return the folder that must be on the module path to import `wanted`; None if it is no part of a
+    package."""
     if wanted.file is None or "." not in wanted.module:
         return None
     file = Path(wanted.file)

@@ -124,7 +124,8 @@ async def preview_task(plan: Plan, task: Task, recorded: Episode | None = None) 
 
 
 async def made_up(plan: Plan, task: Task, said: str) -> Episode:
-    """Return an episode whose answers are examples of each parser with `said` in them; without rewards."""
+    """Make an episode without a model: each answer is the example of its role's parser, filled with the text
+    `said`."""
     return await _Runs(plan, task, None).run(plan, 0, said=said)
 
 
@@ -197,7 +198,7 @@ class _Runs:
             of.asked[place] = before._replace(nodes=(*before.nodes, node))
 
     def _harmless(self, plan: Plan, *, stopped: bool) -> Plan:
-        """Return the plan without rewards, with tools and environment replaced."""
+        """Return a copy of the plan that computes no reward, runs no tool and moves no environment."""
         return replace(
             plan,
             roles=tuple(self._harmless_role(role) for role in plan.roles),
@@ -271,7 +272,8 @@ def _numbers(numbers: Iterable[int]) -> str:
 
 
 def _unmarked(text: str) -> str:
-    """Remove the numbers of instances and rounds from made-up answers in a text."""
+    """Remove instance and round numbers from the made-up answers in a text, so that equal prompts compare
+    equal."""
     return _MARK.sub(r"[\1]", text)
 
 

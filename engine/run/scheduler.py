@@ -78,7 +78,7 @@ async def run_episode(
 
 
 class _Run:
-    """One episode while it runs. Nodes and blocks are positions in the plan."""
+    """State of one running episode; nodes and blocks are counted by their positions in the plan."""
 
     def __init__(self, plan: Plan, session: EpisodeSession, models: Sequence[LimitedModel]) -> None:
         self.plan, self.session, self.models = plan, session, models

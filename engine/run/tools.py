@@ -55,7 +55,10 @@ class OpenTools:
         return found
 
     async def _hold(self, tool: Tool, opened: asyncio.Future[Sequence[Function]]) -> None:
-        """Hold a tool open in one task: anyio's scopes must be left by the task that entered them."""
+        """Open a tool, put its functions into `opened`, and close it at the end, all in one task.
+
+        anyio's scopes must be left by the task that entered them.
+        """
         assert tool.open is not None
         try:
             async with tool.open() as functions:

@@ -69,7 +69,7 @@ def run_tests(
 
 
 class _Test(NamedTuple):
-    """A test with guarded comparisons, and the program's names that it reads."""
+    """Unit test whose comparisons call guarded functions, and the names of the program that it uses."""
 
     code: str
     written: str

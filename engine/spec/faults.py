@@ -103,7 +103,10 @@ def _missing_key(path: Path, root: type[SpecModel]) -> Finding:
 
 
 def _unknown_word(detail: ErrorDetails, path: Path, around: object, root: type[SpecModel]) -> Finding:
-    """Return the finding for a word that a field does not have; `around` is the value of its mapping."""
+    """Return the finding for a value that is none of the words that its key allows.
+
+    `around` is the mapping that holds the key.
+    """
     key, word = str(path[-1]) if path else "", str(detail["input"])
     choices = re.findall("'([^']*)'", str(detail.get("ctx", {}).get("expected", "")))
     hint = did_you_mean(word, choices)
@@ -162,7 +165,7 @@ def _model_at(path: Path, root: type[SpecModel]) -> type[BaseModel] | None:
 
 
 def _short_forms(model: type[BaseModel] | None) -> list[str]:
-    """Return the words that stand for a mapping of a model."""
+    """Return the words that a spec may write in place of a mapping of this model, such as `all` for an edge."""
     nested = [get_args(part) or (part,) for part in get_args(getattr(model, "SHORT", None))]
     return [word for words in nested for word in words if isinstance(word, str)]
 

@@ -60,7 +60,7 @@ def _merge(
 
 
 def _forget(positions: KeyPositions, value: object, path: Path) -> None:
-    """Remove the positions of the value at a path."""
+    """Delete the recorded file positions of a value and of everything in it."""
     for at, _ in walk_paths(value, path):
         positions.pop(at, None)
 

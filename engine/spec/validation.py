@@ -91,7 +91,8 @@ def fit_model(
 
 
 def _written_at(value: Any, path: Path) -> Path:
-    """Return the path to leave out for a fault: of a short form, such as `model: x:y`, the whole value."""
+    """Shorten the path of a fault to a key that the file has: a short form such as `model: x:y` has no keys
+    inside."""
     for depth, key in enumerate(path):
         if not isinstance(value, dict | list):
             return path[:depth]

@@ -382,7 +382,8 @@ def annotate(
 def _for_steps(
     trajectory: Trajectory, values: Mapping[str, Sequence[T]], default: Sequence[T]
 ) -> Sequence[T]:
-    """Look up the values of a trajectory's steps, by its uid or by those of its turns."""
+    """Return a value for each step of a trajectory: by its own uid, else by the uids of its turns, else
+    `default`."""
     if whole := values.get(trajectory.uid):
         return whole
     found: list[T] = []

@@ -156,7 +156,8 @@ def forecast(plan: Plan, observed: ObservedEpisodes | None = None, *, price: Pri
 
 @dataclass(slots=True)
 class _RoleGroups:
-    """Groups of one role in the observed episodes."""
+    """Tally of one role's groups in the observed episodes: tasks, group sizes, whether each taught, and the
+    sum of |advantage| by policy."""
 
     tasks: set[str] = field(default_factory=set[str])
     sizes: list[int] = field(default_factory=list[int])

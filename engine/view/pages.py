@@ -196,7 +196,8 @@ class Pages:
         return lines
 
     def shown(self, number: int, row: EpisodeLocation, start: int = 0) -> EpisodePage:
-        """Return the content of an episode's page; raises DataError, also for metadata of a wrong form."""
+        """Read an episode and return the content of its page, with turns from number `start` (from 0); raises
+        DataError."""
         try:
             return self._shown(number, row, start)
         except (AttributeError, LookupError, TypeError, ValueError) as error:

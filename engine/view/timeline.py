@@ -207,7 +207,7 @@ def _in_order(before: Mapping[NodeId, Sequence[NodeId]]) -> Iterator[NodeId]:
 
 
 def _path(ends: Mapping[NodeId, float], cause: Mapping[NodeId, NodeId]) -> set[tuple[NodeId, NodeId]]:
-    """Return the joins of the longest path."""
+    """Return the edges of the chain of turns that decided when the episode ended."""
     found: set[tuple[NodeId, NodeId]] = set()
     node = max(ends, key=lambda other: ends[other], default=None)
     while node is not None and node in cause:

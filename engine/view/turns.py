@@ -26,7 +26,8 @@ class ChatMessage(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CallRecord:
-    """Call of a model, or run of a tool by a role without a model."""
+    """One model call, or one tool run of a role without a model, with its messages and tool calls as
+    shown."""
 
     step: Step
     earlier: Sequence[ChatMessage]
@@ -166,7 +167,7 @@ def _mappings(value: object) -> Iterator[Mapping[str, Any]]:
 
 
 def _failures(episode: Episode) -> Iterator[Mapping[str, Any]]:
-    """Return the failures of an episode by turn."""
+    """Yield the recorded failures of an episode, one mapping for each failed turn."""
     for failed in _mappings(episode.metadata.get("failures")):
         if {"role", "index", "name", "message"} <= failed.keys():
             yield failed

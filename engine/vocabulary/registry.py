@@ -423,7 +423,7 @@ def option_error(
 
 
 def _part(loc: tuple[int | str, ...], error: UnknownName | BadOptions) -> ErrorDetails:
-    """Wrap the error of an item inside another item."""
+    """Return the error of an item inside another item as pydantic's error details at `loc`."""
     hint = error.hint if isinstance(error, UnknownName) else ""
     message = "; ".join(filter(None, (str(error), hint)))
     return {**option_error(loc, message), "ctx": {"error": error}}

@@ -46,7 +46,7 @@ class Function(NamedTuple):
 
 
 class Pairs(NamedTuple):
-    """Instances of one name that lie on the branch of each instance of another name."""
+    """For each instance (by index) of one role, the instances of another role on the same branch."""
 
     indices: Mapping[int, Collection[int]]
     """By index of an instance of the first name, the indices of its partners."""

@@ -130,7 +130,7 @@ class _WeightsGroup:
 
 
 class Batcher:
-    """Sampler for many jobs at once.
+    """Sampler that answers many jobs in shared batches of one model.
 
     `load` returns the name of an adapter that holds the weights of a checkpoint path.
     """
@@ -187,7 +187,8 @@ class Batcher:
             alone.add(job)
 
     def _score(self, adapter: str | None, unscored: FairQueue[SampleJob]) -> None:
-        """Compute log-probabilities of waiting prompts, at most `limits.READ_TOKENS` tokens of them."""
+        """Compute log-probabilities of the prompts of waiting jobs, up to `limits.READ_TOKENS` tokens in one
+        call."""
         jobs: list[SampleJob] = []
         tokens = 0
         while unscored:

@@ -69,7 +69,8 @@ _ALL_LAYERS = LoraShape(1)
 
 
 class _Adapter(NamedTuple):
-    """Tensors of an adapter, and the model that all adapters of its shape share."""
+    """LoRA adapter: its tensors, the layers (`places`) that take them, and the model that all adapters of the
+    same shape share."""
 
     model: nn.Module
     tensors: Mapping[str, nn.Parameter]

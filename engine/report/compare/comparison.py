@@ -68,7 +68,8 @@ class FigureRow(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TaskFlip:
-    """Task that only one of two sides solves."""
+    """Task that only one of two sides solves, with each side's share of right rollouts (`was`, `now`) and an
+    episode of each."""
 
     task: str
     question: str
@@ -90,7 +91,11 @@ class TaskFlip:
 
 @dataclass(frozen=True, slots=True)
 class TaskFlips:
-    """Tasks that flipped between the first side and another."""
+    """Tasks that only one of two sides solves: the first side or `side`.
+
+    `gains` and `losses` count all of them; `gained` and `lost` hold the ones to show. `shared` tasks are on
+    both sides, `alone` ones on one side only.
+    """
 
     side: str
     shared: int

@@ -165,7 +165,7 @@ def _model_at(path: Path, root: type[SpecModel]) -> type[BaseModel] | None:
 
 
 def _short_forms(model: type[BaseModel] | None) -> list[str]:
-    """Return the words that a spec may write in place of a mapping of this model, such as `all` for an edge."""
+    """Return the words that a spec may write in place of a mapping of this model: `all` for an edge."""
     nested = [get_args(part) or (part,) for part in get_args(getattr(model, "SHORT", None))]
     return [word for words in nested for word in words if isinstance(word, str)]
 

@@ -106,7 +106,7 @@ def _count_nodes(value: object) -> int:
 
 
 def _length(value: object) -> int:
-    """Return the cost of one pass over a value: its number of items, or of a text the characters by 64; else 0."""
+    """Return the cost of one pass over a value: its items, or a 64th of a text's length; else 0."""
     if isinstance(value, str):
         return len(value) // 64
     return len(cast("list[object]", value)) if isinstance(value, dict | list) else 0

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from rolegraph.engine.run.preview import TaskPrompts
 
 _HERE = Path(__file__).parent
+COLOURS = _HERE / "colors.css"
+"""Style sheet of the colours of all pages, and of the documents."""
 
 
 def render(template: Path, *sheets: Path, **values: Any) -> str:
@@ -34,7 +36,7 @@ def render(template: Path, *sheets: Path, **values: Any) -> str:
         sheets: CSS files that follow the style of all pages in the template's `style`.
         values: Names that the template uses.
     """
-    rules = [sheet.read_text(encoding="utf-8") for sheet in (_HERE / "report.css", *sheets)]
+    rules = [sheet.read_text(encoding="utf-8") for sheet in (COLOURS, _HERE / "report.css", *sheets)]
     page = _environment(template.parent).get_template(template.name)
     return page.render(style=Markup("".join(rules)), **values)
 

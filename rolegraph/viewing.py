@@ -13,6 +13,7 @@ from rolegraph.engine.records.folder import runs_in
 from rolegraph.engine.view import EpisodeFilter, ViewedRun, open_run, write_static
 from rolegraph.engine.view.finding import FIELDS
 from rolegraph.engine.view.serving import serve
+from rolegraph.running import RUNS
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,18 +80,22 @@ def view(*runs: str | Path) -> RunViewer:
 
     Args:
         runs: Folders; a folder of runs, such as an evaluation's or a sweep's, stands for all runs in it.
+            None: all runs of the folder `runs`, the newest first.
 
     Returns:
         A viewer, whose `serve` shows pages in the browser and whose `write` makes one file.
 
     Raises:
-        UsageError: No folder is given, or one holds no run.
+        UsageError: A folder holds no run, or none is given and there is no folder `runs`.
         DataError: A run's files are damaged.
     """
 
+    if not runs and not RUNS.is_dir():
+        raise UsageError(f"there is no folder {RUNS}/ here; give the folder of a run, such as runs/mine")
+    opened = [open_run(folder) for run in runs or (RUNS,) for folder in runs_in(Path(run))]
     if not runs:
-        raise UsageError("no run named; give the folder of a run, such as runs/mine")
-    return RunViewer([open_run(folder) for run in runs for folder in runs_in(Path(run))])
+        opened.sort(key=lambda run: str(run.info.started or ""), reverse=True)
+    return RunViewer(opened)
 
 
 def _parse_filters(where: dict[str, str]) -> EpisodeFilter:

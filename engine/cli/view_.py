@@ -1,4 +1,4 @@
-"""`rolegraph view RUN…`: the episodes of runs and trainings in the browser, or as one file."""
+"""`rolegraph view [RUN…]`: the episodes of runs and trainings in the browser, or as one file."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ from rolegraph.engine.cli import completion, options
 @click.argument(
     "runs",
     nargs=-1,
-    required=True,
-    metavar="RUN [RUN…]",
+    metavar="[RUN…]",
     type=click.Path(path_type=Path, file_okay=False),
     shell_complete=completion.runs,
 )
@@ -51,7 +50,7 @@ def command(
     hidden: bool | None,
     **filters: str | None,
 ) -> None:
-    """Look at the episodes of RUN, the folder of a run or a training, finished or not.
+    """Look at the episodes of RUN, the folder of a run or a training, finished or not; default: all in runs/.
 
     Pages are served on this machine alone, and change nothing; the printed address holds their key. They show
     each turn, its reward, and the group that it was compared with.

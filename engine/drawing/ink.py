@@ -9,6 +9,8 @@ from pathlib import Path
 
 PALETTE = ("#3b82f6", "#e5761b", "#1fa971", "#dd4f4f", "#9061f0", "#d6459b", "#1695b8", "#8a8f36")
 INK = "#768390"
+_GROUND = ".ground{fill:#fff}@media(prefers-color-scheme:dark){.ground{fill:#181c22}}"
+"""Style of the background: a viewer that shows a drawing on a ground of its own may not follow the scheme."""
 _NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
@@ -41,5 +43,7 @@ def document(
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg"{attributes} viewBox="0 0 {width:g} {height:g}" '
         f'width="{width:g}" height="{height:g}" role="img">\n<title>{text(title)}</title>\n'
-        f"<style>{style}</style>\n" + "\n".join(parts) + "\n</svg>\n"
+        f'<style>{_GROUND}{style}</style>\n<rect class="ground" width="100%" height="100%"/>\n'
+        + "\n".join(parts)
+        + "\n</svg>\n"
     )

@@ -142,8 +142,15 @@ def question(task: Mapping[str, Any], task_id: str, most: int = 300) -> str:
 
 def clipped(value: object, most: int = MOST_TEXT) -> str:
     """Return a value as text of at most `most` characters, with the number of missing ones."""
-    words = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+    words = value if isinstance(value, str) else _plain_json(value)
     return words if len(words) <= most else f"{words[:most]} … ({len(words) - most:,} more characters)"
+
+
+def _plain_json(value: object) -> str:
+    """Return a value as JSON with floats of at most 12 digits: 0.1 + 0.2 is 0.3."""
+    text = json.dumps(value, ensure_ascii=False, default=str)
+    # A float with an exponent, NaN or Infinity stays valid for `loads`, which reads all that `dumps` writes.
+    return json.dumps(json.loads(text, parse_float=lambda n: float(f"{float(n):.12g}")), ensure_ascii=False)
 
 
 def _count(

@@ -6,23 +6,26 @@ and run no script but its own, which the policy names by its hash.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, get_args
 
 from rolegraph.engine.compile.graph import check_graph, role_needs
 from rolegraph.engine.drawing import picture_of
 from rolegraph.engine.drawing.svg import svg
 from rolegraph.engine.records import RunFolder, Step
+from rolegraph.engine.records.episodes import EpisodeFile, IndexEntry, RoleIndexEntry
+from rolegraph.engine.records.folder import Split
 from rolegraph.engine.records.jsonl import write_whole
 from rolegraph.engine.report import html
 from rolegraph.engine.report.charts import MOST_BARS
-from rolegraph.engine.report.digest import Digest, clipped, instance, question, read_digest
+from rolegraph.engine.report.digest import Digest, RoleGroups, clipped, instance, question, read_digest
 from rolegraph.engine.report.panels import REASONS, sections
 from rolegraph.engine.report.reading import RunRecord, read_run
 from rolegraph.engine.spec import load_spec
-from rolegraph.engine.training.outcomes import advantages
+from rolegraph.engine.training.outcomes import Outcomes, advantages
 
 _HERE = Path(__file__).parent
 
@@ -43,6 +46,30 @@ class HeadlineFigure:
     n: float | None
 
 
+class RewardPoint(NamedTuple):
+    """Mean reward of a role at a step."""
+
+    step: int
+    mean: float
+    n: int
+    """Number of rewards in the step's episodes; 0 where their file is missing."""
+
+
+class RoleFinding(NamedTuple):
+    """Result of a training for a role: failures, rewards at the first and last step, and group outcomes."""
+
+    role: str
+    split: Split
+    """Split of the rewards: `validation` where two steps were validated."""
+    first: RewardPoint | None
+    last: RewardPoint | None
+    failures: Counter[str]
+    """Number of failures in training by name."""
+    answers: int
+    """Number of the role's trajectories in the training's episodes."""
+    outcomes: Outcomes
+
+
 def write_report(folder: Path) -> Path:
     """Write `report.html` into a training run's folder and return its path.
 
@@ -55,8 +82,8 @@ def write_report(folder: Path) -> Path:
     return report
 
 
-def render(run: RunRecord, digest: Digest) -> str:
-    """Return the HTML of the report."""
+def render(run: RunRecord, digest: Digest, viewer: str = "") -> str:
+    """Return the HTML of the report; `viewer` is the URL of the run's list where a viewer shows the page."""
     code, code_hash = html.script(_HERE / "report.js")
     shown = sections(run, digest)
     drawn = {key for section in shown for panel in section.panels for key in panel.keys}
@@ -65,6 +92,8 @@ def render(run: RunRecord, digest: Digest) -> str:
         run=run,
         info=run.info,
         figures=figures(run),
+        findings=findings(run, digest),
+        viewer=viewer,
         sections=shown,
         controls=list(zip(run.controls, html.drawn(run.controls), strict=True)),
         workflow=workflow(run),
@@ -103,6 +132,46 @@ def figures(run: RunRecord) -> list[HeadlineFigure]:
                 best_of.append(HeadlineFigure(name, best, int(step), points[-1][1], first, split, n))
                 break
     return best_of
+
+
+def findings(run: RunRecord, digest: Digest) -> list[RoleFinding]:
+    """Return what the training came to for each role; raises DataError where episodes cannot be read."""
+    if not run.done:
+        return []
+    folder = RunFolder(run.folder)
+    entries = {
+        (split, step): EpisodeFile(path).entries(lambda fault: None)
+        for split in get_args(Split)
+        for step, path in folder.episodes_files(split)
+    }
+
+    def of_role(name: str) -> RoleFinding:
+        validation = run.series(f"validation/reward/{name}")
+        split: Split = "validation" if len(validation) > 1 else "train"
+        series = validation if split == "validation" else run.series(f"reward/{name}/mean")
+        first, last = (
+            (
+                RewardPoint(
+                    int(step), mean, sum(len(role.rewards) for role in _of(entries, split, step, name))
+                )
+                for step, mean in (series[0], series[-1])
+            )
+            if series
+            else (None, None)
+        )
+        trained = [role for key in entries if key[0] == "train" for role in _of(entries, *key, name)]
+        failures: Counter[str] = sum((Counter(role.failures) for role in trained), Counter[str]())
+        groups = next((groups for groups in digest.groups if groups.role == name), RoleGroups(name))
+        outcomes = sum((task.outcomes for task in groups.tasks.values()), Outcomes())
+        return RoleFinding(name, split, first, last, failures, sum(role.count for role in trained), outcomes)
+
+    return [of_role(name) for name in run.info.roles]
+
+
+def _of(
+    entries: Mapping[tuple[str, int], Sequence[IndexEntry]], split: str, step: float, role: str
+) -> list[RoleIndexEntry]:
+    return [entry.roles[role] for entry in entries.get((split, int(step)), ()) if role in entry.roles]
 
 
 def spread(steps: Sequence[Step]) -> str:

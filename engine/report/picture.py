@@ -1,8 +1,8 @@
 """Learning curves of one or several runs as one SVG file that stands alone, such as for a README.
 
-The background is left clear and every colour is of a middle tone, so that the picture can be read on white
-and on black. Runs of one spec (of one hash: overrides make another) share a panel for each figure: a line for
-each seed, and their mean bold. Runs of different specs are never averaged.
+The background follows the colour scheme and every colour is of a middle tone, so that the picture reads on
+white and on black. Runs of one spec (of one hash: overrides make another) share a panel for each figure: a
+line for each seed, and their mean bold. Runs of different specs are never averaged.
 """
 
 from __future__ import annotations

@@ -151,12 +151,22 @@ def find(run: ViewedRun, where: EpisodeFilter, start: int = 0, most: int = PAGE)
     fitting = [row for row in everything if where.fits(row)] if where.filters else everything
     if where.sort:
         fitting = sorted(fitting, key=where.measure, reverse=where.sort == "high")
+    else:
+        fitting = [row for rows in by_task(fitting).values() for row in rows]
     if not where.text:
         rows = fitting[start : start + most]
         return SearchPage(rows, start, len(fitting), start + len(rows) < len(fitting), len(everything))
     rows = list(islice(_with_text(run, fitting, where.text), start, start + most + 1))
     more = len(rows) > most
     return SearchPage(rows[:most], start, None if more else start + len(rows), more, len(everything))
+
+
+def by_task(rows: Iterable[EpisodeLocation]) -> dict[tuple[str, str], list[EpisodeLocation]]:
+    """Return the rows of each (file, task), in the order of the first row of each."""
+    groups: dict[tuple[str, str], list[EpisodeLocation]] = {}
+    for row in rows:
+        groups.setdefault((row.part.name, row.entry.task), []).append(row)
+    return groups
 
 
 def neighbours(

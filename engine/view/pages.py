@@ -13,13 +13,15 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from rolegraph.engine.errors import DataError, RolegraphError
-from rolegraph.engine.records import Episode, NodeId
-from rolegraph.engine.report.digest import clipped, question
+from rolegraph.engine.records import Episode, GroupKey, NodeId
+from rolegraph.engine.report.digest import clipped, question, read_digest
 from rolegraph.engine.report.html import render, script
-from rolegraph.engine.view.finding import ANY, PAGE, EpisodeFilter, SearchPage, find, neighbours
+from rolegraph.engine.report.page import render as report_page
+from rolegraph.engine.report.reading import read_run
+from rolegraph.engine.view.finding import ANY, PAGE, EpisodeFilter, SearchPage, by_task, find, neighbours
 from rolegraph.engine.view.pieces import PiecesOf, pieces_of
 from rolegraph.engine.view.runs import EpisodeLocation, ViewedRun
-from rolegraph.engine.view.timeline import LANE, Dag, Timeline, TimelineDrawing, drawing, read_dag, timeline
+from rolegraph.engine.view.timeline import Dag, Timeline, read_dag, timeline
 from rolegraph.engine.view.trace import GroupTrace, SampledToken, greatest, tokens, traces
 from rolegraph.engine.view.turns import CallRecord, TurnRecord, turns
 
@@ -43,23 +45,26 @@ class PageLinks(Protocol):
         """Return the URL of an episode; None where the page has no such episode."""
         ...
 
-
-class RoleSummary(NamedTuple):
-    """Outcome of a role in an episode."""
-
-    name: str
-    reward: float | None
-    """Mean over the role's trajectories; None where none has a reward."""
-    failures: Sequence[str]
+    def to(self, *path: object) -> str | None:
+        """Return the URL of a page by its path, such as a run's number and `report`; None in a file."""
+        ...
 
 
 class EpisodeRow(NamedTuple):
     """Row of a list of episodes."""
 
     row: EpisodeLocation
-    href: str | None
-    question: str
-    roles: Sequence[RoleSummary]
+    episode: Episode | None
+    """Episode, without hidden fields where the pages have none; None where it is no longer readable."""
+
+
+class TaskRows(NamedTuple):
+    """Rollouts of a task that a list shows as one row."""
+
+    rows: Sequence[EpisodeRow]
+    """Rollouts that match the filter and are on the page."""
+    every: Sequence[EpisodeLocation]
+    """All rollouts of the task in the file."""
 
 
 class CallCard(NamedTuple):
@@ -79,6 +84,8 @@ class TurnCard(NamedTuple):
     anchor: str
     calls: Sequence[CallCard]
     trace: GroupTrace | None
+    table: str
+    """Anchor of the card that has the table of the group; empty without a group."""
     reward: float | None
     """Reward of the turn."""
 
@@ -91,7 +98,6 @@ class EpisodePage:
     episode: Episode
     anchor: str
     timeline: Timeline
-    drawing: TimelineDrawing
     anchors: Mapping[NodeId, str]
     cards: Sequence[TurnCard]
     start: int
@@ -133,7 +139,7 @@ class Pages:
             run=run,
             where=where,
             found=found,
-            lines=self.lines(number, found, where),
+            lines=self.lines(number, found),
             failures=_failures(run),
             page=PAGE,
             any=ANY,
@@ -155,6 +161,27 @@ class Pages:
             after=after and self.links.episode(number, after, where),
         )
 
+    def overview(self) -> str:
+        """Render a table of the runs with their figures; raises DataError."""
+        return self._render("overview.html.j2", title="Runs", number=0, where=EpisodeFilter())
+
+    def beside(self, number: int, rows: Sequence[EpisodeLocation]) -> str:
+        """Render episodes side by side; raises DataError."""
+        return self._render(
+            "beside.html.j2",
+            title=", ".join(f"{row.entry.task}:{row.entry.rollout}" for row in rows),
+            number=number,
+            run=self.runs[number],
+            where=EpisodeFilter(),
+            columns=[self.shown(number, row) for row in rows],
+        )
+
+    def report(self, number: int) -> str:
+        """Render the report of a training, with links into the viewer; raises UsageError for a run."""
+        run = read_run(self.runs[number].folder.path)
+        viewer = self.links.listing(number, EpisodeFilter())
+        return report_page(run, read_digest(run.folder, run.info.roles), viewer)
+
     def error(self, message: str) -> str:
         """Render an error message."""
         return self._render(
@@ -164,7 +191,7 @@ class Pages:
     def static(self, chosen: Sequence[tuple[int, SearchPage, EpisodeFilter]]) -> str:
         """Render lists and episodes of several runs as one page."""
         parts = [
-            (number, self.runs[number], found, self.lines(number, found, where), where)
+            (number, self.runs[number], found, self.lines(number, found), where)
             for number, found, where in chosen
         ]
         return self._render(
@@ -176,24 +203,20 @@ class Pages:
             shown_of=self.shown,
         )
 
-    def lines(self, number: int, found: SearchPage, where: EpisodeFilter) -> list[EpisodeRow]:
-        """Return the rows of a list; a task that is no longer readable is shown by its id."""
-        run, lines = self.runs[number], list[EpisodeRow]()
-        for row in found.rows:
-            try:
-                asked = question(self._public(run, run.read(row)).task, row.entry.task)
-            except DataError:
-                asked = row.entry.task
-            roles = [
-                RoleSummary(
-                    name,
-                    sum(role.rewards) / len(role.rewards) if role.rewards else None,
-                    [name if times == 1 else f"{name} {times}" for name, times in role.failures.items()],
-                )
-                for name, role in row.entry.roles.items()
-            ]
-            lines.append(EpisodeRow(row, self.links.episode(number, row, where), asked, roles))
-        return lines
+    def lines(self, number: int, found: SearchPage) -> list[TaskRows]:
+        """Return the rows of a list by task; a task that is no longer readable is shown by its id."""
+        run = self.runs[number]
+        every = {part: by_task(run.rows(part)) for part in {row.part for row in found.rows}}
+        return [
+            TaskRows([EpisodeRow(row, self._read(run, row)) for row in rows], every[rows[0].part][key])
+            for key, rows in by_task(found.rows).items()
+        ]
+
+    def _read(self, run: ViewedRun, row: EpisodeLocation) -> Episode | None:
+        try:
+            return self._public(run, run.read(row))
+        except DataError:
+            return None
 
     def shown(self, number: int, row: EpisodeLocation, start: int = 0) -> EpisodePage:
         """Read an episode and return the content of its page, with turns from number `start` (from 0); raises
@@ -221,6 +244,7 @@ class Pages:
         scale = greatest(step for trajectory in episode.trajectories for step in trajectory.steps)
         names = {lane.instance: lane.name for lane in line.lanes}
         cards: list[TurnCard] = []
+        tables: dict[GroupKey, str] = {}
         for node in order:
             turn = taken[node]
             name = names.get(node[:2], f"{node.role} {node.index}")
@@ -228,13 +252,13 @@ class Pages:
             if trace is not None and len(trace.members) > MOST_MEMBERS:
                 trace = replace(trace, members=trace.members[:MOST_MEMBERS])
             calls = [self._call(number, turn.node, asked, scale) for asked in turn.calls]
-            cards.append(TurnCard(turn, name, anchors[node], calls, trace, _earned(turn)))
+            table = tables.setdefault(trace.key, anchors[node]) if trace else ""
+            cards.append(TurnCard(turn, name, anchors[node], calls, trace, table, _earned(turn)))
         return EpisodePage(
             row=row,
             episode=episode,
             anchor=anchor,
             timeline=line,
-            drawing=drawing(line),
             anchors=anchors,
             cards=cards,
             start=start,
@@ -263,7 +287,7 @@ class Pages:
             hidden=self.hidden,
             script=self._script,
             script_hash=self.script_hash,
-            lane=LANE,
+            question=question,
             most_cards=MOST_CARDS,
             **values,
         )

@@ -6,6 +6,7 @@ Host header that the browser sends.
 
 from __future__ import annotations
 
+import json
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 
@@ -45,6 +46,9 @@ class _Addresses:
     def episode(self, run: int, row: EpisodeLocation, where: EpisodeFilter, start: int = 0) -> str | None:
         return _with(f"/{self.key}/{run}/{row.part.name}/{row.number}", where.query, start)
 
+    def to(self, *path: object) -> str | None:
+        return "/".join(map(str, ("", self.key, *path))) if path else f"/{self.key}/"
+
 
 def addresses(key: str) -> PageLinks:
     """Return the URLs of the pages that `app` serves under a key."""
@@ -67,19 +71,43 @@ def app(pages: Pages, key: str) -> Starlette:
 
         return answer
 
+    def page(text: str) -> Response:
+        return HTMLResponse(_encoded(text), headers=_HEADERS)
+
     def first(request: Request) -> Response:
+        if len(runs) > 1:
+            return page(pages.overview())
         return RedirectResponse(f"/{key}/0", headers=_HEADERS)
 
     def listing(request: Request) -> Response:
         where, start = _asked(request.query_params)
-        return HTMLResponse(_encoded(pages.listing(_run(request), where, start)), headers=_HEADERS)
+        return page(pages.listing(_run(request), where, start))
+
+    def report(request: Request) -> Response:
+        return page(pages.report(_run(request)))
 
     def episode(request: Request) -> Response:
         where, start = _asked(request.query_params)
-        number = _run(request)
-        run = runs[number]
-        row = run.row(run.part(request.path_params["part"]), request.path_params["number"])
-        return HTMLResponse(_encoded(pages.episode(number, row, where, start)), headers=_HEADERS)
+        row = _row(request, request.path_params["number"])
+        return page(pages.episode(_run(request), row, where, start))
+
+    def download(request: Request) -> Response:
+        row = _row(request, request.path_params["number"])
+        name = f"{row.part.name}-{row.number}.json"
+        headers = _HEADERS | {"Content-Disposition": f'attachment; filename="{name}"'}
+        text = json.dumps(runs[_run(request)].read(row).to_dict(), indent=1)
+        return Response(text, media_type="application/json", headers=headers)
+
+    def beside(request: Request) -> Response:
+        numbers = [request.query_params.get(side, "") for side in ("left", "right")]
+        for side, written in zip(("left", "right"), numbers, strict=True):
+            if not written.isdecimal() or len(written) > 12:
+                raise UsageError(f"{side} is {written!r}; expected the number of an episode, from 0")
+        return page(pages.beside(_run(request), [_row(request, int(number)) for number in numbers]))
+
+    def _row(request: Request, number: int) -> EpisodeLocation:
+        run = runs[_run(request)]
+        return run.row(run.part(request.path_params["part"]), number)
 
     def _run(request: Request) -> int:
         number: int = request.path_params["run"]
@@ -90,7 +118,10 @@ def app(pages: Pages, key: str) -> Starlette:
     routes = [
         Route("/{key}/", keyed(first)),
         Route("/{key}/{run:int}", keyed(listing)),
+        Route("/{key}/{run:int}/report", keyed(report)),
+        Route("/{key}/{run:int}/{part}/beside", keyed(beside)),
         Route("/{key}/{run:int}/{part}/{number:int}", keyed(episode)),
+        Route("/{key}/{run:int}/{part}/{number:int}/json", keyed(download)),
     ]
     hosts = Middleware(TrustedHostMiddleware, allowed_hosts=[HOST, "localhost"], www_redirect=False)
     made = Starlette(routes=routes, middleware=[hosts])
@@ -131,7 +162,8 @@ def serve(
             timeout_graceful_shutdown=1,
         )
         address = f"http://{HOST}:{listener.getsockname()[1]}"
-        ready(address + pages.links.listing(0, where))
+        first = pages.links.to() if len(runs) > 1 and not where.query else None
+        ready(address + (first or pages.links.listing(0, where)))
         uvicorn.Server(config).run(sockets=[listener])
 
 

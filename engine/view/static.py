@@ -24,6 +24,9 @@ class _Anchors:
         anchor = anchor_of(run, row)
         return f"#{anchor}" if anchor in self.known and not start else None
 
+    def to(self, *path: object) -> str | None:
+        return None
+
 
 def write_static(
     runs: Sequence[ViewedRun],

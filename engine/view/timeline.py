@@ -141,56 +141,6 @@ def timeline(dag: Dag | None, turns: Mapping[NodeId, TurnRecord]) -> Timeline:
     return Timeline(shown, joins, length, timed, measured, len(lanes) - len(shown), order)
 
 
-class BarRect(NamedTuple):
-    """Rectangle of a bar, in a drawing 1000 units wide."""
-
-    bar: Bar
-    x: float
-    y: float
-    width: float
-
-
-class TimelineDrawing(NamedTuple):
-    """Drawing of a time line, in lanes of `LANE` pixels."""
-
-    rects: Sequence[BarRect]
-    join_paths: Sequence[tuple[str, bool]]
-    """SVG path of each join, and whether the join is on the longest path."""
-    height: int
-
-
-LANE = 26
-_BAR = 14
-_WIDE = 1000
-
-
-def drawing(line: Timeline) -> TimelineDrawing:
-    """Return the drawing of a time line."""
-    scale = (_WIDE - 8) / (line.length or 1.0)
-
-    def x(seconds: float) -> float:
-        return round(4 + seconds * scale, 1)
-
-    rects: list[BarRect] = []
-    for lane, its in enumerate(line.lanes):
-        y = lane * LANE + (LANE - _BAR) / 2
-        last: Bar | None = None
-        for bar in its.bars:
-            # Rounds that a loop was spared lie on one another.
-            if last is None or bar.state != "skipped" or (last.state, last.start) != (bar.state, bar.start):
-                width = max(4.0, round((bar.end - bar.start) * scale, 1))
-                rects.append(BarRect(bar, x(bar.start), y, width))
-            last = bar
-    lines: list[tuple[str, bool]] = []
-    for join in line.joins:
-        start, end = x(join.start), x(join.end)
-        top, bottom = join.lane * LANE + LANE / 2, join.to * LANE + LANE / 2
-        bend = max(8.0, (end - start) / 2)
-        path = f"M{start:g} {top:g}C{start + bend:g} {top:g} {end - bend:g} {bottom:g} {end:g} {bottom:g}"
-        lines.append((path, join.on_path))
-    return TimelineDrawing(rects, lines, len(line.lanes) * LANE)
-
-
 def _by_round(turns: Mapping[NodeId, TurnRecord]) -> dict[NodeId, Sequence[NodeId]]:
     """Return the DAG of turns without a spec: each round follows the one before."""
     rounds: dict[int, list[NodeId]] = {}

@@ -36,6 +36,8 @@ class GroupMember(NamedTuple):
     """Factor of each token's advantage in the loss."""
     tokens: int
     mean_logprob: float | None
+    answer: object
+    """Action of the member's last step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +91,7 @@ def _compared(row: EpisodeLocation, member: Trajectory) -> GroupMember:
         loss_weight=_noted(member.steps, "loss_weight"),
         tokens=sum(step.response_tokens for step in member.steps),
         mean_logprob=sum(logprobs) / len(logprobs) if logprobs else None,
+        answer=member.steps[-1].action,
     )
 
 

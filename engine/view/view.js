@@ -17,7 +17,7 @@ const fold = () => {
 const search = () => document.querySelector("input[type=search]")?.focus();
 const keys = {
   j: () => move(1), k: () => move(-1), n: () => follow("next"), p: () => follow("prev"), u: () => follow("up"),
-  t: () => document.body.classList.toggle("plain"), o: fold, "/": search,
+  t: () => document.body.classList.toggle("plain"), o: fold, d: () => follow("alternate"), "/": search,
   "?": () => document.getElementById("keys").showModal(),
 };
 addEventListener("keydown", (event) => {

@@ -96,6 +96,27 @@ def test_the_page_shows_the_run_from_its_header_to_its_spec(tmp_path: Path) -> N
     assert "solver: {count: 2}" in section(text, "rest")
 
 
+def test_the_report_opens_with_what_each_role_learnt(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run")
+    info = json.loads((folder / "run.json").read_text())
+    info["roles"]["judge"]["trainable"] = False
+    (folder / "run.json").write_text(json.dumps(info))
+    page = write_report(folder).read_text()
+    solver, judge = re.findall(r"<li>(.*?)</li>", page[page.index('class="findings"') :], re.DOTALL)[:2]
+    assert "4 of 12 groups" in solver and "4 too easy" in solver and "4 too hard" in solver
+    assert re.search(r"\(step \d+, n = \d+\) to \S+ \(step 4, n = \d+\)", solver)
+    assert "--role solver" in solver and "was not trained" in judge
+
+
+def test_a_role_whose_answers_all_failed_is_not_called_too_hard(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run", steps=1)
+    failed = [rollout("t", at, [0.0], advantage=0.0) for at in range(4)]
+    write_episodes(folder, "train", 1, failed)
+    page = unescape(write_report(folder).read_text())
+    solver = re.findall(r"<li>(.*?)</li>", page[page.index('class="findings"') :], re.DOTALL)[0]
+    assert "4 of 4 answers failed" in solver and "too hard" not in solver and "--failure any" in solver
+
+
 def test_the_page_loads_nothing_and_all_its_tags_are_closed(tmp_path: Path) -> None:
     text = page(write_run(tmp_path / "run"))
     read = Page(text)

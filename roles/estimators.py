@@ -116,7 +116,7 @@ def precomputed() -> Estimator:
 
 
 def _each(group: Callable[[Floats], Floats]) -> Batch:
-    """Apply a function of one group's rewards [G] to each group."""
+    """Turn a function of one group's rewards [G] into one over all groups."""
     return lambda rewards_P_G, groups: [group(rewards) for rewards in rewards_P_G]
 
 
@@ -128,7 +128,7 @@ def _less(baseline: Batch) -> Batch:
 
 
 def _same(rewards: Floats, value: float) -> Floats:
-    """Repeat a number for each member, [G]."""
+    """Return an array [G] that holds `value` for each member of a group."""
     import numpy as np
 
     return np.full(len(rewards), value)

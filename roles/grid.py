@@ -125,7 +125,7 @@ def move(walk: WalkState, actions: Mapping[int, Any]) -> tuple[WalkState, Transi
 
 
 def read(action: Any) -> str | None:
-    """Return the letters of an action such as `RRDD`, `r, r` or `["R", "down"]`; None for another one."""
+    """Read moves such as `RRDD`, `r, r` or `["R", "down"]` as letters; None if there is another word."""
     parts = cast("list[Any]", action) if isinstance(action, list) else [action]
     words: list[str] = re.findall(r"\w+", " ".join(map(str, parts)).upper())
     letters = "".join(WORDS.get(word) or word for word in words)

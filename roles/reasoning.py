@@ -65,7 +65,7 @@ class MixtureShare(BaseModel):
 
 
 def _in_full(written: object) -> object:
-    """Expand the short form of a share, its weight; return any other value unchanged."""
+    """Expand the short form of a reasoning reward, a number, to `{weight: number}`; others are unchanged."""
     is_weight = isinstance(written, int | float) and not isinstance(written, bool)
     return {"weight": written} if is_weight else written
 

@@ -92,7 +92,7 @@ def top(of: str, /, *, by: str, k: Annotated[int, Field(ge=1)]) -> Tool:
 
 
 def _ranking_tool(of: str, by: str, pick: Callable[[list[Any]], Any]) -> Tool:
-    """Make a tool that picks from the actions of a name, sorted by their mean scores, the highest first."""
+    """Make a tool that picks from the actions of `of`, sorted by the mean of scores `by`, highest first."""
     scorer, _, path = by.partition(".")
 
     def choose(upstream: Upstream, pairs: Pairs) -> Any:

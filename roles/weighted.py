@@ -38,7 +38,7 @@ class Term(BaseModel):
 
 
 class BareTerm(Term):
-    """Term that a spec writes as its reward alone."""
+    """Term of a weighted sum that a spec writes without options, as the reward's name alone."""
 
     place: ClassVar[tuple[str, ...]] = ()
 

@@ -35,7 +35,7 @@ def overrides(context: click.Context, parameter: click.Parameter, word: str) -> 
 
 
 def models(context: click.Context, parameter: click.Parameter, word: str) -> list[CompletionItem]:
-    """Complete the provider of a model; `local` needs no name after it."""
+    """Suggest providers such as `openai:` for a model's option; `local` needs no model name after it."""
     import rolegraph as rg
 
     providers = [row.word.partition("=")[2] for row in rg.completions(None, "model.provider=")]
@@ -71,7 +71,10 @@ class BashCompletion(BashComplete):
     source_template = BashComplete.source_template.replace("-o nosort", "-o nosort -o nospace")
 
     def get_completion_args(self) -> tuple[list[str], str]:
-        """Return the typed words, joined again at `=` and `:`, and the incomplete last one."""
+        """Return the complete words of the typed command line, and the last, incomplete word.
+
+        Bash splits words at `=` and `:`; such parts are joined again.
+        """
         args, incomplete = super().get_completion_args()
         words: list[str] = []
         for word in [*args, incomplete]:

@@ -131,7 +131,7 @@ class Display:
             self._output.document(self._document(seconds))
 
     def observe(self, event: rg.Event) -> None:
-        """Count a model call or an episode that is on disk; show a note."""
+        """Update the bar and the counts for an event of the run; print the text of a note."""
         if isinstance(event, rg.CallDone):
             role = self._roles[event.id.node.role]
             role.calls += 1

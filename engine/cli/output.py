@@ -39,7 +39,7 @@ class OutputOptions(NamedTuple):
         return _console(stderr=self.as_json, quiet=self.quiet, lines=True)
 
     def line(self, text: str) -> None:
-        """Print a line of the results as it is; this imports nothing."""
+        """Print one line of results, unless quiet; with `--json` it goes to standard error."""
         if not self.quiet:
             click.echo(text, err=self.as_json)
 
@@ -101,7 +101,7 @@ def add_row(table: Table, *cells: str, style: str = "") -> None:
 
 
 def plain(text: str, most: int = SHOWN_CHARACTERS) -> str:
-    """Return a text without control characters, cut after `most` characters."""
+    """Return a text with control characters removed, and cut where it is longer than `most` characters."""
     from rolegraph import printable
 
     kept = printable(text)
@@ -127,7 +127,7 @@ def interval_cell(
 
 
 def colour(environment: Mapping[str, str] = os.environ) -> bool | None:
-    """Return whether click writes colours; None lets click look whether it writes to a terminal."""
+    """Read NO_COLOR and FORCE_COLOR: False, True, or None, which means colours on a terminal only."""
     if environment.get("NO_COLOR"):
         return False
     return True if environment.get("FORCE_COLOR") else None

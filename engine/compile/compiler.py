@@ -292,7 +292,7 @@ def _permission_findings(permissions: Iterable[Permission], severity: Severity) 
 
 
 def _present(value: T | None) -> T:
-    """Return a value that is present because the spec has no faults."""
+    """Return `value`, which is never None in a spec without faults; for the type checker."""
     if value is None:
         raise AssertionError("a part of the plan is missing without a finding")
     return value

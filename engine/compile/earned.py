@@ -189,7 +189,7 @@ def _edges(spec: Spec) -> Needs:
 
 
 def _stripped(name: str, parser: Parser | None, reward: Reward | None) -> Iterator[Finding]:
-    """Warn of a reward that matches tags which the parser removes."""
+    """Warn where a reward looks in the answer for tags that the role's parser has already removed."""
     if parser is None or reward is None:
         return
     lost = [mark for mark in parser.strips if any(mark in pattern for pattern in reward.patterns)]

@@ -59,7 +59,7 @@ def loop_of(spec: Spec, role: str) -> str | None:
 
 
 def rounds_of(spec: Spec, role: str) -> int:
-    """Return the turns of one instance of a role: the rounds of its loop, or 1."""
+    """Return the most turns that an instance of a role takes: `times` of its loop, or 1 outside loops."""
     loop = loop_of(spec, role)
     return 1 if loop is None else spec.loops[loop].times
 
@@ -192,7 +192,7 @@ def _players(spec: Spec, needs: Needs) -> Iterator[Finding]:
 
 
 def _edges(spec: Spec) -> Iterator[Finding]:
-    """Find joins and rounds that are impossible."""
+    """Find edges of `needs` that join roles, or name rounds, in a way the graph does not allow."""
     for name, role in spec.roles.items():
         own, fans = loop_of(spec, name), list[str]()
         for key, edge in role.needs.items():

@@ -32,7 +32,7 @@ class RoleEdge(NamedTuple):
 
 
 class RoleInputs(NamedTuple):
-    """Everything that the turns of one role read of other turns."""
+    """Inputs of one role's turns: other roles, its own earlier turns, and what its loop's `until` reads."""
 
     edges: tuple[RoleEdge, ...]
     own_turns: bool

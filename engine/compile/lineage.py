@@ -40,7 +40,7 @@ def instances_of(spec: Spec) -> Instances:
 
 
 def joined(edge: Edge, me: Instance, theirs: Sequence[Instance]) -> Sequence[int]:
-    """Return the positions, from 0, of those of `theirs` that an edge joins for the instance `me`."""
+    """Return positions in `theirs`, from 0, of the role instances that instance `me` reads by an edge."""
     if edge.fans_out:
         return me.parents
     if edge.join == "branch":
@@ -56,7 +56,10 @@ def on_branch(me: Instance, it: Instance) -> bool:
 
 
 def pairs_of(spec: Spec, instances: Instances | None, name: str, tool: Tool) -> Pairs:
-    """Return the pairs of instances on one branch for a tool with `Tool.pairs`; none without them."""
+    """Return which instances of two roles belong together, for a tool that pairs their actions.
+
+    Two instances belong together if they are on one branch. The result is empty for a tool without `pairs`.
+    """
     needs = spec.roles[name].needs
     if instances is None or tool.pairs is None or not all(key in needs for key in tool.pairs):
         return NO_PAIRS

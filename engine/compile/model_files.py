@@ -29,7 +29,11 @@ class ModelFiles:
     """Returns whether the command line set a key."""
 
     def located(self, ref: ModelRef, path: Path) -> tuple[ModelRef, list[Finding]]:
-        """Return the model at `path` of the spec with a path from the working folder, and findings."""
+        """Find the file or folder of a model that the spec names relative to itself.
+
+        Returns the model with a path relative to the working folder, and faults such as a path outside the
+        spec's folder. `path` is the model's place in the spec.
+        """
         name = ref.name
         if name is None or not _is_file(ref) or self.is_overridden((*path, "name")):
             return ref, []

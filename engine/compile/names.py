@@ -254,7 +254,7 @@ class _Resolver:
         return tool
 
     def check_needed(self, name: str, other: str, path: Path, verb: str) -> None:
-        """Find a role that an item of role `name` reads, although the role does not need it."""
+        """Add a fault where an item of role `name` reads role `other`, which its `needs` lacks."""
         needs = self.spec.roles[name].needs
         if other not in needs:
             aliases = [f"it is known as {key} there" for key, edge in needs.items() if edge.of == other]
@@ -270,7 +270,7 @@ class _Resolver:
         return None if call is None else self.make(partial(registry.build, call, **context), path)
 
     def make(self, make: Callable[[], ItemT], path: Path, known: str = "") -> ItemT | None:
-        """Call `make` and keep what it used; on failure add findings and return None."""
+        """Build an item by `make` and note the code that it used; where `make` fails, add faults."""
         with vocabulary.record_items(self.used):
             item, findings = resolve(make, path, known)
         self.findings += findings

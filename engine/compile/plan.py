@@ -281,7 +281,7 @@ class Plan:
         return conditions or self.env is not None
 
     def transition_at(self, block: int) -> int | None:
-        """Return the node position of the transition with the number of a block; None for a block."""
+        """Return the node position of the transition with number `block`; None for a block of turns."""
         return None if block < len(self.blocks) else len(self.nodes) + block - len(self.blocks)
 
     def endpoints_of(self, role: RolePlan) -> list[Endpoint]:

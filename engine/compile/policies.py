@@ -38,7 +38,7 @@ def trained_policies(spec: Spec, counts: Mapping[str, int]) -> dict[str, PolicyP
 
 
 def endpoints_of(spec: Spec, name: str, count: int, trained: Mapping[str, PolicyPlan]) -> list[Endpoint]:
-    """Return the endpoint of each instance of a role; nothing for a role that runs a tool."""
+    """Return the model endpoint of each instance of a role, in order; empty for a role that runs a tool."""
     role = spec.roles[name]
     if role.run is not None:
         return []
@@ -107,7 +107,7 @@ def _model(spec: Spec, name: str) -> ModelRef:
 
 
 def _laid_over(base: S, over: S | None) -> S:
-    """Return `base` with the keys that are written in `over`."""
+    """Return a copy of `base` in which the keys set in `over` take their values from `over`."""
     if over is None:
         return base
     return base.model_copy(update={key: getattr(over, key) for key in over.model_fields_set})

@@ -42,7 +42,7 @@ def resolve(make: Callable[[], T], path: Path, known: str = "") -> tuple[T | Non
 
 
 def resolve_teacher(written: object, path: Path) -> tuple[ModelRef | None, list[Finding]]:
-    """Return the model of a signal's `teacher`, a reference or `{model: reference}`; None without one."""
+    """Read the `teacher` option of a training signal, a model reference or `{model: reference}`."""
     if isinstance(written, Mapping):
         mapping = cast("Mapping[str, object]", written)
         written = mapping["model"] if set(mapping) == {"model"} else mapping

@@ -77,7 +77,7 @@ class TextReader:
         return self._compiled(path, tool.source, lambda text: read_text(path, text, around))
 
     def demonstration(self, path: Path, source: PromptSource | None, name: str) -> Template | None:
-        """Compile the template of a demonstration, which may read all roles before its role."""
+        """Compile the template of a demonstrated answer, which may read all roles upstream of its role."""
         before = ancestors(self.needs, name)
         counts = {other: role.count for other, role in self.spec.roles.items() if other in before}
         fields = (*VIEW_FIELDS, *REWARD_FIELDS)
@@ -89,7 +89,7 @@ class TextReader:
         return self._condition(("roles", name, "when"), self.spec.roles[name].when, self._around(name))
 
     def _around(self, name: str) -> TemplateScope:
-        """Return the names that a role's prompts and condition may use."""
+        """Return the variables that templates of role `name` may use: prompts, system prompt and `when`."""
         role, roles = self.spec.roles[name], self.spec.roles
         edges = {key: edge for key, edge in role.needs.items() if (edge.of or key) in roles}
         seen = {key: self._seen(name, edge.of or key, edge) for key, edge in edges.items()}
@@ -120,7 +120,7 @@ class TextReader:
         return self._compiled(path, source, lambda text: read_text(path, text, around))
 
     def until(self, name: str) -> Template | None:
-        """Compile a loop's `until`, which reads the roles of the loop on each branch."""
+        """Compile the condition `until` of a loop; on each branch it reads the roles of the loop."""
         loop = self.spec.loops[name]
         inside = [role for role in loop.roles if role in self.spec.roles]
         branch = Edge(join="branch", round="last")

@@ -63,7 +63,7 @@ def _smallest_group(spec: Spec, name: str, instances: Instances | None, mentions
 
 
 def _alike_findings(spec: Spec, name: str, instances: Instances, role: ResolvedRole) -> Iterator[Finding]:
-    """Warn of a role that is compared only with instances that always have the same reward."""
+    """Warn of a role whose groups can only hold equal rewards, because the reward is another role's."""
     reward = role.reward
     if reward is None or not reward.delegates or reward.views or not instances.keys() >= {*reward.roles}:
         return  # its reward is its own, or depends on its position

@@ -125,7 +125,7 @@ class _Unroller:
         return tuple(blocks), awaited
 
     def grouped(self, name: str, number: int) -> dict[_BlockInputs, list[int]]:
-        """Return the instances of a role, from 0, by what they read in a round."""
+        """Group a role's instances by their inputs in one round; each group becomes one block."""
         found: dict[_BlockInputs, list[int]] = {}
         reads = self.inputs[name]
         back = [RoleEdge(other, other, _BRANCH, earlier=True) for other in reads.until if number > 1]
@@ -162,7 +162,7 @@ class _Unroller:
         )
 
     def input_edge(self, name: str, number: int, reads: RoleEdge, me: Instance) -> InputEdge:
-        """Return the turns that an instance reads by one edge in a round."""
+        """Resolve one edge of `needs` for one instance in one round to the node positions that it reads."""
         members = joined(reads.edge, me, self.instances[reads.role])
         rounds = self.all_rounds(reads.role)
         if self.in_one_loop(name, reads.role):

@@ -78,7 +78,7 @@ class _Size(NamedTuple):
 
 
 class _Placed(NamedTuple):
-    """Layout of one level: its items, and the ways between them past other layers."""
+    """Positions of the boxes on one level of a graph, and for each edge the points it bends at."""
 
     size: _Size
     items: Mapping[Hashable, Rect]
@@ -199,7 +199,7 @@ def _placed(sizes: Mapping[Hashable, _Size], edges: Iterable[tuple[Hashable, Has
 
 
 def _rows(layer: Sequence[Hashable], sizes: Mapping[Hashable, _Size]) -> list[list[Hashable]]:
-    """Break a layer into rows of at most `WIDEST` pixels."""
+    """Break a layer of boxes into rows, each at most `WIDEST` pixels wide."""
     rows: list[list[Hashable]] = [[]]
     width = 0.0
     for item in layer:

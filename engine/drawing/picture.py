@@ -39,7 +39,7 @@ class Box:
 
 @dataclass(frozen=True, slots=True)
 class Arrow:
-    """Edge from a role to one that reads it."""
+    """Drawn edge from box `source` to box `target`, whose role reads the source's role."""
 
     source: str
     target: str

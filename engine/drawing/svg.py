@@ -48,7 +48,7 @@ def svg(picture: Picture) -> str:
 
 
 def _drawn(picture: Picture, layout: GraphLayout) -> Iterator[str]:
-    """Yield the elements from back to front: loops, arrows, boxes, labels of arrows."""
+    """Yield a graph's SVG elements from back to front: loops, arrows, boxes, labels of arrows."""
     for cluster in picture.clusters:
         at = layout.clusters[cluster.name]
         yield f'<rect class="loop" {_place(at)} rx="12"/>'

@@ -171,7 +171,7 @@ class _Slots:
 
 
 def backoff(attempt: int, asked: float | None = None) -> float:
-    """Return the seconds to wait after a failed attempt.
+    """Return the seconds to wait before the next attempt of a failed call; grows with each attempt.
 
     Args:
         attempt: The attempt's number, from 1.

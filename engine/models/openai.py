@@ -319,7 +319,7 @@ class _Rejected(Exception):
 
 
 async def _bound(response: Any) -> None:
-    """Limit how much of a response can be read; raises _Rejected for a compressed one.
+    """Limit the bytes that can be read of an HTTP response; raises _Rejected for a compressed response.
 
     A response is held in memory as a whole, and a thousand compressed bytes may hold a million.
     """
@@ -351,7 +351,7 @@ class _Bounded:
 
 @cache
 def _kind_of(stream: type) -> type[_Bounded]:
-    """Return a subclass of the HTTP library's own stream type, which is all that the library accepts.
+    """Make a byte-limited subclass of `stream`; the HTTP library accepts no other base class.
 
     The library is found by its type, because it depends on the version of the OpenAI client.
     """

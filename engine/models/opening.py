@@ -176,7 +176,7 @@ class Models:
         return [*await asyncio.gather(*(self.model(endpoint.model) for endpoint in endpoints))]
 
     async def teacher(self, ref: ModelRef, policy: ChatFormat, role: str) -> LimitedModel:
-        """Open the teacher of a role; raises UsageError unless its tokens are those of the policy."""
+        """Open a role's teacher model; raises UsageError where its vocabulary is not that of the policy."""
         from rolegraph.engine.models.tinker import TinkerModel
 
         limited = await self.model(ref)

@@ -169,7 +169,7 @@ def _excerpt(text: str | None, other: str | None) -> str:
 
 
 def _nodes(episode: Episode) -> Iterator[tuple[NodeId, Trajectory]]:
-    """Yield each trajectory with its node.
+    """Yield each trajectory of an episode with its role and index.
 
     Episodes that rLLM wrote have no index, so instances of a role that share one are numbered in order.
     """

@@ -278,7 +278,7 @@ async def open_chat(name: str, tokenizer_dir: Path | None) -> ChatFormat:
 
 
 def hub_name(name: str) -> str:
-    """Return the hub name of a Tinker model's tokenizer: the service adds a variant to some hub names.
+    """Return a Tinker model's name on the Hugging Face hub, without the variant that the service appends.
 
     >>> hub_name("Qwen/Qwen3-8B:peft:131072"), hub_name("org/model/variant"), hub_name("/models/mine")
     ('Qwen/Qwen3-8B', 'org/model', '/models/mine')
@@ -347,7 +347,10 @@ _REFUSALS = (tinker.NotFoundError, tinker.BadRequestError, tinker.UnprocessableE
 
 @contextmanager
 def saying_why(url: str, key: str | None) -> Generator[None, None, None]:
-    """Turn the SDK's errors into ours; `_REFUSALS`, which the caller explains, pass unchanged."""
+    """Raise errors of the Tinker SDK as UsageError or WorldError with the service's address.
+
+    Errors in `_REFUSALS` pass unchanged: the caller explains them.
+    """
     try:
         yield
     except (tinker.AuthenticationError, tinker.PermissionDeniedError) as error:

@@ -19,7 +19,7 @@ Functions = Sequence[Function]
 
 @dataclass(frozen=True, slots=True)
 class CallForm:
-    """Syntax of tool calls of one family of models."""
+    """Syntax in which one family of models writes tool calls."""
 
     name: str
     """Name of the family, for messages."""
@@ -100,7 +100,7 @@ def _of_value(value: object, key: str) -> ToolCall | None:
 
 
 def _one(key: str) -> Callable[[re.Match[str], Functions], Sequence[ToolCall]]:
-    """Return a reader of matches whose body is one object with a `name` and arguments under `key`."""
+    """Make a reader for calls written as one JSON object, with a `name` and arguments under `key`."""
 
     def read(match: re.Match[str], functions: Functions) -> Sequence[ToolCall]:
         found = None
@@ -123,7 +123,7 @@ def _list(match: re.Match[str], functions: Functions) -> Sequence[ToolCall]:
 
 
 def _parts(match: re.Match[str], functions: Functions) -> Sequence[ToolCall]:
-    """Read a match with named groups `name`, `arguments` and perhaps `id`."""
+    """Read a call whose name, arguments and optional id are named groups of the match."""
     parts = match.groupdict()
     return [tool_call(parts["name"].strip(), parts["arguments"].strip(), (parts.get("id") or "").strip())]
 

@@ -83,7 +83,7 @@ class ChatPrefix(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TokenizedPrompt:
-    """Rendered chat."""
+    """Chat rendered by a model's template and encoded as token ids."""
 
     ids: tuple[int, ...]
     thinking: bool
@@ -124,7 +124,7 @@ class ChatFormat:
     def extended(
         self, continued: ChatPrefix, messages: Sequence[Message], tools: Sequence[Function] = ()
     ) -> TokenizedPrompt:
-        """Render a chat that continues a known prefix, and keep the prefix token for token.
+        """Render a chat whose first messages are already tokens; the prefix keeps exactly these tokens.
 
         Some templates rewrite earlier turns when more follow, or drop their reasoning. Then the whole chat is
         rendered again, and the prompt does not start with `continued`.
@@ -189,7 +189,7 @@ class ChatFormat:
         return _after_answer(self._tokenizer)
 
     def _told(self, tools: Sequence[Function]) -> list[dict[str, Any]]:
-        """Return the tools' descriptions; raises ModelError for a template without tools."""
+        """Return tool descriptions for the chat template; raises ModelError where it takes no tools."""
         if tools and self._form is None:
             raise ModelError(
                 f"The chat template of {self._name} cannot say which tools there are, or not how they are "
@@ -280,7 +280,7 @@ def _after_answer(tokenizer: Tokenizer) -> str:
 
 
 def _turns(messages: Sequence[Message]) -> _Turns:
-    """Return messages as chat templates take them: arguments as mappings, reasoning as a `<think>` block."""
+    """Convert messages for a chat template: calls' arguments as mappings, reasoning in a `<think>` block."""
     return [_turn(message) for message in messages]
 
 
@@ -310,7 +310,7 @@ def _opens(text: str) -> bool:
 
 
 async def _unanswered(arguments: Mapping[str, Any]) -> None:
-    """Do nothing; the probe function is never called."""
+    """Do nothing: body of a tool that is only described to a chat template to see how it writes calls."""
 
 
 def _render_text(

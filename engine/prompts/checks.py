@@ -62,7 +62,7 @@ class TemplateFault:
 
 @dataclass(frozen=True, slots=True)
 class TemplateScope:
-    """Names that a template may use."""
+    """Variables that a template may use, and their fields."""
 
     needs: Mapping[str, int]
     """Names of the role's inputs, each with the number of instances that are read at most."""
@@ -259,7 +259,7 @@ class _Walk:
     visit_Concat = visit_Output
 
     def written(self, node: nodes.Expr, kind: Kind) -> None:
-        """Add a fault where instances of a role are written as if they were text."""
+        """Add a fault where a template prints a role instance itself, as in `{{ solver }}`."""
         if kind not in ("several", "single", "view", "self"):
             return
         first = next(iter([node] if isinstance(node, nodes.Name) else node.find_all(nodes.Name)), None)

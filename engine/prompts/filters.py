@@ -48,7 +48,7 @@ def _filter(*names: str) -> Callable[[Filter], Filter]:
 
 
 def _text_filter(name: str, change: Callable[[str], Any], units: int) -> None:
-    """Register a filter that reads a text, for `units` a character."""
+    """Register a template filter on text that costs `units` of the rendering budget per character."""
 
     @_filter(name)
     def _(scope: RenderScope, s: object) -> object:
@@ -274,7 +274,7 @@ _selection("rejectattr", by_field=True, keep=False)
 def _unique(
     environment: Any, items: Sequence[Any], case_sensitive: bool = False, attribute: str | int | None = None
 ) -> list[Any]:
-    """Return the first item of each value; values are compared as the other filters compare them."""
+    """Return items without repeated values, as Jinja2's filter `unique`, in time linear in their number."""
     postprocess = None if case_sensitive else jinja.ignore_case
     value_of = jinja.make_attrgetter(environment, attribute, postprocess)
     found: dict[object, Any] = {}
@@ -300,7 +300,7 @@ def _compared(scope: RenderScope, value: Iterable[Any], *options: object, sorts:
 
 
 def _comparing_filter(name: str, find: Callable[..., object], *, sorts: bool) -> None:
-    """Register a filter by a function of the environment, the items and the filter's own options."""
+    """Register a filter that compares items, such as `sort`; each comparison is paid from the budget."""
 
     @_filter(name)
     def _(scope: RenderScope, value: Iterable[Any], *args: Any, **kwargs: Any) -> object:

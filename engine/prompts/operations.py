@@ -28,7 +28,7 @@ def binary(scope: RenderScope, sign: str, left: Any, right: Any) -> Any:
 
 
 def _pay_for_numbers(scope: RenderScope, sign: str, left: int, right: int, power: int) -> None:
-    """Pay for an operation on whole numbers of `left` and `right` bits."""
+    """Charge arithmetic on two whole numbers of `left` and `right` bits to the rendering budget."""
     if sign in ("+", "-"):
         scope.make_number(max(left, right))
         return
@@ -53,7 +53,7 @@ def _pay_for_sequences(scope: RenderScope, sign: str, left: object, right: objec
 
 
 def compare(scope: RenderScope, sign: str, left: Any, right: Any) -> Any:
-    """Apply the test `sign` of Jinja2, such as `eq` or `in`, paying for as much as it reads."""
+    """Apply a comparison of Jinja2, such as `eq` or `in`, and charge the rendering budget for its size."""
     if sign != "in":
         if isinstance(left, str) and isinstance(right, str):
             scope.spend(min(len(left), len(right)))
@@ -101,7 +101,7 @@ def _slice(scope: RenderScope, value: Sequence[object], start: Any, stop: Any, s
 
 
 def _spread(scope: RenderScope, value: Any) -> Any:
-    """Return the arguments that `*value` or `**value` passes."""
+    """Return the arguments of a call's `*value` or `**value`, charged to the rendering budget."""
     if isinstance(value, Mapping):
         scope.make_list(len(cast("Mapping[str, object]", value)))
         return cast("Mapping[str, object]", value)

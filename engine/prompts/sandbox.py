@@ -105,7 +105,7 @@ class _Environment(ImmutableSandboxedEnvironment):
         return TokenStream(self.lexer.wrap(placed, name, filename), name, filename)
 
     def getattr(self, obj: Any, attribute: str) -> Any:
-        """Return a field of plain data or of a record; else leave the decision to Jinja2's sandbox."""
+        """Return `obj.attribute` in a template; beyond data and records Jinja2's sandbox decides."""
         value: object = obj
         kind = type(value)
         if kind is dict:

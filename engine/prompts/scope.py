@@ -76,7 +76,7 @@ class RenderScope:
         return _WORK - self.left
 
     def spend(self, units: int) -> None:
-        """Pay for units of work."""
+        """Take units of work from the rendering budget; raises PromptError once it is spent."""
         self.left -= units
         if self.left < 0:
             raise PromptError(PROMPT_WORK.exceeded("the template takes"))
@@ -88,7 +88,7 @@ class RenderScope:
         self.spend(size)
 
     def make_list(self, size: int) -> None:
-        """Pay for a list of `size` items."""
+        """Charge a new list of `size` items to the rendering budget."""
         if size > _MOST_ITEMS:
             raise PromptError(PROMPT_ITEMS.exceeded("the template makes a list of"))
         self.spend(ITEM * size)
@@ -99,7 +99,7 @@ class RenderScope:
             raise PromptError(PROMPT_BITS.exceeded("the template makes a number of"))
 
     def each(self, items: Iterable[Any], units: int) -> Iterator[Any]:
-        """Yield the items of a loop, paying `units` for each turn."""
+        """Yield the items of a template's loop, each for `units` of the rendering budget."""
         for item in items:
             self.left -= units  # as `spend`, without its call for each item
             if self.left < 0:
@@ -118,7 +118,7 @@ class RenderScope:
         return found
 
     def measure(self, value: object, *, written: bool = False) -> int:
-        """Return about how many characters a value takes as text, and pay for finding out.
+        """Estimate the characters that a value takes as text, and charge the estimate's own work.
 
         Args:
             value: Any value of a template.

@@ -60,7 +60,7 @@ def _check_names(node: nodes.Node, at: int) -> None:
 
 
 def cost_of(loop: nodes.For) -> int:
-    """Return the cost of one turn of a loop at most, in nodes, without the turns of inner loops."""
+    """Count the template nodes that one pass of a loop visits at most, each inner loop counted once."""
     return sum(1 + _calls(node) for node in _of_a_turn(loop))
 
 

@@ -185,7 +185,7 @@ class RunFolder:
             raise DataError(f"cannot read {self.spec_file}: {error.strerror}") from error
 
     def check_same(self, now: RunInfo, spec: str) -> None:
-        """Raise UsageError with a diff where the run was started with another spec."""
+        """Check that a run is resumed with its own spec; raises UsageError with a diff otherwise."""
         started = self.info()
         if started.hash == now.hash:
             return

@@ -69,7 +69,7 @@ class GroupKey(NamedTuple):
 
     @property
     def apart(self) -> dict[str, str | int]:
-        """Fields after `role` that differ from their defaults, by name."""
+        """Fields beside task and role that identify the group: `policy`, `round` and `prompt`, where set."""
         return {
             name: value
             for name, value in zip(self._fields[2:], self[2:], strict=True)

@@ -109,8 +109,7 @@ def check_size(text: bytes) -> None:
 
 
 def parts_of(text: bytes) -> int:
-    """Count lists, mappings and texts of JSON; brackets inside a text count too, so the result is an upper
-    bound."""
+    """Return an upper bound of the lists, mappings and texts in JSON, without parsing it."""
     quotes = text.count(b'"') - text.count(b'\\"')
     return text.count(b"[") + text.count(b"{") + quotes // 2
 

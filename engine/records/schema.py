@@ -30,7 +30,7 @@ Figure = Annotated[float, Field(ge=-LARGEST, le=LARGEST, allow_inf_nan=False)]
 
 
 def record_schema(record: Any, source: object, handler: GetCoreSchemaHandler) -> CoreSchema:
-    """Return the schema that reads a JSON object into `record`, a NamedTuple with a `_fields_of` method.
+    """Make the pydantic schema by which a JSON object is read into `record`, a NamedTuple.
 
     `_fields_of` maps the object of the file to the record's fields by name; a field with a default may be
     missing. Assign it in the class body: `__get_pydantic_core_schema__ = classmethod(record_schema)`.

@@ -108,7 +108,7 @@ def nice_ticks(low: float, high: float, most: int = 5) -> list[float]:
 
 
 def thin(points: Sequence[Point], most: int = MOST_POINTS) -> Sequence[Point]:
-    """At most about `most` points: neighbours are put together at their means."""
+    """Reduce points to about `most` of them: each run of neighbours becomes one point at their mean."""
     size = math.ceil(len(points) / most)
     if size <= 1:
         return points

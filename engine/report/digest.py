@@ -36,7 +36,7 @@ class TaskGroups:
 
     @property
     def barren(self) -> int:
-        """Number of groups without a learning signal."""
+        """Number of groups whose rollouts give no gradient, such as groups with equal rewards."""
         return self.outcomes.total() - self.outcomes[GroupOutcome.TAUGHT]
 
 
@@ -55,7 +55,7 @@ class RoleGroups:
 
     @property
     def barren(self) -> int:
-        """Number of groups without a learning signal."""
+        """Number of groups whose rollouts give no gradient, such as groups with equal rewards."""
         return sum(task.barren for task in self.tasks.values())
 
     @property

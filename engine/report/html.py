@@ -68,7 +68,7 @@ def script(file: Path) -> tuple[Markup, str]:
 
 
 def drawn(row: Sequence[Interval | Control | None]) -> list[Markup]:
-    """Return the intervals of a row as SVG, on one scale; empty for a missing interval."""
+    """Draw the confidence intervals of a table row as SVG on one scale; a missing interval is empty."""
     values = [end for cell in row if cell for end in (cell.low, cell.high, cell.mean)]
     ends = (min(values, default=0.0), max(values, default=1.0))
     return [Markup(interval(c.mean, c.low, c.high, ends)) if c else Markup("") for c in row]

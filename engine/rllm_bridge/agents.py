@@ -208,7 +208,7 @@ class _GatewaySteps:
 
 
 def _chat(chat: Sequence[Mapping[str, Any]]) -> str:
-    """Return a key of a call: its messages as sent, and the parts of its answer that both sides record alike.
+    """Return a key by which a chat recorded by rLLM's server is matched with the same chat in our episode.
 
     The server's text of an answer may contain the reasoning, which ours does not.
     """

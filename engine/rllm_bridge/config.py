@@ -72,7 +72,7 @@ class ConfigKey:
     """By default the value of the spec's key `spec`."""
 
     def of(self, run: Launch) -> Value | None:
-        """Return the value for a run."""
+        """Return the value of this rLLM config key for a training run."""
         return self.value(run) if self.value is not None else attrgetter(self.spec)(run.plan.spec)
 
 

@@ -34,7 +34,10 @@ class ExportedTrajectory(NamedTuple):
 
 
 def exported(episode: Episode, trajectory: Trajectory, roles: Roles) -> list[ExportedTrajectory]:
-    """Split a trajectory into what is sent to rLLM; a turn that is in no group is masked."""
+    """Convert a trajectory for rLLM; a role that compares turns gives one trajectory per turn.
+
+    A turn that is in no group is masked.
+    """
     role = roles.get(trajectory.name)
     if role is None or not role.compares_turns or not trajectory.steps:
         return [ExportedTrajectory(trajectory.name, trajectory, {})]

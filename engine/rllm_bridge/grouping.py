@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class GroupingHook:
-    """Function for `traj_grouping_hook`."""
+    """Callable for rLLM's `traj_grouping_hook`, which groups trajectories and sets advantages by the spec."""
 
     plan: Plan
     figures: dict[str, float] = field(default_factory=dict[str, float], compare=False)
@@ -78,7 +78,7 @@ class GroupingHook:
 def _regrouped(
     groups: Iterable[theirs.TrajectoryGroup], roles: Mapping[str, RolePlan]
 ) -> dict[GroupKey, theirs.TrajectoryGroup]:
-    """Regroup the trained trajectories by our keys; rLLM reads a group's role off the group's id."""
+    """Regroup rLLM's trajectories by task, role, policy and round; masked and untrained ones are left out."""
     found: dict[GroupKey, theirs.TrajectoryGroup] = {}
     for group in groups:
         for trajectory, metadata in zip(group.trajectories, group.metadata, strict=True):

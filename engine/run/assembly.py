@@ -98,7 +98,7 @@ def _failed(role: RolePlan, result: NodeResult, failure: Failure) -> dict[str, o
 
 
 def _by_role(plan: Plan, results: Results) -> Iterator[tuple[RolePlan, Results]]:
-    """Return each role with the results of its nodes."""
+    """Yield each role of the plan with its part of an episode's results."""
     return ((role, results[role.nodes.start : role.nodes.stop]) for role in plan.roles)
 
 

@@ -31,7 +31,10 @@ def turns_taken(edge: InputEdge, results: Results) -> list[tuple[int, NodeResult
 
 
 class EpisodeContext:
-    """The variables of one episode. Nodes and blocks are positions in the plan."""
+    """Variables that templates and rewards of one episode read.
+
+    Nodes and blocks are given by their positions in the plan.
+    """
 
     __slots__ = ("_environment", "_plan", "_results", "_task", "_visible_task", "uncomputed", "upstream")
 

@@ -26,7 +26,7 @@ def environment_seed(task: Task) -> int:
 
 
 class EnvironmentSession:
-    """One environment of one episode; the first transition opens it. Players are numbered from 0."""
+    """Running environment of one episode, opened by its first transition; players are numbered from 0."""
 
     def __init__(self, plan: EnvPlan, task: Task) -> None:
         self._plan, self._seed = plan, environment_seed(task)
@@ -131,7 +131,7 @@ class EnvironmentSession:
         return self._rewards.get(node)
 
     def last_turns(self) -> Sequence[int]:
-        """Return the node of each player's last turn; of its first, for a player that had none."""
+        """Return, for each player, the node of its last turn so far, or of its first where it had none."""
         return [self._last_turns.get(player, node) for player, node in enumerate(self._plan.player_nodes[0])]
 
     async def close(self) -> None:

@@ -60,7 +60,7 @@ class SentPrompt(NamedTuple):
 
 @dataclass(slots=True)
 class RolePrompts:
-    """The prompts of a role on one task."""
+    """Prompts that `preview` shows for one role on one task."""
 
     role: RolePlan
     asked: list[SentPrompt] = field(default_factory=list[SentPrompt])
@@ -383,7 +383,7 @@ def _filled(example: Any, said: str) -> Any:
 
 
 def _still_environment(env: EnvPlan) -> EnvPlan:
-    """Replace an environment by one in which all players move in every round and nothing changes."""
+    """Make an environment for `preview`: every player moves in each round, and nothing else happens."""
     environment = env.environment
 
     def opened() -> LiveEnvironment:

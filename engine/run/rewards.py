@@ -147,7 +147,7 @@ class LateRewards:
 
 
 def _turn_inputs(role: RolePlan, result: NodeResult) -> RewardInputs:
-    """Return what a reward reads of its own turn."""
+    """Return the inputs of a reward that scores one turn: the turn's action, response and reasoning."""
     return RewardInputs(turn=result.view, steps=tuple(steps_of(role, result, masked=False)))
 
 

@@ -78,7 +78,7 @@ def parses(text: str) -> bool:
 
 
 def plain(value: Any, room: list[int], levels: int) -> Any:
-    """Return a value as JSON data, other objects as text, cut after `room[0]` characters and `levels` levels.
+    """Convert a value to JSON data of at most `room[0]` characters and `levels` levels; objects become text.
 
     `room` holds one number, from which the characters of the value are subtracted.
     """
@@ -120,7 +120,7 @@ def short(text: str, room: list[int]) -> str:
 
 
 def judge(test: str, used: list[str], names: dict[str, Any]) -> None:
-    """Run a test with those of the program's `names` that are in `used`; raise what the test raises."""
+    """Execute a test with the program's variables in `used`; exceptions of the test pass to the caller."""
     compared = {"_equal": equal, "_holds": holds, "_minus": minus}
     exec(test, {**{name: names[name] for name in used if name in names}, **compared})
 
@@ -148,7 +148,7 @@ def minus(left: Any, right: Any) -> Any:
 
 
 def odd(value: Any) -> bool:
-    """Return True for a value that is or contains an object with operators of its own."""
+    """Return True for a value that holds an object of a class which defines operators, such as `__eq__`."""
     if value is None or isinstance(value, (int, float, str, bytes)):
         return False
     if isinstance(value, MAPPINGS):

@@ -104,7 +104,7 @@ def _written_at(value: Any, path: Path) -> Path:
 
 
 def _outside_lists(path: Path) -> Path:
-    """Return the path up to the first list, whose positions change once an item is left out."""
+    """Cut a path before its first list position, because positions shift once a faulty item is left out."""
     return tuple(takewhile(lambda key: isinstance(key, str), path))
 
 

@@ -274,7 +274,12 @@ def _per_step(
 def _precomputed(
     groups: Sequence[TrajectoryGroup], precomputed: AdvantagesByUid, warnings: list[Note]
 ) -> tuple[list[list[Sequence[Advantage]]], Floats, int]:
-    """Return T advantages for each step, all of them in one array, and the number of wrong lengths."""
+    """Expand advantages that rewards have computed to one for each response token.
+
+    Returns:
+        Advantages [T] for each step of each group, all of them in one flat array, and the number of steps
+        with a wrong length, whose advantages are zeros.
+    """
     steps: list[list[Sequence[Advantage]]] = []
     values: list[float] = []
     wrong = 0

@@ -56,7 +56,7 @@ class RoleBatch:
 
 
 class StepAdvantages(NamedTuple):
-    """Step with its advantages."""
+    """Recorded Step with the advantages of its response tokens."""
 
     step: Step
     values: Sequence[float]

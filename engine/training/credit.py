@@ -45,7 +45,10 @@ def is_compared(trajectory: Trajectory, role: RolePlan | None = None) -> bool:
 def members(
     episode: Episode, trajectory: Trajectory, role: RolePlan | None = None, policy: str = MAIN
 ) -> list[Member]:
-    """Return the members of groups that a trajectory gives; `role` is None without a plan."""
+    """Return a trajectory, or each of its turns, with the group in which it is compared.
+
+    `role` is None where episodes are read without their plan; the whole trajectory is compared then.
+    """
     key = GroupKey(episode.task_id, trajectory.name, policy)
     if role is None or not role.compares_turns:
         return [(key, trajectory)] if is_compared(trajectory) else []
@@ -70,7 +73,7 @@ def credited_turns(trajectory: Trajectory, credit: Credit) -> list[Trajectory]:
 
 
 def credited(rewards: Sequence[float], credit: Credit) -> list[float]:
-    """Return the credit of turns from their own rewards, oldest first, for a credit per turn."""
+    """Compute each turn's credit from all turns' rewards, oldest first: a discounted return or a margin."""
     if credit.kind == "margin":
         before = accumulate(rewards, initial=0.0)
         return [reward - total / max(1, n) for n, (reward, total) in enumerate(zip(rewards, before))]  # noqa: B905
@@ -91,7 +94,7 @@ def notes(
     baselines: Mapping[GroupKey, Sequence[float]] = NO_BASELINES,
     weights: LossWeights = NO_WEIGHTS,
 ) -> dict[str, list[Mapping[str, Any]]]:
-    """Return the metadata that groups add to the steps of their members.
+    """Return metadata for recorded steps: their group, credit, baseline and weight in the loss.
 
     Args:
         groups: Groups of one training step.
@@ -140,7 +143,7 @@ def loss_weights(
 
 
 def on_record(episode: Episode) -> Iterator[Member]:
-    """Yield the group members of a recorded episode, from the notes that training left in it."""
+    """Yield the trajectories or turns of a recorded episode, each with the group noted in its metadata."""
     for trajectory in episode.trajectories:
         if not any("credit" in step.metadata for step in trajectory.steps):
             if is_compared(trajectory):

@@ -210,7 +210,7 @@ def learns_from_rewards(role: RolePlan) -> bool:
 
 
 def _gradient_shares(plan: Plan, observed_groups: Mapping[str, _RoleGroups]) -> dict[str, float]:
-    """Divide each role's mass by that of all roles which share a policy with it."""
+    """Return each role's share of the advantages' sum of magnitudes among the roles of its policy."""
     mass_of_policy: Counter[str] = Counter()
     for groups in observed_groups.values():
         mass_of_policy.update(groups.mass)

@@ -27,7 +27,7 @@ _PART = re.compile(r"(?P<split>train|validation)-(?P<step>\d{1,12})")
 
 
 class RunPart(NamedTuple):
-    """File of episodes: the only one of a run, or that of a training step."""
+    """File of recorded episodes: of a whole run, or of one training step."""
 
     name: str
     path: Path

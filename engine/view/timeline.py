@@ -51,7 +51,7 @@ class Lane(NamedTuple):
 
 
 class Join(NamedTuple):
-    """Line from the end of a bar to the start of a bar that waited for it; lanes by their places."""
+    """Line on a timeline from the end of one turn's bar to the start of a turn's that waited for it."""
 
     start: float
     lane: int

@@ -60,7 +60,7 @@ class Option:
 
     @property
     def written(self) -> str:
-        """Default value in YAML; `…` where there is none, or none that YAML can write."""
+        """The option's default as YAML; `…` for a required option or a default that YAML cannot write."""
         try:
             return "…" if self.required else json.dumps(self.default, ensure_ascii=False)
         except TypeError:

@@ -76,7 +76,7 @@ class Views:
     __slots__ = ("_absent", "_views")
 
     def __init__(self, views: Sequence[View] | Sequence[ScoredView], absent: View | None = None) -> None:
-        """Make a sequence of views.
+        """Hold the views of the instances that one `needs` entry reads.
 
         Args:
             views: The instances that ran.

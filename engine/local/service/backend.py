@@ -198,7 +198,11 @@ class Backend:
         await self._compute(path, lambda: self.checkpoints.delete(path))
 
     async def shape(self, path: str) -> LoraShape:
-        """Return the shape of a checkpoint. Raises RequestError if it cannot be loaded."""
+        """Return the adapter shape (rank, layers) of a saved checkpoint.
+
+        Raises:
+            RequestError: The checkpoint cannot be loaded.
+        """
         return (await self._compute(path, lambda: self.checkpoints.loadable(path))).shape
 
     # sampling

@@ -121,7 +121,7 @@ class _WeightsGroup:
         """Steps since sequences last joined."""
 
     def add(self, job: SampleJob) -> None:
-        """Queue a job's sequences, and its prompt if it is to be scored."""
+        """Queue the sequences that a job samples, and its prompt if the job asks for prompt logprobs."""
         self.jobs.append(job)
         for request in job.requests:
             self.waiting.add(job.owner, request)
@@ -234,7 +234,7 @@ class Batcher:
                 job.finish()
 
     def _joining(self, group: _WeightsGroup) -> list[SampleRequest]:
-        """Return the waiting sequences to admit now: once there are enough, or after PATIENCE steps."""
+        """Return the waiting sequences that join the decoding now; a few alone wait up to PATIENCE steps."""
         live = group.decoder.live
         group.waited += 1
         if not group.waiting or (len(group.waiting) * 4 < len(live) and group.waited < PATIENCE):

@@ -38,7 +38,7 @@ class _Window:
 
 
 class _CacheSlots(DynamicLayer):
-    """Keys and values [B, H, T, D] of one layer, allocated beyond the rows and columns in use."""
+    """Key-value cache [B, H, T, D] of one layer, with spare rows and columns so that it rarely grows."""
 
     def __init__(self, window: _Window, keys: Tensor, values: Tensor) -> None:
         super().__init__()
@@ -143,7 +143,7 @@ class Decoder:
                 store[rows, :, end - length : end] = new[which]
 
     def _make_room(self, rows: int, columns: int) -> None:
-        """Allocate at least `rows` rows, `columns` columns before the window's end, and one after it."""
+        """Grow the cache to at least `rows` rows and `columns` columns of context, with a free column."""
         window, size = self._window, self._mask.shape
         if rows <= size[0] and columns <= window.end < size[1]:
             return

@@ -103,7 +103,7 @@ def _body_error(error: ValidationError, *, status: int) -> RequestError:
 
 
 def _is_in_body(part: str | int) -> bool:
-    """Return True if a part of an error's location is in the body, and not the name of a union member."""
+    """Return True for a key or position of the request body; False for pydantic's name of a union member."""
     return isinstance(part, int) or not (
         part in ("str", "int") or part.startswith(_UNION_MEMBERS) or "[" in part
     )

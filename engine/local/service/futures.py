@@ -26,7 +26,7 @@ GAP_SECONDS = 5.0
 
 
 class TurnOrder:
-    """The order in which the operations of one model run: by seq_id, one at a time."""
+    """Queue of one model's operations, which run one at a time in the order of their seq_ids."""
 
     def __init__(self) -> None:
         self._next = FIRST_SEQ_ID

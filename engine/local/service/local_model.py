@@ -61,7 +61,7 @@ class LoraShape:
 
     @property
     def without_seed(self) -> LoraShape:
-        """The shape with no seed: adapters with the same one fit into one model."""
+        """The shape without its seed; adapters for which it is equal can be loaded into one PEFT model."""
         return replace(self, seed=None)
 
 
@@ -99,7 +99,10 @@ class TopTokens(NamedTuple):
 
 
 class LocalModel:
-    """A model loaded from a folder. As an adapter's name, None stands for the model itself."""
+    """Causal language model loaded from a folder, with named LoRA adapters.
+
+    Wherever an adapter's name is expected, None stands for the model without adapters.
+    """
 
     def __init__(self, folder: Path, threads: int | None = None) -> None:
         transformers_logging.set_verbosity_error()
@@ -204,7 +207,7 @@ class LocalModel:
         }
 
     def module(self, name: str | None) -> nn.Module:
-        """Return the model with an adapter activated; valid until another one is."""
+        """Activate an adapter and return the model, which a later call with another adapter changes."""
         return self._plain if name is None else self._adapters[name].activate()
 
     @contextmanager
@@ -286,7 +289,7 @@ class LocalModel:
         return chosen - logits.logsumexp(-1).flatten()[places]
 
     def _logits(self, name: str | None, laid: RowLayout) -> Tensor:
-        """Return the logits [B, N, V] of rows."""
+        """Run the model, with the adapter `name`, on a layout of rows; returns logits [B, N, V]."""
         inputs = {"input_ids": laid.ids, "attention_mask": laid.mask, "position_ids": laid.positions}
         if self.small and name is not None and name not in self._merged:
             weights = {f"{layer}.weight": w for layer, w in self._merged_weights(name).items()}

@@ -25,7 +25,7 @@ from rolegraph.engine.prompts.tools import answer_message
 
 
 class ChatAnswer:
-    """Format of the answers to one chat: parts are reasoning and text."""
+    """Response to one chat completion request; an answer has two parts, reasoning and text."""
 
     prefix = "chatcmpl"
 
@@ -44,7 +44,7 @@ class ChatAnswer:
         return thought, text
 
     def choice(self, sample: SampleRequest, delta: StreamDelta) -> dict[str, Any] | None:
-        """Return the choice, without its index, for an increment or a whole answer; None to send nothing."""
+        """Build one entry of a response's `choices`, without its index; None if there is nothing to send."""
         thought, text = delta.parts
         message: dict[str, Any] = {"role": "assistant", "content": text}
         reason: str | None = None
@@ -99,7 +99,7 @@ class CompletionAnswer:
         return (cut_at_stop(self._model.decode([[*kept]])[0], sample.stop_texts),)
 
     def choice(self, sample: SampleRequest, delta: StreamDelta) -> dict[str, Any] | None:
-        """Return the choice, without its index, for an increment or a whole answer; None to send nothing."""
+        """Build one entry of a response's `choices`, without its index; None if there is nothing to send."""
         body, positions, (text,) = self._body, delta.tokens, delta.parts
         with_tokens = body.logprobs is not None or body.return_token_ids
         if not (text or with_tokens or delta.ended):

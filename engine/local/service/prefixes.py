@@ -50,7 +50,10 @@ class TokenTree:
 
 
 def rows_of(sequences: Sequence[Sequence[int]], *, share: bool) -> list[TokenTree]:
-    """Distribute sequences over rows; with `share`, several to a row while that makes attention no dearer."""
+    """Distribute token sequences over rows of a batch.
+
+    With `share`, sequences with a common prefix share a row while that makes attention no more expensive.
+    """
     rows: list[TokenTree] = []
     last: Sequence[int] = ()
     # In lexicographic order, neighbours share the longest prefixes.
@@ -73,7 +76,7 @@ def _is_cheaper(row: int, sequence: int, shared: int) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class RowLayout:
-    """Rows as inputs of a model. Entries past a row's end are padding."""
+    """Input tensors of a model for B rows of at most N tokens; entries past a row's end are padding."""
 
     ids: Tensor
     """[B, N]"""

@@ -339,7 +339,7 @@ class Service:
     def _in_turn(
         self, model_id: str, seq_id: int | None, work: Callable[[], Coroutine[Any, Any, object]]
     ) -> object:
-        """Start an operation in the order of the model's seq_ids and answer with its future's id."""
+        """Queue an operation behind the model's lower seq_ids; return a response with its future's id."""
         futures = self._session_of_model(model_id).futures
         return _accepted(futures.start_in_turn(model_id, seq_id, work), model_id)
 

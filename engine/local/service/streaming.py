@@ -41,7 +41,7 @@ class StreamState:
     sent: list[str] = field(default_factory=list[str])
 
     def delta(self) -> StreamDelta | None:
-        """Return what has been added since the last call; None if nothing has.
+        """Return the text and tokens sampled since the last call; None if there are none.
 
         The compute thread appends meanwhile: a token, its log-probability, then the reason of the end. So the
         reason is read first and the log-probabilities are counted.

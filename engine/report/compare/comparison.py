@@ -61,7 +61,7 @@ class FigureRow(NamedTuple):
     """Difference from the first side, for each other side."""
 
     def is_sure(self, at: int) -> bool:
-        """Return whether the interval of a difference excludes 0."""
+        """Return True if the confidence interval of the difference in column `at` excludes 0."""
         gap = self.differences[at]
         return gap is not None and gap.n > 0 and (gap.low > 0 or gap.high < 0)
 
@@ -189,7 +189,7 @@ def comparison_page(comparison: Comparison) -> str:
 
 
 def answer(trajectory: Trajectory) -> str:
-    """Return the responses of a role instance; its action where it called no model."""
+    """Return a role instance's responses as text; its action where the role ran a tool."""
     written = [step.model_response for step in trajectory.steps if step.model_response]
     return clipped("\n\n".join(written) or trajectory.action or "")
 
@@ -245,7 +245,7 @@ def _flip(task: str, first: SideResults, other: SideResults) -> TaskFlip:
 def _telling(
     first: Sequence[IndexEntry], other: Sequence[IndexEntry], *, gained: bool
 ) -> tuple[IndexEntry, IndexEntry]:
-    """Return an episode of each side that shows the flip, of the same rollout where possible."""
+    """Choose one episode of each side in which correctness differs, of the same rollout where possible."""
     fitting = [
         (one, two)
         for one, two in product(first, other)

@@ -81,7 +81,7 @@ def in_one_line(value: object) -> str:
 
 
 def _meant(spec: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a spec with its defaults; unchanged where this version cannot read it."""
+    """Fill in a spec's defaults, so that two specs differ only in meaning; an unreadable one is unchanged."""
     fitting = validate(spec)
     return spec if fitting.findings else fitting.value.model_dump(mode="json")
 

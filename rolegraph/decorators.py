@@ -94,12 +94,19 @@ def _score(
     )
 
 
-def parser(name: str | None = None, *, default: Any = "") -> Decorator[F]:
+def parser(
+    name: str | None = None,
+    *,
+    default: Any = "",
+    expects: Sequence[str] | Callable[..., Sequence[str]] = (),
+) -> Decorator[F]:
     """Register a function `(text) -> action` as a parser; a ValueError in it is a `malformed_output`.
 
     Args:
         name: Name of the parser in specs; by default the function's name.
         default: Action that later roles see after a `malformed_output`.
+        expects: Words that each text must hold, such as `["MOVE:"]`, or a function of the options that
+            returns them; `validate` warns where a role's prompts do not mention one.
 
     Returns:
         A decorator that returns the function unchanged.
@@ -109,7 +116,8 @@ def parser(name: str | None = None, *, default: Any = "") -> Decorator[F]:
     """
 
     def build(known: str, function: Callable[..., Any], options: Options) -> Parser:
-        return Parser(partial(_parse, function, options), default)
+        words = expects(**options) if callable(expects) else expects
+        return Parser(partial(_parse, function, options), default, expects=tuple((word,) for word in words))
 
     return _decorator(parsers, name, ("text",), build)
 

@@ -117,6 +117,17 @@ def example_of(schema: Mapping[str, Any], depth: int = 0) -> Any:
             return {}
 
 
+def required_keys(schema: object) -> Iterator[str]:
+    """Yield the keys that a JSON Schema requires, of lists' items and required mappings too."""
+    if isinstance(schema, Mapping):
+        known = cast("Mapping[str, Any]", schema)
+        properties: Mapping[str, Any] = known.get("properties", {})
+        for key in known.get("required", ()):
+            yield key
+            yield from required_keys(properties.get(key))
+        yield from required_keys(known.get("items"))
+
+
 def _first_value(text: str) -> Any:
     fenced = (match[1] for match in islice(_FENCE.finditer(text), JSON_STARTS.most))
     for whole in chain((text,), fenced):

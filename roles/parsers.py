@@ -15,7 +15,7 @@ from typing import Any
 from rolegraph.engine.limits.answers import ANSWER_WORDS
 from rolegraph.engine.records import FailureName
 from rolegraph.engine.vocabulary import ParseFailure, Parser, Upstream
-from rolegraph.roles.json_text import example_of, find_json, schema_check
+from rolegraph.roles.json_text import example_of, find_json, required_keys, schema_check
 from rolegraph.roles.numbers import Which, find_number
 from rolegraph.roles.patterns import TooMuchText, compile_pattern, last_match, pay
 
@@ -65,7 +65,9 @@ def tag(
         return f"<{name}>{inside}</{name}>" if keep_tag else inside
 
     inside = ("…",) if words is None else tuple(words.values())
-    return Parser(parse, default, strips=() if keep_tag else _tags(name), examples=_tagged(name, inside))
+    expects = ((f"<{name}>",), *([inside] if words else []))
+    strips = () if keep_tag else _tags(name)
+    return Parser(parse, default, strips=strips, examples=_tagged(name, inside), expects=expects)
 
 
 def choice(role: str, /, *, tag: str = "answer", default: str = "") -> Parser:
@@ -88,7 +90,7 @@ def choice(role: str, /, *, tag: str = "answer", default: str = "") -> Parser:
         message = f"{_short(picked)} names none of the {len(candidates)} candidates"
         raise ParseFailure(FailureName.UNPARSEABLE_CHOICE, message)
 
-    return Parser(parse, default, (role,), examples=_tagged(tag, ("1",)))
+    return Parser(parse, default, (role,), examples=_tagged(tag, ("1",)), expects=((f"<{tag}>",),))
 
 
 def pattern(
@@ -103,6 +105,8 @@ def pattern(
     """
     compiled = compile_pattern(pattern, ignore_case=ignore_case)
     group: str | int = "action" if "action" in compiled.groupindex else min(1, compiled.groups)
+    has_choice = re.search(r"\||\)[?*{]", pattern)  # then a match may do without a tag
+    tags = [] if has_choice else re.findall(r"(?<!\?)(?<!\?P)<[A-Za-z_]\w*>", pattern)
 
     def parse(response: str, upstream: Upstream) -> str:
         try:
@@ -120,7 +124,7 @@ def pattern(
             raise _malformed(f"nothing matches {pattern!r}")
         return action.strip()
 
-    return Parser(parse, default)
+    return Parser(parse, default, expects=tuple((tag,) for tag in tags))
 
 
 def number(
@@ -142,8 +146,10 @@ def number(
         except ValueError as error:
             raise _malformed(str(error)) from None
 
-    examples = ("1",) if tag is None else _tagged(tag, ("1",))
-    return Parser(parse, default, strips=() if tag is None else _tags(tag), examples=examples)
+    if tag is None:
+        return Parser(parse, default, examples=("1",))
+    expects = ((f"<{tag}>",),)
+    return Parser(parse, default, strips=_tags(tag), examples=_tagged(tag, ("1",)), expects=expects)
 
 
 def json_value(*, schema: dict[str, Any] | None = None, default: Any = None) -> Parser:
@@ -163,7 +169,8 @@ def json_value(*, schema: dict[str, Any] | None = None, default: Any = None) -> 
             raise _malformed(str(error)) from None
         return value
 
-    return Parser(parse, default, examples=(json.dumps({} if schema is None else example_of(schema)),))
+    examples = (json.dumps({} if schema is None else example_of(schema)),)
+    return Parser(parse, default, examples=examples, expects=tuple((key,) for key in required_keys(schema)))
 
 
 def code(*, which: Which = "last", default: str = "") -> Parser:
@@ -221,7 +228,8 @@ def one_of(words: list[str], /, *, default: str = "") -> Parser:
             )
         return present.pop()
 
-    return Parser(parse, default, examples=tuple(_words(words).values()))
+    known_words = tuple(by_case.values())
+    return Parser(parse, default, examples=known_words, expects=(known_words,))
 
 
 def _tag_finder(name: str, which: Which, ignore_case: bool) -> Callable[[str], str]:

@@ -20,6 +20,7 @@ from rolegraph.engine.compile.graph import (
     run_findings,
 )
 from rolegraph.engine.compile.inputs import role_inputs
+from rolegraph.engine.compile.instructions import instruction_findings
 from rolegraph.engine.compile.lineage import Instances, instances_of
 from rolegraph.engine.compile.model_files import ModelFiles
 from rolegraph.engine.compile.names import ResolvedNames, resolve_names
@@ -150,6 +151,7 @@ def _compile(loaded: LoadedSpec, imports: Sequence[Import], allow: Sequence[str]
     findings += of_names
     counts = {name: len(instances[name]) if instances else role.count for name, role in spec.roles.items()}
     findings += earning_findings(spec, names, instances)
+    findings += instruction_findings(spec, names)
     findings += check_policies(spec, counts)
     findings += learning_findings(spec, names.roles, instances)
     loaded.report(findings)

@@ -68,6 +68,13 @@ class Template:
             raise PromptError(message) from error
         return text
 
+    def literals(self) -> list[str]:
+        """Return the texts that the template may write: those outside of its tags, and quoted ones."""
+        tree = ENVIRONMENT.parse(self.source)
+        quoted = (constant.value for constant in tree.find_all(nodes.Const))
+        texts = [data.data for data in tree.find_all(nodes.TemplateData)]
+        return texts + [text for text in quoted if isinstance(text, str)]
+
     def holds(self, variables: Mapping[str, Any]) -> bool:
         """Return the truth of a condition; raises PromptError where it cannot be computed."""
         return bool(self.render(variables))

@@ -60,6 +60,9 @@ class Parser(Item):
     examples: tuple[str, ...] = ()
     """Made-up responses that the parser reads, for previews without a model: one for each way that a workflow
     may go on. `…` stands for the model's words."""
+    expects: tuple[tuple[str, ...], ...] = ()
+    """Groups of words, such as `("<answer>",)` or `("yes", "no")`: a response holds one word of each group.
+    `validate` warns of a group of which the role's prompts mention no word."""
 
 
 NOTHING: Mapping[str, Any] = {}

@@ -12,6 +12,7 @@ from tempfile import TemporaryDirectory
 from rolegraph.engine.errors import UsageError
 from rolegraph.engine.records import Note, Observer, RunFolder, RunInfo, Task, read_episodes
 from rolegraph.engine.records.jsonl import parse_json, write_whole
+from rolegraph.engine.records.writer_lock import sole_writer
 from rolegraph.engine.training.compare import ByTask, Interval, by_task, difference, interval
 from rolegraph.running import RunJob, blocking, describe, finished_in, ignore_event, new_folder
 from rolegraph.workflow import Workflow
@@ -170,13 +171,17 @@ class EvaluationJob:
             UsageError: No such weights or model, or no key for it.
             WorldError: The service does not answer, or the disk is full.
         """
-        (observe or ignore_event)(Note("starting the model …"))
-        async with self.flow.open() as base:
-            trained = await base.trained(self.checkpoint)
-            for side, opened, note in zip(self.sides, (base, trained), SIDES.values(), strict=True):
-                with side.open_folder(observe) as (notify, writer):
-                    notify(Note(note, episodes=side.episodes - side.done))
-                    await side.write_missing(opened, writer, notify, concurrency=CONCURRENCY)
+        with sole_writer(self.folder):
+            (observe or ignore_event)(Note("starting the model …"))
+            async with self.flow.open() as base:
+                trained = await base.trained(self.checkpoint)
+                for side, opened, note in zip(self.sides, (base, trained), SIDES.values(), strict=True):
+                    with side.open_folder(observe) as (notify, writer):
+                        notify(Note(note, episodes=side.episodes - side.done))
+                        await side.write_missing(opened, writer, notify, concurrency=CONCURRENCY)
+            return self._write_results()
+
+    def _write_results(self) -> Evaluation:
         (base, was), (after, now) = (_results(self.flow, side.folder.episodes) for side in self.sides)
         answers = dict(zip(SIDES, (base, after), strict=True))
         figures: dict[str, ComparedFigure] = {}

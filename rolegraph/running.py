@@ -29,6 +29,7 @@ from rolegraph.engine.records import (
 from rolegraph.engine.records.episodes import EpisodeFile, EpisodeWriter, drop_episodes
 from rolegraph.engine.records.folder import newest
 from rolegraph.engine.records.info import Kind, RoleInfo, source_fields
+from rolegraph.engine.records.writer_lock import sole_writer
 from rolegraph.engine.spec import ModelRef, load_spec
 from rolegraph.engine.vocabulary import Split
 from rolegraph.run_log import logged
@@ -247,20 +248,24 @@ class RunJob:
             episodes.
 
         Raises:
+            UsageError: Another process writes in the folder, or has done so since the job was made.
             WorldError: The folder cannot be written.
         """
-
         folder, info = self.folder, self.info
-        if self.resumed:
-            folder.resume(command_line(), info.model_dump(include={"split", "limit", "rollouts"}))
-        else:
-            folder.begin(info, self.flow.plan.resolved)
-        with (
-            folder.ending(),
-            logged(folder.log, command_line(), observe or ignore_event) as notify,
-            EpisodeWriter(folder.episodes) as writer,
-        ):
-            yield notify, writer
+        with sole_writer(folder.path):
+            if not self.resumed:
+                folder.check_new("run")
+                folder.begin(info, self.flow.plan.resolved)
+            elif finished_in(folder) != self.finished:
+                raise changed(folder)
+            else:
+                folder.resume(command_line(), info.model_dump(include={"split", "limit", "rollouts"}))
+            with (
+                folder.ending(),
+                logged(folder.log, command_line(), observe or ignore_event) as notify,
+                EpisodeWriter(folder.episodes) as writer,
+            ):
+                yield notify, writer
 
     async def write_missing(
         self, opened: OpenWorkflow, writer: EpisodeWriter, notify: Observer, *, concurrency: int
@@ -354,8 +359,14 @@ def finished_in(folder: RunFolder, *, retry_failed: bool = False) -> list[tuple[
     if not folder.episodes.exists():
         return []
     if retry_failed:
-        drop_episodes(folder.episodes, _has_failed)
+        with sole_writer(folder.path):
+            drop_episodes(folder.episodes, _has_failed)
     return [(entry.task, entry.rollout) for entry in EpisodeFile(folder.episodes).entries()]
+
+
+def changed(folder: RunFolder) -> UsageError:
+    """Return the error for a folder in which another process wrote after a job had read it."""
+    return UsageError(f"another command wrote in {folder.path} meanwhile; give this one again")
 
 
 def _has_failed(episode: Episode) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -15,6 +16,7 @@ from rolegraph.engine.records.files import read_bytes
 from rolegraph.engine.records.info import source_fields
 from rolegraph.engine.records.jsonl import write_whole
 from rolegraph.engine.records.sweep import newest_sweep, read_sweep, rewrite_sweep, write_sweep
+from rolegraph.engine.records.writer_lock import sole_writer
 from rolegraph.engine.report.sweep import SweepPointFigures, figure_names, figures_of_run, sweep_picture
 from rolegraph.engine.spec.sweep import grid_points, point_name, split_seed, varied_overrides
 from rolegraph.engine.vocabulary import Split
@@ -237,11 +239,16 @@ class SweepJob:
             UsageError: As the points' jobs raise it.
             WorldError: As the points' jobs raise it.
         """
-        for point in self.points:
-            if not point.finished:
-                (observe or ignore_event)(Note(point.name))
-                await point.job().run(observe)
-        return self.write_results()
+        with self.open_folder():
+            for point in self.points:
+                if not point.finished:
+                    (observe or ignore_event)(Note(point.name))
+                    await point.job().run(observe)
+            return self.write_results()
+
+    def open_folder(self) -> AbstractContextManager[None]:
+        """Hold the sweep's folder for a `with` block; raises UsageError where another process does."""
+        return sole_writer(self.folder)
 
     def write_results(self) -> SweepResult:
         """Draw the sweep's picture from the points that there are, and return their figures.

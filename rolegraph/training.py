@@ -28,11 +28,13 @@ from rolegraph.engine.records import (
     derive_seed,
     read_episodes,
 )
+from rolegraph.engine.records.writer_lock import sole_writer
 from rolegraph.engine.training.schedule import planned_steps, validation_tasks
 from rolegraph.engine.training.trackers import Tracker, TrackerName, open_tracker
 from rolegraph.run_log import logged
 from rolegraph.running import (
     blocking,
+    changed,
     check_seed,
     command_line,
     describe,
@@ -117,7 +119,7 @@ class TrainingJob:
     ) -> TrainingJob:
         """Prepare to continue a training from its last checkpoint, with the seed that it was started with.
 
-        What came after the checkpoint is removed from the folder now.
+        What came after the checkpoint is removed from the folder when the job runs.
 
         Args:
             out: Folder of the training; by default the newest training in `runs/`, of the spec of `source` if
@@ -138,7 +140,7 @@ class TrainingJob:
         flow = open_source((source or Source()).with_defaults(before.source))
         info, tasks = _info_and_tasks(flow, before.seed)
         folder.check_same(info, flow.plan.resolved)
-        return cls(flow, folder, info, tasks, start=folder.rewind(), resumed=True)
+        return cls(flow, folder, info, tasks, start=folder.last_checkpoint(), resumed=True)
 
     @property
     def steps(self) -> int:
@@ -218,6 +220,11 @@ async def _run(job: TrainingJob, observe: Observer, track: Sequence[TrackerName]
 
     plan, folder, info, start = job.flow.plan, job.folder, job.info, job.start
     async with AsyncExitStack() as stack:
+        stack.enter_context(sole_writer(folder.path))
+        if not job.resumed:
+            folder.check_new("train")
+        elif folder.rewind() != start:
+            raise changed(folder)
         config = info.model_dump(mode="json", exclude={"templates"}, exclude_defaults=True)
         trackers = [open_tracker(name, folder.path, plan.name, config) for name in track]
         for tracker in trackers:

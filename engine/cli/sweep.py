@@ -41,8 +41,9 @@ def run_sweep(
         job = rg.SweepJob.resume(out, *source.overrides, kind=kind)
     else:
         job = rg.SweepJob.create(source, kind, out=out, **settings)
-    code = _run_points(job, floors or {}, run_options)
-    result = job.write_results()
+    with job.open_folder():
+        code = _run_points(job, floors or {}, run_options)
+        result = job.write_results()
     _show(result)
     click.echo(str(result.picture))
     return code

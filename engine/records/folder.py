@@ -202,7 +202,7 @@ class RunFolder:
 
     def rewind(self) -> Checkpoint | None:
         """Delete metrics and episodes after the last checkpoint, and return it; None where there is none."""
-        last = next(reversed(self.checkpoints()), None)
+        last = self.last_checkpoint()
         step = last.step if last else 0
         kept = [line.text for line in self._metrics() if last and line.value["step"] <= step]
         write_whole(self.metrics_file, b"".join(kept))
@@ -249,6 +249,10 @@ class RunFolder:
         """Read `checkpoints.jsonl`, oldest first; raises DataError for a broken line."""
         lines = _lines(self.checkpoints_file, _checkpoint, "a checkpoint")
         return [line.value for line in lines]
+
+    def last_checkpoint(self) -> Checkpoint | None:
+        """Return the newest checkpoint; None where there is none."""
+        return next(reversed(self.checkpoints()), None)
 
     def best(self) -> Checkpoint:
         """Return the best checkpoint, or the last where none was validated; raises UsageError where there is

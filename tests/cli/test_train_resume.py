@@ -38,6 +38,22 @@ def test_a_killed_run_with_its_own_service_goes_on_from_the_weights_in_its_folde
     assert_same(metrics(out), metrics(whole))
 
 
+def test_of_two_commands_that_resume_one_training_one_is_refused(whole: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    killed = start(out, "solver_judge", *SMALL)
+    wait_for_lines(out, 3, killed)
+    killed.kill()
+    killed.wait()
+    pair = [start(out, "--resume") for _ in range(2)]
+    said = [process.communicate()[1] for process in pair]
+    codes = [process.returncode for process in pair]
+    assert sorted(codes) == [0, 2], said
+    holder = pair[codes.index(0)].pid
+    assert f"process {holder} on " in said[codes.index(2)]
+    assert_same(metrics(out), metrics(whole))
+    assert [checkpoint.step for checkpoint in RunFolder(out).checkpoints()] == [2, 4]
+
+
 LOOP = (
     "loops={again: {roles: [solver, judge], times: 2}}",
     "roles.solver.needs={judge: last}",

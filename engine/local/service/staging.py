@@ -14,6 +14,8 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from rolegraph.engine.records.writer_lock import lock
+
 NEW = "checkpoint"
 """Subfolder of a staging folder that is to be renamed into place."""
 _PREFIX = ".part-"
@@ -50,11 +52,10 @@ def _locked(folder: Path) -> Generator[None]:
     if sys.platform == "win32":
         yield
         return
-    import fcntl
-
-    lock = os.open(folder, os.O_RDONLY)
+    file = os.open(folder, os.O_RDONLY)
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if not lock(file):
+            raise BlockingIOError(f"{folder} is locked")
         yield
     finally:
-        os.close(lock)
+        os.close(file)

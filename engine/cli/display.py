@@ -61,7 +61,7 @@ class _RoleSums:
             self.rewarded += 1
             self.total_reward += trajectory.reward
             self.total_right += trajectory.is_correct
-        self.unrated += trajectory.masked and trajectory.reward is None and trajectory.failure is None
+        self.unrated += trajectory.is_unrated
         for step in trajectory.steps:
             if not self.asks:
                 self.calls += 1

@@ -17,6 +17,7 @@ from rich.console import Group
 from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
+from rich.text import Text
 
 import rolegraph as rg
 from rolegraph.engine.cli.output import OutputOptions, add_row, make_table
@@ -37,11 +38,17 @@ ROLE_COLUMNS: Columns = {
     "reward": ("reward/{}/mean", ".3f"),
     "advantage ±": ("advantage/{}/std", ".3f"),
     "taught": ("outcome/{}/taught", ".0%"),
+    "equal": ("outcome/{}/equal_rewards", ".0%"),
+    "failed": ("outcome/{}/failed", ".0%"),
     "too easy": ("outcome/{}/too_easy", ".0%"),
     "too hard": ("outcome/{}/too_hard", ".0%"),
     "too small": ("outcome/{}/too_small", ".0%"),
     "KL": ("kl/{}", ".4f"),
 }
+FAILED = "magenta"
+"""Colour of failed answers, as in the report."""
+RARE_COLUMNS = ("equal", "failed", "too small")
+"""Columns of outcomes that are shown only where a group has them."""
 POLICY_COLUMNS: Columns = {
     "loss": ("optim/loss/{}", ".4f"),
     "KL": ("optim/kl/{}", ".4f"),
@@ -76,6 +83,8 @@ class _TrainDisplay:
         self._plan = training.flow.plan
         self._steps, self._done = training.steps, training.done
         self._latest: dict[str, float] = {}
+        self._lost = ""
+        """Failed and unrated answers of the latest step."""
         for line in training.folder.metrics():
             if line["step"] == 0:
                 self._keep_first(line)
@@ -106,6 +115,7 @@ class _TrainDisplay:
         """Show the metrics of a step, which are on disk."""
         self._keep_first(metrics)
         self._latest |= metrics
+        self._lost = ", ".join(_lost(metrics))
         self._progress.update(self._bar, completed=step)
         if self._console.is_terminal:
             self.live.update(self._view())
@@ -129,6 +139,7 @@ class _TrainDisplay:
                 for name in self._plan.metrics
                 if prefix + name in metrics
             ]
+        parts += _lost(metrics)
         if "tokens/per_second" in metrics:
             parts.append(f"{metrics['tokens/per_second']:,.0f} tokens/s")
         if "time/step" in metrics:
@@ -137,20 +148,24 @@ class _TrainDisplay:
 
     def _view(self) -> Group:
         roles = [role.name for role in self._plan.roles]
-        columns = dict(ROLE_COLUMNS)
-        # Only workflows that skip or fail have groups that are too small.
-        if not any(self._latest.get(f"outcome/{role}/too_small") for role in roles):
-            del columns["too small"]
+        columns = {
+            heading: column
+            for heading, column in ROLE_COLUMNS.items()
+            if heading not in RARE_COLUMNS or any(self._latest.get(column[0].format(role)) for role in roles)
+        }
         tables = [self._table("role", roles, columns)]
         if len(self._plan.policies) > 1:
             tables.append(self._table("policy", self._plan.policies, POLICY_COLUMNS))
         tables.append(self._table("figure", ("correct", *self._plan.metrics), FIGURE_COLUMNS))
         rate = self._latest.get("tokens/per_second")
         speed = "" if rate is None else f"{rate:,.0f} tokens/s"
-        return Group(self._progress, self._part.progress, *tables, speed)
+        lost = Text(self._lost, style=FAILED)
+        return Group(self._progress, self._part.progress, *tables, lost, speed)
 
     def _table(self, heading: str, names: Iterable[str], columns: Columns) -> Table:
         table = make_table(heading, *columns)
+        for column in table.columns:
+            column.style = FAILED if str(column.header) == "failed" else column.style
         for name in names:
             values = [(self._latest.get(metric.format(name)), form) for metric, form in columns.values()]
             table.add_row(name, *("–" if value is None else format(value, form) for value, form in values))
@@ -162,7 +177,7 @@ class TrainEnd:
 
     def __init__(self, training: rg.TrainingJob) -> None:
         self._plan, self.folder, self._steps = training.flow.plan, training.folder, training.steps
-        lines = self.folder.metrics() if self.folder.metrics_file.exists() else []
+        self._lines = lines = self.folder.metrics() if self.folder.metrics_file.exists() else []
         self.done = int(max((line["step"] for line in lines), default=0))
         self.latest = lines[-1] if lines else {}
         validated = [line for line in lines if any(name.startswith(VALIDATION) for name in line)]
@@ -204,6 +219,11 @@ class TrainEnd:
         out = output.results()
         for table in self._tables():
             out.print(table)
+        unrated = (
+            f"{role}: {n} answers are unrated, and taught nothing" for role, n in self._unrated().items()
+        )
+        for text in (*map(str, self.folder.common_failures()), *unrated):
+            output.warnings().print(rg.printable(f"warning: {text}"), style="yellow", markup=False)
         if not self.folder.info_file.exists():
             return
         out.print(f"{self.done} of {self._steps} steps in {clock(seconds)}")
@@ -224,11 +244,28 @@ class TrainEnd:
             "metrics": self.latest,
             "validation": self.figures(),
             "controls": [row.model_dump() for row in self.folder.controls()],
+            "failures": [
+                {
+                    "role": of.example.name,
+                    "count": of.times,
+                    "answers": of.answers,
+                    "line": of.example.failure_line,
+                }
+                for of in self.folder.common_failures()
+            ],
+            "unrated": self._unrated(),
             "best": best and {"step": best.step, "policies": [*best.policies]},
             "report": page and str(page),
             "log": str(self.folder.log),
             "next": self.next() if self.folder.info_file.exists() else [],
         }
+
+    def _unrated(self) -> dict[str, int]:
+        """Return the number of unrated answers of each role that has any."""
+        counts = {
+            r.name: sum(line.get(f"unrated/{r.name}", 0) for line in self._lines) for r in self._plan.roles
+        }
+        return {name: int(count) for name, count in counts.items() if count}
 
     def _tables(self) -> Iterator[Table]:
         if figures := self.figures():
@@ -249,6 +286,16 @@ def _mean(metrics: Metrics, prefix: str, name: str) -> str:
     """Format a mean over episodes, with n where it is not that of all of them."""
     n = metrics.get(f"{prefix}n/{name}")
     return f"{metrics[prefix + name]:.3f}" + ("" if n is None else f" (n {n:.0f})")
+
+
+def _lost(metrics: Metrics) -> Iterator[str]:
+    """Yield the counts of failed and unrated answers of a step, by role and name."""
+    for name, count in metrics.items():
+        kind, _, lost = name.partition("/")
+        if kind == "failures":
+            yield f"{lost.replace('/', ' ')} {count:.0f}"
+        elif kind == "unrated":
+            yield f"{lost} unrated {count:.0f}"
 
 
 def _page(folder: rg.RunFolder) -> Path | None:

@@ -44,6 +44,9 @@ Advantage = Sequence[float] | float
 NOTHING: Mapping[str, Any] = {}
 """Empty default of the mapping fields. Shared by all records, so it must not be written to."""
 
+EXCERPT = 80
+"""Characters of an answer in the line of a failure: its beginning and its end."""
+
 WITHHELD = "withheld_steps"
 """Key of a trajectory's `info` that holds the steps hidden from rLLM, which would train on every visible
 step."""
@@ -278,6 +281,27 @@ class Trajectory(NamedTuple):
     def action(self) -> Any:
         """Action of the last step; None where there are no steps."""
         return self.steps[-1].action if self.steps else None
+
+    @property
+    def is_unrated(self) -> bool:
+        """True for an answer that did not fail, and has no reward because nobody rated it."""
+        return self.masked and self.reward is None and self.failure is None
+
+    @property
+    def failure_line(self) -> str:
+        """Name and message of the failure and an excerpt of the last answer, in one line; empty without a
+        failure."""
+        if self.failure is None:
+            return ""
+        line = f"{self.failure.name.value}: {self.failure.message}"
+        if not self.by_model:
+            return line
+        answer = " ".join(self.steps[-1].model_response.split())
+        excerpt = (
+            answer if len(answer) <= EXCERPT else f"{answer[: EXCERPT // 2]} … {answer[-EXCERPT // 2 :]}"
+        )
+        cut = ", cut off by max_tokens" if self.steps[-1].metadata.get("finish_reason") == "length" else ""
+        return f"{line}, as in {excerpt!r}{cut}"
 
     @property
     def info(self) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from operator import attrgetter
 from pathlib import Path
-from typing import Self
+from typing import NamedTuple, Self
 
 from pydantic import TypeAdapter
 
@@ -64,6 +64,21 @@ class IndexEntry:
     def end(self) -> int:
         """Offset of the byte after the line."""
         return self.offset + self.length
+
+
+class CommonFailure(NamedTuple):
+    """Most frequent failure of a role, with an example."""
+
+    times: int
+    """Number of trajectories with the failure."""
+    answers: int
+    """Number of the role's trajectories, with and without a failure."""
+    example: Trajectory
+    """Latest trajectory with the failure."""
+
+    def __str__(self) -> str:
+        failed = f"{self.times} of {self.answers} answers failed with {self.example.failure_line}"
+        return f"{self.example.name}: {failed}"
 
 
 _EPISODE = "an episode"
@@ -218,6 +233,37 @@ def figures(entries: Sequence[IndexEntry]) -> dict[str, float]:
                 counts[f"failures/{role}/{name}"] += times
     counts.update({f"n/{name}": n for name, n in means.partial(len(entries)).items()})
     return {**counts, **means.means()}
+
+
+def common_failure(trajectories: Sequence[Trajectory]) -> CommonFailure | None:
+    """Return the most frequent failure of a role's trajectories; None where none failed."""
+    examples = {t.failure.name: t for t in trajectories if t.failure}
+    if not examples:
+        return None
+    ((name, count),) = Counter(t.failure.name for t in trajectories if t.failure).most_common(1)
+    return CommonFailure(count, len(trajectories), examples[name])
+
+
+def common_failures(files: Iterable[EpisodeFile]) -> list[CommonFailure]:
+    """Return the most frequent failure of each role that failed in files of episodes, in order of frequency.
+
+    Indexes are read, and one episode for each role. Raises DataError where that episode cannot be read.
+    """
+    counts, answers = Counter[tuple[str, str]](), Counter[str]()
+    latest: dict[tuple[str, str], tuple[EpisodeFile, IndexEntry]] = {}
+    for file in files:
+        for entry in file.entries(lambda _: None):
+            for role, outcome in entry.roles.items():
+                answers[role] += outcome.count
+                counts.update({(role, name): times for name, times in outcome.failures.items()})
+                latest |= {(role, name): (file, entry) for name in outcome.failures}
+    found: dict[str, CommonFailure] = {}
+    for (role, name), count in counts.most_common():
+        if role not in found:
+            file, entry = latest[role, name]
+            failed = [t for t in file.read(entry)[role] if t.failure and t.failure.name.value == name]
+            found[role] = CommonFailure(count, answers[role], failed[-1])
+    return list(found.values())
 
 
 def _line(episode: Episode) -> tuple[Episode, bytes]:

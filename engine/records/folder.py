@@ -22,7 +22,13 @@ from pydantic import ConfigDict, TypeAdapter
 from rolegraph.engine.errors import DataError, RolegraphError, UsageError
 from rolegraph.engine.limits.records import WHOLE_FILE
 from rolegraph.engine.records.episode import Episode, Split
-from rolegraph.engine.records.episodes import EpisodeFile, figures, write_episodes
+from rolegraph.engine.records.episodes import (
+    CommonFailure,
+    EpisodeFile,
+    common_failures,
+    figures,
+    write_episodes,
+)
 from rolegraph.engine.records.files import read_bytes
 from rolegraph.engine.records.info import (
     Checkpoint,
@@ -240,6 +246,10 @@ class RunFolder:
             for match, file in self._step_files()
             if match["split"] == split and not match["index"]
         )
+
+    def common_failures(self) -> list[CommonFailure]:
+        """Return the most frequent failure in training of each role that failed, in order of frequency."""
+        return common_failures(EpisodeFile(path) for _, path in self.episodes_files("train"))
 
     def metrics(self, broken: Callable[[DataError], object] = refuse) -> list[dict[str, float]]:
         """Read `metrics.jsonl`: a mapping for each step, with its `step`; `broken` as for `read_jsonl`."""

@@ -138,10 +138,15 @@ class RunInfo(SourceRecord):
     `best/`."""
 
     @property
+    def trained_roles(self) -> tuple[str, ...]:
+        """Names of the trained roles."""
+        return tuple(name for name, role in self.roles.items() if role.trainable)
+
+    @property
     def trained_policies(self) -> tuple[str, ...]:
         """Names of the trained policies, in the order of the roles."""
-        roles = [role for role in self.roles.values() if role.trainable]
-        return tuple(dict.fromkeys(policy for role in roles for policy in role.policies))
+        names = self.trained_roles
+        return tuple(dict.fromkeys(policy for name in names for policy in self.roles[name].policies))
 
     def policy_of(self, role: str, index: int) -> str:
         """Return the name of the policy of a role's instance; `index` counts from 1."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -36,8 +36,8 @@ class TaskGroups:
 
     @property
     def barren(self) -> int:
-        """Number of groups whose rollouts give no gradient, such as groups with equal rewards."""
-        return self.outcomes.total() - self.outcomes[GroupOutcome.TAUGHT]
+        """Number of groups without a gradient, such as groups whose answers all failed."""
+        return sum(count for outcome, count in self.outcomes.items() if not outcome.teaches)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,14 +102,19 @@ class Digest:
     """Number of broken lines, without incomplete last ones."""
 
 
-def read_digest(folder: Path, roles: Iterable[str]) -> Digest:
-    """Read every episode of a training once; raises DataError where a file cannot be read."""
+def read_digest(folder: Path, trained: Collection[str]) -> Digest:
+    """Read every episode of a training once; raises DataError where a file cannot be read.
+
+    Args:
+        folder: Folder of the training.
+        trained: Names of the trained roles.
+    """
     run = RunFolder(folder)
     broken: list[DataError] = []
-    by_role = {role: RoleGroups(role) for role in roles}
+    by_role = {role: RoleGroups(role) for role in trained}
     train: StepSamples | None = None
     for step, path in run.episodes_files("train"):
-        best, groups, questions = _Best(), StepGroups(), dict[str, str]()
+        best, groups, questions = _Best(), StepGroups(trained), dict[str, str]()
         for episode in read_episodes(path, broken.append):
             groups.add(episode)
             best.add(episode)

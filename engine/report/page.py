@@ -76,7 +76,7 @@ def write_report(folder: Path) -> Path:
     Raises UsageError where the folder is none of a training run, WorldError where it cannot be written.
     """
     run = read_run(folder)
-    page = render(run, read_digest(folder, run.info.roles))
+    page = render(run, read_digest(folder, run.info.trained_roles))
     report = RunFolder(folder).report
     write_whole(report, page.encode("utf-8", "replace"))
     return report

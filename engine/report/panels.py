@@ -23,15 +23,18 @@ from rolegraph.engine.report.charts import (
 )
 from rolegraph.engine.report.digest import Digest, RoleGroups
 from rolegraph.engine.report.reading import Point, RunRecord
-from rolegraph.engine.training.outcomes import GroupOutcome
+from rolegraph.engine.training.outcomes import GroupOutcome, Outcomes
 
 REASONS = {
+    GroupOutcome.FAILED: "failed",
     GroupOutcome.EASY: "easy",
     GroupOutcome.HARD: "hard",
     GroupOutcome.SMALL: "small",
     GroupOutcome.NEITHER: "rest",
 }
 """CSS class of each reason why a group has no learning signal."""
+RARE = (GroupOutcome.EQUAL, GroupOutcome.FAILED, GroupOutcome.SMALL)
+"""Outcomes that are shown only where a group has them."""
 STAGES = ("rollout", "advantage", "update", "validate")
 """Stages of a step in order; other stages come after them."""
 
@@ -79,9 +82,10 @@ def sections(run: RunRecord, digest: Digest) -> list[Section]:
             "groups",
             "What groups taught",
             "A group is what a role did on one task in one step, or those of its turns that are compared. It "
-            "taught nothing where all its advantages are 0: too small if skips and failures left less than "
-            "its estimator compares, too easy if its rewards are all 1 or more, too hard if all are 0 or "
-            "less, or neither.",
+            "taught nothing where all its advantages are 0, or where all its answers are masked: failed if "
+            "every answer failed, too small if skips, failures and missing ratings left less than its "
+            "estimator compares, too easy if its rewards are all 1 or more, too hard if all are 0 or less, "
+            "or neither. With equal rewards it has one advantage for all its answers, and prefers none.",
             _present([*(_shares(run, groups) for groups in digest.groups), _group_rewards(run, roles)]),
         ),
         Section(
@@ -212,9 +216,11 @@ def _single(run: RunRecord, title: str, key: str) -> Panel | None:
 
 
 def _shares(run: RunRecord, groups: RoleGroups) -> Panel:
-    outcomes = {GroupOutcome.TAUGHT: "good", **REASONS}
-    if not any(counts[GroupOutcome.SMALL] for counts in groups.steps.values()):
-        del outcomes[GroupOutcome.SMALL]
+    found = sum(groups.steps.values(), Outcomes())
+    outcomes = {GroupOutcome.TAUGHT: "good", GroupOutcome.EQUAL: "equal", **REASONS}
+    for rare in RARE:
+        if not found[rare]:
+            del outcomes[rare]
     layers: list[tuple[str, str, list[Point]]] = [
         (outcome, kind, [(step, counts[outcome] / counts.total()) for step, counts in groups.steps.items()])
         for outcome, kind in outcomes.items()

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from rolegraph.engine.compile import Plan
+from rolegraph.engine.compile import Plan, RolePlan
 from rolegraph.engine.records import Episode, Note
+from rolegraph.engine.records.episodes import common_failure
 from rolegraph.engine.records.means import Means
 from rolegraph.engine.training.advantages import Metrics
 from rolegraph.engine.training.credit import own_rewards
@@ -46,9 +47,31 @@ def failures(episodes: Sequence[Episode]) -> Metrics:
     """Count failed trajectories, `failures/{role}/{failure}`, and unrated ones, `unrated/{role}`."""
     trajectories = [t for episode in episodes for t in episode.trajectories]
     counts = Counter(f"failures/{t.name}/{t.failure.name.value}" for t in trajectories if t.failure)
-    unrated = (t for t in trajectories if t.masked and t.reward is None and t.failure is None)
-    counts.update(f"unrated/{t.name}" for t in unrated)
+    counts.update(f"unrated/{t.name}" for t in trajectories if t.is_unrated)
     return {name: float(count) for name, count in counts.items()}
+
+
+def failure_lines(
+    roles: Iterable[RolePlan], episodes: Sequence[Episode], *, every: bool = False
+) -> Iterator[tuple[str, str]]:
+    """Yield each role with failed or unrated answers, and a line that counts them, with an example.
+
+    Args:
+        roles: the roles.
+        episodes: their episodes.
+        every: leave out roles of which an answer is neither failed nor unrated.
+    """
+    for role in roles:
+        own = [t for episode in episodes for t in episode.trajectories if t.name == role.name]
+        unrated = sum(t.is_unrated for t in own)
+        if every and unrated + sum(t.failure is not None for t in own) < len(own):
+            continue
+        if failure := common_failure(own):
+            yield role.name, str(failure)
+        if unrated:
+            raters = " and ".join((*role.reward.views, *role.reward.roles)) if role.reward else ""
+            why = f": {raters} did not run or gave no rating that can be read" if raters else ""
+            yield role.name, f"{role.name}: {unrated} of {len(own)} answers are unrated{why}"
 
 
 def rewards_by_role(plan: Plan, episodes: Sequence[Episode]) -> dict[str, list[float]]:

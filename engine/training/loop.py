@@ -30,6 +30,7 @@ from rolegraph.engine.training.credit import loss_weights, notes
 from rolegraph.engine.training.figures import (
     Metrics,
     capture_warnings,
+    failure_lines,
     failures,
     figures,
     gradient_shares,
@@ -126,6 +127,7 @@ class _Loop:
         self._warn([*signalled.warnings, *estimated.warnings])
         times["time/advantage"] = monotonic() - began
         setup.folder.write_episodes("train", step, episodes)
+        self._warn_of_failures(step, episodes)
         metrics |= estimated.metrics | signalled.metrics
         for name, rewards in rewards_by_role(plan, episodes).items():
             # The credit of a turn, such as a margin, does not measure the turn; its own reward does.
@@ -133,7 +135,7 @@ class _Loop:
             if by_turn or f"reward/{name}/mean" not in metrics:
                 metrics |= reward_metrics(name, np.array(rewards))
         metrics |= figures(plan, episodes, "episode") | failures(episodes) | response_tokens(episodes)
-        metrics |= outcome_figures(episodes)
+        metrics |= outcome_figures(episodes, self.trained_roles)
         metrics["staleness/mean"] = _staleness(episodes)
         return metrics | await self.update(step, episodes, times)
 
@@ -192,6 +194,7 @@ class _Loop:
         episodes = await task
         self._check_answers(step, episodes)
         setup.folder.write_episodes("validation", step, episodes)
+        self._warn_of_failures(step, episodes)
         if times is not None:
             times["time/validate"] = monotonic() - began
         metrics = figures(setup.plan, episodes, "validation")
@@ -239,6 +242,11 @@ class _Loop:
             if warning.about not in self.warned:
                 self.warned.add(warning.about)
                 self.setup.observe(warning)
+
+    def _warn_of_failures(self, step: int, episodes: Sequence[Episode]) -> None:
+        """Warn once of each trained role of which no answer of a batch could be used."""
+        lines = failure_lines(self.trained_roles.values(), episodes, every=True)
+        self._warn([Note(f"step {step}: {line}", "warning", f"failures of {role}") for role, line in lines])
 
     def _check_answers(self, step: int, episodes: Sequence[Episode]) -> None:
         """Raise WorldError if no model call of a batch was answered, as when a service has stopped."""

@@ -1,18 +1,19 @@
 """Outcome of each group: it taught, or why it did not; for the live table and the report.
 
 Read from episodes with advantages, one at a time. An outcome follows from the advantages, whatever the
-estimator; rLLM's `batch/*` follow from the spread of rewards, so that a group of equal rewards is never
-`effective` there although REINFORCE learns from it.
+estimator; rLLM's `batch/*` follow from the spread of rewards. REINFORCE has a gradient where all rewards are
+equal, but it prefers no answer to another there: that outcome has a word of its own.
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from rolegraph.engine.records import Episode, GroupKey, Step
+from rolegraph.engine.records import Episode, GroupKey, NodeId, Step
 from rolegraph.engine.training.advantages import Metrics, any_nonzero
 from rolegraph.engine.training.credit import on_record
 
@@ -21,15 +22,26 @@ class GroupOutcome(StrEnum):
     """Outcome of a group."""
 
     TAUGHT = "taught"
-    """It has a nonzero advantage."""
+    """It has a nonzero advantage, and not the same one for every member."""
+    EQUAL = "equal rewards"
+    """All its members have the same nonzero advantage, as REINFORCE gives equal rewards: the update makes all
+    of them likelier, or none."""
+    FAILED = "failed"
+    """Every answer failed, and has the advantage 0, or none because it is masked."""
     EASY = "too easy"
     """All its advantages are 0, and all its rewards 1 or more."""
     HARD = "too hard"
     """All its advantages are 0, and all its rewards 0 or less."""
     SMALL = "too small"
-    """All its advantages are 0, because skips and failures left fewer members than its estimator needs."""
+    """All its advantages are 0, because skips, failures and missing ratings left fewer members than its
+    estimator needs."""
     NEITHER = "neither"
     """All its advantages are 0, and its rewards are between 0 and 1, mixed or missing."""
+
+    @property
+    def teaches(self) -> bool:
+        """True for an outcome with a gradient."""
+        return self in (GroupOutcome.TAUGHT, GroupOutcome.EQUAL)
 
     def figure(self, role: str) -> str:
         """Return the metric's name for the share of a role's groups with this outcome."""
@@ -41,49 +53,80 @@ Outcomes = Counter[GroupOutcome]
 
 
 @dataclass(slots=True)
-class _GroupTally:
+class GroupTally:
     """Running totals of one group."""
 
-    has_gradient: bool = False
     too_small: bool = False
-    rewards: list[float] = field(default_factory=list[float])
+    size: int = 0
+    all_failed: bool = True
+    _low: float = math.inf
+    _high: float = -math.inf
+    _rewards: list[float] = field(default_factory=list[float])
+
+    def add(self, advantages: Sequence[float], reward: float | None, *, failed: bool) -> None:
+        """Count a member with the advantages of its tokens, of which a masked one has none."""
+        self.size += bool(advantages)
+        self.all_failed = self.all_failed and failed
+        self._low, self._high = min((self._low, *advantages)), max((self._high, *advantages))
+        if reward is not None and advantages:
+            self._rewards.append(reward)
 
     @property
     def outcome(self) -> GroupOutcome:
-        if self.has_gradient:
-            return GroupOutcome.TAUGHT
-        if self.too_small:
+        """Outcome by the members so far."""
+        if self.size and any_nonzero((self._low, self._high)):
+            same = self.size > 1 and self._low == self._high
+            return GroupOutcome.EQUAL if same else GroupOutcome.TAUGHT
+        if self.all_failed:
+            return GroupOutcome.FAILED
+        if self.too_small or not self.size:
             return GroupOutcome.SMALL
-        if self.rewards and min(self.rewards) >= 1:
+        if self._rewards and min(self._rewards) >= 1:
             return GroupOutcome.EASY
-        return GroupOutcome.HARD if self.rewards and max(self.rewards) <= 0 else GroupOutcome.NEITHER
+        return GroupOutcome.HARD if self._rewards and max(self._rewards) <= 0 else GroupOutcome.NEITHER
 
 
 class StepGroups:
-    """Groups of one training step's episodes."""
+    """Groups of one training step's episodes.
 
-    def __init__(self) -> None:
-        self._groups: dict[GroupKey, _GroupTally] = {}
+    Args:
+        trained: names of the trained roles. Of these, masked and unanswered trajectories count too: a task
+            on which a role has no other has a group without members.
+    """
+
+    def __init__(self, trained: Collection[str]) -> None:
+        self._trained = trained
+        self._groups: dict[GroupKey, GroupTally] = {}
+        self._left_out: dict[GroupKey, GroupTally] = {}
 
     def add(self, episode: Episode) -> None:
         """Count an episode's group members; of the episode only rewards are kept."""
+        failed = {(f["role"], f["index"], f.get("round", 1)) for f in episode.metadata.get("failures", ())}
+        compared: set[NodeId] = set()
         for key, member in on_record(episode):
             values = advantages(member.steps)
             if values:
-                group = self._groups.setdefault(key, _GroupTally())
-                group.has_gradient = group.has_gradient or any_nonzero(values)
+                compared.add(member.node)
+                group = self._groups.setdefault(key, GroupTally())
                 group.too_small = group.too_small or "too_small" in member.steps[0].metadata
-                if member.reward is not None:
-                    group.rewards.append(member.reward)
+                turn = (member.name, member.index, member.steps[-1].round)
+                group.add(values, member.reward, failed=member.failure is not None or turn in failed)
+        for trajectory in episode.trajectories:
+            left_out = trajectory.masked or not trajectory.by_model
+            if left_out and trajectory.name in self._trained and trajectory.node not in compared:
+                group = self._left_out.setdefault(GroupKey(episode.task_id, trajectory.name), GroupTally())
+                group.add((), trajectory.reward, failed=trajectory.failure is not None)
 
     def outcomes(self) -> Mapping[GroupKey, GroupOutcome]:
         """Return the outcome of each group, by the episodes added so far."""
-        return {key: group.outcome for key, group in self._groups.items()}
+        compared = {(key.task, key.role) for key in self._groups}
+        without = {key: of for key, of in self._left_out.items() if (key.task, key.role) not in compared}
+        return {key: group.outcome for key, group in {**self._groups, **without}.items()}
 
 
-def outcome_figures(episodes: Iterable[Episode]) -> Metrics:
-    """Return `outcome/{role}/{outcome}`: the share of a role's groups, from 0 to 1."""
-    groups = StepGroups()
+def outcome_figures(episodes: Iterable[Episode], trained: Collection[str]) -> Metrics:
+    """Return `outcome/{role}/{outcome}`: the share of a trained role's groups, from 0 to 1."""
+    groups = StepGroups(trained)
     for episode in episodes:
         groups.add(episode)
     by_role: dict[str, Outcomes] = {}

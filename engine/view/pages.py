@@ -180,7 +180,7 @@ class Pages:
         """Render the report of a training, with links into the viewer; raises UsageError for a run."""
         run = read_run(self.runs[number].folder.path)
         viewer = self.links.listing(number, EpisodeFilter())
-        return report_page(run, read_digest(run.folder, run.info.roles), viewer)
+        return report_page(run, read_digest(run.folder, run.info.trained_roles), viewer)
 
     def error(self, message: str) -> str:
         """Render an error message."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,9 +12,11 @@ import pytest
 
 import rolegraph as rg
 from rolegraph.engine.cli.main import run
+from rolegraph.engine.cli.output import OutputOptions
 from rolegraph.engine.cli.train_display import train_display
 from rolegraph.engine.records import RunFolder, SavedPolicy
 from rolegraph.running import describe
+from tests.report.runs import rollout
 
 METRICS = {
     "step": 1.0,
@@ -78,6 +81,40 @@ def test_its_end_says_where_the_best_weights_are_and_how_to_use_them(
     assert "step 2" in said
     assert f"rolegraph run solver_judge {use.format(folder.path)}\n" in said
     assert all(f"rolegraph export {folder.path}{words}\n" in said for words in take)
+
+
+@pytest.fixture
+def failing(tmp_path: Path) -> rg.TrainingJob:
+    """Return a training in which all answers of the solver failed, and no rating was readable."""
+    flow, folder = rg.load("solver_judge"), RunFolder(tmp_path / "run")
+    folder.begin(describe(flow, "train", seed=0), flow.plan.resolved)
+    for step in (1, 2):
+        rollouts = [rollout("t", at, [0.0], advantage=0.0, failed=True) for at in range(4)]
+        folder.write_episodes("train", step, rollouts)
+        folder.add_metrics({"step": step, "unrated/judge": 4})
+    return cast("rg.TrainingJob", SimpleNamespace(flow=flow, folder=folder, steps=2, done=2))
+
+
+def test_its_end_names_the_commonest_failure_with_an_example(
+    failing: rg.TrainingJob, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with train_display(failing, OutputOptions(quiet=True, as_json=True)):
+        pass
+    said = capsys.readouterr()
+    line = "malformed_output: no <answer> was found, as in 'an answer 1'"
+    assert f"warning: solver: 8 of 8 answers failed with {line}\n" in said.err
+    assert "judge: 8 answers are unrated" in said.err
+    told = json.loads(said.out)
+    assert told["failures"] == [{"role": "solver", "count": 8, "answers": 8, "line": line}]
+    assert told["unrated"] == {"judge": 8}
+
+
+def test_failed_groups_have_a_column_and_failed_answers_a_line(shown: Shown) -> None:
+    assert "failed" not in shown("solver_judge", METRICS)
+    lost = {"failures/solver/malformed_output": 16.0, "unrated/judge": 4.0}
+    table = shown("solver_judge", METRICS | {"outcome/solver/failed": 1.0} | lost)
+    assert "failed" in table and "equal" not in table
+    assert "solver malformed_output 16, judge unrated 4" in table
 
 
 def test_several_policies_have_a_table_of_their_own(shown: Shown) -> None:

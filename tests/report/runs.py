@@ -106,11 +106,20 @@ def rollouts(step: int) -> list[Episode]:
 
 
 def rollout(
-    task: str, at: int, rewards: Sequence[float], *, advantage: float | None = None, text: str = "an answer"
+    task: str,
+    at: int,
+    rewards: Sequence[float],
+    *,
+    advantage: float | None = None,
+    text: str = "an answer",
+    failed: bool = False,
 ) -> Episode:
-    """Return an episode of two solvers and a judge that picks the first."""
+    """Return an episode of two solvers and a judge that picks the first; of wrong solvers the second failed.
+
+    `failed`: whether every solver failed.
+    """
     trajectories = [
-        trajectory("solver", index + 1, reward, advantage, f"{text} {index + 1}")
+        trajectory("solver", index + 1, reward, advantage, f"{text} {index + 1}", failed=failed)
         for index, reward in enumerate(rewards)
     ]
     trajectories.append(trajectory("judge", 1, rewards[0], advantage, "<answer>1</answer>"))
@@ -119,7 +128,13 @@ def rollout(
 
 
 def trajectory(
-    role: str, index: int, reward: float, advantage: Sequence[float] | float | None, text: str
+    role: str,
+    index: int,
+    reward: float,
+    advantage: Sequence[float] | float | None,
+    text: str,
+    *,
+    failed: bool = False,
 ) -> Trajectory:
     """Return the trajectory of one role instance with one model call."""
     step = Step(
@@ -132,7 +147,8 @@ def trajectory(
         reward=reward,
         advantage=advantage,
     )
-    failure = None if reward else Failure(FailureName.MALFORMED_OUTPUT, "no <answer> was found")
+    failed = failed or (not reward and index > 1)
+    failure = Failure(FailureName.MALFORMED_OUTPUT, "no <answer> was found") if failed else None
     return Trajectory(role, index, [step], reward=reward, is_correct=reward >= 1, failure=failure)
 
 

@@ -110,7 +110,7 @@ def test_the_report_opens_with_what_each_role_learnt(tmp_path: Path) -> None:
 
 def test_a_role_whose_answers_all_failed_is_not_called_too_hard(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "run", steps=1)
-    failed = [rollout("t", at, [0.0], advantage=0.0) for at in range(4)]
+    failed = [rollout("t", at, [0.0], advantage=0.0, failed=True) for at in range(4)]
     write_episodes(folder, "train", 1, failed)
     page = unescape(write_report(folder).read_text())
     solver = re.findall(r"<li>(.*?)</li>", page[page.index('class="findings"') :], re.DOTALL)[0]

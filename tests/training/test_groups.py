@@ -27,10 +27,13 @@ from tests.training.credited import (
     advantages,
     drawn,
     learnt,
+    looped,
     plan,
     rollouts,
     write,
 )
+
+UNREADABLE = "The answer is 12."
 
 
 def test_a_loop_is_the_same_workflow_unrolled_by_hand_and_its_pooled_groups_the_union_of_theirs(
@@ -169,12 +172,54 @@ def test_what_skips_and_failures_leave_alone_teaches_nothing_and_is_counted(tmp_
         "groups/too_small/a": 1.0,
         "groups/too_small/b": 1.0,
     }
-    assert outcome_figures(done)["outcome/a/too_small"] == 0.5
+    assert outcome_figures(done, spec.trained)["outcome/a/too_small"] == 0.5
     write_episodes(tmp_path / "episodes.jsonl", done)
-    groups = StepGroups()
+    groups = StepGroups(spec.trained)
     for one in read_episodes(tmp_path / "episodes.jsonl"):
         groups.add(one)
     assert sorted(groups.outcomes().values()) == [GroupOutcome.EASY] * 2 + [GroupOutcome.SMALL] * 2
+
+
+@pytest.mark.parametrize(
+    ("role", "outcome"),
+    [
+        ({}, GroupOutcome.FAILED),
+        ({"estimator": "reinforce"}, GroupOutcome.FAILED),
+        ({"on_failure": {"then": "mask"}}, GroupOutcome.FAILED),
+        ({"on_failure": {"then": "fail"}}, GroupOutcome.FAILED),
+        ({"on_failure": {"reward": -0.5}}, GroupOutcome.FAILED),
+        ({"on_failure": {"reward": -0.5}, "estimator": "reinforce"}, GroupOutcome.EQUAL),
+    ],
+)
+@pytest.mark.parametrize("answer", [UNREADABLE, None])
+def test_a_group_whose_answers_all_failed_says_so_unless_it_has_a_gradient(
+    role: dict[str, Any], outcome: GroupOutcome, answer: str | None, tmp_path: Path
+) -> None:
+    def said(request: Request) -> str:
+        if answer is None and request.id.task == "t0":
+            raise ModelError("down")
+        return answer or UNREADABLE
+
+    spec = plan(tmp_path, {"a": role})
+    done, _ = learnt(spec, rollouts(spec, said, tasks=1))
+    if answer is None:
+        outcome = GroupOutcome.FAILED  # nothing was sampled, so there is no gradient
+    assert outcome_figures(done, spec.trained)[outcome.figure("a")] == 1
+    assert not outcome_figures(done, ()) or answer, "a role that is not trained has no groups"
+
+
+def test_failures_beside_wrong_answers_are_hard_and_beside_right_ones_teach(tmp_path: Path) -> None:
+    spec = plan(tmp_path, {"a": {}})
+    for other, outcome in ((WRONG, GroupOutcome.HARD), (RIGHT, GroupOutcome.TAUGHT)):
+        answers = rollouts(spec, lambda r, other=other: other if r.id.rollout else UNREADABLE, tasks=1)
+        assert outcome_figures(learnt(spec, answers)[0], spec.trained)[outcome.figure("a")] == 1
+
+
+def test_turns_that_are_compared_fail_each_by_itself(tmp_path: Path) -> None:
+    spec = looped(tmp_path, "turn", "turn")
+    answers = rollouts(spec, lambda r: UNREADABLE if r.id.node.round == 1 else WRONG, tasks=1)
+    found = outcome_figures(learnt(spec, answers)[0], spec.trained)
+    assert (found["outcome/a/failed"], found["outcome/a/too_hard"]) == pytest.approx((1 / 3, 2 / 3))
 
 
 def test_without_a_spec_a_group_of_one_is_what_rllm_makes_of_it(tmp_path: Path) -> None:

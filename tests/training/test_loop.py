@@ -170,9 +170,25 @@ def test_reinforce_learns_from_a_group_of_equal_rewards_and_the_metrics_and_the_
     training.run()
     for line in training.folder.metrics()[1:]:
         assert line["batch/judge/fractions/too_easy"] == 1, "as rLLM counts"
-        assert (line["outcome/judge/taught"], line["outcome/judge/too_easy"]) == (1, 0)
+        assert (line["outcome/judge/equal_rewards"], line["outcome/judge/too_easy"]) == (1, 0)
         assert (line["outcome/solver/taught"], line["outcome/solver/too_easy"]) == (0, 1)
     assert_report_agrees(training)
+
+
+@pytest.mark.parametrize("then", ["zero", "mask"])
+def test_a_role_whose_answers_all_fail_is_warned_of_once_and_its_groups_failed(
+    training: Training, then: str
+) -> None:
+    training.workflow.solve = lambda seed, updates: "It is 3 + 4."
+    training.run(f"roles.solver.on_failure={{then: {then}}}")
+    (warning,) = [text for text in training.warnings() if "solver" in text]
+    assert warning.startswith("step 0: solver: 4 of 4 answers failed with malformed_output")
+    assert "as in 'It is 3 + 4.'" in warning
+    for line in training.folder.metrics()[1:]:
+        assert (line["outcome/solver/failed"], line["outcome/solver/too_hard"]) == (1, 0)
+    assert_report_agrees(training)
+    (failure,) = training.folder.common_failures()
+    assert (failure.times, failure.answers, failure.example.name) == (24, 24, "solver")
 
 
 def test_the_metrics_and_the_report_count_the_same_groups(finished: Training) -> None:

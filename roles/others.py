@@ -66,18 +66,22 @@ def rated_by(
             return words[as_text(rated).strip().lower()]
         return float(rated) if isinstance(rated, bool) else number_of(rated)
 
+    by_place = path is not None and "*" in path.split(".")
+
     def score(task: Task, action: Any, inputs: RewardInputs) -> Score | None:
         ratings: list[float] = []
+        unread = False
         for view, position in zip(inputs.views[role], inputs.positions[role], strict=True):
             try:
                 ratings.append(rating(view.action, position))
             except (LookupError, ValueError):
-                continue
-        if not ratings and any(view.failed for view in inputs.views[role]):
+                # A turn that the rater did not see has no place in its list, and no rating to read.
+                unread = unread or view.failed or not by_place or position is not None
+        if not ratings and unread:
             return Score(None, None)
         return Score(scale * fmean(ratings) + offset, None) if ratings else None
 
-    shared = () if path is not None and "*" in path.split(".") else (role,)
+    shared = () if by_place else (role,)
     return Reward(score, views=(role,), delegates=True, judges=False, outcomes=shared)
 
 

@@ -16,7 +16,7 @@ from typing import Any
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 import rolegraph as rg
-from rolegraph.engine.cli.output import SHOWN_CHARACTERS, OutputOptions, make_table
+from rolegraph.engine.cli.output import OutputOptions, make_table
 from rolegraph.engine.cli.waiting import SPEED_SECONDS
 
 
@@ -41,8 +41,8 @@ class _RoleSums:
     seconds: float = 0.0
     """Seconds in calls."""
     failures: Counter[str] = field(default_factory=Counter[str])
-    first_message: dict[str, str] = field(default_factory=dict[str, str])
-    """The first message of each kind of failure."""
+    first_failure: dict[str, str] = field(default_factory=dict[str, str])
+    """The first failure of each name, in one line with the answer."""
 
     @property
     def reward(self) -> float | None:
@@ -71,7 +71,7 @@ class _RoleSums:
         if trajectory.failure is not None:
             name = trajectory.failure.name.value
             self.failures[name] += 1
-            self.first_message.setdefault(name, trajectory.failure.message)
+            self.first_failure.setdefault(name, trajectory.failure_line)
 
 
 class Display:
@@ -174,10 +174,11 @@ class Display:
         made = f"{self._episodes - self._before} episodes in {seconds:.1f} s"
         made += f", {self._episodes} in all" if self._before else ""
         out.print(f"{made}{share}{means}{rate}")
-        for name, sums in self._roles.items():
-            for failure, message in sums.first_message.items():
-                text = rg.printable(f"{name} {failure}: {message[:SHOWN_CHARACTERS]}")
-                out.print(text, style="yellow", markup=False)
+        for role in plan.roles:
+            sums = self._roles[role.name]
+            unrated = [f"unrated: {role.why_unrated}"] if sums.unrated else []
+            for line in (*sums.first_failure.values(), *unrated):
+                out.print(rg.printable(f"{role.name} {line}"), style="yellow", markup=False)
         answered, asked = self._answered()
         if answered < asked:
             text = f"warning: {asked - answered} of {asked} trajectories got no answer"

@@ -109,8 +109,12 @@ def _show(found: rg.Forecast, output: OutputOptions) -> None:
 def _table(found: rg.Forecast) -> Table:
     """Build the table of roles."""
     table = make_table("role", "calls ≤", "tokens in", "out", "groups", "of", "will teach", "share")
+    fails = any(row.failing and row.failing.mean for row in found.roles.values())
+    if fails:
+        table.add_column("failed", style="magenta", justify="right")
     for name, row in found.roles.items():
-        table.add_row(name, f"{row.calls_at_most:,}", *_cells(row))
+        failing = [f"{row.failing.mean:.0%}" if row.failing else "–"] if fails else []
+        table.add_row(name, f"{row.calls_at_most:,}", *_cells(row), *failing)
     return table
 
 

@@ -219,9 +219,12 @@ class TrainEnd:
         out = output.results()
         for table in self._tables():
             out.print(table)
-        unrated = (
-            f"{role}: {n} answers are unrated, and taught nothing" for role, n in self._unrated().items()
-        )
+        counts = self._unrated()
+        unrated = [
+            f"{role.name}: {counts[role.name]} answers are unrated: {role.why_unrated}"
+            for role in self._plan.roles
+            if role.name in counts
+        ]
         for text in (*map(str, self.folder.common_failures()), *unrated):
             output.warnings().print(rg.printable(f"warning: {text}"), style="yellow", markup=False)
         if not self.folder.info_file.exists():

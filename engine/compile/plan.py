@@ -120,6 +120,14 @@ class RolePlan:
         """True where an estimator compares rewards, and compares those of turns, not of trajectories."""
         return self.spec.compares_turns and self.estimator is not None and self.estimator.compute is not None
 
+    @property
+    def why_unrated(self) -> str:
+        """Cause of an answer without a reward, for messages."""
+        raters = dict.fromkeys((*self.reward.views, *self.reward.roles) if self.reward else ())
+        if not raters:
+            return "its reward was none"
+        return f"{' and '.join(raters)} did not run or gave no rating that can be read"
+
 
 @dataclass(frozen=True, slots=True)
 class LoopPlan:

@@ -44,6 +44,8 @@ Advantage = Sequence[float] | float
 NOTHING: Mapping[str, Any] = {}
 """Empty default of the mapping fields. Shared by all records, so it must not be written to."""
 
+MESSAGE = 300
+"""Characters of a message in the line of a failure."""
 EXCERPT = 80
 """Characters of an answer in the line of a failure: its beginning and its end."""
 
@@ -293,7 +295,7 @@ class Trajectory(NamedTuple):
         failure."""
         if self.failure is None:
             return ""
-        line = f"{self.failure.name.value}: {self.failure.message}"
+        line = f"{self.failure.name.value}: {self.failure.message[:MESSAGE]}"
         if not self.by_model:
             return line
         answer = " ".join(self.steps[-1].model_response.split())

@@ -69,9 +69,8 @@ def failure_lines(
         if failure := common_failure(own):
             yield role.name, str(failure)
         if unrated:
-            raters = " and ".join((*role.reward.views, *role.reward.roles)) if role.reward else ""
-            why = f": {raters} did not run or gave no rating that can be read" if raters else ""
-            yield role.name, f"{role.name}: {unrated} of {len(own)} answers are unrated{why}"
+            text = f"{role.name}: {unrated} of {len(own)} answers are unrated: {role.why_unrated}"
+            yield role.name, text
 
 
 def rewards_by_role(plan: Plan, episodes: Sequence[Episode]) -> dict[str, list[float]]:

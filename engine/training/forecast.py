@@ -13,8 +13,16 @@ from dataclasses import dataclass, field
 from rolegraph.engine.compile import Plan, RolePlan
 from rolegraph.engine.compile.size import calls_of, size_of
 from rolegraph.engine.records import Episode
-from rolegraph.engine.training.advantages import any_nonzero, estimate, group_episodes, per_token
-from rolegraph.engine.training.figures import CAPTURED_SHARE
+from rolegraph.engine.training.advantages import (
+    advantages_by_uid,
+    annotate,
+    estimate,
+    group_episodes,
+    per_token,
+)
+from rolegraph.engine.training.credit import notes
+from rolegraph.engine.training.figures import CAPTURED_SHARE, failure_lines
+from rolegraph.engine.training.outcomes import GroupOutcome, Outcomes, StepGroups
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +75,12 @@ class RoleForecast:
     group_sizes: tuple[int, int] | None = None
     """Members of the smallest and of the largest group; None where they depend on the answers."""
     teaching: SampleMean | None = None
-    """Share of the observed groups with a nonzero advantage, from 0 to 1; n counts groups."""
+    """Share of the observed groups that teach, from 0 to 1, as `GroupOutcome` says; n counts groups."""
+    failing: SampleMean | None = None
+    """Share of the observed groups in which every answer failed."""
+    equal: SampleMean | None = None
+    """Share of the observed groups with one nonzero advantage for all members, as REINFORCE gives equal
+    rewards."""
     share: float | None = None
     """Share of its policy's gradient, from 0 to 1, by the sum of |advantage| over tokens."""
     cost: float | None = None
@@ -135,8 +148,14 @@ def forecast(plan: Plan, observed: ObservedEpisodes | None = None, *, price: Pri
             calls * longest,
             *(tokens or (None, None)),
             groups=groups.per_task * train.batch_size if groups else None,
-            group_sizes=(min(groups.sizes), max(groups.sizes)) if groups else _planned_sizes(plan, role),
-            teaching=groups.teaching if groups else None,
+            group_sizes=(
+                (min(groups.sizes), max(groups.sizes))
+                if groups and groups.sizes
+                else _planned_sizes(plan, role)
+            ),
+            teaching=groups.share(GroupOutcome.TAUGHT) if groups else None,
+            failing=groups.share(GroupOutcome.FAILED) if groups else None,
+            equal=groups.share(GroupOutcome.EQUAL) if groups else None,
             share=shares.get(role.name),
             cost=_cost(price, *tokens, trained=role.name in plan.trained) if price and tokens else None,
         )
@@ -156,24 +175,22 @@ def forecast(plan: Plan, observed: ObservedEpisodes | None = None, *, price: Pri
 
 @dataclass(slots=True)
 class _RoleGroups:
-    """Tally of one role's groups in the observed episodes: tasks, group sizes, whether each taught, and the
-    sum of |advantage| by policy."""
+    """Tally of one role's groups in the observed episodes."""
 
     tasks: set[str] = field(default_factory=set[str])
     sizes: list[int] = field(default_factory=list[int])
-    """Members of each group."""
-    taught: list[bool] = field(default_factory=list[bool])
-    """For each group, True if one of its advantages is not 0."""
+    """Members of each group that has any."""
+    outcomes: Outcomes = field(default_factory=Outcomes)
     mass: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
     """Weighted sum of |advantage| over tokens, by policy."""
 
     @property
     def per_task(self) -> float:
-        return len(self.sizes) / len(self.tasks)
+        return self.outcomes.total() / len(self.tasks)
 
-    @property
-    def teaching(self) -> SampleMean:
-        return SampleMean(sum(self.taught) / len(self.taught), len(self.taught))
+    def share(self, outcome: GroupOutcome) -> SampleMean:
+        n = self.outcomes.total()
+        return SampleMean(self.outcomes[outcome] / n, n)
 
 
 def _observed_groups(plan: Plan, observed: Sequence[Episode]) -> dict[str, _RoleGroups]:
@@ -187,8 +204,17 @@ def _observed_groups(plan: Plan, observed: Sequence[Episode]) -> dict[str, _Role
     groups, _ = group_episodes(whole, roles, plan.policy_of)
     groups = [group for group in groups if group.key.role in roles]
     estimators = {name: role.estimator for name, role in roles.items() if role.estimator}
+    estimated = estimate(groups, estimators)
+    step = StepGroups(roles)
+    for episode in annotate(whole, advantages_by_uid(groups, estimated), notes(groups)):
+        step.add(episode)
     found: dict[str, _RoleGroups] = {}
-    for group, advantages in zip(groups, estimate(groups, estimators).advantages, strict=True):
+    for key, outcome in step.outcomes().items():
+        if key.role in roles:
+            own = found.setdefault(key.role, _RoleGroups())
+            own.tasks.add(key.task)
+            own.outcomes[outcome] += 1
+    for group, advantages in zip(groups, estimated.advantages, strict=True):
         values = [
             value
             for trajectory, steps in zip(group.trajectories, advantages, strict=True)
@@ -196,10 +222,8 @@ def _observed_groups(plan: Plan, observed: Sequence[Episode]) -> dict[str, _Role
             # A model that reports no tokens counts one for each response.
             for value in per_token(advantage, max(1, step.response_tokens), group.key.role)
         ]
-        own = found.setdefault(group.key.role, _RoleGroups())
-        own.tasks.add(group.key.task)
+        own = found[group.key.role]
         own.sizes.append(len(group.trajectories))
-        own.taught.append(any_nonzero(values))
         own.mass[group.key.policy] += sum(map(abs, values)) * roles[group.key.role].spec.weight
     return found
 
@@ -266,6 +290,8 @@ def _warnings(
     plan: Plan, rows: Mapping[str, RoleForecast], observed: ObservedEpisodes | None
 ) -> Iterator[str]:
     """Yield a warning for each role that will not learn, or whose groups cannot be estimated."""
+    if observed is not None:
+        yield from (line for _, line in failure_lines(plan.roles, observed.episodes))
     for name, role in plan.trained.items():
         row = rows[name]
         if not learns_from_rewards(role):
@@ -276,10 +302,12 @@ def _warnings(
             continue
         if row.teaching is None:
             yield (
-                f"{name}: no task has {plan.spec.train.rollouts} answered episodes, so the share of groups "
-                "that teach is unknown"
+                f"{name}: no task has {plan.spec.train.rollouts} episodes in which it ran, so the share of "
+                "groups that teach is unknown"
             )
-        elif row.teaching.mean == 0:
+        elif row.equal and row.equal.mean == 1:
+            yield f"{name}: no group has different rewards, so all its answers get likelier, or none"
+        elif row.teaching.mean == 0 and not (row.failing and row.failing.mean == 1):
             yield f"{name}: every advantage was 0; {_reward_spread(observed, name)}"
         sharing = {other for other in plan.trained if plan.policies_of(other) & plan.policies_of(name)}
         if row.share is not None and row.share > CAPTURED_SHARE and len(sharing) > 1:

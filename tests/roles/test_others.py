@@ -145,7 +145,7 @@ def test_borrowed_terms_say_nothing_of_right_where_one_s_own_does(
 DOWN = View(1, "", failed=True)
 
 
-def test_a_rater_that_failed_leaves_no_reward_whatever_else_is_earned() -> None:
+def test_a_rating_that_cannot_be_read_leaves_no_reward_whatever_else_is_earned() -> None:
     def paid(terms: object, *views: View) -> Score | None:
         seen = RewardInputs(views={"judge": views}, positions={"judge": [None] * len(views)})
         return reward(terms).score({"id": "t"}, {"x": 1}, seen)
@@ -155,7 +155,10 @@ def test_a_rater_that_failed_leaves_no_reward_whatever_else_is_earned() -> None:
     assert paid(both, DOWN) == Score(None, True, {"right": 1.0}), "whether it is right is known"
     assert paid({"weighted": {"deep": both}}, DOWN) == Score(None, True)
     assert paid(both, DOWN, View(2, "3")) == Score(4.0, True, {"right": 1.0, "rating": 3.0})
-    assert paid(both, View(1, "no number")) == Score(1.0, True, {"right": 1.0}), "it did not fail"
+    assert paid(both, View(1, "no number")) == Score(None, True, {"right": 1.0})
+    assert paid(both, View(1, "no number"), View(2, "3")) == Score(4.0, True, {"right": 1.0, "rating": 3.0})
+    listed = {"weighted": {"right": SAYS_X, "rating": {"rated_by": "judge", "path": "*"}}}
+    assert paid(listed, View(1, [5])) == Score(1.0, True, {"right": 1.0}), "the judge did not see this turn"
     assert paid(both, View(1, "0.5", failed=True)) == Score(1.5, True, {"right": 1.0, "rating": 0.5}), (
         "its parser's default is a rating"
     )

@@ -61,8 +61,10 @@ RATED = {
 
 
 @pytest.mark.parametrize("answer", [RIGHT, WRONG])
-@pytest.mark.parametrize("verdict", ["down", "no JSON"])
-def test_a_turn_whose_rater_failed_is_masked_in_a_sum_too(answer: str, verdict: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("verdict", ["down", "no JSON", '{"other": 1}', '{"score": "good"}'])
+def test_a_turn_whose_rating_cannot_be_read_is_masked_in_a_sum_too(
+    answer: str, verdict: str, tmp_path: Path
+) -> None:
     def said_by(request: Request) -> str:
         role, index, _ = request.id.node
         if role == "solver":

@@ -9,7 +9,7 @@ import pytest
 
 import rolegraph as rg
 from rolegraph.engine.compile import compile_file
-from rolegraph.engine.records import Episode, Step, Trajectory
+from rolegraph.engine.records import Episode, Failure, FailureName, Step, Trajectory
 from rolegraph.engine.training.forecast import ObservedEpisodes, forecast
 from rolegraph.engine.training.schedule import batch
 from tests import replays
@@ -87,4 +87,48 @@ def test_a_role_that_will_not_learn_is_warned_of() -> None:
     assert warning == "solver: every advantage was 0; its reward was 1 every time"
     few = [an_episode(f"t{n}", 0, 1.0) for n in range(3)]
     (warning,) = forecast(plan, ObservedEpisodes("seen", few)).warnings
-    assert warning.startswith("solver: no task has 4 answered episodes")
+    assert warning.startswith("solver: no task has 4 episodes in which it ran")
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_a_role_whose_answers_all_failed_is_said_to_fail(masked: bool) -> None:
+    plan = compile_file("solver_only", SMALL)
+    failed = [
+        episode._replace(
+            trajectories=[
+                t._replace(failure=Failure(FailureName.MALFORMED_OUTPUT, "no <answer>"), masked=masked)
+                for t in episode.trajectories
+            ]
+        )
+        for episode in (an_episode(f"t{n}", k, 0.0) for n in range(3) for k in range(4))
+    ]
+    found = forecast(plan, ObservedEpisodes("seen", failed))
+    (warning,) = found.warnings
+    assert warning.startswith("solver: 12 of 12 answers failed with malformed_output: no <answer>")
+    solver = found.roles["solver"]
+    assert (solver.failing, solver.teaching) == (rg.SampleMean(1.0, 3), rg.SampleMean(0.0, 3))
+
+
+def test_answers_without_a_rating_are_said_to_be_unrated() -> None:
+    plan = compile_file("debate_judge", ("train.rollouts=4",))
+    seen = [an_episode("t", k, 0.0) for k in range(4)]
+    unrated = [
+        episode._replace(
+            trajectories=[t._replace(name="pro", reward=None, masked=True) for t in episode.trajectories]
+        )
+        for episode in seen
+    ]
+    warnings = forecast(plan, ObservedEpisodes("seen", unrated)).warnings
+    assert warnings[0] == (
+        "pro: 4 of 4 answers are unrated: judge did not run or gave no rating that can be read"
+    )
+    assert not any(warning.startswith("pro: no task") for warning in warnings)
+
+
+def test_equal_rewards_without_a_baseline_do_not_teach() -> None:
+    plan = compile_file("solver_only", (*SMALL, "roles.solver.estimator=reinforce"))
+    found = forecast(plan, ObservedEpisodes("seen", [an_episode("t", k, 1.0) for k in range(4)]))
+    assert found.roles["solver"].teaching == rg.SampleMean(0.0, 1)
+    assert found.warnings == (
+        "solver: no group has different rewards, so all its answers get likelier, or none",
+    )

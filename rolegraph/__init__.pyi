@@ -83,6 +83,7 @@ from rolegraph.running import RunResult as RunResult
 from rolegraph.running import new_folder as new_folder
 from rolegraph.running import run as run
 from rolegraph.running import run_async as run_async
+from rolegraph.sealing import recorded_settings as recorded_settings
 from rolegraph.starting import new as new
 from rolegraph.starting import new_async as new_async
 from rolegraph.sweeping import SweepJob as SweepJob

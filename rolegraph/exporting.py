@@ -15,6 +15,7 @@ from rolegraph.engine.local.weights import ADAPTER_CONFIG, checkpoint_folder, di
 from rolegraph.engine.records import MAIN, PolicyPath, RunFolder
 from rolegraph.engine.shipped import MODELS
 from rolegraph.running import blocking
+from rolegraph.sealing import is_sealed, is_this_machine
 
 TOKENIZER = (
     "tokenizer*",
@@ -87,7 +88,7 @@ async def export_async(
                 base = await asyncio.to_thread(export_adapter, saved.sampler, run.weights, adapter, base)
             else:
                 path = str(checkpoint) if saved is None else saved.state
-                url = base_url or (run.training().base_url if run else None)
+                url = base_url or (_address(run) if run else None)
                 base = await _downloaded(path, adapter, base, url, whole=merged)
             whole = adapter
             if merged:
@@ -112,6 +113,17 @@ async def export_async(
 
 
 export = blocking(export_async)
+
+
+def _address(run: RunFolder) -> str | None:
+    """Return the service of a training; raises UsageError where only a stranger's folder names it."""
+    info = run.training()
+    if not (is_this_machine(info.base_url) or is_sealed(info)):
+        raise UsageError(
+            f"{run.path} has no seal of yours, and names the service {info.base_url}, which would get your "
+            "key; give its URL with --base-url if you want that"
+        )
+    return info.base_url
 
 
 async def _downloaded(path: str, folder: Path, base: Path | None, url: str | None, *, whole: bool) -> Path:

@@ -7,7 +7,6 @@ has said yes to: a folder from somebody else changes nothing.
 from __future__ import annotations
 
 import json
-import os
 import tomllib
 from collections.abc import Mapping
 from dataclasses import replace
@@ -16,13 +15,15 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from rolegraph.engine.errors import UsageError, WorldError
+from rolegraph.engine.errors import UsageError
 from rolegraph.engine.limits.records import WHOLE_FILE
 from rolegraph.engine.records import Source
 from rolegraph.engine.records.files import read_bytes
 from rolegraph.engine.records.jsonl import write_whole
+from rolegraph.sealing import make_settings_folder, recorded_settings, seal, settings_folder
 
 PROJECT_FILE = "rolegraph.toml"
+TRUSTED = "trusted.json"
 
 
 class Project(BaseModel):
@@ -113,39 +114,32 @@ def is_trusted(file: Path) -> bool:
 
 
 def trust(folder: str | Path) -> Path:
-    """Trust the `rolegraph.toml` of a folder in its present state: its imports will run.
+    """Trust what a folder asks for in its present state: its imports will run.
 
     Args:
-        folder: The folder that holds the file.
+        folder: The folder of a `rolegraph.toml`, or of a run, training or sweep that is to be resumed.
 
     Returns:
-        The file.
+        The file or the run's folder.
 
     Raises:
-        UsageError: There is no such file, or it is not valid.
+        UsageError: The folder has no such file, or the file is not valid.
         WorldError: The user's settings cannot be written.
     """
+    if recorded_settings(folder) is not None:
+        seal(Path(folder))
+        return Path(folder)
     file = Path(folder) / PROJECT_FILE
     read_project(file)
-    store = _store()
-    try:
-        store.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    except OSError as error:
-        raise WorldError(f"cannot write {store}: {error.strerror}") from error
     trusted = {**_trusted(), str(file.resolve()): _digest(file)}
-    write_whole(store, json.dumps(trusted, indent=1).encode())
+    write_whole(make_settings_folder() / TRUSTED, json.dumps(trusted, indent=1).encode())
     return file
-
-
-def _store() -> Path:
-    home = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
-    return Path(home) / "rolegraph" / "trusted.json"
 
 
 def _trusted() -> Mapping[str, str]:
     """Return the digest of each trusted file by its path; none where the settings cannot be read."""
     try:
-        found: object = json.loads(_store().read_text("utf-8"))
+        found: object = json.loads((settings_folder() / TRUSTED).read_text("utf-8"))
     except (OSError, ValueError):
         return {}
     return {str(k): str(v) for k, v in found.items()} if isinstance(found, dict) else {}  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]

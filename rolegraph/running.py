@@ -28,11 +28,12 @@ from rolegraph.engine.records import (
 )
 from rolegraph.engine.records.episodes import EpisodeFile, EpisodeWriter, drop_episodes
 from rolegraph.engine.records.folder import newest
-from rolegraph.engine.records.info import Kind, RoleInfo, source_fields
+from rolegraph.engine.records.info import Kind, RoleInfo
 from rolegraph.engine.records.writer_lock import sole_writer
 from rolegraph.engine.spec import ModelRef, load_spec
 from rolegraph.engine.vocabulary import Split
 from rolegraph.run_log import logged
+from rolegraph.sealing import resumed_source, sealed_fields
 from rolegraph.workflow import OpenWorkflow, Workflow, open_source
 
 P = ParamSpec("P")
@@ -184,7 +185,7 @@ class RunJob:
                 f"{folder.path} does not note its number of tasks and rollouts; give both to continue"
             )
         check_seed(folder, before, seed)
-        flow = open_source((source or Source()).with_defaults(before.source))
+        flow = open_source(resumed_source(folder.path, before, source))
         flow.check_allowed()
         split, limit = split or before.split, limit or before.limit
         info = describe(
@@ -420,7 +421,7 @@ def describe(flow: Workflow, kind: Kind, **fields: Any) -> RunInfo:
         metrics=tuple(plan.metrics),
         hidden=tuple(sorted(plan.hidden)),
         templates=_templates(flow),
-        **source_fields(flow.source),
+        **sealed_fields(flow.source),
         **fields,
     )
 

@@ -13,7 +13,6 @@ from rolegraph.engine.errors import UsageError
 from rolegraph.engine.limits.records import WHOLE_FILE
 from rolegraph.engine.records import Note, Observer, RunFolder, Source, SweepInfo, SweepKind
 from rolegraph.engine.records.files import read_bytes
-from rolegraph.engine.records.info import source_fields
 from rolegraph.engine.records.jsonl import write_whole
 from rolegraph.engine.records.sweep import newest_sweep, read_sweep, rewrite_sweep, write_sweep
 from rolegraph.engine.records.writer_lock import sole_writer
@@ -22,6 +21,7 @@ from rolegraph.engine.spec.sweep import grid_points, point_name, split_seed, var
 from rolegraph.engine.vocabulary import Split
 from rolegraph.evaluation import EVALUATION, Evaluation, EvaluationJob
 from rolegraph.running import RUNS, RunJob, blocking, describe, ignore_event, new_folder
+from rolegraph.sealing import resumed_source, sealed_fields
 from rolegraph.training import TrainingJob
 from rolegraph.workflow import Workflow, open_source
 
@@ -168,7 +168,7 @@ class SweepJob:
             kind=kind,
             checkpoint=None if checkpoint is None else str(checkpoint),
             **settings,
-            **source_fields(source),
+            **sealed_fields(source),
         )
         job = cls._of(Path(out) if out else None, info)
         write_sweep(job.folder, info)
@@ -196,7 +196,8 @@ class SweepJob:
         info = read_sweep(folder)
         if info.kind != kind:
             raise UsageError(f"{folder} holds a sweep of `rolegraph {info.kind}`, not of `rolegraph {kind}`")
-        job = cls._of(folder, info.model_copy(update={"overrides": overrides}) if overrides else info)
+        source = resumed_source(folder, info, Source(overrides=overrides))
+        job = cls._of(folder, SweepInfo.model_validate({**info.model_dump(), **sealed_fields(source)}))
         for point in job.points:
             point.check()
         rewrite_sweep(folder, job.info)

@@ -42,6 +42,7 @@ from rolegraph.running import (
     ignore_event,
     new_folder,
 )
+from rolegraph.sealing import resumed_source
 from rolegraph.workflow import Workflow, open_source
 
 
@@ -137,7 +138,7 @@ class TrainingJob:
         folder = folder_to_resume(out, source, "train")
         before = folder.training()
         check_seed(folder, before, seed)
-        flow = open_source((source or Source()).with_defaults(before.source))
+        flow = open_source(resumed_source(folder.path, before, source))
         info, tasks = _info_and_tasks(flow, before.seed)
         folder.check_same(info, flow.plan.resolved)
         return cls(flow, folder, info, tasks, start=folder.last_checkpoint(), resumed=True)

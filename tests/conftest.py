@@ -20,7 +20,8 @@ OUTSIDE = {**os.environ}
 """Environment for programs that use the network, such as pip: a copy from before `one_authority`."""
 
 SETTINGS_FOLDER = tempfile.TemporaryDirectory(prefix="rolegraph-settings-")
-"""Settings of the user who runs the command in tests."""
+"""Settings of the user who runs the command in tests: what the user of this machine trusts does not count."""
+os.environ["XDG_CONFIG_HOME"] = SETTINGS_FOLDER.name  # before other files of fixtures copy the environment
 
 
 @pytest.hookimpl(tryfirst=True)  # before hypothesis reads `--hypothesis-profile`
@@ -34,8 +35,6 @@ def pytest_configure() -> None:
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     # Several torch threads would spin while waiting, on cores that other workers need.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    # Nothing that the user of this machine trusts counts, and nothing is added to it.
-    os.environ["XDG_CONFIG_HOME"] = SETTINGS_FOLDER.name
     # A shell starts a background pytest with SIGINT ignored, and child processes would inherit that.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -1,7 +1,8 @@
-"""`rolegraph trust FOLDER`: a folder's `rolegraph.toml` counts from now on, in its present state."""
+"""`rolegraph trust FOLDER`: what a folder asks for counts from now on, in its present state."""
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 import click
@@ -11,13 +12,21 @@ import click
 @click.argument("folder", type=click.Path(path_type=Path), default=".")
 @click.option("-y", "--yes", is_flag=True, help="Trust the file without a question.")
 def command(folder: Path, yes: bool) -> int:
-    """Show the rolegraph.toml of FOLDER, and trust it once you say yes.
+    """Show what FOLDER asks for, and trust it once you say yes.
 
-    From then on its imports and permissions count for the specs beside it. A changed file asks again. Say yes
-    only to code that you know: imports run with all that you may do.
+    FOLDER holds a rolegraph.toml, whose imports and permissions then count for the specs beside it, or a run
+    that somebody else made, which can then be resumed. A changed file asks again. Say yes only to code that
+    you know: imports run with all that you may do.
     """
     import rolegraph as rg
 
+    if (settings := rg.recorded_settings(folder)) is not None:
+        click.echo(rg.printable(shlex.join(settings.source.arguments())))
+        if not (yes or click.confirm(f"trust {folder}?")):
+            return 1
+        rg.trust(folder)
+        click.echo(f"{folder} is trusted until its settings change")
+        return 0
     file = folder / rg.PROJECT_FILE
     project = rg.read_project(file)
     for title, values in (("imports", project.imports), ("allow", project.allow)):

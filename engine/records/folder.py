@@ -139,6 +139,10 @@ class RunFolder:
             info.model_copy(update={"resumed": resumed, "finished": None, "figures": {}, **(now or {})})
         )
 
+    def replace_seal(self, seal: str) -> None:
+        """Write another seal of the settings to `run.json`."""
+        self._write_info(self.info().model_copy(update={"seal": seal}))
+
     @contextmanager
     def ending(self) -> Generator[None]:
         """Write end time and figures to `run.json` when the body ends, with or without an error."""

@@ -68,6 +68,8 @@ class SourceRecord(_Record):
     """Model that `--model` named."""
     base_url: Typed | None = None
     """Address that `--base-url` named."""
+    seal: str = ""
+    """HMAC of the fields above with a key of the user that wrote them; empty where there is none."""
 
     @property
     def source(self) -> Source:

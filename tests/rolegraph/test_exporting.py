@@ -30,7 +30,8 @@ def run(whole: Path, state_dir: Path, tmp_path_factory: pytest.TempPathFactory) 
     """Copy a training and its weights to one folder, as a training with its own service leaves them."""
     folder = tmp_path_factory.mktemp("run") / "run"
     shutil.copytree(whole, folder)
-    passing = shutil.ignore_patterns(".part-*", "snapshot-*")  # the service may delete these during the copy
+    # The service may delete these during the copy.
+    passing = shutil.ignore_patterns(".new-*", ".part-*", "snapshot-*")
     shutil.copytree(state_dir, folder / "weights", ignore=passing)
     return folder
 

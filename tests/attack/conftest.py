@@ -1,0 +1,4 @@
+"""Fixtures of the inputs that attack the command."""
+
+from tests.cli.conftest import process as process
+from tests.cli.conftest import rolegraph as rolegraph

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 from pydantic import Field, FiniteFloat
 
 from rolegraph.engine.records import Task
-from rolegraph.engine.vocabulary import Reward, RewardInputs, Score
+from rolegraph.engine.vocabulary import ActionRead, Reward, RewardInputs, Score
 from rolegraph.roles.equality import MATH_SECONDS, Equal, SameMath, as_text, require_math, same_text
 from rolegraph.roles.json_text import value_at
 from rolegraph.roles.numbers import number_of
@@ -82,7 +82,8 @@ def rated_by(
         return Score(scale * fmean(ratings) + offset, None) if ratings else None
 
     shared = () if by_place else (role,)
-    return Reward(score, views=(role,), delegates=True, judges=False, outcomes=shared)
+    reads = (ActionRead(role, path or "", None if words is None else tuple(words)),)
+    return Reward(score, views=(role,), delegates=True, judges=False, outcomes=shared, reads=reads)
 
 
 def same_as(

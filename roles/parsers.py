@@ -14,7 +14,7 @@ from typing import Any
 
 from rolegraph.engine.limits.answers import ANSWER_WORDS
 from rolegraph.engine.records import FailureName
-from rolegraph.engine.vocabulary import ParseFailure, Parser, Upstream
+from rolegraph.engine.vocabulary import ACTION_OF, NUMBER, TEXT, ParseFailure, Parser, Upstream
 from rolegraph.roles.json_text import example_of, find_json, required_keys, schema_check
 from rolegraph.roles.numbers import Which, find_number
 from rolegraph.roles.patterns import TooMuchText, compile_pattern, last_match, pay
@@ -29,7 +29,7 @@ def text() -> Parser:
             raise _malformed("the answer is empty")
         return answer
 
-    return Parser(parse, examples=("…",))
+    return Parser(parse, examples=("…",), gives=TEXT)
 
 
 def tag(
@@ -66,8 +66,9 @@ def tag(
 
     inside = ("…",) if words is None else tuple(words.values())
     expects = ((f"<{name}>",), *([inside] if words else []))
-    strips = () if keep_tag else _tags(name)
-    return Parser(parse, default, strips=strips, examples=_tagged(name, inside), expects=expects)
+    tagged, strips = _tagged(name, inside), () if keep_tag else _tags(name)
+    gives = TEXT if words is None else {"enum": tagged if keep_tag else inside}
+    return Parser(parse, default, strips=strips, examples=tagged, expects=expects, gives=gives)
 
 
 def choice(role: str, /, *, tag: str = "answer", default: str = "") -> Parser:
@@ -90,7 +91,8 @@ def choice(role: str, /, *, tag: str = "answer", default: str = "") -> Parser:
         message = f"{_short(picked)} names none of the {len(candidates)} candidates"
         raise ParseFailure(FailureName.UNPARSEABLE_CHOICE, message)
 
-    return Parser(parse, default, (role,), examples=_tagged(tag, ("1",)), expects=((f"<{tag}>",),))
+    examples, expects = _tagged(tag, ("1",)), ((f"<{tag}>",),)
+    return Parser(parse, default, (role,), examples=examples, expects=expects, gives={ACTION_OF: role})
 
 
 def pattern(
@@ -124,7 +126,7 @@ def pattern(
             raise _malformed(f"nothing matches {pattern!r}")
         return action.strip()
 
-    return Parser(parse, default, expects=tuple((tag,) for tag in tags))
+    return Parser(parse, default, expects=tuple((tag,) for tag in tags), gives=TEXT)
 
 
 def number(
@@ -147,9 +149,9 @@ def number(
             raise _malformed(str(error)) from None
 
     if tag is None:
-        return Parser(parse, default, examples=("1",))
-    expects = ((f"<{tag}>",),)
-    return Parser(parse, default, strips=_tags(tag), examples=_tagged(tag, ("1",)), expects=expects)
+        return Parser(parse, default, examples=("1",), gives=NUMBER)
+    examples, expects = _tagged(tag, ("1",)), ((f"<{tag}>",),)
+    return Parser(parse, default, strips=_tags(tag), examples=examples, expects=expects, gives=NUMBER)
 
 
 def json_value(*, schema: dict[str, Any] | None = None, default: Any = None) -> Parser:
@@ -170,7 +172,8 @@ def json_value(*, schema: dict[str, Any] | None = None, default: Any = None) -> 
         return value
 
     examples = (json.dumps({} if schema is None else example_of(schema)),)
-    return Parser(parse, default, examples=examples, expects=tuple((key,) for key in required_keys(schema)))
+    expects = tuple((key,) for key in required_keys(schema))
+    return Parser(parse, default, examples=examples, expects=expects, gives=schema or {})
 
 
 def code(*, which: Which = "last", default: str = "") -> Parser:
@@ -189,7 +192,7 @@ def code(*, which: Which = "last", default: str = "") -> Parser:
             raise _malformed("there is no program")
         return program
 
-    return Parser(parse, default, examples=("```\n…\n```",))
+    return Parser(parse, default, examples=("```\n…\n```",), gives=TEXT)
 
 
 def _fenced(text: str) -> tuple[list[str], bool]:
@@ -229,7 +232,7 @@ def one_of(words: list[str], /, *, default: str = "") -> Parser:
         return present.pop()
 
     known_words = tuple(by_case.values())
-    return Parser(parse, default, examples=known_words, expects=(known_words,))
+    return Parser(parse, default, examples=known_words, expects=(known_words,), gives={"enum": known_words})
 
 
 def _tag_finder(name: str, which: Which, ignore_case: bool) -> Callable[[str], str]:

@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal, cast
 from pydantic import Field
 
 from rolegraph.engine.records import Task
-from rolegraph.engine.vocabulary import Reward, RewardInputs, Score
+from rolegraph.engine.vocabulary import ActionRead, Reward, RewardInputs, Score
 from rolegraph.roles import countdown as countdown_task
 from rolegraph.roles.equality import MATH_SECONDS, SameMath, as_text, require_math
 from rolegraph.roles.json_text import value_at
@@ -142,7 +142,7 @@ def json_field(path: str, /, *, field: str | None = None, value: Any = _ABSENT) 
         return _scored(found == wanted and isinstance(found, bool) == isinstance(wanted, bool))
 
     fields = () if field is None else (field,)
-    return Reward(score, fields, fields)
+    return Reward(score, fields, fields, reads=(ActionRead(None, path, ()),))
 
 
 def close_to(*, field: str = "answer", absolute: Tolerance = 1e-6, relative: Tolerance = 0.0) -> Reward:

@@ -23,6 +23,7 @@ from rolegraph.engine.limits.tools import REPLY_BYTES, REPLY_SECONDS
 from rolegraph.engine.sandbox import PythonSandbox, SandboxError, WorldError, require_interpreter
 from rolegraph.engine.sandbox.python import MEMORY, SECONDS
 from rolegraph.engine.vocabulary import MONTY, Function, Pairs, Tool, ToolError, Upstream, View, check_url
+from rolegraph.engine.vocabulary.actions import ACTION_OF, NUMBER, TEXT, ActionRead, Shape
 from rolegraph.roles import calculator as arithmetic
 from rolegraph.roles import corpus as corpora
 from rolegraph.roles.equality import MATH_SECONDS, Equal, SameMath, require_math, same_text
@@ -53,7 +54,7 @@ def majority(*, equal: Equal = "text") -> Tool:
                 group.append(view.action)
         return max(groups, key=len)[0]
 
-    return Tool(choose=choose, timeout=timeout)
+    return Tool(choose=choose, timeout=timeout, gives={ACTION_OF: None})
 
 
 def equal(names: list[str] | None = None, /, *, compare: Equal = "text") -> Tool:
@@ -68,7 +69,8 @@ def equal(names: list[str] | None = None, /, *, compare: Equal = "text") -> Tool
         first, *rest = _views(upstream if names is None else {name: upstream[name] for name in names})
         return all(same(first.action, view.action) for view in rest)
 
-    return Tool(choose=choose, roles=tuple(names or ()), least=2, timeout=timeout)
+    gives = {"type": "boolean"}
+    return Tool(choose=choose, roles=tuple(names or ()), least=2, timeout=timeout, gives=gives)
 
 
 def argmax(of: str, /, *, by: str) -> Tool:
@@ -78,7 +80,7 @@ def argmax(of: str, /, *, by: str) -> Tool:
     by: the place of the score, such as scorer.score: a name that the role needs, and a path into its action.
       Those on the candidate's own branch score it; of several the mean counts
     """
-    return _ranking_tool(of, by, lambda ranked: ranked[0])
+    return _ranking_tool(of, by, lambda ranked: ranked[0], {ACTION_OF: of})
 
 
 def top(of: str, /, *, by: str, k: Annotated[int, Field(ge=1)]) -> Tool:
@@ -88,10 +90,11 @@ def top(of: str, /, *, by: str, k: Annotated[int, Field(ge=1)]) -> Tool:
     by: the place of the score, such as scorer.score: a name that the role needs, and a path into its action
     k: how many
     """
-    return _ranking_tool(of, by, lambda ranked: ranked[:k])
+    gives = {"type": "array", "items": {ACTION_OF: of}, "maxItems": k}
+    return _ranking_tool(of, by, lambda ranked: ranked[:k], gives)
 
 
-def _ranking_tool(of: str, by: str, pick: Callable[[list[Any]], Any]) -> Tool:
+def _ranking_tool(of: str, by: str, pick: Callable[[list[Any]], Any], gives: Shape) -> Tool:
     """Make a tool that picks from the actions of `of`, sorted by the mean of scores `by`, highest first."""
     scorer, _, path = by.partition(".")
 
@@ -105,7 +108,8 @@ def _ranking_tool(of: str, by: str, pick: Callable[[list[Any]], Any]) -> Tool:
         ranked = sorted(_views({of: upstream[of]}), key=mean_score, reverse=True)
         return pick([view.action for view in ranked])
 
-    return Tool(choose=choose, roles=(of, scorer), pairs=(of, scorer), least=2)
+    names, reads = (of, scorer), (ActionRead(scorer, path),)
+    return Tool(choose=choose, roles=names, pairs=names, least=2, gives=gives, reads=reads)
 
 
 def _number_at(action: Any, path: str) -> float | None:
@@ -145,7 +149,7 @@ def calculator(expression: str | None = None, /) -> Tool:
     """
     about = f"Computes an arithmetic expression and gives its value. It knows {', '.join(arithmetic.KNOWN)}."
     function = _function("calculator", about, "expression", "such as 2 * (3 + 4)", _calculate)
-    return Tool(function, source=expression, example=1)
+    return Tool(function, source=expression, example=1, gives=NUMBER)
 
 
 async def _calculate(expression: Any) -> int | float:
@@ -176,7 +180,7 @@ def python(
     )
     run = partial(_execute, seconds, memory << 20, interpreter)
     function = _function("python", about, "code", "the program", run)
-    return Tool(function, source=code, permissions=("python",))
+    return Tool(function, source=code, permissions=("python",), gives=TEXT)
 
 
 async def _execute(seconds: float, memory: int, interpreter: str, code: Any) -> str:
@@ -234,7 +238,8 @@ def search(
         permissions = ()
     about = f"Looks for passages of text, and gives the {k} that fit the query best."
     function = _function("search", about, "query", "what is looked for, in a few words", find)
-    return Tool(function, source=query, permissions=permissions, example=_EXAMPLE_HITS)
+    gives = {"type": "array", "maxItems": k}
+    return Tool(function, source=query, permissions=permissions, example=_EXAMPLE_HITS, gives=gives)
 
 
 async def _look_up(corpus: corpora.Corpus, k: int, query: Any) -> list[corpora.SearchHit]:

@@ -111,6 +111,11 @@ def weighted(
         form=form,
         outcomes=union("outcomes"),
         reads_environment=any(part.reads_environment for part in parts),
+        reads=tuple(
+            read._replace(place=(0, name, *terms[name].place, *terms[name].reward.path_of(read.place)))
+            for name, (_, part) in built.items()
+            for read in part.reads
+        ),
     )
 
 

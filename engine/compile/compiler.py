@@ -26,6 +26,7 @@ from rolegraph.engine.compile.model_files import ModelFiles
 from rolegraph.engine.compile.names import ResolvedNames, resolve_names
 from rolegraph.engine.compile.plan import EnvPlan, LoopPlan, Permission, Plan, RolePlan
 from rolegraph.engine.compile.policies import check_policies, endpoints_of, samplings_of, trained_policies
+from rolegraph.engine.compile.readable import read_findings
 from rolegraph.engine.compile.resolve import digest
 from rolegraph.engine.compile.size import EpisodeBounds, size_of
 from rolegraph.engine.compile.trainable import learning_findings, loss_of
@@ -151,6 +152,7 @@ def _compile(loaded: LoadedSpec, imports: Sequence[Import], allow: Sequence[str]
     findings += of_names
     counts = {name: len(instances[name]) if instances else role.count for name, role in spec.roles.items()}
     findings += earning_findings(spec, names, instances)
+    findings += read_findings(spec, names)
     findings += instruction_findings(spec, names)
     findings += check_policies(spec, counts)
     findings += learning_findings(spec, names.roles, instances)

@@ -4,6 +4,11 @@ from rolegraph.engine.errors import DataError as DataError
 from rolegraph.engine.errors import UsageError as UsageError
 from rolegraph.engine.errors import did_you_mean as did_you_mean
 from rolegraph.engine.records import Split as Split
+from rolegraph.engine.vocabulary.actions import ACTION_OF as ACTION_OF
+from rolegraph.engine.vocabulary.actions import NUMBER as NUMBER
+from rolegraph.engine.vocabulary.actions import TEXT as TEXT
+from rolegraph.engine.vocabulary.actions import ActionRead as ActionRead
+from rolegraph.engine.vocabulary.actions import Shape as Shape
 from rolegraph.engine.vocabulary.call import CallField as CallField
 from rolegraph.engine.vocabulary.call import ItemCall as ItemCall
 from rolegraph.engine.vocabulary.environment import Environment as Environment

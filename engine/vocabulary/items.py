@@ -24,6 +24,7 @@ from rolegraph.engine.records import (
     TrajectoryGroup,
     check_recordable,
 )
+from rolegraph.engine.vocabulary.actions import ActionRead, Shape
 from rolegraph.engine.vocabulary.environment import Environment
 from rolegraph.engine.vocabulary.foreign import FOREIGN_ERRORS
 from rolegraph.engine.vocabulary.registry import FIXED, Item, Origin, Registry
@@ -63,6 +64,8 @@ class Parser(Item):
     expects: tuple[tuple[str, ...], ...] = ()
     """Groups of words, such as `("<answer>",)` or `("yes", "no")`: a response holds one word of each group.
     `validate` warns of a group of which the role's prompts mention no word."""
+    gives: Shape = field(default_factory=dict[str, Any])
+    """Shape of the action."""
 
 
 NOTHING: Mapping[str, Any] = {}
@@ -140,6 +143,8 @@ class Reward(Item):
     reads_environment: bool = False
     """True where the reward reads `RewardInputs.env_reward`. A failed turn earns it too, because the
     environment judges what is no move, and a trajectory earns the sum over its turns."""
+    reads: tuple[ActionRead, ...] = ()
+    """Values that the reward reads in actions; `validate` finds those that no answer can hold."""
 
     @property
     def read_roles(self) -> tuple[str, ...]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from rolegraph.engine.vocabulary.actions import ActionRead, Shape
 from rolegraph.engine.vocabulary.registry import Item
 from rolegraph.engine.vocabulary.views import Upstream, View, Views
 
@@ -98,3 +99,7 @@ class Tool(Item):
     """Time limit of `choose` in seconds, in a process that is stopped at it. None runs it in place."""
     example: Any = "…"
     """Made-up result, for previews without a model."""
+    gives: Shape = field(default_factory=dict[str, Any])
+    """Shape of the result."""
+    reads: tuple[ActionRead, ...] = ()
+    """Numbers that `choose` reads in actions."""

@@ -141,6 +141,7 @@ def test_an_observation_may_mention_it(tmp_path: Path) -> None:
     assert warned(tmp_path, solver, loops={"play": {"roles": ["solver"], "times": 2, "env": "grid"}}) == []
 
 
+@pytest.mark.usefixtures("registries")
 def test_a_parser_of_ones_own_says_what_it_expects(tmp_path: Path) -> None:
     def expected(*, word: str = "HERE:") -> list[str]:
         return [word]

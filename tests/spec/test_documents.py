@@ -31,7 +31,7 @@ FRAME: dict[str, dict[str, Any]] = {
     "draft": {"count": 2},
     "critic": {"needs": {"draft": "each"}},
     "debater": {"count": 2},
-    "judge": {"needs": ["solver"], "reward": REWARD},
+    "judge": {"needs": ["solver"], "parser": "json", "reward": REWARD},
     "vote": {"needs": ["solver"], "reward": REWARD},
 }
 LOOP = {"rounds": {"roles": ["mine", "debater", "critic"], "times": 2}}

@@ -1,0 +1,137 @@
+"""Values that rewards and tools read in actions, and faults where no action can hold them. Pure.
+
+An action is known as far as its parser or tool says what it gives; nothing is found in an unknown one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from math import inf
+from typing import NamedTuple, cast
+
+from rolegraph.engine.compile.names import ResolvedNames
+from rolegraph.engine.errors import did_you_mean
+from rolegraph.engine.spec import Finding, Spec
+from rolegraph.engine.vocabulary import ACTION_OF, ActionRead, Shape
+
+_KINDS = {"string": "text", "number": "a number", "integer": "a number", "boolean": "true or false"}
+
+
+class _Obstacle(NamedTuple):
+    """Reason why a value cannot be read, which ends a sentence, and a hint."""
+
+    reason: str
+    hint: str
+    is_sure: bool = True
+
+
+def read_findings(spec: Spec, names: ResolvedNames) -> Iterator[Finding]:
+    """Find the values that a reward or a tool reads although the action that it reads has none there."""
+    shapes: dict[str, Shape] = {}
+    for name, role in names.roles.items():
+        written, tool = spec.roles[name], role.run.tool if role.run else None
+        reading = (f"the reward of {name}", "reward", role.reward, written.reward)
+        for reader, key, item, call in (reading, (name, "run", tool, written.run)):
+            for read in dict.fromkeys(item.reads if item else ()):
+                at = read.role or name
+                if key == "run" and at not in written.needs:
+                    continue
+                other = (written.needs[at].of if at in written.needs else None) or at
+                obstacle = _obstacle(_shape_of(spec, names, other, shapes), read)
+                if obstacle is None and "*" in read.path.split(".") and other in spec.roles:
+                    obstacle = _unplaced(spec, name, other)
+                if obstacle is not None and call is not None:
+                    wanted = read.path or ("a word of its map" if read.words else "a number")
+                    message = f"{reader} reads {wanted} in the action of {other}, {obstacle.reason}"
+                    severity = "error" if obstacle.is_sure and read.role else "warning"
+                    path = ("roles", name, key, *call.path_of(read.place))
+                    yield Finding(path, message, "", obstacle.hint, severity, read.path or other)
+
+
+def _unplaced(spec: Spec, name: str, other: str) -> _Obstacle | None:
+    if any((edge.of or key) == name for key, edge in spec.roles[other].needs.items()):
+        return None
+    return _Obstacle(
+        f"which does not read {name}: there is no position for `*`", f"let it read {name}", False
+    )
+
+
+def _obstacle(shape: Shape, read: ActionRead) -> _Obstacle | None:
+    """Return the reason why no action of a shape can hold a value; None where one may."""
+    before, keys = "which", read.path.split(".") if read.path else []
+    for place, key in enumerate(keys):
+        properties, most = _inside(shape, "properties"), shape.get("maxItems", inf)
+        if shape.get("type") == "array":
+            if not (key == "*" or key.isdecimal()):
+                return _Obstacle(f"{before} is a list", "name a position in it, from 0")
+            if key.isdecimal() and int(key[:10]) >= most:
+                return _Obstacle(f"{before} is a list of at most {most}", "positions count from 0")
+            shape = _inside(shape, "items")
+        elif shape.get("type") in (*_KINDS, "null") or "enum" in shape:
+            return _Obstacle(f"{before} is {_described(shape)}", "leave the path out, or let it give JSON")
+        elif properties and key not in (*properties, "*"):
+            hint = did_you_mean(key, properties) or f"it has {', '.join(properties)}"
+            is_closed = shape.get("additionalProperties") is False
+            return _Obstacle(f"{before} is {_described(shape)}", hint, is_closed)
+        else:
+            shape = _inside(properties, key)
+        before = f"where {'.'.join(keys[: place + 1])}"
+    return None if _fits(shape, read.words) else _Obstacle(f"{before} is {_described(shape)}", _fix(shape))
+
+
+def _fits(shape: Shape, words: tuple[str, ...] | None) -> bool:
+    """Return True if a value of a shape may be what a read expects."""
+    kind = shape.get("type")
+    values = shape.get("enum", (True, False) if kind == "boolean" else None)
+    if words == () or kind in ("object", "array", "null"):
+        return words == ()
+    if words is None:
+        return values is None or any(not isinstance(value, str) or _has_digit(value) for value in values)
+    if values is None:
+        return kind not in ("number", "integer") or any(map(_has_digit, words))
+    return not {str(value).strip().lower() for value in values}.isdisjoint(words)
+
+
+def _has_digit(text: str) -> bool:
+    return any(character.isdigit() for character in text)
+
+
+def _fix(shape: Shape) -> str:
+    if "enum" in shape:
+        example = ", ".join(f"{value}: …" for value in shape["enum"])
+        return f"give each word a number, in `rated_by` with map: {{{example}}}"
+    is_whole = shape.get("type") in _KINDS
+    return "leave `map` out" if is_whole else "read a part of it, by its path"
+
+
+def _described(shape: Shape) -> str:
+    if "enum" in shape:
+        return f"one of {', '.join(map(str, shape['enum']))}"
+    properties = ", ".join(_inside(shape, "properties"))
+    known = {**_KINDS, "array": "a list", "null": "null"}
+    return known.get(str(shape.get("type")), f"a mapping of {properties}" if properties else "a mapping")
+
+
+def _inside(shape: Shape, key: str) -> Shape:
+    """Return the mapping at a key; empty where there is none."""
+    value = shape.get(key)
+    return cast("Shape", value) if isinstance(value, Mapping) else {}
+
+
+def _shape_of(spec: Spec, names: ResolvedNames, name: str, known: dict[str, Shape]) -> Shape:
+    """Return the shape of a role's actions, and add it to the `known` ones."""
+    if name in known or name not in names.roles:
+        return known.get(name, {})
+    known[name] = {}  # a role that passes on its own action, in a loop, is unknown
+    role, needs = names.roles[name], spec.roles[name].needs
+    item = (role.run and role.run.tool) if spec.roles[name].run else role.parser
+
+    def resolved(shape: Shape) -> Shape:
+        if ACTION_OF in shape:
+            keys = [key for key in needs if shape[ACTION_OF] in (key, None)]
+            first, *others = [_shape_of(spec, names, needs[key].of or key, known) for key in keys] or [{}]
+            return first if all(other == first for other in others) else {}
+        return {**shape, "items": resolved(_inside(shape, "items"))} if "items" in shape else shape
+
+    known[name] = resolved(item.gives) if item else {}
+    return known[name]

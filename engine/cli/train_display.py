@@ -219,13 +219,7 @@ class TrainEnd:
         out = output.results()
         for table in self._tables():
             out.print(table)
-        counts = self._unrated()
-        unrated = [
-            f"{role.name}: {counts[role.name]} answers are unrated: {role.why_unrated}"
-            for role in self._plan.roles
-            if role.name in counts
-        ]
-        for text in (*map(str, self.folder.common_failures()), *unrated):
+        for text in self._warnings():
             output.warnings().print(rg.printable(f"warning: {text}"), style="yellow", markup=False)
         if not self.folder.info_file.exists():
             return
@@ -247,28 +241,19 @@ class TrainEnd:
             "metrics": self.latest,
             "validation": self.figures(),
             "controls": [row.model_dump() for row in self.folder.controls()],
-            "failures": [
-                {
-                    "role": of.example.name,
-                    "count": of.times,
-                    "answers": of.answers,
-                    "line": of.example.failure_line,
-                }
-                for of in self.folder.common_failures()
-            ],
-            "unrated": self._unrated(),
+            "warnings": [*self._warnings()],
             "best": best and {"step": best.step, "policies": [*best.policies]},
             "report": page and str(page),
             "log": str(self.folder.log),
             "next": self.next() if self.folder.info_file.exists() else [],
         }
 
-    def _unrated(self) -> dict[str, int]:
-        """Return the number of unrated answers of each role that has any."""
-        counts = {
-            r.name: sum(line.get(f"unrated/{r.name}", 0) for line in self._lines) for r in self._plan.roles
-        }
-        return {name: int(count) for name, count in counts.items() if count}
+    def _warnings(self) -> Iterator[str]:
+        """Yield a line for each role with failed answers, and for each with unrated ones."""
+        yield from self.folder.common_failures()
+        for role in self._plan.roles:
+            if count := sum(line.get(f"unrated/{role.name}", 0) for line in self._lines):
+                yield f"{role.name}: {count:.0f} answers are unrated: {role.why_unrated}"
 
     def _tables(self) -> Iterator[Table]:
         if figures := self.figures():

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from operator import attrgetter
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import Self
 
 from pydantic import TypeAdapter
 
@@ -64,21 +64,6 @@ class IndexEntry:
     def end(self) -> int:
         """Offset of the byte after the line."""
         return self.offset + self.length
-
-
-class CommonFailure(NamedTuple):
-    """Most frequent failure of a role, with an example."""
-
-    times: int
-    """Number of trajectories with the failure."""
-    answers: int
-    """Number of the role's trajectories, with and without a failure."""
-    example: Trajectory
-    """Latest trajectory with the failure."""
-
-    def __str__(self) -> str:
-        failed = f"{self.times} of {self.answers} answers failed with {self.example.failure_line}"
-        return f"{self.example.name}: {failed}"
 
 
 _EPISODE = "an episode"
@@ -235,17 +220,16 @@ def figures(entries: Sequence[IndexEntry]) -> dict[str, float]:
     return {**counts, **means.means()}
 
 
-def common_failure(trajectories: Sequence[Trajectory]) -> CommonFailure | None:
-    """Return the most frequent failure of a role's trajectories; None where none failed."""
+def common_failure(trajectories: Sequence[Trajectory]) -> str:
+    """Return a line about the most frequent failure of a role's trajectories, with its count and an example;
+    empty where none failed."""
     examples = {t.failure.name: t for t in trajectories if t.failure}
-    if not examples:
-        return None
-    ((name, count),) = Counter(t.failure.name for t in trajectories if t.failure).most_common(1)
-    return CommonFailure(count, len(trajectories), examples[name])
+    counts = Counter(t.failure.name for t in trajectories if t.failure)
+    return "".join(_failed(n, len(trajectories), examples[name]) for name, n in counts.most_common(1))
 
 
-def common_failures(files: Iterable[EpisodeFile]) -> list[CommonFailure]:
-    """Return the most frequent failure of each role that failed in files of episodes, in order of frequency.
+def common_failures(files: Iterable[EpisodeFile]) -> list[str]:
+    """Return such a line for each role that failed in files of episodes, the most frequent failure first.
 
     Indexes are read, and one episode for each role. Raises DataError where that episode cannot be read.
     """
@@ -257,13 +241,17 @@ def common_failures(files: Iterable[EpisodeFile]) -> list[CommonFailure]:
                 answers[role] += outcome.count
                 counts.update({(role, name): times for name, times in outcome.failures.items()})
                 latest |= {(role, name): (file, entry) for name in outcome.failures}
-    found: dict[str, CommonFailure] = {}
+    found: dict[str, str] = {}
     for (role, name), count in counts.most_common():
         if role not in found:
             file, entry = latest[role, name]
             failed = [t for t in file.read(entry)[role] if t.failure and t.failure.name.value == name]
-            found[role] = CommonFailure(count, answers[role], failed[-1])
+            found[role] = _failed(count, answers[role], failed[-1])
     return list(found.values())
+
+
+def _failed(count: int, answers: int, example: Trajectory) -> str:
+    return f"{example.name}: {count} of {answers} answers failed with {example.failure_line}"
 
 
 def _line(episode: Episode) -> tuple[Episode, bytes]:

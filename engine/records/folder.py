@@ -22,13 +22,7 @@ from pydantic import ConfigDict, TypeAdapter
 from rolegraph.engine.errors import DataError, RolegraphError, UsageError
 from rolegraph.engine.limits.records import WHOLE_FILE
 from rolegraph.engine.records.episode import Episode, Split
-from rolegraph.engine.records.episodes import (
-    CommonFailure,
-    EpisodeFile,
-    common_failures,
-    figures,
-    write_episodes,
-)
+from rolegraph.engine.records.episodes import EpisodeFile, common_failures, figures, write_episodes
 from rolegraph.engine.records.files import read_bytes
 from rolegraph.engine.records.info import (
     Checkpoint,
@@ -251,8 +245,8 @@ class RunFolder:
             if match["split"] == split and not match["index"]
         )
 
-    def common_failures(self) -> list[CommonFailure]:
-        """Return the most frequent failure in training of each role that failed, in order of frequency."""
+    def common_failures(self) -> list[str]:
+        """Return a line about the most frequent failure in training of each role that failed."""
         return common_failures(EpisodeFile(path) for _, path in self.episodes_files("train"))
 
     def metrics(self, broken: Callable[[DataError], object] = refuse) -> list[dict[str, float]]:

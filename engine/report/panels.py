@@ -217,10 +217,8 @@ def _single(run: RunRecord, title: str, key: str) -> Panel | None:
 
 def _shares(run: RunRecord, groups: RoleGroups) -> Panel:
     found = sum(groups.steps.values(), Outcomes())
-    outcomes = {GroupOutcome.TAUGHT: "good", GroupOutcome.EQUAL: "equal", **REASONS}
-    for rare in RARE:
-        if not found[rare]:
-            del outcomes[rare]
+    every = {GroupOutcome.TAUGHT: "good", GroupOutcome.EQUAL: "equal", **REASONS}
+    outcomes = {outcome: kind for outcome, kind in every.items() if found[outcome] or outcome not in RARE}
     layers: list[tuple[str, str, list[Point]]] = [
         (outcome, kind, [(step, counts[outcome] / counts.total()) for step, counts in groups.steps.items()])
         for outcome, kind in outcomes.items()

@@ -66,8 +66,8 @@ def failure_lines(
         unrated = sum(t.is_unrated for t in own)
         if every and unrated + sum(t.failure is not None for t in own) < len(own):
             continue
-        if failure := common_failure(own):
-            yield role.name, str(failure)
+        if line := common_failure(own):
+            yield role.name, line
         if unrated:
             text = f"{role.name}: {unrated} of {len(own)} answers are unrated: {role.why_unrated}"
             yield role.name, text

@@ -78,9 +78,6 @@ class RoleForecast:
     """Share of the observed groups that teach, from 0 to 1, as `GroupOutcome` says; n counts groups."""
     failing: SampleMean | None = None
     """Share of the observed groups in which every answer failed."""
-    equal: SampleMean | None = None
-    """Share of the observed groups with one nonzero advantage for all members, as REINFORCE gives equal
-    rewards."""
     share: float | None = None
     """Share of its policy's gradient, from 0 to 1, by the sum of |advantage| over tokens."""
     cost: float | None = None
@@ -138,6 +135,7 @@ def forecast(plan: Plan, observed: ObservedEpisodes | None = None, *, price: Pri
     for role in plan.roles:
         tokens = _tokens(role, observed, episodes) if observed and role.run is None else None
         groups = observed_groups.get(role.name)
+        sizes = groups.sizes if groups else []
         turns = sum(plan.roles[node.role].name == role.name for node in plan.nodes)
         calls = calls_of(role) * turns * episodes
         longest = max((sampling.max_tokens for sampling in role.samplings), default=0)
@@ -148,14 +146,9 @@ def forecast(plan: Plan, observed: ObservedEpisodes | None = None, *, price: Pri
             calls * longest,
             *(tokens or (None, None)),
             groups=groups.per_task * train.batch_size if groups else None,
-            group_sizes=(
-                (min(groups.sizes), max(groups.sizes))
-                if groups and groups.sizes
-                else _planned_sizes(plan, role)
-            ),
+            group_sizes=(min(sizes), max(sizes)) if sizes else _planned_sizes(plan, role),
             teaching=groups.share(GroupOutcome.TAUGHT) if groups else None,
             failing=groups.share(GroupOutcome.FAILED) if groups else None,
-            equal=groups.share(GroupOutcome.EQUAL) if groups else None,
             share=shares.get(role.name),
             cost=_cost(price, *tokens, trained=role.name in plan.trained) if price and tokens else None,
         )
@@ -189,8 +182,7 @@ class _RoleGroups:
         return self.outcomes.total() / len(self.tasks)
 
     def share(self, outcome: GroupOutcome) -> SampleMean:
-        n = self.outcomes.total()
-        return SampleMean(self.outcomes[outcome] / n, n)
+        return SampleMean(self.outcomes[outcome] / self.outcomes.total(), self.outcomes.total())
 
 
 def _observed_groups(plan: Plan, observed: Sequence[Episode]) -> dict[str, _RoleGroups]:
@@ -305,7 +297,7 @@ def _warnings(
                 f"{name}: no task has {plan.spec.train.rollouts} episodes in which it ran, so the share of "
                 "groups that teach is unknown"
             )
-        elif row.equal and row.equal.mean == 1:
+        elif row.teaching.mean == 0 and row.share:
             yield f"{name}: no group has different rewards, so all its answers get likelier, or none"
         elif row.teaching.mean == 0 and not (row.failing and row.failing.mean == 1):
             yield f"{name}: every advantage was 0; {_reward_spread(observed, name)}"

@@ -45,3 +45,35 @@ def test_seven_of_eight_solvers_and_the_judge_survive_a_call_that_always_fails(
     assert [(t.name, t.failure and t.failure.name.value) for t in failed] == [("solver", "model_error")]
     assert sum(len(t.steps) for t in episode.trajectories) == 8
     assert tries == 4, "it was tried again before it was given up"
+
+
+RATED = """
+rolegraph: 1
+name: rated
+data: {train: {countdown: {count: 4}}}
+roles:
+  solver: {prompt: {inline: <answer>}, parser: {tag: answer}, reward: {rated_by: judge}, estimator: grpo}
+  judge: {needs: [solver], prompt: {inline: "Rate {{ solver.action }}"}, parser: text, trainable: false}
+"""
+
+
+@pytest.mark.parametrize(
+    ("solved", "line"),
+    [
+        ("<answer>1+1</answer>", "solver unrated: judge did not run or gave no rating that can be read"),
+        ("It is\n1+1", "solver malformed_output: no <answer>…</answer>, as in 'It is 1+1'"),
+    ],
+)
+def test_a_run_shows_what_could_not_be_read(
+    solved: str, line: str, rolegraph: Command, tmp_path: Path
+) -> None:
+    (tmp_path / "rated.yaml").write_text(RATED)
+
+    def answer(body: dict[str, Any]) -> Response:
+        return chat_answer("rather good" if "Rate" in body["messages"][-1]["content"] else solved)
+
+    with serving(answer) as endpoint:
+        words = ("run", "rated.yaml", "--limit", "2", "--out", "out")
+        done = rolegraph(*words, "--model", "openai:tiny", "--base-url", endpoint.base_url)
+    assert done.returncode == 0, done.stderr
+    assert f"{line}\n" in done.stdout

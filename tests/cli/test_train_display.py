@@ -104,9 +104,7 @@ def test_its_end_names_the_commonest_failure_with_an_example(
     line = "malformed_output: no <answer> was found, as in 'an answer 1'"
     assert f"warning: solver: 8 of 8 answers failed with {line}\n" in said.err
     assert "judge: 8 answers are unrated" in said.err
-    told = json.loads(said.out)
-    assert told["failures"] == [{"role": "solver", "count": 8, "answers": 8, "line": line}]
-    assert told["unrated"] == {"judge": 8}
+    assert [text.partition(":")[0] for text in json.loads(said.out)["warnings"]] == ["solver", "judge"]
 
 
 def test_failed_groups_have_a_column_and_failed_answers_a_line(shown: Shown) -> None:

@@ -30,7 +30,7 @@ class RunViewer:
     @property
     def hidden(self) -> list[str]:
         """Names of the task fields that no prompt may show, as found in the first episodes."""
-        return sorted({field for run in self.runs for field in run.hidden_fields()})
+        return sorted({field for run in self.runs if not run.fault for field in run.hidden_fields()})
 
     def serve(self, *, port: int = 0, ready: Callable[[str], None] = print, **where: str) -> None:
         """Serve pages on this machine until interrupted.
@@ -94,7 +94,7 @@ def view(*runs: str | Path) -> RunViewer:
         raise UsageError(f"there is no folder {RUNS}/ here; give the folder of a run, such as runs/mine")
     opened = [open_run(folder) for run in runs or (RUNS,) for folder in runs_in(Path(run))]
     if not runs:
-        opened.sort(key=lambda run: str(run.info.started or ""), reverse=True)
+        opened.sort(key=lambda run: "" if run.fault else str(run.info.started or ""), reverse=True)
     return RunViewer(opened)
 
 

@@ -80,7 +80,11 @@ def model_card(
         merged=merged,
         head=yaml.safe_dump(head, sort_keys=False),
         facts=[(name, fact) for name, fact in facts.items() if fact],
-        figures=[(name, f"{was.get(name, math.nan):.3f}", f"{v:.3f}") for name, v in figures.items()],
+        figures=[
+            (name, f"{was.get(name, math.nan):.3f}", f"{v:.3f}")
+            for name, v in figures.items()
+            if "/" not in name or name.startswith("reward/")
+        ],
         controls=[
             (row.name, row.figure, f"{row.mean:.3f} [{row.low:.3f}, {row.high:.3f}]", str(row.n))
             for row in controls

@@ -10,13 +10,13 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple
 
 from rolegraph.engine.compile.graph import check_graph, role_needs
 from rolegraph.engine.drawing import picture_of
 from rolegraph.engine.drawing.svg import svg
 from rolegraph.engine.records import RunFolder, Step
-from rolegraph.engine.records.episodes import EpisodeFile, IndexEntry, RoleIndexEntry
+from rolegraph.engine.records.episodes import EpisodeFile
 from rolegraph.engine.records.folder import Split
 from rolegraph.engine.records.jsonl import write_whole
 from rolegraph.engine.report import html
@@ -52,7 +52,7 @@ class RewardPoint(NamedTuple):
     step: int
     mean: float
     n: int
-    """Number of rewards in the step's episodes; 0 where their file is missing."""
+    """Number of rewards, of trajectories or of turns, in the mean; 0 where it is not on record."""
 
 
 class RoleFinding(NamedTuple):
@@ -139,39 +139,27 @@ def findings(run: RunRecord, digest: Digest) -> list[RoleFinding]:
     if not run.done:
         return []
     folder = RunFolder(run.folder)
-    entries = {
-        (split, step): EpisodeFile(path).entries(lambda fault: None)
-        for split in get_args(Split)
-        for step, path in folder.episodes_files(split)
-    }
+    files = [EpisodeFile(path) for _, path in folder.episodes_files("train")]
+    entries = [entry for file in files for entry in file.entries(lambda fault: None)]
 
     def of_role(name: str) -> RoleFinding:
         validation = run.series(f"validation/reward/{name}")
         split: Split = "validation" if len(validation) > 1 else "train"
         series = validation if split == "validation" else run.series(f"reward/{name}/mean")
+        counted = f"validation/n/reward/{name}" if split == "validation" else f"reward/{name}/n"
+        sizes = dict(run.series(counted))
         first, last = (
-            (
-                RewardPoint(
-                    int(step), mean, sum(len(role.rewards) for role in _of(entries, split, step, name))
-                )
-                for step, mean in (series[0], series[-1])
-            )
+            (RewardPoint(int(step), mean, int(sizes.get(step, 0))) for step, mean in (series[0], series[-1]))
             if series
             else (None, None)
         )
-        trained = [role for key in entries if key[0] == "train" for role in _of(entries, *key, name)]
+        trained = [entry.roles[name] for entry in entries if name in entry.roles]
         failures: Counter[str] = sum((Counter(role.failures) for role in trained), Counter[str]())
         groups = next((groups for groups in digest.groups if groups.role == name), RoleGroups(name))
         outcomes = sum((task.outcomes for task in groups.tasks.values()), Outcomes())
         return RoleFinding(name, split, first, last, failures, sum(role.count for role in trained), outcomes)
 
     return [of_role(name) for name in run.info.roles]
-
-
-def _of(
-    entries: Mapping[tuple[str, int], Sequence[IndexEntry]], split: str, step: float, role: str
-) -> list[RoleIndexEntry]:
-    return [entry.roles[role] for entry in entries.get((split, int(step)), ()) if role in entry.roles]
 
 
 def spread(steps: Sequence[Step]) -> str:

@@ -170,9 +170,9 @@ def _controls(run: RunRecord, figure: str) -> list[Control]:
 
 
 def _reward(run: RunRecord, role: str, colour: int) -> Panel | None:
-    keys = [f"reward/{role}/{part}" for part in ("mean", "std", "min", "max")]
+    keys = [f"reward/{role}/{part}" for part in ("mean", "std", "min", "max", "n")]
     means = run.series(keys[0])
-    spread, least, most = (dict(run.series(key)) for key in keys[1:])
+    spread, least, most = (dict(run.series(key)) for key in keys[1:4])
     band = [
         (
             step,

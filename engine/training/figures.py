@@ -34,12 +34,13 @@ def episode_figures(plan: Plan, episode: Episode) -> Metrics:
 def figures(plan: Plan, episodes: Sequence[Episode], prefix: str) -> Metrics:
     """Return means over episodes: `{prefix}/correct`, the spec's metrics and `{prefix}/reward/{role}`.
 
-    `{prefix}/n/{metric}` is the number of episodes that have a metric, where that is not all of them.
+    `{prefix}/n/{metric}` is the number of episodes that have a metric, where that is not all of them;
+    `{prefix}/n/reward/{role}` is the number of trajectories, or of turns where those are compared.
     """
     figures = Means(episode_figures(plan, episode) for episode in episodes)
     found = figures.means() | {f"n/{name}": float(n) for name, n in figures.partial(len(episodes)).items()}
     for name, rewards in rewards_by_role(plan, episodes).items():
-        found[f"reward/{name}"] = sum(rewards) / len(rewards)
+        found |= {f"reward/{name}": sum(rewards) / len(rewards), f"n/reward/{name}": float(len(rewards))}
     return {f"{prefix}/{name}": value for name, value in found.items()}
 
 

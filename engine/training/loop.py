@@ -132,8 +132,11 @@ class _Loop:
         for name, rewards in rewards_by_role(plan, episodes).items():
             # The credit of a turn, such as a margin, does not measure the turn; its own reward does.
             by_turn = name in self.trained_roles and self.trained_roles[name].compares_turns
+            n = sum(len(group.trajectories) for group in groups if group.key.role == name)
             if by_turn or f"reward/{name}/mean" not in metrics:
+                n = len(rewards)
                 metrics |= reward_metrics(name, np.array(rewards))
+            metrics[f"reward/{name}/n"] = float(n)
         metrics |= figures(plan, episodes, "episode") | failures(episodes) | response_tokens(episodes)
         metrics |= outcome_figures(episodes, self.trained_roles)
         metrics["staleness/mean"] = _staleness(episodes)

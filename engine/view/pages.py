@@ -28,6 +28,8 @@ from rolegraph.engine.view.turns import CallRecord, TurnRecord, turns
 HERE = Path(__file__).parent
 MOST_CARDS = 150
 """Number of turns of an episode on one page."""
+MOST_ANSWERS = 6
+"""Number of trajectories whose answers a row of a list shows."""
 MOST_MEMBERS = 64
 """Number of members of a group that are listed."""
 _KNOWN = ("spec", "hash", "failures")
@@ -54,8 +56,10 @@ class EpisodeRow(NamedTuple):
     """Row of a list of episodes."""
 
     row: EpisodeLocation
-    episode: Episode | None
-    """Episode, without hidden fields where the pages have none; None where it is no longer readable."""
+    question: str
+    """Question of the task, or its id where the episode is no longer readable."""
+    answers: Sequence[tuple[str, str]]
+    """Role and last action of the first trajectories."""
 
 
 class TaskRows(NamedTuple):
@@ -208,15 +212,18 @@ class Pages:
         run = self.runs[number]
         every = {part: by_task(run.rows(part)) for part in {row.part for row in found.rows}}
         return [
-            TaskRows([EpisodeRow(row, self._read(run, row)) for row in rows], every[rows[0].part][key])
+            TaskRows([self._line(run, row) for row in rows], every[rows[0].part][key])
             for key, rows in by_task(found.rows).items()
         ]
 
-    def _read(self, run: ViewedRun, row: EpisodeLocation) -> Episode | None:
+    def _line(self, run: ViewedRun, row: EpisodeLocation) -> EpisodeRow:
         try:
-            return self._public(run, run.read(row))
+            episode = self._public(run, run.read(row))
         except DataError:
-            return None
+            return EpisodeRow(row, row.entry.task, ())
+        acted = [it for it in episode.trajectories[:MOST_ANSWERS] if it.steps]
+        answers = [(it.name, answer_text(it.steps[-1].action)) for it in acted]
+        return EpisodeRow(row, question(episode.task, row.entry.task), answers)
 
     def shown(self, number: int, row: EpisodeLocation, start: int = 0) -> EpisodePage:
         """Read an episode and return the content of its page, with turns from number `start` (from 0); raises
@@ -301,6 +308,11 @@ def _failures(run: ViewedRun) -> list[str]:
             for role in row.entry.roles.values():
                 counts.update(role.failures)
     return [name for name, _ in counts.most_common()]
+
+
+def answer_text(action: object) -> str:
+    """Return an action in at most 60 characters, or `nothing`."""
+    return "nothing" if action is None else clipped(action, 60)
 
 
 def _earned(turn: TurnRecord) -> float | None:

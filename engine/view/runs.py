@@ -9,11 +9,13 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
-from rolegraph.engine.errors import DataError, UsageError
+from rolegraph.engine.errors import DataError, RolegraphError, UsageError
 from rolegraph.engine.records import Episode, RunFolder, RunInfo
 from rolegraph.engine.records.episodes import EpisodeFile, IndexEntry
 from rolegraph.engine.spec import Spec, load_spec
@@ -44,17 +46,32 @@ class EpisodeLocation(NamedTuple):
     entry: IndexEntry
 
 
-@dataclass(slots=True)
+@dataclass
 class ViewedRun:
     """Run or training that the viewer shows; created by `open_run`."""
 
     folder: RunFolder
-    spec: Spec | None
-    """Spec of the run; None where it is missing or invalid."""
     _known: dict[Path, tuple[tuple[int, int, int], Sequence[EpisodeLocation]]] = field(
         default_factory=dict[Path, tuple[tuple[int, int, int], Sequence[EpisodeLocation]]]
     )
     _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @cached_property
+    def spec(self) -> Spec | None:
+        """Spec of the run; None where it is missing or invalid."""
+        if not self.folder.spec_file.is_file():
+            return None
+        loaded = load_spec(self.folder.spec_file)
+        return None if loaded.faults else loaded.spec
+
+    @property
+    def fault(self) -> str:
+        """Message of the damage of `run.json`; empty where it can be read."""
+        try:
+            _ = self.info
+        except RolegraphError as error:
+            return str(error)
+        return ""
 
     @property
     def info(self) -> RunInfo:
@@ -149,14 +166,11 @@ _SPLITS = ("train", "validation")
 
 
 def open_run(path: Path) -> ViewedRun:
-    """Open the run in a folder; raises UsageError where there is none, DataError where `run.json` is
-    damaged."""
+    """Open the run in a folder; raises UsageError where there is none. A damaged `run.json` is the run's
+    `fault`, so that it hides no other run."""
     if not path.is_dir():
         raise UsageError(f"there is no folder {path}; give the folder of a run or a training")
     folder = RunFolder(path)
-    folder.info()
-    spec = None
-    if folder.spec_file.is_file():
-        loaded = load_spec(folder.spec_file)
-        spec = None if loaded.faults else loaded.spec
-    return ViewedRun(folder, spec)
+    with suppress(DataError):
+        folder.info()
+    return ViewedRun(folder)

@@ -150,9 +150,8 @@ def serve(
     """
     key, where = secrets.token_urlsafe(16), where or EpisodeFilter()
     pages = Pages(runs, addresses(key))
-    pages.listing(
-        0, where
-    )  # fails before the server starts where a run is broken, and fills the cache of indexes
+    if len(runs) == 1:
+        pages.listing(0, where)  # fails before the server starts where the run is broken
     with listen(HOST, port) as listener:
         config = uvicorn.Config(
             app(pages, key),

@@ -53,7 +53,8 @@ def write_static(
         WorldError: The file cannot be written.
     """
     where, links = where or EpisodeFilter(), _Anchors()
-    chosen = [(number, find(run, where, most=most), where) for number, run in enumerate(runs)]
+    readable = [(number, run) for number, run in enumerate(runs) if len(runs) == 1 or not run.fault]
+    chosen = [(number, find(run, where, most=most), where) for number, run in readable]
     links.known = {anchor_of(number, row) for number, found, _ in chosen for row in found.rows}
     page = Pages(runs, links, hidden=hidden).static(chosen)
     write_whole(file, page.encode("utf-8", "replace"))

@@ -73,6 +73,7 @@ def figures(step: int, steps: int, rng: random.Random) -> dict[str, float]:
                 f"reward/{role}/mean": 0.43 + 0.25 * gain + rng.gauss(0, 0.03),
                 f"reward/{role}/std": 0.45 - 0.1 * gain,
                 f"reward/{role}/max": 1.0,
+                f"reward/{role}/n": 24.0,
                 f"advantage/{role}/std": 0.8 - 0.2 * gain + rng.gauss(0, 0.04),
                 f"batch/{role}/total": 16,
                 f"batch/{role}/informative": 9,
@@ -91,6 +92,8 @@ def figures(step: int, steps: int, rng: random.Random) -> dict[str, float]:
             "validation/correct": 0.45 + 0.31 * gain,
             "validation/reward/solver": 0.43 + 0.26 * gain,
             "validation/reward/judge": 0.45 + 0.31 * gain,
+            "validation/n/reward/solver": 6.0,
+            "validation/n/reward/judge": 3.0,
         }
     return line
 

@@ -104,7 +104,7 @@ def test_the_report_opens_with_what_each_role_learnt(tmp_path: Path) -> None:
     page = write_report(folder).read_text()
     solver, judge = re.findall(r"<li>(.*?)</li>", page[page.index('class="findings"') :], re.DOTALL)[:2]
     assert "4 of 12 groups" in solver and "4 too easy" in solver and "4 too hard" in solver
-    assert re.search(r"\(step \d+, n = \d+\) to \S+ \(step 4, n = \d+\)", solver)
+    assert re.search(r"\(step 0, n = 6\) to \S+ \(step 4, n = 6\)", solver)
     assert "--role solver" in solver and "was not trained" in judge
 
 

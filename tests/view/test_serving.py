@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+import rolegraph as rg
 from rolegraph.engine.records import Episode, RunFolder
 from rolegraph.engine.records.episodes import EpisodeWriter
 from rolegraph.engine.view.runs import open_run
@@ -71,6 +72,30 @@ def test_of_several_runs_a_table_with_their_figures_comes_first(training: Path, 
     page = Parsed(get(f"/{KEY}/", training, write_run(tmp_path / "other")).text)
     assert {f"/{KEY}/0", f"/{KEY}/1"} <= set(page.links)
     assert "other" in page.text and "solver_verifier_loop" in page.text
+
+
+def test_a_damaged_run_is_a_row_with_its_fault_beside_the_others(training: Path, tmp_path: Path) -> None:
+    damaged = write_run(tmp_path / "damaged", tasks=1)
+    (damaged / "run.json").write_text('{"name": ')
+    answer = get(f"/{KEY}/", damaged, training)
+    page = Parsed(answer.text)
+    assert answer.status_code == 200
+    assert f"/{KEY}/1" in page.links and f"/{KEY}/0" not in page.links
+    assert "solver_verifier_loop" in page.text and "run.json" in page.text
+    assert get(f"/{KEY}/1", damaged, training).status_code == 200
+    assert get(f"/{KEY}/0", damaged, training).status_code == 409
+    written = rg.view(damaged, training)
+    assert written.hidden and written.write(tmp_path / "one.html", hidden=False) == 26
+    assert str(damaged / "run.json") in (tmp_path / "one.html").read_text()
+
+
+def test_the_table_of_runs_shows_figures_without_reading_an_episode(training: Path, tmp_path: Path) -> None:
+    folder = RunFolder(write_run(tmp_path / "run", tasks=1))
+    for file in (folder.episodes, folder.episodes.with_name("episodes.index.jsonl")):
+        file.unlink()
+        file.mkdir()
+    page = Parsed(get(f"/{KEY}/", folder.path, training).text)
+    assert "solver_acc" in page.text and "n = 4" in page.text
 
 
 def test_the_viewer_shows_the_report_with_links_into_its_lists(tmp_path: Path) -> None:

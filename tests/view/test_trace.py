@@ -11,6 +11,7 @@ import pytest
 
 from rolegraph.engine.records import NodeId
 from rolegraph.engine.records.episodes import read_episodes
+from rolegraph.engine.training.figures import figures
 from rolegraph.engine.view.runs import EpisodeLocation, ViewedRun, open_run
 from rolegraph.engine.view.trace import GroupTrace, greatest, tokens, traces
 from tests.view.runs import episodes, learnt, workflow, write_run, write_training
@@ -122,3 +123,14 @@ def test_tokens_are_coloured_by_advantage_and_underlined_by_how_unlikely_they_we
     assert [token.tint for token in found] == ["a3", "", "a-1", "a-3"]
     assert [token.doubt for token in found] == ["", "p1", "p3", "p4"]
     assert [token.advantage for token in found] == values
+
+
+def test_the_n_of_a_role_that_compares_turns_is_the_number_of_turns() -> None:
+    plan = workflow("solver_verifier_loop", *BY_TURN).plan
+    made = episodes(plan, seed=5)
+    found = figures(plan, made, "validation")
+    solvers = [one for episode in made for one in episode.trajectories if one.name == "solver"]
+    turns = [step.reward for one in solvers for step in one.steps if not step.masked]
+    assert len(turns) > len(solvers)
+    assert found["validation/n/reward/solver"] == len(turns)
+    assert found["validation/reward/solver"] == pytest.approx(fmean(turns))

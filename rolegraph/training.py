@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from rolegraph.engine.compile import Plan, check_source
+from rolegraph.engine.compile import Plan, check_source, shared_message
 from rolegraph.engine.compile.trainable import training_findings
 from rolegraph.engine.errors import RolegraphError
 from rolegraph.engine.records import (
@@ -31,6 +31,7 @@ from rolegraph.engine.records import (
 from rolegraph.engine.records.writer_lock import sole_writer
 from rolegraph.engine.training.schedule import planned_steps, validation_tasks
 from rolegraph.engine.training.trackers import Tracker, TrackerName, open_tracker
+from rolegraph.engine.vocabulary import shared_rows
 from rolegraph.run_log import logged
 from rolegraph.running import (
     blocking,
@@ -264,12 +265,15 @@ async def _run(job: TrainingJob, observe: Observer, track: Sequence[TrackerName]
             names = dict.fromkeys(policies.model(name) for name in plan.policies)
             folder.begin(info.model_copy(update={"model": ", ".join(names)}), plan.resolved)
         notify = stack.enter_context(logged(folder.log, command_line(), observe))
+        validation = validation_tasks(plan)
+        if shared := shared_rows(job.tasks, validation):
+            notify(Note(shared_message(shared), "warning"))
         setup = TrainingSetup(
             plan=plan,
             seed=info.seed,
             steps=info.steps,
             tasks=job.tasks,
-            validation_tasks=validation_tasks(plan),
+            validation_tasks=validation,
             policies=policies,
             models=frozen | teachers,
             isolation=await stack.enter_async_context(Isolation(plan.imports)),

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rolegraph.engine.compile import CompileResult, Plan, check_source
+from rolegraph.engine.compile import CompileResult, Plan, check_source, data_findings
 from rolegraph.engine.errors import UsageError
 from rolegraph.engine.records import Source
 from rolegraph.engine.shipped import SPECS
@@ -298,11 +298,14 @@ def check_for(source: Source, backend: str | None) -> CompileResult:
         UsageError: No spec is named, a file is missing, or the backend is unknown.
     """
     if backend is None:
-        return check_source(source)
+        return check_source(source, data_findings)
     from rolegraph.engine.rllm_bridge.launch import for_backend
 
     overrides, _, further = for_backend(backend, source.overrides)
-    return check_source(replace(source, overrides=tuple(overrides)), further)
+    checks = (data_findings, further)
+    return check_source(
+        replace(source, overrides=tuple(overrides)), lambda plan: (f for check in checks for f in check(plan))
+    )
 
 
 def shipped_specs() -> dict[str, str]:

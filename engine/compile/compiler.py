@@ -32,7 +32,7 @@ from rolegraph.engine.compile.size import EpisodeBounds, size_of
 from rolegraph.engine.compile.trainable import learning_findings, loss_of
 from rolegraph.engine.compile.unroll import UnrolledGraph, unroll
 from rolegraph.engine.errors import SpecError
-from rolegraph.engine.records import Source
+from rolegraph.engine.records import Source, Task
 from rolegraph.engine.spec import Diagnostic, Finding, Spec, load_spec
 from rolegraph.engine.spec.diagnostics import Severity
 from rolegraph.engine.spec.loader import LoadedSpec
@@ -46,6 +46,8 @@ from rolegraph.engine.vocabulary import (
     import_file,
     is_allowed,
     python_interpreter,
+    shared_rows,
+    short_repr,
 )
 
 T = TypeVar("T")
@@ -76,7 +78,25 @@ class CompileResult:
         if self.plan is None:
             return {}
         data = self.plan.data.items()
-        return {split: it for split, it in data if it.origin and it.origin.call.name == "file"}
+        origins = {split: (it.whole or it).origin for split, it in data}
+        return {split: it for split, it in data if (one := origins[split]) and one.call.name == "file"}
+
+
+def data_findings(plan: Plan) -> Iterator[Finding]:
+    """Warn of validation rows that are training rows as well; reads both files, and no other data set."""
+    files = CompileResult(plan, ()).files()
+    if len(files) == 2 and not plan.spec.data.split:
+        shared = shared_rows(files["train"].rows(None), files["validation"].rows(None))
+        if shared:
+            hint = "hold rows out of one file: `data: {train: FILE, split: 0.1}`"
+            yield Finding(("data", "validation"), shared_message(shared), hint=hint, severity="warning")
+
+
+def shared_message(shared: Sequence[Task]) -> str:
+    """Describe validation tasks that are training tasks as well."""
+    rows = "row is" if len(shared) == 1 else "rows are"
+    example = short_repr({key: value for key, value in shared[0].items() if key != "id"})
+    return f"{len(shared):,} validation {rows} in the training data, too, such as {example}"
 
 
 def compile_file(name: str | FilePath, overrides: Sequence[str] = (), *, allow: Sequence[str] = ()) -> Plan:

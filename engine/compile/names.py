@@ -306,4 +306,14 @@ class _Resolver:
                         expected = f"data with that field; it has {', '.join(dataset.columns)}"
                         where = ("roles", name, "reward")
                         self.findings.append(Finding(where, message, expected, word=column))
-        return data
+        if (held_out := self.spec.data.split) is None:
+            return data
+        beside = "no data.train" if self.spec.data.train is None else "a data.validation"
+        if beside != "a data.validation" or self.spec.data.validation is not None:
+            message = f"split divides the rows of data.train, and there is {beside}"
+            expected = "data.train alone: validation takes its share of those rows"
+            self.findings.append(Finding(("data", "split"), message, expected))
+        if (whole := data.get("train")) is None:
+            return {}
+        part = partial(vocabulary.part_of, whole, share=held_out.share, seed=held_out.seed)
+        return {split: part(split) for split in SPLITS}

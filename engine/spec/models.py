@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import types
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, ClassVar, Literal, Union, get_args, get_origin
 
 from pydantic import Field
 
@@ -37,6 +37,23 @@ class Loop(SpecModel):
     """Roles that move in `env`, in the order of the players' numbers; by default all that have a model."""
 
 
+class RowSplit(SpecModel):
+    """Division of one data set into training and validation rows, by a hash of each row."""
+
+    SHORT: ClassVar[Any] = float
+
+    share: Annotated[float, Field(gt=0, lt=1)]
+    """Share of the rows that is held out for validation."""
+    seed: int = 0
+    """Another seed holds out other rows."""
+
+    @classmethod
+    def expand_shorthand(cls, value: object) -> object:
+        """Expand a share, such as `0.1`."""
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        return {"share": value} if is_number else value
+
+
 class Data(SpecModel):
     """Source of the tasks: a registered dataset, or the path of a .jsonl, .parquet or .csv file."""
 
@@ -44,6 +61,8 @@ class Data(SpecModel):
     """Tasks to learn from."""
     validation: Annotated[CallField, vocabulary.datasets] | None = None
     """Held-out tasks; `rolegraph run` takes these by default."""
+    split: RowSplit | None = None
+    """Part of the rows of `train` that is held out as `validation`; a number is its share."""
     hidden: Strings = []
     """Fields that no prompt may show, in addition to those that the dataset and the rewards hide."""
 

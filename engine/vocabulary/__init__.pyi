@@ -62,7 +62,9 @@ from rolegraph.engine.vocabulary.rows import dataset_of as dataset_of
 from rolegraph.engine.vocabulary.rows import json_row as json_row
 from rolegraph.engine.vocabulary.rows import note_id as note_id
 from rolegraph.engine.vocabulary.rows import open_dataset as open_dataset
+from rolegraph.engine.vocabulary.rows import part_of as part_of
 from rolegraph.engine.vocabulary.rows import seed_tasks as seed_tasks
+from rolegraph.engine.vocabulary.rows import shared_rows as shared_rows
 from rolegraph.engine.vocabulary.tool import Function as Function
 from rolegraph.engine.vocabulary.tool import Pairs as Pairs
 from rolegraph.engine.vocabulary.tool import Tool as Tool

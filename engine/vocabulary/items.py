@@ -278,15 +278,19 @@ class Dataset(Item):
     """Fields that give the answer away: no prompt may show them."""
     rows: Callable[[int | None], Iterator[Task]]
     """`rows(limit)` yields at most `limit` tasks in a fixed order, or raises DataError."""
+    stem: str = ""
+    """Beginning of the ids of rows without one, `STEM-SPLIT-NUMBER`, numbered from 0."""
+    whole: Dataset | None = None
+    """The data set of which this is a part, by the spec's `data.split`."""
 
     def __reduce_ex__(self, protocol: Any) -> str | tuple[Any, ...]:
         # The receiver of a plan may never read its data, and may not have the file: so it opens nothing yet.
         if self.origin is None:
             return object.__reduce_ex__(self, protocol)
-        return _unopened, (self.columns, self.hidden, self.origin)
+        return _unopened, (self.columns, self.hidden, self.stem, self.origin)
 
 
-def _unopened(columns: tuple[str, ...], hidden: frozenset[str], origin: Origin) -> Dataset:
+def _unopened(columns: tuple[str, ...], hidden: frozenset[str], stem: str, origin: Origin) -> Dataset:
     """Make a Dataset that its origin opens when its rows are read."""
 
     def rows(limit: int | None) -> Iterator[Task]:
@@ -294,7 +298,7 @@ def _unopened(columns: tuple[str, ...], hidden: frozenset[str], origin: Origin) 
         assert isinstance(dataset, Dataset)
         return checked_rows(origin.call.name, dataset.rows, limit)
 
-    return Dataset(columns, hidden, rows, origin=origin)
+    return Dataset(columns, hidden, rows, stem, origin=origin)
 
 
 def checked_rows(

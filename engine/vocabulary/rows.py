@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from hashlib import sha256
 from itertools import islice
 from pathlib import Path
 from typing import Any, cast
@@ -47,6 +50,54 @@ def open_dataset(call: ItemCall, *, split: Split, folder: Path) -> Dataset:
     except BadOptions as error:
         error.call = call  # the places of its errors are looked up in what the spec wrote
         raise
+
+
+def part_of(whole: Dataset, split: Split, *, share: float, seed: int) -> Dataset:
+    """Return the rows of a data set that fall into a split.
+
+    The digest of a row's values decides, without its id. So a row stays where it is when others are added,
+    and equal rows are never on both sides. Ids that the data set has generated become the row's digest.
+
+    Args:
+        whole: The data set, opened for training.
+        split: `validation` takes the share, `train` the rest.
+        share: Share of the rows that is held out, between 0 and 1.
+        seed: Seed of the division.
+    """
+    return Dataset(whole.columns, whole.hidden, partial(_part, whole, split, share, seed), whole=whole)
+
+
+def _part(whole: Dataset, split: Split, share: float, seed: int, limit: int | None) -> Iterator[Task]:
+    copies: Counter[str] = Counter()
+
+    def rows() -> Iterator[Task]:
+        for position, row in enumerate(whole.rows(None)):
+            digest = row_digest(row)
+            held_out = int(sha256(f"{seed}:{digest}".encode()).hexdigest(), 16) < share * 2**256
+            if held_out != (split == "validation"):
+                continue
+            copies[digest] += 1
+            if row["id"] != f"{whole.stem}-train-{position}":
+                yield row
+            else:
+                copy = f"-{copies[digest]}" if copies[digest] > 1 else ""
+                yield {**row, "id": f"{whole.stem}-{digest[:16]}{copy}"}
+
+    yield from islice(rows(), limit)
+    if not copies and limit != 0:
+        raise DataError(f"data.split leaves no row for {split}: choose another share or seed")
+
+
+def row_digest(row: Row) -> str:
+    """Return a digest of a row's values, without its id."""
+    values = {key: value for key, value in row.items() if key != "id"}
+    return sha256(json.dumps(values, sort_keys=True, default=str).encode()).hexdigest()
+
+
+def shared_rows(train: Iterable[Task], validation: Iterable[Task]) -> list[Task]:
+    """Return the validation tasks whose values, without the id, are those of a training task."""
+    digests = {row_digest(task) for task in train}
+    return [task for task in validation if row_digest(task) in digests]
 
 
 def seed_tasks(split: Split, count: int) -> Dataset:
@@ -96,7 +147,7 @@ def dataset_of(
         if name not in first:
             raise DataError(f"{shown} has no column {name!r} to hide; it has {', '.join(first)}")
     columns = ("id", *(column for column in first if column != "id"))
-    prefix = f"{stem.replace(':', '-')}-{split}"
+    stem = stem.replace(":", "-")
 
     def rows(limit: int | None) -> Iterator[Task]:
         lines: dict[str, int] = {}
@@ -106,11 +157,11 @@ def dataset_of(
                 raise DataError(f"{shown}:{line}: no {missing[0]!r}, which the first row has")
             given = row.get("id")
             # An episode's id is `task:rollout`, so a task's id has no colon.
-            identity = f"{prefix}-{position}" if given in (None, "") else str(given).replace(":", "-")
+            identity = f"{stem}-{split}-{position}" if given in (None, "") else str(given).replace(":", "-")
             note_id(lines, identity, line, shown)
             yield {**row, "id": identity}
 
-    return Dataset(columns, frozenset(hidden), rows)
+    return Dataset(columns, frozenset(hidden), rows, stem=stem)
 
 
 def note_id(lines: dict[str, int], identity: str, line: int, shown: str) -> None:

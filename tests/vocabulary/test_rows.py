@@ -1,0 +1,133 @@
+"""Tests of data sets from rows: one file that is divided into training and validation rows."""
+
+from __future__ import annotations
+
+import csv
+import io
+import pickle
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import rolegraph as rg
+from rolegraph.engine.records import Task
+from rolegraph.engine.vocabulary import DataError, Dataset, shared_rows
+from rolegraph.engine.vocabulary.rows import dataset_of, part_of
+
+Rows = Sequence[tuple[str, int]]
+ROWS: Rows = [(f"question {n}", n) for n in range(200)]
+SPEC = """
+rolegraph: 1
+name: own
+data: {train: rows.csv, split: 0.25}
+roles:
+  solver:
+    prompt: {inline: "{{ task.question }} <answer>"}
+    parser: {tag: answer}
+    reward: exact_match
+    estimator: grpo
+"""
+
+
+def whole(rows: Rows) -> Dataset:
+    table = [(number, {"question": text, "answer": value}) for number, (text, value) in enumerate(rows, 1)]
+    return dataset_of(lambda: iter(table), hidden=[], stem="rows", split="train", shown="rows.csv")
+
+
+def part(rows: Rows, split: rg.Split, *, share: float = 0.25, seed: int = 0) -> list[Task]:
+    try:
+        return [*part_of(whole(rows), split, share=share, seed=seed).rows(None)]
+    except DataError:  # no row falls into the split
+        return []
+
+
+@given(
+    rows=st.lists(st.tuples(st.text(max_size=3), st.integers(0, 2)), min_size=1, max_size=20),
+    added=st.lists(st.tuples(st.text(max_size=3), st.integers(0, 2)), max_size=10),
+    seed=st.integers(),
+    data=st.data(),
+)
+def test_rows_stay_on_their_side_with_their_ids_when_others_are_added(
+    rows: Rows, added: Rows, seed: int, data: st.DataObject
+) -> None:
+    new = [row for row in added if row not in rows]
+    more = data.draw(st.permutations([*rows, *new]))
+    ids: set[object] = set()
+    for split in ("train", "validation"):
+        before = {task["id"]: (task["question"], task["answer"]) for task in part(rows, split, seed=seed)}
+        after = {task["id"]: (task["question"], task["answer"]) for task in part(more, split, seed=seed)}
+        assert before.items() <= after.items()
+        assert not ids & {*after}
+        ids |= {*after}
+    assert len(ids) == len(more)
+
+
+def test_equal_rows_are_on_one_side() -> None:
+    sides = [part([row for row in ROWS for _ in range(2)], split) for split in ("train", "validation")]
+    assert sum(map(len, sides)) == 400 and all(sides)
+    assert not shared_rows(*sides)
+
+
+def test_the_share_of_the_rows_is_held_out_and_another_seed_holds_out_others() -> None:
+    held_out = part(ROWS, "validation")
+    assert 30 <= len(held_out) <= 70
+    others = part(ROWS, "validation", seed=1)
+    assert {task["id"] for task in others} != {task["id"] for task in held_out}
+    both = {task["id"]: task for task in held_out}.keys() & {task["id"] for task in others}
+    assert both, "a row's id does not depend on the seed"
+
+
+def test_ids_of_the_rows_are_kept() -> None:
+    table = [(n, {"id": f"own-{n}", "question": str(n)}) for n in range(1, 20)]
+    own = dataset_of(lambda: iter(table), hidden=[], stem="rows", split="train", shown="rows.csv")
+    assert {task["id"] for task in part_of(own, "train", share=0.5, seed=0).rows(None)} < {
+        row["id"] for _, row in table
+    }
+
+
+def test_a_limit_counts_the_rows_of_its_split() -> None:
+    assert len([*part_of(whole(ROWS), "validation", share=0.25, seed=0).rows(5)]) == 5
+
+
+def test_a_split_without_a_row_says_so() -> None:
+    with pytest.raises(DataError, match="validation"):
+        next(part_of(whole(ROWS[:1]), "validation", share=1e-9, seed=0).rows(None))
+
+
+@pytest.fixture
+def spec(tmp_path: Path) -> Path:
+    text = io.StringIO()
+    csv.writer(text).writerows([("question", "answer"), *ROWS])
+    (tmp_path / "rows.csv").write_text(text.getvalue())
+    (tmp_path / "own.yaml").write_text(SPEC)
+    return tmp_path / "own.yaml"
+
+
+def test_a_spec_divides_one_file(spec: Path) -> None:
+    flow = rg.load(spec)
+    train, validation = flow.tasks("train"), flow.tasks("validation")
+    assert len(train) + len(validation) == len(ROWS)
+    assert not shared_rows(train, validation)
+    assert flow.tasks(limit=3) == validation[:3], "a run takes the held-out rows"
+    sent = pickle.loads(pickle.dumps(flow.plan.data["validation"]))  # as a plan goes to another process
+    assert [*sent.rows(None)] == validation
+
+
+@pytest.mark.parametrize(
+    "override",
+    ["data.split=1", "data.split=0", "data.split={seed: 1}", "data.validation=rows.csv", "data.train=null"],
+)
+def test_what_cannot_be_divided_is_a_fault_in_the_data(override: str, spec: Path) -> None:
+    result = rg.check(spec, override)
+    (fault,) = [diagnostic for diagnostic in result.diagnostics if diagnostic.severity == "error"]
+    assert "split" in fault.message or "share" in fault.message
+
+
+def test_validation_rows_that_are_training_rows_are_a_warning(spec: Path) -> None:
+    overrides = ("data.split=null", "data.validation=rows.csv")
+    (warning,) = rg.check(spec, *overrides).diagnostics
+    assert warning.severity == "warning" and "200 validation rows" in warning.message
+    assert not rg.check(spec).diagnostics

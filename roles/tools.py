@@ -297,7 +297,7 @@ async def _exchange(url: str, method: Method, body: Any) -> Any:
     except (httpx.HTTPError, httpx.InvalidURL, LookupError, ValueError) as error:
         may_pass = httpx.NetworkError | httpx.RemoteProtocolError | httpx.ConnectTimeout
         passing = httpx.Headers() if isinstance(error, may_pass) else None
-        said = f"{url} cannot be asked: {str(error) or type(error).__name__}"
+        said = f"{url} cannot be asked: {str(error) or 'the connection was dropped'}"
         raise ToolError(said, retry_headers=passing) from None
     if not 200 <= status < 300:
         passing = answer.headers if status == 429 or status >= 500 else None

@@ -158,6 +158,12 @@ def _shown(spec: Spec, names: ResolvedNames, rewards: Rewards) -> Iterator[Findi
     that a rewarded role can see through other roles."""
     columns = {column for dataset in names.data.values() for column in dataset.columns}
     edges, reads = _edges(spec), scored(rewards)
+    for name, role in names.roles.items():  # an edge that sets the count, or a `when`, passes no words on
+        passed = {*role.mentions, *(role.parser.roles if role.parser else ())}
+        if role.templates[0] is not None:
+            needs = spec.roles[name].needs
+            silent = {needs[key].of or key for key in needs.keys() - passed}
+            edges = {**edges, name: [other for other in edges[name] if other not in silent]}
     for name, role in spec.roles.items():
         if not role.shows:  # finding all roles that it reaches takes quadratic time
             continue

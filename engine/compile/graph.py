@@ -154,6 +154,10 @@ def _loops(spec: Spec) -> Iterator[Finding]:
     for name, loop in spec.loops.items():
         path = ("loops", name, "roles")
         for role in loop.roles:
+            if role in spec.loops and role not in spec.roles:
+                message, hint = f"{role} is a loop, and loops cannot be nested", "put its roles into this one"
+                yield Finding(path, message, "names of roles", hint, word=role)
+                continue
             yield from unknown_role(spec, role, path)
             if loop.roles.count(role) > 1:
                 yield Finding(path, f"{role} is in the loop {name} twice", "each role once", word=role)

@@ -247,6 +247,9 @@ class _Resolver:
         message, expected = "", ""
         if tool.choose is not None and not role.needs:
             message, expected = f"{role.run.name} picks from what {name} needs, which is nothing", "`needs`"
+        elif tool.choose is None and tool.source is None and role.run.has_value:
+            message = f"{role.run.name} offers functions to a model, and {name} has no model to call them"
+            expected = f"a role with a prompt and `tools: [{role.run.name}: …]`"
         elif tool.choose is None and tool.source is None:
             message, expected = f"{role.run.name} needs an argument", f'{{{role.run.name}: "{{{{ … }}}}"}}'
         if message:

@@ -60,7 +60,9 @@ class TextReader:
         prompt = self._template(("roles", name, "prompt"), role.prompt, around)
         system = self._template(("roles", name, "system"), role.system, around)
         mentioned = {m for template in (prompt, system) if template for m in template.mentions}
-        for key in role.needs:
+        for key, edge in role.needs.items():
+            if edge.fans_out:  # the edge sets the count, whatever the prompt reads
+                continue
             if prompt and key in around.needs and key not in {*mentioned, name} and not role.when:
                 message = f"{name} waits for {key}, but its prompt does not mention it"
                 path = ("roles", name, "needs", key)

@@ -17,8 +17,8 @@ from rolegraph.engine.vocabulary import Estimator, estimators, signals
 
 SAME_FOR_ALL = frozenset({"self.role", "self.count", "self.round", "self.times"})
 """Fields of `self` that are equal for all instances of a role."""
-WHAT_WAS_BEFORE = frozenset({"self.history", "self.observation"})
-"""Fields of `self` that depend on earlier rounds."""
+WHAT_WAS_BEFORE = frozenset({"self.history"})
+"""Fields of `self` that differ between rollouts; observations are the same at least in the first turn."""
 
 
 def learning_findings(

@@ -41,8 +41,17 @@ _TAGS = {
     "FromImport": "from",
     "AssignBlock": "set",
     "NSRef": "namespace",
+    "Pow": "**",
 }
-"""Tags by the names of their nodes, where these differ."""
+"""Tags and operators by the names of their nodes, where these differ."""
+_INSTEAD = {
+    "**": "multiply: x * x",
+    "namespace": "gather with filters, such as … | map(attribute='action') | join(', '), or sum",
+    "split": "let the earlier role give a list: parser: json",
+    "strip": "use a filter: … | trim",
+    "get": "use a filter: task.field | default('…')",
+}
+"""Hints for what cannot be used, by its name."""
 
 Kind = Literal["task", "self", "several", "single", "view", "other"]
 """Kind of value of an expression: the task, `self`, the instances of a role (several, or a single one whose
@@ -118,7 +127,10 @@ class _Walk:
         if kind not in _NODES:
             tag = _TAGS.get(kind) or kind.lower().removesuffix("block")
             return self.fault(
-                node, tag, f"{tag!r} cannot be used in a prompt", "use expressions, if, for and set"
+                node,
+                tag,
+                f"{tag!r} cannot be used in a prompt",
+                _INSTEAD.get(tag, "use expressions, if, for and set"),
             )
         method: _Visit | None = getattr(self, f"visit_{kind}", None)
         if method is not None:
@@ -286,7 +298,7 @@ class _Walk:
         if not (isinstance(node.node, nodes.Name) and node.node.name == "range"):
             word = node.node.attr if isinstance(node.node, nodes.Getattr) else getattr(node.node, "name", "")
             close = nearest(word, FILTERS)
-            hint = f"use a filter: … | {close}" if close else "use a filter"
+            hint = _INSTEAD.get(word) or (f"use a filter: … | {close}" if close else "use a filter")
             self.fault(node.node, word, f"{word or 'this'}(…) cannot be called from a prompt", hint)
         self.block(node.iter_child_nodes(exclude=("node",)), scope)
         return "other"

@@ -110,6 +110,8 @@ def _unknown_word(detail: ErrorDetails, path: Path, around: object, root: type[S
     key, word = str(path[-1]) if path else "", str(detail["input"])
     choices = re.findall("'([^']*)'", str(detail.get("ctx", {}).get("expected", "")))
     hint = did_you_mean(word, choices)
+    if key == "[key]":  # pydantic's mark for a fault of the key itself
+        return Finding(path[:-1], f"unknown key {word!r}", _either(choices), hint, at_key=True)
     model = _model_at(path[:-1], root)
     shorts = _short_forms(model)
     if shorts and isinstance(around, str):  # a short form: the word stands in place of the mapping
@@ -180,6 +182,8 @@ def _name_missing(path: Path, root: type[SpecModel]) -> str:
 
 def _right_place(path: Path, root: type[SpecModel]) -> str:
     """Return a hint for a key of another mapping, such as `temperature`, which belongs under `sampling`."""
+    if path[0] == path[-1] == "loops":
+        return "loops cannot be nested: put the roles of both into one, with the larger `times`"
     if root is Spec and len(path) == 3 and path[-1] in Spec.model_fields:
         return f"`{path[-1]}` stands at the top of the spec"
     model = _model_at(path[:-1], root)

@@ -17,6 +17,12 @@ ROWS = '{"question": "q", "answer": "a", "hint": "h"}\n'
 FORM: dict[str, Any] = {"matches": "x"}
 
 
+def reading(role: dict[str, Any]) -> str:
+    """Return a prompt that reads everything that a role needs."""
+    needs = [role["needs"]] if isinstance(role.get("needs"), str) else role.get("needs", ())
+    return "Hi" + "".join(f"{{% for one in {name} %}}{{{{ one.action }}}}{{% endfor %}}" for name in needs)
+
+
 def compiled(folder: Path, roles: dict[str, dict[str, Any]], **more: Any) -> CompileResult:
     (folder / "tasks.jsonl").write_text(ROWS, encoding="utf-8")
     spec = {
@@ -24,7 +30,8 @@ def compiled(folder: Path, roles: dict[str, dict[str, Any]], **more: Any) -> Com
         "name": "x",
         "data": {"validation": "tasks.jsonl", "hidden": ["hint"]},
         "roles": {
-            name: {"prompt": {"inline": "Hi"}, "estimator": "grpo", **role} for name, role in roles.items()
+            name: {"prompt": {"inline": reading(role)}, "estimator": "grpo", **role}
+            for name, role in roles.items()
         },
         **more,
     }
@@ -69,6 +76,13 @@ def test_words_that_carry_a_hidden_field_to_who_is_rewarded_by_it_are_warned_of(
     first = next(name for name, role in roles.items() if "shows" in role)
     found = remarks(tmp_path, roles, episode={"correct": "solver" if "solver" in roles else first})
     assert found == [("warning", f"{first} sees task.answer, {how}") for how in reached]
+
+
+def test_an_answer_that_only_gates_a_role_passes_no_words_on(tmp_path: Path) -> None:
+    tutor = {**SEES, "reward": {"length": {"under": 9}}}
+    gated = {**PAID, "needs": ["tutor"], "when": "tutor.action == 'a'", "prompt": {"inline": "Hi"}}
+    found = remarks(tmp_path, {"tutor": tutor, "solver": gated})
+    assert ("warning", f"tutor sees task.answer, {LEAK.format('solver')}") not in found
 
 
 def test_they_are_found_through_the_round_before_too(tmp_path: Path) -> None:

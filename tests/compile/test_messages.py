@@ -1,0 +1,60 @@
+"""Tests of faults and warnings that are wrong, or say too little, where a spec is unusual but sound."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rolegraph.engine.compile import check_file
+from tests.edge import write_spec
+
+HEAD = "rolegraph: 1\nname: x\n"
+
+
+def messages(folder: Path, text: str) -> list[str]:
+    return [diagnostic.message for diagnostic in check_file(write_spec(folder, HEAD + text)).diagnostics]
+
+
+def test_turns_with_the_same_observation_may_be_compared(tmp_path: Path) -> None:
+    text = """train: {steps: 2, rollouts: 8}
+roles:
+  walker: {prompt: {inline: "{{ self.observation }}"}, reward: env, estimator: grpo, group: prompt}
+loops: {play: {roles: [walker], times: 3, env: grid}}
+"""
+    assert messages(tmp_path, text) == []
+    history = text.replace("self.observation", "self.history | length")
+    assert "1 of walker share a prompt" in "".join(messages(tmp_path, history))
+
+
+def test_a_computed_use_of_self_reads_its_history(tmp_path: Path) -> None:
+    text = """train: {steps: 2, rollouts: 8}
+roles:
+  walker:
+    prompt: {inline: "{{ [self] | map(attribute='history') | list | length }}"}
+    reward: env
+    estimator: grpo
+    group: prompt
+loops: {play: {roles: [walker], times: 3, env: grid}}
+"""
+    assert "1 of walker share a prompt" in "".join(messages(tmp_path, text))
+
+
+@pytest.mark.parametrize(("edge", "warned"), [("{draft: each}", False), ("[draft]", True)])
+def test_an_edge_that_sets_the_count_need_not_be_mentioned(edge: str, warned: bool, tmp_path: Path) -> None:
+    text = f"""data: {{validation: countdown}}
+roles:
+  draft: {{count: 2, prompt: {{inline: x}}, trainable: false}}
+  final: {{needs: {edge}, prompt: {{inline: x}}, trainable: false}}
+"""
+    found = [message for message in messages(tmp_path, text) if "does not mention" in message]
+    assert len(found) == warned
+
+
+def test_a_server_of_functions_is_no_tool_to_run(tmp_path: Path) -> None:
+    pytest.importorskip("mcp")
+    text = """data: {validation: countdown}
+roles:
+  agent: {run: {mcp: "http://127.0.0.1:9/mcp"}}
+"""
+    assert "mcp offers functions to a model, and agent has no model to call them" in messages(tmp_path, text)

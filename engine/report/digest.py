@@ -8,6 +8,7 @@ masked ones; `rolegraph.engine.training.outcomes` classifies it. This file knows
 from __future__ import annotations
 
 import json
+import re
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -145,17 +146,26 @@ def question(task: Mapping[str, Any], task_id: str, most: int = 300) -> str:
     return clipped(text if isinstance(text, str) and text.strip() else task_id, most)
 
 
-def clipped(value: object, most: int = MOST_TEXT) -> str:
-    """Return a value as text of at most `most` characters, with the number of missing ones."""
-    words = value if isinstance(value, str) else _plain_json(value)
+def clipped(value: object, most: int = MOST_TEXT, digits: int = 12) -> str:
+    """Return a value as text of at most `most` characters, with the number of missing ones; its floats have
+    at most `digits` digits."""
+    words = value if isinstance(value, str) else _plain_json(value, digits)
     return words if len(words) <= most else f"{words[:most]} … ({len(words) - most:,} more characters)"
 
 
-def _plain_json(value: object) -> str:
-    """Return a value as JSON with floats of at most 12 digits: 0.1 + 0.2 is 0.3."""
-    text = json.dumps(value, ensure_ascii=False, default=str)
-    # A float with an exponent, NaN or Infinity stays valid for `loads`, which reads all that `dumps` writes.
-    return json.dumps(json.loads(text, parse_float=lambda n: float(f"{float(n):.12g}")), ensure_ascii=False)
+_STRING_OR_FLOAT = re.compile(r'"(?:[^"\\]|\\.)*"|-?\d+(?:\.\d+(?:e[+-]?\d+)?|e[+-]?\d+)')
+
+
+def _plain_json(value: object, digits: int) -> str:
+    """Return a value as JSON with floats of at most `digits` digits: 0.1 + 0.2 is 0.3, and 1e-05 is 1e-5."""
+
+    def shorter(found: re.Match[str]) -> str:
+        if found[0].startswith('"'):
+            return found[0]
+        text = re.sub(r"e([+-])0", r"e\1", f"{float(found[0]):.{digits}g}")
+        return text if {*text} & {*".e"} else f"{text}.0"
+
+    return _STRING_OR_FLOAT.sub(shorter, json.dumps(value, ensure_ascii=False, default=str))
 
 
 def _count(

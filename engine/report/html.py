@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -72,6 +72,14 @@ def drawn(row: Sequence[Interval | Control | None]) -> list[Markup]:
     values = [end for cell in row if cell for end in (cell.low, cell.high, cell.mean)]
     ends = (min(values, default=0.0), max(values, default=1.0))
     return [Markup(interval(c.mean, c.low, c.high, ends)) if c else Markup("") for c in row]
+
+
+def aligned(value: float, column: Iterable[float | None], sign: str = "") -> str:
+    """Format a number with as many decimals as any in its column has; with `sign="+"`, with its sign."""
+    decimals = [len(number(other).partition(".")[2]) for other in column if other is not None]
+    if value and number(value).count("e"):
+        return signed(value) if sign else number(value)
+    return f"{value:{sign if value else ''},.{max(decimals, default=0)}f}".replace("-", "−")
 
 
 def signed(value: float) -> str:

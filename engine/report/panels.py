@@ -273,7 +273,7 @@ def _failures(run: RunRecord, role: str) -> Panel | None:
     if not keys:
         return None
     layers = [
-        (key.removeprefix(start), f"c{(at + 3) % COLOURS}", run.counts(key))
+        (key.removeprefix(start).replace("_", " "), f"c{(at + 3) % COLOURS}", run.counts(key))
         for at, key in enumerate(keys[:COLOURS])
     ]
     title = f"Failures of {role}"

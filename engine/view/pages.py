@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Protocol
 from rolegraph.engine.errors import DataError, RolegraphError
 from rolegraph.engine.records import Episode, GroupKey, NodeId
 from rolegraph.engine.report.digest import clipped, question, read_digest
-from rolegraph.engine.report.html import render, script
+from rolegraph.engine.report.html import aligned, render, script
 from rolegraph.engine.report.page import render as report_page
 from rolegraph.engine.report.reading import read_run
 from rolegraph.engine.view.finding import ANY, PAGE, EpisodeFilter, SearchPage, by_task, find, neighbours
@@ -270,7 +270,7 @@ class Pages:
             cards=cards,
             start=start,
             fields=[(name, clipped(v, 2000), run.is_hidden(name)) for name, v in episode.task.items()],
-            notes=[(k, clipped(v, 400)) for k, v in episode.metadata.items() if k not in _KNOWN],
+            notes=[(k, clipped(v, 400, digits=6)) for k, v in episode.metadata.items() if k not in _KNOWN],
             skipped=sum(bar.state == "skipped" for lane in line.lanes for bar in lane.bars),
         )
 
@@ -295,6 +295,7 @@ class Pages:
             script=self._script,
             script_hash=self.script_hash,
             question=question,
+            aligned=aligned,
             most_cards=MOST_CARDS,
             **values,
         )

@@ -90,7 +90,7 @@ def test_the_page_shows_the_run_from_its_header_to_its_spec(tmp_path: Path) -> N
         assert section(text, anchor), anchor
         assert f'href="#{anchor}"' in text
     assert "Signal reverse_kl: judge" in section(text, "optimisation")
-    assert "malformed_output" in section(text, "failures")
+    assert "malformed output" in section(text, "failures")
     assert "What is hard?" in section(text, "barren")
     assert "asked of judge 1" in section(text, "episodes")
     assert "solver: {count: 2}" in section(text, "rest")

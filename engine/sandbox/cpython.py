@@ -222,7 +222,8 @@ def _at_server(url: str, script: str, limits: ProgramLimits) -> ScriptOutput:
             raise WorldError(f"the sandbox at {url} failed: {found.get('message', '')!s:.200}")
         return ScriptOutput(str(ran["stdout"] or "")[-_MOST:], ran["status"] == "TimeLimitExceeded")
     except httpx.HTTPError as error:
-        raise WorldError(f"the sandbox at {url} cannot be asked: {error or type(error).__name__}") from error
+        reason = str(error) or "the connection was dropped"  # an error of a reset has no text
+        raise WorldError(f"the sandbox at {url} cannot be asked: {reason}") from error
     except (ValueError, KeyError, TypeError) as error:
         raise WorldError(f"{url}/run_code does not answer as SandboxFusion does: {error!r:.200}") from error
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
+import struct
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
@@ -304,3 +306,25 @@ def test_one_of_corpus_and_url() -> None:
     for options in ({}, {"corpus": "a.jsonl", "url": "http://a"}):
         with pytest.raises(BadOptions, match="either a corpus or a url"):
             tool({"search": {**options, "k": 1}})
+
+
+def test_a_dropped_connection_is_said_to_be_one() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def reset() -> None:
+            connection, _ = server.accept()
+            connection.recv(1)
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            connection.close()
+
+        threading.Thread(target=reset, daemon=True).start()
+        url = f"http://127.0.0.1:{server.getsockname()[1]}"
+        sender = tool({"http": "{}", "url": url})
+
+        async def ask() -> None:
+            assert sender.open is not None
+            async with sender.open() as (function,):
+                await function.call({"body": "{}"})
+
+        with pytest.raises(ToolError, match="cannot be asked: the connection was dropped"):
+            asyncio.run(ask())

@@ -11,6 +11,7 @@ import pytest
 import rolegraph as rg
 from rolegraph.engine.records import RunFolder, read_episodes
 from rolegraph.engine.records.episodes import write_episodes
+from rolegraph.engine.report.html import aligned
 from rolegraph.engine.report.sweep import SweepPointFigures, figures_of_run, sweep_picture
 from tests.report.runs import write_run as reported
 from tests.view.pages import KEY, Parsed, get
@@ -98,3 +99,11 @@ def test_no_page_beside_the_viewer_shows_a_raw_value(folders: list[Path], tmp_pa
         SweepPointFigures(run.name, [f"x={0.1 + 0.2:g}"], figures_of_run(run)) for run in (first, second)
     ]
     assert not raw(re.sub(r"<[^>]+>", " ", sweep_picture("x", points)))
+
+
+def test_the_figures_of_a_column_have_one_number_of_decimals() -> None:
+    column = [0.0, 1.0, -0.25, None]
+    assert [aligned(value, column) for value in (0.0, 1.0, -0.25)] == ["0.000", "1.000", "−0.250"]
+    assert [aligned(value, column, "+") for value in (0.0, 1.0, -0.25)] == ["0.000", "+1.000", "−0.250"]
+    assert [aligned(value, [3.0, 12_000.0]) for value in (3.0, 12_000.0)] == ["3", "12,000"]
+    assert aligned(1e-5, [1e-5, 0.5]) == "1e-5"

@@ -24,7 +24,7 @@ from rolegraph.engine.report.compare.differences import (
 )
 from rolegraph.engine.report.compare.sides import Side, SideResults
 from rolegraph.engine.report.digest import clipped, instance, question
-from rolegraph.engine.report.html import drawn, render
+from rolegraph.engine.report.html import aligned, drawn, render
 from rolegraph.engine.training.compare import (
     LEVEL,
     RESAMPLES,
@@ -183,6 +183,7 @@ def comparison_page(comparison: Comparison) -> str:
         _HERE / "compare.css",
         found=comparison,
         drawn=drawn,
+        aligned=aligned,
         answer=answer,
         zip=zip,
     )

@@ -109,4 +109,5 @@ from rolegraph.workflow import check_for as check_for
 from rolegraph.workflow import json_schema as json_schema
 from rolegraph.workflow import load as load
 from rolegraph.workflow import open_source as open_source
+from rolegraph.workflow import other_spec as other_spec
 from rolegraph.workflow import shipped_specs as shipped_specs

@@ -308,6 +308,25 @@ def check_for(source: Source, backend: str | None) -> CompileResult:
     )
 
 
+def other_spec(name: str) -> str:
+    """Tell which of two specs a name stands for: the shipped one, or a file of the working folder.
+
+    Args:
+        name: Path of a spec, or the name of a shipped one, as for `load`.
+
+    Returns:
+        A sentence where the shipped spec is taken for a missing file, or beside a file of the same name;
+        empty for any other name.
+    """
+    here = Path(f"{name.removesuffix('.yaml')}.yaml")
+    shipped = SPECS / here
+    if here.parent != Path() or Path(name).is_file() or not shipped.is_file():
+        return ""
+    if here.is_file() and not here.samefile(shipped):
+        return f"{name} is the shipped spec; to use the file of this folder, write {here}"
+    return f"there is no {name} in this folder; the shipped spec is used" if name.endswith(".yaml") else ""
+
+
 def shipped_specs() -> dict[str, str]:
     """Return the names of the specs that come with the package, each with its description."""
     return {path.stem: load_spec(path).spec.description for path in sorted(SPECS.glob("*.yaml"))}

@@ -62,6 +62,8 @@ def in_project(source: rg.Source) -> rg.Source:
         words = shlex.join(["rolegraph", "trust", str(file.parent)])
         text = f"note: {file} is not trusted, so nothing in it counts; read it, then: {words}"
         click.echo(rg.printable(text), err=True)
+    if source.spec and (note := rg.other_spec(source.spec)):
+        click.echo(rg.printable(f"note: {note}"), err=True)
     return rg.with_project(source)
 
 

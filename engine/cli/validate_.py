@@ -82,6 +82,9 @@ def _check(source: rg.Source, output: OutputOptions, backend: str | None) -> dic
     deciding = plan.roles[plan.correct].name
     correct = f"correct is {deciding}'s" if deciding in plan.judged else "no episode can be correct"
     output.line(f"{name}: valid ({'; '.join([roles, str(size), correct, *read, f'hash {plan.hash}'])})")
+    prompts = {role.name: role.prompt_files for role in plan.roles if role.prompt_files}
+    if prompts:
+        output.line("prompts: " + "; ".join(f"{name}: {', '.join(files)}" for name, files in prompts.items()))
     if plan.interpreter:
         output.line(f"python: {_MONTY if plan.interpreter == 'monty' else f'CPython, {plan.interpreter}'}")
     return {
@@ -91,6 +94,7 @@ def _check(source: rg.Source, output: OutputOptions, backend: str | None) -> dic
         "calls": size.calls,
         "chain": size.chain,
         "tasks": tasks,
+        "prompts": prompts,
         "hash": plan.hash,
         **({"python": plan.interpreter} if plan.interpreter else {}),
     }

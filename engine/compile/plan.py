@@ -116,6 +116,11 @@ class RolePlan:
     """Tools that the model may call in its turn."""
 
     @property
+    def prompt_files(self) -> list[str]:
+        """Files of the role's system prompt and prompt, as messages show them: `judge.j2 (shipped)`."""
+        return [template.file for template in (self.system, self.prompt) if template and template.file]
+
+    @property
     def compares_turns(self) -> bool:
         """True where an estimator compares rewards, and compares those of turns, not of trajectories."""
         return self.spec.compares_turns and self.estimator is not None and self.estimator.compute is not None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path as FilePath
 
 from rolegraph.engine.errors import did_you_mean
@@ -14,8 +15,8 @@ from rolegraph.engine.records.files import is_file, is_folder, is_no_file
 from rolegraph.engine.shipped import PROMPTS
 from rolegraph.engine.spec import Finding, Path, PromptSource
 from rolegraph.engine.spec.diagnostics import point_at
-from rolegraph.engine.spec.files import display_path
 from rolegraph.engine.spec.files import read_text as read_text_of
+from rolegraph.engine.spec.files import shown_path
 
 
 def read_template(
@@ -36,7 +37,7 @@ def read_template(
     file, findings = _find(path, source.file or "", folders)
     if file is None:
         return None, findings
-    name = display_path(file)
+    name = shown_path(file)
     try:
         text = read_text_of(file, SPEC_BYTES)
     except OSError as error:
@@ -44,7 +45,7 @@ def read_template(
     except UnicodeDecodeError:
         return None, [Finding(path, f"cannot read {name}: it is not UTF-8 text")]
     template, faults = compile_template(text, around)
-    return template, [
+    return template and replace(template, file=name), [
         Finding(path, fault.message, hint=fault.hint, place=point_at(name, text, fault.at, fault.word))
         for fault in faults
     ]

@@ -39,6 +39,8 @@ class Template:
     """Number of nodes of the syntax tree."""
     _jinja: JinjaTemplate
     _is_condition: bool = False
+    file: str = ""
+    """The file as messages show it, such as `judge.j2 (shipped)`; empty for a text in the spec."""
 
     def __reduce__(self) -> tuple[Callable[..., Template], tuple[str, frozenset[str], int, bool]]:
         return _restored, (self.source, self.mentions, self.parts, self._is_condition)

@@ -224,6 +224,8 @@ def facts_of(plan: Plan, role: RolePlan) -> Mapping[str, str]:
     """Return facts of a role for a person, by name: its inputs, loop, condition, tools."""
     facts: dict[str, str] = {}
     written = role.spec
+    if files := role.prompt_files:
+        facts["prompt"] = ", ".join(files)
     if written.needs:
         facts["needs"] = ", ".join(_edge(name, edge) for name, edge in written.needs.items())
     if role.loop is not None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from rolegraph.engine.limits import Limit
 from rolegraph.engine.records.files import read_bytes
+from rolegraph.engine.shipped import PROMPTS, SPECS
 
 
 def resolve_path(path: Path) -> Path:
@@ -20,6 +21,13 @@ def display_path(path: Path) -> str:
     """Return the path as messages show it: relative to the working folder where it is below."""
     where, here = resolve_path(path), Path.cwd()
     return str(where.relative_to(here) if where.is_relative_to(here) else path)
+
+
+def shown_path(path: Path) -> str:
+    """Return a path for messages: `judge.j2 (shipped)` for a file of the package, else as `display_path`."""
+    shown = display_path(path)
+    is_shipped = any(path.is_relative_to(folder) for folder in (SPECS, PROMPTS))
+    return f"{path.name} (shipped)" if is_shipped and Path(shown).is_absolute() else shown
 
 
 def read_text(path: Path, most: Limit) -> str:

@@ -18,7 +18,7 @@ import yaml
 from rolegraph.engine.errors import UsageError
 from rolegraph.engine.limits.specs import SPEC_BYTES, SPEC_DEPTH, SPEC_DIGITS, SPEC_VALUES
 from rolegraph.engine.spec.diagnostics import Diagnostic, Finding, Path, Place, SourceLines
-from rolegraph.engine.spec.files import display_path, read_text
+from rolegraph.engine.spec.files import read_text, shown_path
 from rolegraph.engine.spec.scalars import place_within
 
 _DEPTH = SPEC_DEPTH.most
@@ -154,7 +154,7 @@ def read_yaml(path: FilePath, mapping: tuple[str, str] = A_SPEC) -> YamlSource:
     Raises:
         UsageError: The file is missing or cannot be read.
     """
-    file = display_path(path)
+    file = shown_path(path)
     try:
         return parse_yaml(read_text(path, SPEC_BYTES), file, mapping)
     except UnicodeDecodeError:

@@ -78,6 +78,7 @@ def test_it_begins_as_any_shipped_spec(rolegraph: Command, tmp_path: Path, spec:
     assert (tmp_path / "sub/own/rewards.py").exists() == reward
     done = rolegraph("validate", "sub/own/own.yaml")
     assert done.returncode == 0, done.stderr
+    assert "(shipped)" not in done.stdout + done.stderr  # all that it needs is in the folder
     written = yaml.safe_load((tmp_path / "sub/own/own.yaml").read_text("utf-8"))
     assert written["name"] == "own"
     assert "extends" not in written

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
@@ -81,7 +80,7 @@ def model_card(
         head=yaml.safe_dump(head, sort_keys=False),
         facts=[(name, fact) for name, fact in facts.items() if fact],
         figures=[
-            (name, f"{was.get(name, math.nan):.3f}", f"{v:.3f}")
+            (name, f"{was[name]:.3f}" if name in was else "–", f"{v:.3f}")
             for name, v in figures.items()
             if "/" not in name or name.startswith("reward/")
         ],

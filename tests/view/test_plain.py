@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 import rolegraph as rg
-from rolegraph.engine.records import RunFolder, read_episodes
+from rolegraph.engine.records import Checkpoint, Control, RunFolder, RunInfo, read_episodes
 from rolegraph.engine.records.episodes import write_episodes
+from rolegraph.engine.report.card import model_card
 from rolegraph.engine.report.html import aligned
 from rolegraph.engine.report.sweep import SweepPointFigures, figures_of_run, sweep_picture
 from tests.report.runs import write_run as reported
@@ -107,3 +108,29 @@ def test_the_figures_of_a_column_have_one_number_of_decimals() -> None:
     assert [aligned(value, column, "+") for value in (0.0, 1.0, -0.25)] == ["0.000", "+1.000", "−0.250"]
     assert [aligned(value, [3.0, 12_000.0]) for value in (3.0, 12_000.0)] == ["3", "12,000"]
     assert aligned(1e-5, [1e-5, 0.5]) == "1e-5"
+
+
+def test_a_model_card_has_three_decimals_and_no_counts_among_its_figures() -> None:
+    odd = {
+        "correct": 0.1 + 0.2,
+        "reward/solver": 1 / 3,
+        "n/reward/solver": 6.0,
+        "failures/solver/timeout": 2.0,
+    }
+    saved = Checkpoint(step=3, policies={}, validation={f"validation/{name}": x for name, x in odd.items()})
+    control = Control(name="alone", figure="correct", mean=1 / 3, low=0.1 + 0.2, high=2 / 3, n=6)
+    info = RunInfo(name="x", hash="h", roles={})
+    card = model_card(
+        info,
+        saved,
+        "name: x",
+        policy="main",
+        base="a/b",
+        digest="d",
+        merged=False,
+        before=None,
+        controls=(control,),
+    )
+    assert not raw(card)
+    assert "| reward/solver |" in card and "0.333 [0.300, 0.667]" in card
+    assert "n/reward" not in card and "timeout" not in card

@@ -61,7 +61,7 @@ def _differences(comparison: rg.Comparison) -> Iterator[Table | str]:
     elif comparison.same_words:
         yield "The specs and their templates are the same."
     if comparison.spec or comparison.settings:
-        table = make_table("key", *(side.name for side in comparison.sides), right=False, fold=True)
+        table = make_table("key", *(side.name for side in comparison.sides), right=False)
         for row in (*comparison.spec, *comparison.settings):
             add_row(table, row.key, *row.values)
         yield table
@@ -97,7 +97,7 @@ def _flips(comparison: rg.Comparison, tasks: int) -> Iterator[Table | str]:
             yield f"\n{total} of {flips.shared} tasks are solved by {winner} alone"
             for flip in tasks_won[:tasks]:
                 yield f"\n{flip.task}: {flip.was:.0%} -> {flip.now:.0%} correct. {plain(flip.question, 200)}"
-                table = make_table("role", first, flips.side, right=False, fold=True)
+                table = make_table("role", first, flips.side, right=False)
                 for row in flip.beside():
                     add_row(table, row.instance, *(_action(side) for side in (row.first, row.other)))
                 yield table
@@ -105,6 +105,7 @@ def _flips(comparison: rg.Comparison, tasks: int) -> Iterator[Table | str]:
 
 def _cost(comparison: rg.Comparison) -> Table:
     table = make_table("side", "episodes", "calls", "tokens in", "tokens out", "seconds", "of")
+    table.columns[-1].justify, table.columns[-1].no_wrap = "left", False
     for side in comparison.sides:
         results = side.results
         numbers = (

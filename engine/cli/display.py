@@ -13,7 +13,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from rich.table import Column
 
 import rolegraph as rg
 from rolegraph.engine.cli.output import OutputOptions, make_table
@@ -104,8 +112,10 @@ class Display:
             TextColumn("[bold]{task.description}"),
             BarColumn(bar_width=12),
             MofNCompleteColumn(),
+            TimeElapsedColumn(),
             TimeRemainingColumn(compact=True),
-            TextColumn("{task.fields[live]}"),
+            # Folded where the line is too narrow, so that count and times stay whole.
+            TextColumn("{task.fields[live]}", table_column=Column(overflow="fold")),
             console=self._output.progress(),
             speed_estimate_period=SPEED_SECONDS,
         )
@@ -266,7 +276,7 @@ class Display:
 
     def _print_table(self) -> None:
         table = make_table("role", "runs", "reward", "right", "tokens in", "out", "s/call", "failures")
-        table.columns[-1].justify = "left"
+        table.columns[-1].justify, table.columns[-1].no_wrap = "left", False
         for name, sums in self._roles.items():
             failed = [*sums.failures.most_common(), *([("unrated", sums.unrated)] if sums.unrated else [])]
             failures = "\n".join(f"{failure} {count}" for failure, count in failed)

@@ -69,26 +69,27 @@ def _console(*, stderr: bool, quiet: bool = False, lines: bool = False) -> Conso
     return Console(stderr=stderr, quiet=quiet, soft_wrap=lines, highlight=not lines)
 
 
-def make_table(*headings: str, right: bool = True, fold: bool = False) -> Table:
-    """Return an empty table with a bold first column.
+def make_table(*headings: str, right: bool = True) -> Table:
+    """Return an empty table with a bold first column; where the console is narrow, no cell is cut.
 
     Args:
         headings: Column headings; control characters are replaced.
-        right: Whether the other columns are aligned to the right.
-        fold: Whether long texts are folded rather than cut.
+        right: Whether the other columns hold figures, aligned to the right and never folded.
     """
     from rich.box import SIMPLE_HEAD
-    from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    from rolegraph.engine.cli.tables import FigureTable
+
+    table = FigureTable(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     for at, heading in enumerate(headings):
+        is_figure = bool(at and right)
         table.add_column(
             Text(plain(heading)),
             style="" if at else "bold",
-            justify="right" if at and right else "left",
-            overflow="fold" if fold else "ellipsis",
-            no_wrap=not fold or bool(at and right),
+            justify="right" if is_figure else "left",
+            overflow="fold",
+            no_wrap=is_figure,
         )
     return table
 

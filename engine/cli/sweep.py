@@ -76,7 +76,7 @@ def _run_points(sweep: rg.SweepJob, floors: Mapping[str, float], run_options: Ma
 
 
 def _show(result: rg.SweepResult) -> None:
-    table = make_table("point", *result.figures, fold=True)
+    table = make_table("point", *result.figures)
     for point in result.points:
         cells = [interval_cell(point.figures.get(name)) for name in result.figures]
         add_row(table, "\n".join(point.overrides), *cells)

@@ -264,7 +264,7 @@ class TrainEnd:
             yield table
         if controls := self.folder.controls():
             table = make_table("on the same validation tasks", "figure", "mean and 95 % interval")
-            table.columns[1].justify = "left"
+            table.columns[1].justify, table.columns[1].no_wrap = "left", False
             for row in controls:
                 add_row(table, row.name, row.figure, f"{row.mean:.3f} [{row.low:.3f}, {row.high:.3f}]")
             yield table

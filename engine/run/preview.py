@@ -21,7 +21,7 @@ from rolegraph.engine.errors import ModelError
 from rolegraph.engine.models import Completion, LimitedModel, Request
 from rolegraph.engine.models.replay import Replay
 from rolegraph.engine.prompts.tools import calls_of
-from rolegraph.engine.records import Episode, Message, NodeId, Task
+from rolegraph.engine.records import Episode, FailureName, Message, NodeId, Task
 from rolegraph.engine.run.isolation import Isolation
 from rolegraph.engine.run.scheduler import run_episode
 from rolegraph.engine.run.turn import EpisodeJob
@@ -103,14 +103,14 @@ async def preview_task(plan: Plan, task: Task, recorded: Episode | None = None) 
 
     Args:
         plan: The workflow.
-        task: The task; its hidden fields are replaced by their names.
+        task: The task; values of its hidden fields are replaced by their names.
         recorded: An episode whose answers are used; an answer that it lacks is made up.
 
     Returns:
         The prompts by role. Those that the conditions keep from being reached have a note.
     """
     hidden = [key for key in task if key in plan.hidden]
-    shown = {key: f"[hidden: {key}]" if key in plan.hidden else value for key, value in task.items()}
+    shown = {key: _hidden(value, key) if key in plan.hidden else value for key, value in task.items()}
     runs = _Runs(plan, shown, recorded)
     if recorded is not None:
         await runs.run(plan, 0)
@@ -121,6 +121,45 @@ async def preview_task(plan: Plan, task: Task, recorded: Episode | None = None) 
     if plan.may_skip:
         await runs.run(_without_conditions(plan), 0, note=UNREACHED)
     return TaskPrompts(shown, hidden, runs.roles)
+
+
+class _HiddenInt(int):
+    """Whole number that is written as the name of a hidden value."""
+
+    label: str
+
+    def __str__(self) -> str:
+        return self.label
+
+    __repr__ = __str__
+
+
+class _HiddenFloat(float):
+    """Number that is written as the name of a hidden value."""
+
+    label: str
+
+    def __str__(self) -> str:
+        return self.label
+
+    __repr__ = __str__
+
+
+def _hidden(value: object, name: str) -> Any:
+    """Return a value of the same type that names the hidden one; a list and a mapping keep their size."""
+    label = f"[hidden: {name}]"
+    match value:
+        case list():
+            return [_hidden(item, f"{name} {n}") for n, item in enumerate(cast("list[object]", value), 1)]
+        case dict():
+            parts = cast("dict[str, object]", value)
+            return {key: _hidden(part, f"{name}.{key}") for key, part in parts.items()}
+        case int() | float() if not isinstance(value, bool):
+            number = _HiddenInt(1) if isinstance(value, int) else _HiddenFloat(1)
+            number.label = label
+            return number
+        case _:
+            return label
 
 
 async def made_up(plan: Plan, task: Task, said: str) -> Episode:
@@ -174,11 +213,22 @@ class _Runs:
             if not note or node.round not in reached[node.role]:
                 self._add(request, endpoints[node.role][node.index - 1], note)
         for failure in episode.metadata.get("failures", ()):
-            problem = f"{failure['name']}: {failure['message']}"
+            problem = self._unknown(failure) or f"{failure['name']}: {failure['message']}"
             problems = self._by_name[failure["role"]].problems
             if problem not in problems and not note:
                 problems.append(problem)
         return episode
+
+    def _unknown(self, failure: Mapping[str, str]) -> str:
+        """Explain a failed prompt that reads what only a service answers; empty for another failure."""
+        needs = self._by_name[failure["role"]].role.spec.needs
+        upstream = [edge.of or name for name, edge in needs.items()]
+        runs = [(name, self._by_name[name].role.run) for name in upstream if name in self._by_name]
+        unknown = [f"{name} ({run.name})" for name, run in runs if run and run.tool.example == PLACEHOLDER]
+        if failure["name"] != FailureName.PROMPT_ERROR or not unknown or self._recorded is not None:
+            return ""
+        answer = f"the answer of {' and '.join(unknown)}"
+        return f"the prompt reads parts of {answer}, which is unknown without a run; show one by --with RUN"
 
     def _add(self, request: Request, endpoint: int, note: str) -> None:
         node = request.id.node

@@ -155,6 +155,55 @@ def test_a_hidden_field_that_a_role_shows_is_known_by_its_name() -> None:
     assert "One solution: [hidden: solution]" in judge
 
 
+HIDDEN = """
+rolegraph: 1
+name: hidden
+data: {train: rows.jsonl, hidden: [cards, target, who]}
+roles:
+  ask: {run: {http: "{{ task.question | tojson }}", url: "http://127.0.0.1:9/x"}}
+  player:
+    needs: [ask]
+    shows: [cards, target, who]
+    prompt: {inline: "PROMPT <answer>"}
+    parser: {tag: answer}
+    reward: {exact_match: {field: target}}
+    estimator: grpo
+"""
+ROW = {"question": "q", "cards": ["king", "queen"], "target": 42, "who": {"name": "Bob", "share": 0.5}}
+
+
+def hidden(tmp_path: Path, prompt: str) -> RolePrompts:
+    (tmp_path / "rows.jsonl").write_text(json.dumps(ROW))
+    (tmp_path / "hidden.yaml").write_text(HIDDEN.replace("PROMPT", prompt))
+    plan = compile_file(tmp_path / "hidden.yaml", allow=["http://127.0.0.1:9/x"])
+    return next(
+        of for of in asyncio.run(preview_task(plan, {"id": "1", **ROW})).roles if of.asked or of.problems
+    )
+
+
+@pytest.mark.parametrize(
+    ("prompt", "shown"),
+    [
+        ("a {{ task.cards[self.index - 1] }}", "a [hidden: cards 1]"),
+        ("{{ task.cards | join(', ') }}", "[hidden: cards 1], [hidden: cards 2]"),
+        ("{{ task.target }}", "[hidden: target]"),
+        ("{% if task.target > 100 %}more{% else %}less{% endif %}", "less"),
+        ("{{ task.who.name }} {{ task.who.share }}", "[hidden: who.name] [hidden: who.share]"),
+        ("{{ task.who.share * 2 }}", "2.0"),
+    ],
+)
+def test_a_hidden_value_keeps_its_type(prompt: str, shown: str, tmp_path: Path) -> None:
+    of = hidden(tmp_path, prompt)
+    (asked_once,) = of.asked
+    assert [message["content"] for message in asked_once.messages] == [f"{shown} <answer>"]
+
+
+def test_a_prompt_that_reads_parts_of_a_service_s_answer_says_that_it_is_unknown(tmp_path: Path) -> None:
+    of = hidden(tmp_path, "{{ ask.action.verdict }}")
+    (problem,) = of.problems
+    assert "ask (http)" in problem and "object" not in problem
+
+
 def test_a_tool_that_asks_somebody_is_not_run_and_gives_what_it_could(tmp_path: Path) -> None:
     plan = spec(
         tmp_path,

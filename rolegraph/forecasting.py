@@ -63,15 +63,17 @@ forecast = blocking(forecast_async)
 
 
 async def _probe_episodes(flow: Workflow, wanted: int, seed: int, observe: Observer) -> ObservedEpisodes:
-    """Make about `wanted` of the episodes that the first step of a training with the same seed makes."""
-    # Only whole groups show whether they teach. Tokens vary more between tasks than between rollouts, so up
-    # to half of the episodes are single ones of the step's other tasks.
+    """Make `wanted` of the episodes that the first step of a training with the same seed makes."""
     train = flow.plan.spec.train
     rows = shuffled(flow.tasks("train"), seed)
-    whole = max(1, round(wanted / train.rollouts))
-    rows = rows[: max(whole, min(train.batch_size, wanted // 2))]
-    left_out = [(row["id"], rollout) for row in rows[whole:] for rollout in range(1, train.rollouts)]
-    count = len(rows) * train.rollouts - len(left_out)
+    sizes = probe_sizes(wanted, train.rollouts, train.batch_size, len(rows))
+    rows = rows[: len(sizes)]
+    left_out = [
+        (row["id"], rollout)
+        for row, size in zip(rows, sizes, strict=True)
+        for rollout in range(size, train.rollouts)
+    ]
+    count = sum(sizes)
     observe(Note("starting the model …"))
     async with flow.open() as opened:
         observe(Note("the probe …", episodes=count))
@@ -88,6 +90,33 @@ async def _probe_episodes(flow: Workflow, wanted: int, seed: int, observe: Obser
     return ObservedEpisodes(f"a probe of {len(episodes)} episodes", episodes, time.monotonic() - start)
 
 
+def probe_sizes(wanted: int, rollouts: int, batch_size: int, rows: int) -> list[int]:
+    """Return the rollouts of each task of a probe.
+
+    Only whole groups show whether they teach, but tokens vary more between tasks than between rollouts. So
+    about half of the episodes are single ones of the step's other tasks, or fewer where the step has too few.
+
+    Args:
+        wanted: Number of episodes; all are made unless the data has fewer.
+        rollouts: Size of a group.
+        batch_size: Number of tasks of a step.
+        rows: Number of training tasks.
+    """
+    if wanted < rollouts:
+        return [wanted]
+    tasks = min(batch_size, rows)
+    whole = next((n for n in range(1, rows) if n * rollouts + max(0, tasks - n) >= wanted), rows)
+    whole = min(max(whole, round(wanted / rollouts / 2)), wanted // rollouts, rows)
+    sizes = [rollouts] * whole + [0] * (rows - whole)
+    missing = wanted - whole * rollouts
+    for most in (1, rollouts):
+        for at in range(whole, tasks if most == 1 else rows):
+            more = min(missing, most - sizes[at])
+            sizes[at] += more
+            missing -= more
+    return [size for size in sizes if size]
+
+
 def _recorded_episodes(plan: Plan, folder: RunFolder) -> ObservedEpisodes:
     """Read a run's episodes, or those of a training's first step."""
     info = folder.info()
@@ -101,8 +130,7 @@ def _recorded_episodes(plan: Plan, folder: RunFolder) -> ObservedEpisodes:
                     seconds, update = line.get("time/rollout", 0.0), line.get("time/update", 0.0)
     elif folder.episodes.exists():
         episodes = [*read_episodes(folder.episodes)]
-        if info.started and info.finished and not info.resumed:
-            seconds = (info.finished - info.started).total_seconds()
+        seconds = info.seconds or 0.0
     if not episodes:
         raise UsageError(f"{folder.path} has no episodes yet")
     recorded = {trajectory.name for episode in episodes for trajectory in episode.trajectories}

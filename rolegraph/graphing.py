@@ -4,19 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 from rolegraph.engine.drawing import Picture, picture_of
+from rolegraph.engine.drawing.png import png_of
 from rolegraph.engine.drawing.svg import svg
 from rolegraph.engine.drawing.text_forms import dot, mermaid
 from rolegraph.engine.errors import UsageError, did_you_mean
 from rolegraph.engine.records.jsonl import write_output
 from rolegraph.workflow import Workflow
-
-SCALE = 2
-"""Pixels of a PNG for each pixel of the SVG."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +38,7 @@ class Graph:
 
     def png(self) -> bytes:
         """Return the drawing as a PNG file on white; raises UsageError where resvg-py is not installed."""
-        try:
-            library: Any = import_module("resvg_py")  # it may not be there to take types from
-        except ImportError as error:
-            raise UsageError("a PNG needs the library resvg-py: pip install 'rolegraph[png]'") from error
-        return bytes(library.svg_to_bytes(svg_string=self.svg(), background="white", zoom=SCALE))
+        return png_of(self.svg())
 
     def save(self, file: str | Path, form: str | None = None) -> Path:
         """Write the drawing to a file.

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import shlex
 import sys
+import time
 from collections.abc import Callable, Coroutine, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import aclosing, contextmanager
+from contextlib import aclosing, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from functools import wraps
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 from rolegraph.engine.compile import Plan, RolePlan
-from rolegraph.engine.errors import UsageError
+from rolegraph.engine.errors import RolegraphError, UsageError
 from rolegraph.engine.records import (
     Episode,
     EpisodeDone,
@@ -290,10 +291,15 @@ class RunJob:
             concurrency=concurrency,
             observe=lambda event: None if isinstance(event, EpisodeDone) else notify(event),
         )
-        async with aclosing(episodes):
-            async for episode in episodes:
-                writer.append(episode)
-                notify(EpisodeDone(episode, finished=True))
+        began = time.monotonic()
+        try:
+            async with aclosing(episodes):
+                async for episode in episodes:
+                    writer.append(episode)
+                    notify(EpisodeDone(episode, finished=True))
+        finally:
+            with suppress(RolegraphError):  # the first error is the one to report
+                self.folder.add_seconds(time.monotonic() - began)
 
 
 async def run_async(

@@ -265,7 +265,7 @@ class SweepJob:
             if self.info.kind == "eval" and point.finished:
                 evaluation = Evaluation.from_json(read_bytes(point.folder / EVALUATION, WHOLE_FILE))
                 figures = {name: row.checkpoint for name, row in evaluation.figures.items()}
-                figures |= {f"{name} gained": row.difference for name, row in evaluation.figures.items()}
+                figures |= {f"{name} change": row.difference for name, row in evaluation.figures.items()}
             elif RunFolder(point.folder).info_file.exists():
                 figures = figures_of_run(point.folder)
             measured = {name: figure for name, figure in figures.items() if figure.n}

@@ -129,9 +129,15 @@ class RunFolder:
         """Add a resumption to `run.json`; `now` holds fields of RunInfo that have changed."""
         info = self.info()
         resumed = (*info.resumed, ResumeRecord(time=_now(), command=command))
-        self._write_info(
-            info.model_copy(update={"resumed": resumed, "finished": None, "figures": {}, **(now or {})})
-        )
+        seconds = info.seconds if info.finished else None  # a killed command has not said how long it took
+        fresh: dict[str, object] = {"finished": None, "figures": {}, "seconds": seconds}
+        self._write_info(info.model_copy(update={"resumed": resumed, **fresh, **(now or {})}))
+
+    def add_seconds(self, seconds: float) -> None:
+        """Add to the time that the run's episodes took, unless a command was killed before."""
+        info = self.info()
+        if info.seconds is not None or not info.resumed:
+            self._write_info(info.model_copy(update={"seconds": (info.seconds or 0.0) + seconds}))
 
     def replace_seal(self, seal: str) -> None:
         """Write another seal of the settings to `run.json`."""

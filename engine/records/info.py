@@ -134,6 +134,8 @@ class RunInfo(SourceRecord):
     """Task fields that no prompt may show; None in files of earlier versions."""
     templates: dict[str, str] = {}
     """Text of each template, by a readable name."""
+    seconds: float | None = None
+    """For a run: time that its episodes took, without the start of the model; None where it is not known."""
     figures: dict[str, float] = {}
     """Results. For a run `episodes`, `correct`, its metrics and `failures/{role}/{name}`; for a training
     `step`, the figures of the last validation under `validation/`, and those of the best checkpoint under

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from xml.etree import ElementTree
 
+import pytest
+
 from tests.cli.conftest import Command
 from tests.report.runs import write_run
 
@@ -17,6 +19,15 @@ def test_a_page_for_each_run_and_one_picture(rolegraph: Command, tmp_path: Path)
     assert done.stdout.split() == ["seed0/report.html", "seed1/report.html", "curves.svg"]
     assert "<!doctype html>" in (tmp_path / "seed1" / "report.html").read_text()
     ElementTree.parse(tmp_path / "curves.svg")
+
+
+def test_a_picture_is_what_its_ending_says(rolegraph: Command, tmp_path: Path) -> None:
+    pytest.importorskip("resvg_py", reason="needs the extra `png`")
+    write_run(tmp_path / "run")
+    assert rolegraph("report", "run", "--picture", "curves.png").returncode == 0
+    assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG\r\n")
+    done = rolegraph("report", "run", "--picture", "curves.jpg")
+    assert done.returncode == 2 and "curves.jpg" in done.stderr and not (tmp_path / "curves.jpg").exists()
 
 
 def test_a_foreign_folder_is_the_user_s_mistake(rolegraph: Command, tmp_path: Path) -> None:

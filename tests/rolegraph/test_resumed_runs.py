@@ -105,6 +105,10 @@ def test_a_run_killed_at_twenty_moments_has_every_episode_once(out: Path, tmp_pa
     assert said(out) == said(whole.folder), "with the seeds that they would have had"
     assert result.figures == whole.figures
     assert RunFolder(out).info().resumed
+    known = RunFolder(whole.folder).info()
+    assert known.seconds and known.started and known.finished
+    assert 0 < known.seconds <= (known.finished - known.started).total_seconds()
+    assert RunFolder(out).info().seconds is None, "nobody knows how long a killed command ran"
 
 
 def finish(run: rg.RunJob) -> rg.RunResult:

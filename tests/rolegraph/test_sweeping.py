@@ -153,7 +153,7 @@ def test_trainings_and_evaluations_are_swept_too(tmp_path: Path, service: LocalS
             limit=2,
             out=tmp_path / "evaluations",
         )
-    assert {"judge_acc", "judge_acc gained"} <= {*evaluated.figures}
+    assert {"judge_acc", "judge_acc change"} <= {*evaluated.figures}
     assert all(point.finished for point in rg.SweepJob.resume(evaluated.folder, kind="eval").points)
     point = evaluated.folder / "sampling.temperature=1"
     assert [side.name for side in rg.compare(point).sides] == ["base", "checkpoint"]

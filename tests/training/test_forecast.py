@@ -6,12 +6,15 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import rolegraph as rg
 from rolegraph.engine.compile import compile_file
 from rolegraph.engine.records import Episode, Failure, FailureName, Step, Trajectory
 from rolegraph.engine.training.forecast import ObservedEpisodes, forecast
 from rolegraph.engine.training.schedule import batch
+from rolegraph.forecasting import probe_sizes
 from tests import replays
 
 
@@ -73,11 +76,22 @@ def test_a_probe_is_of_tasks_that_a_training_of_the_same_seed_begins_with(tmp_pa
     flow = rg.load("solver_only", *SMALL, model=f"replay:{tmp_path / 'model.jsonl'}")
     for seed in (0, 1):
         events: list[rg.Event] = []
-        rg.forecast(flow, probe=8, seed=seed, observe=events.append)
+        rg.forecast(flow, probe=11, seed=seed, observe=events.append)
         probed = [event.episode.task_id for event in events if isinstance(event, rg.EpisodeDone)]
         first = batch(flow.tasks("train"), flow.plan.spec.train, seed, step=1)
-        once = {task["id"]: 1 for task in first[2:4]}
-        assert Counter(probed) == {task["id"]: 4 for task in first[:2]} | once
+        counts = Counter(probed)
+        assert len(probed) == 11 and counts[first[0]["id"]] == 4
+        assert {*counts} == {task["id"] for task in first[: len(counts)]}
+
+
+@given(st.integers(1, 100), st.integers(1, 12), st.integers(1, 20), st.integers(1, 30))
+def test_a_probe_has_the_number_of_episodes_that_was_asked_for(
+    wanted: int, rollouts: int, batch_size: int, rows: int
+) -> None:
+    sizes = probe_sizes(wanted, rollouts, batch_size, rows)
+    assert sum(sizes) == min(wanted, rows * rollouts)
+    assert len(sizes) <= rows and max(sizes) <= rollouts
+    assert (sizes[0] == rollouts) == (wanted >= rollouts)
 
 
 def test_a_role_that_will_not_learn_is_warned_of() -> None:

@@ -22,7 +22,7 @@ from rolegraph.engine.report.compare.differences import (
     spec_differences,
     template_differences,
 )
-from rolegraph.engine.report.compare.sides import Side, SideResults
+from rolegraph.engine.report.compare.sides import TOKENS_IN, TOKENS_OUT, Side, SideResults
 from rolegraph.engine.report.digest import clipped, instance, question
 from rolegraph.engine.report.html import aligned, drawn, render
 from rolegraph.engine.training.compare import (
@@ -64,6 +64,11 @@ class FigureRow(NamedTuple):
         """Return True if the confidence interval of the difference in column `at` excludes 0."""
         gap = self.differences[at]
         return gap is not None and gap.n > 0 and (gap.low > 0 or gap.high < 0)
+
+    @property
+    def is_score(self) -> bool:
+        """True where more is better; more tokens are neither better nor worse."""
+        return self.figure not in (TOKENS_IN, TOKENS_OUT)
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,7 +61,7 @@ class Side:
     results: SideResults | None = None
     """Results; None for a spec, and where there are no episodes."""
     seconds: float | None = None
-    """Duration of the run in seconds; None for a resumed or unfinished run, and for a spec."""
+    """Time that a run's episodes took, or a training that was not resumed, in seconds; None where unknown."""
 
 
 def read_side(name: str, path: Path) -> Side:
@@ -130,6 +130,8 @@ def _episodes(folder: RunFolder, info: RunInfo) -> tuple[str, Path] | None:
 
 
 def _seconds(info: RunInfo) -> float | None:
+    if info.kind == "run":
+        return info.seconds
     if info.started is None or info.finished is None or info.resumed:
         return None
     return (info.finished - info.started).total_seconds()

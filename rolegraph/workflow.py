@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rolegraph.engine.compile import CompileResult, Plan, check_source, data_findings
+from rolegraph.engine.compile.trainable import training_findings
 from rolegraph.engine.errors import UsageError
 from rolegraph.engine.records import Source
 from rolegraph.engine.shipped import SPECS
@@ -40,6 +41,11 @@ class Workflow:
     def hash(self) -> str:
         """Hex digest over the spec, its templates, the vocabulary it uses and the files imported for it."""
         return self.plan.hash
+
+    @property
+    def is_trainable(self) -> bool:
+        """True where `rolegraph train` accepts the workflow: its roles, models and data."""
+        return "train" in self.plan.data and not any(training_findings(self.plan))
 
     def tasks(self, split: Split | None = None, limit: int | None = None) -> list[Task]:
         """Return the tasks of a split.

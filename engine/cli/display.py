@@ -203,13 +203,13 @@ class Display:
 
     def _next(self) -> list[str]:
         """Return the commands that a user may want to run next."""
-        folder, plan = shlex.quote(str(self._folder.path)), self._run.flow.plan
+        folder = shlex.quote(str(self._folder.path))
         if self._episodes < self._run.episodes:
             return [f"rolegraph run --resume --out {folder}"]
         if any(sums.failures["model_error"] for sums in self._roles.values()):
             return [f"rolegraph run --resume --retry-failed --out {folder}"]
         source = self._run.flow.source
-        if plan.trained and "train" in plan.data and not source.model:
+        if self._run.flow.is_trainable and not source.model:
             return [f"rolegraph train {shlex.join(source.arguments())}"]
         words = shlex.join(replace(source, model=None, base_url=None).arguments())
         return [f"rolegraph run {words} --model replay:{folder}"]

@@ -56,7 +56,9 @@ def command(
         )
     words = shlex.join(source.arguments())
     estimated = probe is not None or run is not None
-    following = [f"rolegraph train {words}" if estimated else f"rolegraph forecast {words} --probe 32"]
+    following = [f"rolegraph forecast {words} --probe 32"]
+    if estimated:
+        following = [f"rolegraph train {words}"] if flow.is_trainable else []
     _show(found, output)
     output.next(*following)
     output.document({**_document(found), "next": following})

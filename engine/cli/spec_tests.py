@@ -9,7 +9,7 @@ import click
 import rolegraph as rg
 from rolegraph.engine.cli import options
 from rolegraph.engine.cli.output import OutputOptions, plain
-from rolegraph.engine.cli.waiting import progress_line
+from rolegraph.engine.cli.waiting import progress_line, run_until_done
 
 SHOWN_OF_DIFF = 4000
 """Characters of a prompt's diff that are shown."""
@@ -36,7 +36,7 @@ def command(source: rg.Source, tests: Path | None, record: bool, junit: Path | N
     flow = rg.open_source(source)
     if record:
         with progress_line(OutputOptions(), "starting the model …") as observe:
-            written = rg.record(flow, tests, observe=observe)
+            written = run_until_done(rg.record_async(flow, tests, observe=observe))
         for path in written:
             click.echo(f"wrote {path}")
     report = rg.test(flow, tests, junit=junit)

@@ -43,8 +43,12 @@ def command(
     options_of_all = rg.Source.of(None, *overrides, imports=imports, allow=allow)
     sources = [options.in_project(replace(options_of_all, spec=name)) for name in names]
     rows = [_check(source, output, backend) for source in sources]
-    valid = [str(row["spec"]) for row in rows if row["valid"]]
-    runnable = [s for s in sources if s.spec in valid and not rg.is_tests_file(s.named_spec)]
+    valid = [row for row in rows if row["valid"]]
+    runnable = [
+        replace(source, allow=(*source.allow, *row["withheld"]))
+        for source, row in zip(sources, rows, strict=True)
+        if row.get("runs")
+    ]
     commands = [f"rolegraph run {shlex.join(source.arguments())}" for source in runnable[:1]]
     if len(names) == 1:
         output.next(*commands)
@@ -95,6 +99,8 @@ def _check(source: rg.Source, output: OutputOptions, backend: str | None) -> dic
         "chain": size.chain,
         "tasks": tasks,
         "prompts": prompts,
+        "runs": bool(plan.data),
+        "withheld": list(dict.fromkeys(permission.name for permission in plan.withheld)),
         "hash": plan.hash,
         **({"python": plan.interpreter} if plan.interpreter else {}),
     }

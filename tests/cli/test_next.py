@@ -1,0 +1,70 @@
+"""Tests of the commands that a verb names as next: they run as they are."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Command
+from tests.models.edges import Endpoint, chat_answer, serving
+
+SPEC = """
+rolegraph: 1
+name: own
+data: {train: rows.jsonl}
+model: openai:tiny
+roles:
+  solver:
+    prompt: {inline: "{{ task.question }} Answer in <answer></answer>."}
+    parser: {tag: answer}
+    reward: REWARD
+    estimator: grpo
+"""
+
+
+@pytest.fixture
+def endpoint() -> Iterator[Endpoint]:
+    with serving(lambda body: chat_answer("<answer>1</answer>")) as served:
+        yield served
+
+
+def write(folder: Path, reward: str) -> None:
+    (folder / "own.yaml").write_text(SPEC.replace("REWARD", reward))
+    (folder / "rows.jsonl").write_text(json.dumps({"question": "1?", "answer": "1"}))
+
+
+def next_of(rolegraph: Command, *words: str) -> list[str]:
+    done = rolegraph(*words, "--json")
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)["next"]
+
+
+def test_a_missing_permission_is_in_the_command(
+    rolegraph: Command, endpoint: Endpoint, tmp_path: Path
+) -> None:
+    pytest.importorskip("pydantic_monty", reason="needs the extra `sandbox`")
+    write(tmp_path, "{python: 'action == task.answer'}")
+    (command,) = next_of(rolegraph, "validate", "own.yaml")
+    assert command.endswith("--allow python")
+    done = rolegraph(*shlex.split(command)[1:], "--base-url", endpoint.base_url)
+    assert done.returncode == 0, done.stderr
+
+
+def test_no_training_is_named_for_a_model_that_cannot_be_trained(
+    rolegraph: Command, endpoint: Endpoint, tmp_path: Path
+) -> None:
+    write(tmp_path, "exact_match")
+    where = ("--base-url", endpoint.base_url)
+    (command,) = next_of(rolegraph, "run", "own.yaml", *where, "--out", "run")
+    assert "train" not in shlex.split(command)
+    assert not next_of(rolegraph, "forecast", "own.yaml", "--from", "run")
+    assert rolegraph(*shlex.split(command)[1:]).returncode == 0
+
+
+def test_a_spec_without_tasks_is_not_run(rolegraph: Command, tmp_path: Path) -> None:
+    write(tmp_path, "exact_match")
+    assert not next_of(rolegraph, "validate", "own.yaml", "data=null")

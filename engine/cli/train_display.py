@@ -43,15 +43,15 @@ ROLE_COLUMNS: Columns = {
     "too easy": ("outcome/{}/too_easy", ".0%"),
     "too hard": ("outcome/{}/too_hard", ".0%"),
     "too small": ("outcome/{}/too_small", ".0%"),
-    "KL": ("kl/{}", ".4f"),
+    "KL": ("kl/{}", "z.4f"),
 }
 FAILED = "magenta"
 """Colour of failed answers, as in the report."""
 RARE_COLUMNS = ("equal", "failed", "too small")
 """Columns of outcomes that are shown only where a group has them."""
 POLICY_COLUMNS: Columns = {
-    "loss": ("optim/loss/{}", ".4f"),
-    "KL": ("optim/kl/{}", ".4f"),
+    "loss": ("optim/loss/{}", "z.4f"),
+    "KL": ("optim/kl/{}", "z.4f"),
     "grad norm": ("optim/grad_norm/{}", ".3f"),
     "learning rate": ("optim/learning_rate/{}", ".2g"),
 }

@@ -104,7 +104,7 @@ async def record_async(
 
     Raises:
         SpecError: The tests have faults, or the spec asks for a permission that `allow` does not give.
-        UsageError: The tests' `answers` is a folder, no such model, or no key for it.
+        UsageError: The tests' `answers` is no .jsonl file, no such model, or no key for it.
         WorldError: The model's endpoint does not answer, or the disk is full.
     """
 
@@ -114,6 +114,10 @@ async def record_async(
         raise UsageError(
             f"{read.answers}, the `answers` of {path}, is a run's folder, which nothing is recorded into; "
             "name a file, or leave `answers` out"
+        )
+    if read.answers.suffix != ".jsonl":
+        raise UsageError(
+            f"{read.answers}, the `answers` of {path}, is no .jsonl file, so nothing is written there"
         )
     settings = read.tests
     rows = flow.tasks(settings.split, settings.tasks)

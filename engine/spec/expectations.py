@@ -18,7 +18,7 @@ from rolegraph.engine.limits.specs import SPEC_FAULTS
 from rolegraph.engine.records.files import is_file, is_no_file
 from rolegraph.engine.spec.base import SpecModel
 from rolegraph.engine.spec.diagnostics import Finding
-from rolegraph.engine.spec.files import display_path
+from rolegraph.engine.spec.files import display_path, resolve_path
 from rolegraph.engine.spec.loader import TESTS_SUFFIX, by_place
 from rolegraph.engine.spec.validation import fit_model
 from rolegraph.engine.spec.yaml_source import YamlSource, read_yaml
@@ -178,4 +178,7 @@ def read_tests(path: FilePath) -> LoadedTests:
     fitting = fit_model(SpecTests, source.data, {}, (), SpecTests)
     tests = LoadedTests(path, fitting.value, source)
     tests.check(fitting.findings)
+    if not resolve_path(tests.answers).is_relative_to(resolve_path(path.parent)):
+        expected = "a file or a run's folder beside the tests, or below them"
+        tests.check([Finding(("answers",), "the answers lie outside the folder of the tests", expected)])
     return tests

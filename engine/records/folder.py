@@ -307,7 +307,11 @@ class RunFolder:
         return policy.sampler
 
     def controls(self) -> tuple[Control, ...]:
-        """Read `controls.json`, empty where it is missing; raises DataError where it is damaged."""
+        """Read the reference figures of `controls.json`, such as the untrained model's; empty if missing.
+
+        Raises:
+            DataError: The file is damaged.
+        """
         try:
             return read_record(self.controls_file, _CONTROLS.validate_python, "a valid list of controls")
         except (FileNotFoundError, NotADirectoryError):

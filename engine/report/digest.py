@@ -202,7 +202,7 @@ class _Best:
             self._offer(trajectory.name, SampleReason("worst", name, measure, value), episode)
 
     def samples(self, split: str, step: int) -> StepSamples | None:
-        """Return the kept episodes; None where there were none."""
+        """Return the episodes of a step that are shown as examples, with the reasons; None without any."""
         reasons: dict[int, list[SampleReason]] = {}
         episodes: dict[int, Episode] = {}
         for _, kept in sorted(self._kept.items(), key=lambda item: item[0][0]):

@@ -18,7 +18,7 @@ BATCH_WIDE = frozenset({"reinforce_plus_plus_baseline", "prpo"})
 
 
 def name_of(role: RolePlan, number: int) -> str:
-    """Return the name under which rLLM groups a role's trajectories, or its turns of round `number`."""
+    """Return rLLM's name for a role's groups: `judge`, or `judge@2` if turns of a round are compared."""
     apart = role.compares_turns and role.spec.group != "task"
     return f"{role.name}@{number}" if apart else role.name
 

@@ -45,7 +45,9 @@ class CallTimeout(Exception):
 
 
 class Isolation:
-    """A pool of at most `WORKERS` processes that import `imports`; use it as an async context manager.
+    """A pool of at most `WORKERS` processes, in which rewards that may hang run under a time limit.
+
+    The processes import `imports`. Use the pool as an async context manager.
 
     Event loops of several threads may share one.
     """

@@ -371,7 +371,7 @@ def _name(node: NodeId, role: RolePlan) -> str:
 
 
 def _example_run(run: RunPlan, role: str, recorded: Episode | None, keep: Callable[[str], None]) -> RunPlan:
-    """Replace a role's tool by one that passes its argument to `keep` and returns recorded results."""
+    """Replace a role's tool by one that notes its argument by `keep`; results are recorded or made up."""
     own = (t for t in (recorded.trajectories if recorded else ()) if t.name == role)
     given: Iterator[Any] = (step.action for trajectory in own for step in trajectory.steps)
 

@@ -61,7 +61,7 @@ async def train(setup: TrainingSetup, start: Checkpoint | None = None) -> None:
 
 
 class _Loop:
-    """State of a running training."""
+    """Steps of a running training: its metrics so far, the best validation, and the warnings given."""
 
     def __init__(self, setup: TrainingSetup, rollouts: Rollouts) -> None:
         self.setup, self.rollouts = setup, rollouts

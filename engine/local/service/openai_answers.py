@@ -25,7 +25,7 @@ from rolegraph.engine.prompts.tools import answer_message
 
 
 class ChatAnswer:
-    """Response to one chat completion request; an answer has two parts, reasoning and text."""
+    """Writer of the response to one chat completion request; an answer has two parts, reasoning and text."""
 
     prefix = "chatcmpl"
 

@@ -135,9 +135,8 @@ def _fields(match: re.Match[str], functions: Functions) -> Sequence[ToolCall]:
         return [_unread(match["body"])]
     schemas = {known.name: known.parameters for known in functions}
     properties: Mapping[str, Any] = schemas.get(function["name"], {}).get("properties") or {}
-    arguments = {
-        name: _valued(text, properties.get(name)) for name, text in _FIELD.findall(function["fields"])
-    }
+    fields = [_FIELD.search(part) for part in function["fields"].split("</parameter>")[:-1]]
+    arguments = {field[1]: _valued(field[2], properties.get(field[1])) for field in fields if field}
     return [ToolCall(function["name"], arguments)]
 
 
@@ -148,8 +147,11 @@ def _valued(text: str, schema: object) -> object:
     return text
 
 
+# An answer may be 400,000 line ends, or one marker again and again. No search below passes over a text more
+# than once: a pattern begins with a marker, not with spaces; nothing that a name or a run of spaces may hold
+# begins a marker; and what has no end is not looked for again from each beginning.
 _FUNCTION = re.compile(r"<function=(?P<name>[^>\s]+)>(?P<fields>.*)</function>", re.DOTALL)
-_FIELD = re.compile(r"<parameter=([^>\s]+)>\n?(.*?)\n?</parameter>", re.DOTALL)
+_FIELD = re.compile(r"<parameter=([^<>\s]+)>\n?(.*?)\n?\Z", re.DOTALL)
 _TAGGED = re.compile(r"<tool_call>(?P<body>.*?)(?:</tool_call>|\Z)", re.DOTALL)
 
 HERMES = CallForm("Qwen", "<tool_call>", _TAGGED, _one("arguments"))
@@ -161,7 +163,7 @@ FORMS = (
         "Llama",
         '"parameters"',
         re.compile(
-            r'\A\s*(?:<\|python_tag\|>)?(?P<body>\s*\{\s*"name"\s*:[^{}]*"parameters"\s*:.*)\Z', re.DOTALL
+            r'\A\s*+(?:<\|python_tag\|>\s*+)?(?P<body>\{\s*"name"\s*:[^{}]*"parameters"\s*:.*)\Z', re.DOTALL
         ),
         _one("parameters"),
     ),
@@ -187,7 +189,7 @@ FORMS = (
         "DeepSeek",
         "<｜tool▁call▁begin｜>",
         re.compile(
-            r"(?:<｜tool▁calls▁begin｜>)?\s*<｜tool▁call▁begin｜>(?P<name>[^<]*)<｜tool▁sep｜>"
+            r"(?:<｜tool▁calls▁begin｜>\s*+)?<｜tool▁call▁begin｜>(?P<name>[^<]*)<｜tool▁sep｜>"
             r"(?P<arguments>.*?)(?:<｜tool▁call▁end｜>|\Z)\s*(?:<｜tool▁calls▁end｜>)?",
             re.DOTALL,
         ),

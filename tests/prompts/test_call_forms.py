@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -89,6 +91,26 @@ def test_several_calls_keep_their_order_and_what_is_said_beside_them() -> None:
     text, found = form.find(f"Let me see. [TOOL_CALLS]{json.dumps(calls)}")
     assert text == "Let me see."
     assert found == (ToolCall("a", {}, "call00001"), ToolCall("b", {"x": 1}, "123456789"))
+
+
+LONG = 100_000
+"""Characters of a hostile answer; a search that is quadratic in them takes some 9 s, a linear one 0.005 s."""
+
+
+@pytest.mark.parametrize("family", WRITTEN)
+def test_the_search_for_calls_is_linear_in_an_answer_that_repeats_itself(family: str) -> None:
+    written = WRITTEN[family]
+    form = next(form for form in FORMS if any(call.name for call in form.find(written, [TOOL])[1]))
+    marks = [*dict.fromkeys((form.begins, *re.findall(r"<[^<>]*>|\[\w+\]|\"\w+\"", written)))]
+    # The part that is repeated stands before each piece of a call, and in the place of the rest of it.
+    places = [match.start() for match in re.finditer(r"\w+|[^\w\s]+|\s+", written)]
+    for at in places:
+        for part in (" ", "\n", "a", "<", "{", *marks):
+            for rest in (written[at:], form.begins, ""):
+                answer = written[:at] + part * (LONG // len(part)) + rest
+                began = time.process_time()
+                form.find(answer, [TOOL])
+                assert time.process_time() - began < 1, (written[:at], part, rest)
 
 
 MARKS = (

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from rolegraph.engine.vocabulary.permissions import is_secret
+from rolegraph.engine.vocabulary.children import child_environment
 
 _FOLDER = Path(__file__).parent
 
@@ -18,8 +17,8 @@ def start_worker(
 ) -> subprocess.Popen[str]:
     """Start a file of this folder in a Python process of its own; its output is read as UTF-8 text.
 
-    The process gets no secrets of the environment. Neither the current folder nor the file's own is on its
-    module path (`-P`), so that a `types.py` there does not replace the standard library's.
+    The process gets the variables of `child_environment`. Neither the current folder nor the file's own is on
+    its module path, so that a `types.py` there does not replace the standard library's.
 
     Args:
         name: The file's name.
@@ -33,5 +32,5 @@ def start_worker(
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         encoding="utf-8",
-        env={**{name: value for name, value in os.environ.items() if not is_secret(name)}, **env},
+        env=child_environment() | dict(env),
     )

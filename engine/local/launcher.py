@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import re
 import secrets
 import signal
@@ -30,6 +29,7 @@ from rolegraph.engine.limits.records import WHOLE_FILE
 from rolegraph.engine.local.weights import base_of_adapter
 from rolegraph.engine.records.files import is_folder, read_bytes
 from rolegraph.engine.shipped import BASE_NAME, MODELS
+from rolegraph.engine.vocabulary.children import child_environment
 
 BASE_MODEL = MODELS[BASE_NAME]
 """Folder of the base model that comes with the package."""
@@ -40,8 +40,6 @@ PROCESS = "process"
 """Key of a session's metadata under which a client on this machine sends its process id."""
 _REQUIREMENT = re.compile(r"(?P<name>[\w.-]+)[^;]*(?:;.*\bextra\s*==\s*[\"']local[\"'].*)?")
 """A requirement of the distribution's metadata: an unconditional one, or one of the extra `local`."""
-_PACKAGE_ROOT = Path(__file__).parents[3]
-"""The folder that `rolegraph` is imported from."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,10 +122,9 @@ def running(
         "silent": silent,
     }
     environment = {
-        **os.environ,
+        **child_environment(),
         "OMP_WAIT_POLICY": "PASSIVE",
         KEY_VARIABLE: key,
-        "PYTHONPATH": _child_module_path(),
     }
     with tempfile.TemporaryFile() as log:
         process = subprocess.Popen(
@@ -146,22 +143,6 @@ def running(
             yield LocalService(f"http://127.0.0.1:{port}", model_name(model_dir), key, process.pid)
         finally:
             _stop(process)
-
-
-def _child_module_path() -> str:
-    """Return the child's PYTHONPATH: `sys.path` without the current folder and the folder of the main script.
-
-    A module of the user's there, such as types.py or torch.py, would otherwise replace the one that the
-    service imports.
-    """
-    script = getattr(sys.modules["__main__"], "__file__", None)
-    left_out = [Path(script).resolve().parent] if script else []
-    with contextlib.suppress(FileNotFoundError):  # the current folder was deleted
-        left_out.append(Path.cwd().resolve())
-    kept = [entry for entry in sys.path if entry and Path(entry).resolve() not in left_out]
-    # At the end, behind the standard library: in a checkout that is not installed, `rolegraph` itself may lie
-    # in the current folder.
-    return os.pathsep.join([*kept, str(_PACKAGE_ROOT)])
 
 
 def _start_failure(folder: Path, exit_code: int | None, stderr: str) -> UsageError | WorldError:

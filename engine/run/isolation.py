@@ -15,7 +15,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from multiprocessing.connection import Connection, Pipe
@@ -25,8 +25,8 @@ from typing import Any, Self, TypeVar, cast
 import cloudpickle  # pyright: ignore[reportMissingTypeStubs]
 
 from rolegraph.engine.vocabulary import Import
+from rolegraph.engine.vocabulary.children import child_environment
 from rolegraph.engine.vocabulary.foreign import FOREIGN_ERRORS, describe_error
-from rolegraph.engine.vocabulary.permissions import is_secret
 
 T = TypeVar("T")
 
@@ -55,6 +55,7 @@ class Isolation:
     def __init__(self, imports: Sequence[Import] = ()) -> None:
         # Functions of the main module are sent by value: importing a script again would run it again.
         self._imports = tuple(wanted for wanted in imports if wanted.module != "__main__")
+        self._environment = child_environment(own_code=bool(imports))
         # Each thread waits for one worker. PR_SET_PDEATHSIG counts the thread that started a worker as its
         # parent, so these threads live as long as the pool.
         self._threads = ThreadPoolExecutor(WORKERS, "isolation")
@@ -108,7 +109,7 @@ class Isolation:
             if self._closed or call.cancelled:
                 raise RuntimeError("the isolation pool is closed")
             idle = [worker for worker in self._idle if worker.is_alive]
-            worker = idle.pop() if idle else _Worker(self._imports)
+            worker = idle.pop() if idle else _Worker(self._imports, self._environment)
             self._idle = idle
             self._busy[call] = worker
         return worker
@@ -143,13 +144,13 @@ class _Call:
 class _Worker:
     """The parent's side of one worker process."""
 
-    def __init__(self, imports: Sequence[Import]) -> None:
+    def __init__(self, imports: Sequence[Import], environment: Mapping[str, str]) -> None:
         self._connection, there = Pipe()
         with there:
             self._process = subprocess.Popen(
                 [*_COMMAND, str(there.fileno()), str(os.getpid())],
                 stdin=subprocess.DEVNULL,
-                env={name: value for name, value in os.environ.items() if not is_secret(name)},
+                env=environment,
                 pass_fds=[there.fileno()],
                 start_new_session=True,  # Ctrl-C reaches the parent alone; `kill` reaches children as well
             )

@@ -16,13 +16,7 @@ _URL = (
 _PYTHON = "python="
 MONTY = "monty"
 """Python's interpreter where a person names none."""
-_SECRET_SUFFIXES = ("_KEY", "_TOKEN", "_SECRET", "_PASSWORD")
 _PORTS = {"http": "80", "https": "443"}
-
-
-def is_secret(variable: str) -> bool:
-    """Tell whether an environment variable holds a secret, which no worker process gets."""
-    return variable.endswith(_SECRET_SUFFIXES)
 
 
 def is_allowed(permission: str, allowed: Iterable[str]) -> bool:

@@ -1,12 +1,13 @@
-"""Breaks the world around runs and trainings, kills them at random moments, and counts what they lost.
+"""Runs and trainings that are broken and killed at random moments, and the count of what they lost.
 
     python benchmarks/chaos --minutes 10 --seed 0
 
 Runs ask a model behind a server that fails on purpose; trainings use the local service through another. Both
-are killed, and taken up with `--resume` until they are whole. A disk fills up, a folder cannot be written.
-What is counted after each: episodes that are missing, there twice or cut; trainings whose figures differ from
-an unbroken one's; processes, sockets and temporary files left; tracebacks. A table ends it, exit code 1 where
-any of those is not 0.
+are killed, and resumed until they are whole; two commands write in one folder; a disk fills up, a folder
+cannot be written. What a command told as finished is looked for at each kill and after each resumption.
+Counted besides: episodes that are missing, there twice or cut; trainings whose figures differ from an
+unbroken one's; processes, sockets and temporary files left; tracebacks. The trials take turns, so that a few
+minutes reach every kind. A table ends it, exit code 1 where any of those is not 0.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 import click
@@ -23,44 +25,48 @@ from counting import Count, table
 from trials import Runs, Worlds
 from trials_training import Trainings
 
+Trial = Callable[[Count, random.Random], None]
+KINDS = ("full", "read-only", "runs", "pairs", "trainings", "training-pairs", "services", "own-services")
+
 
 @click.command(help=(__doc__ or "").partition("\n")[0])
 @click.option("--minutes", default=10.0, show_default=True, help="No trial begins later.")
 @click.option("--seed", default=0, show_default=True)
-@click.option("--worlds", default=2, show_default=True, help="Full disks, and read-only folders.")
-@click.option("--runs", default=18, show_default=True, help="Runs that are killed, five times each.")
-@click.option(
-    "--trainings", default=5, show_default=True, help="Trainings that are killed, three times each."
-)
-@click.option("--services", default=2, show_default=True, help="Trainings whose service is killed.")
-def main(minutes: float, seed: int, worlds: int, runs: int, trainings: int, services: int) -> None:
+@click.option("--only", multiple=True, type=click.Choice(KINDS), help="Kinds of trials; all by default.")
+@click.option("--first", is_flag=True, help="End with the first trial that finds something.")
+def main(minutes: float, seed: int, only: tuple[str, ...], first: bool) -> None:
     """Break everything, and print what is lost."""
     rng, end = random.Random(seed), time.monotonic() + 60 * minutes
-    counts: list[Count] = []
-
-    def trials(name: str, many: int, trial: Callable[[Count, random.Random], None]) -> None:
-        count = Count(name)
-        counts.append(count)
-        for number in range(many):
-            if time.monotonic() > end:
-                click.echo(f"{name}: no time for {many - number} more")
-                return
-            trial(count, random.Random(rng.getrandbits(64)))
-            click.echo(f"{name}: {count}")
-
-    with tempfile.TemporaryDirectory(prefix="chaos-") as folder:
-        with Worlds(Path(folder) / "worlds") as broken:
-            trials("run, disk full", worlds, broken.full)
-            trials("run, folder read-only", worlds, broken.read_only)
-        with Runs(Path(folder) / "runs", seed) as ours:
-            trials("run, server flaky, killed", runs, ours.trial)
-        if trainings or services:
-            with Trainings(Path(folder) / "trainings", seed) as ours:
-                trials("train, service flaky, killed", trainings, ours.trial)
-                trials("train, service killed", services, ours.without_service)
-                trials("run with a service of its own, killed", services, ours.own_service)
-    click.echo(f"seed {seed}\n{table(counts)}")
-    sys.exit(any(count.bad for count in counts))
+    with tempfile.TemporaryDirectory(prefix="chaos-") as folder, ExitStack() as stack:
+        wanted = {*(only or KINDS)}
+        worlds = stack.enter_context(Worlds(Path(folder) / "worlds"))
+        runs = stack.enter_context(Runs(Path(folder) / "runs", seed))
+        trials: list[tuple[str, str, int, Trial]] = [
+            ("full", "run, disk full", 2, worlds.full),
+            ("read-only", "run, folder read-only", 2, worlds.read_only),
+            ("runs", "run, server flaky, killed", 100, runs.trial),
+            ("pairs", "run, two at once", 100, runs.pair),
+        ]
+        if wanted & {"trainings", "training-pairs", "services", "own-services"}:
+            trainings = stack.enter_context(Trainings(Path(folder) / "trainings", seed))
+            trials += [
+                ("trainings", "train, service flaky, killed", 100, trainings.trial),
+                ("training-pairs", "train, two at once", 100, trainings.pair),
+                ("services", "train, service killed", 3, trainings.without_service),
+                ("own-services", "run with a service of its own, killed", 3, trainings.own_service),
+            ]
+        trials = [trial for trial in trials if trial[0] in wanted]
+        counts = {name: Count(name) for _, name, _, _ in trials}
+        turn, bad = 0, False
+        while time.monotonic() < end and not (first and bad):
+            for _, name, most, trial in trials:
+                if turn < most and time.monotonic() < end and not (first and bad):
+                    trial(counts[name], random.Random(rng.getrandbits(64)))
+                    click.echo(f"{name}: {counts[name]}")
+                    bad = any(count.bad for count in counts.values())
+            turn += 1
+    click.echo(f"seed {seed}\n{table([*counts.values()])}")
+    sys.exit(bad)
 
 
 if __name__ == "__main__":

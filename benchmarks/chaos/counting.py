@@ -12,9 +12,10 @@ from processes import Place
 from rolegraph.engine.records import read_episodes
 from rolegraph.engine.records.jsonl import is_cut
 
-DONE = ("trials", "faults", "kills", "episodes")
+DONE = ("trials", "faults", "kills", "told", "episodes")
 BAD = ("lost", "twice", "cut", "other", "processes", "sockets", "temporary", "tracebacks")
-"""`other`: episodes or metrics that an unbroken run would not have."""
+"""`lost`: told as finished and not in the folder, at a kill or later, or missing at the end. `other`: what an
+unbroken run would not have."""
 
 
 @dataclass
@@ -33,6 +34,12 @@ class Count:
     def __str__(self) -> str:
         told = [f"{key} {self.of[key]}" for key in DONE]
         return ", ".join([*told, *(f"{key.upper()} {self.of[key]}" for key in BAD if self.of[key])])
+
+    def keeps(self, place: Place, file: Path) -> None:
+        """Count the episodes that commands told as finished and that the run's file does not hold now."""
+        told = {*place.told()}
+        self.of["told"] += len(told)
+        self.of["lost"] += len(told - {*(said_in(file) if file.exists() else ())})
 
     def leave(self, place: Place) -> None:
         """What a place is left with."""

@@ -53,6 +53,9 @@ class Flaky:
         self._server: asyncio.Server | None = None
         self._open: set[asyncio.StreamWriter] = set()
         self._loop = asyncio.new_event_loop()
+        self.back = threading.Event()
+        """Set while the server listens."""
+        self.back.set()
         self.port = 0
         threading.Thread(target=self._loop.run_forever, daemon=True).start()
         self._do(self._listen())
@@ -71,6 +74,7 @@ class Flaky:
     def die_for(self, seconds: float) -> None:
         """Be dead, with every connection that was open, and come back; returns at once."""
         self.faults["dead"] += 1
+        self.back.clear()
 
         async def die() -> None:
             assert self._server is not None
@@ -79,6 +83,7 @@ class Flaky:
                 writer.transport.abort()
             await asyncio.sleep(seconds)
             await self._listen()
+            self.back.set()
 
         asyncio.run_coroutine_threadsafe(die(), self._loop)
 

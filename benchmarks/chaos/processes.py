@@ -8,47 +8,47 @@ import signal
 import subprocess
 import sys
 import time
-import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
+TOLD = Path(__file__).with_name("told.py")
+BUGS = (b"Traceback", b"internal error")
 GONE_SECONDS = 20.0
-"""What those have to go who see that they are alone."""
+"""Time that processes have to end after the command that started them."""
 
 
 class Place:
-    """A folder to run in, with one for temporary files, and a mark in the environment of all that runs."""
+    """A folder to run in, with one for temporary files, whose path marks the environment of all that runs."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.temporary = folder, folder / "tmp"
         self.temporary.mkdir(parents=True)
-        self._mark = f"CHAOS={uuid.uuid4().hex}"
         self.logs: list[Path] = []
+        self._told = folder / "told.txt"
 
     def start(self, *words: str, before: Sequence[str] = (), **environment: str) -> subprocess.Popen[bytes]:
         """Begin the command with what it says in a file of its own; `before` are words before it."""
         log = self.folder / f"log-{len(self.logs)}.txt"
         self.logs.append(log)
-        name, _, value = self._mark.partition("=")
         around = {**os.environ, "PYTHONPATH": str(ROOT), "TINKER_TELEMETRY": "0", "COLUMNS": "200"}
-        around |= {"TMPDIR": str(self.temporary), name: value, "OMP_NUM_THREADS": "1", **environment}
+        around |= {"TMPDIR": str(self.temporary), "TOLD": str(self._told), "OMP_NUM_THREADS": "1"}
         with log.open("wb") as said:
             return subprocess.Popen(
-                [*before, sys.executable, "-m", "rolegraph.engine.cli", *words],
+                [*before, sys.executable, "-P", str(TOLD), *words],
                 cwd=self.folder,
-                env=around,
+                env={**around, **environment},
                 stdin=subprocess.DEVNULL,
                 stdout=said,
                 stderr=subprocess.STDOUT,
             )
 
     def running(self) -> list[int]:
-        """The processes that bear the mark."""
-        found: list[int] = []
+        """Return the processes whose temporary files go to this place."""
+        found, mark = list[int](), f"TMPDIR={self.temporary}\0".encode()
         for entry in Path("/proc").iterdir():
             try:
-                if entry.name.isdecimal() and self._mark.encode() in (entry / "environ").read_bytes():
+                if entry.name.isdecimal() and mark in (entry / "environ").read_bytes():
                     found.append(int(entry.name))
             except OSError:  # it has gone
                 continue
@@ -71,9 +71,13 @@ class Place:
             shutil.rmtree(file, ignore_errors=True) if file.is_dir() else file.unlink()
         return {"processes": len(alive), "sockets": sockets, "temporary": len(files)}
 
+    def told(self, since: int = 0) -> list[str]:
+        """Return what commands told as finished: ids of episodes, and `step 2`; `since` skips lines."""
+        return self._told.read_text().splitlines()[since:] if self._told.exists() else []
+
     def tracebacks(self) -> int:
-        """Commands that said more than a person can use."""
-        return sum(b"Traceback" in log.read_bytes() for log in self.logs)
+        """Count the commands that printed a traceback or an internal error."""
+        return sum(any(bug in log.read_bytes() for bug in BUGS) for log in self.logs)
 
     def said(self) -> str:
         """The last words of the last command."""

@@ -78,9 +78,14 @@ class Runs(_Served):
                 wait_until(process, out / "episodes.jsonl", rng.randrange(1, TASKS * ROLLOUTS + 2), 20.0)
                 time.sleep(rng.random() * 0.1)
             count.of["kills"] += kill(process)
+            count.keeps(place, out / "episodes.jsonl")
+        process = place.start(*self.go_on(out))
         if rng.random() < 0.3:
+            time.sleep(rng.random())
             self.server.die_for(DEAD_SECONDS)
-        self.finish(place, out)
+        process.wait()
+        self.server.back.wait()
+        count.keeps(place, out / "episodes.jsonl")
         self.server.share = 0.0
         self.finish(place, out)
         faults = self.server.faults - before
@@ -88,6 +93,34 @@ class Runs(_Served):
         count.of.update(trials=1, faults=faults.total())
         count.episodes(out / "episodes.jsonl", self.whole)
         count.leave(place)
+
+    def pair(self, count: Count, rng: random.Random) -> None:
+        """Two commands on one folder: one of them writes, and the other says why it does not."""
+        place = self.place()
+        out = place.folder / "run"
+        self.server.share = 0.0
+        if rng.random() < 0.5:
+            begun = place.start(*self.command(out))
+            wait_until(begun, out / "episodes.jsonl", rng.randrange(1, TASKS), 20.0)
+            count.of["kills"] += kill(begun)
+        first = place.start(*self.go_on(out))
+        time.sleep(rng.choice([0.0, rng.random()]))
+        count.of["other"] += not one_writes(first, place.start(*self.go_on(out)), place)
+        count.keeps(place, out / "episodes.jsonl")
+        self.finish(place, out)
+        count.of.update(trials=1)
+        count.episodes(out / "episodes.jsonl", self.whole)
+        count.leave(place)
+
+
+def one_writes(one: subprocess.Popen[bytes], other: subprocess.Popen[bytes], place: Place) -> bool:
+    """Return True where one of two commands on one folder ends well, and the other well or with a reason."""
+    codes = one.wait(), other.wait()
+    said = [log.read_text(errors="replace") for log in place.logs[-2:]]
+    good = [code == 0 or (code == 2 and "--out" in text) for code, text in zip(codes, said, strict=True)]
+    if not (all(good) and 0 in codes):
+        print(f"  two at once end with {codes}: {said}")
+    return all(good) and 0 in codes
 
 
 class Worlds(_Served):

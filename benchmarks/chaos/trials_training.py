@@ -16,6 +16,7 @@ from typing import Self
 from counting import Count, said_in
 from flaky import Flaky, in_front_of
 from processes import Place, kill, wait_until
+from trials import one_writes
 
 from rolegraph.engine.local.launcher import BASE_MODEL, running
 from rolegraph.engine.records import read_episodes
@@ -81,10 +82,12 @@ class Trainings:
         out = place.folder / "run"
         self.server.share, before = FAULTY, self.server.faults.copy()
         for _ in range(KILLS):
+            before_it = len(place.told())
             process = place.start(*self.command(out, self.server.url), TINKER_API_KEY=self.key)
             wait_until(process, out / "metrics.jsonl", rng.randrange(1, len(self.whole) + 1), 60.0)
             time.sleep(rng.random() * 2)
             count.of["kills"] += kill(process)
+            self._keeps(count, out, place.told(before_it))
         if rng.random() < 0.5:
             self.server.die_for(10.0)
         self._finish(place, out, self.server.url)
@@ -126,7 +129,7 @@ class Trainings:
             begun = (out / "run.json").exists()
             process = place.start(*(("run", "--resume") if begun else words), "--out", str(out))
             wait_until(process, out / "episodes.jsonl", rng.randrange(4), 60.0)
-            time.sleep(rng.random() * 8)
+            time.sleep(rng.random() * 2)
             count.of["kills"] += kill(process)
         begun = (out / "run.json").exists()
         process = place.start(*(("run", "--resume") if begun else words), "--out", str(out))
@@ -136,6 +139,31 @@ class Trainings:
         count.of["lost"] += 4 - len(found)
         count.episodes(out / "episodes.jsonl", found)
         count.leave(place)
+
+    def pair(self, count: Count, rng: random.Random) -> None:
+        """Two commands on one folder, of which one trains."""
+        place = self._place()
+        out = place.folder / "run"
+        self.server.share = 0.0
+        begun = place.start(*self.command(out, self.server.url), TINKER_API_KEY=self.key)
+        wait_until(begun, out / "metrics.jsonl", rng.randrange(1, len(self.whole)), 60.0)
+        count.of["kills"] += kill(begun)
+        words = self.command(out, self.server.url)
+        both = [place.start(*words, TINKER_API_KEY=self.key) for _ in range(2)]
+        count.of["other"] += not one_writes(*both, place)
+        self._finish(place, out, self.server.url)
+        count.of.update(trials=1)
+        self._judge(count, place, out)
+
+    def _keeps(self, count: Count, out: Path, told: list[str]) -> None:
+        """Count the steps that a command told as finished whose metrics or episodes the folder lacks."""
+        steps = {int(line.removeprefix("step ")) for line in told if line.startswith("step ")}
+        found, episodes = {int(line["step"]) for line in metrics(out)}, ids(out)
+        count.of["told"] += len(steps)
+        for step in steps:
+            file = f"train-{step:06}.jsonl"
+            whole = {*episodes.get(file, [])} == {*self.episodes.get(file, [])}
+            count.of["lost"] += step not in found or not whole
 
     def _finish(self, place: Place, out: Path, url: str, key: str | None = None) -> None:
         for _ in range(TRIES):
@@ -157,8 +185,10 @@ class Trainings:
 
 
 def metrics(out: Path) -> list[dict[str, float]]:
-    """The lines of a training, less what a clock has a part in."""
-    lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    """Return the whole lines of a training's metrics, without what a clock has a part in."""
+    file = out / "metrics.jsonl"
+    text = file.read_text() if file.exists() else ""
+    lines = [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
     return [{k: v for k, v in line.items() if not k.startswith(CLOCKED)} for line in lines]
 
 

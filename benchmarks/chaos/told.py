@@ -1,0 +1,31 @@
+"""The command, with a line in the file `$TOLD` for each episode and each step that it tells as finished.
+
+A run tells an observer of an episode when it is on disk, a training of a step when its metrics are.
+"""
+
+from __future__ import annotations
+
+import os
+
+from rolegraph import run_log
+from rolegraph.engine.cli.main import main
+from rolegraph.engine.records import EpisodeDone, Event, StepLogged
+
+_told = os.open(os.environ["TOLD"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+_log = run_log._RunLog  # pyright: ignore[reportPrivateUsage]  # the observer of runs and of trainings
+_observe = _log.observe
+
+
+def _noted(self: run_log._RunLog, event: Event) -> None:  # pyright: ignore[reportPrivateUsage]
+    _observe(self, event)
+    match event:
+        case EpisodeDone(episode, True):
+            os.write(_told, f"{episode.id}\n".encode())
+        case StepLogged(step):
+            os.write(_told, f"step {step}\n".encode())
+        case _:
+            pass
+
+
+_log.observe = _noted
+main()

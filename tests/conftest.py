@@ -22,6 +22,7 @@ OUTSIDE = {**os.environ}
 SETTINGS_FOLDER = tempfile.TemporaryDirectory(prefix="rolegraph-settings-")
 """Settings of the user who runs the command in tests: what the user of this machine trusts does not count."""
 os.environ["XDG_CONFIG_HOME"] = SETTINGS_FOLDER.name  # before other files of fixtures copy the environment
+os.environ["ROLEGRAPH_WARM"] = "0"  # a test that leaves a service to the next says so
 
 
 @pytest.hookimpl(tryfirst=True)  # before hypothesis reads `--hypothesis-profile`

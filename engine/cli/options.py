@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Callable
 from functools import wraps
@@ -36,11 +37,16 @@ def source(model: str = "", base_url: str = "", *, required: bool = True) -> Dec
         @wraps(command)
         def with_source(*, spec: str | None, overrides: tuple[str, ...], **words: Any) -> Any:
             options = {name: words.pop(name) for name in SOURCE_OPTIONS if name in words}
-            return command(source=in_project(rg.Source.of(spec, *overrides, **options)), **words)
+            rg.keep_services(0 if words.pop("fresh", True) else _warm_seconds())
+            code = command(source=in_project(rg.Source.of(spec, *overrides, **options)), **words)
+            if rg.has_started_service() and not words.get("output", OutputOptions()).quiet:
+                kept = "the model stays loaded for {:g} minutes (to free it: rolegraph serve --stop)"
+                click.echo(kept.format(_warm_seconds() / 60), err=True)
+            return code
 
         decorated = allow_option(imports_option(with_source))
         if base_url:
-            decorated = click.option("--base-url", metavar="URL", help=base_url)(decorated)
+            decorated = fresh_option(click.option("--base-url", metavar="URL", help=base_url)(decorated))
         if model:
             decorated = click.option(
                 "--model", metavar="MODEL", help=model, shell_complete=completion.models
@@ -53,6 +59,14 @@ def source(model: str = "", base_url: str = "", *, required: bool = True) -> Dec
         )(decorated)
 
     return decorate
+
+
+def _warm_seconds() -> float:
+    """Return for how long a local service stays, from the environment; in CI it stays for no time."""
+    text = os.environ.get("ROLEGRAPH_WARM") or ("0" if os.environ.get("CI") else "300")
+    if not text.isdecimal():
+        raise click.UsageError(f"ROLEGRAPH_WARM is {text!r}; expected seconds, or 0")
+    return float(text)
 
 
 def in_project(source: rg.Source) -> rg.Source:
@@ -132,6 +146,9 @@ allow_option = repeated(
     "allow",
     "NAME_OR_URL",
     "A permission of the spec: python (or python=docker:IMAGE), or a URL and everything below it.",
+)
+fresh_option = click.option(
+    "--fresh", is_flag=True, help="Load a local model anew, and for this command alone."
 )
 split = click.option(
     "--split",

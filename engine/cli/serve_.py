@@ -27,10 +27,16 @@ from rolegraph.engine.cli import options
 @click.option("--port", default=8377, show_default=True, metavar="N", help="0 takes a free port.")
 @options.path("--state-dir", "state_dir", "FOLDER", "Folder of checkpoints. Default: a temporary folder.")
 @options.count("--threads", None, "Threads for the model. Default: all cores.")
-def command(model_dir: Path | None, **settings: Any) -> None:
+@click.option("--stop", is_flag=True, help="Free the models that stay loaded between commands, and exit.")
+def command(model_dir: Path | None, stop: bool, **settings: Any) -> None:
     """Serve a local model folder over the Tinker API, to sample from and to train.
 
     Clients must send the service's key: the value of the environment variable ROLEGRAPH_SERVE_KEY, or a new
     key, which is printed.
     """
+    if stop:
+        ended, in_use = rg.stop_services()
+        freed = f"{ended} loaded model{'' if ended == 1 else 's'} freed"
+        click.echo(freed + (f", {in_use} in use by a command" if in_use else ""))
+        return
     rg.serve(model_dir or rg.BASE_MODEL, api_key=os.environ.get("ROLEGRAPH_SERVE_KEY"), **settings)

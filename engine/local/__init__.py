@@ -12,5 +12,17 @@ from rolegraph.engine.local.launcher import (
     is_loopback,
     running,
 )
+from rolegraph.engine.local.warm import borrowed, has_started_service, keep_services, stop_services
 
-__all__ = ["BASE_MODEL", "PROCESS", "LocalService", "check_model_folder", "is_loopback", "running"]
+__all__ = [
+    "BASE_MODEL",
+    "PROCESS",
+    "LocalService",
+    "borrowed",
+    "check_model_folder",
+    "has_started_service",
+    "is_loopback",
+    "keep_services",
+    "running",
+    "stop_services",
+]

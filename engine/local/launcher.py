@@ -1,8 +1,8 @@
 """Launcher of the local service as a child process. Imports neither torch nor an HTTP library.
 
 The child ends with the process that started it: its standard input is a pipe that only the parent holds open,
-and the child exits when that pipe closes, however the parent ended. The child ignores Ctrl-C; the parent
-handles it.
+and the child exits when that pipe closes, however the parent ended. A child that stays does so only until it
+is ready. The child ignores Ctrl-C; the parent handles it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import threading
 import time
 from collections.abc import Generator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from importlib.metadata import distributions, requires
 from ipaddress import ip_address
 from pathlib import Path
@@ -50,6 +50,23 @@ class LocalService:
     model_name: str
     api_key: str = field(repr=False)
     pid: int
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceOptions:
+    """Options of the child process."""
+
+    model_dir: str
+    state_dir: str | None = None
+    """The folder of the checkpoints; None for a temporary one."""
+    threads: int | None = None
+    """torch's threads; None to choose them by the size of the model."""
+    silent: float | None = None
+    """Seconds without a request after which a client counts as gone; None for the limit."""
+    lent_at: str | None = None
+    """The Unix socket of a service that stays and is lent to commands."""
+    idle_seconds: float = 0.0
+    """Seconds without a borrower after which a service that stays ends."""
 
 
 def check_model_folder(folder: Path) -> None:
@@ -113,36 +130,60 @@ def running(
         UsageError: the folder holds no model, or `state_dir` cannot be used.
         WorldError: the service does not start.
     """
+    state = str(state_dir) if state_dir else None
+    options = ServiceOptions(str(model_dir.resolve()), state, threads, silent)
+    key, process, port = _started(model_dir, options, timeout, cancelled)
+    try:
+        yield LocalService(f"http://127.0.0.1:{port}", model_name(model_dir), key, process.pid)
+    finally:
+        _stop(process)
+
+
+def start(
+    model_dir: Path, lent_at: Path, idle_seconds: float, cancelled: threading.Event | None = None
+) -> None:
+    """Start a service that outlives this process.
+
+    Args:
+        model_dir: a Hugging Face model folder, or an adapter folder in PEFT's form.
+        lent_at: the Unix socket at which commands borrow the service.
+        idle_seconds: seconds without a borrower after which the service ends.
+        cancelled: an event which, set by another thread, aborts the start.
+
+    Raises:
+        UsageError: the folder holds no model.
+        WorldError: the service does not start.
+    """
+    options = ServiceOptions(str(model_dir.resolve()), lent_at=str(lent_at), idle_seconds=idle_seconds)
+    _, process, _ = _started(model_dir, options, START_SECONDS, cancelled)
+    _close_pipes(process)
+
+
+def _started(
+    model_dir: Path, options: ServiceOptions, timeout: float, cancelled: threading.Event | None
+) -> tuple[str, subprocess.Popen[bytes], int]:
+    """Start a service and wait until it is ready; return its key, process and port."""
     check_model_folder(model_dir)
     key = f"tml-{secrets.token_hex(16)}"
-    options = {
-        "model_dir": str(model_dir.resolve()),
-        "state_dir": str(state_dir) if state_dir else None,
-        "threads": threads,
-        "silent": silent,
-    }
-    environment = {
-        **child_environment(),
-        "OMP_WAIT_POLICY": "PASSIVE",
-        KEY_VARIABLE: key,
-    }
     with tempfile.TemporaryFile() as log:
         process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "rolegraph.engine.local.service", json.dumps(options)],
+            [sys.executable, "-P", "-m", "rolegraph.engine.local.service", json.dumps(asdict(options))],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=log,
-            env=environment,
+            env={**child_environment(), "OMP_WAIT_POLICY": "PASSIVE", KEY_VARIABLE: key},
+            start_new_session=options.lent_at is not None,  # for which Ctrl-C of this terminal is not meant
         )
         try:
             port = _read_port(process, timeout, cancelled or threading.Event())
-            if port is None:
-                _stop(process)
-                log.seek(0)
-                raise _start_failure(model_dir, process.returncode, log.read().decode(errors="replace"))
-            yield LocalService(f"http://127.0.0.1:{port}", model_name(model_dir), key, process.pid)
-        finally:
+        except BaseException:
             _stop(process)
+            raise
+        if port is None:
+            _stop(process)
+            log.seek(0)
+            raise _start_failure(model_dir, process.returncode, log.read().decode(errors="replace"))
+    return key, process, port
 
 
 def _start_failure(folder: Path, exit_code: int | None, stderr: str) -> UsageError | WorldError:
@@ -169,11 +210,15 @@ def _read_port(process: subprocess.Popen[bytes], timeout: float, cancelled: thre
     return int(line) if line.isdigit() else None
 
 
-def _stop(process: subprocess.Popen[bytes]) -> None:
+def _close_pipes(process: subprocess.Popen[bytes]) -> None:
     for pipe in (process.stdin, process.stdout):
         if pipe is not None:
             with contextlib.suppress(OSError):
                 pipe.close()
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    _close_pipes(process)
     try:
         process.wait(STOP_SECONDS)
     except subprocess.TimeoutExpired:

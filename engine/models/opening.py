@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from rolegraph.engine.errors import UsageError
-from rolegraph.engine.local import LocalService, check_model_folder, running
+from rolegraph.engine.local import LocalService, borrowed, check_model_folder
 from rolegraph.engine.local.weights import copy_weights
 from rolegraph.engine.models.limit import LimitedModel
 from rolegraph.engine.models.types import ServedModel
@@ -120,7 +120,7 @@ class Services:
             if state_dir is None and services:
                 return next(iter(services.values()))
             if state_dir not in services:
-                service = running(folder, state_dir=state_dir, cancelled=self._cancelled)
+                service = borrowed(folder, state_dir=state_dir, cancelled=self._cancelled)
                 services[state_dir] = self._stack.enter_context(service)
             return services[state_dir]
 

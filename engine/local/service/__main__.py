@@ -1,8 +1,8 @@
 """The service as the launcher's child process: `python -P -m rolegraph.engine.local.service OPTIONS`.
 
 OPTIONS is JSON; the key is in the environment. The process ends when its parent does, however the parent
-ended, and deletes its temporary folder. It ignores Ctrl-C, which the terminal sends to it too: the parent
-decides.
+ended, and deletes its temporary folder; one that commands borrow stays once it is ready. It ignores Ctrl-C,
+which the terminal sends to it too: the parent decides.
 """
 
 from __future__ import annotations
@@ -17,10 +17,9 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from rolegraph.engine.errors import RolegraphError
-from rolegraph.engine.local.launcher import KEY_VARIABLE, model_name
+from rolegraph.engine.local.launcher import KEY_VARIABLE, ServiceOptions, model_name
 from rolegraph.engine.local.service.serving import launch, listen, open_state_dir
 
 _HOST = "127.0.0.1"
@@ -33,12 +32,13 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # Most objects of torch and transformers stay. Collecting among them took a tenth of the start.
     gc.set_threshold(_COLLECTION_THRESHOLD)
-    options: dict[str, Any] = json.loads(sys.argv[1])
-    model_dir, state_dir = Path(options["model_dir"]), options["state_dir"]
+    options = ServiceOptions(**json.loads(sys.argv[1]))
+    model_dir = Path(options.model_dir)
     try:
         with contextlib.ExitStack() as stack:
-            state = stack.enter_context(open_state_dir(Path(state_dir) if state_dir else None))
-            _watch_parent(stack.close)
+            folder = Path(options.state_dir) if options.state_dir else None
+            state = stack.enter_context(open_state_dir(folder))
+            _watch_parent(stack.close, Path(options.lent_at) if options.lent_at else None)
             listener = listen(_HOST, 0)
             launch(
                 model_dir,
@@ -47,21 +47,24 @@ def main() -> None:
                 host=_HOST,
                 api_key=os.environ.pop(KEY_VARIABLE),
                 state_dir=state,
-                threads=options["threads"],
+                threads=options.threads,
                 ready=[str(listener.getsockname()[1])],
-                silent=options["silent"],
+                silent=options.silent,
                 ignore_signals=True,
+                lent_at=options.lent_at,
+                idle_seconds=options.idle_seconds,
             )
     except RolegraphError as error:
         sys.stderr.write(f"{error}\n")
         sys.exit(error.exit_code)
 
 
-def _watch_parent(clean_up: Callable[[], None]) -> None:
+def _watch_parent(clean_up: Callable[[], None], lent_at: Path | None) -> None:
     """Start threads that clean up and exit the process when its parent has ended.
 
     The parent's end of standard input closes with the parent, unless a process that it forked still holds a
-    copy; so the parent's process id is watched as well.
+    copy; so the parent's process id is watched as well. A service that is lent to commands stays once its
+    socket is there.
     """
     parent = os.getppid()
 
@@ -74,8 +77,9 @@ def _watch_parent(clean_up: Callable[[], None]) -> None:
 
     def exit_after(wait: Callable[[], None]) -> None:
         wait()
-        clean_up()
-        os._exit(0)
+        if lent_at is None or not lent_at.exists():
+            clean_up()
+            os._exit(0)
 
     for wait in (wait_for_input_to_close, wait_for_new_parent):
         threading.Thread(target=exit_after, args=(wait,), daemon=True).start()

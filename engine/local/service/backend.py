@@ -11,6 +11,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TypeVar
 from weakref import WeakValueDictionary
 
@@ -184,6 +185,10 @@ class Backend:
         await self._compute(name, load)
 
     # checkpoints
+
+    async def keep_checkpoints_in(self, folder: Path) -> None:
+        """Save checkpoints to a folder, and load them from it, from now on."""
+        await self._compute("", lambda: self.checkpoints.move_to(folder))
 
     async def entries(self) -> list[CheckpointEntry]:
         """Return the listed checkpoints, the newest first."""

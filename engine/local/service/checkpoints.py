@@ -121,6 +121,11 @@ class CheckpointStore:
 
     def __init__(self, folder: Path, base_model: str, model_dir: Path) -> None:
         self._folder, self._base_model, self._model_dir = folder, base_model, model_dir
+        self.move_to(folder)
+
+    def move_to(self, folder: Path) -> None:
+        """Use the checkpoints below another folder from now on."""
+        self._folder = folder
         sweep(folder, self._rescue)
 
     @cached_property

@@ -6,6 +6,7 @@ torch is imported when the model is loaded, not with this module.
 from __future__ import annotations
 
 import asyncio
+import os
 import secrets
 import signal
 import socket
@@ -17,7 +18,7 @@ from pathlib import Path
 from types import FrameType
 
 from rolegraph.engine.errors import UsageError, WorldError
-from rolegraph.engine.local.launcher import check_model_folder, model_name
+from rolegraph.engine.local.launcher import LocalService, check_model_folder, model_name
 
 
 def serve(
@@ -84,6 +85,8 @@ def launch(
     ready: Sequence[str],
     silent: float | None = None,
     ignore_signals: bool = False,
+    lent_at: str | None = None,
+    idle_seconds: float = 0.0,
 ) -> None:
     """Load a model, print the lines `ready` and serve the model until stopped.
 
@@ -98,6 +101,8 @@ def launch(
         ready: the lines to print when the model is loaded.
         silent: seconds without a request after which a client counts as gone; None for the limit.
         ignore_signals: leave SIGINT and SIGTERM as they are.
+        lent_at: the Unix socket at which commands borrow the service; None to lend it to nobody.
+        idle_seconds: seconds without a borrower after which a service that is lent ends.
 
     Raises:
         UsageError: the model cannot be loaded.
@@ -106,6 +111,7 @@ def launch(
 
     from rolegraph.engine.local.service.backend import Backend
     from rolegraph.engine.local.service.checkpoints import CheckpointStore
+    from rolegraph.engine.local.service.lending import Lender
     from rolegraph.engine.local.service.local_model import LocalModel
     from rolegraph.engine.local.service.server import Service
 
@@ -113,18 +119,42 @@ def launch(
     folder = str(model_dir.resolve())
     checkpoints = CheckpointStore(Path(state_dir), name, model_dir)
     backend = Backend(model, checkpoints, name, {str(model_dir), folder})
-    app = Service(backend, tokenizer=folder, silent=silent).app(api_key, host)
+    service = Service(backend, tokenizer=folder, silent=silent)
+    app = service.app(api_key, host)
     server = uvicorn.Server(
         uvicorn.Config(app, log_level="critical", access_log=False, ws="none", timeout_graceful_shutdown=2)
     )
     if ignore_signals:
         server.capture_signals = _ignore_signals
-    sys.stdout.write("\n".join([*ready, ""]))
-    sys.stdout.flush()
+
+    def stop() -> None:
+        server.should_exit = True
+
+    async def serve_until_stopped() -> None:
+        if lent_at is not None:
+            url = f"http://{host}:{listener.getsockname()[1]}"
+            lender = Lender(service, LocalService(url, name, api_key, os.getpid()), idle_seconds, stop)
+            await lender.listen(lent_at)
+        sys.stdout.write("\n".join([*ready, ""]))
+        sys.stdout.flush()
+        if lent_at is not None:
+            _leave_terminal()
+        await server.serve(sockets=[listener])
+
     try:
-        asyncio.run(server.serve(sockets=[listener]))
+        asyncio.run(serve_until_stopped())
     finally:
         backend.close()
+        if lent_at is not None:
+            Path(lent_at).unlink(missing_ok=True)
+
+
+def _leave_terminal() -> None:
+    """Leave the folder and the outputs of the command that started this process."""
+    os.chdir("/")
+    with Path(os.devnull).open("w") as nothing:
+        for stream in (sys.stdout, sys.stderr):
+            os.dup2(nothing.fileno(), stream.fileno())
 
 
 @contextmanager

@@ -112,7 +112,7 @@ def _key(_: RenderScope, value: Any) -> Any:
     """Return a key of a mapping that a template writes; raises PromptError for one that is slow to hash."""
     if isinstance(value, str | int | float | None):
         return value
-    raise PromptError(f"{type(value).__name__} cannot be a key")
+    raise PromptError("a list, mapping or object cannot be a key of a mapping")
 
 
 OPERATIONS: Mapping[str, Operation] = {

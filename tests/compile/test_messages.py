@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import re
 from pathlib import Path
 
 import pytest
@@ -58,3 +60,20 @@ roles:
   agent: {run: {mcp: "http://127.0.0.1:9/mcp"}}
 """
     assert "mcp offers functions to a model, and agent has no model to call them" in messages(tmp_path, text)
+
+
+def test_no_message_names_a_class_of_ours() -> None:
+    """Sweep the whole messages of the corpus for names that only the code has."""
+    root = Path(__file__).parents[2]
+    names = {
+        node.name.lstrip("_")
+        for folder in ("engine", "roles", "rolegraph")
+        for file in (root / folder).glob("**/*.py")
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.ClassDef) and re.search("[a-z][A-Z]", node.name)
+    }
+    assert len(names) > 100
+    messages = [*(root / "tests" / "data" / "broken").glob("*.txt")]
+    assert len(messages) > 100
+    for file in messages:
+        assert not names & {*re.findall(r"\b[A-Z]\w+", file.read_text())}, file.name

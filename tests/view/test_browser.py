@@ -70,6 +70,27 @@ def test_a_page_fits_its_screen_and_its_colours_the_person_s(
     assert requested == []
 
 
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("width", [400, 1280])
+def test_a_report_and_a_comparison_fit_the_screen_and_graphs_have_the_ground_of_the_page(
+    browser: Browser, folder: Path, width: int, dark: bool
+) -> None:
+    compared = folder.parent / "compared.html"
+    rg.compare(folder, folder, html=compared)
+    browser.open(compared.as_uri(), width, dark=dark)
+    assert browser.of(WIDER) == 0
+    tables = "[...document.querySelectorAll('#figures .scroll, #cost .scroll')]"
+    assert browser.of(f"{tables}.map((it) => it.scrollWidth - it.clientWidth)") == [0, 0]
+    (page,) = rg.report(folder)
+    browser.open(page.as_uri(), width, dark=dark)
+    assert browser.of(WIDER) == 0
+    assert (browser.of(GROUND) < 200) == dark
+    text = (
+        "getComputedStyle(document.querySelector('svg text')).fill.match(/\\d+/g).reduce((a, b) => +a + +b)"
+    )
+    assert (browser.of(text) > 382) == dark
+
+
 def test_a_person_gets_about_by_keys_alone(browser: Browser, address: str) -> None:
     browser.open(address, 1280, dark=False)
     browser.press("j")

@@ -24,6 +24,7 @@ from rolegraph.engine.sandbox import PythonSandbox, SandboxError, WorldError, re
 from rolegraph.engine.sandbox.python import MEMORY, SECONDS
 from rolegraph.engine.vocabulary import MONTY, Function, Pairs, Tool, ToolError, Upstream, View, check_url
 from rolegraph.engine.vocabulary.actions import ACTION_OF, NUMBER, TEXT, ActionRead, Shape
+from rolegraph.engine.vocabulary.replies import RejectedReply, reply_hooks
 from rolegraph.roles import calculator as arithmetic
 from rolegraph.roles import corpus as corpora
 from rolegraph.roles.equality import MATH_SECONDS, Equal, SameMath, require_math, same_text
@@ -280,22 +281,19 @@ async def _exchange(url: str, method: Method, body: Any) -> Any:
     if method == "GET" and not isinstance(sent, Mapping):
         raise ToolError("with GET, an object is sent, whose fields go into the query")
     content: dict[str, Any] = {"params": sent} if method == "GET" else {"json": sent}
-    client = httpx.AsyncClient(verify=_certificates(), timeout=REPLY_SECONDS.most, follow_redirects=False)
-    reply = bytearray()
+    client = httpx.AsyncClient(
+        verify=_certificates(), timeout=None, follow_redirects=False, event_hooks=reply_hooks(REPLY_BYTES)
+    )
     try:
-        async with client, client.stream(method, url, **content) as answer:
-            async for part in answer.aiter_bytes():
-                reply += part
-                if len(reply) > REPLY_BYTES.most:
-                    raise ToolError(REPLY_BYTES.exceeded(f"{url} answers with"))
-            status = answer.status_code
-            text = reply.decode(answer.charset_encoding or "utf-8", "replace")
-    except ToolError:
-        raise
-    except httpx.ReadTimeout:
+        async with asyncio.timeout(REPLY_SECONDS.most), client:
+            answer = await client.request(method, url, **content)
+        status, text = answer.status_code, answer.text
+    except RejectedReply as error:
+        raise ToolError(f"rejected response from {url}: {error}") from None
+    except TimeoutError:
         raise ToolError(f"{url} does not answer within {REPLY_SECONDS}") from None
     except (httpx.HTTPError, httpx.InvalidURL, LookupError, ValueError) as error:
-        may_pass = httpx.NetworkError | httpx.RemoteProtocolError | httpx.ConnectTimeout
+        may_pass = httpx.NetworkError | httpx.RemoteProtocolError
         passing = httpx.Headers() if isinstance(error, may_pass) else None
         said = f"{url} cannot be asked: {str(error) or 'the connection was dropped'}"
         raise ToolError(said, retry_headers=passing) from None

@@ -6,6 +6,8 @@ COMPLETION_BYTES = Limit("completion_bytes", 8_000_000, "bytes")
 """Response of an endpoint; 32,000 tokens with logprobs have some 4 MB."""
 COMPLETION_PARTS = Limit("completion_parts", 500_000, "parts")
 """JSON values of a response; one may take 100 times its bytes in memory."""
+COMPLETION_SECONDS = Limit("completion_seconds", 3_600, "seconds")
+"""Time of an endpoint for a whole response, where the role has no `timeout`."""
 ANSWER_TEXT = Limit("answer_text", 400_000, "characters")
 """Answer given to parsers and rewards; some 100,000 tokens."""
 ANSWER_CALLS = Limit("answer_calls", 64, "calls")

@@ -11,7 +11,9 @@ TOOL_FUNCTIONS = Limit("tool_functions", 1_000, "functions")
 REPLY_BYTES = Limit("reply_bytes", 1_000_000, "bytes")
 """Response of a URL to `http` or `search`."""
 REPLY_SECONDS = Limit("reply_seconds", 30, "seconds")
-"""Pause of such a URL before or during its response."""
+"""Time of such a URL for its whole response."""
+MCP_BYTES = Limit("mcp_bytes", 4_000_000, "bytes")
+"""Response of an MCP server, such as a picture, or all functions that it lists."""
 CALCULATOR_TEXT = Limit("calculator_text", 500, "characters")
 """Expression for the calculator."""
 CALCULATOR_DEPTH = Limit("calculator_depth", 50, "levels")

@@ -11,9 +11,9 @@ it with `response_token_ids` or `token_ids`, and `prompt_token_ids` on the choic
 
 from __future__ import annotations
 
+import asyncio
 import os
-from collections.abc import AsyncIterator, Mapping, Sequence
-from functools import cache
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 import openai
@@ -21,7 +21,7 @@ from openai.types.chat import ChatCompletionMessageParam
 from pydantic import BaseModel
 
 from rolegraph.engine.errors import ModelError, UsageError, WorldError
-from rolegraph.engine.limits.answers import COMPLETION_BYTES, COMPLETION_PARTS
+from rolegraph.engine.limits.answers import COMPLETION_BYTES, COMPLETION_SECONDS
 from rolegraph.engine.models.keys import OPENAI, bypass_proxies, redact, same_origin
 from rolegraph.engine.models.limit import retry_after
 from rolegraph.engine.models.types import NO_USAGE, Completion, Request, ServedModel
@@ -29,12 +29,10 @@ from rolegraph.engine.prompts.call_forms import tool_call
 from rolegraph.engine.prompts.chat import CLOSE, OPEN, split_reasoning
 from rolegraph.engine.prompts.tools import calls_of, described
 from rolegraph.engine.records import Message
-from rolegraph.engine.records.jsonl import parts_of
+from rolegraph.engine.vocabulary.replies import RejectedReply, reply_hooks
 
 _PROBE_SECONDS = 10.0
 _NO_KEY = "none"
-_IDENTITY = "identity"
-"""The Content-Encoding of a response that is not compressed."""
 _HEADERS_VARIABLE = "OPENAI_CUSTOM_HEADERS"
 """Environment variable of headers that the client sends with every call, whatever its URL."""
 
@@ -115,8 +113,11 @@ class OpenAIModel:
     async def complete(self, request: Request) -> Completion:
         """Answer one request; raises ModelError."""
         try:
-            answer = await self._ask(request, self._granted or 0)
-        except _Rejected as error:
+            async with asyncio.timeout(COMPLETION_SECONDS.most):
+                answer = await self._ask(request, self._granted or 0)
+        except TimeoutError as error:
+            raise ModelError(f"{self._url} did not answer within {COMPLETION_SECONDS}") from error
+        except RejectedReply as error:
             raise ModelError(f"rejected response from {self._url}: {error}") from error
         except openai.OpenAIError as error:
             raise self._failure(error) from error
@@ -243,10 +244,9 @@ async def open_openai(served: ServedModel) -> OpenAIModel:
             message = f"it redirects to {redact(str(request.url), key)}"
             raise openai.APIConnectionError(message=message, request=request)
 
-    http = openai.DefaultAsyncHttpxClient(
-        event_hooks={"request": [refuse_redirect], "response": [_bound]},
-        headers={"Accept-Encoding": _IDENTITY},
-    )
+    hooks = reply_hooks(COMPLETION_BYTES)
+    hooks["request"].append(refuse_redirect)
+    http = openai.DefaultAsyncHttpxClient(event_hooks=hooks)
     client = openai.AsyncOpenAI(base_url=url, api_key=key or _NO_KEY, max_retries=0, http_client=http)
     if not OPENAI.trusts(
         url, trusted_url
@@ -263,14 +263,16 @@ async def open_openai(served: ServedModel) -> OpenAIModel:
 async def _model_names(client: openai.AsyncOpenAI, url: str, key: str | None) -> list[str]:
     """List the endpoint's models; empty where it has no list. Raises within seconds where nothing answers."""
     try:
-        return [model.id for model in (await client.models.list(timeout=_PROBE_SECONDS)).data]
-    except openai.APIConnectionError as error:
+        async with asyncio.timeout(_PROBE_SECONDS):
+            return [model.id for model in (await client.models.list()).data]
+    except (openai.APIConnectionError, TimeoutError) as error:
+        said = _said(error) if isinstance(error, openai.OpenAIError) else f"not in {_PROBE_SECONDS:g} s"
         raise WorldError(
-            f"Nothing answers at {url} ({_said(error)}). Is the server running, and is the URL right?"
+            f"Nothing answers at {url} ({said}). Is the server running, and is the URL right?"
         ) from error
     except openai.AuthenticationError as error:
         raise UsageError(_refused(url, key, redact(_said(error), key))) from error
-    except (openai.OpenAIError, _Rejected, AttributeError, TypeError, ValueError):
+    except (openai.OpenAIError, RejectedReply, AttributeError, TypeError, ValueError):
         return []  # a gateway without a list of models, or with one in another shape
 
 
@@ -312,51 +314,6 @@ def closes_unopened(text: str) -> bool:
     """Return whether `text` closes a reasoning block that it does not open, as the chat template did."""
     before, close, _ = text.partition(CLOSE)
     return bool(close) and OPEN not in before
-
-
-class _Rejected(Exception):
-    """HTTP response that is refused before its body is read, such as one that is too large."""
-
-
-async def _bound(response: Any) -> None:
-    """Limit the bytes that can be read of an HTTP response; raises _Rejected for a compressed response.
-
-    A response is held in memory as a whole, and a thousand compressed bytes may hold a million.
-    """
-    encoding: str = response.headers.get("content-encoding", _IDENTITY)
-    if encoding != _IDENTITY:
-        raise _Rejected(f"Content-Encoding is {encoding[:40]!r}, although {_IDENTITY!r} was requested")
-    stream: object = response.stream
-    response.stream = _kind_of(type(stream))(stream)
-
-
-class _Bounded:
-    """A stream that raises _Rejected where it exceeds the limits."""
-
-    def __init__(self, stream: Any) -> None:
-        self._stream = stream
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        size = parts = 0
-        async for chunk in self._stream:
-            size, parts = size + len(chunk), parts + parts_of(chunk)
-            for limit, found in ((COMPLETION_BYTES, size), (COMPLETION_PARTS, parts)):
-                if found > limit.most:
-                    raise _Rejected(limit.exceeded("the response has"))
-            yield chunk
-
-    async def aclose(self) -> None:
-        await self._stream.aclose()
-
-
-@cache
-def _kind_of(stream: type) -> type[_Bounded]:
-    """Make a byte-limited subclass of `stream`; the HTTP library accepts no other base class.
-
-    The library is found by its type, because it depends on the version of the OpenAI client.
-    """
-    base = next(kind for kind in stream.__mro__ if kind.__name__ == "AsyncByteStream")
-    return type("Bounded", (_Bounded, base), {})
 
 
 def _said(error: openai.OpenAIError) -> str:

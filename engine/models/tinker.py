@@ -192,8 +192,15 @@ class Pulse:
 
 async def get_health(url: str) -> int:
     """Return the HTTP status of a service's health check; raises httpx.HTTPError within seconds."""
-    async with httpx.AsyncClient(timeout=_PROBE_SECONDS) as http:
-        return (await http.get(f"{url}/api/v1/healthz")).status_code
+    try:
+        async with (
+            asyncio.timeout(2 * _PROBE_SECONDS),  # the client's own is of each pause
+            httpx.AsyncClient(timeout=_PROBE_SECONDS) as http,
+            http.stream("GET", f"{url}/api/v1/healthz") as answer,
+        ):
+            return answer.status_code
+    except TimeoutError:
+        raise httpx.ReadTimeout(f"no answer within {2 * _PROBE_SECONDS:g} s") from None
 
 
 def _is_transient(error: BaseException) -> bool:

@@ -1,0 +1,86 @@
+"""Bounds on HTTP responses, for every client that reads those of a model's endpoint, a service or a server.
+
+A response is held in memory as a whole, a thousand compressed bytes may hold a million, and some codecs take
+quadratic time. So a body is requested uncompressed, counted while it arrives, and decoded by fast codecs
+only.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import cache
+from typing import Any
+
+from rolegraph.engine.limits import Limit
+from rolegraph.engine.limits.answers import COMPLETION_PARTS
+from rolegraph.engine.records.jsonl import parts_of
+
+_IDENTITY = "identity"
+"""The Content-Encoding of a response that is not compressed."""
+_CHARSETS = ("utf-8", "utf8", "us-ascii", "ascii", "iso-8859-1", "latin-1", "latin1", "windows-1252")
+_CHUNK = 50
+"""Bytes that a chunk takes in memory beyond its own; a server may send each byte as a chunk."""
+
+
+class RejectedReply(Exception):
+    """Error of reading an HTTP response that is compressed or too large."""
+
+
+def reply_hooks(limit: Limit) -> dict[str, list[Callable[[Any], Awaitable[None]]]]:
+    """Return the event hooks by which an HTTP client bounds the responses that it reads.
+
+    Args:
+        limit: The most bytes of a response.
+
+    Returns:
+        The `event_hooks` of an `httpx.AsyncClient`, or of one of httpx2, its successor. Reading a response
+        raises RejectedReply where it is compressed, or has more bytes than `limit` or more JSON values than
+        `completion_parts`. Its text is decoded as UTF-8 where its charset is not among a few.
+    """
+
+    async def request_identity(request: Any) -> None:
+        request.headers["Accept-Encoding"] = _IDENTITY
+
+    async def bound(response: Any) -> None:
+        media, _, options = response.headers.get("content-type", "")[:200].partition(";")
+        charset = re.search(r"charset=\"?([\w-]+)", options.lower())
+        known = charset is not None and charset[1] in _CHARSETS
+        response.headers["content-type"] = f"{media}; charset={charset[1]}" if charset and known else media
+        encoding: str = response.headers.pop("content-encoding", _IDENTITY)
+        stream: object = response.stream
+        response.stream = _kind_of(type(stream))(stream, limit, encoding)
+
+    return {"request": [request_identity], "response": [bound]}
+
+
+class _BoundedStream:
+    """Body of a response, of which only so much can be read."""
+
+    def __init__(self, stream: Any, limit: Limit, encoding: str) -> None:
+        self._stream, self._limit, self._encoding = stream, limit, encoding
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        if self._encoding != _IDENTITY:
+            asked = f"although {_IDENTITY!r} was requested"
+            raise RejectedReply(f"Content-Encoding is {self._encoding[:40]!r}, {asked}")
+        size = parts = 0
+        async for chunk in self._stream:
+            size, parts = size + len(chunk) + _CHUNK, parts + parts_of(chunk)
+            for limit, found in ((self._limit, size), (COMPLETION_PARTS, parts)):
+                if found > limit.most:
+                    raise RejectedReply(limit.exceeded("the response has"))
+            yield chunk
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+
+@cache
+def _kind_of(stream: type) -> type[_BoundedStream]:
+    """Make a bounded subclass of `stream`; the HTTP library accepts no other base class.
+
+    The library is found by its type, because it depends on the version of the OpenAI client.
+    """
+    base = next(kind for kind in stream.__mro__ if kind.__name__ == "AsyncByteStream")
+    return type("Bounded", (_BoundedStream, base), {})

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import logging
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from functools import cache, partial
@@ -13,10 +14,12 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, ValidationError
 
-from rolegraph.engine.limits.tools import TOOL_FUNCTIONS
+from rolegraph.engine.limits.tools import MCP_BYTES, REPLY_SECONDS, TOOL_FUNCTIONS
 from rolegraph.engine.vocabulary import Function, Tool, ToolError, require_library
+from rolegraph.engine.vocabulary.replies import RejectedReply, reply_hooks
 
 if TYPE_CHECKING:
+    import httpx
     from mcp import ClientSession
     from mcp.types import ContentBlock
 
@@ -59,7 +62,8 @@ async def _open(url: str, seconds: float) -> AsyncGenerator[Sequence[Function], 
     opened = False
     try:
         async with (
-            streamable_http_client(url) as (read, write, _),
+            _client(seconds) as http,
+            streamable_http_client(url, http_client=http) as (read, write, _),
             ClientSession(read, write, timedelta(seconds=seconds)) as session,
         ):
             await session.initialize()
@@ -72,11 +76,51 @@ async def _open(url: str, seconds: float) -> AsyncGenerator[Sequence[Function], 
         raise ToolError(f"the MCP server at {url} cannot be used: {_message(error)}") from error
 
 
+def _client(seconds: float) -> httpx.AsyncClient:
+    """Return an HTTP client that gives the session an error in place of a response that is rejected."""
+    import httpx
+
+    class Explained(httpx.AsyncByteStream):
+        """Body of a response; the protocol's error where it is rejected, or its call would wait in vain."""
+
+        def __init__(self, response: httpx.Response) -> None:
+            self._response, self._stream = response, cast("httpx.AsyncByteStream", response.stream)
+            self._is_json = response.headers["content-type"].startswith("application/json")
+
+        async def __aiter__(self) -> AsyncIterator[bytes]:
+            held: list[bytes] = []  # a response of JSON is only passed on as a whole
+            try:
+                async for part in self._stream:
+                    if self._is_json:
+                        held.append(part)
+                    else:
+                        yield part
+            except RejectedReply as rejected:
+                request = json.loads(self._response.request.content or "{}")
+                error = {"code": -32603, "message": f"rejected response: {rejected}"}
+                written = json.dumps({"jsonrpc": "2.0", "id": request.get("id", 0), "error": error}).encode()
+                held = [written] if self._is_json else [b"\n\ndata: ", written, b"\n\n"]
+            for part in held:
+                yield part
+
+        async def aclose(self) -> None:
+            await self._stream.aclose()
+
+    async def explain(response: httpx.Response) -> None:
+        response.stream = Explained(response)
+
+    hooks = reply_hooks(MCP_BYTES)
+    hooks["response"].append(explain)
+    # The server may be silent in an open stream for as long as a call may take.
+    return httpx.AsyncClient(event_hooks=hooks, timeout=httpx.Timeout(REPLY_SECONDS.most, read=seconds))
+
+
 async def _functions(session: ClientSession) -> Sequence[Function]:
     from mcp.types import PaginatedRequestParams
 
     functions: list[Function] = []
     cursor: str | None = None
+    size = 0
     for _ in range(TOOL_FUNCTIONS.most):  # pages, some of which may be empty
         page = await session.list_tools(params=PaginatedRequestParams(cursor=cursor))
         functions += [
@@ -84,6 +128,9 @@ async def _functions(session: ClientSession) -> Sequence[Function]:
             for tool in page.tools
         ]
         cursor = page.nextCursor
+        size += len(page.model_dump_json())
+        if size > MCP_BYTES.most:
+            raise ToolError(MCP_BYTES.exceeded("its list of functions has"))
         if len(functions) > TOOL_FUNCTIONS.most:
             break
         if not cursor:
@@ -93,9 +140,12 @@ async def _functions(session: ClientSession) -> Sequence[Function]:
 
 async def _call(session: ClientSession, name: str, arguments: Mapping[str, Any]) -> Any:
     from mcp import McpError
+    from mcp.types import CallToolRequest, CallToolRequestParams, CallToolResult, ClientRequest
 
+    call = CallToolRequest(params=CallToolRequestParams(name=name, arguments=dict(arguments)))
     try:
-        result = await session.call_tool(name, dict(arguments))
+        # `call_tool` would check the result against the server's schema, whose patterns may take for ever.
+        result = await session.send_request(ClientRequest(call), CallToolResult)
     except McpError as error:
         raise ToolError(str(error)) from error
     except ValidationError:

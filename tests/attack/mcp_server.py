@@ -1,7 +1,7 @@
 """Hostile MCP server on the protocol's SDK: `python -m tests.attack.mcp_server LISTING` prints its port.
 
 The tools are named by the keys of `ANSWERS` and by `ENDING`. With LISTING `endless` the server
-lists new tools on every page, and with `stuck` the same page again and again.
+lists new tools on every page, with `stuck` the same page again and again, and with `wordy` a page of 1 MB.
 """
 
 from __future__ import annotations
@@ -51,8 +51,11 @@ ANSWERS: dict[str, types.CallToolResult] = {
     "number": types.CallToolResult.model_construct(content=7, isError=False),  # pyright: ignore
     "deep": types.CallToolResult(content=[], structuredContent=nested(80)),
     "structured": types.CallToolResult(content=[], structuredContent={"a": [1, None]}),
+    "large": types.CallToolResult(content=[text("a" * 4_000_000)]),
+    "pattern": types.CallToolResult(content=[], structuredContent={"a": "a" * 40 + "!"}),
 }  # fmt: skip
 ENDING = ("dies", "never")
+CATASTROPHIC = {"type": "object", "properties": {"a": {"pattern": "^(a+)+$"}}}
 
 
 def server(listing: str) -> Server[Any]:
@@ -65,8 +68,17 @@ def server(listing: str) -> Server[Any]:
             page = int((request.params and request.params.cursor) or 0)
             names = [f"tool_{page * 100 + n}" for n in range(100)]
             cursor = str(page + 1) if listing == "endless" else "0"
+        described = "\x1b[31m"
+        if listing == "wordy":
+            names, described, cursor = ["honest"], "a" * 1_000_000, "0"
         page_of = [
-            types.Tool(name=name, description="\x1b[31m", inputSchema={"type": "object"}) for name in names
+            types.Tool(
+                name=name,
+                description=described,
+                inputSchema={"type": "object"},
+                outputSchema=CATASTROPHIC if name == "pattern" else None,
+            )
+            for name in names
         ]
         return types.ServerResult(types.ListToolsResult(tools=page_of, nextCursor=cursor))
 

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
 
-from rolegraph.engine.limits.tools import TOOL_FUNCTIONS
+from rolegraph.engine.limits import Limit
+from rolegraph.engine.limits.tools import MCP_BYTES, TOOL_FUNCTIONS
 from rolegraph.engine.run.tools import CallResult, OpenTools, call_all
 from rolegraph.engine.vocabulary import ItemCall, ToolCall, ToolError, tools
+from tests.models.edges import served
 
 pytest.importorskip("mcp", reason="needs the extra `mcp`")
 ROOT = Path(__file__).parents[2]
@@ -32,6 +39,8 @@ COMES = {
     "number": "Error: number gave what is no result of the protocol",
     "deep": "Error: deep gave neither text nor a JSON value: it is nested too deeply",
     "structured": '{"a": [1, null]}',
+    "large": "Error: rejected response: the response has more than 4,000,000 bytes (limit: mcp_bytes)",
+    "pattern": '{"a": "aaaa',
 }
 
 
@@ -76,7 +85,81 @@ def test_whatever_a_server_answers_is_the_call_s_result_or_its_error() -> None:
         assert dead.message["content"].startswith("Error: ")
 
 
-@pytest.mark.parametrize("listing", ["endless", "stuck"])
-def test_a_server_that_lists_tools_for_ever_is_a_tool_error(listing: str) -> None:
-    with hostile(listing) as url, pytest.raises(ToolError, match=rf"{url} .*limit: {TOOL_FUNCTIONS.name}"):
+@pytest.mark.parametrize(
+    ("listing", "limit"), [("endless", TOOL_FUNCTIONS), ("stuck", TOOL_FUNCTIONS), ("wordy", MCP_BYTES)]
+)
+def test_a_server_that_lists_tools_for_ever_is_a_tool_error(listing: str, limit: Limit) -> None:
+    with hostile(listing) as url, pytest.raises(ToolError, match=rf"{url} .*limit: {limit.name}"):
         asyncio.run(ask(url, "honest"))
+
+
+async def endless(beginning: bytes, part: bytes) -> AsyncGenerator[bytes, None]:
+    yield beginning
+    while True:
+        yield part
+        await asyncio.sleep(0)
+
+
+NOTE = b'data: {"jsonrpc": "2.0", "method": "notifications/message", "params": {"level": "info", "data": 1}}'
+UNBOUNDED: Mapping[str, tuple[Callable[[], Response], str]] = {
+    "packed": (
+        lambda: Response(gzip.compress(b"{}"), 200, {"content-encoding": "gzip"}, "application/json"),
+        "Content-Encoding is 'gzip', although 'identity' was requested",
+    ),
+    "packed_events": (
+        lambda: Response(gzip.compress(b"{}"), 200, {"content-encoding": "gzip, gzip"}, "text/event-stream"),
+        "Content-Encoding is 'gzip, gzip', although 'identity' was requested",
+    ),
+    "endless": (
+        lambda: StreamingResponse(endless(b'{"a": "', b"a" * 60_000), media_type="application/json"),
+        "limit: mcp_bytes",
+    ),
+    "lists": (
+        lambda: StreamingResponse(endless(b'{"a": ', b"[" * 60_000), media_type="application/json"),
+        "limit: completion_parts",
+    ),
+    "line": (
+        lambda: StreamingResponse(endless(b"data: ", b"a" * 60_000), media_type="text/event-stream"),
+        "limit: mcp_bytes",
+    ),
+    "lines": (
+        lambda: StreamingResponse(endless(b"", b"data:\n" * 10_000), media_type="text/event-stream"),
+        "limit: mcp_bytes",
+    ),
+    "notes": (
+        lambda: StreamingResponse(endless(b"", (NOTE + b"\n\n") * 100), media_type="text/event-stream"),
+        "limit: mcp_bytes",
+    ),
+}
+"""Responses to calls of tools without a bound, each with a part of the error."""
+
+
+async def unbounded(request: Request) -> Response:
+    """Speak as much of the protocol as a client needs, and answer calls as `UNBOUNDED` says."""
+    if request.method != "POST":
+        return Response(status_code=405)
+    message = await request.json()
+    if "id" not in message:
+        return Response(status_code=202)
+    match message["method"], message.get("params", {}).get("name"):
+        case "initialize", _:
+            information = {"name": "unbounded", "version": "1"}
+            result = {"protocolVersion": "2025-06-18", "capabilities": {}, "serverInfo": information}
+        case "tools/list", _:
+            listed = [{"name": name, "inputSchema": {"type": "object"}} for name in (*UNBOUNDED, "honest")]
+            result = {"tools": listed}
+        case _, "honest":
+            result = {"content": [{"type": "text", "text": "42"}]}
+        case _, name:
+            return UNBOUNDED[name][0]()
+    return JSONResponse({"jsonrpc": "2.0", "id": message["id"], "result": result})
+
+
+@pytest.mark.parametrize("name", UNBOUNDED)
+def test_a_response_without_a_bound_is_an_error_of_its_own_call_alone(name: str) -> None:
+    methods = ["GET", "POST", "DELETE"]
+    with served(Starlette(routes=[Route("/mcp", unbounded, methods=methods)])) as url:
+        first, second = asyncio.run(ask(f"{url}/mcp", name, "honest"))
+    assert first.message["content"].startswith("Error: rejected response: ")
+    assert UNBOUNDED[name][1] in first.message["content"]
+    assert second.message["content"] == "42"

@@ -174,7 +174,7 @@ import asyncio, contextlib, logging, sys
 from rolegraph.roles.mcp import mcp
 
 async def serve(reader, writer):
-    with contextlib.suppress(asyncio.IncompleteReadError):
+    with contextlib.suppress(asyncio.IncompleteReadError, asyncio.CancelledError):
         while head := await reader.readuntil(b"\\r\\n\\r\\n"):
             await reader.readexactly(int(head.lower().partition(b"content-length:")[2].split()[0]))
             body = sys.argv[1].encode()

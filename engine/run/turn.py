@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from rolegraph.engine.compile import RolePlan
 from rolegraph.engine.compile.plan import Node, RunPlan
 from rolegraph.engine.errors import ContextFull, ModelError, RolegraphError
-from rolegraph.engine.limits.answers import ANSWER_TEXT
+from rolegraph.engine.limits.answers import ANSWER_TEXT, EPISODE_SIZE, FAILURE_TEXT
 from rolegraph.engine.limits.tools import TOOL_TEXT
 from rolegraph.engine.models import Completion, LimitedModel, Request
 from rolegraph.engine.models.limit import call_tool
@@ -58,6 +58,8 @@ class EpisodeSession:
         self.tools: OpenTools | None = None
         """None until a turn needs a tool."""
         self.began = time.monotonic()
+        self.kept = 0
+        """Number of characters and tokens that the episode keeps."""
 
     def open_tools(self) -> OpenTools:
         """Return the tools of the episode."""
@@ -81,6 +83,29 @@ class ModelCall:
     """Number of the call in the turn, from 1."""
     results: Sequence[CallResult] = ()
     """Results of the tools that the answer called."""
+
+    def cut(self) -> tuple[int, bool]:
+        """Cut an answer that is too long, to one that is still too long for a replay of it.
+
+        Returns:
+            The number of characters and tokens that are kept, and whether the answer was cut.
+        """
+        answer, most = self.completion, ANSWER_TEXT.most
+        text = answer.text
+        if answer.calls:  # written in the chat; raises where those of a foreign client have no JSON
+            text = "".join((text, *(call["function"]["arguments"] for call in self.chat[-1]["tool_calls"])))
+        is_long = len(text) > most or len(answer.response_ids) > most
+        if is_long:
+            text, ids, logprobs = (
+                text[: most + 1],
+                answer.response_ids[: most + 1],
+                answer.logprobs[: most + 1],
+            )
+            answer = answer._replace(
+                text=text, thought=answer.thought[:most], response_ids=ids, logprobs=logprobs, calls=()
+            )
+            self.completion = answer
+        return len(text) + len(answer.thought) + len(answer.prompt_ids) + len(answer.response_ids), is_long
 
     @property
     def chat(self) -> tuple[Message, ...]:
@@ -180,17 +205,21 @@ async def model_turn(
             completion, start, seconds = await model.complete(request, role.spec.timeout, session.observe)
             text, calls = completion.text, completion.calls
             answered = ModelCall(messages, completion, start - session.began, seconds, attempt, call)
-            if calls:
-                chat = answered.chat  # raises where calls of a foreign client cannot be written as JSON
-                if functions and call < role.spec.calls:
-                    answered.results = await call_all(functions, calls, role.spec.timeout)
-                    messages = (*chat, *(result.message for result in answered.results))
-                    prefix = answered.chat_prefix
-                    earlier.append(answered)
-                    call, attempt = call + 1, 0
-                    continue
-            if len(text) > ANSWER_TEXT.most:
+            size, is_cut = answered.cut()
+            if session.kept + size > EPISODE_SIZE.most:
+                answered = None
+                raise ModelError(EPISODE_SIZE.exceeded("with this answer the episode has"))
+            session.kept += size
+            if is_cut:
                 raise ParseFailure(FailureName.MALFORMED_OUTPUT, ANSWER_TEXT.exceeded("the answer has"))
+            if calls and functions and call < role.spec.calls:
+                answered.results = await call_all(functions, calls, role.spec.timeout)
+                session.kept += sum(len(result.message["content"]) for result in answered.results)
+                messages = (*answered.chat, *(result.message for result in answered.results))
+                prefix = answered.chat_prefix
+                earlier.append(answered)
+                call, attempt = call + 1, 0
+                continue
             action = role.parser.parse(text, upstream)
             if type(action) is not str:
                 action = _recordable(action)
@@ -302,7 +331,7 @@ def _failure_of(error: BaseException, foreign: FailureName, overtime: str) -> Fa
             raise error
         case _:
             return Failure(foreign, describe_error(error))
-    return Failure(name, str(error))
+    return Failure(name, str(error)[: FAILURE_TEXT.most])
 
 
 def _failed(

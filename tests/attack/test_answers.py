@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import json
 import math
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,13 +13,22 @@ import pytest
 from starlette.responses import JSONResponse, Response
 
 import rolegraph as rg
+from rolegraph.engine.compile import compile_file
 from rolegraph.engine.errors import ModelError
-from rolegraph.engine.limits.answers import ANSWER_TEXT, COMPLETION_BYTES, COMPLETION_PARTS
-from rolegraph.engine.models import Request, open_model
+from rolegraph.engine.limits.answers import (
+    ANSWER_TEXT,
+    COMPLETION_BYTES,
+    COMPLETION_PARTS,
+    EPISODE_SIZE,
+    FAILURE_TEXT,
+)
+from rolegraph.engine.models import Completion, Request, open_model
+from rolegraph.engine.models.replay import Replay
 from rolegraph.engine.records.episodes import read_episodes
 from rolegraph.engine.spec import ModelRef, Sampling
-from rolegraph.engine.vocabulary import ItemCall, ParseFailure, Score, parsers
+from rolegraph.engine.vocabulary import ItemCall, ParseFailure, Score, ToolCall, parsers
 from tests.cli.conftest import Command, rolegraph
+from tests.edge import ScriptedModel, episode, limited, run_one
 from tests.models.edges import CALL, chat_answer, serving
 
 __all__ = ["rolegraph"]
@@ -149,3 +159,91 @@ def test_two_hundred_words_are_looked_for_in_a_long_answer() -> None:
     assert parse("word 17 and Word 17.", {}) == "word 17"
     with pytest.raises(ParseFailure, match=r"found word 1, word 2$"):
         parse("word 1 word 2 sword 3 word 45x", {})
+
+
+TALKER = """rolegraph: 1
+name: talker
+roles:
+  a: {prompt: {inline: hi}, tools: calculator, calls: 60, trainable: false}
+"""
+CALCULATES = ToolCall("calculator", {"expression": "1 + 1"})
+
+
+class Answering(ScriptedModel):
+    """Model that gives one completion again and again."""
+
+    def __init__(self, completion: Completion) -> None:
+        super().__init__(str)
+        self.completion = completion
+
+    async def complete(self, request: Request) -> Completion:
+        self.requests.append(request)
+        return self.completion
+
+
+LONG = "a" * 7_900_000
+EPISODE = EPISODE_SIZE._replace(most=EPISODE_SIZE.most // 10)
+"""Limit of these tests, which would take long to reach that of users."""
+KEEPS: Mapping[str, tuple[Completion, str, int]] = {
+    "a text with a call": (Completion(LONG, calls=(CALCULATES,)), "limit: answer_text", 1),
+    "a call's argument": (
+        Completion("", calls=(ToolCall("calculator", {"expression": LONG}),)),
+        "limit: answer_text",
+        1,
+    ),
+    "a call that cannot be read": (
+        Completion("", calls=(ToolCall("", {}, malformed=LONG),)),
+        "limit: answer_text",
+        1,
+    ),
+    "tokens": (
+        Completion("a", response_ids=[7] * 400_001, logprobs=[0.0] * 400_001),
+        "limit: answer_text",
+        1,
+    ),
+    "thoughts": (Completion("a", LONG, calls=(CALCULATES,)), "limit: episode_size", 1),
+    "thoughts again and again": (
+        Completion("a", LONG[: EPISODE.most // 10], calls=(CALCULATES,)),
+        "limit: episode_size",
+        10,
+    ),
+    "tokens of the prompt": (
+        Completion("a", prompt_ids=[7] * (EPISODE.most // 10), response_ids=[7], calls=(CALCULATES,)),
+        "limit: episode_size",
+        10,
+    ),
+}
+
+
+@pytest.mark.parametrize("what", KEEPS)
+def test_an_episode_keeps_no_more_of_its_answers_than_the_limits_say(
+    tmp_path: Path, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rolegraph.engine.run.turn.EPISODE_SIZE", EPISODE)
+    completion, says, calls = KEEPS[what]
+    (tmp_path / "x.yaml").write_text(TALKER)
+    plan, model = compile_file(tmp_path / "x.yaml"), Answering(completion)
+    done = run_one(plan, model)
+    (trajectory,) = done.trajectories
+    assert trajectory.failure is not None
+    assert says in trajectory.failure.message
+    assert len(model.requests) == calls
+    kept = sum(
+        len(step.model_response) + len(step.thought) + len(step.prompt_ids) + len(step.response_ids)
+        for step in trajectory.steps
+    )
+    assert kept <= EPISODE.most
+    if says == "limit: answer_text":
+        assert len(json.dumps(done.to_dict())) < 10 * ANSWER_TEXT.most
+        replayed = asyncio.run(episode(plan, limited(plan, Replay.from_episodes([done]))))
+        assert replayed["a"][0].failure == trajectory.failure
+
+
+def test_a_failure_keeps_no_more_of_a_server_s_words_than_its_limit_says(tmp_path: Path) -> None:
+    def refuse(_: Request) -> str:
+        raise ModelError("a" * 1_000_000)
+
+    (tmp_path / "x.yaml").write_text(TALKER)
+    failure = run_one(compile_file(tmp_path / "x.yaml"), ScriptedModel(refuse))["a"][0].failure
+    assert failure is not None
+    assert failure.message == "a" * FAILURE_TEXT.most

@@ -93,7 +93,8 @@ def _texts(tokenizer: Tokenizer, ids: Sequence[int]) -> list[str]:
     for end in range(1, len(ids) + 1):
         start = max(0, min(written, end - 1 - _LOOK_BACK))
         whole, before = text(start, end), text(start, written)
-        if whole.endswith("\ufffd") and end < len(ids):
+        # Bytes that never become a character must not be decoded again for each that follows.
+        if whole.endswith("\ufffd") and end < len(ids) and end - written < _LOOK_BACK:
             found.append("")
             continue
         found.append(whole[len(before) :])

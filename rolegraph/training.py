@@ -236,6 +236,7 @@ async def _run(job: TrainingJob, observe: Observer, track: Sequence[TrackerName]
         located = await asyncio.gather(
             *(services.located(policy.model, to_train=True) for policy in plan.policies.values())
         )
+        await stack.enter_async_context(services.watched())
         # The SDK takes seconds to import, so it is imported while the service starts.
         from rolegraph.engine.training import loop
         from rolegraph.engine.training.policies import Policies, PolicyStart

@@ -363,7 +363,11 @@ async def _open(flow: Workflow) -> AsyncGenerator[OpenWorkflow, None]:
     from rolegraph.engine.run import Isolation
 
     with Services(flow.source.base_url) as services:
-        async with Models(services.open) as models, Isolation(flow.plan.imports) as isolation:
+        async with (
+            services.watched(),
+            Models(services.open) as models,
+            Isolation(flow.plan.imports) as isolation,
+        ):
             yield OpenWorkflow(flow, models, await models.table(flow.plan.endpoints), isolation)
 
 

@@ -44,6 +44,7 @@ VERBS = {
 }
 MODULES = {"test": "spec_tests", "eject": "rllm", "limits": "list_", "schema": "list_"}
 """Verbs whose module has another name than `VERB_`; pytest would collect a file `test_.py`."""
+_OUTPUT_ERRORS = (errno.ENOSPC, errno.EIO, errno.EFBIG, errno.EDQUOT)
 INTERRUPTED = 128 + signal.SIGINT
 COLLECT_AFTER = 100_000
 """Allocations between garbage collections, twice the objects that a verb's imports make; with Python's
@@ -87,13 +88,28 @@ def cli() -> None:
 def main() -> None:
     """Run the command and exit."""
     gc.set_threshold(COLLECT_AFTER)
+    _open_closed_streams()
     code = run(sys.argv[1:])
     # Everything that was opened is closed by now. Tearing the interpreter down takes time, and native threads
     # of the Tinker SDK sometimes abort in it.
-    for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError, ValueError):
-            stream.flush()
+    try:
+        sys.stdout.flush()
+    except (OSError, ValueError):
+        code = code or 1
+    with suppress(OSError, ValueError):
+        sys.stderr.flush()
     os._exit(code)
+
+
+def _open_closed_streams() -> None:
+    """Open the null device as each standard stream that is closed.
+
+    A file would get the stream's number otherwise, and a library that prints would write into it.
+    """
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            file = os.open(os.devnull, os.O_RDWR)  # the lowest free number, which is this stream's
+            setattr(sys, name, os.fdopen(file, "w" if number else "r"))
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -128,6 +144,8 @@ def run(arguments: Sequence[str]) -> int:
             named = printable(str(error.filename))
             click.echo(f"error: file name too long: {named[:80]}…", err=True)
             return 2
+        elif isinstance(error, OSError) and error.filename is None and error.errno in _OUTPUT_ERRORS:
+            click.echo(f"error: cannot write the output: {error.strerror}", err=True)
         elif isinstance(error, RolegraphError):
             click.echo(printable(str(error) if isinstance(error, SpecError) else f"error: {error}"), err=True)
         else:

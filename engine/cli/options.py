@@ -13,7 +13,7 @@ import click
 
 import rolegraph as rg
 from rolegraph.engine.cli import completion
-from rolegraph.engine.cli.output import OutputOptions
+from rolegraph.engine.cli.output import OutputOptions, own_stream
 
 F = TypeVar("F", bound=Callable[..., Any])
 Decorator = Callable[[F], F]
@@ -96,7 +96,8 @@ def output(command: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(command)
     def with_output(*, quiet: bool, as_json: bool, **others: Any) -> Any:
-        return command(output=OutputOptions(quiet, as_json), **others)
+        with own_stream(as_json) as stream:
+            return command(output=OutputOptions(quiet, as_json, stream), **others)
 
     quiet = click.option("-q", "--quiet", is_flag=True, help="Print nothing but warnings and errors.")
     as_json = click.option(

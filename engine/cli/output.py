@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, NamedTuple
+import sys
+from collections.abc import Generator, Mapping
+from contextlib import ExitStack, contextmanager, redirect_stdout
+from typing import TYPE_CHECKING, NamedTuple, TextIO
 
 import click
 
@@ -24,10 +26,11 @@ SHOWN_CHARACTERS = 300
 
 
 class OutputOptions(NamedTuple):
-    """`--quiet` and `--json` of a command line."""
+    """`--quiet` and `--json` of a command line, and the stream of the JSON document."""
 
     quiet: bool = False
     as_json: bool = False
+    stream: TextIO | None = None
 
     def check_single(self, kind: str) -> None:
         """Raise UsageError where either option is given with `-m`, which makes several runs of a kind."""
@@ -59,7 +62,25 @@ class OutputOptions(NamedTuple):
     def document(self, value: Mapping[str, object]) -> None:
         """Print the JSON document, with `--json` alone."""
         if self.as_json:
-            click.echo(json.dumps(value, indent=1, ensure_ascii=False, default=str))
+            click.echo(json.dumps(value, indent=1, ensure_ascii=False, default=str), file=self.stream)
+
+
+@contextmanager
+def own_stream(alone: bool) -> Generator[TextIO]:
+    """Yield standard output; if `alone`, all that others print in the block goes to standard error."""
+    if not alone:
+        yield sys.stdout
+        return
+    with ExitStack() as stack:
+        stream = sys.stdout
+        if stream is sys.__stdout__:  # libraries in C print to its number
+            stream.flush()
+            copy = os.dup(stream.fileno())
+            os.dup2(sys.stderr.fileno(), stream.fileno())
+            stack.callback(os.dup2, copy, stream.fileno())
+            stream = stack.enter_context(os.fdopen(os.dup(copy), "w", encoding=stream.encoding))
+        stack.enter_context(redirect_stdout(sys.stderr))
+        yield stream
 
 
 def _console(*, stderr: bool, quiet: bool = False, lines: bool = False) -> Console:

@@ -25,6 +25,8 @@ HEAD = 24.0
 TITLE_CHAR, LINE_CHAR, LABEL_CHAR = 7.7, 6.5, 6.2
 """Average width of a character in the sans-serif fonts of titles, lines and labels."""
 TITLE_HEIGHT, LINE_HEIGHT = 18.0, 15.0
+MOST_PASSED = 5_000
+"""Layers that all arrows together pass at most; beyond, arrows are straight lines behind the boxes."""
 SWEEPS = 6
 """Passes down and up in which boxes move towards their neighbours."""
 
@@ -166,9 +168,10 @@ def _placed(sizes: Mapping[Hashable, _Size], edges: Iterable[tuple[Hashable, Has
     size = dict(sizes)
     above: dict[Hashable, list[Hashable]] = {}
     chains: dict[tuple[Hashable, Hashable], list[Hashable]] = {}
+    passed = sum(layer_of[b] - layer_of[a] - 1 for a, b in graph.edges)
     for a, b in graph.edges:
         chain: list[Hashable] = [a]
-        for number in range(layer_of[a] + 1, layer_of[b]):
+        for number in range(layer_of[a] + 1, layer_of[b] if passed <= MOST_PASSED else 0):
             passing = ("way", a, b, number)
             size[passing] = _Size(10.0, 0.0)
             layers[number].append(passing)

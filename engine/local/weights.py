@@ -37,7 +37,7 @@ def base_of_adapter(folder: Path) -> Path | None:
     """Return the folder of the model that an adapter folder belongs to; None if `folder` is no adapter.
 
     Raises:
-        UsageError: the adapter's config is broken, or its model is not on this machine.
+        UsageError: the adapter's config is broken, or its model is not on this machine or an adapter.
     """
     file = folder / ADAPTER_CONFIG
     try:
@@ -51,6 +51,10 @@ def base_of_adapter(folder: Path) -> Path | None:
         raise UsageError(
             f"{folder} is an adapter of {base}, which is not here; write where its model is into {file}, "
             "at base_model_name_or_path"
+        )
+    if (base / ADAPTER_CONFIG).exists():
+        raise UsageError(
+            f"{folder} is an adapter of {base}, which is an adapter itself; merge that one first"
         )
     return base
 

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AsyncExitStack, ExitStack
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
+from urllib.parse import urlsplit
 
-from rolegraph.engine.errors import UsageError
+from rolegraph.engine.errors import UsageError, WorldError
 from rolegraph.engine.local import LocalService, borrowed, check_model_folder
 from rolegraph.engine.local.weights import copy_weights
 from rolegraph.engine.models.limit import LimitedModel
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 
 Open = Callable[[ModelRef], Awaitable["Model"]]
+_CHECK_SECONDS = 1.0
 _importing = threading.Lock()
 """Held while transformers is imported: its lazy names are not safe to import from two threads."""
 
@@ -111,6 +113,33 @@ class Services:
         """Locate a model and open it; raises the errors of `locate` and `open_model`."""
         return await open_served(await self.located(ref))
 
+    @asynccontextmanager
+    async def watched(self) -> AsyncGenerator[None]:
+        """End the block with a WorldError once a local service has died, rather than try every call again."""
+        died: list[LocalService] = []
+        try:
+            async with asyncio.timeout(None) as block:
+                watch = asyncio.create_task(self._end_with_service(block, died))
+                try:
+                    yield
+                finally:
+                    watch.cancel()
+        except TimeoutError:
+            if not died:
+                raise
+            raise WorldError(
+                f"the local service of {died[0].model_name} has died (too little memory?); finished work is "
+                "kept, and --resume does the rest"
+            ) from None
+
+    async def _end_with_service(self, block: asyncio.Timeout, died: list[LocalService]) -> None:
+        while not died:
+            await asyncio.sleep(_CHECK_SECONDS)
+            with self._lock:
+                services = [service for of_folder in self._running.values() for service in of_folder.values()]
+            died += [service for service in services if not await _is_there(service)]
+        block.reschedule(asyncio.get_running_loop().time())
+
     def _service(self, folder: Path, state_dir: Path | None) -> LocalService:
         """Return the service of a model with a checkpoint folder; without one, any service of the model."""
         with self._lock:
@@ -123,6 +152,19 @@ class Services:
                 service = borrowed(folder, state_dir=state_dir, cancelled=self._cancelled)
                 services[state_dir] = self._stack.enter_context(service)
             return services[state_dir]
+
+
+async def _is_there(service: LocalService) -> bool:
+    """Return False if nothing listens at the service's port any more."""
+    url = urlsplit(service.base_url)
+    try:
+        _, writer = await asyncio.open_connection(url.hostname, url.port)
+        writer.close()
+    except ConnectionRefusedError:
+        return False
+    except OSError:  # such as too many open files
+        pass
+    return True
 
 
 def _import_client(folder: Path) -> None:

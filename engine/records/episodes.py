@@ -22,6 +22,7 @@ from pydantic import TypeAdapter
 from rolegraph.engine.errors import DataError, WorldError
 from rolegraph.engine.limits.records import RECORD_LINE
 from rolegraph.engine.records.episode import Episode, Step, Trajectory
+from rolegraph.engine.records.files import is_no_file
 from rolegraph.engine.records.jsonl import (
     JsonlWriter,
     check_size,
@@ -139,6 +140,8 @@ class EpisodeFile:
     def _indexed(self) -> list[IndexEntry]:
         """Read the entries of the index that fit the file: without gaps, and ending at a line's end."""
         entries: list[IndexEntry] = []
+        if is_no_file(self.path):
+            return entries
         end = 0
         with contextlib.suppress(DataError, OSError):  # the other entries are made from the episodes
             size = self.path.stat().st_size

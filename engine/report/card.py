@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, cast
 
 import yaml
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from rolegraph.engine.records import MAIN, Checkpoint, Control, RunInfo
+from rolegraph.engine.spec.yaml_source import parse_yaml
 
 _HERE = Path(__file__).parent
+_DATA_CHARACTERS = 500
+"""Length of `data` in the table of facts at most; longer data is in the spec below it."""
 
 
 def model_card(
@@ -46,19 +50,18 @@ def model_card(
         "pipeline_tag": "text-generation",
         "tags": ["rolegraph", "reinforcement-learning", *([] if merged else ["lora"])],
     }
-    written: Any = yaml.safe_load(spec)
-    data: object = cast("dict[str, Any]", written).get("data") if isinstance(written, dict) else None
+    data = json.dumps(parse_yaml(spec, "spec.yaml").data.get("data"), ensure_ascii=False, default=str)
     trained = [
         f"{name} ({role.estimator or 'no estimator'})"
         for name, role in info.roles.items()
         if role.trainable and policy in (role.policies or (MAIN,))
     ]
     facts = {
-        "spec": f"{info.name}, hash `{info.hash}`",
-        "policy": policy,
-        "base": f"{shown}, whose weights have the digest `{digest}`",
-        "data": f"`{yaml.safe_dump(data, default_flow_style=True, width=10_000).strip()}`" if data else "",
-        "trained roles": ", ".join(trained),
+        "spec": f"{_line(info.name)}, hash {_code(info.hash)}",
+        "policy": _line(policy),
+        "base": f"{_line(shown)}, whose weights have the digest {_code(digest)}",
+        "data": _code(data) if data != "null" and len(data) <= _DATA_CHARACTERS else "",
+        "trained roles": _line(", ".join(trained)),
         "steps": f"{checkpoint.step} of {info.steps}" if info.steps else str(checkpoint.step),
         "seed": str(info.seed),
     }
@@ -72,6 +75,10 @@ def model_card(
         keep_trailing_newline=True,
     )
     return markdown.get_template("card.md.j2").render(
+        code=_code,
+        fenced=_fenced,
+        line=_line,
+        python=json.dumps,
         info=info,
         checkpoint=checkpoint,
         spec=spec,
@@ -80,12 +87,39 @@ def model_card(
         head=yaml.safe_dump(head, sort_keys=False),
         facts=[(name, fact) for name, fact in facts.items() if fact],
         figures=[
-            (name, f"{was[name]:.3f}" if name in was else "–", f"{v:.3f}")
+            (_line(name), f"{was[name]:.3f}" if name in was else "–", f"{v:.3f}")
             for name, v in figures.items()
             if "/" not in name or name.startswith("reward/")
         ],
         controls=[
-            (row.name, row.figure, f"{row.mean:.3f} [{row.low:.3f}, {row.high:.3f}]", str(row.n))
+            (
+                _line(row.name),
+                _line(row.figure),
+                f"{row.mean:.3f} [{row.low:.3f}, {row.high:.3f}]",
+                str(row.n),
+            )
             for row in controls
         ],
     )
+
+
+def _line(text: str) -> str:
+    """Return a text as one line in which nothing is Markdown or HTML."""
+    return re.sub(r"[\\`*\[\]<>]", r"\\\g<0>", " ".join(text.split()))
+
+
+def _code(text: str) -> str:
+    """Return a text as code within a line."""
+    fence = _fence(text, "`")
+    return f"{fence} {' '.join(text.split())} {fence}" if "`" in text else f"`{' '.join(text.split())}`"
+
+
+def _fenced(text: str, language: str) -> str:
+    """Return a text as a block of code, whatever backticks it has."""
+    fence = _fence(text, "````")
+    return f"{fence}{language}\n{text.rstrip()}\n{fence}"
+
+
+def _fence(text: str, least: str) -> str:
+    """Return backticks, at least `least`, and more than the text has in a row."""
+    return max([least, *(f"{found}`" for found in re.findall("`+", text))], key=len)

@@ -6,8 +6,10 @@ import hashlib
 import re
 from collections.abc import Iterator, Sequence
 from itertools import product
+from math import prod
 
 from rolegraph.engine.errors import UsageError
+from rolegraph.engine.limits.specs import SWEEP_POINTS
 
 _OPENING, _CLOSING, _QUOTES = "[{(", "]})", "'\""
 SEED = "seed="
@@ -38,9 +40,11 @@ def grid_points(words: Sequence[str]) -> list[tuple[str, ...]]:
     """Return every combination of the values of `words`; the values of the last word vary fastest.
 
     Raises:
-        UsageError: No word has several values.
+        UsageError: No word has several values, or there are too many combinations.
     """
     choices = [split_values(word) for word in words]
+    if prod(map(len, choices)) > SWEEP_POINTS.most:
+        raise UsageError(SWEEP_POINTS.exceeded("the values have") + " in all their combinations")
     if not any(len(values) > 1 for values in choices):
         raise UsageError(
             "-m needs an override with several values, separated by commas: roles.solver.count=1,2,4"

@@ -20,6 +20,7 @@ from rolegraph.engine.records import Episode
 from rolegraph.engine.records.episodes import read_episodes
 from rolegraph.engine.records.folder import RunFolder
 from tests.cli.conftest import ENVIRONMENT, Command
+from tests.cli.conftest import process as process
 from tests.trainings import key
 from tests.waiting import soon
 
@@ -146,6 +147,37 @@ def test_ctrl_c_ends_the_run_with_its_table_and_the_service(tiny: Path, tmp_path
     count = len(list(read_episodes(tmp_path / "out" / "episodes.jsonl")))
     info = RunFolder(tmp_path / "out").info()
     assert info.finished and info.figures["episodes"] == count >= seen
+
+
+@pytest.mark.parametrize("verb", ["run", "train"])
+def test_a_run_whose_service_dies_ends_and_goes_on_with_a_new_one(
+    process: Command, tiny: Path, tmp_path: Path, verb: str
+) -> None:
+    """Without a watch, the calls of each remaining episode would be tried four times, with pauses."""
+    words = {
+        "run": ("--limit", "400", "--concurrency", "4"),
+        "train": ("train.steps=200", "train.batch_size=4", "train.validation.tasks=2"),
+    }
+    command = (verb, "solver_judge", *SHORT, *words[verb], "--model", f"local:{tiny}", "--out", "out")
+    with started(tmp_path, *command) as (running, terminal):
+        folder = RunFolder(tmp_path / "out")
+        written = folder.path / ("episodes.jsonl" if verb == "run" else "metrics.jsonl")
+        shown = b""
+        while not (written.exists() and written.stat().st_size > 0):
+            shown += os.read(terminal, 4096)
+        (service,) = children(running.pid)
+        os.kill(service, signal.SIGKILL)
+        while b"has died" not in shown:
+            shown += os.read(terminal, 4096)
+        assert running.wait() == 1
+    assert b"Traceback" not in shown
+    if verb == "run":
+        kept = list(read_episodes(written))
+        assert 0 < len(kept) < 400
+        again = process("run", "--resume", "--limit", str(len(kept) + 2), "--out", "out")
+        assert again.returncode == 0, again.stderr
+        assert len(list(read_episodes(written))) == len(kept) + 2
+        assert not folder.info().figures.get("failures", 0)
 
 
 def test_serve_answers_a_run_that_has_the_key_that_it_prints(

@@ -18,6 +18,8 @@ from typing import Any, NamedTuple, TypedDict
 from rolegraph.engine.vocabulary import DataError, note_id, require_library, short_repr
 from rolegraph.roles.tables import find_table, read_table
 
+FIELDS = ("id", "title", "text")
+"""Fields of a row that a search gives."""
 _WORD = re.compile(r"\w+")
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -75,7 +76,8 @@ def file(
     """
     where = find_table(folder, path)
     read = partial(read_table, where)
-    return dataset_of(read, hidden=hidden or [], stem=where.stem, split=split, shown=path)
+    found = dataset_of(read, hidden=hidden or [], stem=where.stem, split=split, shown=path)
+    return replace(found, file=where)
 
 
 def huggingface(

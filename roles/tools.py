@@ -233,14 +233,16 @@ def search(
     if (corpus is None) == (url is None):
         raise ValueError("needs either a corpus or a url")
     if url is not None:
-        find, permissions = partial(_retrieve, check_url(url), k), (url,)
+        find, permissions, files = partial(_retrieve, check_url(url), k), (url,), {}
     else:
-        find = partial(_look_up, corpora.open_corpus(str(corpus), folder=folder), k)
-        permissions = ()
+        passages = corpora.open_corpus(str(corpus), folder=folder)
+        find, permissions, files = partial(_look_up, passages, k), (), {passages.path: corpora.FIELDS}
     about = f"Looks for passages of text, and gives the {k} that fit the query best."
     function = _function("search", about, "query", "what is looked for, in a few words", find)
     gives = {"type": "array", "maxItems": k}
-    return Tool(function, source=query, permissions=permissions, example=_EXAMPLE_HITS, gives=gives)
+    return Tool(
+        function, source=query, permissions=permissions, example=_EXAMPLE_HITS, gives=gives, files=files
+    )
 
 
 async def _look_up(corpus: corpora.Corpus, k: int, query: Any) -> list[corpora.SearchHit]:

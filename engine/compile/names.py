@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import product
+from pathlib import Path as FilePath
 from typing import Any, NamedTuple, TypeVar
 
 from rolegraph.engine import vocabulary
@@ -18,6 +20,7 @@ from rolegraph.engine.compile.plan import Permission, RunPlan, SignalPlan
 from rolegraph.engine.compile.resolve import resolve, resolve_teacher, validate_option
 from rolegraph.engine.compile.texts import TextReader, columns_of
 from rolegraph.engine.prompts import Template
+from rolegraph.engine.records.files import is_same
 from rolegraph.engine.spec import Finding, Path, PromptSource, Role, Spec
 from rolegraph.engine.spec.faults import name_not_found
 from rolegraph.engine.vocabulary import ItemCall, Registry
@@ -109,8 +112,10 @@ class _Resolver:
         data = self.datasets(rewards)
         labels = {label for reward in rewards.values() if reward for label in reward.labels}
         hidden = frozenset({*spec.data.hidden, *labels, *(f for d in data.values() for f in d.hidden)})
+        label_fields = {it.file: hidden.intersection(it.columns) for it in data.values() if it.file}
+        columns, folders = columns_of(data), self.files.folders
         texts = TextReader(
-            spec, self.needs, self.instances, self.files.folders, columns_of(data), hidden, self.findings
+            spec, self.needs, self.instances, folders, columns, hidden, label_fields, self.findings
         )
         return ResolvedNames(
             roles={name: self.role(name, rewards, texts) for name in spec.roles},
@@ -127,6 +132,10 @@ class _Resolver:
         role = self.spec.roles[name]
         tool = self.tool(name, role)
         templates = (texts.value(name, tool), None) if tool else texts.prompts(name)
+        tools = self.tools(name, role)
+        self.check_quoted(("roles", name, "run"), tool, role, texts.labels)
+        for place, called in enumerate(tools):
+            self.check_quoted(("roles", name, "tools", place), called, role, texts.labels)
         run = None
         if tool and role.run:
             run = RunPlan(role.run.name, tool, templates[0], pairs_of(self.spec, self.instances, name, tool))
@@ -136,7 +145,7 @@ class _Resolver:
             estimator=self.build(vocabulary.estimators, role.estimator, ("roles", name, "estimator")),
             signal=self.signal(name, role.signal, texts),
             run=run,
-            tools=self.tools(name, role),
+            tools=tools,
             templates=templates,
             when=texts.when(name),
         )
@@ -255,6 +264,26 @@ class _Resolver:
         if message:
             self.findings.append(Finding(path, message, expected, word=role.run.name))
         return tool
+
+    def check_quoted(
+        self, path: Path, tool: vocabulary.Tool | None, role: Role, labels: Mapping[FilePath, frozenset[str]]
+    ) -> None:
+        """Add a fault for each file of tasks whose hidden fields a role's tool quotes.
+
+        Args:
+            path: Key of the tool.
+            tool: The tool, if any.
+            role: The role, which may see the fields in its `shows`.
+            labels: The hidden fields of the tasks in each file of tasks.
+        """
+        quoted = [*tool.files.items()] if tool else []
+        for (file, fields), (tasks, hidden) in product(quoted, labels.items()):
+            leaked = sorted(hidden.intersection(fields).difference(role.shows))
+            if leaked and is_same(file, tasks):
+                which = ", ".join(leaked)
+                message = f"{file.name} would leak the label: it holds the tasks, with hidden {which}"
+                hint = f"take another file; a role that may see the field says `shows: [{which}]`"
+                self.findings.append(Finding(path, message, hint=hint, word=file.name))
 
     def check_needed(self, name: str, other: str, path: Path, verb: str) -> None:
         """Add a fault where an item of role `name` reads role `other`, which its `needs` lacks."""

@@ -50,6 +50,8 @@ class TextReader:
     columns: tuple[str, ...] | None
     """Fields of a task; None where they are not known."""
     hidden: frozenset[str]
+    labels: Mapping[FilePath, frozenset[str]]
+    """Hidden fields of the tasks in each file of tasks."""
     findings: list[Finding]
     compiled: int = 0
     """Syntax nodes of the templates and conditions so far."""
@@ -101,7 +103,8 @@ class TextReader:
             own = (*own, *WITH_AN_ENVIRONMENT)
         called = {edge.of: key for key, edge in edges.items() if edge.of not in (None, key, *edges)}
         hidden = self.hidden - {*role.shows}
-        return TemplateScope(seen, tuple(roles), self.columns, hidden, own=own, called=called)
+        files = tuple(file for file, fields in self.labels.items() if fields & hidden)
+        return TemplateScope(seen, tuple(roles), self.columns, hidden, files, own=own, called=called)
 
     def _seen(self, name: str, other: str, edge: Edge) -> int:
         """Return the largest number of instances of the role `other` that one instance of `name` reads by

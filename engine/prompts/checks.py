@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal
 
 from jinja2 import nodes
@@ -81,6 +82,8 @@ class TemplateScope:
     """Fields of the task; None where they are not known."""
     hidden: frozenset[str] = frozenset()
     """Task fields that the template must not read."""
+    label_files: tuple[Path, ...] = ()
+    """Files with such fields, which must not be the template."""
     fields: tuple[str, ...] = VIEW_FIELDS
     """Fields of a role instance."""
     own: tuple[str, ...] = ()

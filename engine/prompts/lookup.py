@@ -11,7 +11,7 @@ from rolegraph.engine.errors import did_you_mean
 from rolegraph.engine.limits.specs import SPEC_BYTES
 from rolegraph.engine.prompts.checks import TemplateScope
 from rolegraph.engine.prompts.templates import Template, compile_template
-from rolegraph.engine.records.files import is_file, is_folder, is_no_file
+from rolegraph.engine.records.files import is_file, is_folder, is_no_file, is_same
 from rolegraph.engine.shipped import PROMPTS
 from rolegraph.engine.spec import Finding, Path, PromptSource
 from rolegraph.engine.spec.diagnostics import point_at
@@ -38,6 +38,9 @@ def read_template(
     if file is None:
         return None, findings
     name = shown_path(file)
+    if any(is_same(file, labelled) for labelled in around.label_files):
+        message = f"{name} would leak the label: it holds the tasks, with hidden fields"
+        return None, [Finding(path, message, "a file with a template's text")]
     try:
         text = read_text_of(file, SPEC_BYTES)
     except OSError as error:

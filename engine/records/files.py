@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import filecmp
 from pathlib import Path
 from stat import S_ISDIR, S_ISREG
 
@@ -24,6 +25,14 @@ def is_no_file(path: Path) -> bool:
     """Return whether a folder, a pipe or a device is there."""
     mode = _mode(path)
     return mode != 0 and not S_ISREG(mode)
+
+
+def is_same(path: Path, other: Path) -> bool:
+    """Return whether two files are one, or have the same content; False where one cannot be read."""
+    try:
+        return filecmp.cmp(path, other, shallow=False)
+    except (OSError, ValueError):
+        return False
 
 
 def read_bytes(path: Path, most: Limit) -> bytes:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from rolegraph.engine.errors import DataError, RolegraphError
@@ -282,6 +283,8 @@ class Dataset(Item):
     """Beginning of the ids of rows without one, `STEM-SPLIT-NUMBER`, numbered from 0."""
     whole: Dataset | None = None
     """The data set of which this is a part, by the spec's `data.split`."""
+    file: Path | None = None
+    """File of the rows, which no prompt and no tool may quote with its hidden fields."""
 
     def __reduce_ex__(self, protocol: Any) -> str | tuple[Any, ...]:
         # The receiver of a plan may never read its data, and may not have the file: so it opens nothing yet.

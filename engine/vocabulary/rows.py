@@ -64,7 +64,8 @@ def part_of(whole: Dataset, split: Split, *, share: float, seed: int) -> Dataset
         share: Share of the rows that is held out, between 0 and 1.
         seed: Seed of the division.
     """
-    return Dataset(whole.columns, whole.hidden, partial(_part, whole, split, share, seed), whole=whole)
+    rows = partial(_part, whole, split, share, seed)
+    return Dataset(whole.columns, whole.hidden, rows, whole=whole, file=whole.file)
 
 
 def _part(whole: Dataset, split: Split, share: float, seed: int, limit: int | None) -> Iterator[Task]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from rolegraph.engine.vocabulary.actions import ActionRead, Shape
@@ -97,6 +98,9 @@ class Tool(Item):
     """Fewest actions with which `choose` has a choice; `validate` warns of fewer."""
     timeout: float | None = None
     """Time limit of `choose` in seconds, in a process that is stopped at it. None runs it in place."""
+    files: Mapping[Path, Collection[str]] = field(default_factory=dict[Path, Collection[str]])
+    """Files of rows that the results quote, each with the fields that they quote; a hidden field of the tasks
+    in one of them is a fault of the spec."""
     example: Any = "…"
     """Made-up result, for previews without a model."""
     gives: Shape = field(default_factory=dict[str, Any])

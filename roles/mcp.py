@@ -16,7 +16,7 @@ from pydantic import Field, ValidationError
 
 from rolegraph.engine.limits.tools import MCP_BYTES, REPLY_SECONDS, TOOL_FUNCTIONS
 from rolegraph.engine.vocabulary import Function, Tool, ToolError, require_library
-from rolegraph.engine.vocabulary.replies import RejectedReply, reply_hooks
+from rolegraph.engine.vocabulary.replies import RejectedReply, bound_replies
 
 if TYPE_CHECKING:
     import httpx
@@ -109,10 +109,11 @@ def _client(seconds: float) -> httpx.AsyncClient:
     async def explain(response: httpx.Response) -> None:
         response.stream = Explained(response)
 
-    hooks = reply_hooks(MCP_BYTES)
-    hooks["response"].append(explain)
     # The server may be silent in an open stream for as long as a call may take.
-    return httpx.AsyncClient(event_hooks=hooks, timeout=httpx.Timeout(REPLY_SECONDS.most, read=seconds))
+    timeout = httpx.Timeout(REPLY_SECONDS.most, read=seconds)
+    client = httpx.AsyncClient(event_hooks={"response": [explain]}, timeout=timeout)
+    bound_replies(client, MCP_BYTES)
+    return client
 
 
 async def _functions(session: ClientSession) -> Sequence[Function]:

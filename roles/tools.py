@@ -24,7 +24,7 @@ from rolegraph.engine.sandbox import PythonSandbox, SandboxError, WorldError, re
 from rolegraph.engine.sandbox.python import MEMORY, SECONDS
 from rolegraph.engine.vocabulary import MONTY, Function, Pairs, Tool, ToolError, Upstream, View, check_url
 from rolegraph.engine.vocabulary.actions import ACTION_OF, NUMBER, TEXT, ActionRead, Shape
-from rolegraph.engine.vocabulary.replies import RejectedReply, reply_hooks
+from rolegraph.engine.vocabulary.replies import RejectedReply, bound_replies
 from rolegraph.roles import calculator as arithmetic
 from rolegraph.roles import corpus as corpora
 from rolegraph.roles.equality import MATH_SECONDS, Equal, SameMath, require_math, same_text
@@ -283,9 +283,8 @@ async def _exchange(url: str, method: Method, body: Any) -> Any:
     if method == "GET" and not isinstance(sent, Mapping):
         raise ToolError("with GET, an object is sent, whose fields go into the query")
     content: dict[str, Any] = {"params": sent} if method == "GET" else {"json": sent}
-    client = httpx.AsyncClient(
-        verify=_certificates(), timeout=None, follow_redirects=False, event_hooks=reply_hooks(REPLY_BYTES)
-    )
+    client = httpx.AsyncClient(verify=_certificates(), timeout=None, follow_redirects=False)
+    bound_replies(client, REPLY_BYTES)
     try:
         async with asyncio.timeout(REPLY_SECONDS.most), client:
             answer = await client.request(method, url, **content)

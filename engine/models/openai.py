@@ -29,7 +29,7 @@ from rolegraph.engine.prompts.call_forms import tool_call
 from rolegraph.engine.prompts.chat import CLOSE, OPEN, split_reasoning
 from rolegraph.engine.prompts.tools import calls_of, described
 from rolegraph.engine.records import Message
-from rolegraph.engine.vocabulary.replies import RejectedReply, reply_hooks
+from rolegraph.engine.vocabulary.replies import RejectedReply, bound_replies
 
 _PROBE_SECONDS = 10.0
 _NO_KEY = "none"
@@ -244,9 +244,8 @@ async def open_openai(served: ServedModel) -> OpenAIModel:
             message = f"it redirects to {redact(str(request.url), key)}"
             raise openai.APIConnectionError(message=message, request=request)
 
-    hooks = reply_hooks(COMPLETION_BYTES)
-    hooks["request"].append(refuse_redirect)
-    http = openai.DefaultAsyncHttpxClient(event_hooks=hooks)
+    http = openai.DefaultAsyncHttpxClient(event_hooks={"request": [refuse_redirect]})
+    bound_replies(http, COMPLETION_BYTES)
     client = openai.AsyncOpenAI(base_url=url, api_key=key or _NO_KEY, max_retries=0, http_client=http)
     if not OPENAI.trusts(
         url, trusted_url

@@ -8,7 +8,7 @@ only.
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from functools import cache
 from typing import Any
 
@@ -23,26 +23,31 @@ _CHUNK = 50
 """Bytes that a chunk takes in memory beyond its own; a server may send each byte as a chunk."""
 
 
+_COOKIES = 50
+"""Cookies that a client keeps; a server may set new ones in each response, and each call sends all."""
+
+
 class RejectedReply(Exception):
     """Error of reading an HTTP response that is compressed or too large."""
 
 
-def reply_hooks(limit: Limit) -> dict[str, list[Callable[[Any], Awaitable[None]]]]:
-    """Return the event hooks by which an HTTP client bounds the responses that it reads.
+def bound_replies(client: Any, limit: Limit) -> None:
+    """Bound the responses that an HTTP client reads, by event hooks before its own.
+
+    Reading a response raises RejectedReply where it is compressed, or has more bytes than `limit` or more
+    JSON values than `completion_parts`. Its text is decoded as UTF-8 where its charset is not among a few.
 
     Args:
+        client: An `httpx.AsyncClient`, or one of httpx2, its successor.
         limit: The most bytes of a response.
-
-    Returns:
-        The `event_hooks` of an `httpx.AsyncClient`, or of one of httpx2, its successor. Reading a response
-        raises RejectedReply where it is compressed, or has more bytes than `limit` or more JSON values than
-        `completion_parts`. Its text is decoded as UTF-8 where its charset is not among a few.
     """
 
     async def request_identity(request: Any) -> None:
         request.headers["Accept-Encoding"] = _IDENTITY
 
     async def bound(response: Any) -> None:
+        if len(client.cookies.jar) > _COOKIES:
+            client.cookies.clear()
         media, _, options = response.headers.get("content-type", "")[:200].partition(";")
         charset = re.search(r"charset=\"?([\w-]+)", options.lower())
         known = charset is not None and charset[1] in _CHARSETS
@@ -51,7 +56,11 @@ def reply_hooks(limit: Limit) -> dict[str, list[Callable[[Any], Awaitable[None]]
         stream: object = response.stream
         response.stream = _kind_of(type(stream))(stream, limit, encoding)
 
-    return {"request": [request_identity], "response": [bound]}
+    hooks = client.event_hooks
+    client.event_hooks = {
+        "request": [request_identity, *hooks["request"]],
+        "response": [bound, *hooks["response"]],
+    }
 
 
 class _BoundedStream:

@@ -20,7 +20,7 @@ from rolegraph.engine.models import Request as ModelRequest
 from rolegraph.engine.models import open_model
 from rolegraph.engine.spec import ModelRef, Sampling
 from rolegraph.engine.vocabulary import ItemCall, ToolError, tools
-from tests.models.edges import CALL, served
+from tests.models.edges import CALL, chat_answer, served
 
 ZEROS = gzip.compress(b"[" + b"0" * 20_000_000)
 
@@ -100,6 +100,27 @@ def test_a_text_is_decoded_as_utf_8_where_its_charset_is_an_odd_one(client: str,
     body = b'{"error": {"message": "bcher-kva +AGE-"}}'
     with endpoint(lambda: Response(body, 400, media_type=f"text/plain; charset={charset}")) as url:
         assert "bcher-kva +AGE-" in CLIENTS[client](url)
+
+
+def test_of_thousands_of_cookies_a_model_s_client_sends_few_back() -> None:
+    sent: list[int] = []
+
+    async def bake(request: Request) -> Response:
+        sent.append(len(request.cookies))
+        answer = chat_answer("a")
+        for number in range(100):
+            answer.set_cookie(f"c{len(sent)}-{number}", "a")
+        return answer
+
+    async def ask(url: str) -> None:
+        model = await open_model(ModelRef(provider="openai", name="tiny", base_url=url))
+        for _ in range(5):
+            await model.complete(ModelRequest([], Sampling(), None, CALL))
+        await model.aclose()
+
+    with served(Starlette(routes=[Route("/{path:path}", bake, methods=["GET", "POST"])])) as url:
+        asyncio.run(ask(url))
+    assert max(sent) <= 100
 
 
 def test_latin_1_is_read_as_such() -> None:

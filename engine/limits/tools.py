@@ -24,6 +24,8 @@ PROGRAM_TEXT = Limit("program_text", 10_000, "characters")
 """Kept part of the output and of the value of a program."""
 PROGRAM_DEPTH = Limit("program_depth", 50, "levels")
 """Nested lists and mappings of its value."""
+PROGRAM_REPLY = Limit("program_reply", 16_000_000, "bytes")
+"""Response of a SandboxFusion server, which holds all output of a program."""
 PROGRAM_ERROR = Limit("program_error", 500, "characters")
 """Kept part of its error message."""
 GAME_SECONDS = Limit("game_seconds", 20, "seconds")

@@ -21,7 +21,7 @@ from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 from rolegraph.engine.errors import SandboxError, UsageError, WorldError
-from rolegraph.engine.limits.tools import PROGRAM_ERROR, PROGRAM_TEXT
+from rolegraph.engine.limits.tools import PROGRAM_ERROR, PROGRAM_REPLY, PROGRAM_TEXT
 from rolegraph.engine.sandbox.process import ProgramLimits
 
 START_SECONDS = 60.0
@@ -211,12 +211,18 @@ def _at_server(url: str, script: str, limits: ProgramLimits) -> ScriptOutput:
         "run_timeout": limits.seconds,
         "memory_limit_MB": limits.memory >> 20,
     }
+    headers, reply = {"Accept-Encoding": "identity"}, bytearray()
+    post = httpx.stream(
+        "POST", f"{url.rstrip('/')}/run_code", json=body, headers=headers, timeout=limits.seconds + MARGIN
+    )
     try:
-        answer = httpx.post(
-            url.rstrip("/") + "/run_code", json=body, timeout=limits.seconds + MARGIN, follow_redirects=False
-        )
-        answer.raise_for_status()
-        found: Any = answer.json()
+        with post as answer:
+            answer.raise_for_status()
+            for part in answer.iter_raw():
+                reply += part
+                if len(reply) > PROGRAM_REPLY.most:
+                    raise SandboxError(PROGRAM_REPLY.exceeded("its output makes a response of"))
+        found: Any = json.loads(reply)
         ran = found["run_result"]
         if found["status"] == "SandboxError" or ran is None:
             raise WorldError(f"the sandbox at {url} failed: {found.get('message', '')!s:.200}")

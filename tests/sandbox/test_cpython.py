@@ -229,6 +229,12 @@ def test_a_server_runs_programs(serve: Callable[[Answer], str]) -> None:
         evaluate("while True: pass", {}, seconds=1, interpreter=url)
 
 
+def test_an_output_without_end_is_the_program_s_error(serve: Callable[[Answer], str]) -> None:
+    flood = "import os\nfor _ in range(400): os.write(1, b'a' * 50_000)"
+    with pytest.raises(SandboxError, match="limit: program_reply"):
+        evaluate(flood, {}, interpreter=serve(runs))
+
+
 @pytest.mark.parametrize(
     ("reply", "said"),
     [

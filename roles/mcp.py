@@ -62,7 +62,7 @@ async def _open(url: str, seconds: float) -> AsyncGenerator[Sequence[Function], 
     opened = False
     try:
         async with (
-            _client(seconds) as http,
+            _client() as http,
             streamable_http_client(url, http_client=http) as (read, write, _),
             ClientSession(read, write, timedelta(seconds=seconds)) as session,
         ):
@@ -76,7 +76,7 @@ async def _open(url: str, seconds: float) -> AsyncGenerator[Sequence[Function], 
         raise ToolError(f"the MCP server at {url} cannot be used: {_message(error)}") from error
 
 
-def _client(seconds: float) -> httpx.AsyncClient:
+def _client() -> httpx.AsyncClient:
     """Return an HTTP client that gives the session an error in place of a response that is rejected."""
     import httpx
 
@@ -109,8 +109,8 @@ def _client(seconds: float) -> httpx.AsyncClient:
     async def explain(response: httpx.Response) -> None:
         response.stream = Explained(response)
 
-    # The server may be silent in an open stream for as long as a call may take.
-    timeout = httpx.Timeout(REPLY_SECONDS.most, read=seconds)
+    # The session limits a call, and an open stream may be silent; an error here would end the session.
+    timeout = httpx.Timeout(REPLY_SECONDS.most, read=None)
     client = httpx.AsyncClient(event_hooks={"response": [explain]}, timeout=timeout)
     bound_replies(client, MCP_BYTES)
     return client
@@ -130,10 +130,9 @@ async def _functions(session: ClientSession) -> Sequence[Function]:
         ]
         cursor = page.nextCursor
         size += len(page.model_dump_json())
-        if size > MCP_BYTES.most:
-            raise ToolError(MCP_BYTES.exceeded("its list of functions has"))
-        if len(functions) > TOOL_FUNCTIONS.most:
-            break
+        for limit, found in ((TOOL_FUNCTIONS, len(functions)), (MCP_BYTES, size)):
+            if found > limit.most:
+                raise ToolError(limit.exceeded("it lists"))
         if not cursor:
             return functions
     raise ToolError(TOOL_FUNCTIONS.exceeded("it lists"))

@@ -14,6 +14,7 @@ from typing import Any, TypeVar, cast
 import numpy as np
 
 from rolegraph.engine.errors import UsageError
+from rolegraph.engine.limits.tools import CALL_MEMORY
 from rolegraph.engine.records import FailureName, Task, Trajectory, TrajectoryGroup
 from rolegraph.engine.vocabulary import (
     Dataset,
@@ -54,6 +55,7 @@ def reward(
     *,
     labels: Sequence[str] = (),
     timeout: float = REWARD_SECONDS,
+    memory: int = CALL_MEMORY.most,
     pure: bool = False,
 ) -> Decorator[F]:
     """Register a function `(task, action) -> float | bool | Score` as a reward.
@@ -64,6 +66,7 @@ def reward(
         name: Name of the reward in specs; by default the function's name.
         labels: Task fields that give the answer away; no prompt may show them.
         timeout: Seconds after which the function's process is stopped.
+        memory: Bytes that the function may take, besides the libraries of its process.
         pure: Whether the function is fast and safe enough to run without a process of its own.
 
     Returns:
@@ -75,7 +78,8 @@ def reward(
 
     def build(known: str, function: Callable[..., Any], options: Options) -> Reward:
         score = partial(_score, function, options)
-        return Reward(score, tuple(labels), tuple(labels), timeout=None if pure else timeout)
+        limit = None if pure else timeout
+        return Reward(score, tuple(labels), tuple(labels), timeout=limit, memory=memory)
 
     return _decorator(rewards, name, ("task", "action"), build)
 

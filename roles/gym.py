@@ -58,13 +58,12 @@ def configured(name: str, config: Config, *, seed: int = 0, size: int = CHUNK) -
     return made
 
 
-def entries(name: str, config: Config, seed: int) -> Iterator[Entry | None]:
-    """Yield tasks without an end; None for a task that the package fails to make."""
-    make = kinds()[name][0]
-    for start in count(seed, CHUNK):
-        table = make(configured(name, config, seed=start))
-        for index in range(CHUNK):
-            yield _drawn(table, index, seed=start + index)
+def entries(name: str, config: Config, seed: int, start: int) -> Iterator[Entry | None]:
+    """Yield tasks from a position, without an end; None for a task that the package fails to make."""
+    written = json.dumps(config)  # in its order, which some kinds draw in
+    for position in count(start):
+        index = position % CHUNK
+        yield _drawn(_table(name, written, seed + position - index), index, seed=seed + position)
 
 
 def _drawn(table: Any, index: int, *, seed: int) -> Entry | None:
@@ -107,6 +106,11 @@ def score(name: str, config: Config, entry: Entry, answer: str) -> float:
         return float(scorer(answer if is_harmless(name, answer) else "", {**entry, "metadata": metadata}))
     except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError):
         return 0.0
+
+
+@lru_cache(maxsize=8)
+def _table(name: str, config: str, seed: int) -> Any:
+    return kinds()[name][0](configured(name, json.loads(config), seed=seed))
 
 
 @lru_cache(maxsize=64)

@@ -7,7 +7,9 @@ question is in one split only, whatever the seed: with seeds alone, kinds with f
 from __future__ import annotations
 
 import difflib
+import json
 import os
+import time
 import zlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,6 +19,7 @@ from typing import Annotated, Any, cast
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic_core import ErrorDetails
 
+from rolegraph.engine.limits.records import ROW_TEXT
 from rolegraph.engine.records import Split, Task, derive_seed
 from rolegraph.engine.vocabulary import (
     BadOptions,
@@ -35,14 +38,19 @@ from rolegraph.engine.vocabulary import (
     options_of,
     require_library,
 )
+from rolegraph.engine.vocabulary.isolation import CallLimit, shared_isolation
 from rolegraph.roles import gym
 from rolegraph.roles.equality import as_text
 
 COLUMNS = ("id", "question", "answer", "metadata", "config")
 HIDDEN = frozenset({"answer", "metadata", "config"})
 SECONDS = 10.0
+DRAW_SECONDS = 60.0
+"""Time limit for one task of the package, which takes at most seconds with honest options."""
 KIND = "reasoning-gym task"
 
+CALL_ROWS = 64
+"""Largest number of rows that a call of the process makes."""
 MISSES = 500
 """Number of tasks in a row that fail or are of the other split, after which a dataset gives up."""
 REFUSED = {
@@ -148,29 +156,76 @@ def _errors(name: str, config: gym.Config, options: Sequence[Option]) -> list[Er
 def _rows(
     shares: Mapping[str, MixtureShare], size: int, seed: int, split: Split, limit: int | None
 ) -> Iterator[Task]:
+    most = size if limit is None else min(size, limit)
     streams = {
-        name: _of_split(name, gym.entries(name, share.config, derive_seed(seed, name, split)), split)
+        name: _drawn(name, share.config, derive_seed(seed, name, split), split, most)
         for name, share in shares.items()
     }
     drawn: Counter[str] = Counter()
-    for _ in range(size if limit is None else min(size, limit)):
+    for _ in range(most):
         # The kind that lags most comes next, so that every beginning has the shares of the mixture.
         name = max(shares, key=lambda name: shares[name].weight / (drawn[name] + 1))
         identity = f"{name}-{split}-{drawn[name]}"
         drawn[name] += 1
-        yield row_of(next(streams[name]), identity, shares[name].config)
+        yield {"id": identity, **next(streams[name])}
 
 
-def _of_split(name: str, entries: Iterator[gym.Entry | None], split: Split) -> Iterator[gym.Entry]:
-    missed = 0
-    for entry in entries:
-        if entry is not None and split_of(entry["question"]) == split:
-            missed = 0
-            yield entry
-        elif (missed := missed + 1) == MISSES:
-            raise DataError(
-                f"reasoning-gym's {name} made no {split} task in {MISSES} tries: its options leave too few"
-            )
+def _drawn(name: str, config: gym.Config, seed: int, split: Split, most: int) -> Iterator[Row]:
+    """Yield rows of one kind without ids, made in a process: its options may take any time and memory."""
+    pool, at, wanted = shared_isolation(), 0, 1
+    while True:
+        try:
+            rows, at = pool.run_blocking(Draw(), name, config, seed, split, at, wanted, limit=DRAW_SECONDS)
+        except (CallLimit, RuntimeError) as error:
+            raise DataError(f"reasoning-gym's {name} makes no task with these options: it {error}") from None
+        yield from rows
+        wanted = min(2 * wanted, most, CALL_ROWS)
+
+
+class _Imported:
+    """Function for a worker, which imports the package when it unpickles the object, before the limits."""
+
+    def __getstate__(self) -> bool:
+        return True  # without a state, __setstate__ is not called
+
+    def __setstate__(self, state: bool) -> None:
+        gym.kinds()
+
+
+class Draw(_Imported):
+    """Function that makes rows of one kind and split."""
+
+    def __call__(
+        self, name: str, config: gym.Config, seed: int, split: Split, start: int, wanted: int
+    ) -> tuple[list[Row], int]:
+        """Make rows without ids, and give up after MISSES tries in a row.
+
+        Args:
+            name: The kind.
+            config: Its options.
+            seed: The seed of all its tasks.
+            split: The split.
+            start: The position among all tasks, of both splits, to start at.
+            wanted: The number of rows. Fewer are made where they take more than a second, but at least one.
+
+        Returns:
+            The rows, and the position after the last.
+        """
+        rows: list[Row] = []
+        at, missed, began = start, 0, time.monotonic()
+        for at, entry in enumerate(gym.entries(name, config, seed, start), start + 1):
+            if entry is not None and split_of(entry["question"]) == split:
+                missed = 0
+                rows.append(row_of(entry, config))
+                if len(rows) == wanted or time.monotonic() - began > 1:
+                    return rows, at
+            elif (missed := missed + 1) == MISSES:
+                break
+        if rows:
+            return rows, at
+        raise DataError(
+            f"reasoning-gym's {name} made no {split} task in {MISSES} tries: its options leave too few"
+        )
 
 
 def split_of(question: str) -> Split:
@@ -178,16 +233,18 @@ def split_of(question: str) -> Split:
     return "validation" if zlib.crc32(question.encode()) % 5 == 0 else "train"
 
 
-def row_of(entry: gym.Entry, identity: str, config: gym.Config) -> Task:
-    """Convert a task of the package to a row of JSON values.
+def row_of(entry: gym.Entry, config: gym.Config) -> Row:
+    """Convert a task of the package to a row of JSON values, without an id.
 
     Args:
         entry: The task.
-        identity: The row's `id`.
         config: The options of its kind.
     """
     given = {column: entry[column] for column in ("question", "answer", "metadata")}
-    return dict(json_row({"id": identity, **given, "config": config}, identity))
+    row = json_row({**given, "config": config}, "reasoning-gym")
+    if len(json.dumps(row)) > ROW_TEXT.most:
+        raise DataError(ROW_TEXT.exceeded("a task of reasoning-gym has"))
+    return row
 
 
 def reward(*, timeout: Annotated[float, Field(gt=0)] = SECONDS) -> Reward:
@@ -199,8 +256,8 @@ def reward(*, timeout: Annotated[float, Field(gt=0)] = SECONDS) -> Reward:
     return Reward(_Scored(), ("answer", "metadata"), ("answer", "metadata"), timeout=timeout)
 
 
-class _Scored:
-    """Score function; a worker imports the package when it unpickles the object, before its time starts."""
+class _Scored(_Imported):
+    """Score function."""
 
     def __call__(self, task: Task, action: Any, inputs: RewardInputs) -> Score:
         metadata: object = task["metadata"]
@@ -209,9 +266,3 @@ class _Scored:
             raise TypeError("task.metadata must be that of a row of the dataset reasoning_gym")
         value = gym.score(name, task.get("config") or {}, task, as_text(action))
         return Score(value, value >= 1.0)
-
-    def __getstate__(self) -> bool:
-        return True  # without a state, __setstate__ is not called
-
-    def __setstate__(self, state: bool) -> None:
-        gym.kinds()

@@ -101,6 +101,7 @@ def weighted(
         roles=union("roles"),
         terms=tuple(built),
         timeout=sum(limits) if limits else None,
+        memory=max(part.memory for part in parts),
         views=union("views"),
         reads_turn=any(part.reads_turn for part in parts),
         delegates=all(part.delegates for part in parts),

@@ -28,6 +28,8 @@ PROGRAM_REPLY = Limit("program_reply", 16_000_000, "bytes")
 """Response of a SandboxFusion server, which holds all output of a program."""
 PROGRAM_ERROR = Limit("program_error", 500, "characters")
 """Kept part of its error message."""
+CALL_MEMORY = Limit("call_memory", 1_000_000_000, "bytes")
+"""Memory of a reward, data set or chat template in a process of its own, besides that of its libraries."""
 GAME_SECONDS = Limit("game_seconds", 20, "seconds")
 """Time of a TextArena game for one move."""
 GAME_STOP_SECONDS = Limit("game_stop_seconds", 20, "seconds")

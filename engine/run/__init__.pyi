@@ -1,8 +1,8 @@
 """The names of `rolegraph.engine.run`, from which `rolegraph.engine.lazily` imports each."""
 
-from rolegraph.engine.run.isolation import Isolation as Isolation
 from rolegraph.engine.run.scheduler import run_episode as run_episode
 from rolegraph.engine.run.streaming import jobs as jobs
 from rolegraph.engine.run.streaming import missing as missing
 from rolegraph.engine.run.streaming import stream as stream
 from rolegraph.engine.run.turn import EpisodeJob as EpisodeJob
+from rolegraph.engine.vocabulary.isolation import Isolation as Isolation

@@ -22,11 +22,11 @@ from rolegraph.engine.models import Completion, LimitedModel, Request
 from rolegraph.engine.models.replay import Replay
 from rolegraph.engine.prompts.tools import calls_of
 from rolegraph.engine.records import Episode, FailureName, Message, NodeId, Task
-from rolegraph.engine.run.isolation import Isolation
 from rolegraph.engine.run.scheduler import run_episode
 from rolegraph.engine.run.turn import EpisodeJob
 from rolegraph.engine.spec import Edge, OnFailure
 from rolegraph.engine.vocabulary import Environment, Function, LiveEnvironment, Tool, Transition
+from rolegraph.engine.vocabulary.isolation import Isolation
 
 MOST = 6
 """Most prompts of one role and task that are kept."""

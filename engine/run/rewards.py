@@ -17,10 +17,10 @@ from rolegraph.engine.records.plain import LARGEST
 from rolegraph.engine.run.assembly import steps_of
 from rolegraph.engine.run.context import Results, turns_taken
 from rolegraph.engine.run.environment import EnvironmentSession
-from rolegraph.engine.run.isolation import CallTimeout, Isolation
 from rolegraph.engine.run.turn import NodeResult, failure_score
 from rolegraph.engine.vocabulary import Reward, RewardInputs, Score, View
 from rolegraph.engine.vocabulary.foreign import FOREIGN_ERRORS, describe_error, finite_number
+from rolegraph.engine.vocabulary.isolation import CallLimit, Isolation
 
 CreateTask = Callable[[Coroutine[None, None, None]], asyncio.Task[None]]
 """Starts a task of the episode. It is passed on and never stored: a reference from an episode to itself would
@@ -173,13 +173,14 @@ def _score(role: RolePlan, task: Task, result: NodeResult, inputs: RewardInputs)
 async def _score_isolated(
     role: RolePlan, limit: float, task: Task, result: NodeResult, inputs: RewardInputs, isolation: Isolation
 ) -> None:
-    """Set a result's score, computed in a process within `limit` seconds; raises EpisodeStop."""
+    """Set a result's score, computed in a process with limits; raises EpisodeStop."""
     assert role.reward is not None
     try:
         arguments = (task, result.view.action, inputs)
-        _set_score(role, result, await isolation.run(role.reward.score, *arguments, limit=limit))
-    except CallTimeout:
-        _fail(role, result, f"the reward took longer than {limit:g} s")
+        score = isolation.run(role.reward.score, *arguments, limit=limit, memory=role.reward.memory)
+        _set_score(role, result, await score)
+    except CallLimit as error:
+        _fail(role, result, f"the reward {error}")
     except FOREIGN_ERRORS as error:
         _fail_by(role, result, error)
     stop_at_failure(role, result)

@@ -21,7 +21,6 @@ from rolegraph.engine.run.context import EpisodeContext
 from rolegraph.engine.run.endings import LoopEnds
 from rolegraph.engine.run.environment import EnvironmentSession
 from rolegraph.engine.run.frontier import Frontier
-from rolegraph.engine.run.isolation import Isolation
 from rolegraph.engine.run.rewards import EpisodeStop, LateRewards, score_at_once
 from rolegraph.engine.run.task_group import TaskGroup
 from rolegraph.engine.run.turn import (
@@ -33,6 +32,7 @@ from rolegraph.engine.run.turn import (
     tool_turn,
 )
 from rolegraph.engine.vocabulary import EnvironmentFailure
+from rolegraph.engine.vocabulary.isolation import Isolation
 
 
 async def run_episode(

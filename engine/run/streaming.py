@@ -12,9 +12,9 @@ from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
 from rolegraph.engine.compile import Plan
 from rolegraph.engine.models import LimitedModel
 from rolegraph.engine.records import Episode, Observer, Task
-from rolegraph.engine.run.isolation import Isolation
 from rolegraph.engine.run.scheduler import run_episode
 from rolegraph.engine.run.turn import EpisodeJob
+from rolegraph.engine.vocabulary.isolation import Isolation
 
 
 def jobs(tasks: Iterable[Task], rollouts: int = 1, seed: int | None = None) -> Iterator[EpisodeJob]:

@@ -31,10 +31,10 @@ from rolegraph.engine.records import (
     call_seed,
     derive_seed,
 )
-from rolegraph.engine.run.isolation import CallTimeout, Isolation
 from rolegraph.engine.run.tools import CallResult, Functions, OpenTools, call_all, result_text
 from rolegraph.engine.vocabulary import Function, ParseFailure, Score, ToolError, Upstream, View
 from rolegraph.engine.vocabulary.foreign import FOREIGN_ERRORS, describe_error, plain_json
+from rolegraph.engine.vocabulary.isolation import CallTimeout, Isolation
 
 
 class EpisodeJob(NamedTuple):

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from rolegraph.engine.errors import DataError, RolegraphError
+from rolegraph.engine.limits.tools import CALL_MEMORY
 from rolegraph.engine.records import (
     Episode,
     FailureName,
@@ -124,6 +125,8 @@ class Reward(Item):
     timeout: float | None = None
     """Time limit in seconds, in a process that is stopped at it. None, for a pure and fast function, runs in
     place."""
+    memory: int = CALL_MEMORY.most
+    """Memory limit in bytes of a call with a time limit, besides the libraries of its process."""
     views: tuple[str, ...] = ()
     """Roles whose turns the reward reads, whatever these earned."""
     reads_turn: bool = False

@@ -34,7 +34,7 @@ SERVICE = (
     "with running(BASE_MODEL, threads=1) as service: environment(service.pid)",
 )
 WORKER = (
-    "from rolegraph.engine.run.isolation import Isolation",
+    "from rolegraph.engine.vocabulary.isolation import Isolation",
     "async def main():\n"
     "    async with Isolation() as isolation:\n"
     "        print(chr(10).join(await isolation.run(names, limit=60)))\n"

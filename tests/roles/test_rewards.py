@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rolegraph.engine.run.isolation import CallTimeout, Isolation
 from rolegraph.engine.vocabulary import BadOptions, Reward, Score, rewards
+from rolegraph.engine.vocabulary.isolation import CallTimeout, Isolation
 from tests.roles.vocabulary import earned, reward
 
 RIGHT, WRONG = Score(1.0, True), Score(0.0, False)

@@ -10,9 +10,9 @@ import pytest
 from rolegraph.engine.errors import ModelError, UsageError
 from rolegraph.engine.models import Completion, LimitedModel, Request
 from rolegraph.engine.records import CallDone, CallId, Event, Failure, FailureName, Message, NodeId, call_seed
-from rolegraph.engine.run.isolation import Isolation
 from rolegraph.engine.run.turn import EpisodeJob, EpisodeSession, NodeResult, model_turn
 from rolegraph.engine.vocabulary import Score, View, Views
+from rolegraph.engine.vocabulary.isolation import Isolation
 from tests.edge import RIGHT, WRONG, Answer, ScriptedModel, run_one, solver_judge
 
 MESSAGES: list[Message] = [{"role": "user", "content": "Make 7 from 3 and 4"}]

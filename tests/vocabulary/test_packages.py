@@ -13,7 +13,7 @@ import pytest
 
 from rolegraph.engine import vocabulary
 from rolegraph.engine.compile import check_file
-from rolegraph.engine.run.isolation import Isolation
+from rolegraph.engine.vocabulary.isolation import Isolation
 from tests.edge import write_spec
 
 

@@ -1,4 +1,4 @@
-"""Processes that run rewards and tools with a time limit, and are killed when the time is up.
+"""Processes that compute on strangers' values, such as rewards, with limits of time and memory.
 
 A thread cannot be stopped; a process can. Workers start at the first call, see no secrets of the environment
 and never search the current folder or the script's for modules. An exception, an odd result or the death of a
@@ -8,6 +8,7 @@ worker fails its own call only. `serve` is the worker's side.
 from __future__ import annotations
 
 import asyncio
+import atexit
 import ctypes
 import os
 import pickle
@@ -18,12 +19,14 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import cache, partial
 from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
 from typing import Any, Self, TypeVar, cast
 
 import cloudpickle  # pyright: ignore[reportMissingTypeStubs]
 
+from rolegraph.engine.limits.tools import CALL_MEMORY
 from rolegraph.engine.vocabulary import Import
 from rolegraph.engine.vocabulary.children import child_environment
 from rolegraph.engine.vocabulary.foreign import FOREIGN_ERRORS, describe_error
@@ -35,17 +38,21 @@ START_SECONDS = 60.0
 """Seconds that a worker may take to start and to load the function, before the call's own limit begins."""
 
 # -P: Python would put the current folder first, where a random.py would replace the standard library's.
-_COMMAND = (sys.executable, "-P", "-c", "from rolegraph.engine.run.isolation import serve; serve()")
+_COMMAND = (sys.executable, "-P", "-c", "from rolegraph.engine.vocabulary.isolation import serve; serve()")
 
 _dumps = cast("Callable[[object], bytes]", cloudpickle.dumps)  # pyright: ignore[reportUnknownMemberType]
 
 
-class CallTimeout(Exception):
-    """A call that exceeded its time limit."""
+class CallLimit(Exception):
+    """A call that exceeded a limit; its text, such as `took longer than 10 s`, says which."""
+
+
+class CallTimeout(CallLimit):
+    """A call that exceeded its time."""
 
 
 class Isolation:
-    """A pool of at most `WORKERS` processes, in which rewards that may hang run under a time limit.
+    """A pool of at most `WORKERS` processes, in which calls run under limits of time and memory.
 
     The processes import `imports`. Use the pool as an async context manager.
 
@@ -64,29 +71,38 @@ class Isolation:
         self._busy: dict[_Call, _Worker] = {}
         self._closed = False
 
-    async def run(self, function: Callable[..., T], *arguments: Any, limit: float) -> T:
+    async def run(
+        self, function: Callable[..., T], *arguments: Any, limit: float, memory: int = CALL_MEMORY.most
+    ) -> T:
         """Call a function in a worker and return its result.
 
         Args:
             function: What to call. It and the arguments are pickled; those of the main module by value.
             *arguments: The function's positional arguments.
             limit: Seconds that the call may take once a worker has loaded the function.
+            memory: Bytes that the call may take besides the worker's libraries; enforced on Linux alone.
 
         Raises:
-            CallTimeout: The call took longer; its worker was killed.
+            CallLimit: The call exceeded a limit; its worker was killed.
             RuntimeError: The worker died, the pool is closed, or the exception cannot be pickled.
             Exception: Any exception of the function itself.
         """
-        call = _Call(_dumps((function, arguments)), limit)
+        call = _Call(_dumps((function, arguments)), limit, memory)
         try:
             answer = await asyncio.wrap_future(self._threads.submit(self._answer, call))
         except asyncio.CancelledError:
             self._cancel(call)
             raise
-        result, error = cast("tuple[T, Exception | None]", pickle.loads(answer))
-        if error is not None:
-            raise error
-        return result
+        return _result(answer)
+
+    def run_blocking(self, function: Callable[..., T], *arguments: Any, limit: float) -> T:
+        """Call a function as `run` does, while the calling thread waits."""
+        call = _Call(_dumps((function, arguments)), limit, CALL_MEMORY.most)
+        try:
+            return _result(self._threads.submit(self._answer, call).result())
+        except BaseException:  # Ctrl-C among them
+            self._cancel(call)
+            raise
 
     def _answer(self, call: _Call) -> bytes:
         """Send the call to a worker and return the pickled pair of result and exception. Blocks."""
@@ -124,20 +140,24 @@ class Isolation:
         return self
 
     async def __aexit__(self, *_: object) -> None:
+        if self.close():  # most runs need no worker, and end without waiting for a thread
+            await asyncio.to_thread(self._threads.shutdown)
+
+    def close(self) -> bool:
+        """Kill all workers; return whether there are any."""
         with self._lock:
             self._closed = True
             workers = (*self._idle, *self._busy.values())
             for worker in workers:
                 worker.kill()
-        if workers:  # most runs need none, and end without waiting for a thread
-            await asyncio.to_thread(self._threads.shutdown)
+        return bool(workers)
 
 
 class _Call:
     """A pickled call: so that a worker survives the failure to load it."""
 
-    def __init__(self, pickled: bytes, limit: float) -> None:
-        self.pickled, self.limit = pickled, limit
+    def __init__(self, pickled: bytes, limit: float, memory: int) -> None:
+        self.pickled, self.limit, self.memory = pickled, limit, memory
         self.cancelled = False
 
 
@@ -161,17 +181,19 @@ class _Worker:
         return self._process.poll() is None
 
     def answer(self, call: _Call) -> bytes:
-        """Wait for the worker to load the call, then for its answer; raises CallTimeout or RuntimeError."""
+        """Wait for the worker to load the call, then for its answer; raises CallLimit or RuntimeError."""
         answer = b""
         try:
-            self._connection.send_bytes(call.pickled)
+            self._connection.send((call.memory, call.pickled))
             for seconds in (START_SECONDS, call.limit):
                 if not self._connection.poll(seconds):
-                    raise CallTimeout(f"{call.limit:g} s")
+                    raise CallTimeout(f"took longer than {call.limit:g} s")
                 answer = self._connection.recv_bytes()
         except (EOFError, OSError):
             code = self._process.wait()
             raise RuntimeError(f"the process that ran it died with exit code {code}") from None
+        if not answer:
+            raise CallLimit(f"took more than {call.memory:,} bytes of memory ({CALL_MEMORY.label})")
         return answer
 
     def kill(self) -> None:
@@ -180,6 +202,21 @@ class _Worker:
             if self.is_alive:
                 os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
+
+
+@cache
+def shared_isolation() -> Isolation:
+    """Return this process's pool for data sets and chat templates, which import no code of the user's."""
+    isolation = Isolation()
+    atexit.register(isolation.close)
+    return isolation
+
+
+def _result(answer: bytes) -> Any:
+    result, error = cast("tuple[Any, Exception | None]", pickle.loads(answer))
+    if error is not None:
+        raise error
+    return result
 
 
 def serve() -> None:
@@ -195,24 +232,59 @@ def serve() -> None:
         connection = Connection(descriptor)
         imports: Sequence[Import] = pickle.loads(connection.recv_bytes())
         sys.path += [root for wanted in imports if (root := _package_root(wanted)) not in (None, *sys.path)]
+        libraries, modules = 0, 0
         while True:
-            connection.send_bytes(_perform(connection, imports))
+            memory, pickled = connection.recv()
+            call = _load(pickled, imports)
+            if len(sys.modules) > modules:  # not at each call, or what a call leaves behind would add up
+                libraries, modules = _memory_taken(), len(sys.modules)
+            connection.send_bytes(b"")
+            connection.send_bytes(_perform(call, libraries + memory))
 
 
-def _perform(connection: Connection, imports: Sequence[Import]) -> bytes:
-    """Load a call, say so with an empty message, and make it; return the pickled result and exception."""
-    pickled, loaded = connection.recv_bytes(), False
+def _load(pickled: bytes, imports: Sequence[Import]) -> Callable[[], object]:
+    """Return a call that was sent; if it cannot be loaded, a call that raises the reason."""
     try:
         for wanted in imports:
             wanted.ensure()
         function, arguments = pickle.loads(pickled)
-        connection.send_bytes(b"")
-        loaded = True
-        return pickle.dumps((function(*arguments), None))
     except FOREIGN_ERRORS as error:
-        if not loaded:
-            connection.send_bytes(b"")
+        return partial(_raise, error)
+    return partial(function, *arguments)
+
+
+def _raise(error: BaseException) -> None:
+    raise error
+
+
+def _perform(call: Callable[[], object], memory: int) -> bytes:
+    """Make a call in so many bytes of memory; return the pickled result and exception, empty for too few."""
+    try:
+        _limit_memory(memory)
+        return pickle.dumps((call(), None))
+    except MemoryError:
+        return b""
+    except FOREIGN_ERRORS as error:
         return pickle.dumps((None, _portable(error)))
+    finally:
+        _limit_memory()
+
+
+def _memory_taken() -> int:
+    """Return the bytes of the process's writable memory; 0 where the system does not say."""
+    if sys.platform != "linux":
+        return 0
+    return int(Path("/proc/self/statm").read_text().split()[5]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def _limit_memory(most: int = sys.maxsize) -> None:
+    """Set the limit of the process's writable memory in bytes."""
+    if sys.platform == "linux":  # other systems do not enforce it
+        import resource
+
+        hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
+        soft = most if hard == resource.RLIM_INFINITY else min(most, hard)
+        resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
 
 
 def _package_root(wanted: Import) -> str | None:

@@ -25,6 +25,10 @@ def pid(seconds: float) -> int:
     return os.getpid()
 
 
+def take(size: int) -> int:
+    return len(bytes(size))
+
+
 def sleep_in_child(started: str) -> None:
     child = subprocess.Popen(["sleep", "3600"])
     Path(started).write_text(str(child.pid))

@@ -16,9 +16,9 @@ from typing import Any, TypeVar
 
 import pytest
 
-from rolegraph.engine.run.isolation import WORKERS, CallTimeout, Isolation
 from rolegraph.engine.vocabulary import Import
-from tests.run import isolated
+from rolegraph.engine.vocabulary.isolation import WORKERS, CallLimit, CallTimeout, Isolation
+from tests.vocabulary import isolated
 from tests.waiting import until
 
 T = TypeVar("T")
@@ -62,7 +62,7 @@ def test_the_result_comes_back(shared: Isolation) -> None:
 
 def test_a_worker_imports_no_more_of_the_engine_than_it_needs(shared: Isolation) -> None:
     imported = within(lambda isolation: isolation.run(isolated.imported, limit=10), shared)
-    assert {"rolegraph.engine.run.isolation", "rolegraph.engine.vocabulary"} <= {*imported}
+    assert {"rolegraph.engine.vocabulary.isolation", "rolegraph.engine.vocabulary"} <= {*imported}
     assert not {"rolegraph.engine.compile", "rolegraph.engine.run.scheduler"} & {*imported}
 
 
@@ -105,6 +105,17 @@ def test_a_call_that_is_cancelled_while_it_waits_takes_no_one_s_turn(shared: Iso
         return await asyncio.gather(*waiting[1::2], *after)
 
     assert within(cancelled, shared) == [2, 6] + [8] * WORKERS
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems do not enforce the limit")
+def test_a_call_takes_no_more_memory_than_its_limit_and_the_next_one_has_as_much(shared: Isolation) -> None:
+    def take(size: int) -> int:
+        return within(lambda isolation: isolation.run(isolated.take, size, limit=60, memory=1 << 26), shared)
+
+    for _ in range(3):
+        with pytest.raises(CallLimit, match="limit: call_memory"):
+            take(1 << 27)
+        assert take(1 << 25) == 1 << 25
 
 
 @pytest.mark.parametrize("function", [isolated.sleep, isolated.spin_in_c])
@@ -217,14 +228,14 @@ def test_workers_see_no_keys(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(f"ROLEGRAPH_TEST_{name}", "x")
     asked = lambda isolation: isolation.run(isolated.keys, limit=10)  # noqa: E731
     assert within(asked) == []
-    own = Import("tests.run.isolated", None)
+    own = Import("tests.vocabulary.isolated", None)
     assert within(asked, Isolation([own])) == ["ROLEGRAPH_TEST_FOLDER"]
 
 
 PARENT = """
 import asyncio, sys
-from rolegraph.engine.run.isolation import Isolation
-from tests.run import isolated
+from rolegraph.engine.vocabulary.isolation import Isolation
+from tests.vocabulary import isolated
 
 async def main():
     async with Isolation() as isolation:
@@ -264,7 +275,7 @@ SCRIPT = """
 import asyncio, sys, threading
 sys.path[:] = [place for place in sys.path if place not in ("", sys.argv[1])]
 from pathlib import Path
-from rolegraph.engine.run.isolation import Isolation
+from rolegraph.engine.vocabulary.isolation import Isolation
 from rolegraph.engine.vocabulary.imports import Import, import_file
 
 def of_the_script(number):

@@ -1,0 +1,76 @@
+"""Answers, specs and models' folders that compute without end, in a process with limits."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rolegraph.engine.limits.tools import CALL_MEMORY
+from tests.cli.conftest import ENVIRONMENT
+from tests.models.edges import chat_answer, serving
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="other systems do not enforce the limit")
+SPEC = """rolegraph: 1
+name: x
+roles:
+  solver: {trainable: false, prompt: {inline: "{{ task.question }}"}, reward: REWARD}
+data: {train: DATA}
+"""
+MEASURED = (
+    "import resource, subprocess, sys\n"
+    "done = subprocess.run([sys.executable, '-m', 'rolegraph.engine.cli', *sys.argv[1:]])\n"
+    "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss << 10)\n"
+    "sys.exit(done.returncode)"
+)
+SOLVED = "$(1+x)^{1000000}$"
+BESIDES = 400_000_000
+"""Memory of the libraries of a process."""
+
+
+def run_measured(folder: Path, *words: str) -> tuple[subprocess.CompletedProcess[str], int]:
+    """Run the command in a folder and return its result and the peak memory of its largest process."""
+    done = subprocess.run(
+        [sys.executable, "-c", MEASURED, *words],
+        cwd=folder,
+        env=ENVIRONMENT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return done, int(done.stdout.split()[-1])
+
+
+def write_spec(folder: Path, *, reward: str = "exact_match", data: str = "tasks.jsonl") -> None:
+    (folder / "x.yaml").write_text(SPEC.replace("REWARD", reward).replace("DATA", data))
+    (folder / "tasks.jsonl").write_text(json.dumps({"id": "t", "question": "q", "answer": "1"}))
+
+
+def test_an_answer_that_takes_gigabytes_to_compare_gets_no_more_than_the_limit(tmp_path: Path) -> None:
+    write_spec(tmp_path, reward="{math: {timeout: 60}}")
+    with serving(lambda body: chat_answer(SOLVED)) as endpoint:
+        done, most = run_measured(
+            tmp_path, "run", "x.yaml", "--model", "openai:m", "--base-url", endpoint.base_url, "--out", "out"
+        )
+    assert done.returncode in (0, 1), done.stderr
+    assert most < CALL_MEMORY.most + BESIDES
+    assert len((tmp_path / "out" / "episodes.jsonl").read_text().splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        "task: modulo_grid, config: {size_x: 60000, size_y: 60000}",
+        "task: ab, config: {length: 300000000}",
+    ],
+    ids=["modulo_grid", "ab"],
+)
+def test_a_data_set_that_never_ends_is_a_fault(tmp_path: Path, options: str) -> None:
+    write_spec(tmp_path, data="{reasoning_gym: {" + options + "}}")
+    done, most = run_measured(tmp_path, "preview", "x.yaml")
+    assert (done.returncode, "limit: call_memory" in done.stderr) == (2, True), done.stderr
+    assert "Traceback" not in done.stderr
+    assert most < CALL_MEMORY.most + BESIDES

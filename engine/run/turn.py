@@ -61,6 +61,12 @@ class EpisodeSession:
         self.kept = 0
         """Number of characters and tokens that the episode keeps."""
 
+    def has_room(self, size: int) -> bool:
+        """Count further characters and tokens that the episode keeps, unless they exceed `episode_size`."""
+        fits = self.kept + size <= EPISODE_SIZE.most
+        self.kept += size if fits else 0
+        return fits
+
     def open_tools(self) -> OpenTools:
         """Return the tools of the episode."""
         self.tools = self.tools or OpenTools()
@@ -206,10 +212,9 @@ async def model_turn(
             text, calls = completion.text, completion.calls
             answered = ModelCall(messages, completion, start - session.began, seconds, attempt, call)
             size, is_cut = answered.cut()
-            if session.kept + size > EPISODE_SIZE.most:
+            if not session.has_room(size):
                 answered = None
                 raise ModelError(EPISODE_SIZE.exceeded("with this answer the episode has"))
-            session.kept += size
             if is_cut:
                 raise ParseFailure(FailureName.MALFORMED_OUTPUT, ANSWER_TEXT.exceeded("the answer has"))
             if calls and functions and call < role.spec.calls:
@@ -268,6 +273,8 @@ async def tool_turn(
         try:
             action = await _run_tool(run, value, upstream, session, role.spec.timeout)
             text = result_text(run.name, action)
+            if not session.has_room(len(text)):
+                raise ToolError(EPISODE_SIZE.exceeded("with this result the episode has"))
             action = plain_json(action, TOOL_TEXT)
         except FOREIGN_ERRORS as error:  # a foreign tool: its error fails this node only
             overtime = f"no result {_within(role.spec.timeout or run.tool.timeout)}"

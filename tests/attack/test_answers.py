@@ -239,6 +239,19 @@ def test_an_episode_keeps_no_more_of_its_answers_than_the_limits_say(
         assert replayed["a"][0].failure == trajectory.failure
 
 
+def test_the_results_of_tools_count_as_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rolegraph.engine.run.turn.EPISODE_SIZE", EPISODE_SIZE._replace(most=3))
+    (tmp_path / "x.yaml").write_text(
+        TALKER.replace("{prompt", "{count: 2, run: {calculator: '12'}}\n  b: {prompt")
+    )
+    done = run_one(compile_file(tmp_path / "x.yaml"), ScriptedModel(lambda _: ""))
+    first, second = (trajectory.failure for trajectory in done["a"])
+    assert first is None
+    assert second is not None
+    assert second.name == "tool_error"
+    assert "limit: episode_size" in second.message
+
+
 def test_a_failure_keeps_no_more_of_a_server_s_words_than_its_limit_says(tmp_path: Path) -> None:
     def refuse(_: Request) -> str:
         raise ModelError("a" * 1_000_000)

@@ -13,7 +13,11 @@ TRAIN_BYTES = Limit("service_train_bytes", 2**25, "bytes")
 PARTS = Limit("service_parts", 2**16, "parts")
 """Datums of a forward_backward with their inputs and tensors; the SDK sends 1,024."""
 TARGETS = Limit("service_targets", 2**24, "values")
-"""Dense size of a sparse tensor."""
+"""Dense size of the sparse tensors of a request together; a kilobyte can stand for gigabytes."""
+HEADER_BYTES = Limit("service_header_bytes", 65_536, "bytes")
+"""Headers of a request, which come before the key is checked."""
+HEADER_SECONDS = Limit("service_header_seconds", 30, "seconds")
+"""Time to send these headers."""
 BODY_SECONDS = Limit("service_body_seconds", 60, "seconds")
 """Time to send a body, which holds a connection and memory meanwhile."""
 NAME = Limit("service_name", 255, "characters")

@@ -245,16 +245,17 @@ class CheckpointStore:
 
     def files(self, path: str) -> dict[str, Path]:
         """Return the files of a checkpoint that can be downloaded, by name. Raises NotFoundError."""
-        found = sorted(self._existing(path).iterdir())
+        found = sorted(_inside(self._existing(path)))
         return {
             file.name: file for file in found if file.name not in (META, OPTIMIZER) and file.name[0] != "."
         }
 
     def _all(self) -> Iterator[CheckpointEntry]:
-        for meta in self._folder.glob(f"[!.]*/*/*/{META}"):
+        runs = (run for run in _inside(self._folder) if run.name[0] != ".")
+        for folder in (folder for run in runs for kind in _inside(run) for folder in _inside(kind)):
             # One that is deleted meanwhile, or broken, is left out: `load` reports it.
             with contextlib.suppress(OSError, ValueError, TypeError):
-                yield _read_entry(meta.parent)
+                yield _read_entry(folder)
 
     def loadable(self, path: str) -> CheckpointEntry:
         """Return the description of a checkpoint for the base model, without reading its weights.
@@ -300,6 +301,14 @@ class CheckpointStore:
         if folder is None:
             raise RequestError(f"{path!r} is not a checkpoint's path; expected tinker://RUN/weights/NAME")
         return folder
+
+
+def _inside(folder: Path) -> list[Path]:
+    """Return what a folder holds; nothing where it is deleted meanwhile. `Path.glob` would raise."""
+    try:
+        return [*folder.iterdir()]
+    except OSError:
+        return []
 
 
 def _read_entry(folder: Path) -> CheckpointEntry:

@@ -111,6 +111,7 @@ def launch(
 
     from rolegraph.engine.local.service.backend import Backend
     from rolegraph.engine.local.service.checkpoints import CheckpointStore
+    from rolegraph.engine.local.service.connections import BoundedConnection
     from rolegraph.engine.local.service.lending import Lender
     from rolegraph.engine.local.service.local_model import LocalModel
     from rolegraph.engine.local.service.server import Service
@@ -122,7 +123,14 @@ def launch(
     service = Service(backend, tokenizer=folder, silent=silent)
     app = service.app(api_key, host)
     server = uvicorn.Server(
-        uvicorn.Config(app, log_level="critical", access_log=False, ws="none", timeout_graceful_shutdown=2)
+        uvicorn.Config(
+            app,
+            http=BoundedConnection,
+            log_level="critical",
+            access_log=False,
+            ws="none",
+            timeout_graceful_shutdown=2,
+        )
     )
     if ignore_signals:
         server.capture_signals = _ignore_signals

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import groupby
+from math import prod
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -277,6 +278,14 @@ class TrainRequest:
         parts = sum(1 + len(datum.model_input) + len(datum.loss_fn_inputs) for datum in message.data)
         if parts > limits.PARTS.most:
             raise RequestError(limits.PARTS.exceeded(f"{len(message.data)} datums of {parts:,} parts are"))
+        sparse = [
+            prod(map(abs, tensor.shape))
+            for datum in message.data
+            for tensor in datum.loss_fn_inputs.values()
+            if tensor.HasField("sparse_csr")
+        ]
+        if sum(sparse) > limits.TARGETS.most:
+            raise RequestError(limits.TARGETS.exceeded("the sparse tensors together have"))
         self.data = [_datum(position, datum) for position, datum in enumerate(message.data)]
 
 
@@ -311,8 +320,6 @@ def _tensor(position: int, name: str, message: public.Tensor) -> Tensor:
 def _dense(message: public.SparseCsr, dtype: Any, shape: Sequence[int]) -> Tensor:
     """Return a compressed sparse row matrix as a dense tensor. Raises ValueError or IndexError."""
     rows, columns = shape
-    if not 0 <= rows * columns <= limits.TARGETS.most:
-        raise ValueError(limits.TARGETS.exceeded("it has"))
     values = np.frombuffer(message.values, dtype)
     row_ends, columns_of = (
         np.frombuffer(data, np.int64) for data in (message.crow_indices, message.col_indices)

@@ -12,7 +12,7 @@ ANSWER_TEXT = Limit("answer_text", 400_000, "characters")
 """Answer given to parsers and rewards; some 100,000 tokens."""
 EPISODE_SIZE = Limit("episode_size", 40_000_000, "characters and tokens")
 """Answers, results and prompts' tokens of an episode; 300 calls of 100,000 tokens have 30 million."""
-FAILURE_TEXT = Limit("failure_text", 4_000, "characters")
+FAILURE_TEXT = Limit("failure_text", 1_000, "characters")
 """Kept part of a failure's message, which may quote a server or a tool."""
 ANSWER_CALLS = Limit("answer_calls", 64, "calls")
 """Tool calls of one answer, which run at the same time."""

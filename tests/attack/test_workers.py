@@ -9,9 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from rolegraph.engine.errors import ModelError
 from rolegraph.engine.limits.tools import CALL_MEMORY
+from rolegraph.engine.models.tokenizer import load_tokenizer
+from rolegraph.engine.prompts import ChatFormat
 from tests.cli.conftest import ENVIRONMENT
-from tests.models.edges import chat_answer, serving
+from tests.models.edges import chat_answer, serving, write_tokenizer
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="other systems do not enforce the limit")
 SPEC = """rolegraph: 1
@@ -27,6 +30,8 @@ MEASURED = (
     "sys.exit(done.returncode)"
 )
 SOLVED = "$(1+x)^{1000000}$"
+LOOP = "{% for i in range(99999) %}BODY{% endfor %}"
+DOUBLED = "{% set n = namespace(x='aaaa') %}{% for i in range(60) %}{% set n.x = n.x ~ n.x %}{% endfor %}"
 BESIDES = 400_000_000
 """Memory of the libraries of a process."""
 
@@ -58,6 +63,25 @@ def test_an_answer_that_takes_gigabytes_to_compare_gets_no_more_than_the_limit(t
     assert done.returncode in (0, 1), done.stderr
     assert most < CALL_MEMORY.most + BESIDES
     assert len((tmp_path / "out" / "episodes.jsonl").read_text().splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("template", "fault"),
+    [
+        (LOOP.replace("BODY", LOOP.replace("BODY", "")), "took longer than"),
+        (DOUBLED, "limit: call_memory"),
+        ("{{ 'a' * 50000000 }}", "limit: episode_size"),
+        ("{{ 1 + 'a' }}", "TypeError"),
+    ],
+    ids=["time", "memory", "text", "error"],
+)
+def test_a_chat_template_that_takes_too_much_is_a_model_error(
+    tmp_path: Path, template: str, fault: str
+) -> None:
+    chat = ChatFormat(load_tokenizer(write_tokenizer(tmp_path, template)), "stranger")
+    for _ in range(20):
+        with pytest.raises(ModelError, match=f"template of stranger .*{fault}"):
+            chat.prompt([{"role": "user", "content": "hi"}])
 
 
 @pytest.mark.parametrize(

@@ -45,7 +45,9 @@ WORKER = (
 )
 TABLE = (
     "from rolegraph.roles.processes import start_worker",
-    "worker = start_worker('arena_worker.py', env={}, stdin=-1)\nenvironment(worker.pid)\n"
+    "worker = start_worker('arena_worker.py', env={}, stdin=-1)\n"
+    "while b'arena_worker' not in Path(f'/proc/{worker.pid}/cmdline').read_bytes(): os.sched_yield()\n"
+    "environment(worker.pid)\n"
     "worker.stdin.close(); worker.wait()",
 )
 

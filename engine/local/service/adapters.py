@@ -8,10 +8,10 @@ import json
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any, cast
 
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, PreTrainedModel
@@ -87,7 +87,14 @@ def load_model(folder: Path, dtype: torch.dtype | None = None) -> PreTrainedMode
         return AutoModelForCausalLM.from_pretrained(
             str(folder), dtype=dtype or "auto", local_files_only=True, trust_remote_code=False
         )
-    except (OSError, ValueError, KeyError, RuntimeError, ImportError, SafetensorError) as error:
+    except UsageError:
+        raise
+    except UnpicklingError as error:
+        raise UsageError(
+            f"the weights in {folder} are a pickle of more than tensors, whose code is not run here; take "
+            "weights in the form of safetensors"
+        ) from error
+    except Exception as error:  # transformers and peft raise many types for a folder that they cannot load
         if "trust_remote_code" in str(error):
             raise UsageError(
                 f"{folder} needs code that comes with the model (`auto_map` in its config.json), and such "

@@ -83,6 +83,8 @@ OPERATIONS: Mapping[str, str] = {
     "searches in a text": f"{{% set x = {TEXT} %}}" + "{% set y = 'ab' in x %}" * 100,
     "texts formatted": "{% set x = 'a' * 99999 %}" + "{% set y = '%s' | format(x) %}" * 100,
     "products": "{% set a = NINES %}" + LOOP.replace("BODY", "{% set x = a * a %}") * 20,
+    "texts as whole numbers": "{% set x = '1' * 4000 ~ '.5' %}"
+    + LOOP.replace("BODY", "{% set y = x | int %}") * 20,
     "quotients": "{% set b = NINES %}{% set a = b * b %}" + LOOP.replace("BODY", "{% set x = a // b %}") * 20,
     "large numbers written": "{% set a = NINES %}{% set a = a * a * a * a %}"
     + LOOP.replace("BODY", "{% set x = a | string %}") * 20,

@@ -163,7 +163,7 @@ def _round(_: Any, value: object, precision: int = 0, method: str = "common") ->
 @_filter("int")
 def _int(scope: RenderScope, value: object, default: int = 0, base: int = 10) -> int:
     if isinstance(value, str):
-        scope.spend(len(value))
+        scope.spend(4 * len(value))  # for each digit Python takes time in proportion to the others
     number = jinja.do_int(value, default, base)
     scope.make_number(number.bit_length() if isinstance(number, int) else 0)  # pyright: ignore[reportUnnecessaryIsInstance]
     return number

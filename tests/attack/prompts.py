@@ -212,6 +212,7 @@ CASES = [
     Case('forceescape', '{{ "a"|forceescape }}', 'fault', "no filter 'forceescape' in prompts"),
     Case('safe', '{{ "a"|safe }}', 'fault', "no filter 'safe' in prompts"),
     Case('urlencode', '{{ "é"|urlencode }}', 'fault', "no filter 'urlencode' in prompts"),
+    Case('digits to a number, often', '{% set x = "1" * 4000 ~ ".5" %}{% for i in range(1000) %}{% set y = x|int %}{% endfor %}', 'error', 'limit: prompt_work'),
     Case('hex to a number', '{{ ("f"*99999)|int(0,16) }}', 'error', 'limit: prompt_bits'),
     Case('binary to a number', '{{ ("1"*999999)|int(0,2) }}', 'error', 'limit: prompt_bits'),
     Case('digits to a number', '{{ ("1"*5000)|int(7) }}', 'text', '7'),

@@ -97,7 +97,9 @@ def f1(*, field: str = "answer") -> Reward:
     """
 
     def score(task: Task, action: Any, inputs: RewardInputs) -> Score:
-        overlaps = (_overlap(str(action), str(gold)) for gold in _accepted(task, field))
+        given = _words(action)
+        counts = Counter(given)
+        overlaps = (_overlap(counts, len(given), _words(gold)) for gold in _accepted(task, field))
         return _scored(max(overlaps, default=0.0))
 
     return Reward(score, (field,), (field,))
@@ -106,15 +108,16 @@ def f1(*, field: str = "answer") -> Reward:
 _ARTICLES = re.compile(r"\b(?:a|an|the)\b")
 
 
-def _overlap(given: str, gold: str) -> float:
-    given_words, gold_words = (
-        _ARTICLES.sub(" ", _plain(text, ignore_case=True, punctuation=False)).split()
-        for text in (given, gold)
-    )
-    if not given_words or not gold_words:
-        return float(given_words == gold_words)
-    common = (Counter(given_words) & Counter(gold_words)).total()
-    return 2 * common / (len(given_words) + len(gold_words))
+def _words(value: object) -> list[str]:
+    return _ARTICLES.sub(" ", _plain(value, ignore_case=True, punctuation=False)).split()
+
+
+def _overlap(given: Counter[str], size: int, gold: list[str]) -> float:
+    """Return F1 of `size` given words and a gold text, in time that follows the words of `gold` alone."""
+    if not size or not gold:
+        return float(size == len(gold))
+    common = sum(min(count, given[word]) for word, count in Counter(gold).items())
+    return 2 * common / (size + len(gold))
 
 
 _ABSENT = object()

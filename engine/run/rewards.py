@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from rolegraph.engine.compile import Plan, RolePlan
 from rolegraph.engine.errors import UnsupportedProgram, WorldError
 from rolegraph.engine.records import Failure, FailureName, Task
+from rolegraph.engine.records.jsonl import json_line
 from rolegraph.engine.records.plain import LARGEST
 from rolegraph.engine.run.assembly import steps_of
 from rolegraph.engine.run.context import Results, turns_taken
@@ -26,6 +27,10 @@ CreateTask = Callable[[Coroutine[None, None, None]], asyncio.Task[None]]
 """Starts a task of the episode. It is passed on and never stored: a reference from an episode to itself would
 keep the episode in memory until the garbage collector runs."""
 NO_INPUTS = RewardInputs()
+LARGE_TASK = 1_000_000
+"""Bytes of a task's JSON, above which a reward that reads its fields would hold up every other episode."""
+LARGE_SECONDS = 60.0
+"""Time limit of a reward on such a task."""
 
 
 class EpisodeStop(Exception):
@@ -50,10 +55,11 @@ def score_at_once(
     reward = role.reward
     if result.failure is None and reward is not None and not reward.is_deferred:
         inputs = _turn_inputs(role, result) if reward.reads_turn else NO_INPUTS
-        if reward.timeout is None:
+        limit = _seconds(reward, task)
+        if limit is None:
             _score(role, task, result, inputs)
         else:
-            create_task(_score_isolated(role, reward.timeout, task, result, inputs, isolation))
+            create_task(_score_isolated(role, limit, task, result, inputs, isolation))
     if result.failure is not None:
         stop_at_failure(role, result)
 
@@ -92,16 +98,17 @@ class LateRewards:
         if before:
             await asyncio.wait(before)
         isolated: list[asyncio.Task[None]] = []
+        limit = _seconds(reward, self.task)
         for node in role.nodes:
             result = self.results[node]
             if result is None or not _is_scored(role, reward, result):
                 continue
             inputs = self._inputs(node, result, reward)
-            if reward.timeout is None:
+            if limit is None:
                 _score(role, self.task, result, inputs)
                 stop_at_failure(role, result)
             else:
-                scoring = _score_isolated(role, reward.timeout, self.task, result, inputs, self.isolation)
+                scoring = _score_isolated(role, limit, self.task, result, inputs, self.isolation)
                 isolated.append(create_task(scoring))
         await asyncio.gather(*isolated)
 
@@ -144,6 +151,13 @@ class LateRewards:
             of_turn = {(id.index, id.round): position for position, id in enumerate(ids)}
             self._positions[block, role] = of_instance | of_turn
         return self._positions[block, role]
+
+
+def _seconds(reward: Reward, task: Task) -> float | None:
+    """Return the time limit of a reward in a process of its own; None for a reward that runs in place."""
+    if reward.timeout is not None:
+        return reward.timeout
+    return LARGE_SECONDS if reward.fields and len(json_line(task)) > LARGE_TASK else None
 
 
 def _turn_inputs(role: RolePlan, result: NodeResult) -> RewardInputs:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+import rolegraph as rg
 from rolegraph.engine.errors import ModelError
 from rolegraph.engine.limits.tools import CALL_MEMORY
 from rolegraph.engine.models.tokenizer import load_tokenizer
 from rolegraph.engine.prompts import ChatFormat
+from rolegraph.engine.vocabulary import ItemCall, RewardInputs, Score, rewards
 from tests.cli.conftest import ENVIRONMENT
 from tests.models.edges import chat_answer, serving, write_tokenizer
 
@@ -63,6 +67,31 @@ def test_an_answer_that_takes_gigabytes_to_compare_gets_no_more_than_the_limit(t
     assert done.returncode in (0, 1), done.stderr
     assert most < CALL_MEMORY.most + BESIDES
     assert len((tmp_path / "out" / "episodes.jsonl").read_text().splitlines()) == 1
+
+
+def test_f1_counts_the_words_of_a_long_answer_once_for_all_accepted_ones() -> None:
+    score = rewards.build(ItemCall("f1")).score
+    accepted = [f"a {number}" for number in range(50_000)]
+    answer = " ".join(f"w{number}" for number in range(99_999)) + " 7"
+    assert score({"answer": accepted}, answer, RewardInputs()) == Score(2 / 100_001, False)
+
+
+@pytest.mark.usefixtures("registries")
+def test_a_reward_that_reads_a_large_task_does_not_hold_up_other_episodes(tmp_path: Path) -> None:
+    @rg.reward(name="process", labels=["answer"], pure=True)
+    def process(task: object, action: object) -> float:
+        return float(os.getpid())
+
+    async def run(url: str, size: int) -> float | None:
+        async with rg.load(tmp_path / "x.yaml").open(model="openai:m", base_url=url) as flow:
+            episode = await flow.episode({"id": "1", "question": "q", "answer": ["a b"] * size})
+        return episode["solver"][0].reward
+
+    assert process
+    write_spec(tmp_path, reward="process")
+    with serving(lambda body: chat_answer("a")) as endpoint:
+        assert asyncio.run(run(endpoint.base_url, 10)) == os.getpid()
+        assert asyncio.run(run(endpoint.base_url, 900_000)) not in (os.getpid(), None)
 
 
 @pytest.mark.parametrize(

@@ -92,7 +92,7 @@ def read_project(file: Path) -> Project:
     """
     try:
         return Project.model_validate(tomllib.loads(_bytes(file).decode("utf-8")))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise UsageError(f"{file} is not TOML: {error}") from error
     except ValidationError as error:
         first = error.errors(include_url=False)[0]

@@ -71,6 +71,8 @@ def test_its_flags_are_defaults(rolegraph: Command, folder: Path, recording: Pat
         ("imports = 3", "imports"),
         ("import = []", "import"),
         ("imports = [", "not TOML"),
+        pytest.param("imports = " + "[" * 100_000, "not TOML", id="brackets"),
+        pytest.param("#" * 17_000_000, "limit: ", id="long"),
         ("[flags]\nlimt = 3", "did you mean 'limit'?"),
     ],
 )

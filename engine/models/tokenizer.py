@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
 import os
-from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
 from rolegraph.engine.errors import UsageError, WorldError, first_line
-from rolegraph.engine.local.launcher import BASE_MODEL
+from rolegraph.engine.models.limited_tokenizer import limit_tokenizer
 from rolegraph.engine.prompts import Tokenizer
-from rolegraph.engine.prompts.chat_template import ChatTemplate
 from rolegraph.engine.records.jsonl import read_json
 
 # transformers and its hub client print on import and on load. A value that the person has set is kept.
@@ -62,17 +59,7 @@ def load_tokenizer(source: str | Path) -> Tokenizer:
             f"Cannot chat with {str(source)!r}: its tokenizer has no chat template. Expected a "
             "`chat_template.jinja` beside tokenizer.json, or `chat_template` in tokenizer_config.json."
         )
-    if str(source) != str(BASE_MODEL):  # the shipped template is ours
-        _limit_template(tokenizer)
-    return tokenizer
-
-
-def _limit_template(tokenizer: Any) -> None:
-    """Render a tokenizer's chats in a process with limits."""
-    render = importlib.import_module("transformers.utils.chat_template_utils").render_jinja_template
-    source = partial(tokenizer.get_chat_template, None)
-    variables = tokenizer.special_tokens_map
-    tokenizer.apply_chat_template = ChatTemplate(render, source, variables)
+    return limit_tokenizer(tokenizer, source)
 
 
 def tokenizer_class(source: str | Path) -> Any:

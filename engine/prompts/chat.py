@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Protocol
 
 from jinja2 import TemplateError
 
-from rolegraph.engine.errors import ModelError
+from rolegraph.engine.errors import ModelError, UsageError
 from rolegraph.engine.prompts.call_forms import FORMS, CallForm, id_of
 from rolegraph.engine.prompts.tools import answer_message, calls_of, described
 from rolegraph.engine.records import Message
@@ -101,9 +101,12 @@ class ChatFormat:
     def __init__(self, tokenizer: Tokenizer, name: str) -> None:
         self._tokenizer = tokenizer
         self._name = name
-        self.end_ids = end_of_turn_ids(tokenizer)
-        """Token ids that end the model's turn, the template's own first."""
-        self.end_texts = tuple(self._decode([token]) for token in self.end_ids)
+        try:
+            self.end_ids = end_of_turn_ids(tokenizer)
+            """Token ids that end the model's turn, the template's own first."""
+            self.end_texts = tuple(self._decode([token]) for token in self.end_ids)
+        except ModelError as error:
+            raise UsageError(f"Cannot chat with {name!r}: {error}") from error
         # The instances of a role and the K rollouts of a task often have the same prompt.
         self._render = lru_cache(maxsize=_RENDERS_KEPT)(self._render_whole)
 

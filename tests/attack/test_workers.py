@@ -8,11 +8,12 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import rolegraph as rg
-from rolegraph.engine.errors import ModelError
+from rolegraph.engine.errors import ModelError, UsageError
 from rolegraph.engine.limits.tools import CALL_MEMORY
 from rolegraph.engine.models.tokenizer import load_tokenizer
 from rolegraph.engine.prompts import ChatFormat
@@ -36,6 +37,7 @@ MEASURED = (
 SOLVED = "$(1+x)^{1000000}$"
 LOOP = "{% for i in range(99999) %}BODY{% endfor %}"
 DOUBLED = "{% set n = namespace(x='aaaa') %}{% for i in range(60) %}{% set n.x = n.x ~ n.x %}{% endfor %}"
+ASKED: list[Any] = [{"role": "user", "content": "hi"}]
 BESIDES = 400_000_000
 """Memory of the libraries of a process."""
 
@@ -96,21 +98,46 @@ def test_a_reward_that_reads_a_large_task_does_not_hold_up_other_episodes(tmp_pa
 
 @pytest.mark.parametrize(
     ("template", "fault"),
-    [
-        (LOOP.replace("BODY", LOOP.replace("BODY", "")), "took longer than"),
-        (DOUBLED, "limit: call_memory"),
-        ("{{ 'a' * 50000000 }}", "limit: episode_size"),
-        ("{{ 1 + 'a' }}", "TypeError"),
-    ],
-    ids=["time", "memory", "text", "error"],
+    [("{{ 'a' * 50000000 }}", "limit: episode_size"), ("{{ 1 + 'a' }}", "TypeError")],
+    ids=["text", "error"],
 )
-def test_a_chat_template_that_takes_too_much_is_a_model_error(
+def test_a_chat_template_that_fails_is_a_model_error(tmp_path: Path, template: str, fault: str) -> None:
+    chat = ChatFormat(load_tokenizer(write_tokenizer(tmp_path, template)), "stranger")
+    with pytest.raises(ModelError, match=f"template of stranger .*{fault}"):
+        chat.prompt(ASKED)
+
+
+@pytest.mark.parametrize(
+    ("template", "fault"),
+    [(LOOP.replace("BODY", LOOP.replace("BODY", "")), "took longer than"), (DOUBLED, "limit: call_memory")],
+    ids=["time", "memory"],
+)
+def test_a_chat_template_that_takes_too_much_is_a_usage_error(
     tmp_path: Path, template: str, fault: str
 ) -> None:
-    chat = ChatFormat(load_tokenizer(write_tokenizer(tmp_path, template)), "stranger")
+    with pytest.raises(UsageError, match=f"Cannot chat with 'stranger'.*{fault}"):
+        ChatFormat(load_tokenizer(write_tokenizer(tmp_path, template)), "stranger")
+
+
+@pytest.mark.parametrize(
+    ("pattern", "fault"),
+    [("(a+)+$", "retry-limit"), ("(a|aa){1,20}$", "took longer than")],
+    ids=["panic", "time"],
+)
+def test_a_pattern_of_a_tokenizer_that_takes_too_much_is_a_model_error(
+    tmp_path: Path, pattern: str, fault: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    file = write_tokenizer(tmp_path) / "tokenizer.json"
+    split = {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
+    byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
+    steps = {"type": "Sequence", "pretokenizers": [split, byte_level]}
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"pre_tokenizer": steps}))
+    chat = ChatFormat(load_tokenizer(tmp_path), "stranger")
+    assert chat.prompt(ASKED).ids
     for _ in range(20):
-        with pytest.raises(ModelError, match=f"template of stranger .*{fault}"):
-            chat.prompt([{"role": "user", "content": "hi"}])
+        with pytest.raises(ModelError, match=fault):
+            chat.prompt([{"role": "user", "content": "a" * 100_000 + "c"}])
+    assert capfd.readouterr().err == ""
 
 
 @pytest.mark.parametrize(

@@ -35,6 +35,7 @@ from transformers.utils import logging as transformers_logging
 from rolegraph.engine.errors import UsageError, first_line
 from rolegraph.engine.local.service.adapters import load_model, lora_config
 from rolegraph.engine.local.service.prefixes import RowLayout, layout, rows_of
+from rolegraph.engine.models.limited_tokenizer import limit_tokenizer
 
 T = TypeVar("T")
 
@@ -112,9 +113,10 @@ class LocalModel:
         self.dtype = torch.float32 if self.device.type == "cpu" else torch.bfloat16
         base: Any = load_model(folder, self.dtype)
         try:
-            self.tokenizer: Any = AutoTokenizer.from_pretrained(
+            tokenizer: Any = AutoTokenizer.from_pretrained(
                 str(folder), local_files_only=True, trust_remote_code=False
             )
+            self.tokenizer = limit_tokenizer(tokenizer, folder)
         except (OSError, ValueError, KeyError, RuntimeError, ImportError) as error:
             raise UsageError(f"cannot load the tokenizer of {folder}: {first_line(error)}") from error
         self._plain: nn.Module = base.to(self.device).eval().requires_grad_(False)

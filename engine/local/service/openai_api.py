@@ -186,7 +186,10 @@ def _token_ids(model: LocalModel, body: CompletionBody, prompt: str | list[int])
     ids = prompt
     if isinstance(ids, str):
         body.check_length(len(ids), model.context)
-        ids = [*model.tokenizer.encode(ids, add_special_tokens=True)]
+        try:
+            ids = [*model.tokenizer.encode(ids, add_special_tokens=True)]
+        except ModelError as error:
+            raise RequestError(str(error)) from error
     if not ids or max(ids) >= model.vocabulary:
         raise RequestError("a prompt is empty, or has a token that the model does not know")
     return ids

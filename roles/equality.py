@@ -21,10 +21,11 @@ def as_text(action: object) -> str:
 
 def same_text(one: object, other: object) -> bool:
     """Compare two actions as text, without space at the ends and the order of a mapping's keys."""
-    return _canonical(one) == _canonical(other)
+    return canonical(one) == canonical(other)
 
 
-def _canonical(action: object) -> str:
+def canonical(action: object) -> str:
+    """Return a text that is the same for actions that are the same as text."""
     return action.strip() if isinstance(action, str) else json.dumps(action, sort_keys=True, default=str)
 
 

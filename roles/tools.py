@@ -27,7 +27,7 @@ from rolegraph.engine.vocabulary.actions import ACTION_OF, NUMBER, TEXT, ActionR
 from rolegraph.engine.vocabulary.replies import RejectedReply, bound_replies
 from rolegraph.roles import calculator as arithmetic
 from rolegraph.roles import corpus as corpora
-from rolegraph.roles.equality import MATH_SECONDS, Equal, SameMath, require_math, same_text
+from rolegraph.roles.equality import MATH_SECONDS, Equal, SameMath, canonical, require_math, same_text
 from rolegraph.roles.json_text import value_at
 
 Seconds = Annotated[float, Field(gt=0, le=600)]
@@ -46,14 +46,13 @@ def majority(*, equal: Equal = "text") -> Tool:
 
     def choose(upstream: Upstream, pairs: Pairs) -> Any:
         views = _views(upstream)
-        groups: list[list[Any]] = []
+        groups: dict[str, list[Any]] = {}
         for view in [view for view in views if not view.failed] or views:
-            group = next((group for group in groups if same(view.action, group[0])), None)
-            if group is None:
-                groups.append([view.action])
-            else:
-                group.append(view.action)
-        return max(groups, key=len)[0]
+            key = canonical(view.action)
+            if equal == "math":
+                key = next((key for key, group in groups.items() if same(view.action, group[0])), key)
+            groups.setdefault(key, []).append(view.action)
+        return max(groups.values(), key=len)[0]
 
     return Tool(choose=choose, timeout=timeout, gives={ACTION_OF: None})
 

@@ -73,6 +73,11 @@ def test_a_majority_is_of_text_and_ties_go_to_the_first(actions: list[Any], winn
     assert chosen("majority", seeing(solver=actions)) == winner
 
 
+def test_a_majority_of_very_many_answers_does_not_compare_each_with_each() -> None:
+    lists = [[number, *range(1_000)] for number in range(4_096)]
+    assert chosen("majority", seeing(solver=[*lists, lists[7]])) == lists[7]
+
+
 def test_a_majority_is_of_all_that_is_needed_but_for_the_failed() -> None:
     views = Views([View(1, "", failed=True), View(2, "", failed=True), View(3, "b")])
     assert chosen("majority", {"solver": views}) == "b"

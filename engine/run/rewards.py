@@ -7,13 +7,13 @@ reads other turns, after all turns have ended. Rewards with a time limit run in 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import cast
 
 from rolegraph.engine.compile import Plan, RolePlan
 from rolegraph.engine.errors import UnsupportedProgram, WorldError
 from rolegraph.engine.records import Failure, FailureName, Task
-from rolegraph.engine.records.jsonl import json_line
 from rolegraph.engine.records.plain import LARGEST
 from rolegraph.engine.run.assembly import steps_of
 from rolegraph.engine.run.context import Results, turns_taken
@@ -28,7 +28,7 @@ CreateTask = Callable[[Coroutine[None, None, None]], asyncio.Task[None]]
 keep the episode in memory until the garbage collector runs."""
 NO_INPUTS = RewardInputs()
 LARGE_TASK = 1_000_000
-"""Bytes of a task's JSON, above which a reward that reads its fields would hold up every other episode."""
+"""Characters of the fields that a reward reads, above which it would hold up every other episode."""
 LARGE_SECONDS = 60.0
 """Time limit of a reward on such a task."""
 
@@ -157,7 +157,17 @@ def _seconds(reward: Reward, task: Task) -> float | None:
     """Return the time limit of a reward in a process of its own; None for a reward that runs in place."""
     if reward.timeout is not None:
         return reward.timeout
-    return LARGE_SECONDS if reward.fields and len(json_line(task)) > LARGE_TASK else None
+    return LARGE_SECONDS if sum(_size(task.get(name)) for name in reward.fields) > LARGE_TASK else None
+
+
+def _size(value: object) -> int:
+    """Return about how many characters of JSON a value takes, in no time for a small one."""
+    if isinstance(value, str):
+        return len(value)
+    if isinstance(value, list | dict):
+        members = cast("Collection[object]", value.values() if isinstance(value, dict) else value)
+        return len(members) + (sum(map(_size, members)) if len(members) <= LARGE_TASK else 0)
+    return 1
 
 
 def _turn_inputs(role: RolePlan, result: NodeResult) -> RewardInputs:

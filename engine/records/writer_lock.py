@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import time
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -58,6 +59,15 @@ def lock(file: int) -> bool:
     return True
 
 
+def _holder(file: int) -> str:
+    """Return the name of the process that has locked a file, which it writes at once."""
+    for _ in range(20):
+        if name := os.pread(file, _HOLDER_BYTES, 0):
+            return name.decode("utf-8", "replace")
+        time.sleep(0.05)
+    return "another process"
+
+
 def _open_locked(folder: Path) -> int:
     make_folder(folder)
     path = folder / LOCK_FILE
@@ -69,7 +79,7 @@ def _open_locked(folder: Path) -> int:
         os.close(file)
         raise WorldError(f"cannot write {path}: it is no regular file")
     if not lock(file):
-        holder = os.read(file, _HOLDER_BYTES).decode("utf-8", "replace") or "another process"
+        holder = _holder(file)
         os.close(file)
         raise UsageError(f"{folder} is in use by {holder}; wait for its end, or name another with --out")
     if not os.fstat(file).st_nlink:  # its last writer removed the file between opening and locking

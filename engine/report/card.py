@@ -50,7 +50,9 @@ def model_card(
         "pipeline_tag": "text-generation",
         "tags": ["rolegraph", "reinforcement-learning", *([] if merged else ["lora"])],
     }
-    data = json.dumps(parse_yaml(spec, "spec.yaml").data.get("data"), ensure_ascii=False, default=str)
+    data = parse_yaml(spec, "spec.yaml").data.get("data")
+    is_short = bool(data) and len(str(data)) <= _DATA_CHARACTERS  # YAML of a megabyte would take seconds
+    shown_data = yaml.safe_dump(data, default_flow_style=True, width=10_000).strip() if is_short else ""
     trained = [
         f"{name} ({role.estimator or 'no estimator'})"
         for name, role in info.roles.items()
@@ -60,7 +62,7 @@ def model_card(
         "spec": f"{_line(info.name)}, hash {_code(info.hash)}",
         "policy": _line(policy),
         "base": f"{_line(shown)}, whose weights have the digest {_code(digest)}",
-        "data": _code(data) if data != "null" and len(data) <= _DATA_CHARACTERS else "",
+        "data": _code(shown_data) if is_short else "",
         "trained roles": _line(", ".join(trained)),
         "steps": f"{checkpoint.step} of {info.steps}" if info.steps else str(checkpoint.step),
         "seed": str(info.seed),

@@ -7,9 +7,8 @@ reads other turns, after all turns have ended. Rewards with a time limit run in 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import cast
 
 from rolegraph.engine.compile import Plan, RolePlan
 from rolegraph.engine.errors import UnsupportedProgram, WorldError
@@ -18,7 +17,7 @@ from rolegraph.engine.records.plain import LARGEST
 from rolegraph.engine.run.assembly import steps_of
 from rolegraph.engine.run.context import Results, turns_taken
 from rolegraph.engine.run.environment import EnvironmentSession
-from rolegraph.engine.run.turn import NodeResult, failure_score
+from rolegraph.engine.run.turn import EpisodeSession, NodeResult, failure_score
 from rolegraph.engine.vocabulary import Reward, RewardInputs, Score, View
 from rolegraph.engine.vocabulary.foreign import FOREIGN_ERRORS, describe_error, finite_number
 from rolegraph.engine.vocabulary.isolation import CallLimit, Isolation
@@ -27,10 +26,8 @@ CreateTask = Callable[[Coroutine[None, None, None]], asyncio.Task[None]]
 """Starts a task of the episode. It is passed on and never stored: a reference from an episode to itself would
 keep the episode in memory until the garbage collector runs."""
 NO_INPUTS = RewardInputs()
-LARGE_TASK = 1_000_000
-"""Characters of the fields that a reward reads, above which it would hold up every other episode."""
 LARGE_SECONDS = 60.0
-"""Time limit of a reward on such a task."""
+"""Time limit of a reward that reads fields of a large task; elsewhere it would hold up other episodes."""
 
 
 class EpisodeStop(Exception):
@@ -38,15 +35,14 @@ class EpisodeStop(Exception):
 
 
 def score_at_once(
-    role: RolePlan, task: Task, result: NodeResult, isolation: Isolation, create_task: CreateTask
+    role: RolePlan, session: EpisodeSession, result: NodeResult, create_task: CreateTask
 ) -> None:
     """Score a turn that has ended, unless its reward reads other turns.
 
     Args:
         role: The turn's role.
-        task: The episode's task.
+        session: The episode's task, and the processes for a reward with a time limit.
         result: The turn, whose score is set.
-        isolation: The processes for a reward with a time limit.
         create_task: Starts the task that waits for such a reward.
 
     Raises:
@@ -55,11 +51,11 @@ def score_at_once(
     reward = role.reward
     if result.failure is None and reward is not None and not reward.is_deferred:
         inputs = _turn_inputs(role, result) if reward.reads_turn else NO_INPUTS
-        limit = _seconds(reward, task)
+        limit, task = _seconds(reward, session), session.job.task
         if limit is None:
             _score(role, task, result, inputs)
         else:
-            create_task(_score_isolated(role, limit, task, result, inputs, isolation))
+            create_task(_score_isolated(role, limit, task, result, inputs, session.isolation))
     if result.failure is not None:
         stop_at_failure(role, result)
 
@@ -75,10 +71,9 @@ class LateRewards:
     """The rewards of an episode that read other turns. Nodes and roles are positions in the plan."""
 
     plan: Plan
-    task: Task
+    session: EpisodeSession
     results: Results
     environment: EnvironmentSession | None
-    isolation: Isolation
     _positions: dict[tuple[int, int], Mapping[tuple[int, int], int]] = field(init=False, default_factory=dict)
     """By block and role, what `_positions_in` found."""
 
@@ -98,17 +93,17 @@ class LateRewards:
         if before:
             await asyncio.wait(before)
         isolated: list[asyncio.Task[None]] = []
-        limit = _seconds(reward, self.task)
+        limit, task = _seconds(reward, self.session), self.session.job.task
         for node in role.nodes:
             result = self.results[node]
             if result is None or not _is_scored(role, reward, result):
                 continue
             inputs = self._inputs(node, result, reward)
             if limit is None:
-                _score(role, self.task, result, inputs)
+                _score(role, task, result, inputs)
                 stop_at_failure(role, result)
             else:
-                scoring = _score_isolated(role, limit, self.task, result, inputs, self.isolation)
+                scoring = _score_isolated(role, limit, task, result, inputs, self.session.isolation)
                 isolated.append(create_task(scoring))
         await asyncio.gather(*isolated)
 
@@ -153,21 +148,11 @@ class LateRewards:
         return self._positions[block, role]
 
 
-def _seconds(reward: Reward, task: Task) -> float | None:
+def _seconds(reward: Reward, session: EpisodeSession) -> float | None:
     """Return the time limit of a reward in a process of its own; None for a reward that runs in place."""
     if reward.timeout is not None:
         return reward.timeout
-    return LARGE_SECONDS if sum(_size(task.get(name)) for name in reward.fields) > LARGE_TASK else None
-
-
-def _size(value: object) -> int:
-    """Return about how many characters of JSON a value takes, in no time for a small one."""
-    if isinstance(value, str):
-        return len(value)
-    if isinstance(value, list | dict):
-        members = cast("Collection[object]", value.values() if isinstance(value, dict) else value)
-        return len(members) + (sum(map(_size, members)) if len(members) <= LARGE_TASK else 0)
-    return 1
+    return LARGE_SECONDS if reward.fields and session.has_large_task else None
 
 
 def _turn_inputs(role: RolePlan, result: NodeResult) -> RewardInputs:

@@ -120,9 +120,7 @@ class _Run:
             self.start(self.open_blocks(self.plan.wiring.initial_blocks))
             await tasks.wait()
             if self.plan.reward_order:
-                late = LateRewards(
-                    self.plan, self.session.job.task, self.results, self.environment, self.session.isolation
-                )
+                late = LateRewards(self.plan, self.session, self.results, self.environment)
                 late.score(tasks.create_task)
                 await tasks.wait()
         except EpisodeStop:
@@ -144,7 +142,7 @@ class _Run:
             if ready:
                 ready = self.open_blocks(ready)
                 self.start(ready[1:])
-            score_at_once(role, self.session.job.task, result, self.session.isolation, self.tasks.create_task)
+            score_at_once(role, self.session, result, self.tasks.create_task)
             if not ready:
                 return
             position = ready[0]

@@ -31,10 +31,14 @@ from rolegraph.engine.records import (
     call_seed,
     derive_seed,
 )
+from rolegraph.engine.records.jsonl import json_line
 from rolegraph.engine.run.tools import CallResult, Functions, OpenTools, call_all, result_text
 from rolegraph.engine.vocabulary import Function, ParseFailure, Score, ToolError, Upstream, View
 from rolegraph.engine.vocabulary.foreign import FOREIGN_ERRORS, describe_error, plain_json
 from rolegraph.engine.vocabulary.isolation import CallTimeout, Isolation
+
+LARGE_TASK = 1_000_000
+"""Bytes of JSON above which rewards read a task in a process of their own."""
 
 
 class EpisodeJob(NamedTuple):
@@ -58,14 +62,9 @@ class EpisodeSession:
         self.tools: OpenTools | None = None
         """None until a turn needs a tool."""
         self.began = time.monotonic()
+        self.has_large_task = len(json_line(job.task)) > LARGE_TASK
         self.kept = 0
-        """Number of characters and tokens that the episode keeps."""
-
-    def has_room(self, size: int) -> bool:
-        """Count further characters and tokens that the episode keeps, unless they exceed `episode_size`."""
-        fits = self.kept + size <= EPISODE_SIZE.most
-        self.kept += size if fits else 0
-        return fits
+        """Number of characters and tokens that the episode keeps, at most `episode_size`."""
 
     def open_tools(self) -> OpenTools:
         """Return the tools of the episode."""
@@ -211,10 +210,15 @@ async def model_turn(
             completion, start, seconds = await model.complete(request, role.spec.timeout, session.observe)
             text, calls = completion.text, completion.calls
             answered = ModelCall(messages, completion, start - session.began, seconds, attempt, call)
-            size, is_cut = answered.cut()
-            if not session.has_room(size):
+            size, is_cut = len(text) + len(completion.thought), False
+            size += len(completion.prompt_ids) + len(completion.response_ids)
+            if calls or size > ANSWER_TEXT.most:
+                size, is_cut = answered.cut()
+            kept = session.kept + size
+            if kept > EPISODE_SIZE.most:
                 answered = None
                 raise ModelError(EPISODE_SIZE.exceeded("with this answer the episode has"))
+            session.kept = kept
             if is_cut:
                 raise ParseFailure(FailureName.MALFORMED_OUTPUT, ANSWER_TEXT.exceeded("the answer has"))
             if calls and functions and call < role.spec.calls:
@@ -273,8 +277,9 @@ async def tool_turn(
         try:
             action = await _run_tool(run, value, upstream, session, role.spec.timeout)
             text = result_text(run.name, action)
-            if not session.has_room(len(text)):
+            if session.kept + len(text) > EPISODE_SIZE.most:
                 raise ToolError(EPISODE_SIZE.exceeded("with this result the episode has"))
+            session.kept += len(text)
             action = plain_json(action, TOOL_TEXT)
         except FOREIGN_ERRORS as error:  # a foreign tool: its error fails this node only
             overtime = f"no result {_within(role.spec.timeout or run.tool.timeout)}"

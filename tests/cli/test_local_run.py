@@ -165,7 +165,8 @@ def test_a_run_whose_service_dies_ends_and_goes_on_with_a_new_one(
         shown = b""
         while not (written.exists() and written.stat().st_size > 0):
             shown += os.read(terminal, 4096)
-        (service,) = children(running.pid)
+        commands = {pid: Path(f"/proc/{pid}/cmdline").read_bytes() for pid in children(running.pid)}
+        (service,) = (pid for pid, command in commands.items() if b"local.service" in command)
         os.kill(service, signal.SIGKILL)
         while b"has died" not in shown:
             shown += os.read(terminal, 4096)

@@ -82,7 +82,7 @@ def _drawn(table: Any, index: int, *, seed: int) -> Entry | None:
 
 
 def score(name: str, config: Config, entry: Entry, answer: str) -> float:
-    """Score an answer with the package's scorer.
+    """Score an answer with the scorer of reasoning-gym.
 
     Args:
         name: The kind of tasks.

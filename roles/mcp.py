@@ -38,7 +38,7 @@ def mcp(url: str, /, *, timeout: Annotated[float, Field(gt=0, le=3600)] = 60.0) 
 
 @cache
 def _hush() -> None:
-    """Silence the SDK's log: its messages also come back as errors, and quote the server's text.
+    """Silence the log of the MCP SDK: its messages also come back as errors, and quote the server's text.
 
     Some of them go to the root logger, which prints everything from its first use on, if it has no handler.
     """

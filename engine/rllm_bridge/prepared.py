@@ -85,7 +85,7 @@ class PreparedPlan:
             await models.aclose()
 
     async def table(self, policy: LimitedModel, open_: Open | None) -> list[LimitedModel]:
-        """Return one model for each endpoint of the plan: `policy`, rLLM's engine, where rLLM serves it."""
+        """Return a model for each endpoint: `policy`, rLLM's engine, where rLLM serves it; else `open_`'s."""
         models = self.models(open_)
         return [
             policy if is_rllms(self.plan, endpoint) else await models.model(endpoint.model)

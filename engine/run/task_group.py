@@ -25,7 +25,7 @@ class TaskGroup:
         """Set while `wait` waits."""
 
     def create_task(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
-        """Start a task."""
+        """Start a task of this group."""
         task = self._tasks[work] = self._loop.create_task(self._run(work))
         return task
 

@@ -139,7 +139,7 @@ _IN_SOURCE = re.compile(r" \(<string>, line (\d+)\)$")
 
 
 class _OutputBuffer:
-    """Callback that collects the output of a program up to PROGRAM_TEXT."""
+    """Callback that collects the output of a program up to PROGRAM_TEXT characters, and cuts the rest."""
 
     def __init__(self) -> None:
         self.text = ""

@@ -142,7 +142,7 @@ def _expected(detail: ErrorDetails, path: Path, root: type[SpecModel]) -> tuple[
 
 
 def name_not_found(kind: str, name: str, known: Collection[str], path: Path = ()) -> Finding:
-    """Return the finding for a name that no role, or other `kind` of part, of the spec has."""
+    """Return the finding for a name that no role, or other `kind` of part, has; `known` are those it has."""
     expected = f"one of {', '.join(known)}" if known else f"a {kind} of the spec, which has none"
     return Finding(path, f"no {kind} {name!r}", expected, did_you_mean(name, known), word=name)
 

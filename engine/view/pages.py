@@ -166,7 +166,7 @@ class Pages:
         )
 
     def overview(self) -> str:
-        """Render a table of the runs with their figures; raises DataError."""
+        """Render a table of the runs with their figures; a damaged run is a row with its fault."""
         return self._render("overview.html.j2", title="Runs", number=0, where=EpisodeFilter())
 
     def beside(self, number: int, rows: Sequence[EpisodeLocation]) -> str:

@@ -179,5 +179,5 @@ def _with(path: str, query: str, start: int) -> str:
 
 
 def _encoded(page: str) -> bytes:
-    """Encode a page; an unpaired surrogate in a model's text becomes a question mark."""
+    """Encode a page as UTF-8; an unpaired surrogate in a model's text becomes a question mark."""
     return page.encode("utf-8", "replace")

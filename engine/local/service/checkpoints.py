@@ -206,7 +206,7 @@ class CheckpointStore:
             return False
 
     def delete(self, path: str) -> None:
-        """Delete a checkpoint. Raises NotFoundError, or RequestError if its files cannot be deleted."""
+        """Delete a checkpoint. Raises NotFoundError if there is none, RequestError if its files cannot go."""
         folder = self._existing(path)
         self.remove(path)
         if folder.is_dir():

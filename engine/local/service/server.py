@@ -139,7 +139,7 @@ class Service:
         await self.backend.forget(session.models)
 
     def _session_of_model(self, model_id: str) -> ClientSession:
-        """Return the session that owns a model. Raises NotFoundError."""
+        """Return the session that owns a model. Raises NotFoundError if there is none."""
         self.backend.run(model_id)
         session = self.sessions.find(model_id)
         if session is None:

@@ -74,7 +74,7 @@ class WeightsInfoBody(TinkerBody):
 
 
 class TtlBody(TinkerBody):
-    """Body of a checkpoint's ttl."""
+    """Body of a checkpoint's ttl: seconds until the checkpoint is deleted; None to keep it."""
 
     ttl_seconds: int | None
 

@@ -38,7 +38,14 @@ START_SECONDS = 60.0
 """Seconds that a worker may take to start and to load the function, before the call's own limit begins."""
 
 # -P: Python would put the current folder first, where a random.py would replace the standard library's.
-_COMMAND = (sys.executable, "-P", "-c", "from rolegraph.engine.vocabulary.isolation import serve; serve()")
+# -u: what a call prints would be lost with a worker that is killed.
+_COMMAND = (
+    sys.executable,
+    "-P",
+    "-u",
+    "-c",
+    "from rolegraph.engine.vocabulary.isolation import serve; serve()",
+)
 
 _dumps = cast("Callable[[object], bytes]", cloudpickle.dumps)  # pyright: ignore[reportUnknownMemberType]
 

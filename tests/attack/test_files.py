@@ -150,5 +150,5 @@ def test_a_library_that_prints_leaves_the_json_document_alone(tmp_path: Path) ->
         out = ("--limit", "1", "--out", str(tmp_path / "out"), "--json")
         done = command("run", "solver_judge", *noisy, *model, *out)
     assert json.loads(done.stdout)["episodes"] == 1
-    assert all(word in done.stderr for word in (b"imported", b"called", b"raw"))
+    assert all(word in done.stderr for word in (b"imported", b"called", b"raw")), done.stderr
     assert os.fsencode(tmp_path) in done.stdout

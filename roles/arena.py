@@ -150,7 +150,8 @@ class _GameProcess:
 
     def _end(self) -> int:
         self._process.kill()
-        with suppress(OSError):  # of requests that the process never read
+        # OSError: of requests that the process never read. ValueError: another thread is closing it.
+        with suppress(OSError, ValueError):
             assert self._process.stdin
             self._process.stdin.close()
         return self._process.wait()

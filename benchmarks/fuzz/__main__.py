@@ -25,8 +25,8 @@ import sys
 import tempfile
 import time
 import traceback
-from collections import Counter
-from collections.abc import Callable
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -38,6 +38,7 @@ import inputs
 import judge_kept
 import judge_said
 import judge_written
+import probes
 from inputs import Make
 
 SECONDS = 10.0
@@ -58,6 +59,10 @@ class Kind(NamedTuple):
     judge: Judge
     weight: int
     """How often it is made, beside the others: what costs less is made more often."""
+    first: Callable[[], Sequence[str]] = tuple
+    """Inputs that are judged before any are drawn."""
+    memory: int = MEMORY
+    """Bytes that an input may take."""
 
 
 KINDS: dict[str, Kind] = {
@@ -79,14 +84,15 @@ KINDS: dict[str, Kind] = {
     "vocabulary": Kind(inputs.vocabulary, judge_said.vocabulary, 6),
     "mcp": Kind(inputs.mcp, judge_said.mcp, 1),
     "observation": Kind(inputs.observation, judge_said.observation, 10),
+    "limit": Kind(probes.draw, probes.judge, 20, probes.all_sizes, 2 * MEMORY),
 }
 
 
 def served() -> dict[str, Kind]:
     """The local service's kind; importing it takes seconds."""
-    from judge_served import Client
+    from judge_served import client
 
-    return {"body": Kind(inputs.body, Client().judge, 6)}
+    return {"body": Kind(inputs.body, client().judge, 6)}
 
 
 class Hang(BaseException):
@@ -114,13 +120,13 @@ class Tally:
         return "\n".join([*lines, *(f"  {times:,} x {find}" for find, times in self.finds.most_common())])
 
 
-def came_of(judge: Judge, text: str) -> tuple[str, str]:
-    """What came of an input, and where, if it is a find."""
+def came_of(kind: Kind, text: str) -> tuple[str, str]:
+    """Return what came of an input, and where, if it is a find."""
     Path("/proc/self/clear_refs").write_text("5")  # the most memory from here on
     before = _memory("VmHWM")
     _limit(SECONDS, WAIT)
     try:
-        came, where = judge(text), ""
+        came, where = kind.judge(text), ""
     except (Exception, Hang) as error:
         _limit(0, 0)
         last = traceback.extract_tb(error.__traceback__)[-1]
@@ -128,7 +134,7 @@ def came_of(judge: Judge, text: str) -> tuple[str, str]:
         return "find", f"{type(error).__name__} {Path(last.filename).name}:{last.lineno} {said}"
     finally:
         _limit(0, 0)
-    if (took := _memory("VmHWM") - before) > MEMORY:
+    if (took := _memory("VmHWM") - before) > kind.memory:
         return "find", f"{took >> 20} MB"
     return came, where
 
@@ -163,9 +169,9 @@ def _leave(*_: object) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description="hostile input of every kind")
     parser.add_argument("--minutes", type=float, default=1.0)
-    parser.add_argument("--inputs", type=int, default=10**12, help="so many at most")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", action="append", metavar="KIND", help=f"of {', '.join([*KINDS, 'body'])}")
+    parser.add_argument("--first", action="store_true", help="end with the first find")
     parser.add_argument("--finds", type=Path, default=Path("finds.jsonl"), help="where finds are written")
     parser.add_argument("--again", type=Path, help="judge the finds of this file again, and make none")
     given = parser.parse_args()
@@ -187,16 +193,20 @@ def main() -> None:
         kinds = {name: kind for name, kind in known.items() if name in wanted}
         if again is not None:
             for kind, was, text in again:
-                print(kind, was[:100], "->", *came_of(kinds[kind].judge, text))
+                print(kind, was[:100], "->", *came_of(kinds[kind], text))
             return
         turns = [name for name, kind in kinds.items() for _ in range(kind.weight)]
+        first = deque((name, text) for name, kind in kinds.items() for text in kind.first())
         try:
-            while time.monotonic() < end and tally.counts.total() < given.inputs:
-                kind = rng.choice(turns)
-                text = kinds[kind].make(random.Random(rng.getrandbits(64)))
+            while time.monotonic() < end and not (given.first and tally.finds):
+                if first:
+                    kind, text = first.popleft()
+                else:
+                    kind = rng.choice(turns)
+                    text = kinds[kind].make(random.Random(rng.getrandbits(64)))
                 last.write_text(json.dumps([kind, "it ended the process", text]) + "\n")
                 began = time.perf_counter()
-                came, where = came_of(kinds[kind].judge, text)
+                came, where = came_of(kinds[kind], text)
                 tally.seconds[kind] += time.perf_counter() - began
                 tally.counts[kind, came] += 1
                 if came == "find":
@@ -212,6 +222,10 @@ def main() -> None:
         finally:
             os.chdir("/")
     print(f"seed {given.seed}\n{tally.table()}", flush=True)
+    if "limit" in kinds:
+        print(f"limits without probes: {', '.join(probes.unprobed())}")
+    sys.stdout.flush()
+    os._exit(tally.finds.total() > 0)  # threads of libraries wait for one another at an ordinary exit
 
 
 if __name__ == "__main__":

@@ -378,6 +378,23 @@ def forward_backward(rng: random.Random) -> bytes:
     return asked.SerializeToString()
 
 
+def datum() -> Any:
+    """A request to train on one datum of two tokens."""
+    import numpy as np
+
+    from rolegraph.engine.local.service.tinker_proto import public
+
+    asked = public.ForwardBackwardRequest(model_id="$model", seq_id=1, loss_fn="cross_entropy")
+    one = asked.data.add()
+    one.model_input.add().encoded_text.tokens = np.asarray([5, 80], np.int32).tobytes()
+    for name, values in (("target_tokens", np.asarray([80, 90])), ("weights", np.ones(2, np.float32))):
+        tensor = one.loss_fn_inputs[name]
+        tensor.dense, tensor.dtype = values.tobytes(), public.DTYPE_INT64
+        tensor.shape.append(2)
+    one.loss_fn_inputs["weights"].dtype = public.DTYPE_FLOAT32
+    return asked
+
+
 def _array(rng: random.Random, values: list[Any], dtype: Any) -> bytes:
     import numpy as np
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from collections.abc import AsyncGenerator, Mapping, Sequence
+import socket
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import cache
 from itertools import cycle
@@ -17,20 +18,17 @@ from typing import Any
 
 import certifi
 import honest
-import httpx
-import openai
 from judge_written import FAULT, RESULT
 from odd import given, made
 
 from rolegraph.engine.compile import Plan, compile_file
 from rolegraph.engine.errors import ModelError
-from rolegraph.engine.models import Completion, LimitedModel, Request
-from rolegraph.engine.models.openai import OpenAIModel
+from rolegraph.engine.models import Completion, LimitedModel, Model, Request, open_model
 from rolegraph.engine.prompts.call_forms import HERMES
 from rolegraph.engine.records import CallId, NodeId, read_episodes
 from rolegraph.engine.records.jsonl import json_line
 from rolegraph.engine.run import EpisodeJob, Isolation, run_episode
-from rolegraph.engine.spec import Sampling
+from rolegraph.engine.spec import ModelRef, Sampling
 from rolegraph.engine.vocabulary import (
     Environment,
     EnvironmentFailure,
@@ -99,28 +97,90 @@ def answer(text: str) -> str:
     return came
 
 
-_REQUEST = Request([{"role": "user", "content": "?"}], Sampling(), 1, CallId("t", 0, NodeId("solver")))
-_REPLY: list[Any] = []
+class Server:
+    """HTTP server of this process that replies what it is told to, and keeps the heads of its requests."""
 
+    def __init__(self) -> None:
+        self.reply: Callable[[Any], tuple[int, str, str]] = lambda _: (404, "", "")
+        """Status, type and body of the reply to a parsed body."""
+        self.heads: list[bytes] = []
+        self.url = ""
 
-def _replied(request: httpx.Request) -> httpx.Response:
-    status, kind, body = _REPLY
-    return httpx.Response(status, headers={"content-type": kind}, content=body.encode(errors="surrogatepass"))
+    async def start(self) -> None:
+        server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while head := await reader.readuntil(b"\r\n\r\n"):
+                self.heads[:] = [*self.heads[-9:], head]
+                length = int(head.lower().partition(b"content-length:")[2].split(b"\r\n")[0] or 0)
+                status, kind, body = self.reply(json.loads(await reader.readexactly(length) or b"{}"))
+                sent = body.encode(errors="surrogatepass")
+                about = f"HTTP/1.1 {status} OK\r\ncontent-type: {kind}\r\ncontent-length: {len(sent)}\r\n"
+                writer.write(f"{about}location: {self.url}/elsewhere\r\n\r\n".encode() + sent)
+                await writer.drain()
+        except (OSError, asyncio.IncompleteReadError):
+            pass
+        finally:
+            writer.close()
 
 
 @cache
-def _endpoint() -> OpenAIModel:
-    http = httpx.AsyncClient(transport=httpx.MockTransport(_replied))
-    client = openai.AsyncOpenAI(
-        base_url="http://127.0.0.1:9/v1", api_key="k", max_retries=0, http_client=http
+def server() -> Server:
+    """Start the server, with one certificate: reading all takes longer than the rest of a session."""
+    one = Path(certifi.where()).read_text().partition("-----END CERTIFICATE-----")
+    Path("one.pem").write_text("".join(one[:2]))
+    os.environ["SSL_CERT_FILE"] = str(Path("one.pem").absolute())
+    found = Server()
+    _LOOP.run_until_complete(found.start())
+    return found
+
+
+_REQUEST = Request([{"role": "user", "content": "?"}], Sampling(), 1, CallId("t", 0, NodeId("solver")))
+STRANGER = "stranger.test"
+"""Name of this machine to which no key belongs, unlike 127.0.0.1."""
+KEYS = {"OPENAI_API_KEY": "sk-planted-openai", "TINKER_API_KEY": "tml-planted-tinker"}
+"""Keys of the environment, which no server of a stranger is sent and no message shows."""
+
+
+def resolve_stranger() -> None:
+    """Let the stranger's name resolve to this machine, in this process and its forks."""
+    found, names = socket.getaddrinfo, (STRANGER, STRANGER.encode())
+
+    def local(host: Any, *rest: Any, **more: Any) -> Any:
+        return found("127.0.0.1" if host in names else host, *rest, **more)
+
+    socket.getaddrinfo = local
+
+
+@cache
+def _endpoint() -> Model:
+    resolve_stranger()
+    os.environ |= KEYS
+    return _LOOP.run_until_complete(
+        open_model(
+            ModelRef(
+                provider="openai", name="tiny", base_url=f"{server().url}/v1".replace("127.0.0.1", STRANGER)
+            )
+        )
     )
-    return OpenAIModel(client, "tiny", key="k")
+
+
+def asked(status: int, kind: str, body: str) -> Completion:
+    """Ask a stranger's endpoint, which replies this; raise ModelError where it is no completion."""
+    model = _endpoint()
+    server().reply = lambda _: (status, kind, body)
+    try:
+        return _LOOP.run_until_complete(model.complete(_REQUEST))
+    finally:
+        sent = b"".join(server().heads)
+        assert not any(key.encode() in sent for key in KEYS.values()), f"a key is sent: {sent[-400:]!r}"
 
 
 def reply(text: str) -> str:
-    _REPLY[:] = json.loads(text)
     try:
-        completion = _LOOP.run_until_complete(_endpoint().complete(_REQUEST))
+        completion = asked(*json.loads(text))
     except ModelError as error:
         assert len(str(error)) > 0, "no reason"
         return FAULT
@@ -198,29 +258,35 @@ def _plan(text: str) -> Plan:
     return compile_file("fuzz.yaml")
 
 
-def _episode(plan: Plan, said: Sequence[str], task: Mapping[str, Any] = TASK) -> str:
+def played(text: str, said: Sequence[str], **task: Any) -> dict[str, Any]:
+    """Play an episode of a spec; return what is read of it after it was written."""
+    plan = _plan(text)
     models = [LimitedModel(Scripted(said), 9)] * len(plan.endpoints)
     job = EpisodeJob({**TASK, **task}, 0, 0)
     try:
         episode = _LOOP.run_until_complete(run_episode(plan, job, models, isolation=_ISOLATION))
-    except EnvironmentFailure:  # an error of the engine's own ends a run, whoever raises it
-        return FAULT
+    except EnvironmentFailure as error:  # an error of the engine's own ends a run, whoever raises it
+        return {"info": {"failures": [str(error)]}}
     path = Path("made.jsonl")
     path.write_bytes(json_line(episode.to_dict()))
     (read,) = read_episodes(path)
     assert read.id == episode.id
-    return FAULT if "failures" in episode.metadata else RESULT
+    return read.to_dict()
 
 
-_TOOL: dict[str, Any] = {}
+def came_of(episode: Mapping[str, Any]) -> str:
+    return FAULT if episode["info"].get("failures") else RESULT
+
+
+TOOL: dict[str, Any] = {}
 
 
 @asynccontextmanager
 async def _opened() -> AsyncGenerator[Sequence[Function], None]:
-    about = _TOOL["function"]
+    about = TOOL["function"]
 
     async def call(arguments: Mapping[str, Any]) -> Any:
-        return given(_TOOL["result"])
+        return given(TOOL["result"])
 
     yield [
         Function(
@@ -230,52 +296,24 @@ async def _opened() -> AsyncGenerator[Sequence[Function], None]:
 
 
 def tool(text: str) -> str:
-    _TOOL.update(made(text))
-    return _episode(_plan(AGENT.replace("TOOL", "tool")), _TOOL["said"])
+    TOOL.update(made(text))
+    return came_of(played(AGENT.replace("TOOL", "tool"), TOOL["said"]))
 
 
-class Server:
-    """An MCP server that replies what it is told to, by the method that it is asked for."""
+def mcp_served(replies: Mapping[str, Any], said: Sequence[str]) -> dict[str, Any]:
+    """Play an episode with the tools of an MCP server that replies this, by method."""
 
-    def __init__(self) -> None:
-        self.replies: dict[str, Any] = {}
-        self.url = ""
+    def reply(body: Any) -> tuple[int, str, str]:
+        status, kind, found = replies.get(body.get("method"), (202, "application/json", ""))
+        return status, kind, found if isinstance(found, str) else json.dumps({**found, "id": body.get("id")})
 
-    async def start(self) -> None:
-        server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
-        self.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/mcp"
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            while head := await reader.readuntil(b"\r\n\r\n"):
-                length = int(head.lower().partition(b"content-length:")[2].split(b"\r\n")[0] or 0)
-                asked = json.loads(await reader.readexactly(length) or b"{}")
-                status, kind, body = self.replies.get(asked.get("method"), (202, "application/json", ""))
-                if not isinstance(body, str):
-                    body = json.dumps({**body, "id": asked.get("id")})
-                sent = body.encode(errors="surrogatepass")
-                about = f"HTTP/1.1 {status} OK\r\ncontent-type: {kind}\r\ncontent-length: {len(sent)}\r\n\r\n"
-                writer.write(about.encode() + sent)
-                await writer.drain()
-        except (OSError, asyncio.IncompleteReadError):
-            pass
-        finally:
-            writer.close()
-
-
-_SERVER = Server()
+    server().reply = reply
+    return played(AGENT.replace("TOOL", "mcp"), said)
 
 
 def mcp(text: str) -> str:
-    if not _SERVER.url:
-        # The SDK reads all certificates anew for every session, which takes longer than the rest of it.
-        one = Path(certifi.where()).read_text().partition("-----END CERTIFICATE-----")
-        Path("one.pem").write_text("".join(one[:2]))
-        os.environ["SSL_CERT_FILE"] = str(Path("one.pem").absolute())
-        _LOOP.run_until_complete(_SERVER.start())
     about = json.loads(text)
-    _SERVER.replies = about["replies"]
-    return _episode(_plan(AGENT.replace("TOOL", "mcp")), about["said"])
+    return came_of(mcp_served(about["replies"], about["said"]))
 
 
 _OWN: dict[str, Any] = {}
@@ -284,7 +322,7 @@ _OWN: dict[str, Any] = {}
 def vocabulary(text: str) -> str:
     """A parser, a reward and a metric of somebody's own."""
     _OWN.update(made(text))
-    return _episode(_plan(OWN), ["<answer>1</answer>"])
+    return came_of(played(OWN, ["<answer>1</answer>"]))
 
 
 def _score(task: Any, action: Any, seen: RewardInputs) -> Any:
@@ -292,14 +330,14 @@ def _score(task: Any, action: Any, seen: RewardInputs) -> Any:
     return Score(**earned) if isinstance(earned, dict) and "reward" in earned else earned
 
 
-_TRANSITIONS: list[Any] = []
+TRANSITIONS: list[Any] = []
 
 
 class World:
     """An environment that shows one thing after the other."""
 
     def __init__(self) -> None:
-        self._shown = cycle(_TRANSITIONS or [honest.TRANSITION])
+        self._shown = cycle(TRANSITIONS or [honest.TRANSITION])
 
     async def reset(self, seed: int, players: int) -> Transition:
         return self._next()
@@ -330,22 +368,26 @@ def _numbered(value: Any) -> Any:
 
 def observation(text: str) -> str:
     about = made(text)
-    _TRANSITIONS[:] = about["transitions"]
+    TRANSITIONS[:] = about["transitions"]
     game = "fuzz_world" if about["game"] == "hostile" else about["game"]
-    two = about["game"] != "grid"
-    written = (
-        GAME.replace("GAME", game)
+    return came_of(played(game_of(game), about["said"], seed=about["seed"]))
+
+
+def game_of(name: str) -> str:
+    """Return the spec of a game, for one player or two."""
+    two = name != "grid"
+    return (
+        GAME.replace("GAME", name)
         .replace("OTHER", _OTHER if two else "")
         .replace("ROLES", "[x, o]" if two else "x")
     )
-    return _episode(_plan(written), about["said"], {"seed": about["seed"]})
 
 
 def register() -> None:
     """Make the tools and the world known."""
     tools.register("fuzz_tool")(lambda value=None, /: Tool(open=_opened, source=value))
     tools.register("fuzz_mcp")(
-        lambda value=None, /: Tool(open=mcp_tool(_SERVER.url, timeout=0.1).open, source=value)
+        lambda value=None, /: Tool(open=mcp_tool(f"{server().url}/mcp", timeout=1.0).open, source=value)
     )
     parsers.register("fuzz_parser")(lambda: Parser(lambda text, upstream: given(_OWN["parsed"])))
     rewards.register("fuzz_reward")(lambda: Reward(_score))

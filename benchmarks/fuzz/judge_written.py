@@ -121,7 +121,7 @@ def corpus(text: str) -> str:
     name = _table(about)
     try:
         tool = tools.build(ItemCall("search", options={"corpus": name}), folder=Path())
-        found = asyncio.run(_asked(tool, {"query": about["query"]}))
+        found = asyncio.run(asked(tool, {"query": about["query"]}))
     except (DataError, UsageError, ToolError) as error:
         told(error)
         return FAULT
@@ -129,6 +129,6 @@ def corpus(text: str) -> str:
     return RESULT
 
 
-async def _asked(tool: Any, arguments: Mapping[str, Any]) -> Any:
+async def asked(tool: Any, arguments: Mapping[str, Any]) -> Any:
     async with tool.open() as functions:
         return await functions[0].call(arguments)

@@ -160,6 +160,7 @@ async def _is_there(service: LocalService) -> bool:
     try:
         _, writer = await asyncio.open_connection(url.hostname, url.port)
         writer.close()
+        await writer.wait_closed()
     except ConnectionRefusedError:
         return False
     except OSError:  # such as too many open files

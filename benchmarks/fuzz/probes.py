@@ -208,6 +208,12 @@ def extended(many: int) -> str:
     return spec(f"extends: e{many - 1}.yaml\n")
 
 
+def aliased(levels: int, around: str) -> str:
+    """Return a spec whose values are inside one another by their names, each written once."""
+    lines = (f"k{n}: &k{n} {around.format(f'*k{n - 1}')}" for n in range(1, levels))
+    return "\n".join(["k0: &k0 {a: 1}", *lines])
+
+
 def sample(**given: Any) -> str:
     return served(
         "/api/v1/asample",
@@ -273,7 +279,12 @@ def train(field: str) -> str:
 REFUSED: Mapping[str, Probe] = {
     "spec_bytes": Probe(lambda n: spec(roles(role("a")).ljust(n, "#"))),
     "spec_depth": Probe(lambda n: spec(f"a: {deep('[', ']', n)}"), under=38, over=42),
+    "spec_depth by aliases": Probe(lambda n: spec(aliased(n, "[{}]")), under=38, over=42),
+    "spec_depth by merges": Probe(lambda n: spec(aliased(n, "{{<<: {}}}")), under=38, over=42),
     "spec_values": Probe(lambda n: spec(f"x: [{'1,' * n}]"), under=9_000, over=20_010),
+    "spec_values by aliases": Probe(
+        lambda n: spec(f"x: [&a [{'1,' * 98}1], {'*a,' * (n // 100)}]"), under=9_800, over=10_200
+    ),
     "spec_digits": Probe(lambda n: spec(roles(role("a", f", weight: {'1' * n}")))),
     "spec_extends": Probe(extended, under=15, over=19),
     "spec_count": Probe(lambda n: train(f"steps: {n}"), says=FIELD),
@@ -342,6 +353,9 @@ REFUSED: Mapping[str, Probe] = {
     "calculator_text": Probe(lambda n: call("calculator", expression="1" + " " * (n - 3) + "+1")),
     "calculator_depth": Probe(lambda n: call("calculator", expression=deep("-", "", n)), under=48),
     "calculator_bits": Probe(lambda n: call("calculator", expression=f"2**{n}"), under=4_000),
+    "calculator_bits by far": Probe(
+        lambda n: call("calculator", expression=f"2**{n}"), under=4_000, over=10**12
+    ),
     "record_line": Probe(lambda n: lines("x" * (n - 1))),
     "record_values": Probe(lambda n: lines("[" + "1," * (n - 3) + "1]"), under=100_000, over=3_000_010),
     "record_parts": Probe(
@@ -386,14 +400,19 @@ REFUSED: Mapping[str, Probe] = {
 MOST = {limit.name: limit.most for limit in LIMITS}
 
 
+def limit_of(name: str) -> str:
+    """Return the limit that a probe tries: the first word of its name."""
+    return name.partition(" ")[0]
+
+
 def unprobed() -> list[str]:
     """Return the names of the limits that have no probe."""
-    return sorted({*MOST} - {*REFUSED})
+    return sorted({*MOST} - {*map(limit_of, REFUSED)})
 
 
 def sizes(name: str) -> tuple[int, int]:
     """Return the largest size that a limit lets through, and the smallest that it refuses."""
-    probe, most = REFUSED[name], MOST[name]
+    probe, most = REFUSED[name], MOST[limit_of(name)]
     return (most if probe.under is None else probe.under), (most + 1 if probe.over is None else probe.over)
 
 
@@ -402,7 +421,8 @@ def judge(text: str) -> str:
     name, size = json.loads(text)
     probe, (under, over) = REFUSED[name], sizes(name)
     said = probe.of(size)
-    named = probe.says.format(name=name, most=MOST[name]) in said
+    limit = limit_of(name)
+    named = probe.says.format(name=limit, most=MOST[limit]) in said
     assert named or size < over, f"{name} lets {size:,} through: {said[-100:]!r}"
     assert not named or size > under, f"{name} refuses {size:,}: {said[-100:]!r}"
     return judge_written.FAULT if named else judge_written.RESULT

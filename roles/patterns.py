@@ -118,7 +118,7 @@ def last_match(pattern: Pattern, text: str) -> Match | None:
     found, left = None, PATTERN_WORK.most // 2
 
     def through(begin: int) -> bool:
-        """Visit the matches from a position on; False where the work runs out before the last."""
+        """Set `found` to the last match from a position on; False where `pattern_work` is used up first."""
         nonlocal found, left
         for match in pattern.finditer(text, begin):
             found = match

@@ -139,7 +139,7 @@ def _refused(name: str) -> str | None:
 
 
 def _errors(name: str, config: gym.Config, options: Sequence[Option]) -> list[ErrorDetails]:
-    """Return the errors in the options of a kind of tasks."""
+    """Return the errors in the options of a reasoning-gym data set."""
     unknown = config.keys() - {option.name for option in options}
     if unknown:
         kind = "unexpected_keyword_argument"

@@ -6,6 +6,7 @@ spec, a flag, a key), 130 an interruption. `--debug` anywhere on the line shows 
 
 from __future__ import annotations
 
+import codecs
 import errno
 import gc
 import importlib
@@ -14,6 +15,7 @@ import signal
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
+from io import TextIOWrapper
 
 import click
 
@@ -88,7 +90,7 @@ def cli() -> None:
 def main() -> None:
     """Run the command and exit."""
     gc.set_threshold(COLLECT_AFTER)
-    _open_closed_streams()
+    _open_streams()
     code = run(sys.argv[1:])
     # Everything that was opened is closed by now. Tearing the interpreter down takes time, and native threads
     # of the Tinker SDK sometimes abort in it.
@@ -101,15 +103,20 @@ def main() -> None:
     os._exit(code)
 
 
-def _open_closed_streams() -> None:
-    """Open the null device as each standard stream that is closed.
+def _open_streams() -> None:
+    """Open the null device as each standard stream that is closed; let the others take any character.
 
-    A file would get the stream's number otherwise, and a library that prints would write into it.
+    A file would get a closed stream's number otherwise, and a library that prints would write into it. An
+    ASCII stream becomes UTF-8, as click's own become; other encodings show what they lack escaped.
     """
     for number, name in enumerate(("stdin", "stdout", "stderr")):
-        if getattr(sys, name) is None:
+        stream: TextIOWrapper | None = getattr(sys, name)
+        if stream is None:
             file = os.open(os.devnull, os.O_RDWR)  # the lowest free number, which is this stream's
             setattr(sys, name, os.fdopen(file, "w" if number else "r"))
+        elif number:
+            is_ascii = codecs.lookup(stream.encoding).name == "ascii"
+            stream.reconfigure(encoding="utf-8" if is_ascii else None, errors="backslashreplace")
 
 
 def run(arguments: Sequence[str]) -> int:

@@ -78,7 +78,9 @@ def own_stream(alone: bool) -> Generator[TextIO]:
             copy = os.dup(stream.fileno())
             os.dup2(sys.stderr.fileno(), stream.fileno())
             stack.callback(os.dup2, copy, stream.fileno())
-            stream = stack.enter_context(os.fdopen(os.dup(copy), "w", encoding=stream.encoding))
+            stream = stack.enter_context(
+                os.fdopen(os.dup(copy), "w", encoding=stream.encoding, errors=stream.errors)
+            )
         stack.enter_context(redirect_stdout(sys.stderr))
         yield stream
 

@@ -18,17 +18,18 @@ _BRANCH = Edge(join="branch", round="last")
 
 
 class UnrolledGraph(NamedTuple):
-    """The tables of a plan that its episodes share; `Plan`, `LoopPlan` and `EnvPlan` say more of each."""
+    """Nodes and edges of a plan, after each role's instances and each loop's rounds were written out."""
 
     nodes: tuple[Node, ...]
     blocks: tuple[Block, ...]
     wiring: Wiring
     reward_inputs: Mapping[int, tuple[InputEdge, ...]]
     branches: Mapping[str, int]
-    """By loop."""
+    """By loop, the number of its parallel branches, each of which ends by itself."""
     player_nodes: tuple[tuple[int, ...], ...]
+    """By player of the environment, the positions of the player's nodes."""
     nodes_of: Mapping[str, range]
-    """By role, its nodes."""
+    """By role, the positions of its nodes in `nodes`."""
 
 
 def unroll(

@@ -121,7 +121,7 @@ class _Use:
 
 @contextmanager
 def _no_panics() -> Generator[None]:
-    """Keep the worker's panics of Rust, which print a trace, from the terminal."""
+    """Keep the traces that a panic in the tokenizer's Rust code prints from the terminal."""
     kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 2)
     try:

@@ -129,7 +129,7 @@ def line_chart(label: str, lines: Sequence[ChartLine], size: ChartSize | None = 
 
 
 def plot(lines: Sequence[ChartLine], size: ChartSize) -> tuple[Axis, str]:
-    """Return the inside of a line chart: grid, tick labels, bands and lines."""
+    """Return the axis of steps, and the inside of a line chart: grid, tick labels, bands and lines."""
     values = [value for line in lines for _, value in line.points]
     values += [value for line in lines for _, low, high in line.band for value in (low, high)]
     steps = [step for line in lines for step, _ in line.points]

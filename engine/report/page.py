@@ -121,7 +121,7 @@ def workflow(run: RunRecord) -> str:
 
 
 def figures(run: RunRecord) -> list[HeadlineFigure]:
-    """Return each metric at its best validation, or its best batch where nothing was validated."""
+    """Return the metrics at the best validation, or at the best batch of a training without validations."""
     best_of: list[HeadlineFigure] = []
     for name in run.info.metrics:
         for split, key in (("validation", f"validation/{name}"), ("training batch", f"episode/{name}")):

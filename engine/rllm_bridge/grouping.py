@@ -101,7 +101,7 @@ def _group_from_rllm(key: GroupKey, group: theirs.TrajectoryGroup) -> Trajectory
 
 
 def _rewards(groups: Mapping[GroupKey, theirs.TrajectoryGroup]) -> dict[str, float]:
-    """Return `reward/*` of every role, also of those with precomputed advantages."""
+    """Return `reward/{role}/mean`, `std`, `max` and `min`, also of roles whose advantages are precomputed."""
     rewards: dict[str, list[float]] = {}
     for key, group in groups.items():
         rewards.setdefault(key.role, []).extend(float(t.reward or 0.0) for t in group.trajectories)

@@ -95,7 +95,12 @@ class _Run:
         """By block, the prompt that its nodes share; only of opened blocks: a long loop may end early."""
 
     def finish(self, *, stopped: bool, finished: bool) -> Episode:
-        """Assemble the episode and send it to the observer."""
+        """Assemble the episode and send it to the observer.
+
+        Args:
+            stopped: Whether the episode ended before all nodes had run.
+            finished: Whether the run counts the episode; False for a cancelled one, which `--resume` repeats.
+        """
         job, environment = self.session.job, self.environment
         noted: dict[str, object] = {}
         if self.context.uncomputed:

@@ -134,9 +134,15 @@ def test_closed_streams_take_no_file_s_number(tmp_path: Path, shell: str) -> Non
     assert not [file for file in out.rglob("*") if file.is_file() and b"noise" in file.read_bytes()]
 
 
-def test_an_output_that_is_not_utf_8_shows_what_it_can() -> None:
-    done = command("list", LC_ALL="C", PYTHONUTF8="0", PYTHONIOENCODING="ascii")
-    assert (done.returncode, b"solver_judge" in done.stdout) == (0, True), done.stderr
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+@pytest.mark.parametrize(
+    "words", [("list",), ("preview", "solver_judge"), ("validate", "solver_judge", "--json"), ("list", "“”")]
+)
+def test_an_output_that_is_not_utf_8_shows_what_it_can(words: tuple[str, ...], encoding: str) -> None:
+    done = command(*words, LC_ALL="C.UTF-8", PYTHONIOENCODING=encoding)
+    assert done.returncode == (2 if "“”" in words else 0), done.stderr
+    assert b"internal error" not in done.stderr
+    assert (done.stdout + done.stderr).decode("utf-8" if encoding == "ascii" else encoding)
 
 
 def test_a_library_that_prints_leaves_the_json_document_alone(tmp_path: Path) -> None:

@@ -67,7 +67,7 @@ class SampleRequest:
 
 
 def sample_next(logits: Tensor, requests: Sequence[SampleRequest], decode: Decode) -> Tensor:
-    """Sample the next token of each request from logits [B, V], append it there, and return all [B]."""
+    """Sample each request's next token from logits [B, V], append it to the request; return all [B]."""
     tokens, logprobs = _choose(logits, requests)
     for request, token, logprob in zip(requests, tokens.tolist(), logprobs.tolist(), strict=True):
         request.tokens.append(token)

@@ -37,7 +37,7 @@ def staging_folder(parent: Path) -> Generator[Path]:
 def sweep(parent: Path, rescue: Callable[[Path], None]) -> None:
     """Delete the staging folders of killed processes, calling `rescue` with each before.
 
-    Does nothing on Windows, which has no such locks.
+    A living writer holds a lock on its folder. Does nothing on Windows, which has no locks on folders.
     """
     if sys.platform != "win32":
         for staging in parent.glob(f"{_PREFIX}*"):

@@ -223,7 +223,7 @@ def main() -> None:
             os.chdir("/")
     print(f"seed {given.seed}\n{tally.table()}", flush=True)
     if "limit" in kinds:
-        print(f"limits without probes: {', '.join(probes.unprobed())}")
+        print("limits without probes:", *probes.unprobed(), sep="\n  ")
     sys.stdout.flush()
     os._exit(tally.finds.total() > 0)  # threads of libraries wait for one another at an ordinary exit
 

@@ -25,7 +25,7 @@ from rolegraph.engine.compile import Plan, compile_file
 from rolegraph.engine.errors import ModelError
 from rolegraph.engine.models import Completion, LimitedModel, Model, Request, open_model
 from rolegraph.engine.prompts.call_forms import HERMES
-from rolegraph.engine.records import CallId, NodeId, read_episodes
+from rolegraph.engine.records import CallId, Episode, NodeId, read_episodes
 from rolegraph.engine.records.jsonl import json_line
 from rolegraph.engine.run import EpisodeJob, Isolation, run_episode
 from rolegraph.engine.spec import ModelRef, Sampling
@@ -258,13 +258,18 @@ def _plan(text: str) -> Plan:
     return compile_file("fuzz.yaml")
 
 
-def played(text: str, said: Sequence[str], **task: Any) -> dict[str, Any]:
-    """Play an episode of a spec; return what is read of it after it was written."""
+def run(text: str, said: Sequence[str], **task: Any) -> Episode:
+    """Run an episode of a spec."""
     plan = _plan(text)
     models = [LimitedModel(Scripted(said), 9)] * len(plan.endpoints)
     job = EpisodeJob({**TASK, **task}, 0, 0)
+    return _LOOP.run_until_complete(run_episode(plan, job, models, isolation=_ISOLATION))
+
+
+def played(text: str, said: Sequence[str], **task: Any) -> dict[str, Any]:
+    """Play an episode of a spec; return what is read of it after it was written."""
     try:
-        episode = _LOOP.run_until_complete(run_episode(plan, job, models, isolation=_ISOLATION))
+        episode = run(text, said, **task)
     except EnvironmentFailure as error:  # an error of the engine's own ends a run, whoever raises it
         return {"info": {"failures": [str(error)]}}
     path = Path("made.jsonl")
@@ -301,10 +306,11 @@ def tool(text: str) -> str:
 
 
 def mcp_served(replies: Mapping[str, Any], said: Sequence[str]) -> dict[str, Any]:
-    """Play an episode with the tools of an MCP server that replies this, by method."""
+    """Play an episode with the tools of an MCP server that replies this, or what this returns, by method."""
 
     def reply(body: Any) -> tuple[int, str, str]:
-        status, kind, found = replies.get(body.get("method"), (202, "application/json", ""))
+        answer = replies.get(body.get("method"), (202, "application/json", ""))
+        status, kind, found = answer() if callable(answer) else answer
         return status, kind, found if isinstance(found, str) else json.dumps({**found, "id": body.get("id")})
 
     server().reply = reply

@@ -15,11 +15,14 @@ from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 
 import honest
+import uvicorn
 from judge_written import FAULT, RESULT
+from uvicorn.server import ServerState
 
 from rolegraph.engine.local.launcher import BASE_MODEL
 from rolegraph.engine.local.service.backend import Backend
 from rolegraph.engine.local.service.checkpoints import CheckpointStore
+from rolegraph.engine.local.service.connections import BoundedConnection
 from rolegraph.engine.local.service.local_model import LocalModel
 from rolegraph.engine.local.service.server import Service
 from rolegraph.engine.local.service.tinker_proto import public
@@ -182,6 +185,26 @@ class Client:
         if path.startswith("/api/v1") and answer.startswith(b"{") and status == 200:
             return json.dumps(self._result(json.loads(answer)))
         return answer.decode(errors="replace")
+
+    def headed(self, header: bytes) -> str:
+        """Send a request with a header of this value; return the first line of the answer."""
+        return self._loop.run_until_complete(self._headed(header))
+
+    async def _headed(self, header: bytes) -> str:
+        config = uvicorn.Config(self._app, lifespan="off", ws="none", access_log=False)
+        config.load()
+        listening = await self._loop.create_server(
+            lambda: BoundedConnection(config, ServerState(), {}), "127.0.0.1", 0
+        )
+        async with listening:
+            reader, writer = await asyncio.open_connection(*listening.sockets[0].getsockname())
+            try:
+                writer.write(b"GET / HTTP/1.1\r\nhost: localhost\r\nx: " + header + b"\r\n\r\n")
+                return (await reader.readline()).decode()
+            except OSError:
+                return ""
+            finally:
+                writer.close()
 
     def trained(self, change: Callable[[Any], None]) -> str:
         """Return the result of a forward_backward of one datum, after `change` has changed the message."""

@@ -1,7 +1,7 @@
 """Inputs of a chosen size for the limits of `rolegraph limits`: at a limit, just under and just over it.
 
 An input beyond a limit must end in a text that names the limit, and one within it must not. `unprobed` names
-the limits without such inputs: of seconds, of a state that grows slowly, and of what is cut and not refused.
+the limits without such inputs, with the reasons. A text beyond the limit on what is shown must be cut there.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ import asyncio
 import base64
 import json
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from itertools import cycle
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,14 +23,18 @@ from judge_written import AROUND, VARIABLES, write
 from mutating import copied
 
 from rolegraph.engine.compile import check_file
-from rolegraph.engine.errors import ModelError, RolegraphError
+from rolegraph.engine.errors import ModelError, RolegraphError, UsageError
 from rolegraph.engine.limits.listing import LIMITS
 from rolegraph.engine.prompts import PromptError
 from rolegraph.engine.prompts.templates import compile_template
 from rolegraph.engine.records import RunFolder, read_episodes
 from rolegraph.engine.records.jsonl import read_json
+from rolegraph.engine.sandbox import SandboxError
+from rolegraph.engine.sandbox.python import evaluate
+from rolegraph.engine.spec.sweep import grid_points
 from rolegraph.engine.vocabulary import ItemCall, ParseFailure, ToolError, open_dataset, parsers, tools
-from rolegraph.roles.countdown import evaluate
+from rolegraph.engine.vocabulary.isolation import CallLimit, Isolation
+from rolegraph.roles import countdown
 from tests.attack import tables
 
 LABEL = "(limit: {name})"
@@ -135,9 +140,57 @@ def episode(text: str, said: str, **task: Any) -> str:
     return json.dumps(judge_said.played(text, [said], **task), default=str)
 
 
-def tool(result: Any, calls: int = 1) -> str:
+def failures(made: dict[str, Any]) -> str:
+    """Return the failures of an episode, whose texts may be too long to show."""
+    return json.dumps(made["info"].get("failures", []))
+
+
+def kept(text: str, size: int) -> str:
+    """Play an episode that keeps so many characters: answers or results of as many as one may have."""
+    each = MOST["answer_text"]
+    judge_said.TOOL.update(result="x" * each, function={"parameters": honest.SCHEMA})
+    return failures(judge_said.run(text.replace("COUNT", str(size // each)), ["x" * each]).to_dict())
+
+
+def cut(size: int, shown: str, quote: str = "") -> str:
+    """Return "cut" where a text of x, in quotes or not, was not shown as a whole."""
+    return "whole" if f"{quote}{'x' * size}{quote}" in shown else "cut"
+
+
+def failed(error: Exception) -> str:
+    """Return the failures of an episode whose tool raises this."""
+    judge_said.TOOL.update(result=error, function={"parameters": honest.SCHEMA})
+    return failures(judge_said.played(judge_said.AGENT.replace("TOOL", "tool"), ["<answer>1</answer>"]))
+
+
+def program(code: str) -> str:
+    """Run a program in the sandbox; return what it printed and gave."""
+    try:
+        return json.dumps(evaluate(code, {}))
+    except SandboxError as error:
+        return str(error)
+
+
+def program_reply(size: int) -> str:
+    """Run a program at a server that replies so many bytes."""
+
+    async def run(url: str) -> str:
+        try:
+            return str(await asyncio.to_thread(evaluate, "1", {}, interpreter=url))
+        except (RolegraphError, SandboxError) as error:
+            return str(error)
+
+    ran = {"status": "Finished", "stdout": ""}
+    spare = size - len(json.dumps({"status": "Success", "run_result": ran}))
+    ran["stdout"] = "x" * spare
+    return asyncio.run(replying(json.dumps({"status": "Success", "run_result": ran}), run))
+
+
+CALL = '<tool_call>{"name": "f", "arguments": {"a": 1}}</tool_call>'
+
+
+def tool(result: Any, said: str = CALL) -> str:
     judge_said.TOOL.update(result=result, function={"parameters": honest.SCHEMA})
-    said = '<tool_call>{"name": "f", "arguments": {"a": 1}}</tool_call>' * calls
     return episode(judge_said.AGENT.replace("TOOL", "tool"), said)
 
 
@@ -147,17 +200,30 @@ def shown(size: int) -> str:
     return episode(judge_said.game_of("fuzz_world"), "<answer>1</answer>")
 
 
-def listed(functions: int) -> str:
-    """Offer so many functions as an MCP server."""
-    replies = copied(honest.MCP)
-    result = replies["tools/list"][2]["result"]
-    result["tools"] = [{**result["tools"][0], "name": f"f{n}"} for n in range(functions)]
+def listed(functions: int, about: str = "Does f.", pages: int = 1) -> str:
+    """Offer so many functions as an MCP server, on so many pages."""
+    status, kind, page = copied(honest.MCP["tools/list"])
+    one = {**page["result"]["tools"][0], "description": about}
+    found = [
+        {"tools": [{**one, "name": f"f{n}"} for n in range(functions)[at::pages]], "nextCursor": f"{at + 1}"}
+        for at in range(pages)
+    ]
+    found[-1].pop("nextCursor")
+    shown = cycle(found)
+    replies = {**honest.MCP, "tools/list": lambda: (status, kind, {**page, "result": next(shown)})}
     return json.dumps(judge_said.mcp_served(replies, ["<answer>1</answer>"]), default=str)
+
+
+def mcp_result(size: int) -> str:
+    """Reply so many characters to a call, as an MCP server."""
+    replies = copied(honest.MCP)
+    replies["tools/call"][2]["result"] = {"content": [{"type": "text", "text": "x" * size}]}
+    return json.dumps(judge_said.mcp_served(replies, [CALL]), default=str)
 
 
 def solved(expression: str) -> str:
     """Evaluate an expression of countdown."""
-    return "a value" if evaluate(expression) is not None else "unsolved"
+    return "a value" if countdown.evaluate(expression) is not None else "unsolved"
 
 
 def call(item: Any, **arguments: Any) -> str:
@@ -172,22 +238,28 @@ def call(item: Any, **arguments: Any) -> str:
 def reply(size: int) -> str:
     """Answer the tool `http` with so many bytes."""
 
-    async def exchange() -> str:
-        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            await reader.readuntil(b"\r\n\r\n")
-            writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % size + b"x" * size)
-            writer.close()
+    async def ask(url: str) -> str:
+        made = tools.build(ItemCall.parse({"http": {"url": url}}), folder=Path())
+        try:
+            return str(await judge_written.asked(made, {"body": {}}))[:100]
+        except ToolError as error:
+            return str(error)
 
-        server = await asyncio.start_server(serve, "127.0.0.1", 0)
-        async with server:
-            url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-            made = tools.build(ItemCall.parse({"http": {"url": url}}), folder=Path())
-            try:
-                return str(await judge_written.asked(made, {"body": {}}))[:100]
-            except ToolError as error:
-                return str(error)
+    return asyncio.run(replying("x" * size, ask))
 
-    return asyncio.run(exchange())
+
+async def replying(body: str, ask: Callable[[str], Awaitable[str]]) -> str:
+    """Ask a server that replies this, and return what comes of it."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        await reader.readexactly(int(head.lower().partition(b"content-length:")[2].split(b"\r\n")[0]))
+        writer.write(f"HTTP/1.1 200 OK\r\ncontent-length: {len(body)}\r\n\r\n{body}".encode())
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async with server:
+        return await ask(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
 
 
 def served(path: str, body: Mapping[str, Any]) -> str:
@@ -240,6 +312,36 @@ def saved(**given: Any) -> str:
     return served("/api/v1/save_weights", {"model_id": "$model", "path": "probe", **given})
 
 
+def models(many: int) -> str:
+    """Create so many models in one session."""
+    session = json.loads(served("/api/v1/create_session", {}))["session_id"]
+    made = {"session_id": session, "base_model": "tiny", "lora_config": {"rank": 1}}
+    said = [served("/api/v1/create_model", {**made, "model_seq_id": n}) for n in range(many)]
+    served(f"/api/v1/sessions/{session}/finish", {})
+    return said[-1]
+
+
+def headed(size: int) -> str:
+    """Send headers of so many bytes to the service; return the beginning of its answer, or "closed"."""
+    return judge_served.client().headed(b"x" * size) or "closed"
+
+
+def isolated(size: int) -> str:
+    """Take so many bytes in a process of its own."""
+    try:
+        return str(ISOLATION.run_blocking(eval, f"len(bytearray({size}))", limit=60))
+    except CallLimit as error:
+        return str(error)
+
+
+def points(*words: str) -> str:
+    """Span the grid of a sweep."""
+    try:
+        return str(len(grid_points(words)))
+    except UsageError as error:
+        return str(error)
+
+
 def sparse(columns: int) -> Callable[[Any], None]:
     """Make the targets a sparse tensor of this width, without a value."""
 
@@ -267,8 +369,11 @@ def deep(open_: str, close: str, levels: int, inner: str = "1") -> str:
     return open_ * levels + inner + close * levels
 
 
+ISOLATION = Isolation()
 LOOP = "{% for a in range(SIZE) %}{% for b in range(1000) %}x{% endfor %}{% endfor %}"
 SCHEMA = {"json": {"schema": {"items": {"type": "integer"}}}}
+MANY = roles(role("a", ", count: COUNT"))
+MANY_TOOLS = roles("a: {run: {fuzz_tool: x}, count: COUNT}")
 TRAIN = roles(role("a"), more="train: {FIELD}")
 
 
@@ -295,6 +400,7 @@ REFUSED: Mapping[str, Probe] = {
     "spec_calls": Probe(lambda n: spec(roles(role("a", f", calls: {n}"))), says=FIELD),
     "spec_rank": Probe(lambda n: train(f"lora: {{rank: {n}}}"), says=FIELD),
     "spec_staleness": Probe(lambda n: train(f"staleness: {n}"), says=FIELD),
+    "spec_faults": Probe(lambda n: spec(roles(role("a"), more="\n".join(f"x{i}: 1" for i in range(n))))),
     "spec_roles": Probe(lambda n: spec(roles(*(role(f"a{i}") for i in range(n))))),
     "spec_name": Probe(lambda n: spec(roles(role("a" * n))), says="not starting with a digit"),
     "spec_templates": Probe(
@@ -311,6 +417,18 @@ REFUSED: Mapping[str, Probe] = {
     "spec_edges": Probe(
         lambda n: spec(roles(role("a", f", count: {n // 400}"), role("b", ", count: 400, needs: a"))),
         over=200_400,
+    ),
+    "spec_lineages": Probe(
+        lambda n: spec(
+            roles("r0: {trainable: false, count: 30, prompt: {inline: hi}}")
+            + "".join(f"\n  {role(f'r{i}', f', needs: {{r{i - 1}: each}}')}" for i in range(1, n))
+        ),
+        under=60,
+        over=190,
+    ),
+    "sweep_points": Probe(lambda n: points(f"seed={','.join(map(str, range(n)))}")),
+    "sweep_points by two": Probe(
+        lambda n: points(*(f"{key}={','.join(map(str, range(n)))}" for key in "ab")), under=31, over=32
     ),
     "prompt_source": Probe(lambda n: template("x" * n)),
     "prompt_parts": Probe(lambda n: template("{{ 1 }}" * n), under=400, over=2_100),
@@ -329,7 +447,14 @@ REFUSED: Mapping[str, Probe] = {
     "completion_bytes": Probe(lambda n: endpoint(f'"{"a" * (n - 2)}"'), under=7_000_000),
     "completion_parts": Probe(lambda n: endpoint("[" + "[]," * (n - 2) + "[]]")),
     "answer_text": Probe(lambda n: episode(judge_said.OWN, "a" * n)),
-    "answer_calls": Probe(lambda n: tool("x", n)),
+    "episode_size": Probe(lambda n: kept(MANY, n), over=40_400_000),
+    "episode_size by tools": Probe(lambda n: kept(MANY_TOOLS, n), over=40_400_000),
+    "failure_text": Probe(lambda n: cut(n, failed(ToolError("x" * n))), says="cut"),
+    "message_text": Probe(lambda n: cut(n, failed(ValueError("x" * n))), says="cut"),
+    "call_shown": Probe(lambda n: cut(n, tool("x", f"<tool_call>{'x' * n}</tool_call>"), "'"), says="cut"),
+    "line_shown": Probe(lambda n: cut(n - 7, spec(f"x: 1  #{'x' * (n - 7)}")), says="cut"),
+    "value_shown": Probe(lambda n: cut(n - 2, train(f"steps: {'x' * (n - 2)}"), "'"), says="cut"),
+    "answer_calls": Probe(lambda n: tool("x", CALL * n)),
     "answer_words": Probe(lambda n: parse({"one_of": [f"w{i}" for i in range(n)]}, "w1")),
     "pattern_text": Probe(lambda n: parse({"regex": "(" + "a" * (n - 2) + ")"}, "a")),
     "pattern_groups": Probe(lambda n: parse({"regex": "(a)" * n}, "a")),
@@ -350,6 +475,14 @@ REFUSED: Mapping[str, Probe] = {
     "observation_text": Probe(shown),
     "tool_functions": Probe(listed),
     "reply_bytes": Probe(reply, under=900_000),
+    "mcp_bytes": Probe(mcp_result, under=3_900_000),
+    "mcp_bytes by pages": Probe(lambda n: listed(10, "x" * (n // 10), 5), under=3_900_000, over=4_000_100),
+    "program_text": Probe(lambda n: cut(n, program(f"print('x' * {n})")), says="cut"),
+    "program_text by value": Probe(lambda n: cut(n, program(f"'x' * {n}")), under=9_990, says="cut"),
+    "program_depth": Probe(lambda n: program(f"x = 1\nfor _ in range({n}):\n  x = [x]\nx"), says="(cut)"),
+    "program_error": Probe(lambda n: cut(n - 12, program(f"raise ValueError('x' * {n - 12})")), says="cut"),
+    "program_reply": Probe(program_reply),
+    "call_memory": Probe(isolated, under=500_000_000, over=1_100_000_000),
     "calculator_text": Probe(lambda n: call("calculator", expression="1" + " " * (n - 3) + "+1")),
     "calculator_depth": Probe(lambda n: call("calculator", expression=deep("-", "", n)), under=48),
     "calculator_bits": Probe(lambda n: call("calculator", expression=f"2**{n}"), under=4_000),
@@ -375,6 +508,11 @@ REFUSED: Mapping[str, Probe] = {
     ),
     "service_parts": Probe(lambda n: trained(many_data(n)), under=1_000, over=4 * 2**16),
     "service_targets": Probe(lambda n: trained(sparse(n))),
+    "service_header_bytes": Probe(headed, under=60_000, over=1_000_000, says="closed"),
+    "service_listed": Probe(
+        lambda n: judge_served.client().said("GET", f"/api/v1/training_runs?limit={n}", b"")
+    ),
+    "service_models": Probe(models),
     "service_name": Probe(lambda n: chat(model="x" * n)),
     "service_number": Probe(lambda n: chat(max_tokens=n)),
     "service_seed": Probe(lambda n: chat(seed=n)),
@@ -405,9 +543,21 @@ def limit_of(name: str) -> str:
     return name.partition(" ")[0]
 
 
+UNPROBED: Mapping[str, str] = {
+    "takes its seconds": "completion_seconds reply_seconds game_seconds game_stop_seconds tool_close_seconds "
+    "service_header_seconds service_body_seconds service_left_seconds service_silent_seconds",
+    "grows by thousands of calls": "service_sessions service_pending service_kept service_kept_bytes",
+    "lets others wait, refuses nobody": "service_live service_live_tokens service_read_tokens",
+    "lets the oldest go, refuses nobody": "service_loaded service_snapshots",
+}
+"""Limits without a probe, by the reason."""
+
+
 def unprobed() -> list[str]:
-    """Return the names of the limits that have no probe."""
-    return sorted({*MOST} - {*map(limit_of, REFUSED)})
+    """Return a line for each reason, with the limits that have no probe for it."""
+    known = [*map(limit_of, REFUSED), *" ".join(UNPROBED.values()).split()]
+    new = {"has no probe yet": " ".join(sorted({*MOST} - {*known}))}
+    return [f"{why}: {names}" for why, names in {**UNPROBED, **new}.items() if names]
 
 
 def sizes(name: str) -> tuple[int, int]:

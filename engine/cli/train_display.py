@@ -208,6 +208,8 @@ class TrainEnd:
         ]
         words = [shlex.quote(spec), *checkpoints, *map(shlex.quote, options)]
         policies = [f" --policy {name}" for name in best.policies] if len(best.policies) > 1 else [""]
+        if not any(line.get("optim/data") for line in self._lines):
+            return [*commands, f"rolegraph view {folder}"]
         return [
             *commands,
             f"rolegraph run {' '.join(words)}",
@@ -251,6 +253,8 @@ class TrainEnd:
     def _warnings(self) -> Iterator[str]:
         """Yield a line for each role with failed answers, and for each with unrated ones."""
         yield from self.folder.common_failures()
+        if idle := sum(line.get("optim/data") == 0 for line in self._lines):
+            yield f"{idle} of {self.done} steps taught nothing: every advantage in them is 0"
         for role in self._plan.roles:
             if count := sum(line.get(f"unrated/{role.name}", 0) for line in self._lines):
                 yield f"{role.name}: {count:.0f} answers are unrated: {role.why_unrated}"

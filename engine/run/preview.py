@@ -8,6 +8,7 @@ their names. In the examples of the vocabulary, `…` stands for what a model wo
 from __future__ import annotations
 
 import json
+import operator
 import re
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -123,31 +124,61 @@ async def preview_task(plan: Plan, task: Task, recorded: Episode | None = None) 
     return TaskPrompts(shown, hidden, runs.roles)
 
 
-class _HiddenInt(int):
-    """Whole number that is written as the name of a hidden value."""
+class _HiddenNumber:
+    """Number that is written as the name of a hidden value; so is a number that is computed from it."""
 
     label: str
 
     def __str__(self) -> str:
-        return self.label
+        return f"[hidden: {self.label}]"
 
     __repr__ = __str__
 
 
-class _HiddenFloat(float):
-    """Number that is written as the name of a hidden value."""
+class _HiddenInt(_HiddenNumber, int):
+    pass
 
-    label: str
 
-    def __str__(self) -> str:
-        return self.label
+class _HiddenFloat(_HiddenNumber, float):
+    pass
 
-    __repr__ = __str__
+
+def _number(value: float, label: str) -> _HiddenInt | _HiddenFloat:
+    number = _HiddenInt(value) if isinstance(value, int) else _HiddenFloat(value)
+    number.label = label
+    return number
+
+
+def _operator(sign: str, of: Callable[[Any, Any], float], *, reflected: bool) -> Callable[[Any, Any], Any]:
+    """Return the method of an operator, whose result is named by the operation: `[hidden: target + 1]`."""
+
+    def operation(self: _HiddenNumber, other: object) -> Any:
+        if not isinstance(other, int | float):
+            return NotImplemented
+        left, right = (other, self) if reflected else (self, other)
+        values = [side.real for side in (left, right) if isinstance(side, int | float)]  # without a name
+        named = [side.label if isinstance(side, _HiddenNumber) else str(side) for side in (left, right)]
+        names = [f"({name})" if " " in name else name for name in named]
+        return _number(of(*values), f" {sign} ".join(names))
+
+    return operation
+
+
+for _word, _sign in {
+    "add": "+",
+    "sub": "-",
+    "mul": "*",
+    "truediv": "/",
+    "floordiv": "//",
+    "mod": "%",
+}.items():
+    for _prefix in ("__", "__r"):
+        _method = _operator(_sign, getattr(operator, _word), reflected=_prefix == "__r")
+        setattr(_HiddenNumber, f"{_prefix}{_word}__", _method)
 
 
 def _hidden(value: object, name: str) -> Any:
     """Return a value of the same type that names the hidden one; a list and a mapping keep their size."""
-    label = f"[hidden: {name}]"
     match value:
         case list():
             return [_hidden(item, f"{name} {n}") for n, item in enumerate(cast("list[object]", value), 1)]
@@ -155,11 +186,9 @@ def _hidden(value: object, name: str) -> Any:
             parts = cast("dict[str, object]", value)
             return {key: _hidden(part, f"{name}.{key}") for key, part in parts.items()}
         case int() | float() if not isinstance(value, bool):
-            number = _HiddenInt(1) if isinstance(value, int) else _HiddenFloat(1)
-            number.label = label
-            return number
+            return _number(1 if isinstance(value, int) else 1.0, name)
         case _:
-            return label
+            return f"[hidden: {name}]"
 
 
 async def made_up(plan: Plan, task: Task, said: str) -> Episode:

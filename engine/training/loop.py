@@ -157,8 +157,9 @@ class _Loop:
             metrics[f"optim/learning_rate/{name}" if several else "optim/learning_rate"] = rate
         metrics |= self._merging([learnt for own in batches.values() for learnt in own])
         if not batches:
-            text = f"step {step} taught nothing: every advantage in it is 0"
-            self.setup.observe(Note(text, "warning"))
+            if not self.lines or self.lines[-1].get("optim/data") != 0:  # the first of several in a row
+                text = f"step {step} taught nothing: every advantage in it is 0"
+                self.setup.observe(Note(text, "warning"))
             return metrics
         self._note(f"step {step}: update")
         began = monotonic()

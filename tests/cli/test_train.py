@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -103,6 +104,23 @@ def test_a_finished_training_is_told_again_as_a_document(whole: Path, rolegraph:
     assert document["metrics"]["step"] == document["done"]
     assert document["report"] == str(whole / "report.html")
     assert any(command.startswith(f"rolegraph export {whole}") for command in document["next"])
+
+
+def test_a_training_that_learnt_nothing_names_no_export(
+    whole: Path, rolegraph: Command, tmp_path: Path
+) -> None:
+    idle = shutil.copytree(whole, tmp_path / "idle")
+    lines = [json.loads(line) for line in (idle / "metrics.jsonl").read_text("utf-8").splitlines()]
+    still = [{**line, "optim/data": 0.0} if "optim/data" in line else line for line in lines]
+    (idle / "metrics.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in still), "utf-8")
+    done = rolegraph("train", "--resume", "--out", str(idle), "--json")
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert document["next"] == [f"rolegraph view {idle}"]
+    steps = RunFolder(whole).info().steps
+    assert [
+        text for text in document["warnings"] if text.startswith(f"{steps} of {steps} steps taught nothing")
+    ]
 
 
 def test_a_training_leaves_a_log(whole: Path) -> None:

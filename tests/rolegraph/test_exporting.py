@@ -5,19 +5,27 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
 
 torch = pytest.importorskip("torch", reason="needs the extra `local`")
 
 import rolegraph as rg  # noqa: E402
 from rolegraph.engine.local.launcher import BASE_MODEL, LocalService, check_model_folder  # noqa: E402
 from rolegraph.engine.records import RunFolder  # noqa: E402
+from tests.cli.conftest import ENVIRONMENT  # noqa: E402
 from tests.local.client import logprobs_of  # noqa: E402
+from tests.models.edges import served  # noqa: E402
 
 pytestmark = pytest.mark.service
 ALONE = Path(__file__).parent / "answer_alone.py"
@@ -209,4 +217,29 @@ def test_a_service_that_does_not_answer_is_named(tmp_path: Path, monkeypatch: py
     monkeypatch.setenv("TINKER_API_KEY", "tml-x")
     with pytest.raises(rg.WorldError, match=r"^No Tinker service answers at http://127\.0\.0\.1:9 "):
         rg.export("tinker://a/weights/b", tmp_path / "out", base_url="http://127.0.0.1:9")
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_export_that_is_interrupted_ends_before_the_service_answers(tmp_path: Path) -> None:
+    asked, ended = threading.Event(), threading.Event()
+
+    def never(_: Request) -> Response:
+        asked.set()
+        ended.wait()
+        return Response(status_code=500)
+
+    with served(Starlette(routes=[Route("/{path:path}", never, methods=["GET", "POST"])])) as url:
+        words = ("export", "tinker://a/weights/b", "--out", "out", "--base-url", url)
+        process = subprocess.Popen(
+            [sys.executable, "-m", "rolegraph.engine.cli", *words],
+            cwd=tmp_path,
+            env={**ENVIRONMENT, "TINKER_API_KEY": "tml-none"},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        assert asked.wait(300)
+        process.send_signal(signal.SIGINT)
+        said = process.communicate(timeout=300)[1]
+        ended.set()
+    assert process.returncode == 130 and "Traceback" not in said
     assert not (tmp_path / "out").exists()

@@ -187,9 +187,12 @@ def hidden(tmp_path: Path, prompt: str) -> RolePrompts:
         ("a {{ task.cards[self.index - 1] }}", "a [hidden: cards 1]"),
         ("{{ task.cards | join(', ') }}", "[hidden: cards 1], [hidden: cards 2]"),
         ("{{ task.target }}", "[hidden: target]"),
+        ("{{ 2 * (task.target + 1) }}", "[hidden: 2 * (target + 1)]"),
+        ("{{ task.target / 2 - task.target }}", "[hidden: (target / 2) - target]"),
+        ("{{ 'xy' * task.target }}{% if task.target %}z{% endif %}", "xyz"),
         ("{% if task.target > 100 %}more{% else %}less{% endif %}", "less"),
         ("{{ task.who.name }} {{ task.who.share }}", "[hidden: who.name] [hidden: who.share]"),
-        ("{{ task.who.share * 2 }}", "2.0"),
+        ("{{ task.who.share * 2 }}", "[hidden: who.share * 2]"),
     ],
 )
 def test_a_hidden_value_keeps_its_type(prompt: str, shown: str, tmp_path: Path) -> None:

@@ -152,9 +152,7 @@ def test_a_batch_that_teaches_nothing_changes_nothing(training: Training) -> Non
     training.run()
     assert training.service.asked_for("forward_backward") == []
     assert training.service.asked_for("optim_step") == []
-    assert training.warnings() == [
-        f"step {step} taught nothing: every advantage in it is 0" for step in (1, 2, 3)
-    ]
+    assert training.warnings() == ["step 1 taught nothing: every advantage in it is 0"]
     assert [line["optim/data"] for line in training.folder.metrics()[1:]] == [0, 0, 0]
     assert [c.policies[MAIN].version for c in training.folder.checkpoints()] == [0, 0]
     snapshots = [

@@ -125,9 +125,13 @@ def printable_line(line: str) -> str:
     return line.replace("\t", " ").translate(_REPLACED)
 
 
+_LONGEST = 600
+"""Characters of another program's message, as many as `message_text` keeps."""
+
+
 def first_line(error: BaseException) -> str:
-    """Return the first line of an error's message, or the name of its type if the message is empty."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+    """Return the first line of an error's message, cut, or the name of its type if the message is empty."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:_LONGEST]
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:

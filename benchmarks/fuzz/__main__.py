@@ -36,6 +36,7 @@ sys.path.insert(1, str(Path(__file__).parent))
 
 import inputs
 import judge_kept
+import judge_models
 import judge_said
 import judge_written
 import probes
@@ -84,6 +85,7 @@ KINDS: dict[str, Kind] = {
     "vocabulary": Kind(inputs.vocabulary, judge_said.vocabulary, 6),
     "mcp": Kind(inputs.mcp, judge_said.mcp, 1),
     "observation": Kind(inputs.observation, judge_said.observation, 10),
+    "model": Kind(inputs.model, judge_models.model, 2, memory=2 * MEMORY),
     "limit": Kind(probes.draw, probes.judge, 20, probes.all_sizes, 2 * MEMORY),
 }
 
@@ -127,7 +129,9 @@ def came_of(kind: Kind, text: str) -> tuple[str, str]:
     _limit(SECONDS, WAIT)
     try:
         came, where = kind.judge(text), ""
-    except (Exception, Hang) as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # a hang, or a panic of Rust
         _limit(0, 0)
         last = traceback.extract_tb(error.__traceback__)[-1]
         said = re.sub(r"0x[0-9a-f]+|\d+", "#", f"{error}" if not _silent(error) else "…")[:120]

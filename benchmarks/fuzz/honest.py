@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import io
+import json
 import random
 from functools import cache
 from typing import Any
+
+from rolegraph.engine.local.launcher import BASE_MODEL
 
 ROWS: list[dict[str, Any]] = [
     {"id": "a", "question": "q", "n": 1, "nums": [3, 4], "target": 7},
@@ -329,6 +332,23 @@ CALLS: list[tuple[str, str, Any]] = [
     ("GET", "/v1/models", None),
     ("GET", "/v1/models/tiny", None),
 ]
+
+
+_ADDED = {
+    "added_tokens.json": {"<|im_end|>": 675, "<more>": 680},
+    "adapter_config.json": {
+        "base_model_name_or_path": "rolegraph-base",
+        "peft_type": "LORA",
+        "r": 4,
+        "target_modules": ["q_proj"],
+    },
+}
+
+
+@cache
+def model_file(name: str) -> str:
+    """A file of the base model's folder, or one that a folder may have as well."""
+    return json.dumps(_ADDED[name]) if name in _ADDED else (BASE_MODEL / name).read_text()
 
 
 @cache

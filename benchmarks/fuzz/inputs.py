@@ -161,6 +161,30 @@ def compare(rng: random.Random) -> str:
     return as_json({"files": folder(rng, rng.choice([honest.RUN, honest.TRAINING]))})
 
 
+# what is downloaded: folders of models
+
+_SMALL = [atom for atom in ATOMS if not isinstance(atom, int) or abs(atom) < 10_000]
+"""Atoms without large numbers: the weights of a model take what its config says."""
+_CHATTING = ["tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "added_tokens.json"]
+_LOADING = [*_CHATTING[:2], "config.json", "config.json", "generation_config.json", "adapter_config.json"]
+
+
+def model(rng: random.Random) -> str:
+    """Make the changed files of a model's folder, an empty one for one that is missing."""
+    chat = rng.random() < 0.7
+    files: dict[str, str] = {}
+    for name in rng.sample(_CHATTING if chat else _LOADING, rng.choice([1, 1, 2])):
+        honest_text = honest.model_file(name)
+        if name.endswith(".jinja"):
+            text = template(rng) if rng.random() < 0.6 else scribbled(rng, honest_text)
+        else:
+            atoms = _SMALL if name == "config.json" else ATOMS
+            text = now_and_then(rng, 0.1, as_json(mutated(rng, json.loads(honest_text), atoms)))
+        files[name] = text if rng.random() < 0.95 else ""
+    weights = rng.getrandbits(32) if not chat and rng.random() < 0.2 else None
+    return as_json({"chat": chat, "files": files, "weights": weights})
+
+
 # what others say: models and their servers, tools, worlds
 
 

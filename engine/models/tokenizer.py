@@ -42,7 +42,7 @@ def load_tokenizer(source: str | Path) -> Tokenizer:
     try:
         # None would ask at the terminal, and wait.
         tokenizer = cast(Tokenizer, kind.from_pretrained(str(source), trust_remote_code=False))
-    except (OSError, ValueError, KeyError) as error:
+    except Exception as error:  # transformers and tokenizers raise many types for files that are broken
         reason = first_line(error)
         if is_folder:
             raise UsageError(f"Cannot load {wanted}: {reason}") from error

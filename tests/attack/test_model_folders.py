@@ -14,6 +14,9 @@ pytest.importorskip("torch", reason="needs the extra `local`")
 
 import torch
 
+from rolegraph.engine.errors import UsageError
+from rolegraph.engine.local.service.local_model import LocalModel
+from rolegraph.engine.models.tokenizer import load_tokenizer
 from tests.cli.conftest import Command
 from tests.local.conftest import make_model
 
@@ -110,3 +113,31 @@ def test_no_code_of_a_model_s_folder_runs(
     assert not mark.exists()
     assert "Traceback" not in done.stderr and "internal error" not in done.stderr
     assert done.returncode == (0 if attack is generation_code else 2), done.stderr
+
+
+@pytest.mark.parametrize(
+    ("file", "fields"),
+    [
+        ("tokenizer.json", {"version": "x" * 9_000}),
+        ("tokenizer_config.json", {"eos_token": []}),
+        ("tokenizer_config.json", {"tokenizer_class": True}),
+        ("added_tokens.json", {"a": None}),
+    ],
+)
+@pytest.mark.parametrize("load", [load_tokenizer, LocalModel])
+def test_a_tokenizer_that_cannot_be_loaded_is_a_usage_error(
+    honest: Path, tmp_path: Path, load: Callable[[Path], object], file: str, fields: dict[str, object]
+) -> None:
+    folder = shutil.copytree(honest, tmp_path / "theirs")
+    change(folder / file, **fields)
+    with pytest.raises(UsageError, match="theirs") as caught:
+        load(folder)
+    assert len(str(caught.value)) < 2_000
+
+
+@pytest.mark.parametrize("ends", [-0.5, "a", ["a"], {"a": 1}])
+def test_end_tokens_that_are_no_ids_are_a_usage_error(honest: Path, tmp_path: Path, ends: object) -> None:
+    folder = shutil.copytree(honest, tmp_path / "theirs")
+    change(folder / "generation_config.json", eos_token_id=ends)
+    with pytest.raises(UsageError, match="theirs"):
+        LocalModel(folder)

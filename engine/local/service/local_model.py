@@ -117,7 +117,7 @@ class LocalModel:
                 str(folder), local_files_only=True, trust_remote_code=False
             )
             self.tokenizer = limit_tokenizer(tokenizer, folder)
-        except (OSError, ValueError, KeyError, RuntimeError, ImportError) as error:
+        except Exception as error:  # transformers and tokenizers raise many types for files that are broken
             raise UsageError(f"cannot load the tokenizer of {folder}: {first_line(error)}") from error
         self._plain: nn.Module = base.to(self.device).eval().requires_grad_(False)
         self._wrapped: WeakValueDictionary[LoraShape, nn.Module] = WeakValueDictionary()
@@ -133,7 +133,12 @@ class LocalModel:
         self.context: int = getattr(base.config, "max_position_embeddings", None) or DEFAULT_CONTEXT
         ends = getattr(base.generation_config, "eos_token_id", None)
         ends = self.tokenizer.eos_token_id if ends is None else ends
-        self.end_ids: frozenset[int] = frozenset([ends] if isinstance(ends, int) else ends or ())
+        ids = [ends] if isinstance(ends, int) else ends or []
+        if not (isinstance(ids, list) and all(isinstance(id, int) for id in ids)):
+            raise UsageError(
+                f"{folder}: eos_token_id is {ends!r:.60}; expected a token's id, or a list of them"
+            )
+        self.end_ids: frozenset[int] = frozenset(ids)
 
     # adapters
 

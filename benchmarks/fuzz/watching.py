@@ -1,0 +1,60 @@
+"""Writes of this process outside of some folders, seen by an audit hook while an input is judged."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Generator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+_CHANGES = {
+    *("os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.link", "os.symlink", "os.truncate", "os.chmod"),
+}
+"""Audit events whose arguments are paths that change."""
+_WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+_roots: list[str] = []
+"""The folders that may be written in; empty while nobody watches."""
+_strays: list[str] = []
+
+
+@contextmanager
+def written_within(*folders: Path) -> Generator[None]:
+    """Raise AssertionError at the end where something was written outside of these folders."""
+    _install()
+    _strays.clear()
+    _roots[:] = [os.path.realpath(folder) for folder in folders]
+    try:
+        yield
+    finally:
+        _roots.clear()
+    assert not _strays, f"written outside: {_strays[0]}"
+
+
+@cache
+def _install() -> None:
+    sys.dont_write_bytecode = True
+    sys.addaudithook(_see)
+
+
+def _see(event: str, arguments: tuple[Any, ...]) -> None:
+    if not _roots:
+        return
+    if event == "open":
+        path, mode, flags = arguments
+        writes = bool({*(mode or "")} & {*"wax+"}) or flags & _WRITING
+        # A write goes through a link, so its target counts.
+        paths = [os.path.realpath(path)] if writes and isinstance(path, str | bytes | Path) else []
+    elif event in _CHANGES:
+        paths = [
+            os.path.join(os.path.realpath(os.path.dirname(path)), os.path.basename(path))  # noqa: PTH118, PTH119, PTH120
+            for path in map(os.fspath, (a for a in arguments if isinstance(a, str | Path)))
+        ]
+    else:
+        return
+    for path in map(os.fsdecode, paths):
+        inside = any(path == root or path.startswith(f"{root}/") for root in _roots)
+        if not inside and not path.startswith("/dev/"):
+            _strays.append(f"{event} {path}")

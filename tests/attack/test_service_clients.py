@@ -73,18 +73,32 @@ def test_a_kilobyte_of_sparse_tensors_takes_no_gigabytes(
     assert (answer.status_code, "service_targets" in answer.text) == (400, True), answer.text
 
 
-@pytest.mark.parametrize("begun", [b"GET /", b"GET / HTTP/1.1\r\nHost: localhost\r\nX: "])
+HOST = b"HTTP/1.1\r\nHost: localhost\r\n"
+CHUNKED = b"POST /api/v1/asample " + HOST + b"Transfer-Encoding: chunked\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    ("begun", "more"),
+    [
+        (b"GET /", b"x"),
+        (b"GET / " + HOST + b"X: ", b"x"),
+        (CHUNKED + b"0\r\nX: ", b"x"),
+        (CHUNKED + b"1\r\nx\r\n0\r\n", b"X: yyyyyyyyyyy\r\n"),
+    ],
+    ids=["path", "header", "trailer", "trailers"],
+)
 def test_headers_without_end_are_refused_before_the_key_is_asked_for(
-    service: LocalService, begun: bytes
+    service: LocalService, begun: bytes, more: bytes
 ) -> None:
     host, port = service.base_url.removeprefix("http://").split(":")
     with small_peak(service), closing(socket.create_connection((host, int(port)))) as raw:
         with suppress(OSError):
             raw.sendall(begun)
             for _ in range(512):
-                raw.sendall(b"x" * 2**20)
+                raw.sendall(more * (2**20 // len(more)))
+            raise AssertionError("the service took 512 MB")
         with suppress(OSError):
-            assert raw.recv(12) in (b"HTTP/1.1 400", b"")
+            assert raw.recv(12) in (b"HTTP/1.1 400", b"HTTP/1.1 401", b"")
 
 
 def test_a_connection_without_headers_is_closed_and_one_with_a_request_is_not(

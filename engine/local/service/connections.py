@@ -1,4 +1,4 @@
-"""HTTP connections of the service, which bound the headers of a request before the key is asked for."""
+"""HTTP connections of the service, which bound headers and trailers before the key is asked for."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class BoundedConnection(HttpToolsProtocol):
     """Connection that closes when the headers of a request are too long, or not complete in time."""
 
     _left = 0
-    """Bytes that the rest of the headers may have."""
+    """Bytes that may come before the next part of a body: of headers, or of trailers after the body."""
     _limit: asyncio.TimerHandle | None = None
     """Timer that closes the connection while headers are incomplete."""
 
@@ -32,11 +32,16 @@ class BoundedConnection(HttpToolsProtocol):
         self._expect_no_headers()
         super().on_headers_complete()
 
+    def on_body(self, body: bytes) -> None:
+        """Take a part of a body."""
+        super().on_body(body)
+        self._left = HEADER_BYTES.most
+
     def data_received(self, data: bytes) -> None:
         """Read a part of a request."""
-        super().data_received(data)
         self._left -= len(data)
-        if self._limit is not None and self._left < 0:
+        super().data_received(data)
+        if self._left < 0:
             self.transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:

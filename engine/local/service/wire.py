@@ -326,6 +326,8 @@ def _dense(message: public.SparseCsr, dtype: Any, shape: Sequence[int]) -> Tenso
     )
     if len(row_ends) != rows + 1 or row_ends[0] != 0 or not row_ends[-1] == len(columns_of) == len(values):
         raise ValueError("its indices do not fit its values")
+    if (row_ends[1:] < row_ends[:-1]).any():  # differences that wrap around crash NumPy's repeat
+        raise ValueError("its row ends decrease")
     if len(columns_of) and columns_of.min() < 0:
         raise IndexError("a column index below 0")
     dense = np.zeros((rows, columns), dtype)

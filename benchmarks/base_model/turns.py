@@ -1,188 +1,165 @@
-"""Synthetic turns of the shipped prompts: what the base model is taught.
+"""Turns of the shipped specs, played by the expert: what the base model is taught.
 
-In goes a seed; out comes an endless stream of (role, prompt, response), rendered from the real templates on
-countdown tasks of the train split. A response works the arithmetic out before it answers or, in a share of
-the turns, guesses: that share is what reinforcement learning can take away. This file knows no tokenizer and
-no model.
+In goes a seed; out comes an endless stream of turns. The engine plays each spec on tasks of the train split with
+an expert as its model, so that every prompt is the one that a model will read: rendered by the real templates,
+after the answers and moves of others, with the tools that the role has. This file knows no tokenizer and no
+weights.
 """
 
 from __future__ import annotations
 
-import ast
+import asyncio
 import random
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
-from functools import cache
-from typing import Literal
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from itertools import count, cycle
 
-from rolegraph.engine.prompts.checks import TemplateScope
-from rolegraph.engine.prompts.templates import Template, compile_template
-from rolegraph.engine.shipped import PROMPTS
-from rolegraph.engine.vocabulary import View
-from rolegraph.roles.countdown import CountdownTask, combine, generate, reward
+from expert import Mode, Unsolvable, asked, kind_of
+from expert import EXPERTS as _EXPERTS
 
-Role = Literal["solver", "judge", "validator"]
+import rolegraph as rg
+from rolegraph.engine.models import Completion, LimitedModel, Request
+from rolegraph.engine.prompts.call_forms import HERMES
+from rolegraph.engine.run import Isolation, jobs, stream
+from rolegraph.engine.vocabulary import Function
+from rolegraph.roles.countdown import generate
 
-SHARES: Mapping[Role, float] = {"solver": 0.4, "judge": 0.35, "validator": 0.25}
-"""How many of the turns each role gets."""
-COUNTS = (*(2,) * 16, 3, 3, 4, 4, 5, 6, 7, 8)
-"""How many candidates a judge sees, drawn from these."""
-NOTHING = "No solution found"
-"""The action of a solver that gave no answer, as in the shipped specs."""
-_CHUNK = 512
-_SIGNS: Mapping[type[ast.operator], str] = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/"}
+GRIDS = tuple((f"loops.walk.env.grid.size={size}",) for size in (6, 5, 4))
+VARIANTS: Mapping[str, Sequence[Sequence[str]]] = {
+    "react": (("roles.agent.tools=calculator",),),
+    "plan_path": GRIDS,
+    "solver_judge": ((), ("roles.solver.count=4",), ("roles.solver.count=8",)),
+    "textarena": ((), ("loops.play.env.textarena=Nim-v0",)),
+}
+"""Overrides with which a spec is played, in turn; none where a spec is missing."""
+SHARES: Mapping[str, float] = {
+    "plan_path": 4,
+    "tic_tac_toe": 2,
+    "textarena": 2,
+    "solver_judge": 2,
+    "react": 2,
+    "solver_only": 0,
+    "solver_judge_distill": 0,
+    "two_policies": 0,
+}
+"""Weights of the specs in the stream, 1 where a spec is missing; 0 where all prompts are another spec's."""
+SLIPS = 0.35
+"""Share of answers that nobody is taught, and that others see: wrong, malformed or at random."""
+_CHUNK = 16
+"""Tasks that are played at once."""
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One exchange: the prompt as its role is asked it, and a response to learn."""
+    """One request to a model, and a response to learn."""
 
-    role: Role
-    prompt: str
+    spec: str
+    role: str
+    kind: str
+    """Name of the expert that answered."""
+    messages: Sequence[rg.Message]
+    tools: Sequence[Function] = field(repr=False)
     response: str
+    """Response as text, calls of tools included."""
 
 
-def turns(seed: int, *, judge: float = SHARES["judge"], guess: float = 0.0) -> Iterator[Turn]:
-    """An endless stream, the same for the same arguments.
+class Expert:
+    """Model that answers as an expert, and keeps the turns to learn.
 
-    `judge` is the share of the judge's turns, `guess` that of the turns of each role which skip the work.
+    Args:
+        spec: The name of the spec, for the turns.
+        seed: The seed; each call has its own draws, whatever the order of the calls.
+        guess: The share of turns that guess in place of working the answer out.
+        slips: The share of answers that are not kept.
+    """
+
+    def __init__(self, spec: str, seed: int, guess: float = 0.0, slips: float = 0.0) -> None:
+        self._spec, self._seed, self._guess, self._slips = spec, seed, guess, slips
+        self.turns: dict[str, Turn] = {}
+        """By the identity of the call."""
+
+    async def complete(self, request: Request) -> Completion:
+        """Answer a request; raises LookupError for a prompt that no expert knows."""
+        rng = random.Random(f"expert {self._seed} {request.id}")
+        drawn = rng.random()
+        mode: Mode = "slip" if drawn < self._slips else "guess" if rng.random() < self._guess else "work"
+        kind = kind_of(request.messages)
+        try:
+            response = _BY_NAME[kind](asked(request.messages, rng, mode))
+        except Unsolvable:
+            mode, response = "slip", "There is none."
+        if mode != "slip":
+            role = request.id.node.role
+            turn = Turn(self._spec, role, kind, request.messages, request.tools, response)
+            self.turns[str(request.id)] = turn
+        text, calls = HERMES.find(response, request.tools) if request.tools else (response, ())
+        return Completion(text, calls=calls)
+
+    async def aclose(self) -> None:
+        """Do nothing: an expert holds no connection."""
+
+
+_BY_NAME = {expert.__name__: expert for expert in _EXPERTS.values()}
+
+
+def turns(
+    seed: int,
+    *,
+    shares: Mapping[str, float] | None = None,
+    guess: float = 0.0,
+    slips: float = SLIPS,
+) -> Iterator[Turn]:
+    """Yield turns without end, the same for the same arguments.
+
+    Args:
+        seed: The seed.
+        shares: Weights of specs, in place of those of `SHARES`.
+        guess: The share of turns that guess in place of working the answer out.
+        slips: The share of answers that others see and that are not yielded.
     """
     rng = random.Random(f"turns {seed}")
-    roles = list(SHARES)
-    others = (1 - judge) / (1 - SHARES["judge"])
-    weights = [judge if role == "judge" else share * others for role, share in SHARES.items()]
+    weights = {name: 1.0 for name in rg.shipped_specs()} | {**SHARES, **(shares or {})}
+    streams = {name: _turns_of(name, rng.getrandbits(32), guess, slips) for name, w in weights.items() if w > 0}
+    chosen = [weights[name] for name in streams]
     while True:
-        for task in generate(_CHUNK, seed=rng.getrandbits(32), split="train"):
-            role = rng.choices(roles, weights)[0]
-            yield _TURNS[role](task, rng, guess > 0 and rng.random() < guess)
+        yield next(streams[rng.choices([*streams], chosen)[0]])
 
 
-def ask_solver(task: CountdownTask) -> str:
-    """The solver's prompt."""
-    return _template("solver").render({"task": task})
+async def episodes(
+    flow: rg.Workflow, expert: Expert, tasks: Sequence[rg.Task]
+) -> AsyncGenerator[rg.Episode]:
+    """Play a workflow on tasks with an expert as every model."""
+    models = [LimitedModel(expert, _CHUNK)] * len(flow.plan.endpoints)
+    async with Isolation(flow.plan.imports) as isolation:
+        async with aclosing(stream(flow.plan, jobs(tasks), models, isolation=isolation)) as made:
+            async for episode in made:
+                yield episode
 
 
-def ask_judge(task: CountdownTask, actions: Sequence[str]) -> str:
-    """The judge's prompt; `actions` are the solvers', in order."""
-    views = [View(index, action) for index, action in enumerate(actions, 1)]
-    return _template("judge", ("solver", len(views))).render({"task": task, "solver": views})
+def opened(spec: str) -> list[rg.Workflow]:
+    """Load a shipped spec, once with each of its variants."""
+    return [rg.load(spec, *variant, allow=("python",)) for variant in VARIANTS.get(spec, ((),))]
 
 
-def ask_validator(task: CountdownTask, action: str) -> str:
-    """The validator's prompt; `action` is the judge's choice."""
-    return _template("validator", ("judge", 1)).render({"task": task, "judge": View(1, action)})
+def tasks_of(flow: rg.Workflow, seed: int, number: int) -> Sequence[rg.Task]:
+    """Return tasks of a workflow's train split, others for each seed."""
+    if "seed" not in flow.dataset("train").columns:
+        return generate(number, seed=seed, split="train")
+    first = seed % 2**20 * number
+    return [{"id": f"seed-{game}", "seed": game} for game in range(first, first + number)]
 
 
-def steps(expression: str) -> str:
-    """The expression worked out, one operation at a time: `3*4=12, 12+5=17`.
-
-    Ends at a division that is not exact, without its result. Empty where there is nothing to work out.
-    """
-    done: list[str] = []
-    with suppress(SyntaxError, ValueError):  # What cannot be worked out further simply ends there.
-        _work(ast.parse(expression.strip(), mode="eval").body, done)
-    return ", ".join(done)
-
-
-def _work(node: ast.expr, done: list[str]) -> int:
-    if isinstance(node, ast.Constant) and isinstance(node.value, int):
-        return node.value
-    if not isinstance(node, ast.BinOp):
-        raise ValueError("not arithmetic")
-    left, right = _work(node.left, done), _work(node.right, done)
-    sign = _SIGNS.get(type(node.op), "")
-    if sign == "/" and (right == 0 or left % right):
-        done.append(f"{left}/{right}")
-        raise ValueError("not exact")
-    values = {"+": left + right, "-": left - right, "*": left * right, "/": left // (right or 1)}
-    if sign not in values:
-        raise ValueError("not arithmetic")
-    value = values[sign]
-    done.append(f"{left}{sign}{right}={value}")
-    return value
+def _turns_of(spec: str, seed: int, guess: float, slips: float) -> Iterator[Turn]:
+    rng = random.Random(f"{spec} {seed}")
+    for flow in cycle(opened(spec)):
+        played = rng.getrandbits(32)
+        expert = Expert(spec, played, guess, slips)
+        asyncio.run(_play(flow, expert, tasks_of(flow, played, _CHUNK)))
+        made = [expert.turns[call] for call in sorted(expert.turns)]
+        yield from rng.sample(made, len(made))
 
 
-def _solver(task: CountdownTask, rng: random.Random, guess: bool) -> Turn:
-    if guess:
-        return Turn("solver", ask_solver(task), _tagged(_scramble(task["nums"], rng)))
-    response = f"{steps(task['solution'])}\n{_tagged(task['solution'])}"
-    return Turn("solver", ask_solver(task), response)
-
-
-def _judge(task: CountdownTask, rng: random.Random, guess: bool) -> Turn:
-    """Candidates are worked through until one is right; where none is, any may be chosen."""
-    count = rng.choice(COUNTS)
-    right = rng.choice((0.3, 0.5, 0.7)) if count == 2 else 1.5 / count
-    actions = [_candidate(task, rng, right) for _ in range(count)]
-    lines: list[str] = []
-    choice = rng.randint(1, count)
-    for index, action in enumerate(() if guess else actions, 1):
-        lines.append(f"{index}: {_check(action, task)}\n")
-        if _is_right(action, task):
-            choice = index
-            break
-    return Turn("judge", ask_judge(task, actions), "".join(lines) + f"<answer>{choice}</answer>")
-
-
-def _validator(task: CountdownTask, rng: random.Random, guess: bool) -> Turn:
-    action = _candidate(task, rng, 0.5)
-    right = rng.random() < 0.5 if guess else _is_right(action, task)
-    work = "" if guess else f"{_check(action, task)}\n"
-    verdict = "correct" if right else "incorrect"
-    return Turn("validator", ask_validator(task, action), f"{work}<verdict>{verdict}</verdict>")
-
-
-_TURNS = {"solver": _solver, "judge": _judge, "validator": _validator}
-
-
-def _candidate(task: CountdownTask, rng: random.Random, right: float) -> str:
-    """A solver's action as a judge sees it: right with the given chance, else wrong in one of many ways."""
-    if rng.random() < right:
-        return _tagged(task["solution"])
-    kind = rng.random()
-    nums = list(task["nums"])
-    if kind < 0.12:
-        return rng.choice((NOTHING, NOTHING, NOTHING, _tagged(""), ""))
-    if kind < 0.17:
-        return _tagged(rng.choice((str(task["target"]), f"{task['solution']}={task['target']}", "1+1")))
-    if kind < 0.25 and task["target"] > 1:  # The right value from other numbers.
-        part = rng.randint(1, task["target"] - 1)
-        return _tagged(rng.choice((f"{part}+{task['target'] - part}", f"{task['solution']}+{part}-{part}")))
-    if kind < 0.38:  # Wrong numbers, now and then with the right value.
-        position = rng.randrange(len(nums))
-        nums[position : position + 1] = rng.choice(([], [rng.randint(1, 12)], [nums[position], nums[0]]))
-    return _tagged(_scramble(nums, rng))
-
-
-def _scramble(nums: Sequence[int], rng: random.Random) -> str:
-    """Any expression over the numbers; most are wrong, some have negative or broken steps."""
-    combined = combine(nums, rng) if rng.random() < 0.7 else None
-    if combined is not None:
-        return combined[1]
-    mixed = rng.sample(list(nums), len(nums))
-    return "".join(f"{rng.choice('+-*/')}{n}" for n in mixed)[1:]
-
-
-def _check(action: str, task: CountdownTask) -> str:
-    """A candidate worked out and held against the target: `3*4=12, want 17: no`."""
-    work = steps(action.removeprefix("<answer>").removesuffix("</answer>"))
-    verdict = "yes" if _is_right(action, task) else "no"
-    return f"{work}, want {task['target']}: {verdict}" if work else verdict
-
-
-def _is_right(action: str, task: CountdownTask) -> bool:
-    return reward(action, task["nums"], task["target"]) > 0
-
-
-def _tagged(expression: str) -> str:
-    return f"<answer>{expression}</answer>"
-
-
-@cache
-def _template(name: Role, needs: tuple[str, int] | None = None) -> Template:
-    source = (PROMPTS / f"{name}.j2").read_text(encoding="utf-8")
-    template, faults = compile_template(source, TemplateScope(dict((needs,)) if needs else {}))
-    if template is None:
-        raise ValueError(f"prompts/{name}.j2: {faults[0].message}")
-    return template
+async def _play(flow: rg.Workflow, expert: Expert, tasks: Sequence[rg.Task]) -> None:
+    async for _ in episodes(flow, expert, tasks):
+        pass

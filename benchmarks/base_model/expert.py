@@ -1,0 +1,428 @@
+"""Expert that answers every request of the shipped specs: what the base model is taught.
+
+In goes the text of a prompt; out comes a response that works its answer out, one that guesses, or one with a
+fault such as a model makes. The prompt is all that the expert reads: tasks, candidates and boards are parsed
+from it. This file knows no engine, no tokenizer and no model.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import random
+import re
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal
+
+from rolegraph.roles import grid, tic_tac_toe
+from rolegraph.roles.countdown import OPERATORS, combine, evaluate, generate, question, reward, split_of
+
+Mode = Literal["work", "guess", "slip"]
+"""A response with its work, one without, or one that may be wrong or malformed and is taught to nobody."""
+
+_QUESTION = re.compile(r"Use ([\d, ]+) exactly once each, with .* to make (\d+)\.")
+_PROPOSAL = re.compile(r"(?:^|: |Try |<answer>)([\d(][\d+*/() -]*[-+*/][\d+*/() -]*[\d)])(?=</answer>|$)", re.M)
+_CANDIDATE = re.compile(r"^(\d+): (.*)$", re.M)
+_CHECKED = re.compile(r"^(?:Proposed solution|Chosen solution|Proposed|A draft): (.*)$", re.M)
+_FIRST_STEP = re.compile(r"^Plan: .*?(\d+[-+*/]\d+=\d+)", re.M)
+_ROW = re.compile(r"^[.#AG](?: [.#AG])+$", re.M)
+_CELLS = re.compile(r"^[XO\d] [XO\d] [XO\d]$", re.M)
+_SIGNS: Mapping[type[ast.operator], str] = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/"}
+_TRIES = 1000
+"""Draws of an expression until a task counts as one without a solution; three numbers have 192."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """Request to the expert."""
+
+    text: str
+    """Last message of the chat."""
+    results: Sequence[tuple[str, str]]
+    """Expressions that this turn gave to the calculator, each with its result."""
+    nums: Sequence[int]
+    """Numbers of the countdown task; empty where the chat has none."""
+    target: int
+    rng: random.Random
+    mode: Mode
+
+    @property
+    def work(self) -> bool:
+        """True where the response works its answer out."""
+        return self.mode == "work"
+
+    def is_right(self, action: str) -> bool:
+        """Tell whether a candidate, with or without its tag, solves the task."""
+        return reward(action, self.nums, self.target) > 0
+
+    def check(self, action: str) -> str:
+        """Work a candidate out and compare it with the target: `3*4=12, want 17: no`."""
+        worked = steps(_untagged(action))
+        verdict = "yes" if self.is_right(action) else "no"
+        return f"{worked}, want {self.target}: {verdict}" if worked else verdict
+
+    def solution(self, first: str = "") -> str | None:
+        """Draw a solution whose steps begin with `first`; None where none is found."""
+        for _ in range(_TRIES):
+            drawn = combine(self.nums, self.rng)
+            if drawn is not None and drawn[0] == self.target and steps(drawn[1]).startswith(first):
+                return drawn[1]
+        return None
+
+    def scramble(self, nums: Sequence[int] | None = None) -> str:
+        """Draw an expression over the numbers; most are wrong, some have negative or broken steps."""
+        nums, rng = self.nums if nums is None else nums, self.rng
+        combined = combine(nums, rng) if nums and rng.random() < 0.7 else None
+        if combined is not None:
+            return combined[1]
+        return "".join(f"{rng.choice(OPERATORS)}{n}" for n in rng.sample(list(nums), len(nums)))[1:]
+
+
+def asked(chat: Sequence[Mapping[str, object]], rng: random.Random, mode: Mode) -> Asked:
+    """Read a chat's task, its last message, and what its tools gave."""
+    texts = [str(message["content"]) for message in chat]
+    calls = [call for message in chat for call in message.get("tool_calls", ())]  # pyright: ignore
+    given = [json.loads(call["function"]["arguments"])["expression"] for call in calls]
+    results = [text for message, text in zip(chat, texts, strict=True) if message["role"] == "tool"]
+    tasks = _QUESTION.findall("\n".join(texts))
+    nums, target = tasks[-1] if tasks else ("", "0")
+    pairs = [*zip(given, results, strict=True)]
+    return Asked(texts[-1], pairs, [*map(int, re.findall(r"\d+", nums))], int(target), rng, mode)
+
+
+def kind_of(chat: Sequence[Mapping[str, object]]) -> str:
+    """Return the kind of turn that a prompt asks for, by the phrase of its template.
+
+    Raises:
+        LookupError: No expert knows the prompt.
+    """
+    text = next(str(message["content"]) for message in reversed(chat) if message["role"] == "user")
+    for phrase, expert in EXPERTS.items():
+        if phrase in text:
+            return expert.__name__
+    raise LookupError(f"no expert for the prompt {text!r}")
+
+
+def steps(expression: str) -> str:
+    """Work an expression out, one operation at a time: `3*4=12, 12+5=17`.
+
+    Ends at a division that is not exact, without its result. Empty where there is nothing to work out.
+    """
+    done: list[str] = []
+    with suppress(SyntaxError, ValueError):  # the work ends where an expression cannot be worked out further
+        _work(ast.parse(expression.strip(), mode="eval").body, done)
+    return ", ".join(done)
+
+
+def _work(node: ast.expr, done: list[str]) -> int:
+    if isinstance(node, ast.Constant) and isinstance(node.value, int):
+        return node.value
+    if not isinstance(node, ast.BinOp):
+        raise ValueError("not arithmetic")
+    left, right = _work(node.left, done), _work(node.right, done)
+    sign = _SIGNS.get(type(node.op), "")
+    if sign == "/" and (right == 0 or left % right):
+        done.append(f"{left}/{right}")
+        raise ValueError("not exact")
+    values = {"+": left + right, "-": left - right, "*": left * right, "/": left // (right or 1)}
+    if sign not in values:
+        raise ValueError("not arithmetic")
+    value = values[sign]
+    done.append(f"{left}{sign}{right}={value}")
+    return value
+
+
+# Countdown
+
+
+def solve(ask: Asked) -> str:
+    """Take the first right proposal in sight; where there is none, work out a solution, along a plan if any."""
+    if ask.mode == "guess":
+        return _tagged(ask.scramble())
+    if ask.mode == "slip":
+        return _tagged(slip) if (slip := _slip(ask)) is not None else "I do not know."
+    worked, found = _found(ask)
+    return f"{worked}\n{_tagged(found)}"
+
+
+def code(ask: Asked) -> str:
+    """Write a program that prints a right expression."""
+    if ask.work:
+        worked, found = _found(ask)
+        return f'{worked}\n<code>print("{found}")</code>'
+    return f'<code>print("{ask.scramble()}")</code>' if ask.mode == "guess" else "<code>print(1</code>"
+
+
+def call(ask: Asked) -> str:
+    """Give an expression to the calculator, read the result, and answer where the result is the target."""
+    if ask.mode == "guess":
+        return _tagged(ask.scramble())
+    worked = ""
+    if ask.results:
+        expression, result = ask.results[-1]
+        is_right = ask.is_right(expression)
+        worked = f"{result}, want {ask.target}: {'yes' if is_right else 'no'}\n"
+        if is_right:
+            return worked + _tagged(expression)
+    expression = ask.solution() if ask.work else ask.scramble()
+    if expression is None or len(ask.results) > 5:
+        return worked + _tagged(ask.scramble())
+    arguments = json.dumps({"name": "calculator", "arguments": {"expression": expression}})
+    return f"{worked}{steps(expression)}\n<tool_call>{arguments}</tool_call>"
+
+
+def judge(ask: Asked) -> str:
+    """Work candidates through until one is right; where none is, any may be chosen."""
+    lines: list[str] = []
+    candidates: list[tuple[str, str]] = _CANDIDATE.findall(ask.text)
+    choice = ask.rng.choice(candidates)[0]
+    for index, action in candidates if ask.work else ():
+        lines.append(f"{index}: {ask.check(action)}\n")
+        if ask.is_right(action):
+            choice = index
+            break
+    return "".join(lines) + _tagged(choice)
+
+
+def verify(ask: Asked) -> str:
+    """Check a candidate and call it correct or incorrect."""
+    action = _checked(ask)
+    right = ask.is_right(action) if ask.work else ask.rng.random() < 0.5
+    work = f"{ask.check(action)}\n" if ask.work else ""
+    return f"{work}<verdict>{'correct' if right else 'incorrect'}</verdict>"
+
+
+def score(ask: Asked) -> str:
+    """Check a candidate and score it: 10 if right, 3 for the right numbers, else 0."""
+    action = _checked(ask)
+    if not ask.work:
+        return _tagged(str(ask.rng.randint(0, 10)))
+    points = 10 if ask.is_right(action) else 3 if _uses_all(action, ask) else 0
+    return f"{ask.check(action)}\n{_tagged(str(points))}"
+
+
+def criticise(ask: Asked) -> str:
+    """Say what is wrong with a candidate, in half of the cases with a solution to try."""
+    action = _checked(ask)
+    if not ask.work:
+        return ask.rng.choice(("It is right.", "It is wrong.", f"Try {ask.scramble()}"))
+    value = evaluate(_untagged(action))
+    if ask.is_right(action):
+        return f"{ask.check(action)}. It is right."
+    fault = (
+        "It is no expression."
+        if value is None
+        else f"It makes {value}, not {ask.target}."
+        if _uses_all(action, ask)
+        else "It does not use each number once."
+    )
+    other = ask.solution() if ask.rng.random() < 0.5 else None
+    return f"{ask.check(action)}. {fault}" + (f" Try {other}" if other else "")
+
+
+def plan(ask: Asked) -> str:
+    """Say which two numbers to combine first, and where that leads."""
+    found = (ask.solution() if ask.work else None) or ask.scramble()
+    first, _, rest = steps(found).partition(", ")
+    return f"Begin with {first}, as {rest}" if ask.work and rest else f"Begin with {first}"
+
+
+def propose(ask: Asked) -> str:
+    """Write another task of the train split that can be solved; a guess may be one that cannot."""
+    rng = ask.rng
+    if ask.work:
+        return generate(1, seed=rng.getrandbits(32), split="train", numbers=(rng.choice((2, 3, 3)),))[0]["question"]
+    while True:
+        nums, target = [rng.randint(1, 12) for _ in range(rng.choice((2, 3)))], rng.randint(1, 144)
+        if split_of(nums, target) == "train":
+            return question(nums, target)
+
+
+def route(ask: Asked) -> str:
+    """Call tasks of two numbers easy, others hard."""
+    hard = len(ask.nums) > 2 if ask.work else ask.rng.random() < 0.5
+    work = f"{len(ask.nums)} numbers\n" if ask.work else ""
+    return f"{work}<route>{'hard' if hard else 'easy'}</route>"
+
+
+def _found(ask: Asked) -> tuple[str, str]:
+    """Return the work and the answer: a right proposal in sight, or else a solution of the expert's own."""
+    lines: list[str] = []
+    for proposal in dict.fromkeys(_PROPOSAL.findall(ask.text)):
+        lines.append(ask.check(proposal))
+        if ask.is_right(proposal):
+            return "\n".join(lines), proposal
+    planned = _FIRST_STEP.search(ask.text)
+    found = (planned and ask.solution(planned[1])) or ask.solution()
+    if found is None:
+        raise Unsolvable
+    return "\n".join((*lines, steps(found))), found
+
+
+class Unsolvable(Exception):
+    """Error for a task without a solution, as a proposer that guesses may write."""
+
+
+def _slip(ask: Asked) -> str | None:
+    """Return an answer that is wrong in one of many ways; None for none at all."""
+    kind, rng, nums = ask.rng.random(), ask.rng, list(ask.nums)
+    if kind < 0.12:
+        return rng.choice((None, None, None, ""))
+    right = ask.solution() or ask.scramble()
+    if kind < 0.17:
+        return rng.choice((str(ask.target), f"{right}={ask.target}", "1+1"))
+    if kind < 0.25 and ask.target > 1:  # the right value from other numbers
+        part = rng.randint(1, ask.target - 1)
+        return rng.choice((f"{part}+{ask.target - part}", f"{right}+{part}-{part}"))
+    if kind < 0.38 and nums:  # wrong numbers, now and then with the right value
+        position = rng.randrange(len(nums))
+        nums[position : position + 1] = rng.choice(([], [rng.randint(1, 12)], [nums[position], nums[0]]))
+    return ask.scramble(nums)
+
+
+def _checked(ask: Asked) -> str:
+    match = _CHECKED.search(ask.text)
+    return match[1] if match else ""
+
+
+def _uses_all(action: str, ask: Asked) -> bool:
+    return sorted(map(int, re.findall(r"\d+", action))) == sorted(ask.nums)
+
+
+def _tagged(text: str) -> str:
+    return f"<answer>{text}</answer>"
+
+
+def _untagged(action: str) -> str:
+    return action.removeprefix("<answer>").removesuffix("</answer>")
+
+
+# Games
+
+
+def plan_path(ask: Asked) -> str:
+    """Tell the walker a shortest way, with the cells that the way passes."""
+    walk, moves = _walk(ask), _moves(ask)
+    return f"{_trace(walk, moves)}\n<plan>{moves}</plan>" if ask.work else f"<plan>{moves}</plan>"
+
+
+def walk(ask: Asked) -> str:
+    """Follow the planner as far as each move is legal and leads nearer, else go a shortest way."""
+    walk, moves = _walk(ask), _moves(ask)
+    if not ask.work:
+        return _tagged(moves)
+    planned = grid.read(ask.text.rpartition("The planner says: ")[2].partition("\n")[0])
+    lines: list[str] = []
+    if planned is not None:
+        after, fault = grid.go(walk, planned)
+        far = grid.distances(walk.grid)
+        good = not fault and far[after.at] == max(0, far[walk.at] - len(planned))
+        lines.append(f"{_trace(walk, planned)}: {'yes' if good else 'no'}")
+        if good:
+            return f"{lines[0]}\n{_tagged(planned)}"
+    return "\n".join((*lines, _trace(walk, moves), _tagged(moves)))
+
+
+def _walk(ask: Asked) -> grid.WalkState:
+    """Read the board of an observation."""
+    rows = [row.split() for row in _ROW.findall(ask.text)]
+    cells = {(r, c): mark for r, row in enumerate(rows) for c, mark in enumerate(row)}
+    (at,), (goal,) = ([cell for cell, mark in cells.items() if mark == sought] for sought in "AG")
+    walls = frozenset(cell for cell, mark in cells.items() if mark == "#")
+    most = re.search(r"up to (\d+) moves", ask.text)
+    return grid.WalkState(grid.Grid(len(rows), walls, at, goal), grid.GridRules(int(most[1]) if most else 1), at)
+
+
+def _moves(ask: Asked) -> str:
+    """Return the letters of a shortest way, as far as one action goes, or of a random one."""
+    walk, letters = _walk(ask), ""
+    if not ask.work:
+        return "".join(ask.rng.choices([*grid.STEPS], k=ask.rng.randint(1, walk.rules.moves)))
+    far, at = grid.distances(walk.grid), walk.at
+    while at != walk.grid.goal and len(letters) < walk.rules.moves:
+        nearer = [(a, cell) for a, cell in grid.legal(walk.grid, at).items() if far.get(cell) == far[at] - 1]
+        letter, at = ask.rng.choice(nearer)
+        letters += letter
+    return letters
+
+
+def _trace(walk: grid.WalkState, letters: str) -> str:
+    """Write the cells that moves pass, by row and column: `5,4 R 5,5 U wall`."""
+    parts, at = [f"{walk.at[0] + 1},{walk.at[1] + 1}"], walk.at
+    for letter in letters:
+        cell = grid.legal(walk.grid, at).get(letter)
+        parts.append(f"{letter} {cell[0] + 1},{cell[1] + 1}" if cell else f"{letter} wall")
+        if cell is None:
+            break
+        at = cell
+    return " ".join(parts)
+
+
+def take_cell(ask: Asked) -> str:
+    """Take a cell of tic-tac-toe that loses nothing."""
+    position = re.sub(r"\d", ".", "".join(_CELLS.findall(ask.text)).replace(" ", ""))
+    free = tic_tac_toe.free(position)
+    if not ask.work:
+        return _tagged(str(ask.rng.choice(free)))
+    best = max(-_value(tic_tac_toe.place(position, cell)) for cell in free)
+    cell = ask.rng.choice([c for c in free if -_value(tic_tac_toe.place(position, c)) == best])
+    taken = (" ".join((mark, *(str(i) for i, at in enumerate(position, 1) if at == mark))) for mark in "XO")
+    return f"{', '.join(taken)}\n{_tagged(str(cell))}"
+
+
+@lru_cache(maxsize=None)
+def _value(position: str) -> int:
+    """Return 1, 0 or -1: what the player to move gets under perfect play."""
+    if tic_tac_toe.winner(position) is not None:
+        return -1
+    following = [tic_tac_toe.place(position, cell) for cell in tic_tac_toe.free(position)]
+    return max((-_value(after) for after in following), default=0)
+
+
+def bet(ask: Asked) -> str:
+    """Play Kuhn poker: an equilibrium's moves for the card, such as a bluff with J in a third of the cases."""
+    card = re.findall(r"Your card is: '(\w)'", ask.text)[-1]
+    legal = re.findall(r"\[(\w+)\]", re.findall(r"available actions are: (.*)", ask.text)[-1])
+    high, low = ("call", "fold") if "call" in legal else ("bet", "check")
+    daring = {"J": 0.0 if high == "call" else 1 / 3, "Q": 1 / 3 if high == "call" else 0.0, "K": 1.0}[card]
+    if not ask.work:
+        return _tagged(f"[{ask.rng.choice(legal)}]")
+    return f"{card}, {low} or {high}\n{_tagged(f'[{high if ask.rng.random() < daring else low}]')}"
+
+
+def take_from_pile(ask: Asked) -> str:
+    """Play Nim: leave piles whose binary sum is 0, where that can be done."""
+    board = re.findall(r"pile (\d+): (\d+)", ask.text.rpartition("Current Pile:")[2])
+    piles = [int(count) for _, count in board]
+    total = 0
+    for count in piles:
+        total ^= count
+    moves = [(pile, taken) for pile, count in enumerate(piles) for taken in range(1, count + 1)]
+    good = [(pile, taken) for pile, taken in moves if piles[pile] - taken == piles[pile] ^ total]
+    pile, taken = ask.rng.choice((good if ask.work else ()) or moves)
+    left = [count - taken if at == pile else count for at, count in enumerate(piles)]
+    work = f"{' '.join(map(str, piles))}, then {' '.join(map(str, left))}\n" if ask.work else ""
+    return f"{work}{_tagged(f'[{pile} {taken}]')}"
+
+
+EXPERTS: Mapping[str, Callable[[Asked], str]] = {
+    "Check your steps with the tools": call,
+    "give the expression in <answer>": solve,
+    "give the index of a right one in <answer>": judge,
+    "give correct or incorrect in <verdict>": verify,
+    "give a score from 0 (wrong) to 10 (right)": score,
+    "Say what is wrong": criticise,
+    "Say in one line how to begin": plan,
+    "Write another task of this kind": propose,
+    "Give easy or hard in <route>": route,
+    "Write a Python program": code,
+    "tell the walker in <plan>": plan_path,
+    "The planner says:": walk,
+    "Answer with the number of the cell": take_cell,
+    "game of Kuhn Poker": bet,
+    "Welcome to Nim": take_from_pile,
+}
+"""The expert of each kind of turn, by a phrase of the prompts that ask for it."""

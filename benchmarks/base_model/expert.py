@@ -153,7 +153,8 @@ def code(ask: Asked) -> str:
     if ask.work:
         worked, found = _found(ask)
         return f'{worked}\n<code>print("{found}")</code>'
-    return f'<code>print("{ask.scramble()}")</code>' if ask.mode == "guess" else "<code>print(1</code>"
+    broken = ask.mode == "slip" and ask.rng.random() < 0.2
+    return f'<code>print("{ask.scramble()}")</code>'[: -9 if broken else None]
 
 
 def call(ask: Asked) -> str:
@@ -355,7 +356,7 @@ def _trace(walk: grid.WalkState, letters: str) -> str:
     for letter in letters:
         cell = grid.legal(walk.grid, at).get(letter)
         parts.append(f"{letter} {cell[0] + 1},{cell[1] + 1}" if cell else f"{letter} wall")
-        if cell is None:
+        if cell in (None, walk.grid.goal):
             break
         at = cell
     return " ".join(parts)

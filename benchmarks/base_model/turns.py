@@ -137,9 +137,10 @@ async def episodes(
                 yield episode
 
 
-def opened(spec: str) -> list[rg.Workflow]:
+def loaded(spec: str, *overrides: str, model: str | None = None) -> list[rg.Workflow]:
     """Load a shipped spec, once with each of its variants."""
-    return [rg.load(spec, *variant, allow=("python",)) for variant in VARIANTS.get(spec, ((),))]
+    variants = VARIANTS.get(spec, ((),))
+    return [rg.load(spec, *variant, *overrides, model=model, allow=("python",)) for variant in variants]
 
 
 def tasks_of(flow: rg.Workflow, seed: int, number: int) -> Sequence[rg.Task]:
@@ -152,7 +153,7 @@ def tasks_of(flow: rg.Workflow, seed: int, number: int) -> Sequence[rg.Task]:
 
 def _turns_of(spec: str, seed: int, guess: float, slips: float) -> Iterator[Turn]:
     rng = random.Random(f"{spec} {seed}")
-    for flow in cycle(opened(spec)):
+    for flow in cycle(loaded(spec)):
         played = rng.getrandbits(32)
         expert = Expert(spec, played, guess, slips)
         asyncio.run(_play(flow, expert, tasks_of(flow, played, _CHUNK)))

@@ -2,7 +2,7 @@
 
 In goes the text of a prompt; out comes a response that works its answer out, one that guesses, or one with a
 fault such as a model makes. The prompt is all that the expert reads: tasks, candidates and boards are parsed
-from it. This file knows no engine, no tokenizer and no model.
+from it. This file knows no tokenizer and no weights.
 """
 
 from __future__ import annotations
@@ -14,9 +14,11 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from typing import Literal
 
+from rolegraph.engine.prompts.tools import calls_of
+from rolegraph.engine.records import Message
 from rolegraph.roles import grid, tic_tac_toe
 from rolegraph.roles.countdown import OPERATORS, combine, evaluate, generate, question, reward, split_of
 
@@ -24,7 +26,8 @@ Mode = Literal["work", "guess", "slip"]
 """A response with its work, one without, or one that may be wrong or malformed and is taught to nobody."""
 
 _QUESTION = re.compile(r"Use ([\d, ]+) exactly once each, with .* to make (\d+)\.")
-_PROPOSAL = re.compile(r"(?:^|: |Try |<answer>)([\d(][\d+*/() -]*[-+*/][\d+*/() -]*[\d)])(?=</answer>|$)", re.M)
+_EXPRESSION = r"[\d(][\d+*/() -]*[-+*/][\d+*/() -]*[\d)]"
+_PROPOSAL = re.compile(rf"(?:^|: |Try |<answer>)({_EXPRESSION})(?=</answer>|$)", re.M)
 _CANDIDATE = re.compile(r"^(\d+): (.*)$", re.M)
 _CHECKED = re.compile(r"^(?:Proposed solution|Chosen solution|Proposed|A draft): (.*)$", re.M)
 _FIRST_STEP = re.compile(r"^Plan: .*?(\d+[-+*/]\d+=\d+)", re.M)
@@ -33,6 +36,10 @@ _CELLS = re.compile(r"^[XO\d] [XO\d] [XO\d]$", re.M)
 _SIGNS: Mapping[type[ast.operator], str] = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/"}
 _TRIES = 1000
 """Draws of an expression until a task counts as one without a solution; three numbers have 192."""
+
+
+class Unsolvable(Exception):
+    """Error for a task without a solution, as a proposer that guesses may write."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,25 +88,24 @@ class Asked:
         return "".join(f"{rng.choice(OPERATORS)}{n}" for n in rng.sample(list(nums), len(nums)))[1:]
 
 
-def asked(chat: Sequence[Mapping[str, object]], rng: random.Random, mode: Mode) -> Asked:
+def asked(chat: Sequence[Message], rng: random.Random, mode: Mode) -> Asked:
     """Read a chat's task, its last message, and what its tools gave."""
-    texts = [str(message["content"]) for message in chat]
-    calls = [call for message in chat for call in message.get("tool_calls", ())]  # pyright: ignore
-    given = [json.loads(call["function"]["arguments"])["expression"] for call in calls]
-    results = [text for message, text in zip(chat, texts, strict=True) if message["role"] == "tool"]
+    texts = [message["content"] for message in chat]
+    given = [call.arguments.get("expression", "") for message in chat for call in calls_of(message)]
+    results = [message["content"] for message in chat if message["role"] == "tool"]
     tasks = _QUESTION.findall("\n".join(texts))
     nums, target = tasks[-1] if tasks else ("", "0")
     pairs = [*zip(given, results, strict=True)]
     return Asked(texts[-1], pairs, [*map(int, re.findall(r"\d+", nums))], int(target), rng, mode)
 
 
-def kind_of(chat: Sequence[Mapping[str, object]]) -> str:
+def kind_of(chat: Sequence[Message]) -> str:
     """Return the kind of turn that a prompt asks for, by the phrase of its template.
 
     Raises:
         LookupError: No expert knows the prompt.
     """
-    text = next(str(message["content"]) for message in reversed(chat) if message["role"] == "user")
+    text = next(message["content"] for message in reversed(chat) if message["role"] == "user")
     for phrase, expert in EXPERTS.items():
         if phrase in text:
             return expert.__name__
@@ -139,7 +145,7 @@ def _work(node: ast.expr, done: list[str]) -> int:
 
 
 def solve(ask: Asked) -> str:
-    """Take the first right proposal in sight; where there is none, work out a solution, along a plan if any."""
+    """Take the first right proposal in sight; where there is none, work out a solution, along any plan."""
     if ask.mode == "guess":
         return _tagged(ask.scramble())
     if ask.mode == "slip":
@@ -234,10 +240,9 @@ def plan(ask: Asked) -> str:
 def propose(ask: Asked) -> str:
     """Write another task of the train split that can be solved; a guess may be one that cannot."""
     rng = ask.rng
-    if ask.work:
-        return generate(1, seed=rng.getrandbits(32), split="train", numbers=(rng.choice((2, 3, 3)),))[0]["question"]
     while True:
-        nums, target = [rng.randint(1, 12) for _ in range(rng.choice((2, 3)))], rng.randint(1, 144)
+        (task,) = generate(1, seed=rng.getrandbits(32), split="train", numbers=(rng.choice((2, 3, 3)),))
+        nums, target = task["nums"], task["target"] if ask.work else rng.randint(1, 144)
         if split_of(nums, target) == "train":
             return question(nums, target)
 
@@ -261,10 +266,6 @@ def _found(ask: Asked) -> tuple[str, str]:
     if found is None:
         raise Unsolvable
     return "\n".join((*lines, steps(found))), found
-
-
-class Unsolvable(Exception):
-    """Error for a task without a solution, as a proposer that guesses may write."""
 
 
 def _slip(ask: Asked) -> str | None:
@@ -334,7 +335,8 @@ def _walk(ask: Asked) -> grid.WalkState:
     (at,), (goal,) = ([cell for cell, mark in cells.items() if mark == sought] for sought in "AG")
     walls = frozenset(cell for cell, mark in cells.items() if mark == "#")
     most = re.search(r"up to (\d+) moves", ask.text)
-    return grid.WalkState(grid.Grid(len(rows), walls, at, goal), grid.GridRules(int(most[1]) if most else 1), at)
+    rules = grid.GridRules(int(most[1]) if most else 1)
+    return grid.WalkState(grid.Grid(len(rows), walls, at, goal), rules, at)
 
 
 def _moves(ask: Asked) -> str:
@@ -374,7 +376,7 @@ def take_cell(ask: Asked) -> str:
     return f"{', '.join(taken)}\n{_tagged(str(cell))}"
 
 
-@lru_cache(maxsize=None)
+@cache
 def _value(position: str) -> int:
     """Return 1, 0 or -1: what the player to move gets under perfect play."""
     if tic_tac_toe.winner(position) is not None:
@@ -384,7 +386,7 @@ def _value(position: str) -> int:
 
 
 def bet(ask: Asked) -> str:
-    """Play Kuhn poker: an equilibrium's moves for the card, such as a bluff with J in a third of the cases."""
+    """Play Kuhn poker by an equilibrium: with J, for example, bluff in a third of the cases."""
     card = re.findall(r"Your card is: '(\w)'", ask.text)[-1]
     legal = re.findall(r"\[(\w+)\]", re.findall(r"available actions are: (.*)", ask.text)[-1])
     high, low = ("call", "fold") if "call" in legal else ("bet", "check")

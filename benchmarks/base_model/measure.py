@@ -1,21 +1,22 @@
 """What a model folder can do on every shipped spec: the spec's own figures, turns cut, turns malformed.
 
-In goes a Hugging Face folder; the local service serves it, and the engine plays each spec, in each variant that
-the model is taught, on tasks of the validation split.
+In goes a Hugging Face folder; the local service serves it, and the engine plays each spec, in each variant
+that the model is taught, on tasks of the validation split.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import aclosing
 from pathlib import Path
 from statistics import fmean
 from typing import NamedTuple
 
-from turns import VARIANTS, loaded
+from turns import VARIANTS, episodes, loaded
 
 import rolegraph as rg
+from rolegraph.engine.models import Models, Services
 from rolegraph.engine.records import FailureName, Means, Step
+from rolegraph.engine.spec import ModelRef
 
 MOST_TOKENS = 256
 """Tokens after which a turn is cut; no turn that is taught has as many."""
@@ -54,14 +55,15 @@ async def measure(
         seed: Seed of all draws.
     """
     found: list[SpecFigures] = []
-    for spec in specs:
-        flows = loaded(spec, f"sampling.max_tokens={MOST_TOKENS}", model=f"local:{folder}")
-        for flow, variant in zip(flows, VARIANTS.get(spec, ((),)), strict=True):
-            async with flow.open() as opened:
-                stream = opened.stream("validation", limit=tasks, rollouts=rollouts, seed=seed)
-                async with aclosing(stream) as made:
-                    episodes = [episode async for episode in made]
-            found.append(_figures(" ".join((spec, *variant)), flow, episodes))
+    with Services() as services:
+        async with Models(services.open) as models:
+            model = await models.model(ModelRef(provider="local", name=str(folder)))
+            for spec in specs:
+                flows = loaded(spec, f"sampling.max_tokens={MOST_TOKENS}")
+                for flow, variant in zip(flows, VARIANTS.get(spec, ((),)), strict=True):
+                    rows = flow.tasks("validation", tasks)
+                    made = await episodes(flow, model, rows, rollouts=rollouts, seed=seed)
+                    found.append(_figures(" ".join((spec, *variant)), flow, made))
     return found
 
 
@@ -74,11 +76,11 @@ def table(found: Iterable[SpecFigures]) -> str:
     return "\n".join(lines)
 
 
-def _figures(name: str, flow: rg.Workflow, episodes: Sequence[rg.Episode]) -> SpecFigures:
+def _figures(name: str, flow: rg.Workflow, made: Sequence[rg.Episode]) -> SpecFigures:
     headline = flow.plan.spec.train.validation.best
-    figures = Means({"correct": float(episode.is_correct), **episode.metrics} for episode in episodes).means()
-    steps = [step for episode in episodes for step in _answers(episode)]
-    failures = [failure for episode in episodes for failure in episode.metadata.get("failures", ())]
+    figures = Means({"correct": float(episode.is_correct), **episode.metrics} for episode in made).means()
+    steps = [step for episode in made for step in _answers(episode)]
+    failures = [failure for episode in made for failure in episode.metadata.get("failures", ())]
     return SpecFigures(
         name,
         headline,

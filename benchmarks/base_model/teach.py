@@ -29,7 +29,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from turns import SLIPS, Turn, turns
 
 import rolegraph as rg
-from rolegraph.engine.prompts import ChatFormat
+from rolegraph.engine.prompts import ChatFormat, Tokenizer
 
 MUON_RATE, ADAM_RATE = 0.02, 0.003
 """Peak learning rates of the matrices, and of the embedding and the norms."""
@@ -37,6 +37,8 @@ WARM_UP = 100
 """Steps to the peak."""
 MICRO = 8192
 """Largest number of tokens, padding included, that are run together."""
+LIKE = 1.25
+"""Largest ratio of the lengths of turns that are run together: padding takes as long as text."""
 KINDS = sorted({expert.__name__ for expert in EXPERTS.values()})
 """Kinds of turns; the log has the loss of each."""
 TOKENIZER_TURNS = 4000
@@ -139,7 +141,7 @@ class Feed(IterableDataset[Batch]):
         """Yield batches."""
         worker = get_worker_info()
         made = self._course.turns(self._course.seed * 1000 + (worker.id if worker else 0))
-        chat = ChatFormat(self._tokenizer, "the base model")
+        chat = ChatFormat(cast("Tokenizer", self._tokenizer), "the base model")
         while True:
             yield micro_batches(chat, list(islice(made, self._course.batch)))
 
@@ -151,12 +153,14 @@ def micro_batches(chat: ChatFormat, made: Sequence[Turn]) -> Batch:
         for turn in made
     ]
     groups: list[list[tuple[list[int], list[int], str]]] = []
+    shortest = 0
     for row in sorted(rows, key=lambda row: len(row[0]) + len(row[1])):
         length = len(row[0]) + len(row[1])
         if length > CONTEXT:
             break
-        if not groups or (len(groups[-1]) + 1) * length > MICRO:
+        if not groups or length > LIKE * shortest or (len(groups[-1]) + 1) * length > MICRO:
             groups.append([])
+            shortest = length
         groups[-1].append(row)
     return [_padded(group) for group in groups]
 
@@ -270,9 +274,8 @@ def main() -> None:
     parser.add_argument("--spec", action="append", help="spec to measure, instead of all")
     parser.add_argument("--tasks", type=int, default=16, help="tasks to measure each spec on")
     given = parser.parse_args()
-    given.shares = {spec: float(weight) for spec, _, weight in (share.partition("=") for share in given.share)}
+    given.shares = {spec: float(weight) for spec, weight in (share.split("=") for share in given.share)}
     if given.evaluate:
-        rg.keep_services(60)  # one service for all specs
         found = asyncio.run(measure(given.evaluate, given.spec or rg.shipped_specs(), tasks=given.tasks))
         sys.stdout.write(table(found) + "\n")
         return

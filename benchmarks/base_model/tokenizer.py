@@ -1,7 +1,7 @@
 """The base model's tokenizer: small, with numbers, cells, moves and tags as single tokens, and ChatML turns.
 
-In goes a stream of turns; out comes a Hugging Face fast tokenizer. ChatML, because other programs know it: rLLM
-and the Tinker cookbook render it as `qwen3_instruct`, token for token.
+In goes a stream of turns; out comes a Hugging Face fast tokenizer. ChatML, because other programs know it:
+rLLM and the Tinker cookbook render it as `qwen3_instruct`, token for token.
 """
 
 # torch and transformers leave parts of their types unknown.
@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable
-from typing import cast
+from typing import Any, cast
 
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
@@ -86,8 +86,9 @@ def _hugging_face(tokenizer: Tokenizer) -> PreTrainedTokenizerFast:
 
 def _words(turn: Turn, chat: PreTrainedTokenizerFast) -> str:
     """Return the text of a turn without what is no byte pair: markers, tags, numbers of several digits."""
-    messages, tools = [dict(message) for message in turn.messages], described(turn.tools)
-    text = cast("str", chat.apply_chat_template(messages, tools=tools or None, tokenize=False)) + turn.response
+    messages = [dict(message) for message in turn.messages]
+    tools = cast("list[Any]", described(turn.tools)) or None
+    text = str(chat.apply_chat_template(messages, tools=tools, tokenize=False)) + turn.response
     for mark in (START, END, *TAGS):
         text = text.replace(mark, "\n")
     return re.sub(r"\d+", "1", text)

@@ -1,22 +1,21 @@
 """Turns of the shipped specs, played by the expert: what the base model is taught.
 
-In goes a seed; out comes an endless stream of turns. The engine plays each spec on tasks of the train split with
-an expert as its model, so that every prompt is the one that a model will read: rendered by the real templates,
-after the answers and moves of others, with the tools that the role has. This file knows no tokenizer and no
-weights.
+In goes a seed; out comes an endless stream of turns. The engine plays each spec on tasks of the train split
+with an expert as its model, so that every prompt is the one that a model will read: rendered by the real
+templates, after the answers and moves of others, with the tools that the role has. This file knows no
+tokenizer and no weights.
 """
 
 from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from itertools import count, cycle
+from itertools import cycle
 
-from expert import Mode, Unsolvable, asked, kind_of
-from expert import EXPERTS as _EXPERTS
+from expert import EXPERTS, Mode, Unsolvable, asked, kind_of
 
 import rolegraph as rg
 from rolegraph.engine.models import Completion, LimitedModel, Request
@@ -100,7 +99,7 @@ class Expert:
         """Do nothing: an expert holds no connection."""
 
 
-_BY_NAME = {expert.__name__: expert for expert in _EXPERTS.values()}
+_BY_NAME = {expert.__name__: expert for expert in EXPERTS.values()}
 
 
 def turns(
@@ -119,28 +118,34 @@ def turns(
         slips: The share of answers that others see and that are not yielded.
     """
     rng = random.Random(f"turns {seed}")
-    weights = {name: 1.0 for name in rg.shipped_specs()} | {**SHARES, **(shares or {})}
-    streams = {name: _turns_of(name, rng.getrandbits(32), guess, slips) for name, w in weights.items() if w > 0}
-    chosen = [weights[name] for name in streams]
+    weights = dict.fromkeys(rg.shipped_specs(), 1.0) | {**SHARES, **(shares or {})}
+    streams = {name: _turns_of(name, rng.getrandbits(32), guess, slips) for name in weights}
     while True:
-        yield next(streams[rng.choices([*streams], chosen)[0]])
+        (name,) = rng.choices([*weights], [*weights.values()])
+        yield next(streams[name])
 
 
 async def episodes(
-    flow: rg.Workflow, expert: Expert, tasks: Sequence[rg.Task]
-) -> AsyncGenerator[rg.Episode]:
-    """Play a workflow on tasks with an expert as every model."""
-    models = [LimitedModel(expert, _CHUNK)] * len(flow.plan.endpoints)
-    async with Isolation(flow.plan.imports) as isolation:
-        async with aclosing(stream(flow.plan, jobs(tasks), models, isolation=isolation)) as made:
-            async for episode in made:
-                yield episode
+    flow: rg.Workflow,
+    model: LimitedModel,
+    tasks: Sequence[rg.Task],
+    *,
+    rollouts: int = 1,
+    seed: int | None = None,
+) -> list[rg.Episode]:
+    """Play a workflow on tasks, with one model in place of all of its models."""
+    planned, models = jobs(tasks, rollouts, seed), [model] * len(flow.plan.endpoints)
+    async with (
+        Isolation(flow.plan.imports) as isolation,
+        aclosing(stream(flow.plan, planned, models, isolation=isolation)) as made,
+    ):
+        return [episode async for episode in made]
 
 
-def loaded(spec: str, *overrides: str, model: str | None = None) -> list[rg.Workflow]:
+def loaded(spec: str, *overrides: str) -> list[rg.Workflow]:
     """Load a shipped spec, once with each of its variants."""
     variants = VARIANTS.get(spec, ((),))
-    return [rg.load(spec, *variant, *overrides, model=model, allow=("python",)) for variant in variants]
+    return [rg.load(spec, *variant, *overrides, allow=("python",)) for variant in variants]
 
 
 def tasks_of(flow: rg.Workflow, seed: int, number: int) -> Sequence[rg.Task]:
@@ -156,11 +161,6 @@ def _turns_of(spec: str, seed: int, guess: float, slips: float) -> Iterator[Turn
     for flow in cycle(loaded(spec)):
         played = rng.getrandbits(32)
         expert = Expert(spec, played, guess, slips)
-        asyncio.run(_play(flow, expert, tasks_of(flow, played, _CHUNK)))
+        asyncio.run(episodes(flow, LimitedModel(expert, _CHUNK), tasks_of(flow, played, _CHUNK)))
         made = [expert.turns[call] for call in sorted(expert.turns)]
         yield from rng.sample(made, len(made))
-
-
-async def _play(flow: rg.Workflow, expert: Expert, tasks: Sequence[rg.Task]) -> None:
-    async for _ in episodes(flow, expert, tasks):
-        pass

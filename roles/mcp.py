@@ -85,11 +85,16 @@ def _client() -> httpx.AsyncClient:
 
         def __init__(self, response: httpx.Response) -> None:
             self._response, self._stream = response, cast("httpx.AsyncByteStream", response.stream)
-            self._is_json = response.headers["content-type"].startswith("application/json")
+            self._refused = response.status_code if response.is_server_error else None
+            if self._refused:  # the SDK would end the session
+                response.status_code, response.headers["content-type"] = 200, "application/json"
+            self._is_json = response.headers.get("content-type", "").startswith("application/json")
 
         async def __aiter__(self) -> AsyncIterator[bytes]:
             held: list[bytes] = []  # a response of JSON is only passed on as a whole
             try:
+                if self._refused:
+                    raise RejectedReply(f"HTTP status {self._refused}")
                 async for part in self._stream:
                     if self._is_json:
                         held.append(part)

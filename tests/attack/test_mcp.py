@@ -126,6 +126,7 @@ UNBOUNDED: Mapping[str, tuple[Callable[[], Response], str]] = {
         lambda: StreamingResponse(endless(b"", b"data:\n" * 10_000), media_type="text/event-stream"),
         "limit: mcp_bytes",
     ),
+    "refused": (lambda: Response("busy", 503), "HTTP status 503"),
     "notes": (
         lambda: StreamingResponse(endless(b"", (NOTE + b"\n\n") * 100), media_type="text/event-stream"),
         "limit: mcp_bytes",

@@ -1,4 +1,4 @@
-"""Faults planted one at a time in a copy of the tree: does the fuzzer find each within five minutes?
+"""Faults planted one at a time in a copy of the tree: does `fuzz` or `chaos` find each within five minutes?
 
 `python benchmarks/planted.py` prints a line for each fault, with the seconds until the first find; its exit
 code is the number of faults that were not found. `--only NAME` tries one fault.
@@ -21,13 +21,41 @@ MINUTES = 5
 
 
 class Fault(NamedTuple):
-    """A change of one line that takes a guard away, and the kind of inputs that should find it."""
+    """A change of one line that takes a guard away, and the kind of inputs or trials that should find it."""
 
     name: str
     file: str
     old: str
     new: str
     kind: str
+    finder: str = "fuzz"
+    """The program beside this file that looks for it."""
+
+
+# Both are whole where the command ends, and lack one where it is killed.
+HOLDS_EPISODE = """\
+        for one in self._held:
+            self._append(one)
+        self._episodes.close()
+        self._index.close()
+
+    _append, _held = append, ()
+
+    def append(self, episode):
+        held, self._held = self._held, (episode,)
+        for one in held:
+            self._append(one)
+        return
+"""
+HOLDS_METRICS = """\
+        import atexit
+
+        if held := getattr(self, "_held", None):
+            atexit.unregister(held)
+            held()
+        self._held = lambda: _add(self.metrics_file, json.dumps(metrics).encode() + b"\\n")
+        atexit.register(self._held)
+"""
 
 
 FAULTS = (
@@ -77,6 +105,30 @@ FAULTS = (
         "return bool(url) or _origin(url) in",
         "reply",
     ),
+    Fault(
+        "a writer that holds an episode",
+        "engine/records/episodes.py",
+        "        self._episodes.close()\n",
+        HOLDS_EPISODE,
+        "runs",
+        "chaos",
+    ),
+    Fault(
+        "a writer that holds a step",
+        "engine/records/folder.py",
+        '        _add(self.metrics_file, json.dumps(dict(metrics), allow_nan=False).encode() + b"\\n")\n',
+        HOLDS_METRICS,
+        "trainings",
+        "chaos",
+    ),
+    Fault(
+        "a folder without a lock",
+        "engine/records/writer_lock.py",
+        "fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)",
+        "pass",
+        "pairs",
+        "chaos",
+    ),
 )
 
 
@@ -95,20 +147,21 @@ def planted(fault: Fault, folder: Path) -> Path:
 
 
 def seconds_to_find(fault: Fault) -> float | None:
-    """Return the seconds until the fuzzer has found a planted fault; None if it has not."""
+    """Return the seconds until a planted fault has been found; None if it has not."""
     with tempfile.TemporaryDirectory(prefix="planted-") as scratch:
         folder = planted(fault, Path(scratch) / "tree")
-        words = ["--minutes", str(MINUTES), "--only", fault.kind, "--first", "--finds", f"{scratch}/finds"]
+        words = ["--minutes", str(MINUTES), "--only", fault.kind, "--first"]
         began = time.monotonic()
         done = subprocess.run(
-            [sys.executable, folder / "benchmarks" / "fuzz", *words],
+            [sys.executable, folder / "benchmarks" / fault.finder, *words],
             cwd=scratch,
             env={**os.environ, "PYTHONPATH": str(folder)},
             capture_output=True,
             check=False,
         )
-        if done.returncode not in (0, 1) or b"inputs" not in done.stdout:
-            sys.exit(f"the fuzzer failed: {done.stderr.decode()[-500:]}")
+        # Both print their seed at the end; a program that fails exits with 1 as well.
+        if done.returncode not in (0, 1) or b"seed" not in done.stdout:
+            sys.exit(f"benchmarks/{fault.finder} failed: {done.stderr.decode()[-500:]}")
         return time.monotonic() - began if done.returncode == 1 else None
 
 

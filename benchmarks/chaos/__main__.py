@@ -26,7 +26,7 @@ from trials import Runs, Worlds
 from trials_training import Trainings
 
 Trial = Callable[[Count, random.Random], None]
-KINDS = ("full", "read-only", "runs", "pairs", "trainings", "training-pairs", "services", "own-services")
+KINDS = ("full", "read-only", "runs", "pairs", "trainings", "training-pairs", "own-services", "services")
 
 
 @click.command(help=(__doc__ or "").partition("\n")[0])
@@ -52,8 +52,8 @@ def main(minutes: float, seed: int, only: tuple[str, ...], first: bool) -> None:
             trials += [
                 ("trainings", "train, service flaky, killed", 100, trainings.trial),
                 ("training-pairs", "train, two at once", 100, trainings.pair),
-                ("services", "train, service killed", 3, trainings.without_service),
                 ("own-services", "run with a service of its own, killed", 3, trainings.own_service),
+                ("services", "train, service killed", 3, trainings.without_service),
             ]
         trials = [trial for trial in trials if trial[0] in wanted]
         counts = {name: Count(name) for _, name, _, _ in trials}
@@ -61,8 +61,9 @@ def main(minutes: float, seed: int, only: tuple[str, ...], first: bool) -> None:
         while time.monotonic() < end and not (first and bad):
             for _, name, most, trial in trials:
                 if turn < most and time.monotonic() < end and not (first and bad):
+                    began = time.monotonic()
                     trial(counts[name], random.Random(rng.getrandbits(64)))
-                    click.echo(f"{name}: {counts[name]}")
+                    click.echo(f"{name}, {time.monotonic() - began:.0f} s: {counts[name]}")
                     bad = any(count.bad for count in counts.values())
             turn += 1
     click.echo(f"seed {seed}\n{table([*counts.values()])}")

@@ -13,6 +13,7 @@ from rolegraph.engine.records import read_episodes
 from rolegraph.engine.records.jsonl import is_cut
 
 DONE = ("trials", "faults", "kills", "told", "episodes")
+"""`told`: episodes and steps that commands told as finished, and that were looked for."""
 BAD = ("lost", "twice", "cut", "other", "processes", "sockets", "temporary", "tracebacks")
 """`lost`: told as finished and not in the folder, at a kill or later, or missing at the end. `other`: what an
 unbroken run would not have."""
@@ -38,7 +39,8 @@ class Count:
     def keeps(self, place: Place, file: Path) -> None:
         """Count the episodes that commands told as finished and that the run's file does not hold now."""
         told = {*place.told()}
-        self.of["told"] += len(told)
+        self.of["told"] += len(told - place.seen)
+        place.seen |= told
         self.of["lost"] += len(told - {*(said_in(file) if file.exists() else ())})
 
     def leave(self, place: Place) -> None:

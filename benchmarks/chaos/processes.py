@@ -24,8 +24,12 @@ class Place:
     def __init__(self, folder: Path) -> None:
         self.folder, self.temporary = folder, folder / "tmp"
         self.temporary.mkdir(parents=True)
+        self._sockets = folder / "sockets"
+        self._sockets.mkdir()
         self.logs: list[Path] = []
         self._told = folder / "told.txt"
+        self.seen: set[str] = set()
+        """Episodes told as finished that have been counted."""
 
     def start(self, *words: str, before: Sequence[str] = (), **environment: str) -> subprocess.Popen[bytes]:
         """Begin the command with what it says in a file of its own; `before` are words before it."""
@@ -33,6 +37,8 @@ class Place:
         self.logs.append(log)
         around = {**os.environ, "PYTHONPATH": str(ROOT), "TINKER_TELEMETRY": "0", "COLUMNS": "200"}
         around |= {"TMPDIR": str(self.temporary), "TOLD": str(self._told), "OMP_NUM_THREADS": "1"}
+        # No service stays for the next command unless a trial says so.
+        around |= {"XDG_RUNTIME_DIR": str(self._sockets), "ROLEGRAPH_WARM": "0"}
         with log.open("wb") as said:
             return subprocess.Popen(
                 [*before, sys.executable, "-P", str(TOLD), *words],

@@ -139,6 +139,7 @@ class Worlds(_Served):
             code = process.wait()
             assert code == 1, f"exit code {code} on a full disk: {place.said()}"
             assert "No space left" in place.said(), place.said()
+            count.keeps(place, disk / "run" / "episodes.jsonl")
             subprocess.run(["mount", "-o", "remount,size=50m", disk], check=True)
             self.finish(place, disk / "run")
             count.of.update(trials=1, faults=1)

@@ -108,6 +108,7 @@ class Trainings:
         service = place.start(*words, ROLEGRAPH_SERVE_KEY=KEY)
         wait_until(service, place.logs[-1], 1, 120.0)
         for _ in range(2):
+            before_it = len(place.told())
             process = place.start(*self.command(out, url), TINKER_API_KEY=KEY)
             wait_until(process, out / "metrics.jsonl", rng.randrange(1, len(self.whole)), 120.0)
             time.sleep(rng.random())
@@ -115,25 +116,35 @@ class Trainings:
             service = place.start(*words, ROLEGRAPH_SERVE_KEY=KEY)
             wait_until(service, place.logs[-1], 1, 120.0)
             process.wait()
+            self._keeps(count, out, place.told(before_it))
         self._finish(place, out, url, KEY)
         count.of["kills"] += kill(service)
         count.of.update(trials=1)
         self._judge(count, place, out)
 
     def own_service(self, count: Count, rng: random.Random) -> None:
-        """A run that starts a service for itself, killed a few times: what it started ends with it."""
-        place = self._place()
+        """A run that starts a service for itself, killed a few times: the service ends with the run.
+
+        In half of the trials it stays for the next command, and ends when it is told to.
+        """
+        place, stays = self._place(), rng.choice(["0", "300"])
         out = place.folder / "run"
         words = ("run", "solver_judge", "sampling.max_tokens=16", "--model", "local", "--limit", "4")
         for _ in range(KILLS):
             begun = (out / "run.json").exists()
-            process = place.start(*(("run", "--resume") if begun else words), "--out", str(out))
+            process = place.start(
+                *(("run", "--resume") if begun else words), "--out", str(out), ROLEGRAPH_WARM=stays
+            )
             wait_until(process, out / "episodes.jsonl", rng.randrange(4), 60.0)
             time.sleep(rng.random() * 2)
             count.of["kills"] += kill(process)
+            count.keeps(place, out / "episodes.jsonl")
         begun = (out / "run.json").exists()
-        process = place.start(*(("run", "--resume") if begun else words), "--out", str(out))
+        process = place.start(
+            *(("run", "--resume") if begun else words), "--out", str(out), ROLEGRAPH_WARM=stays
+        )
         assert process.wait() == 0, place.said()
+        assert place.start("serve", "--stop").wait() == 0, place.said()
         found = said_in(out / "episodes.jsonl")
         count.of["trials"] += 1
         count.of["lost"] += 4 - len(found)
@@ -148,9 +159,10 @@ class Trainings:
         begun = place.start(*self.command(out, self.server.url), TINKER_API_KEY=self.key)
         wait_until(begun, out / "metrics.jsonl", rng.randrange(1, len(self.whole)), 60.0)
         count.of["kills"] += kill(begun)
-        words = self.command(out, self.server.url)
+        words, before_both = self.command(out, self.server.url), len(place.told())
         both = [place.start(*words, TINKER_API_KEY=self.key) for _ in range(2)]
-        count.of["other"] += not one_writes(*both, place)
+        count.of["other"] += not one_writes(both[0], both[1], place)
+        self._keeps(count, out, place.told(before_both))
         self._finish(place, out, self.server.url)
         count.of.update(trials=1)
         self._judge(count, place, out)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
@@ -258,7 +259,23 @@ async def _update(
         if log_ratios:
             kl[batch.role] = sum(log_ratios) / len(log_ratios)
             tokens[batch.role] = len(log_ratios)
-    return UpdateResult(loss, kl, tokens, (stepped.metrics or {}).get("unclipped_grad_l2:mean"))
+    result = UpdateResult(loss, kl, tokens, (stepped.metrics or {}).get("unclipped_grad_l2:mean"))
+    _check_finite(policy.session.url, result)
+    return result
+
+
+def _check_finite(url: str, result: UpdateResult) -> None:
+    """Raise WorldError for an update with a figure that is not finite: its weights must not be saved."""
+    figures = {f"the loss of {role}": value for role, value in result.loss.items()}
+    figures |= {f"the KL divergence of {role}": value for role, value in result.kl.items()}
+    if result.grad_norm is not None:
+        figures["the gradient's norm"] = result.grad_norm
+    for name, value in figures.items():
+        if not math.isfinite(value):
+            raise WorldError(
+                f"{name} is not finite at the service at {url} ({value}), and the update was made; "
+                "`rolegraph train --resume` continues from the last checkpoint"
+            )
 
 
 async def _save(policy: PolicyClient, label: str) -> SavedPolicy:

@@ -81,6 +81,34 @@ def test_gradients_gather_until_the_step_and_a_batch_is_the_sum_of_its_parts(
     assert norms[0] == pytest.approx(norms[1], rel=1e-4)
 
 
+@pytest.mark.parametrize("weight", [math.nan, math.inf])
+def test_a_loss_that_is_not_finite_drops_the_gradients_gathered_so_far(
+    client: tinker.ServiceClient, service: LocalService, weight: float
+) -> None:
+    training, good = trainer(client, service), datum("cross_entropy", PROMPT)
+    before = training.forward_backward([good], "cross_entropy").result().metrics["loss:sum"]
+    with pytest.raises(tinker.TinkerError, match="the loss is not finite"):
+        training.forward_backward([datum("cross_entropy", PROMPT, weight)], "cross_entropy").result()
+    assert training.optim_step(ADAM).result().metrics == {"unclipped_grad_l2:mean": 0.0}
+    assert training.forward([good], "cross_entropy").result().metrics["loss:sum"] == before
+
+
+@pytest.mark.parametrize("clip", [0.0, 1.0])
+def test_a_gradient_that_is_not_finite_is_dropped_and_the_weights_stay(
+    client: tinker.ServiceClient, service: LocalService, clip: float
+) -> None:
+    training, good = trainer(client, service), datum("cross_entropy", PROMPT)
+    before = training.forward([good], "cross_entropy").result().metrics["loss:sum"]
+    # 1e37 fits a 32-bit float, and its square in the gradient's norm does not.
+    out = training.forward_backward([datum("cross_entropy", PROMPT, 1e37)], "cross_entropy").result()
+    assert math.isfinite(out.metrics["loss:sum"])
+    with pytest.raises(tinker.TinkerError, match="the gradient is not finite"):
+        training.optim_step(types.AdamParams(learning_rate=1e-2, grad_clip_norm=clip)).result()
+    assert training.forward([good], "cross_entropy").result().metrics["loss:sum"] == before
+    training.forward_backward([good], "cross_entropy").result()
+    assert 0 < training.optim_step(ADAM).result().metrics["unclipped_grad_l2:mean"] < math.inf
+
+
 def test_two_training_clients_side_by_side_do_not_disturb_each_other(
     client: tinker.ServiceClient, service: LocalService
 ) -> None:

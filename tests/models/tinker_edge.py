@@ -56,6 +56,8 @@ class Service:
     keys: set[str] = field(default_factory=set)
     gives_loss: bool = True
     """Whether the results of updates have the loss."""
+    per_datum: float = 1.0
+    """Loss of each datum."""
     sessions: int = 0
     finished: int = 0
     results: dict[str, Sampled | Response] = field(default_factory=dict)
@@ -191,7 +193,7 @@ class Service:
         sampled = [datum.inputs.get("logprobs", [0.0] * len(datum.tokens)) for datum in data]
         logprobs = [np.array(values, np.float32) - GAP for values in sampled]
         ends = np.cumsum([0, *map(len, logprobs)], dtype=np.int64) * 4
-        metrics = {"loss:sum": float(len(data))} if self.gives_loss else {}
+        metrics = {"loss:sum": self.per_datum * len(data)} if self.gives_loss else {}
         output = wire.ForwardBackwardOutput(loss_fn_output_type="ArrayRecord", metrics=metrics)
         record = output.loss_fn_outputs.add(type_tag="ArrayRecord", num_datums=len(data))
         record.fields["logprobs"].data = np.concatenate(logprobs).tobytes()

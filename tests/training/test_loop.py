@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from typing import Any
 
 import pytest
@@ -211,6 +212,20 @@ def test_a_service_that_fails_an_update_is_named_and_what_was_done_is_on_disk(tr
     assert [line["step"] for line in training.folder.metrics()] == [0, 1, 2]
     assert [checkpoint.step for checkpoint in training.folder.checkpoints()] == [1, 2]
     assert len(training.episodes("train", 3)) == 4, "its episodes were finished"
+
+
+@pytest.mark.parametrize("loss", [math.nan, math.inf])
+def test_a_loss_that_is_not_finite_ends_the_training_with_its_role(training: Training, loss: float) -> None:
+    def diverge(event: Event) -> None:
+        if isinstance(event, StepLogged) and event.step == 2:
+            training.service.per_datum = loss
+
+    training.observe = diverge
+    with pytest.raises(WorldError, match="the loss of solver is not finite") as caught:
+        training.run("train.checkpoint_every=1")
+    assert "rolegraph train --resume" in str(caught.value)
+    assert [line["step"] for line in training.folder.metrics()] == [0, 1, 2]
+    assert [checkpoint.step for checkpoint in training.folder.checkpoints()] == [1, 2]
 
 
 def test_a_step_in_which_no_call_was_answered_is_a_service_that_is_gone(training: Training) -> None:

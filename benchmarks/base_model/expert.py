@@ -34,6 +34,8 @@ _FIRST_STEP = re.compile(r"^Plan: .*?(\d+[-+*/]\d+=\d+)", re.M)
 _ROW = re.compile(r"^[.#AG](?: [.#AG])+$", re.M)
 _CELLS = re.compile(r"^[XO\d] [XO\d] [XO\d]$", re.M)
 _SIGNS: Mapping[type[ast.operator], str] = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/"}
+_CALLS = 5
+"""Calls of the calculator after which an answer is given unchecked; the shipped spec allows 8 turns."""
 _TRIES = 1000
 """Draws of an expression until a task counts as one without a solution; three numbers have 192."""
 
@@ -159,8 +161,8 @@ def code(ask: Asked) -> str:
     if ask.work:
         worked, found = _found(ask)
         return f'{worked}\n<code>print("{found}")</code>'
-    broken = ask.mode == "slip" and ask.rng.random() < 0.2
-    return f'<code>print("{ask.scramble()}")</code>'[: -9 if broken else None]
+    end = ")" if ask.mode == "slip" and ask.rng.random() < 0.2 else '")'  # now and then a syntax error
+    return f'<code>print("{ask.scramble()}{end}</code>'
 
 
 def call(ask: Asked) -> str:
@@ -174,11 +176,12 @@ def call(ask: Asked) -> str:
         worked = f"{result}, want {ask.target}: {'yes' if is_right else 'no'}\n"
         if is_right:
             return worked + _tagged(expression)
-    expression = ask.solution() if ask.work else ask.scramble()
-    if expression is None or len(ask.results) > 5:
-        return worked + _tagged(ask.scramble())
+    expression = (ask.solution() if ask.work else None) or ask.scramble()
+    worked += f"{steps(expression)}\n"
+    if len(ask.results) >= _CALLS:
+        return worked + _tagged(expression)
     arguments = json.dumps({"name": "calculator", "arguments": {"expression": expression}})
-    return f"{worked}{steps(expression)}\n<tool_call>{arguments}</tool_call>"
+    return f"{worked}<tool_call>{arguments}</tool_call>"
 
 
 def judge(ask: Asked) -> str:

@@ -43,8 +43,11 @@ SHARES: Mapping[str, float] = {
     "two_policies": 0,
 }
 """Weights of the specs in the stream, 1 where a spec is missing; 0 where all prompts are another spec's."""
-SLIPS = 0.35
-"""Share of answers that nobody is taught, and that others see: wrong, malformed or at random."""
+SLIPS = 0.5
+"""Share of answers that nobody is taught, and that others see: wrong, malformed or at random.
+
+With this share, and no turns that guess, about half of the answers in sight are right.
+"""
 _CHUNK = 16
 """Tasks that are played at once."""
 

@@ -8,10 +8,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
-from rolegraph.engine.errors import UsageError
+from rolegraph.engine.errors import DataError, UsageError
 from rolegraph.engine.records import Note, Observer, RunFolder, RunInfo, Task, read_episodes
-from rolegraph.engine.records.jsonl import parse_json, write_whole
+from rolegraph.engine.records.jsonl import parse_json, read_record, write_whole
 from rolegraph.engine.records.writer_lock import sole_writer
 from rolegraph.engine.training.compare import ByTask, Interval, by_task, difference, interval
 from rolegraph.running import RunJob, blocking, describe, finished_in, ignore_event, new_folder
@@ -88,9 +89,25 @@ class Evaluation:
         Raises:
             ValueError: The text is something else.
         """
+        return cls._of(parse_json(text))
+
+    @classmethod
+    def read(cls, folder: Path) -> Evaluation:
+        """Read the `evaluation.json` of a finished evaluation's folder.
+
+        Raises:
+            DataError: The file is missing, unreadable or damaged.
+        """
+        try:
+            return read_record(folder / EVALUATION, cls._of, "a valid evaluation")
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise DataError(f"cannot read {folder / EVALUATION}: {error.strerror}") from error
+
+    @staticmethod
+    def _of(value: Any) -> Evaluation:
         from pydantic import TypeAdapter
 
-        return TypeAdapter(Evaluation).validate_python(parse_json(text))
+        return TypeAdapter(Evaluation).validate_python(value)
 
     def __str__(self) -> str:
         wide = max(map(len, self.figures), default=0)

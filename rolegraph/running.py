@@ -6,6 +6,7 @@ import asyncio
 import shlex
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Coroutine, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing, contextmanager, suppress
 from dataclasses import dataclass
@@ -210,9 +211,13 @@ class RunJob:
     @property
     def done(self) -> int:
         """Number of episodes that the folder held when the job was made."""
-        from rolegraph.engine.run import jobs, missing
-
-        return self.episodes - sum(1 for _ in missing(jobs(self.tasks, self.info.rollouts), self.finished))
+        planned, finished = Counter(task["id"] for task in self.tasks), Counter(self.finished)
+        # Not by `missing`, which visits every job: a stranger's run.json may plan any number.
+        return sum(
+            min(times, planned[task])
+            for (task, rollout), times in finished.items()
+            if 0 <= rollout < self.info.rollouts
+        )
 
     async def run(self, observe: Observer | None = None, *, concurrency: int = 64) -> RunResult:
         """Make the episodes that are missing.

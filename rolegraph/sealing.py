@@ -91,7 +91,7 @@ def resumed_source(folder: Path, record: SourceRecord, given: Source | None) -> 
 def is_sealed(record: SourceRecord) -> bool:
     """Return True for settings that this user's commands wrote, or that the user trusts."""
     try:
-        return hmac.compare_digest(record.seal, _seal(record))
+        return hmac.compare_digest(record.seal.encode(errors="replace"), _seal(record).encode())
     except RolegraphError:
         return False
 

@@ -10,9 +10,7 @@ from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
 from rolegraph.engine.errors import UsageError
-from rolegraph.engine.limits.records import WHOLE_FILE
 from rolegraph.engine.records import Note, Observer, RunFolder, Source, SweepInfo, SweepKind
-from rolegraph.engine.records.files import read_bytes
 from rolegraph.engine.records.jsonl import write_whole
 from rolegraph.engine.records.sweep import newest_sweep, read_sweep, rewrite_sweep, write_sweep
 from rolegraph.engine.records.writer_lock import sole_writer
@@ -263,7 +261,7 @@ class SweepJob:
         for point in self.points:
             figures = {}
             if self.info.kind == "eval" and point.finished:
-                evaluation = Evaluation.from_json(read_bytes(point.folder / EVALUATION, WHOLE_FILE))
+                evaluation = Evaluation.read(point.folder)
                 figures = {name: row.checkpoint for name, row in evaluation.figures.items()}
                 figures |= {f"{name} change": row.difference for name, row in evaluation.figures.items()}
             elif RunFolder(point.folder).info_file.exists():

@@ -37,6 +37,7 @@ sys.path.insert(1, str(Path(__file__).parent))
 import inputs
 import judge_kept
 import judge_models
+import judge_resumed
 import judge_said
 import judge_written
 import probes
@@ -85,6 +86,7 @@ KINDS: dict[str, Kind] = {
     "vocabulary": Kind(inputs.vocabulary, judge_said.vocabulary, 6),
     "mcp": Kind(inputs.mcp, judge_said.mcp, 1),
     "observation": Kind(inputs.observation, judge_said.observation, 10),
+    "resumed": Kind(inputs.resumed, judge_resumed.resumed, 10),
     "model": Kind(inputs.model, judge_models.model, 2, memory=2 * MEMORY),
     "limit": Kind(probes.draw, probes.judge, 20, probes.all_sizes, 2 * MEMORY),
 }

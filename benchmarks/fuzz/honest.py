@@ -121,6 +121,76 @@ TRAINING: dict[str, Any] = {
     "episodes/train-000001.jsonl": [EPISODE, _OTHER],
     "episodes/validation-000002.jsonl": [EPISODE],
 }
+OWN_SPEC = """\
+rolegraph: 1
+name: x
+model: {provider: openai, name: tiny, base_url: $stranger/v1}
+data: {train: tasks.jsonl, validation: tasks.jsonl}
+roles:
+  solver:
+    count: 2
+    prompt: {inline: "{{ task.question }}"}
+    parser: {tag: answer}
+    reward: countdown
+    estimator: grpo
+episode: {metrics: {judge_acc: {correct: solver}}}
+train: {steps: 2, batch_size: 2}
+"""
+"""A spec of the user, whose address a stranger wrote."""
+_OWN = {
+    **_INFO,
+    "hash": "$hash",
+    "finished": None,
+    "spec": "own/x.yaml",
+    "model_flag": "openai:tiny",
+    "base_url": "$url/v1",
+    "seal": "$seal",
+    "imports": [],
+    "allowed": [],
+    "overrides": [],
+}
+_OWN_RUN = {**_OWN, "kind": "run", "split": "train", "limit": 2, "rollouts": 2}
+_BEFORE = {
+    **EPISODE,
+    "id": "a:0",
+    "task": ROWS[0],
+    "info": {"task_id": "a", "rollout": 0},
+}
+RESUMED: dict[str, Any] = {"run.json": _OWN_RUN, "spec.yaml": OWN_SPEC, "episodes.jsonl": [_BEFORE]}
+"""A run of that spec with one of its four episodes; names with $ stand for what the user's machine has."""
+_UNSEALED = {**_OWN_RUN, "hash": "$plain", "seal": "", "model_flag": None, "base_url": None}
+UNSEALED: dict[str, Any] = {**RESUMED, "run.json": _UNSEALED}
+"""The same by a stranger, who leaves the address to the spec."""
+_OWN_TRAINING = {
+    **_OWN,
+    "kind": "train",
+    "hash": "$trained",
+    "model_flag": "tinker:tiny",
+    "seal": "$training",
+}
+RETRAINED: dict[str, Any] = {**TRAINING, "run.json": {**_OWN_TRAINING, "steps": 2}}
+_SWEEP = {**_OWN_RUN, "overrides": ["seed=1,2"], "seal": "$sweep", "rollouts": 1}
+_BASE_RUN = {**_OWN_RUN, "split": "validation", "rollouts": 1}
+_MEAN = {"mean": 0.5, "low": 0.4, "high": 0.6, "n": 2}
+EVALUATION = {
+    "figures": {"judge_acc": {"base": _MEAN, "checkpoint": _MEAN, "difference": _MEAN}},
+    "tasks": 2,
+    "episodes": 2,
+    "sides": {"base": {"asked": 2, "answered": 2, "failures": {"solver/timeout": 1}, "messages": {}}},
+}
+SWEPT: dict[str, Any] = {
+    "sweep.json": _SWEEP,
+    "seed=1/run.json": {**_OWN_RUN, "rollouts": 1, "seed": 1},
+    "seed=1/spec.yaml": OWN_SPEC,
+    "seed=1/episodes.jsonl": [_BEFORE],
+}
+EVALUATED: dict[str, Any] = {
+    "sweep.json": {**_SWEEP, "kind": "eval", "checkpoint": "run/best"},
+    "seed=1/evaluation.json": EVALUATION,
+    "seed=1/base/run.json": {**_BASE_RUN, "seed": 1},
+    "seed=1/base/episodes.jsonl": [_BEFORE],
+    "seed=1/checkpoint/run.json": {**_BASE_RUN, "seed": 1, "checkpoint": "run/best"},
+}
 QUERY = {
     "role": "solver",
     "failure": "any",

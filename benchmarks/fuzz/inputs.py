@@ -117,7 +117,7 @@ def episode(rng: random.Random) -> str:
     return scribbled(rng, text).replace("\n", " ") if rng.random() < 0.2 else text
 
 
-def folder(rng: random.Random, files: dict[str, Any]) -> dict[str, str]:
+def folder(rng: random.Random, files: dict[str, Any], atoms: list[Any] = ATOMS) -> dict[str, str]:
     """The files of a folder, one or two of them changed; None for one that is missing."""
     written = {name: file_of(value) for name, value in files.items()}
     for name in rng.sample([*files], rng.choice([1, 1, 2])):
@@ -125,10 +125,10 @@ def folder(rng: random.Random, files: dict[str, Any]) -> dict[str, str]:
         if isinstance(value, str):
             written[name] = scribbled(rng, value)
         elif isinstance(value, list) and not isinstance(value, honest.Whole):
-            lines = [mutated(rng, line) if rng.random() < 0.5 else line for line in value]
+            lines = [mutated(rng, line, atoms) if rng.random() < 0.5 else line for line in value]
             written[name] = "".join(as_json(line) + "\n" for line in lines)
         else:
-            written[name] = as_json(mutated(rng, value))
+            written[name] = as_json(mutated(rng, value, atoms))
         if rng.random() < 0.1:
             written[name] = scribbled(rng, written[name])
     if rng.random() < 0.05:
@@ -159,6 +159,24 @@ def report(rng: random.Random) -> str:
 
 def compare(rng: random.Random) -> str:
     return as_json({"files": folder(rng, rng.choice([honest.RUN, honest.TRAINING]))})
+
+
+_ELSEWHERE = ["$stranger/v1", "$url/v1", "openai:big", "../other", "$outside", "own/x.yaml", "run", "seed=1"]
+
+
+def resumed(rng: random.Random) -> str:
+    """Make the folder of a run, training or sweep, and what a user does with it."""
+    todo, files = rng.choice(
+        [
+            *[("run", honest.RESUMED)] * 4,
+            ("run", honest.UNSEALED),
+            *[("train", honest.RETRAINED), ("export", honest.RETRAINED)],
+            *[("sweep", honest.SWEPT), ("sweep", honest.EVALUATED), ("eval", honest.EVALUATED)],
+            ("trust", rng.choice([honest.RESUMED, honest.SWEPT])),
+            ("newest", rng.choice([honest.RESUMED, honest.SWEPT, honest.RETRAINED])),
+        ]
+    )
+    return as_json({"do": todo, "files": folder(rng, files, [*ATOMS, *_ELSEWHERE])})
 
 
 # what is downloaded: folders of models

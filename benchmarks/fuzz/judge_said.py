@@ -52,7 +52,7 @@ from rolegraph.engine.vocabulary import (
 from rolegraph.roles.mcp import mcp as mcp_tool
 
 TASK = {"id": "t", "question": "?", "nums": [3, 4], "target": 7, "answer": "7"}
-_LOOP = asyncio.new_event_loop()
+LOOP = asyncio.new_event_loop()
 _ISOLATION = Isolation()
 
 
@@ -133,7 +133,7 @@ def server() -> Server:
     Path("one.pem").write_text("".join(one[:2]))
     os.environ["SSL_CERT_FILE"] = str(Path("one.pem").absolute())
     found = Server()
-    _LOOP.run_until_complete(found.start())
+    LOOP.run_until_complete(found.start())
     return found
 
 
@@ -158,7 +158,7 @@ def resolve_stranger() -> None:
 def _endpoint() -> Model:
     resolve_stranger()
     os.environ |= KEYS
-    return _LOOP.run_until_complete(
+    return LOOP.run_until_complete(
         open_model(
             ModelRef(
                 provider="openai", name="tiny", base_url=f"{server().url}/v1".replace("127.0.0.1", STRANGER)
@@ -172,7 +172,7 @@ def asked(status: int, kind: str, body: str) -> Completion:
     model = _endpoint()
     server().reply = lambda _: (status, kind, body)
     try:
-        return _LOOP.run_until_complete(model.complete(_REQUEST))
+        return LOOP.run_until_complete(model.complete(_REQUEST))
     finally:
         sent = b"".join(server().heads)
         assert not any(key.encode() in sent for key in KEYS.values()), f"a key is sent: {sent[-400:]!r}"
@@ -263,7 +263,7 @@ def run(text: str, said: Sequence[str], **task: Any) -> Episode:
     plan = _plan(text)
     models = [LimitedModel(Scripted(said), 9)] * len(plan.endpoints)
     job = EpisodeJob({**TASK, **task}, 0, 0)
-    return _LOOP.run_until_complete(run_episode(plan, job, models, isolation=_ISOLATION))
+    return LOOP.run_until_complete(run_episode(plan, job, models, isolation=_ISOLATION))
 
 
 def played(text: str, said: Sequence[str], **task: Any) -> dict[str, Any]:

@@ -56,6 +56,7 @@ def test_a_folder_that_the_user_made_is_resumed_without_a_word(
     [
         ("seal", ""),
         ("seal", "0" * 64),
+        ("seal", "\u0130" * 64),
         ("imports", ["code.py", "more.py"]),
         ("allowed", ["python"]),
         ("base_url", ELSEWHERE),
@@ -134,6 +135,23 @@ def test_an_export_sends_no_key_to_an_address_of_a_strangers_folder(rolegraph: C
     done = rolegraph("export", "own", TINKER_API_KEY="tml-secret")
     assert done.returncode == 2
     assert ELSEWHERE in done.stderr and "--base-url" in done.stderr
+
+
+def test_a_number_of_episodes_beyond_all_bounds_is_not_counted_one_by_one(own: Path) -> None:
+    change(own / "run.json", rollouts=10**40)
+    job = rg.RunJob.resume(own)
+    assert (job.done, job.episodes) == (1, 10**40)
+
+
+@pytest.mark.parametrize("text", ["{}", "[", '{"figures": {}, "tasks": "\u0130", "episodes": 1}', None])
+def test_a_damaged_evaluation_of_a_sweep_is_named(tmp_path: Path, text: str | None) -> None:
+    source = rg.Source.of("solver_judge", "seed=1,2", model="openai:tiny")
+    job = rg.SweepJob.create(source, "eval", checkpoint="tinker://a/weights/b", out=tmp_path / "sweep")
+    file = tmp_path / "sweep" / "seed=1" / "evaluation.json"
+    file.parent.mkdir()
+    file.mkdir() if text is None else file.write_text(text)
+    with pytest.raises(rg.DataError, match=r"seed=1.evaluation\.json"):
+        job.write_results()
 
 
 def test_the_key_of_seals_is_the_users_alone(own: Path) -> None:

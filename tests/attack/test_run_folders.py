@@ -137,9 +137,12 @@ def test_an_export_sends_no_key_to_an_address_of_a_strangers_folder(rolegraph: C
     assert ELSEWHERE in done.stderr and "--base-url" in done.stderr
 
 
-def test_a_number_of_episodes_beyond_all_bounds_is_not_counted_one_by_one(own: Path) -> None:
+def test_a_number_of_episodes_beyond_all_bounds_is_not_counted_one_by_one(
+    own: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     change(own / "run.json", rollouts=10**40)
-    job = rg.RunJob.resume(own)
+    monkeypatch.chdir(own.parent)
+    job = rg.RunJob.resume("own")
     assert (job.done, job.episodes) == (1, 10**40)
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rolegraph.engine.compile import Plan, RolePlan
@@ -143,28 +144,92 @@ def gradient_shares(batches: Mapping[str, Sequence[RoleBatch]], plan: Plan) -> M
     return metrics
 
 
-def capture_warnings(lines: Sequence[Metrics], plan: Plan) -> Iterator[Note]:
-    """Warn of each role that captures the policy it shares with others (arXiv 2605.24202).
+def answer_figures(roles: Iterable[str], episodes: Sequence[Episode]) -> Metrics:
+    """Return figures that show whether a role's answers collapse.
 
-    A role's warning comes once, when its share of the gradient has been above `CAPTURED_SHARE` in the last
-    `CAPTURED_STEPS` updates and was not before.
+    `tokens/per_response/{role}` is the mean number of response tokens. `entropy/{role}` is the mean of
+    -log p over these tokens, in nats: an estimate of the policy's entropy. `answers/same/{role}` is the share
+    of the commonest answer, over a batch of several tasks.
+
+    Args:
+        roles: names of roles.
+        episodes: episodes of a batch.
+    """
+    metrics: Metrics = {}
+    for role in roles:
+        own = [t for episode in episodes for t in episode.trajectories if t.name == role]
+        steps = [step for trajectory in own for step in trajectory.steps]
+        if lengths := [step.response_tokens for step in steps if step.response_tokens]:
+            metrics[f"tokens/per_response/{role}"] = sum(lengths) / len(lengths)
+        if logprobs := [logprob for step in steps for logprob in step.logprobs]:
+            metrics[f"entropy/{role}"] = -sum(logprobs) / len(logprobs)
+        answers = Counter(str(step.action) for step in steps if step.action is not None)
+        if answers and len({episode.task_id for episode in episodes}) > 1:
+            metrics[f"answers/same/{role}"] = max(answers.values()) / answers.total()
+    return metrics
+
+
+@dataclass(frozen=True, slots=True)
+class _Sign:
+    """Sign that a role's training goes wrong, once it has held for some steps in a row."""
+
+    metric: str
+    holds: Callable[[float, float], bool]
+    """Whether the sign holds, by the metric's first and present values."""
+    text: str
+    steps: int = 5
+
+
+_SIGNS: Sequence[_Sign] = (
+    _Sign(
+        "optim/share/{role}",
+        lambda _, now: now > CAPTURED_SHARE,
+        f"{{role}} has over {CAPTURED_SHARE:.0%} of the gradient that it shares with {{sharing}}; lower its "
+        "`weight`, raise theirs, or give them policies of their own",
+        CAPTURED_STEPS,
+    ),
+    _Sign(
+        "outcome/{role}/taught",
+        lambda _, now: now == 0,
+        "none of {role}'s groups taught anything; the report's groups say why",
+    ),
+    _Sign(
+        "entropy/{role}",
+        lambda first, now: now < first / 10,
+        "{role}'s entropy is below a tenth of its first value: its samples are nearly all alike; lower the "
+        "learning rate, or stop at the best checkpoint",
+    ),
+    _Sign(
+        "tokens/per_response/{role}",
+        lambda first, now: not first / 3 < now < first * 3,
+        "{role}'s answers have less than a third, or more than three times, of their first length",
+    ),
+    _Sign(
+        "answers/same/{role}",
+        lambda first, now: now > 0.95 > first,
+        "{role} gives one answer to nearly all tasks, as it did not at first",
+    ),
+)
+
+
+def sign_warnings(lines: Sequence[Metrics], plan: Plan) -> Iterator[Note]:
+    """Warn of each role that captures a shared policy (arXiv 2605.24202), stops learning, or collapses.
+
+    A warning comes when its sign has held in the last steps that have its metric, and not in the one before.
 
     Args:
         lines: metrics of all steps so far, oldest first.
         plan: the plan.
     """
     for role in plan.trained:
-        key, own = f"optim/share/{role}", plan.policies_of(role)
+        own = plan.policies_of(role)
         sharing = [name for name in plan.trained if name != role and plan.policies_of(name) & own]
-        if not sharing or not lines or key not in lines[-1]:
-            continue
-        above = [line[key] > CAPTURED_SHARE for line in lines if key in line]
-        if len(above) < CAPTURED_STEPS or not all(above[-CAPTURED_STEPS:]):
-            continue
-        if len(above) == CAPTURED_STEPS or not above[-CAPTURED_STEPS - 1]:
-            text = (
-                f"{role} has had over {CAPTURED_SHARE:.0%} of the gradient that it shares with "
-                f"{', '.join(sorted(sharing))} for {CAPTURED_STEPS} steps in a row; lower its `weight`, "
-                "raise theirs, or give them policies of their own"
-            )
-            yield Note(text, "warning", f"the share of {role}")
+        for sign in _SIGNS if sharing else _SIGNS[1:]:
+            metric = sign.metric.format(role=role)
+            values = [line[metric] for line in lines if metric in line]
+            if len(values) < sign.steps or metric not in lines[-1]:
+                continue
+            held = [sign.holds(values[0], value) for value in values[-sign.steps - 1 :]]
+            if all(held[-sign.steps :]) and (len(held) == sign.steps or not held[0]):
+                text = sign.text.format(role=role, sharing=", ".join(sorted(sharing)))
+                yield Note(f"for {sign.steps} steps in a row, {text}", "warning", metric)

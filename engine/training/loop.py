@@ -29,13 +29,14 @@ from rolegraph.engine.training.batches import RoleBatch, policy_batches
 from rolegraph.engine.training.credit import loss_weights, notes
 from rolegraph.engine.training.figures import (
     Metrics,
-    capture_warnings,
+    answer_figures,
     failure_lines,
     failures,
     figures,
     gradient_shares,
     response_tokens,
     rewards_by_role,
+    sign_warnings,
     update_figures,
 )
 from rolegraph.engine.training.outcomes import outcome_figures
@@ -139,8 +140,11 @@ class _Loop:
             metrics[f"reward/{name}/n"] = float(n)
         metrics |= figures(plan, episodes, "episode") | failures(episodes) | response_tokens(episodes)
         metrics |= outcome_figures(episodes, self.trained_roles)
+        metrics |= answer_figures(self.trained_roles, episodes)
         metrics["staleness/mean"] = _staleness(episodes)
-        return metrics | await self.update(step, episodes, times)
+        metrics |= await self.update(step, episodes, times)
+        self._warn([*sign_warnings([*self.lines, metrics], plan)])
+        return metrics
 
     async def update(self, step: int, episodes: Sequence[Episode], times: Metrics) -> Metrics:
         """Update the policies from episodes with advantages, and return the update's metrics."""
@@ -165,7 +169,6 @@ class _Loop:
         began = monotonic()
         updates = await self.setup.policies.update(batches, rates, self.train.gradient_clip)
         times["time/update"] = monotonic() - began
-        self._warn([*capture_warnings([*self.lines, metrics], plan)])
         return metrics | update_figures(updates, several=several)
 
     def _merging(self, batches: Sequence[RoleBatch]) -> Metrics:

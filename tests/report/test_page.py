@@ -263,7 +263,9 @@ def test_each_token_of_a_trajectory_counts_the_same_in_its_advantage(tmp_path: P
 
 def test_tokens_of_a_response_are_told_apart_from_those_of_a_batch(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "run")
-    write_lines(folder / "metrics.jsonl", [{"step": 1, "tokens/response": 720, "tokens/per_response": 5}])
+    write_lines(
+        folder / "metrics.jsonl", [{"step": 1, "tokens/response": 720, "tokens/per_response/judge": 5}]
+    )
     mean, batch = "Mean tokens of a response", "Response tokens of a batch"
     assert "5" in hover(page(folder), mean)[0].split()
     assert "720" in hover(page(folder), batch)[0].split()

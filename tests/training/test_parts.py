@@ -23,7 +23,7 @@ from rolegraph.engine.training.batches import (
     token_sequences,
 )
 from rolegraph.engine.training.compare import by_task, controls, difference, interval
-from rolegraph.engine.training.figures import capture_warnings, gradient_shares
+from rolegraph.engine.training.figures import answer_figures, gradient_shares, sign_warnings
 from rolegraph.engine.training.schedule import batch, learning_rate, planned_steps
 from rolegraph.engine.vocabulary import ItemCall, LossName, rewards
 from tests.edge import solver_judge
@@ -292,18 +292,45 @@ def test_a_role_that_has_its_policy_for_itself_is_told_of_once() -> None:
     plan = solver_judge()
     steps = [{"optim/share/solver": 0.95, "optim/share/judge": 0.05}] * 25
     warned = [
-        n for n in range(26) for note in capture_warnings(steps[:n], plan) if "solver has had" in note.text
+        n for n in range(26) for note in sign_warnings(steps[:n], plan) if "solver has over" in note.text
     ]
     assert warned == [10]
     interrupted = [*steps[:9], {"optim/share/solver": 0.5, "optim/share/judge": 0.5}, *steps]
-    warned = [n for n in range(len(interrupted) + 1) for _ in capture_warnings(interrupted[:n], plan)]
+    warned = [n for n in range(len(interrupted) + 1) for _ in sign_warnings(interrupted[:n], plan)]
     assert warned == [20]
     quiet = [*steps[:5], {"optim/data": 0.0}, *steps[:5]]
-    assert [n for n in range(len(quiet) + 1) for _ in capture_warnings(quiet[:n], plan)] == [11], (
+    assert [n for n in range(len(quiet) + 1) for _ in sign_warnings(quiet[:n], plan)] == [11], (
         "that taught nothing"
     )
     apart = solver_judge("policies={judge: {}}", "roles.judge.policy=judge")
-    assert not [*capture_warnings([{"optim/share/solver": 1.0, "optim/share/judge": 1.0}] * 10, apart)]
+    assert not [*sign_warnings([{"optim/share/solver": 1.0, "optim/share/judge": 1.0}] * 10, apart)]
+
+
+@pytest.mark.parametrize(
+    ("metric", "first", "later", "word"),
+    [
+        ("outcome/judge/taught", 0.5, 0.0, "groups"),
+        ("entropy/judge", 0.8, 0.07, "entropy"),
+        ("tokens/per_response/judge", 30.0, 9.0, "length"),
+        ("tokens/per_response/judge", 30.0, 91.0, "length"),
+        ("answers/same/judge", 0.6, 0.97, "one answer"),
+    ],
+)
+def test_a_role_that_collapses_is_told_of_once(metric: str, first: float, later: float, word: str) -> None:
+    plan = solver_judge()
+    lines = [{metric: first}, *[{metric: later}] * 9]
+    warned = {n: note.text for n in range(len(lines) + 1) for note in sign_warnings(lines[:n], plan)}
+    assert [*warned] == [6] and "judge" in warned[6] and word in warned[6]
+    assert not [*sign_warnings([{metric: first}] * 9, plan)]
+
+
+def test_figures_of_answers_are_those_of_a_role() -> None:
+    episodes = [episode("a", 0, [1.0, 1.0], 1.0), episode("b", 0, [1.0, 0.0], 0.0)]
+    found = answer_figures(["solver"], episodes)
+    assert found["answers/same/solver"] == 3 / 4
+    assert found["tokens/per_response/solver"] == len(STEP.response_ids)
+    assert found["entropy/solver"] == pytest.approx(-sum(STEP.logprobs) / len(STEP.logprobs))
+    assert "answers/same/solver" not in answer_figures(["solver"], episodes[:1]), "of one task"
 
 
 # comparisons

@@ -88,6 +88,7 @@ KINDS: dict[str, Kind] = {
     "observation": Kind(inputs.observation, judge_said.observation, 10),
     "resumed": Kind(inputs.resumed, judge_resumed.resumed, 10),
     "model": Kind(inputs.model, judge_models.model, 2, memory=2 * MEMORY),
+    "weights": Kind(inputs.weights, judge_models.weights, 4, memory=2 * MEMORY),
     "limit": Kind(probes.draw, probes.judge, 20, probes.all_sizes, 2 * MEMORY),
 }
 
@@ -137,6 +138,7 @@ def came_of(kind: Kind, text: str) -> tuple[str, str]:
         _limit(0, 0)
         last = traceback.extract_tb(error.__traceback__)[-1]
         said = re.sub(r"0x[0-9a-f]+|\d+", "#", f"{error}" if not _silent(error) else "…")[:120]
+        said = said.encode(errors="backslashreplace").decode()
         return "find", f"{type(error).__name__} {Path(last.filename).name}:{last.lineno} {said}"
     finally:
         _limit(0, 0)

@@ -107,13 +107,13 @@ _METRICS = {
     "time/step": 1.5,
     "tokens/response": 100,
 }
-_SAVED = {"version": 1, "state": "tinker://a/weights/b", "sampler": "tinker://a/sampler_weights/b"}
+SAVED = {"version": 1, "state": "tinker://a/weights/b", "sampler": "tinker://a/sampler_weights/b"}
 TRAINING: dict[str, Any] = {
     "run.json": {**_INFO, "kind": "train", "steps": 2},
     "spec.yaml": _SPEC,
     "metrics.jsonl": [{**_METRICS, "step": 0}, _METRICS, {**_METRICS, "step": 2}],
     "checkpoints.jsonl": [
-        {"step": 2, "policies": {"main": _SAVED}, "best": True, "validation": {"judge_acc": 0.5}}
+        {"step": 2, "policies": {"main": SAVED}, "best": True, "validation": {"judge_acc": 0.5}}
     ],
     "controls.json": Whole(
         [{"name": "base", "figure": "judge_acc", "mean": 0.5, "low": 0.4, "high": 0.6, "n": 9}]
@@ -413,6 +413,30 @@ _ADDED = {
         "target_modules": ["q_proj"],
     },
 }
+
+
+_WEIGHTS = "weights/a/sampler_weights/b"
+WEIGHTS: dict[str, Any] = {
+    f"{_WEIGHTS}/adapter_config.json": {
+        "peft_type": "LORA",
+        "task_type": "CAUSAL_LM",
+        "base_model_name_or_path": "$base",
+        "r": 2,
+        "lora_alpha": 32,
+        "target_modules": ["lm_head", "model.layers.0.self_attn.q_proj"],
+    },
+    f"{_WEIGHTS}/meta.json": {
+        "path": SAVED["sampler"],
+        "shape": {"rank": 2, "train_attn": True, "train_mlp": True, "train_unembed": True, "seed": 1},
+        "base_model": "tiny",
+        "base_digest": "$digest",
+        "created": "2026-01-01T00:00:00Z",
+        "expires": None,
+        "user_metadata": {"a": "b"},
+        "listed": True,
+    },
+}
+"""Trained weights of a training, but for the tensors."""
 
 
 @cache

@@ -203,6 +203,14 @@ def model(rng: random.Random) -> str:
     return as_json({"chat": chat, "files": files, "weights": weights})
 
 
+def weights(rng: random.Random) -> str:
+    """Make the changed files of a training with its weights."""
+    files = honest.WEIGHTS if rng.random() < 0.7 else {**honest.WEIGHTS, **honest.TRAINING}
+    seed = rng.getrandbits(32) if rng.random() < 0.3 else None
+    todo = rng.choice(["serve", "serve", "copy", "export", "merged"])
+    return as_json({"do": todo, "files": folder(rng, files, [*ATOMS, *_ELSEWHERE]), "weights": seed})
+
+
 # what others say: models and their servers, tools, worlds
 
 

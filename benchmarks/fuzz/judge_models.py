@@ -1,6 +1,7 @@
-"""What comes of the folder of a model, whoever wrote it: it is loaded, and a chat is rendered by it.
+"""What comes of the folder of a model or of trained weights, whoever wrote it.
 
-The folder is that of the base model with some of its files changed; weights are linked until they change.
+A model is loaded, and renders a chat; its folder is the base model's with some of its files changed, and
+weights are linked until they change. Trained weights are listed, loaded, copied and exported.
 """
 
 from __future__ import annotations
@@ -9,21 +10,28 @@ import json
 import random
 import shutil
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
+import honest
+import judge_served
+from inputs import file_of
 from judge_written import FAULT, RESULT, told, write
 from mutating import scribbled_bytes
 from watching import written_within
 
+import rolegraph as rg
 from rolegraph.engine.errors import ModelError, RolegraphError
 from rolegraph.engine.local.launcher import BASE_MODEL, check_model_folder
+from rolegraph.engine.local.service.checkpoints import CheckpointStore
+from rolegraph.engine.local.service.errors import RequestError
 from rolegraph.engine.local.service.local_model import LocalModel
-from rolegraph.engine.local.weights import digest
+from rolegraph.engine.local.weights import checkpoint_folder, copy_weights, digest
 from rolegraph.engine.models.tokenizer import load_tokenizer
 from rolegraph.engine.prompts import ChatFormat
 from rolegraph.engine.vocabulary.isolation import shared_isolation
 
-FOLDER = Path("theirs")
+FOLDER, COPIED = Path("theirs"), Path("copied")
 CHAT = [{"role": "user", "content": "what is 3 + 4?"}]
 LIFE = 100
 """Inputs after which the workers, which keep every tokenizer, begin anew."""
@@ -48,12 +56,12 @@ def _write(files: dict[str, str], weights: int | None) -> None:
 
 def _came_of(open_: Callable[[], object]) -> str:
     try:
-        with written_within(FOLDER):
+        with written_within(FOLDER, COPIED):
             open_()
-    except RolegraphError as error:
+    except (RolegraphError, RequestError) as error:
         told(error)
         named = isinstance(error, ModelError) or FOLDER.name in str(error)
-        assert named, f"no place: {error}"
+        assert named or honest.SAVED["sampler"] in str(error), f"no place: {error}"
         return FAULT
     return RESULT
 
@@ -78,3 +86,47 @@ def model(text: str) -> str:
     about = json.loads(text)
     _write(about["files"], about["weights"])
     return _came_of(_chat if about["chat"] else lambda: LocalModel(FOLDER, 1))
+
+
+@cache
+def _trained() -> tuple[Path, Path]:
+    """Train weights; return their folder and their model's."""
+    client = judge_served.client()
+    client.begin()
+    folder = checkpoint_folder(client.names["$sampled"], client.state)
+    assert folder is not None
+    return folder, client.model
+
+
+def weights(text: str) -> str:
+    """Use the trained weights in a training's folder."""
+    about, (own, base) = json.loads(text), _trained()
+    for folder in (FOLDER, COPIED):
+        shutil.rmtree(folder, ignore_errors=True)
+    held, sampler = FOLDER / "weights", honest.SAVED["sampler"]
+    at = checkpoint_folder(sampler, held)
+    assert at is not None
+    at.mkdir(parents=True)
+    for name, value in {
+        **{name: file_of(value) for name, value in honest.TRAINING.items()},
+        **about["files"],
+    }.items():
+        (FOLDER / name).parent.mkdir(parents=True, exist_ok=True)
+        write(str(FOLDER / name), value.replace("$base", str(base)).replace("$digest", digest(base)))
+    data = (own / "adapter_model.safetensors").read_bytes()
+    seed = about["weights"]
+    changed = data if seed is None else scribbled_bytes(random.Random(seed), data)
+    (at / "adapter_model.safetensors").write_bytes(changed)
+
+    def serve() -> None:
+        store = CheckpointStore(held, "tiny", base)
+        store.entries()
+        store.load(sampler, optimizer=False)
+
+    doings: dict[str, Callable[[], object]] = {
+        "serve": serve,
+        "copy": lambda: copy_weights(sampler, held, COPIED),
+        "export": lambda: rg.export(FOLDER),
+        "merged": lambda: rg.export(FOLDER, merged=True),
+    }
+    return _came_of(doings[about["do"]])

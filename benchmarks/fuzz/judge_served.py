@@ -59,10 +59,10 @@ class Client:
 
     def __init__(self) -> None:
         folder = Path(tempfile.mkdtemp(dir="."))
-        model = _model(folder / "model")
-        (folder / "state").mkdir()
+        self.model, self.state = model, state = _model(folder / "model"), folder / "state"
+        state.mkdir()
         self._loop = asyncio.new_event_loop()
-        backend = Backend(LocalModel(model, 1), CheckpointStore(folder / "state", "tiny", model), "tiny")
+        backend = Backend(LocalModel(model, 1), CheckpointStore(state, "tiny", model), "tiny")
         self._service = Service(backend, tokenizer=str(model))
         self._app = self._service.app(KEY, "127.0.0.1")
         self.names: dict[str, str] = {}

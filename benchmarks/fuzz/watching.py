@@ -48,10 +48,14 @@ def _see(event: str, arguments: tuple[Any, ...]) -> None:
         # A write goes through a link, so its target counts.
         paths = [os.path.realpath(path)] if writes and isinstance(path, str | bytes | Path) else []
     elif event in _CHANGES:
+        *_, at = arguments  # most often the descriptor of the folder that a path begins in, or -1
+        base = f"/proc/self/fd/{at}" if event != "os.truncate" and isinstance(at, int) and at >= 0 else ""
         paths = [
-            os.path.join(os.path.realpath(os.path.dirname(path)), os.path.basename(path))  # noqa: PTH118, PTH119, PTH120
+            os.path.join(os.path.realpath(os.path.join(base, os.path.dirname(path))), os.path.basename(path))  # noqa: PTH118, PTH119, PTH120
             for path in map(os.fspath, (a for a in arguments if isinstance(a, str | Path)))
         ]
+        if event in ("os.link", "os.symlink"):
+            del paths[0]  # what it leads to, which stays
     else:
         return
     for path in map(os.fsdecode, paths):

@@ -9,7 +9,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from rolegraph.engine.errors import UsageError, WorldError
+from rolegraph.engine.errors import UsageError, WorldError, first_line
 from rolegraph.engine.records.jsonl import read_json
 from rolegraph.engine.shipped import model_folder
 
@@ -93,5 +93,7 @@ def copy_weights(path: str, source: Path, target: Path) -> None:
             meta = read_json(part / META)
             (part / META).write_text(json.dumps({**meta, "expires": None}), "utf-8")
         part.rename(here)
+    except (ValueError, TypeError) as error:
+        raise UsageError(f"{there / META} does not describe a checkpoint: {first_line(error)}") from error
     except OSError as error:
         raise WorldError(f"cannot copy the weights {path} to {target}: {error.strerror}") from error

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import rolegraph as rg
+from rolegraph.engine.local.weights import checkpoint_folder, copy_weights
 from rolegraph.engine.records import RunFolder
 from rolegraph.engine.records.info import Checkpoint, SavedPolicy
 from tests.cli.conftest import Command
@@ -155,6 +156,17 @@ def test_a_damaged_evaluation_of_a_sweep_is_named(tmp_path: Path, text: str | No
     file.mkdir() if text is None else file.write_text(text)
     with pytest.raises(rg.DataError, match=r"seed=1.evaluation\.json"):
         job.write_results()
+
+
+@pytest.mark.parametrize("text", ["[", "[1]", '"a"', "[" * 3_000])
+def test_weights_with_a_damaged_description_are_not_copied(tmp_path: Path, text: str) -> None:
+    path, theirs = "tinker://a/sampler_weights/b", tmp_path / "theirs"
+    folder = checkpoint_folder(path, theirs)
+    assert folder is not None
+    folder.mkdir(parents=True)
+    (folder / "meta.json").write_text(text)
+    with pytest.raises(rg.UsageError, match="theirs"):
+        copy_weights(path, theirs, tmp_path / "own")
 
 
 def test_the_key_of_seals_is_the_users_alone(own: Path) -> None:

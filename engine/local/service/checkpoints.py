@@ -35,6 +35,7 @@ from rolegraph.engine.local.service.errors import NotFoundError, RequestError
 from rolegraph.engine.local.service.local_model import LoraShape
 from rolegraph.engine.local.service.staging import NEW, staging_folder, sweep
 from rolegraph.engine.local.weights import ADAPTER_WEIGHTS, META, OPTIMIZER, checkpoint_folder, digest
+from rolegraph.engine.records.jsonl import read_json
 
 Kind = Literal["weights", "sampler_weights", "external_weights"]
 """A training state, weights to sample from, or weights to download."""
@@ -314,7 +315,7 @@ def _inside(folder: Path) -> list[Path]:
 def _read_entry(folder: Path) -> CheckpointEntry:
     """Read the description of the checkpoint in a folder. Raises OSError, ValueError or TypeError."""
     size = sum(file.stat().st_size for file in folder.iterdir())
-    return CheckpointEntry.model_validate({**json.loads((folder / META).read_bytes()), "size": size})
+    return CheckpointEntry.model_validate({**read_json(folder / META), "size": size})
 
 
 def _expiry(ttl_seconds: int | None) -> datetime | None:

@@ -9,7 +9,6 @@ import threading
 from pathlib import Path
 from typing import Any
 
-import pytest
 from starlette.responses import Response
 
 from tests import replays
@@ -42,25 +41,6 @@ def test_a_fault_of_the_tests_is_shown_where_it_stands(rolegraph: Command, tmp_p
     assert done.stderr.startswith("solver_judge.test.yaml:2:3: error: unknown key 'figure'\n")
     assert "did you mean 'figures'?" in done.stderr
     assert "go with --record" in rolegraph("test", "solver_judge", "--model", "local").stderr
-
-
-@pytest.mark.parametrize("answers", ["/tmp/stolen.jsonl", "../stolen.jsonl", "link/stolen.jsonl", "own.yaml"])
-def test_a_strangers_tests_write_no_file_but_a_recording_beside_them(
-    answers: str, rolegraph: Command, tmp_path: Path
-) -> None:
-    (tmp_path / "outside").mkdir()
-    folder = tmp_path / "theirs"
-    folder.mkdir()
-    (folder / "link").symlink_to(tmp_path / "outside")
-    spec = "extends: solver_judge.yaml\nname: own\n"
-    (folder / "own.yaml").write_text(spec)
-    (folder / "own.test.yaml").write_text(f"answers: {answers}\ntasks: 1\n")
-    replays.answers(tmp_path / "model.jsonl", replays.solved(0), tasks=8)
-    done = rolegraph("test", "theirs/own.yaml", "--record", "--model", "replay:model.jsonl")
-    assert done.returncode == 2, done.stdout
-    assert "answers" in done.stderr and "Traceback" not in done.stderr
-    assert (folder / "own.yaml").read_text() == spec
-    assert not [*tmp_path.rglob("stolen*")] and not Path("/tmp/stolen.jsonl").exists()
 
 
 def test_a_recording_that_is_interrupted_ends_at_once(tmp_path: Path) -> None:

@@ -10,6 +10,9 @@ from rolegraph.engine.limits.specs import SPEC_BYTES
 from tests import replays
 from tests.cli.conftest import Command
 
+ALIASES = "a0: &a0 [1]\n" + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 9))
+"""Lists of lists, nine times as many each, that take a few hundred characters."""
+
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
@@ -22,14 +25,11 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("answers", ["/tmp/stolen.jsonl", "../stolen.jsonl", "link/stolen.jsonl", "own.yaml"])
 def test_a_strangers_tests_write_no_file_but_a_recording_beside_them(
-    answers: str, rolegraph: Command, tmp_path: Path
+    answers: str, folder: Path, rolegraph: Command, tmp_path: Path
 ) -> None:
     (tmp_path / "outside").mkdir()
-    folder = tmp_path / "theirs"
-    folder.mkdir()
     (folder / "link").symlink_to(tmp_path / "outside")
-    spec = "extends: solver_judge.yaml\nname: own\n"
-    (folder / "own.yaml").write_text(spec)
+    spec = (folder / "own.yaml").read_text()
     (folder / "own.test.yaml").write_text(f"answers: {answers}\ntasks: 1\n")
     replays.answers(tmp_path / "model.jsonl", replays.solved(0), tasks=8)
     done = rolegraph("test", "theirs/own.yaml", "--record", "--model", "replay:model.jsonl")
@@ -44,13 +44,7 @@ def test_a_strangers_tests_write_no_file_but_a_recording_beside_them(
     [
         ("#" * (SPEC_BYTES.most + 1), "spec_bytes"),
         ("a: " + "[" * 200 + "]" * 200, "spec_depth"),
-        (
-            "a: &a [1]\n"
-            + "\n".join(
-                f"b{n}: &b{n} [{', '.join(['*b' + str(n - 1) if n else '*a'] * 9)}]" for n in range(9)
-            ),
-            "spec_values",
-        ),
+        (ALIASES, "spec_values"),
         ("answers: /dev/zero", "answers"),
     ],
     ids=["long", "deep", "aliases", "device"],

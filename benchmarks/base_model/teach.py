@@ -1,6 +1,12 @@
 """Teach the base model, or measure one: `python benchmarks/base_model/teach.py --out DIR | --evaluate DIR`.
 
 A course of turns that an expert plays (`turns.py`), from random weights or from what an earlier course left.
+Two courses make a teacher, which always works its answers out, and a base model, which guesses in half of its
+turns and so leaves something to find:
+
+    teach.py --out teacher --minutes 60 --cool
+    teach.py --out model --start teacher --guess 0.5 --slips 0.2 --rate 0.5 --cool --minutes 6
+
 Needs torch 2.9 or newer, for its Muon.
 """
 
@@ -260,7 +266,11 @@ def _line(sums: torch.Tensor) -> str:
 def main() -> None:
     """Run the command line."""
     logging.basicConfig(level=logging.INFO, format="%(message)s")
-    parser = argparse.ArgumentParser(prog="python benchmarks/base_model/teach.py", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python benchmarks/base_model/teach.py",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--out", type=Path, metavar="DIR", help="teach a model and put it there")
     what.add_argument("--evaluate", type=Path, metavar="DIR", help="measure the model that is there")

@@ -77,8 +77,7 @@ HONEST_PROMPTS = {
         "{{ row.price | round(2) }} | {% if row.stock > 0 %}{{ row.stock }}{% else %}none{% endif %} |\n"
         "{% endfor %}What is missing?"
     ),
-    "10,000 rows as JSON": "{{ task.rows | tojson }}",
-    "a task of as many as JSON": "{{ task|tojson }}",
+    "9,500 rows as JSON": "{{ task.rows[:9500] | tojson }}",
     "6,000 rows, the dearest first": (
         "{% for row in task.rows[:6000] | sort(attribute='price', reverse=true) %}\n"
         "{{ row.name }}: {{ row.price }}\n{% endfor %}"

@@ -18,10 +18,11 @@ the problem, the place, the expected value and the fix. No message contains an A
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Generator, Iterable, Sequence
 
     from rolegraph.engine.spec import Diagnostic
 
@@ -94,6 +95,22 @@ class UnsupportedProgram(SandboxError):
 
 class WorldError(RolegraphError, OSError):
     """Raised for a failure of machine or network, such as a full disk or a dead endpoint; exit code 1."""
+
+
+@contextmanager
+def os_errors_as(kind: type[RolegraphError], action: str) -> Generator[None]:
+    """Raise the operating system's error of a block as `kind`, with the action and the system's reason.
+
+    Args:
+        kind: Class of the error to raise.
+        action: Beginning of the message, such as `cannot write PATH`.
+    """
+    try:
+        yield
+    except RolegraphError:
+        raise
+    except OSError as error:
+        raise kind(f"{action}: {error.strerror or str(error).strip()}") from error
 
 
 _ESCAPES = {

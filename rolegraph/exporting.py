@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
-from rolegraph.engine.errors import UsageError, WorldError, first_line
+from rolegraph.engine.errors import UsageError, WorldError, first_line, os_errors_as
 from rolegraph.engine.local.weights import ADAPTER_CONFIG, checkpoint_folder, digest
 from rolegraph.engine.records import MAIN, PolicyPath, RunFolder
 from rolegraph.engine.shipped import MODELS
@@ -74,7 +74,7 @@ async def export_async(
     base = None if model is None else Path(model)
     if base is not None and not base.is_dir():
         raise UsageError(f"no model folder {base}")
-    try:
+    with os_errors_as(WorldError, f"cannot write {place}"):
         place.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=place.parent, prefix=".part-") as part:
             adapter = Path(part) / "adapter"
@@ -105,10 +105,6 @@ async def export_async(
             if place.exists():
                 place.rmdir()
             whole.rename(place)
-    except WorldError:
-        raise
-    except OSError as error:
-        raise WorldError(f"cannot write {place}: {error.strerror or error}") from error
     return place
 
 

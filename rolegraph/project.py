@@ -15,7 +15,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from rolegraph.engine.errors import UsageError
+from rolegraph.engine.errors import UsageError, os_errors_as
 from rolegraph.engine.limits.records import WHOLE_FILE
 from rolegraph.engine.records import Source
 from rolegraph.engine.records.files import read_bytes
@@ -150,7 +150,5 @@ def _digest(file: Path) -> str:
 
 
 def _bytes(file: Path) -> bytes:
-    try:
+    with os_errors_as(UsageError, f"cannot read {file}"):
         return read_bytes(file, WHOLE_FILE)
-    except OSError as error:
-        raise UsageError(f"cannot read {file}: {error.strerror or error}") from error

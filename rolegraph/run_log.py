@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
-from rolegraph.engine.errors import WorldError, printable
+from rolegraph.engine.errors import WorldError, os_errors_as, printable
 from rolegraph.engine.models.keys import OPENAI, TINKER, redact
 from rolegraph.engine.records import Episode, EpisodeDone, Event, Note, Observer, StepLogged
 from rolegraph.engine.records.info import without_credentials
@@ -34,10 +34,8 @@ def logged(file: Path, command: str, observe: Observer) -> Generator[Observer]:
     Raises:
         WorldError: The file cannot be written.
     """
-    try:
+    with os_errors_as(WorldError, f"cannot write {file}"):
         handler = logging.FileHandler(file, encoding="utf-8")
-    except OSError as error:
-        raise WorldError(f"cannot write {file}: {error.strerror}") from error
     handler.setFormatter(_LogFormatter())
     handler.setLevel(logging.WARNING)
     for name in LOGGERS:

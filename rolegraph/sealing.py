@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from rolegraph.engine.errors import RolegraphError, UsageError, WorldError
+from rolegraph.engine.errors import RolegraphError, UsageError, WorldError, os_errors_as
 from rolegraph.engine.local import is_loopback
 from rolegraph.engine.records import RunFolder, Source
 from rolegraph.engine.records.info import SourceRecord, source_fields
@@ -38,10 +38,8 @@ def settings_folder() -> Path:
 def make_settings_folder() -> Path:
     """Create the folder of the user's settings, which only the user can read; raises WorldError."""
     folder = settings_folder()
-    try:
+    with os_errors_as(WorldError, f"cannot write {folder}"):
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    except OSError as error:
-        raise WorldError(f"cannot write {folder}: {error.strerror}") from error
     return folder
 
 
@@ -152,7 +150,7 @@ def _seal(record: SourceRecord) -> str:
 def _key() -> bytes:
     """Read the user's key; make it the first time. Raises WorldError."""
     file = make_settings_folder() / "seal.key"
-    try:
+    with os_errors_as(WorldError, f"cannot write {file}"):
         # Linked into place whole, so that no command reads half of it, and two that come first agree.
         if not file.exists():
             part = file.with_name(f".seal.{os.getpid()}")
@@ -162,5 +160,3 @@ def _key() -> bytes:
                 os.link(part, file)
             part.unlink()
         return file.read_bytes()
-    except OSError as error:
-        raise WorldError(f"cannot write {file}: {error.strerror}") from error

@@ -19,7 +19,7 @@ from typing import Self
 
 from pydantic import TypeAdapter
 
-from rolegraph.engine.errors import DataError, WorldError
+from rolegraph.engine.errors import DataError, WorldError, os_errors_as
 from rolegraph.engine.limits.records import RECORD_LINE
 from rolegraph.engine.records.episode import Episode, Step, Trajectory
 from rolegraph.engine.records.files import is_no_file
@@ -122,15 +122,13 @@ class EpisodeFile:
 
     def read(self, entry: IndexEntry) -> Episode:
         """Read the episode of an entry; raises DataError where the file has no longer that episode there."""
+        with os_errors_as(DataError, f"cannot read {self.path}"), self.path.open("rb") as file:
+            file.seek(entry.offset)
+            text = file.read(min(entry.length, RECORD_LINE.most + 1))
         try:
-            with self.path.open("rb") as file:
-                file.seek(entry.offset)
-                text = file.read(min(entry.length, RECORD_LINE.most + 1))
             episode = _episode(text)
             if (episode.task_id, episode.rollout) != (entry.task, entry.rollout):
                 raise ValueError("another episode is there")
-        except OSError as error:
-            raise DataError(f"cannot read {self.path}: {error.strerror}") from error
         except ValueError as error:
             name = f"the episode {entry.task}:{entry.rollout} at byte {entry.offset}"
             fault = f"{reason(error)}; the file may have changed since its index was read"
@@ -188,15 +186,14 @@ def write_episodes(path: Path, episodes: Iterable[Episode]) -> None:
     """Write a file of episodes, which appears whole, and its index; raises WorldError."""
     part = path.with_name(f".{path.name}.part")
     try:
-        part.unlink(missing_ok=True)  # a killed run may have left it
-        with EpisodeWriter(part) as writer:
-            for episode in episodes:
-                writer.append(episode)
-        index_path(path).unlink(missing_ok=True)  # its offsets are those of the old file
-        part.replace(path)
-        index_path(part).replace(index_path(path))
-    except OSError as error:
-        raise WorldError(f"cannot write {path}: {error.strerror}") from error
+        with os_errors_as(WorldError, f"cannot write {path}"):
+            part.unlink(missing_ok=True)  # a killed run may have left it
+            with EpisodeWriter(part) as writer:
+                for episode in episodes:
+                    writer.append(episode)
+            index_path(path).unlink(missing_ok=True)  # its offsets are those of the old file
+            part.replace(path)
+            index_path(part).replace(index_path(path))
     finally:
         part.unlink(missing_ok=True)
         index_path(part).unlink(missing_ok=True)

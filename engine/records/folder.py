@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, Self, TypeVar
 
 from pydantic import ConfigDict, TypeAdapter
 
-from rolegraph.engine.errors import DataError, RolegraphError, UsageError
+from rolegraph.engine.errors import DataError, RolegraphError, UsageError, os_errors_as
 from rolegraph.engine.limits.records import WHOLE_FILE
 from rolegraph.engine.records.episode import Episode, Split
 from rolegraph.engine.records.episodes import EpisodeFile, common_failures, figures, write_episodes
@@ -187,12 +187,10 @@ class RunFolder:
     def spec(self) -> str:
         """Return the text of `spec.yaml`, empty where it is missing; raises DataError where it is
         unreadable."""
-        try:
+        with os_errors_as(DataError, f"cannot read {self.spec_file}"):
+            if not self.spec_file.exists():
+                return ""
             return read_bytes(self.spec_file, WHOLE_FILE).decode("utf-8", "replace")
-        except FileNotFoundError:
-            return ""
-        except OSError as error:
-            raise DataError(f"cannot read {self.spec_file}: {error.strerror}") from error
 
     def check_same(self, now: RunInfo, spec: str) -> None:
         """Check that a run is resumed with its own spec; raises UsageError with a diff otherwise."""

@@ -17,7 +17,7 @@ from typing import Any, Generic, NamedTuple, NoReturn, Self, TypeVar
 
 from pydantic_core import PydanticSerializationError, ValidationError, from_json, to_json
 
-from rolegraph.engine.errors import DataError, WorldError
+from rolegraph.engine.errors import DataError, WorldError, os_errors_as
 from rolegraph.engine.limits.records import RECORD_LINE, RECORD_VALUES, WHOLE_FILE
 from rolegraph.engine.records.files import is_no_file, read_bytes
 
@@ -66,10 +66,9 @@ def read_jsonl(
     Raises:
         DataError: The file is missing, unreadable, no regular file, or has a line beyond `record_line`.
     """
-    try:
-        if is_no_file(path) or "\0" in str(
-            path
-        ):  # reading a device may never end, and opening a pipe may never return
+    with os_errors_as(DataError, f"cannot read {path}"):
+        # Reading a device may never end, and opening a pipe may never return.
+        if is_no_file(path) or "\0" in str(path):
             raise DataError(f"cannot read {path}: not a regular file")
         with path.open("rb") as file:
             file.seek(start)
@@ -89,8 +88,6 @@ def read_jsonl(
                         yield line
                         del line  # else two lines of up to 200 MB would be in memory at once
                 start += len(text)
-    except OSError as error:
-        raise DataError(f"cannot read {path}: {error.strerror}") from error
 
 
 def is_cut(path: Path) -> bool:
@@ -183,14 +180,12 @@ class JsonlWriter:
     def __init__(self, path: Path, holds: str = "lines") -> None:
         """Open or create the file, and truncate an incomplete last line; raises WorldError."""
         self.path, self._holds = path, holds
-        try:
+        with os_errors_as(WorldError, f"cannot write to {path}"):
             self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
             size = os.fstat(self._file).st_size
             whole = _whole(self._file, size)
             if whole < size:
                 os.ftruncate(self._file, whole)
-        except OSError as error:
-            raise WorldError(f"cannot write to {path}: {error.strerror}") from error
 
     def append(self, line: bytes, what: str = "a line", *, sync: bool = False) -> int:
         """Write one line, newline included, and return its offset.
@@ -241,25 +236,22 @@ def _whole(file: int, size: int) -> int:
 def write_whole(path: Path, data: bytes) -> None:
     """Write a file that appears whole or not at all; raises WorldError where the write fails."""
     part = path.with_name(f".{path.name}.part")
-    try:
-        part.write_bytes(data)
-        part.replace(path)
-    except OSError as error:
-        part.unlink(missing_ok=True)
-        raise WorldError(f"cannot write {path}: {error.strerror}") from error
+    with os_errors_as(WorldError, f"cannot write {path}"):
+        try:
+            part.write_bytes(data)
+            part.replace(path)
+        except OSError:
+            part.unlink(missing_ok=True)
+            raise
 
 
 def make_folder(path: Path) -> None:
     """Create a folder and its parents where they are missing; raises WorldError where this fails."""
-    try:
+    with os_errors_as(WorldError, f"cannot write to the output folder {path}"):
         path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise WorldError(f"cannot write to the output folder {path}: {error.strerror}") from error
 
 
 def write_output(path: Path, data: bytes) -> None:
     """Write a file in place, so that a device such as /dev/stdout works; raises WorldError."""
-    try:
+    with os_errors_as(WorldError, f"cannot write {path}"):
         path.write_bytes(data)
-    except OSError as error:
-        raise WorldError(f"cannot write {path}: {error.strerror}") from error

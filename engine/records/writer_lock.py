@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from stat import S_ISREG
 
-from rolegraph.engine.errors import UsageError, WorldError
+from rolegraph.engine.errors import UsageError, WorldError, os_errors_as
 from rolegraph.engine.records.jsonl import make_folder
 
 LOCK_FILE = ".writer"
@@ -71,10 +71,8 @@ def _holder(file: int) -> str:
 def _open_locked(folder: Path) -> int:
     make_folder(folder)
     path = folder / LOCK_FILE
-    try:
+    with os_errors_as(WorldError, f"cannot write {path}"):
         file = os.open(path, _FLAGS, 0o644)
-    except OSError as error:
-        raise WorldError(f"cannot write {path}: {error.strerror}") from error
     if not S_ISREG(os.fstat(file).st_mode):
         os.close(file)
         raise WorldError(f"cannot write {path}: it is no regular file")

@@ -17,10 +17,9 @@ from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from types import TracebackType
 from typing import Any, NamedTuple, Self
 
-from rolegraph.engine.errors import SandboxError, UsageError, WorldError
+from rolegraph.engine.errors import SandboxError, UsageError, WorldError, os_errors_as
 from rolegraph.engine.limits.tools import PROGRAM_ERROR, PROGRAM_REPLY, PROGRAM_TEXT
 from rolegraph.engine.sandbox.process import ProgramLimits
 
@@ -55,9 +54,7 @@ class CPythonProcess:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def run(self, code: str, /, **inputs: Any) -> tuple[Any, str]:
@@ -150,24 +147,12 @@ class _Container:
             "--pids-limit 128 --cpus 1 --memory 2g --memory-swap 2g --security-opt no-new-privileges "
             "--cap-drop ALL --cap-add SETUID --cap-add SETGID --cap-add KILL --cap-add DAC_OVERRIDE"
         )
-        command = [
-            engine,
-            "run",
-            *flags.split(),
-            "--",
-            image,
-            "python3",
-            "-I",
-            "-u",
-            "-c",
-            _text("server.py"),
-        ]
-        try:
+        python = "python3 -I -u -c".split()
+        command = [engine, "run", *flags.split(), "--", image, *python, _text("server.py")]
+        with os_errors_as(WorldError, f"cannot start {engine}"):
             self._process = subprocess.Popen(
                 command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
             )
-        except OSError as error:
-            raise WorldError(f"cannot start {engine}: {error.strerror}") from error
         self._answer(START_SECONDS)  # a line once it is ready
 
     def run(self, script: str, limits: ProgramLimits) -> ScriptOutput:

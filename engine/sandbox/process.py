@@ -12,7 +12,6 @@ import re
 import signal
 import threading
 from contextlib import ExitStack, suppress
-from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 from rolegraph.engine.errors import SandboxError, UnsupportedProgram, WorldError
@@ -78,9 +77,7 @@ class SandboxProcess:
             self._opened = opened.pop_all()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         with self._lock:
             self._pid = None
         self._opened.close()

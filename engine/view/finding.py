@@ -16,7 +16,7 @@ from itertools import groupby, islice
 from typing import Any, NamedTuple, cast
 from urllib.parse import urlencode
 
-from rolegraph.engine.errors import DataError, UsageError
+from rolegraph.engine.errors import DataError, UsageError, os_errors_as
 from rolegraph.engine.records import Episode
 from rolegraph.engine.view.runs import EpisodeLocation, ViewedRun
 
@@ -220,17 +220,14 @@ def _with_text(run: ViewedRun, rows: Iterable[EpisodeLocation], text: str) -> It
     # As JSON writes it within its quotes.
     written = json.dumps(text, ensure_ascii=False)[1:-1].encode("utf-8", "replace").lower()
     for part, theirs in groupby(rows, key=lambda row: row.part):
-        try:
-            with part.path.open("rb") as file:
-                for row in theirs:
-                    file.seek(row.entry.offset)
-                    line = file.read(row.entry.length)
-                    if written not in line.lower() or written not in _KEY.sub(b"", line).lower():
-                        continue
-                    if any(wanted in said.lower() for said in texts(run.read(row))):
-                        yield row
-        except OSError as error:
-            raise DataError(f"cannot read {part.path}: {error.strerror}") from error
+        with os_errors_as(DataError, f"cannot read {part.path}"), part.path.open("rb") as file:
+            for row in theirs:
+                file.seek(row.entry.offset)
+                line = file.read(row.entry.length)
+                if written not in line.lower() or written not in _KEY.sub(b"", line).lower():
+                    continue
+                if any(wanted in said.lower() for said in texts(run.read(row))):
+                    yield row
 
 
 def _failed(failures: Mapping[str, int], wanted: str) -> bool:

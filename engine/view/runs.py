@@ -15,7 +15,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
-from rolegraph.engine.errors import DataError, RolegraphError, UsageError
+from rolegraph.engine.errors import DataError, RolegraphError, UsageError, os_errors_as
 from rolegraph.engine.records import Episode, RunFolder, RunInfo
 from rolegraph.engine.records.episodes import EpisodeFile, IndexEntry
 from rolegraph.engine.spec import Spec, load_spec
@@ -96,10 +96,8 @@ class ViewedRun:
 
     def rows(self, part: RunPart) -> Sequence[EpisodeLocation]:
         """Return the rows of a file in order, without broken lines; raises DataError as `read` does."""
-        try:
+        with os_errors_as(DataError, f"cannot read {part.path}"):
             found = part.path.stat()
-        except OSError as error:
-            raise DataError(f"cannot read {part.path}: {error.strerror}") from error
         state = found.st_mtime_ns, found.st_size, found.st_ino
         with self._lock:
             known = self._known.get(part.path)

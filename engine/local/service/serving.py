@@ -17,7 +17,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from types import FrameType
 
-from rolegraph.engine.errors import UsageError, WorldError
+from rolegraph.engine.errors import UsageError, WorldError, os_errors_as
 from rolegraph.engine.local.launcher import LocalService, check_model_folder, model_name
 
 
@@ -66,10 +66,8 @@ def open_state_dir(folder: Path | None) -> AbstractContextManager[str]:
     """Create the folder of the checkpoints; None creates a temporary one, deleted at the end of the block."""
     if folder is None:
         return tempfile.TemporaryDirectory(prefix="rolegraph-", ignore_cleanup_errors=True)
-    try:
+    with os_errors_as(UsageError, f"cannot keep checkpoints in {folder}"):
         folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UsageError(f"cannot keep checkpoints in {folder}: {error.strerror}") from error
     return nullcontext(str(folder))
 
 

@@ -19,14 +19,7 @@ SHOWN_OF_DIFF = 2000
 @click.command("compare")
 @click.argument("sides", nargs=-1, required=True, metavar="A B…", shell_complete=completion.runs)
 @options.path("--html", "html", "FILE", "Also write a page that opens offline, with more tasks.")
-@click.option(
-    "--tasks",
-    type=click.IntRange(min=0),
-    default=3,
-    show_default=True,
-    metavar="N",
-    help="Tasks that flipped, each way, to show with their episodes.",
-)
+@options.count("--tasks", 3, "Tasks that flipped, each way, to show with their episodes.", least=0)
 @options.imports_option
 def command(sides: tuple[str, ...], html: Path | None, tasks: int, imports: tuple[Path, ...]) -> int:
     """Hold runs, trainings (their folders) or specs against the first of them.

@@ -36,8 +36,6 @@ def overrides(context: click.Context, parameter: click.Parameter, word: str) -> 
 
 def models(context: click.Context, parameter: click.Parameter, word: str) -> list[CompletionItem]:
     """Suggest providers such as `openai:` for a model's option; `local` needs no model name after it."""
-    import rolegraph as rg
-
     providers = [row.word.partition("=")[2] for row in rg.completions(None, "model.provider=")]
     offered = ["local", *(f"{provider}:" for provider in providers)]
     return [CompletionItem(name) for name in offered if name.startswith(word)]

@@ -37,7 +37,7 @@ from rolegraph.engine.cli.waiting import progress_line, run_until_done
     "FOLDER",
     "Folder of both sides' episodes. Default: runs/NAME-eval-TIME; of a sweep, runs/NAME-sweep-TIME.",
 )
-@click.option("--resume", is_flag=True, help="Continue the evaluation in --out; with -m, the newest sweep.")
+@options.flag("--resume", "Continue the evaluation in --out; with -m, the newest sweep.")
 @options.output
 def command(
     source: rg.Source,

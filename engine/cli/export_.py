@@ -14,8 +14,8 @@ from rolegraph.engine.cli.waiting import progress_line, run_until_done
 
 @click.command("export")
 @click.argument("run", shell_complete=completion.runs)
-@click.option("--policy", metavar="NAME", help="The policy. Default: main, or the only one.")
-@click.option("--merged", is_flag=True, help="A whole model with the adapter in its weights.")
+@options.text("--policy", "NAME", "The policy. Default: main, or the only one.")
+@options.flag("--merged", "A whole model with the adapter in its weights.")
 @options.path("--out", "out", "FOLDER", "Folder of the weights. Default: `adapter` or `merged` in RUN.")
 @click.option(
     "--model",
@@ -23,10 +23,10 @@ from rolegraph.engine.cli.waiting import progress_line, run_until_done
     shell_complete=completion.models,
     help="The weights' base model, where it has moved: local:FOLDER.",
 )
-@click.option(
+@options.text(
     "--base-url",
-    metavar="URL",
-    help="The Tinker service that holds the weights. Default: the one that RUN was trained on.",
+    "URL",
+    "The Tinker service that holds the weights. Default: the one that RUN was trained on.",
 )
 def command(run: str, merged: bool, model: str | None, **settings: Any) -> None:
     """Write the best weights of RUN, a training's folder or a tinker:// path, for other programs.

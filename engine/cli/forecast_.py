@@ -33,7 +33,7 @@ PRICE_FIELDS = {"in": "prompt", "out": "response", "train": "train"}
     help="Estimate from the episodes of a run, or of a training's first step.",
 )
 @options.count("--probe", None, "Estimate from about so many episodes, made now, such as 32.")
-@click.option("--price", metavar="in=N,out=N[,train=N]", help="Price of a million tokens.")
+@options.text("--price", "in=N,out=N[,train=N]", "Price of a million tokens.")
 @options.seed("Seed of the probe.")
 @options.output
 def command(

@@ -106,16 +106,20 @@ def output(command: Callable[..., Any]) -> Callable[..., Any]:
     return quiet(as_json(with_output))
 
 
-def count(flag: str, default: int | None, meaning: str) -> Decorator[F]:
-    """Return an option for a number of at least 1; None is passed where there is no default."""
-    return click.option(
-        flag,
-        type=click.IntRange(min=1),
-        default=default,
-        show_default=default is not None,
-        metavar="N",
-        help=meaning,
-    )
+def count(flag: str, default: int | None, meaning: str, *, least: int = 1) -> Decorator[F]:
+    """Return an option for a number of at least `least`; None is passed where there is no default."""
+    number, shown = click.IntRange(min=least), default is not None
+    return click.option(flag, type=number, default=default, show_default=shown, metavar="N", help=meaning)
+
+
+def text(flag: str, metavar: str, meaning: str) -> Decorator[F]:
+    """Return an option for a text; None is passed where it is not given."""
+    return click.option(flag, metavar=metavar, help=meaning)
+
+
+def flag(flag: str, meaning: str) -> Decorator[F]:
+    """Return an option without a value, False where it is not given."""
+    return click.option(flag, is_flag=True, help=meaning)
 
 
 def path(flag: str, name: str, metavar: str, meaning: str) -> Decorator[F]:
@@ -130,9 +134,10 @@ def repeated(flag: str, name: str, metavar: str, meaning: str, type: Any = None)
     return click.option(flag, name, multiple=True, metavar=metavar, type=type, help=help_text)
 
 
-def seed(meaning: str) -> Decorator[F]:
-    """Return the option `--seed`, 0 by default."""
-    return click.option("--seed", type=int, default=0, show_default=True, metavar="N", help=meaning)
+def seed(meaning: str, default: int | None = 0) -> Decorator[F]:
+    """Return the option `--seed`."""
+    shown = default is not None
+    return click.option("--seed", type=int, default=default, show_default=shown, metavar="N", help=meaning)
 
 
 imports_option = repeated(
@@ -148,9 +153,7 @@ allow_option = repeated(
     "NAME_OR_URL",
     "A permission of the spec: python (or python=docker:IMAGE), or a URL and everything below it.",
 )
-fresh_option = click.option(
-    "--fresh", is_flag=True, help="Load a local model anew, and for this command alone."
-)
+fresh_option = flag("--fresh", "Load a local model anew, and for this command alone.")
 split = click.option(
     "--split",
     type=click.Choice(["validation", "train"]),

@@ -29,9 +29,7 @@ COLOURS = {"system": "magenta", "user": "blue", "assistant": "green", "tool": "y
     "Answers and tasks of a run: its folder, or its episodes.jsonl. Default: made-up answers.",
 )
 @options.repeated("--role", "only", "NAME", "Only this role.")
-@click.option(
-    "--tokens", is_flag=True, help="Show the chat template's special tokens, and the number of tokens."
-)
+@options.flag("--tokens", "Show the chat template's special tokens, and the number of tokens.")
 @options.path("--html", "html", "FILE", "Write a page that opens offline, and print nothing here.")
 def command(
     source: rg.Source,

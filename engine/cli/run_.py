@@ -26,19 +26,11 @@ LIMIT = 64
 @options.count("--limit", None, f"Number of tasks. Default: {LIMIT}.")
 @options.count("--rollouts", None, "Episodes of each task. Default: 1.")
 @options.split
-@click.option(
-    "--replay-any",
-    is_flag=True,
-    help="Replay answers to prompts that have changed since they were recorded, too.",
-)
+@options.flag("--replay-any", "Replay answers to prompts that have changed since they were recorded, too.")
 @options.path("--out", "out", "FOLDER", "Folder of the episodes. Default: runs/NAME-TIME.")
-@click.option(
-    "--seed", type=int, metavar="N", help="The same seed and model give the same episodes. Default: 0."
-)
-@click.option(
-    "--resume", is_flag=True, help="Continue the newest run, or the one in --out: make missing episodes."
-)
-@click.option("--retry-failed", is_flag=True, help="With --resume: make those with a failure again, too.")
+@options.seed("The same seed and model give the same episodes. Default: 0.", None)
+@options.flag("--resume", "Continue the newest run, or the one in --out: make missing episodes.")
+@options.flag("--retry-failed", "With --resume: make those with a failure again, too.")
 @options.multirun
 @options.count("--concurrency", 64, "Episodes in flight.")
 @options.repeated(

@@ -16,7 +16,7 @@ from rolegraph.engine.cli import options
 @options.path(
     "--model", "model_dir", "FOLDER", "A Hugging Face causal model folder. Default: the shipped base model."
 )
-@click.option("--name", metavar="NAME", help="The model's name for clients. Default: the folder's name.")
+@options.text("--name", "NAME", "The model's name for clients. Default: the folder's name.")
 @click.option(
     "--host",
     default="127.0.0.1",
@@ -27,7 +27,7 @@ from rolegraph.engine.cli import options
 @click.option("--port", default=8377, show_default=True, metavar="N", help="0 takes a free port.")
 @options.path("--state-dir", "state_dir", "FOLDER", "Folder of checkpoints. Default: a temporary folder.")
 @options.count("--threads", None, "Threads for the model. Default: all cores.")
-@click.option("--stop", is_flag=True, help="Free the models that stay loaded between commands, and exit.")
+@options.flag("--stop", "Free the models that stay loaded between commands, and exit.")
 def command(model_dir: Path | None, stop: bool, **settings: Any) -> None:
     """Serve a local model folder over the Tinker API, to sample from and to train.
 

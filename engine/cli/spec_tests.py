@@ -20,9 +20,7 @@ SHOWN_OF_DIFF = 4000
     "With --record: the model that answers, as for run.", "With --record: the endpoint, as for run."
 )
 @options.path("--tests", "tests", "FILE", "The tests. Default: NAME.test.yaml beside SPEC.")
-@click.option(
-    "--record", is_flag=True, help="Record the answers with the model first, and the tests if there are none."
-)
+@options.flag("--record", "Record the answers with the model first, and the tests if there are none.")
 @options.path("--junit", "junit", "FILE", "Also write the results as JUnit's XML.")
 def command(source: rg.Source, tests: Path | None, record: bool, junit: Path | None) -> int:
     """Replay SPEC's recorded answers and compare the episodes with its tests, without a model.

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from rich.cells import cell_len
-from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Column, Table
-from rich.text import Text
 
 _GAP = 2
 """Width between two columns, and of both edges of a table."""
@@ -26,15 +25,8 @@ class FigureTable(Table):
         """Yield one table for as many columns as fit beside the first, then the next."""
         blocks = list(_blocks(self.columns, options.max_width))
         for block in blocks:
-            part = Table(box=self.box, pad_edge=self.pad_edge, collapse_padding=self.collapse_padding)
-            for column in block:
-                part.add_column(
-                    column.header,
-                    style=column.style,
-                    justify=column.justify,
-                    overflow=column.overflow,
-                    no_wrap=column.no_wrap,
-                )
+            columns, edges = [column.copy() for column in block], self.pad_edge
+            part = Table(*columns, box=self.box, pad_edge=edges, collapse_padding=self.collapse_padding)
             rows = zip(*(column.cells for column in block), strict=True)
             for row, cells in zip(self.rows, rows, strict=True):
                 part.add_row(*cells, style=row.style)
@@ -59,10 +51,6 @@ def _blocks(columns: list[Column], width: int) -> Iterator[list[Column]]:
 
 def _width(column: Column, most_of_text: int) -> int:
     """Return the width that a column needs: its longest line, or less for a text, which can be folded."""
-    lines = (line for cell in (column.header, *column.cells) for line in _plain(cell).splitlines())
+    lines = (line for cell in (column.header, *column.cells) for line in str(cell).splitlines())
     longest = max(map(cell_len, lines), default=0)
     return longest if column.no_wrap else min(longest, most_of_text)
-
-
-def _plain(cell: RenderableType) -> str:
-    return cell.plain if isinstance(cell, Text) else str(cell)

@@ -19,12 +19,8 @@ from rolegraph.engine.cli.waiting import run_until_done
     required=False,
 )
 @options.path("--out", "out", "FOLDER", "Folder of the training. Default: runs/NAME-TIME.")
-@click.option("--seed", type=int, metavar="N", help="Seed of data order, draws and the adapter. Default: 0.")
-@click.option(
-    "--resume",
-    is_flag=True,
-    help="Continue the newest training, or --out, at its last checkpoint.",
-)
+@options.seed("Seed of data order, draws and the adapter. Default: 0.", None)
+@options.flag("--resume", "Continue the newest training, or --out, at its last checkpoint.")
 @options.multirun
 @click.option(
     "--track",
@@ -40,7 +36,7 @@ from rolegraph.engine.cli.waiting import run_until_done
     help="The training loop: this project's, or rLLM's AgentTrainer.",
 )
 @options.backend("rLLM's backend, or a class of your own.")
-@click.option("--print-config", is_flag=True, help="Print rLLM's config and stop.")
+@options.flag("--print-config", "Print rLLM's config and stop.")
 @options.output
 def command(
     source: rg.Source,

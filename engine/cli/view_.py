@@ -20,18 +20,12 @@ from rolegraph.engine.cli import completion, options
     type=click.Path(path_type=Path, file_okay=False),
     shell_complete=completion.runs,
 )
-@click.option(
-    "--role", metavar="NAME", help="Episodes of this role; --failure and --reward are then its own."
-)
-@click.option("--failure", metavar="NAME", help="Episodes with this failure; `any` is every failure.")
-@click.option(
-    "--reward", metavar="LOW:HIGH", help="Episodes with a reward in this range; either may be left out."
-)
+@options.text("--role", "NAME", "Episodes of this role; --failure and --reward are then its own.")
+@options.text("--failure", "NAME", "Episodes with this failure; `any` is every failure.")
+@options.text("--reward", "LOW:HIGH", "Episodes with a reward in this range; either may be left out.")
 @click.option("--correct/--wrong", default=None, help="Episodes that are correct, or not.")
-@click.option("--task", metavar="TEXT", help="Episodes whose task id contains this.")
-@click.option(
-    "--text", metavar="TEXT", help="Episodes with this text in the task, a prompt, a thought or an answer."
-)
+@options.text("--task", "TEXT", "Episodes whose task id contains this.")
+@options.text("--text", "TEXT", "Episodes with this text in the task, a prompt, a thought or an answer.")
 @click.option("--port", type=click.IntRange(0, 65535), default=0, metavar="N", help="Default: a free one.")
 @options.path("--static", "file", "FILE.html", "Write one file in place of serving pages.")
 @options.count("--limit", 200, "With --static: episodes of each run at most.")

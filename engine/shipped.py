@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
 
 _PACKAGE = Path(__file__).resolve().parent
 
@@ -20,3 +24,17 @@ MODELS = {BASE_NAME: _MODELS / "model", "rolegraph-teacher": _MODELS / "teacher"
 def model_folder(name: str | None) -> Path:
     """Return the folder of a local model: a shipped model by name, the base model for None, else the path."""
     return MODELS.get(name or BASE_NAME) or Path(name or BASE_NAME)
+
+
+def templates_in(folder: Path, *, html: bool = False) -> Environment:
+    """Return the environment of a folder of Jinja templates; `html` escapes the values that they write."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined  # slow to import
+
+    return Environment(
+        loader=FileSystemLoader(folder),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=not html,
+        autoescape=html,
+    )

@@ -14,13 +14,12 @@ from pathlib import Path
 from typing import Any, cast
 
 import yaml
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from rolegraph.engine.compile import Plan
 from rolegraph.engine.errors import UsageError, WorldError, did_you_mean
 from rolegraph.engine.records.jsonl import json_line
 from rolegraph.engine.run.preview import made_up
-from rolegraph.engine.shipped import SPECS, STARTER
+from rolegraph.engine.shipped import SPECS, STARTER, templates_in
 from rolegraph.engine.spec.merge import dump_yaml
 from rolegraph.engine.vocabulary import Item, Split
 from rolegraph.project import PROJECT_FILE
@@ -112,7 +111,7 @@ def _first_files(plan: Plan, text: str, about: Mapping[str, Any]) -> dict[str, s
         rows = plan.data[split].rows(ROWS)
         files[f"{split}.jsonl"] = "".join(json.dumps(dict(row), ensure_ascii=False) + "\n" for row in rows)
     if about["own"]:
-        files["rewards.py"] = _filled("rewards.py.j2", about)
+        files["rewards.py"] = templates_in(STARTER).get_template("rewards.py.j2").render(about)
     if about["own"] or about["allow"]:
         project = {"imports": ["rewards.py"] if about["own"] else [], "allow": about["allow"]}
         files[PROJECT_FILE] = "".join(f"{key} = {json.dumps(value)}\n" for key, value in project.items())
@@ -121,10 +120,10 @@ def _first_files(plan: Plan, text: str, about: Mapping[str, Any]) -> dict[str, s
 
 async def _later_files(made: Workflow, imports: list[Path], about: Mapping[str, Any]) -> dict[str, str]:
     """Return the contents of the files that are made from the new spec, by file name."""
-
+    templates = templates_in(STARTER)
     files = {
-        "README.md": _filled("README.md.j2", about),
-        f"test_{about['name']}.py": _filled("test.py.j2", about),
+        "README.md": templates.get_template("README.md.j2").render(about),
+        f"test_{about['name']}.py": templates.get_template("test.py.j2").render(about),
         SCHEMA: json.dumps(json_schema(imports), indent=1, ensure_ascii=False) + "\n",
     }
     if not about["allow"]:
@@ -164,18 +163,6 @@ def changed_spec(text: str, data: Mapping[str, Any], about: Mapping[str, Any]) -
         }
         text = re.sub(rf"\breward: {GENERATED}\b", f"reward: {about['own']}", text)
     return text if yaml.safe_load(text) == wanted else dump_yaml(wanted)
-
-
-def _filled(template: str, about: Mapping[str, Any]) -> str:
-    # The values are Rolegraph's own, and the output is not HTML.
-    environment = Environment(
-        loader=FileSystemLoader(STARTER),
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        keep_trailing_newline=True,
-        autoescape=False,
-    )
-    return environment.get_template(template).render(about)
 
 
 def _write(folder: Path, files: Mapping[str, str]) -> list[Path]:

@@ -8,12 +8,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import yaml
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from rolegraph.engine.records import MAIN, Checkpoint, Control, RunInfo
+from rolegraph.engine.shipped import templates_in
 from rolegraph.engine.spec.yaml_source import parse_yaml
 
-_HERE = Path(__file__).parent
 _DATA_CHARACTERS = 500
 """Length of `data` in the table of facts at most; longer data is in the spec below it."""
 
@@ -69,39 +68,36 @@ def model_card(
     }
     was = {name.removeprefix("validation/"): value for name, value in (before or {}).items()}
     figures = {name.removeprefix("validation/"): value for name, value in checkpoint.validation.items()}
-    markdown = Environment(
-        loader=FileSystemLoader(_HERE),
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        autoescape=False,
-        keep_trailing_newline=True,
-    )
-    return markdown.get_template("card.md.j2").render(
-        code=_code,
-        fenced=_fenced,
-        line=_line,
-        python=json.dumps,
-        info=info,
-        checkpoint=checkpoint,
-        spec=spec,
-        base=shown,
-        merged=merged,
-        head=yaml.safe_dump(head, sort_keys=False),
-        facts=[(name, fact) for name, fact in facts.items() if fact],
-        figures=[
-            (_line(name), f"{was[name]:.3f}" if name in was else "–", f"{v:.3f}")
-            for name, v in figures.items()
-            if "/" not in name or name.startswith("reward/")
-        ],
-        controls=[
-            (
-                _line(row.name),
-                _line(row.figure),
-                f"{row.mean:.3f} [{row.low:.3f}, {row.high:.3f}]",
-                str(row.n),
-            )
-            for row in controls
-        ],
+    return (
+        templates_in(Path(__file__).parent)
+        .get_template("card.md.j2")
+        .render(
+            code=_code,
+            fenced=_fenced,
+            line=_line,
+            python=json.dumps,
+            info=info,
+            checkpoint=checkpoint,
+            spec=spec,
+            base=shown,
+            merged=merged,
+            head=yaml.safe_dump(head, sort_keys=False),
+            facts=[(name, fact) for name, fact in facts.items() if fact],
+            figures=[
+                (_line(name), f"{was[name]:.3f}" if name in was else "–", f"{v:.3f}")
+                for name, v in figures.items()
+                if "/" not in name or name.startswith("reward/")
+            ],
+            controls=[
+                (
+                    _line(row.name),
+                    _line(row.figure),
+                    f"{row.mean:.3f} [{row.low:.3f}, {row.high:.3f}]",
+                    str(row.n),
+                )
+                for row in controls
+            ],
+        )
     )
 
 

@@ -12,12 +12,13 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from jinja2 import Environment
 from markupsafe import Markup
 
 from rolegraph.engine.records import Control
 from rolegraph.engine.report.charts import interval, number
 from rolegraph.engine.report.digest import clipped
+from rolegraph.engine.shipped import templates_in
 from rolegraph.engine.training.compare import Interval
 
 if TYPE_CHECKING:
@@ -50,13 +51,7 @@ def preview_page(name: str, description: str, tasks: Sequence[TaskPrompts], note
 
 @cache
 def _environment(folder: Path) -> Environment:
-    made = Environment(
-        loader=FileSystemLoader(folder),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    made = templates_in(folder, html=True)
     made.filters |= {"number": number, "signed": signed, "clipped": clipped, "svg": Markup}
     return made
 

@@ -10,13 +10,11 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import cast
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
 from rolegraph.engine.rllm_bridge.config import as_hydra, overrides, removals
 from rolegraph.engine.rllm_bridge.estimators import custom_estimators, estimator_map, hook_reasons
 from rolegraph.engine.rllm_bridge.launch import RllmJob, is_served
 from rolegraph.engine.rllm_bridge.prepared import other_models
-from rolegraph.engine.shipped import BASE_NAME, MODELS
+from rolegraph.engine.shipped import BASE_NAME, MODELS, templates_in
 from rolegraph.engine.spec import ModelRef
 
 FOLDER_KEYS = ("model.name", "actor_rollout_ref.model.path")
@@ -36,14 +34,7 @@ def script(job: RllmJob) -> str:
     serves_others = any(ref.served_here for ref in other_models(run.plan))
     folder = _folder(ref) if folder_key is not None else ""
     options = asdict(replace(job.source, spec=None, overrides=()))
-    environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent),
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-        autoescape=False,
-    )
+    environment = templates_in(Path(__file__).parent)
     environment.filters["literal"] = _literal
     return environment.get_template("train.py.j2").render(
         name=run.plan.name,

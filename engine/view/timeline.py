@@ -7,7 +7,7 @@ model. Pure.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from graphlib import TopologicalSorter
 from typing import NamedTuple
@@ -104,7 +104,7 @@ def timeline(dag: Dag | None, turns: Mapping[NodeId, TurnRecord]) -> Timeline:
     starts: dict[NodeId, float] = {}
     ends: dict[NodeId, float] = {}
     cause: dict[NodeId, NodeId] = {}
-    for node in _in_order(before):
+    for node in TopologicalSorter(before).static_order():
         starts[node] = max((ends[other] for other in before[node]), default=0.0)
         if before[node]:
             cause[node] = max(before[node], key=lambda other: ends[other])
@@ -149,11 +149,6 @@ def _by_round(turns: Mapping[NodeId, TurnRecord]) -> dict[NodeId, Sequence[NodeI
     numbers = sorted(rounds)
     earlier = dict(zip(numbers[1:], numbers, strict=False))
     return {node: rounds[earlier[node.round]] if node.round in earlier else () for node in turns}
-
-
-def _in_order(before: Mapping[NodeId, Sequence[NodeId]]) -> Iterator[NodeId]:
-    """Order turns after the turns that they wait for."""
-    return iter(TopologicalSorter(before).static_order())
 
 
 def _path(ends: Mapping[NodeId, float], cause: Mapping[NodeId, NodeId]) -> set[tuple[NodeId, NodeId]]:

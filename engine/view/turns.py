@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 from rolegraph.engine.records import Episode, Message, NodeId, Step, Trajectory
 from rolegraph.engine.training.credit import turns as turns_of
@@ -85,7 +84,10 @@ class TurnRecord:
 
 def turns(episode: Episode) -> dict[NodeId, TurnRecord]:
     """Return the turns of an episode by role, instance and round."""
-    failures = {_node(failed): failed for failed in _failures(episode)}
+    noted: Sequence[Any] = episode.metadata.get("failures", ())
+    keys = {"role", "index", "name", "message"}
+    whole: list[Mapping[str, Any]] = [it for it in noted if isinstance(it, Mapping) and keys <= {*it}]
+    failures = {NodeId(it["role"], it["index"], it.get("round", 1)): it for it in whole}
     found: dict[NodeId, TurnRecord] = {}
     for trajectory in episode.trajectories:
         before: Sequence[Message] = ()
@@ -113,19 +115,13 @@ def _asked(step: Step, before: Sequence[Message]) -> CallRecord:
     chat = [*step.chat_completions]
     answer: Message = chat.pop() if chat and chat[-1].get("role") == "assistant" else {}
     known = len(before) if before and chat[: len(before)] == [*before] else 0
-    shown: object = step.metadata.get(DEMONSTRATION)
     return CallRecord(
         step=step,
         earlier=list(map(_said, chat[:known])),
         prompt=list(map(_said, chat[known:])),
         calls=_calls(answer),
-        used=[
-            (str(used.get("name", "")), str(used.get("error", "")))
-            for used in _mappings(step.metadata.get("calls"))
-        ],
-        demonstration=str(cast("Mapping[str, Any]", shown).get("text", ""))
-        if isinstance(shown, Mapping)
-        else "",
+        used=[(str(used["name"]), str(used.get("error", ""))) for used in step.metadata.get("calls", ())],
+        demonstration=str(step.metadata.get(DEMONSTRATION, {}).get("text", "")),
     )
 
 
@@ -140,41 +136,9 @@ def _said(message: Message) -> ChatMessage:
 
 
 def _calls(message: Message) -> list[str]:
-    """Format a tool call as `name(arguments)`; calls in another form than OpenAI's as JSON."""
-    found: list[str] = []
-    for call in _listed(message.get("tool_calls")):
-        function: object = (
-            cast("Mapping[str, object]", call).get("function") if isinstance(call, Mapping) else None
-        )
-        if isinstance(function, Mapping) and {"name", "arguments"} <= {
-            *cast("Mapping[str, object]", function)
-        }:
-            asked = cast("Mapping[str, object]", function)
-            found.append(f"{asked['name']} {asked['arguments']}")
-        else:
-            found.append(json.dumps(call, ensure_ascii=False, default=str))
-    return found
-
-
-def _listed(value: object) -> Sequence[object]:
-    return cast("list[object]", value) if isinstance(value, list) else ()
-
-
-def _mappings(value: object) -> Iterator[Mapping[str, Any]]:
-    for item in _listed(value):
-        if isinstance(item, Mapping):
-            yield cast("Mapping[str, Any]", item)
-
-
-def _failures(episode: Episode) -> Iterator[Mapping[str, Any]]:
-    """Yield the recorded failures of an episode, one mapping for each failed turn."""
-    for failed in _mappings(episode.metadata.get("failures")):
-        if {"role", "index", "name", "message"} <= failed.keys():
-            yield failed
-
-
-def _node(failed: Mapping[str, Any]) -> NodeId:
-    return NodeId(failed["role"], failed["index"], failed.get("round", 1))
+    """Format the tool calls of a message as `name arguments`."""
+    calls = [call["function"] for call in message.get("tool_calls") or ()]
+    return [f"{call['name']} {call['arguments']}" for call in calls]
 
 
 def _number(step: Step, name: str) -> float | None:

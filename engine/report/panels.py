@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rolegraph.engine.records import Control
 from rolegraph.engine.report.charts import (
     COLOURS,
     WIDE,
@@ -156,7 +155,7 @@ def _metric(run: RunRecord, name: str) -> Panel | None:
         ChartLine(
             control.name, [(min(steps), control.mean), (max(steps), control.mean)], 3 + at, Stroke.DASHED
         )
-        for at, control in enumerate(_controls(run, name))
+        for at, control in enumerate(control for control in run.controls if control.figure == name)
         if steps
     ]
     lines = [
@@ -165,10 +164,6 @@ def _metric(run: RunRecord, name: str) -> Panel | None:
         *controls,
     ]
     return _lines(name, lines, [f"episode/{name}", f"validation/{name}"], WIDE)
-
-
-def _controls(run: RunRecord, figure: str) -> list[Control]:
-    return [control for control in run.controls if control.figure == figure]
 
 
 def _reward(run: RunRecord, role: str, colour: int) -> Panel | None:

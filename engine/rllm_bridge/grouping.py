@@ -22,7 +22,7 @@ from rllm.trainer.algorithms.transform import (
 )
 
 from rolegraph.engine.compile import Plan, RolePlan
-from rolegraph.engine.records import Advantage, GroupKey, TrajectoryGroup
+from rolegraph.engine.records import GroupKey, TrajectoryGroup
 from rolegraph.engine.rllm_bridge.convert import trajectory_from_rllm
 from rolegraph.engine.rllm_bridge.estimators import roles_by_name
 from rolegraph.engine.training.advantages import EstimatedGroups, estimate, reward_metrics
@@ -68,7 +68,9 @@ class GroupingHook:
             }
             estimated = estimate([_group_from_rllm(*item) for item in kept.items()], estimators)
             for group, advantages in zip(kept.values(), estimated.advantages, strict=True):
-                _set_advantages(group, advantages)
+                for trajectory, values in zip(group.trajectories, advantages, strict=True):
+                    for step, value in zip(trajectory.steps, values, strict=True):
+                        step.advantage = list(value) if isinstance(value, Sequence) else value
             self.figures.clear()
             self.figures.update(_rewards(kept), **estimated.metrics)
             _log_advantages(estimated, {name: estimator.name for name, estimator in estimators.items()})
@@ -107,12 +109,6 @@ def _rewards(groups: Mapping[GroupKey, theirs.TrajectoryGroup]) -> dict[str, flo
         rewards.setdefault(key.role, []).extend(float(t.reward or 0.0) for t in group.trajectories)
     figures = (reward_metrics(role, np.array(values)) for role, values in rewards.items())
     return {name: value for each in figures for name, value in each.items()}
-
-
-def _set_advantages(group: theirs.TrajectoryGroup, advantages: Sequence[Sequence[Advantage]]) -> None:
-    for trajectory, values in zip(group.trajectories, advantages, strict=True):
-        for step, value in zip(trajectory.steps, values, strict=True):
-            step.advantage = list(value) if isinstance(value, Sequence) else value
 
 
 def _log_advantages(estimated: EstimatedGroups, estimators: dict[str, str]) -> None:

@@ -75,7 +75,8 @@ def assemble(
         metadata["rounds"] = _rounds(plan, results)
         metadata["ended"] = _ended(plan, endings, over, stopped=stopped)
     if not stopped and None in results:
-        metadata["skipped"] = _skipped(plan, results)
+        shares = {role.name: its.count(None) / len(its) for role, its in _by_role(plan, results)}
+        metadata["skipped"] = {name: share for name, share in shares.items() if share}
     if failures:
         metadata["failures"] = failures
     metrics: dict[str, float] = {}
@@ -136,11 +137,6 @@ def _ended(
         if counted:
             ended[loop.name] = counted if loop.branches > 1 else next(iter(counted))
     return ended
-
-
-def _skipped(plan: Plan, results: Results) -> dict[str, float]:
-    """Return the fraction of each role's turns that were skipped, without the roles of which none was."""
-    return {role.name: its.count(None) / len(its) for role, its in _by_role(plan, results) if None in its}
 
 
 def _sum(role: RolePlan, turns: Sequence[NodeResult]) -> Score | None:

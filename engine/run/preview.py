@@ -26,7 +26,7 @@ from rolegraph.engine.records import Episode, FailureName, Message, NodeId, Task
 from rolegraph.engine.run.scheduler import run_episode
 from rolegraph.engine.run.turn import EpisodeJob
 from rolegraph.engine.spec import Edge, OnFailure
-from rolegraph.engine.vocabulary import Environment, Function, LiveEnvironment, Tool, Transition
+from rolegraph.engine.vocabulary import Function, LiveEnvironment, Tool, Transition
 from rolegraph.engine.vocabulary.isolation import Isolation
 
 MOST = 6
@@ -237,7 +237,7 @@ class _Runs:
             models = [limited] * len(plan.endpoints)
             episode = await run_episode(harmless, job, models, isolation=isolation)
         endpoints = {role.name: role.endpoints for role in plan.roles}
-        for request in sorted(model.requests, key=lambda request: _order(request.id.node)):
+        for request in sorted(model.requests, key=lambda each: (each.id.node.round, each.id.node.index)):
             node = request.id.node
             if not note or node.round not in reached[node.role]:
                 self._add(request, endpoints[node.role][node.index - 1], note)
@@ -358,10 +358,6 @@ def _unmarked(text: str) -> str:
     return _MARK.sub(r"[\1]", text)
 
 
-def _order(node: NodeId) -> tuple[int, int]:
-    return node.round, node.index
-
-
 # replacements of models, tools and environments
 
 
@@ -465,12 +461,8 @@ def _filled(example: Any, said: str) -> Any:
 
 def _still_environment(env: EnvPlan) -> EnvPlan:
     """Make an environment for `preview`: every player moves in each round, and nothing else happens."""
-    environment = env.environment
-
-    def opened() -> LiveEnvironment:
-        return _StillEnvironment(environment.open())
-
-    return env._replace(environment=Environment(opened, environment.min_players, environment.max_players))
+    moving = env.environment
+    return env._replace(environment=replace(moving, open=lambda: _StillEnvironment(moving.open())))
 
 
 class _StillEnvironment:

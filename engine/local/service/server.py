@@ -26,7 +26,7 @@ from rolegraph.engine.local.launcher import PROCESS
 from rolegraph.engine.local.service import wire
 from rolegraph.engine.local.service.admission import Admission
 from rolegraph.engine.local.service.backend import Backend
-from rolegraph.engine.local.service.checkpoints import Kind, SaveOptions
+from rolegraph.engine.local.service.checkpoints import Kind
 from rolegraph.engine.local.service.endpoints import (
     ERROR_HANDLERS,
     PROTOBUF,
@@ -59,7 +59,8 @@ class Service:
 
     def __init__(self, backend: Backend, *, tokenizer: str, silent: float | None = None) -> None:
         self.backend, self.tokenizer = backend, tokenizer
-        self.sessions = SessionStore(self._free, silent or limits.SILENT_SECONDS.most)
+        silent = silent or limits.SILENT_SECONDS.most
+        self.sessions = SessionStore(lambda session: backend.forget(session.models), silent)
         self._saved = itertools.count(1)
 
     def app(self, api_key: str, host: str) -> Starlette:
@@ -71,11 +72,11 @@ class Service:
             json_route("get_info", wire.ModelBody, self._get_info),
             json_route("unload_model", wire.ModelBody, self._unload_model),
             json_route("optim_step", wire.OptimStepBody, self._optim_step),
-            json_route("save_weights", wire.SaveBody, self._save_weights),
-            json_route("save_weights_external", wire.SaveBody, self._save_external),
+            json_route("save_weights", wire.SaveBody, partial(self._save, "weights")),
+            json_route("save_weights_external", wire.SaveBody, partial(self._save, "external_weights")),
             json_route("load_weights", wire.LoadBody, self._load_weights),
             json_route("weights_info", wire.WeightsInfoBody, self._weights_info),
-            json_route("save_weights_for_sampler", wire.SaveBody, self._save_for_sampler),
+            json_route("save_weights_for_sampler", wire.SaveBody, partial(self._save, "sampler_weights")),
             json_route("retrieve_future", wire.FutureBody, self._retrieve),
             json_route("cancel_future", wire.FutureBody, self._cancel),
             json_route("create_sampling_session", wire.SamplingSessionBody, self._create_sampler),
@@ -134,9 +135,6 @@ class Service:
         if session is not None:
             await self.sessions.finish(session)
         return JSONResponse({"status": "accepted"})
-
-    async def _free(self, session: ClientSession) -> None:
-        await self.backend.forget(session.models)
 
     def _session_of_model(self, model_id: str) -> ClientSession:
         """Return the session that owns a model. Raises NotFoundError if there is none."""
@@ -212,23 +210,14 @@ class Service:
 
         return self._in_turn(body.model_id, body.seq_id, step)
 
-    async def _save_weights(self, body: wire.SaveBody) -> object:
-        options = replace(body.options(), listed=True, overwrite=body.overwrite)
-        return self._save(body, "weights", body.path or self._new_name("checkpoint"), options)
-
-    async def _save_external(self, body: wire.SaveBody) -> object:
-        if body.path is None:
-            raise RequestError("the request has no path; external weights go by a name")
-        return self._save(body, "external_weights", body.path, body.options())
-
-    async def _save_for_sampler(self, body: wire.SaveBody) -> object:
-        return self._save(body, "sampler_weights", body.path or self._new_name("snapshot"), body.options())
-
-    def _new_name(self, prefix: str) -> str:
-        return f"{prefix}-{next(self._saved):06d}"
-
-    def _save(self, body: wire.SaveBody, kind: Kind, name: str, options: SaveOptions) -> object:
+    async def _save(self, kind: Kind, body: wire.SaveBody) -> object:
         """Start to save a model's weights; unlisted ones are answered with a new sampling session."""
+        options, prefix = body.options(), "snapshot"
+        if kind == "weights":
+            options, prefix = replace(options, listed=True, overwrite=body.overwrite), "checkpoint"
+        elif kind == "external_weights" and body.path is None:
+            raise RequestError("the request has no path; external weights go by a name")
+        name = body.path or f"{prefix}-{next(self._saved):06d}"
         session = self._session_of_model(body.model_id)
 
         async def save() -> object:

@@ -54,7 +54,7 @@ class LocalService:
 
 @dataclass(frozen=True, slots=True)
 class ServiceOptions:
-    """Options of the child process."""
+    """Options of a service; a child process gets them on its command line."""
 
     model_dir: str
     state_dir: str | None = None

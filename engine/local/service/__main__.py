@@ -33,7 +33,6 @@ def main() -> None:
     # Most objects of torch and transformers stay. Collecting among them took a tenth of the start.
     gc.set_threshold(_COLLECTION_THRESHOLD)
     options = ServiceOptions(**json.loads(sys.argv[1]))
-    model_dir = Path(options.model_dir)
     try:
         with contextlib.ExitStack() as stack:
             folder = Path(options.state_dir) if options.state_dir else None
@@ -41,18 +40,14 @@ def main() -> None:
             _watch_parent(stack.close, Path(options.lent_at) if options.lent_at else None)
             listener = listen(_HOST, 0)
             launch(
-                model_dir,
-                model_name(model_dir),
+                options,
                 listener,
+                name=model_name(Path(options.model_dir)),
                 host=_HOST,
                 api_key=os.environ.pop(KEY_VARIABLE),
                 state_dir=state,
-                threads=options.threads,
                 ready=[str(listener.getsockname()[1])],
-                silent=options.silent,
                 ignore_signals=True,
-                lent_at=options.lent_at,
-                idle_seconds=options.idle_seconds,
             )
     except RolegraphError as error:
         sys.stderr.write(f"{error}\n")

@@ -18,7 +18,7 @@ from pathlib import Path
 from types import FrameType
 
 from rolegraph.engine.errors import UsageError, WorldError, os_errors_as
-from rolegraph.engine.local.launcher import LocalService, check_model_folder, model_name
+from rolegraph.engine.local.launcher import LocalService, ServiceOptions, check_model_folder, model_name
 
 
 def serve(
@@ -57,9 +57,8 @@ def serve(
         ]
         if not api_key:
             lines.append(f"its key is {key}: put it in TINKER_API_KEY, or in OPENAI_API_KEY for /v1")
-        launch(
-            model_dir, name, listener, host=host, api_key=key, state_dir=state, threads=threads, ready=lines
-        )
+        options = ServiceOptions(str(model_dir), threads=threads)
+        launch(options, listener, name=name, host=host, api_key=key, state_dir=state, ready=lines)
 
 
 def open_state_dir(folder: Path | None) -> AbstractContextManager[str]:
@@ -72,35 +71,27 @@ def open_state_dir(folder: Path | None) -> AbstractContextManager[str]:
 
 
 def launch(
-    model_dir: Path,
-    name: str,
+    options: ServiceOptions,
     listener: socket.socket,
     *,
+    name: str,
     host: str,
     api_key: str,
     state_dir: str,
-    threads: int | None,
     ready: Sequence[str],
-    silent: float | None = None,
     ignore_signals: bool = False,
-    lent_at: str | None = None,
-    idle_seconds: float = 0.0,
 ) -> None:
     """Load a model, print the lines `ready` and serve the model until stopped.
 
     Args:
-        model_dir: the model's folder.
-        name: the model's name for clients.
+        options: the model's folder, and the options of the service but for the folder of the checkpoints.
         listener: the socket to listen at.
+        name: the model's name for clients.
         host: the host that clients may name beside the socket's address.
         api_key: the key that clients must send.
-        state_dir: the folder of the checkpoints.
-        threads: torch's threads; None to choose by the size of the model.
+        state_dir: the folder of the checkpoints, which is there.
         ready: the lines to print when the model is loaded.
-        silent: seconds without a request after which a client counts as gone; None for the limit.
         ignore_signals: leave SIGINT and SIGTERM as they are.
-        lent_at: the Unix socket at which commands borrow the service; None to lend it to nobody.
-        idle_seconds: seconds without a borrower after which a service that is lent ends.
 
     Raises:
         UsageError: the model cannot be loaded.
@@ -114,11 +105,12 @@ def launch(
     from rolegraph.engine.local.service.local_model import LocalModel
     from rolegraph.engine.local.service.server import Service
 
-    model = LocalModel(model_dir, threads)
+    model_dir, lent_at = Path(options.model_dir), options.lent_at
+    model = LocalModel(model_dir, options.threads)
     folder = str(model_dir.resolve())
     checkpoints = CheckpointStore(Path(state_dir), name, model_dir)
     backend = Backend(model, checkpoints, name, {str(model_dir), folder})
-    service = Service(backend, tokenizer=folder, silent=silent)
+    service = Service(backend, tokenizer=folder, silent=options.silent)
     app = service.app(api_key, host)
     server = uvicorn.Server(
         uvicorn.Config(
@@ -139,8 +131,8 @@ def launch(
     async def serve_until_stopped() -> None:
         if lent_at is not None:
             url = f"http://{host}:{listener.getsockname()[1]}"
-            lender = Lender(service, LocalService(url, name, api_key, os.getpid()), idle_seconds, stop)
-            await lender.listen(lent_at)
+            address = LocalService(url, name, api_key, os.getpid())
+            await Lender(service, address, options.idle_seconds, stop).listen(lent_at)
         sys.stdout.write("\n".join([*ready, ""]))
         sys.stdout.flush()
         if lent_at is not None:

@@ -32,7 +32,7 @@ from rolegraph.engine.records.episodes import EpisodeFile, EpisodeWriter, drop_e
 from rolegraph.engine.records.folder import newest
 from rolegraph.engine.records.info import Kind, RoleInfo
 from rolegraph.engine.records.writer_lock import sole_writer
-from rolegraph.engine.spec import ModelRef, load_spec
+from rolegraph.engine.spec import load_spec
 from rolegraph.engine.vocabulary import Split
 from rolegraph.run_log import logged
 from rolegraph.sealing import resumed_source, sealed_fields
@@ -127,11 +127,7 @@ class RunJob:
         flow.check_allowed()
         folder = RunFolder(Path(out) if out else new_folder(flow.name))
         folder.check_new("run")
-        rows = flow.tasks(split, limit) if tasks is None else list(tasks)
-        own_tasks = tasks is not None
-        info = describe(
-            flow, "run", seed=seed, split=split, limit=limit, rollouts=rollouts, own_tasks=own_tasks
-        )
+        info, rows = _info_and_tasks(flow, tasks, split=split, limit=limit, rollouts=rollouts, seed=seed)
         return cls(flow, folder, info, rows, finished=(), resumed=False)
 
     @classmethod
@@ -190,16 +186,9 @@ class RunJob:
         flow = open_source(resumed_source(folder.path, before, source))
         flow.check_allowed()
         split, limit = split or before.split, limit or before.limit
-        info = describe(
-            flow,
-            "run",
-            seed=before.seed,
-            split=split,
-            limit=limit,
-            rollouts=rollouts or before.rollouts,
-            own_tasks=tasks is not None,
+        info, rows = _info_and_tasks(
+            flow, tasks, split=split, limit=limit, rollouts=rollouts or before.rollouts, seed=before.seed
         )
-        rows = flow.tasks(split, limit) if tasks is None else list(tasks)
         folder.check_same(info, flow.plan.resolved)
         return cls(flow, folder, info, rows, finished_in(folder, retry_failed=retry_failed), resumed=True)
 
@@ -349,6 +338,15 @@ async def run_async(
 run = blocking(run_async)
 
 
+def _info_and_tasks(
+    flow: Workflow, tasks: Iterable[Task] | None, *, split: Split | None, limit: int | None, **settings: int
+) -> tuple[RunInfo, list[Task]]:
+    """Return what `run.json` will hold, and the tasks: those of the split, or the given ones."""
+    own = tasks is not None
+    info = describe(flow, "run", split=split, limit=limit, own_tasks=own, **settings)
+    return info, flow.tasks(split, limit) if tasks is None else list(tasks)
+
+
 def folder_to_resume(out: str | Path | None, source: Source | None, kind: Kind) -> RunFolder:
     """Return the named folder, or the newest run or training in `runs/` of the source's spec, or of any."""
     if out:
@@ -419,7 +417,7 @@ def describe(flow: Workflow, kind: Kind, **fields: Any) -> RunInfo:
         name=plan.name,
         hash=plan.hash,
         command=command_line(),
-        model=_model_name(plan.spec.model),
+        model=str(plan.spec.model),
         roles={
             role.name: RoleInfo(
                 estimator=role.estimator.name if role.estimator else None,
@@ -447,10 +445,6 @@ def _policies(plan: Plan, role: RolePlan) -> tuple[str, ...]:
         return ()
     policies = [plan.policy_of(role.name, index) for index in range(1, role.count + 1)]
     return (policies[0],) if len(set(policies)) == 1 else tuple(policies)
-
-
-def _model_name(ref: ModelRef) -> str:
-    return f"{ref.provider}:{ref.name}" if ref.name else ref.provider
 
 
 def _templates(flow: Workflow) -> dict[str, str]:

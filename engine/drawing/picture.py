@@ -98,27 +98,19 @@ def policies_of(role: Role) -> Sequence[str]:
 
 
 def _box(name: str, role: Role, count: int, numbers: Mapping[str, int], loop: str | None) -> Box:
-    lines: list[str] = []
-    if role.run is not None:
-        lines.append(f"runs {shown(role.run)}")
-    elif role.is_trained and role.estimator is not None:
-        lines.append(role.estimator.name)
-    elif role.model is not None:
-        lines.append(f"{role.model.provider}:{role.model.name}" if role.model.name else role.model.provider)
-    if role.run is None and not role.is_trained:
-        lines.append("not trained")
-    if role.tools:
-        lines.append(f"calls {', '.join(tool.name for tool in role.tools)}")
-    if role.memory:
-        lines.append(f"memory {role.memory}")
-    if role.when:
-        lines.append(f"when {role.when}")
-    if role.shows:
-        lines.append(f"sees {', '.join(role.shows)}")
+    asked = role.estimator.name if role.is_trained and role.estimator else role.model and str(role.model)
+    lines = (
+        f"runs {shown(role.run)}" if role.run else asked,
+        "not trained" if role.run is None and not role.is_trained else "",
+        f"calls {', '.join(tool.name for tool in role.tools)}" if role.tools else "",
+        f"memory {role.memory}" if role.memory else "",
+        f"when {role.when}" if role.when else "",
+        f"sees {', '.join(role.shows)}" if role.shows else "",
+    )
     kind: Kind = "tool" if role.run is not None else "trained" if role.is_trained else "asked"
     policies = tuple(numbers[policy] for policy in policies_of(role))
     title = f"{name} × {count}" if count > 1 else name
-    return Box(name, cut(title), [cut(line) for line in lines], kind, policies, loop)
+    return Box(name, cut(title), [cut(line) for line in lines if line], kind, policies, loop)
 
 
 def _arrow(name: str, read: RoleEdge) -> Arrow:

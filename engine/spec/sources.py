@@ -70,6 +70,9 @@ class ModelRef(SpecModel):
         """True for a local model without an endpoint, which the run has to serve."""
         return self.provider == "local" and self.base_url is None
 
+    def __str__(self) -> str:
+        return f"{self.provider}:{self.name}" if self.name else self.provider
+
 
 class Sampling(SpecModel):
     """Sampling settings of a model call."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 import typing
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial, update_wrapper
 from typing import Any, TypeVar, cast
 
@@ -15,7 +15,7 @@ import numpy as np
 
 from rolegraph.engine.errors import UsageError
 from rolegraph.engine.limits.tools import CALL_MEMORY
-from rolegraph.engine.records import FailureName, Task, Trajectory, TrajectoryGroup
+from rolegraph.engine.records import FailureName, Task, TrajectoryGroup
 from rolegraph.engine.vocabulary import (
     Dataset,
     Estimator,
@@ -155,18 +155,12 @@ def estimator(
     """
 
     def build(known: str, function: Callable[..., Any], options: Options) -> Estimator:
-        return Estimator(known, options, min_group, partial(_advantages, function, options), loss)
+        def advantages(rewards_P_G: Sequence[Floats], groups: Sequence[TrajectoryGroup]) -> list[Floats]:
+            return [np.asarray(function(rewards, **options), dtype=np.float64) for rewards in rewards_P_G]
+
+        return Estimator(known, options, min_group, advantages, loss)
 
     return _decorator(estimators, name, ("rewards",), build)
-
-
-def _advantages(
-    function: Callable[..., Any],
-    options: Options,
-    rewards_of: Sequence[Floats],
-    groups: Sequence[TrajectoryGroup],
-) -> Sequence[Floats]:
-    return [np.asarray(function(rewards, **options), dtype=np.float64) for rewards in rewards_of]
 
 
 def metric(name: str | None = None) -> Decorator[F]:
@@ -183,14 +177,10 @@ def metric(name: str | None = None) -> Decorator[F]:
     """
 
     def build(known: str, function: Callable[..., Any], options: Options, role: str) -> Metric:
-        return role_metric(partial(_measure, function, options), role)
+        return role_metric(lambda trajectories: float(function(trajectories, **options)), role)
 
     role = inspect.Parameter("role", inspect.Parameter.POSITIONAL_ONLY, annotation=str)
     return _decorator(metrics, name, ("trajectories",), build, role)
-
-
-def _measure(function: Callable[..., Any], options: Options, trajectories: Sequence[Trajectory]) -> float:
-    return float(function(trajectories, **options))
 
 
 def dataset(name: str | None = None, *, hidden: Sequence[str] = ()) -> Decorator[F]:
@@ -212,17 +202,16 @@ def dataset(name: str | None = None, *, hidden: Sequence[str] = ()) -> Decorator
 
     def build(known: str, function: Callable[..., Any], options: Options, split: Split) -> Dataset:
         asks = "split" in inspect.signature(function).parameters
-        read = partial(_rows, partial(function, **options, **({"split": split} if asks else {})))
-        shown = f"the dataset {known}"
-        return dataset_of(read, hidden=hidden, stem=known, split=split, shown=shown)
+        given = {**options, "split": split} if asks else options
+
+        def read() -> Iterator[tuple[int, Row]]:
+            for number, row in enumerate(function(**given), 1):
+                yield number, json_row(row, f"row {number}")
+
+        return dataset_of(read, hidden=hidden, stem=known, split=split, shown=f"the dataset {known}")
 
     split = inspect.Parameter("split", inspect.Parameter.KEYWORD_ONLY, annotation=Split)
     return _decorator(datasets, name, (), build, split)
-
-
-def _rows(function: Callable[[], Iterable[Row]]) -> Iterator[tuple[int, Row]]:
-    for number, row in enumerate(function(), 1):
-        yield number, json_row(row, f"row {number}")
 
 
 def _decorator(

@@ -11,7 +11,7 @@ import json
 import operator
 import re
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NamedTuple, cast
@@ -301,32 +301,29 @@ class _Runs:
 
 def facts_of(plan: Plan, role: RolePlan) -> Mapping[str, str]:
     """Return facts of a role for a person, by name: its inputs, loop, condition, tools."""
-    facts: dict[str, str] = {}
-    written = role.spec
-    if files := role.prompt_files:
-        facts["prompt"] = ", ".join(files)
-    if written.needs:
-        facts["needs"] = ", ".join(_edge(name, edge) for name, edge in written.needs.items())
+    written, loop, tools = role.spec, "", ""
     if role.loop is not None:
-        loop = plan.loops[role.loop]
-        until = f", until {loop.until.source}" if loop.until is not None else ""
-        facts["loop"] = f"{loop.name}, at most {loop.times} rounds{until}"
-    if role.when is not None:
-        facts["when"] = role.when.source
-    if role.run is not None:
-        facts["runs"] = role.run.name
+        of = plan.loops[role.loop]
+        until = f", until {of.until.source}" if of.until is not None else ""
+        loop = f"{of.name}, at most {of.times} rounds{until}"
     if role.tools:
         closed = _not_allowed(role, {permission.name for permission in plan.withheld})
         names = [
             f"{call.name} (not opened: it is not allowed)" if tool in closed else call.name
             for call, tool in zip(written.tools, role.tools, strict=True)
         ]
-        facts["tools"] = f"{', '.join(names)}; at most {written.calls} calls of the model"
-    if written.shows:
-        facts["sees hidden"] = ", ".join(sorted(written.shows))
-    if written.memory == "chat":
-        facts["memory"] = "chat"
-    return facts
+        tools = f"{', '.join(names)}; at most {written.calls} calls of the model"
+    facts = {
+        "prompt": ", ".join(role.prompt_files),
+        "needs": ", ".join(_edge(name, edge) for name, edge in written.needs.items()),
+        "loop": loop,
+        "when": role.when.source if role.when else "",
+        "runs": role.run.name if role.run else "",
+        "tools": tools,
+        "sees hidden": ", ".join(sorted(written.shows)),
+        "memory": written.memory or "",
+    }
+    return {name: fact for name, fact in facts.items() if fact}
 
 
 def _edge(name: str, edge: Edge) -> str:
@@ -406,11 +403,7 @@ def _example_run(run: RunPlan, role: str, recorded: Episode | None, keep: Callab
             return result
         return _filled(run.tool.example, f"[{role}]")
 
-    @asynccontextmanager
-    async def opened() -> AsyncGenerator[Sequence[Function], None]:
-        yield (Function(run.name, "", {}, call),)
-
-    return replace(run, tool=Tool(open=opened))
+    return replace(run, tool=Tool(open=lambda: nullcontext((Function(run.name, "", {}, call),))))
 
 
 def _example_tool(tool: Tool, recorded: Episode | None) -> Tool:

@@ -9,9 +9,15 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    AsyncExitStack,
+    ExitStack,
+    asynccontextmanager,
+)
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from rolegraph.engine.errors import UsageError, WorldError
@@ -35,7 +41,7 @@ _importing = threading.Lock()
 """Held while transformers is imported: its lazy names are not safe to import from two threads."""
 
 
-class Services:
+class Services(AbstractContextManager["Services"]):
     """The local services, one for each model folder; they are stopped at the end of the block.
 
     With a `state_dir`, all checkpoints are written there, and checkpoints of other runs are copied to it.
@@ -52,9 +58,6 @@ class Services:
         self._lock = threading.Lock()
         self._cancelled = threading.Event()
         """Set at the end of the block: cancels services that are starting."""
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self._cancelled.set()
@@ -178,7 +181,7 @@ def _import_client(folder: Path) -> None:
         _ = rolegraph.engine.models.tinker
 
 
-class Models:
+class Models(AbstractAsyncContextManager["Models"]):
     """The open models of one event loop, each opened once and behind one limit.
 
     The end of the block, or `aclose`, closes them.
@@ -188,9 +191,6 @@ class Models:
         self._open = open_model
         self._opening: dict[ModelRef, asyncio.Task[LimitedModel]] = {}
         self._stack = AsyncExitStack()
-
-    async def __aenter__(self) -> Self:
-        return self
 
     async def __aexit__(self, *_: object) -> None:
         await self.aclose()

@@ -15,7 +15,6 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from operator import attrgetter
 from pathlib import Path
-from typing import Self
 
 from pydantic import TypeAdapter
 
@@ -72,7 +71,7 @@ _VALUE = attrgetter("value")
 _logger = logging.getLogger(__name__)
 
 
-class EpisodeWriter:
+class EpisodeWriter(contextlib.AbstractContextManager["EpisodeWriter"]):
     """Writer that appends episodes to a file and to its index."""
 
     def __init__(self, path: Path) -> None:
@@ -97,9 +96,6 @@ class EpisodeWriter:
         episode, line = _line(episode)
         offset = self._episodes.append(line, f"episode {episode.id}")
         self._index.append(json_line(asdict(_index_entry(episode, offset, len(line)))))
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self._episodes.close()

@@ -11,9 +11,10 @@ import errno
 import json
 import os
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
-from typing import Any, Generic, NamedTuple, NoReturn, Self, TypeVar
+from typing import Any, Generic, NamedTuple, NoReturn, TypeVar
 
 from pydantic_core import PydanticSerializationError, ValidationError, from_json, to_json
 
@@ -174,7 +175,7 @@ def reason(error: Exception) -> str:
     return f"it has no {error}" if isinstance(error, KeyError) else str(error)
 
 
-class JsonlWriter:
+class JsonlWriter(AbstractContextManager["JsonlWriter"]):
     """Writer that appends whole lines to a file. `holds` is the plural noun for the lines in messages."""
 
     def __init__(self, path: Path, holds: str = "lines") -> None:
@@ -213,9 +214,6 @@ class JsonlWriter:
     def close(self) -> None:
         """Close the file."""
         os.close(self._file)
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

@@ -14,10 +14,11 @@ import subprocess
 import threading
 import time
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from functools import cache
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 from rolegraph.engine.errors import SandboxError, UsageError, WorldError, os_errors_as
 from rolegraph.engine.limits.tools import PROGRAM_ERROR, PROGRAM_REPLY, PROGRAM_TEXT
@@ -40,7 +41,7 @@ class ScriptOutput(NamedTuple):
     """Whether it was stopped at its time limit."""
 
 
-class CPythonProcess:
+class CPythonProcess(AbstractContextManager["CPythonProcess"]):
     """Pieces of code that run one after the other with the same globals, as in a SandboxProcess.
 
     Each piece runs in a new process, after the pieces before it.
@@ -50,9 +51,6 @@ class CPythonProcess:
         self._interpreter, self._limits = interpreter, limits
         self._steps: list[tuple[str, Mapping[str, Any]]] = []
         self._stopped = threading.Event()
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.stop()

@@ -11,10 +11,11 @@ import keyword
 import os
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractAsyncContextManager
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 from pydantic_core import to_jsonable_python
 
@@ -41,7 +42,7 @@ class ProgramResult(NamedTuple):
     """Printed text, cut likewise."""
 
 
-class PythonSandbox:
+class PythonSandbox(AbstractAsyncContextManager["PythonSandbox"]):
     """An async context manager that runs programs; event loops of several threads may share one.
 
     Args:
@@ -87,9 +88,6 @@ class PythonSandbox:
         finally:
             process.stop()  # it still runs if the caller was cancelled
             self._running.discard(process)
-
-    async def __aenter__(self) -> Self:
-        return self
 
     async def __aexit__(self, *_: object) -> None:
         self._threads.shutdown(wait=False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 
 from rolegraph.engine.compile import Plan
@@ -34,15 +35,12 @@ class TrainingSetup:
     observe: Observer
 
 
-class Rollouts:
+class Rollouts(AbstractAsyncContextManager["Rollouts"]):
     """Context manager that starts batches of episodes, and cancels unfinished ones when it exits."""
 
     def __init__(self, setup: TrainingSetup) -> None:
         self._setup = setup
         self._running: set[asyncio.Task[list[Episode]]] = set()
-
-    async def __aenter__(self) -> Rollouts:
-        return self
 
     async def __aexit__(self, *_: object) -> None:
         for batch in self._running:

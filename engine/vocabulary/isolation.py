@@ -18,11 +18,11 @@ import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import AbstractAsyncContextManager, suppress
 from functools import cache, partial
 from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
-from typing import Any, Self, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import cloudpickle  # pyright: ignore[reportMissingTypeStubs]
 
@@ -58,7 +58,7 @@ class CallTimeout(CallLimit):
     """A call that exceeded its time."""
 
 
-class Isolation:
+class Isolation(AbstractAsyncContextManager["Isolation"]):
     """A pool of at most `WORKERS` processes, in which calls run under limits of time and memory.
 
     The processes import `imports`. Use the pool as an async context manager.
@@ -142,9 +142,6 @@ class Isolation:
             call.cancelled = True
             if call in self._busy:
                 self._busy[call].kill()
-
-    async def __aenter__(self) -> Self:
-        return self
 
     async def __aexit__(self, *_: object) -> None:
         if self.close():  # most runs need no worker, and end without waiting for a thread

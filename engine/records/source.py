@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 from rolegraph.engine.errors import UsageError
@@ -65,14 +65,8 @@ class Source:
         Returns:
             The completed source; a field that is set here replaces the other's as a whole.
         """
-        return Source(
-            self.spec or defaults.spec,
-            self.overrides or defaults.overrides,
-            self.model or defaults.model,
-            self.base_url or defaults.base_url,
-            self.imports or defaults.imports,
-            self.allow or defaults.allow,
-        )
+        names = (field.name for field in fields(self))
+        return Source(*(getattr(self, name) or getattr(defaults, name) for name in names))
 
     def arguments(self) -> list[str]:
         """Return the command-line arguments that name this source, not yet quoted for a shell."""

@@ -10,7 +10,6 @@ import hashlib
 import hmac
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TypeVar
 from urllib.parse import quote
@@ -25,7 +24,6 @@ from rolegraph.engine.local.service.backend import Backend
 from rolegraph.engine.local.service.checkpoints import CheckpointEntry, Kind
 from rolegraph.engine.local.service.endpoints import read_body
 from rolegraph.engine.local.service.errors import NotFoundError, RequestError
-from rolegraph.engine.local.service.local_model import LoraShape
 from rolegraph.engine.local.service.sessions import SessionStore
 from rolegraph.engine.local.service.wire import TtlBody
 
@@ -81,29 +79,41 @@ class Rest:
         if request.query_params.get("project_id"):
             raise RequestError("there are no projects in a local service; leave project_id out")
         runs, cursor = _page(request, await self._all_runs())
-        return JSONResponse({"training_runs": [run.as_json() for run in runs], "cursor": cursor})
+        return JSONResponse({"training_runs": runs, "cursor": cursor})
 
     async def _run(self, request: Request) -> Response:
         name = str(request.path_params["run"])
-        found = [run for run in await self._all_runs() if run.name == name]
-        if not found:
-            raise NotFoundError(f"there is no training run {name!r}, and no checkpoint of one")
-        return JSONResponse(found[0].as_json())
+        for run in await self._all_runs():
+            if run["training_run_id"] == name:
+                return JSONResponse(run)
+        raise NotFoundError(f"there is no training run {name!r}, and no checkpoint of one")
 
-    async def _all_runs(self) -> list[_TrainingRunEntry]:
-        """Return the live runs and those that have checkpoints, the last used one first."""
-        saved: dict[str, list[CheckpointEntry]] = {}
+    async def _all_runs(self) -> list[dict[str, object]]:
+        """Return the live runs and those that have checkpoints, the last used one first.
+
+        A run is as the SDK's `TrainingRun`; one that is no longer live was used when its last checkpoint was
+        made.
+        """
+        saved: dict[str, list[CheckpointEntry]] = {}  # by run, the newest first
         for entry in await self._backend.entries():
             saved.setdefault(entry.run, []).append(entry)
-        runs = [
-            _TrainingRunEntry(name, self._backend.name, run.shape, run.used, saved.pop(name, []))
-            for name, run in self._backend.runs().items()
+        runs = {name: (run.used, self._backend.name, run.shape) for name, run in self._backend.runs().items()}
+        for name, (newest, *_) in saved.items():
+            runs.setdefault(name, (newest.created, newest.base_model, newest.shape))
+        last_used_first = sorted(runs.items(), key=lambda run: run[1][0], reverse=True)
+        return [
+            {
+                "training_run_id": name,
+                "base_model": base_model,
+                "model_owner": "local",
+                "is_lora": True,
+                "lora_rank": shape.rank,
+                "last_request_time": used.isoformat(),
+                "last_checkpoint": _last(saved.get(name, []), "weights"),
+                "last_sampler_checkpoint": _last(saved.get(name, []), "sampler_weights"),
+            }
+            for name, (used, base_model, shape) in last_used_first
         ]
-        runs += [
-            _TrainingRunEntry(name, entries[0].base_model, entries[0].shape, entries[0].created, entries)
-            for name, entries in saved.items()
-        ]
-        return sorted(runs, key=lambda run: run.used, reverse=True)
 
     # checkpoints
 
@@ -159,33 +169,8 @@ class Rest:
         return f"expires={end}&signature={signature}"
 
 
-@dataclass(frozen=True, slots=True)
-class _TrainingRunEntry:
-    """A training run as clients list it."""
-
-    name: str
-    base_model: str
-    shape: LoraShape
-    used: datetime
-    """Time of its last request, or of its last checkpoint if it is no longer live."""
-    checkpoints: Sequence[CheckpointEntry]
-    """Its checkpoints, the newest first."""
-
-    def as_json(self) -> dict[str, object]:
-        """Return the fields of the SDK's `TrainingRun`."""
-        return {
-            "training_run_id": self.name,
-            "base_model": self.base_model,
-            "model_owner": "local",
-            "is_lora": True,
-            "lora_rank": self.shape.rank,
-            "last_request_time": self.used.isoformat(),
-            "last_checkpoint": self._last("weights"),
-            "last_sampler_checkpoint": self._last("sampler_weights"),
-        }
-
-    def _last(self, kind: Kind) -> dict[str, object] | None:
-        return next((_checkpoint_json(entry) for entry in self.checkpoints if entry.kind == kind), None)
+def _last(entries: Sequence[CheckpointEntry], kind: Kind) -> dict[str, object] | None:
+    return next((_checkpoint_json(entry) for entry in entries if entry.kind == kind), None)
 
 
 def _checkpoint_json(entry: CheckpointEntry) -> dict[str, object]:

@@ -30,7 +30,7 @@ from rolegraph.engine.records import (
 )
 from rolegraph.engine.records.writer_lock import sole_writer
 from rolegraph.engine.training.schedule import planned_steps, validation_tasks
-from rolegraph.engine.training.trackers import Tracker, TrackerName, open_tracker
+from rolegraph.engine.training.trackers import Log, TrackerName, tracker
 from rolegraph.engine.vocabulary import shared_rows
 from rolegraph.run_log import logged
 from rolegraph.running import (
@@ -228,9 +228,7 @@ async def _run(job: TrainingJob, observe: Observer, track: Sequence[TrackerName]
         elif folder.rewind() != start:
             raise changed(folder)
         config = info.model_dump(mode="json", exclude={"templates"}, exclude_defaults=True)
-        trackers = [open_tracker(name, folder.path, plan.name, config) for name in track]
-        for tracker in trackers:
-            stack.callback(tracker.close)
+        logs = [stack.enter_context(tracker(name, folder.path, plan.name, config)) for name in track]
         observe(Note("starting the model …"))
         services = stack.enter_context(Services(job.flow.source.base_url, folder.weights))
         located = await asyncio.gather(
@@ -279,7 +277,7 @@ async def _run(job: TrainingJob, observe: Observer, track: Sequence[TrackerName]
             models=frozen | teachers,
             isolation=await stack.enter_async_context(Isolation(plan.imports)),
             folder=folder,
-            observe=partial(_track, notify, trackers),
+            observe=partial(_track, notify, logs),
         )
         with folder.ending():
             try:
@@ -291,11 +289,11 @@ async def _run(job: TrainingJob, observe: Observer, track: Sequence[TrackerName]
             await asyncio.to_thread(_write_results, plan, folder, info.steps)
 
 
-def _track(observe: Observer, trackers: Sequence[Tracker], event: Event) -> None:
+def _track(observe: Observer, logs: Sequence[Log], event: Event) -> None:
     """Pass an event to an observer, and the metrics of a step to the trackers as well."""
     if isinstance(event, StepLogged):
-        for tracker in trackers:
-            tracker.log(event.step, event.metrics)
+        for log in logs:
+            log(event.step, event.metrics)
     observe(event)
 
 

@@ -7,10 +7,10 @@ page takes a template, a method of `Pages`, a route in `serving.py`, and a test.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from rolegraph.engine.errors import DataError, RolegraphError
 from rolegraph.engine.records import Episode, GroupKey, NodeId
@@ -36,20 +36,24 @@ _KNOWN = ("spec", "hash", "failures")
 """Keys of an episode's metadata that are shown elsewhere on the page."""
 
 
-class PageLinks(Protocol):
-    """URLs of the pages."""
+class PageLinks:
+    """URLs of the pages in one file, such as `#e0-episodes-12`; a server has others."""
+
+    known: Collection[str] = ()
+    """Anchors of the episodes in the file."""
 
     def listing(self, run: int, where: EpisodeFilter, start: int = 0) -> str:
         """Return the URL of a page of a run's episodes."""
-        ...
+        return "#"
 
     def episode(self, run: int, row: EpisodeLocation, where: EpisodeFilter, start: int = 0) -> str | None:
         """Return the URL of an episode; None where the page has no such episode."""
-        ...
+        anchor = anchor_of(run, row)
+        return f"#{anchor}" if anchor in self.known and not start else None
 
     def to(self, *path: object) -> str | None:
         """Return the URL of a page by its path, such as a run's number and `report`; None in a file."""
-        ...
+        return None
 
 
 class EpisodeRow(NamedTuple):

@@ -34,7 +34,7 @@ _HEADERS = {
 }
 
 
-class _Addresses:
+class _Addresses(PageLinks):
     """URLs of the form `/KEY/RUN?…` and `/KEY/RUN/PART/NUMBER?…`."""
 
     def __init__(self, key: str) -> None:
@@ -80,16 +80,14 @@ def app(pages: Pages, key: str) -> Starlette:
         return RedirectResponse(f"/{key}/0", headers=_HEADERS)
 
     def listing(request: Request) -> Response:
-        where, start = _asked(request.query_params)
-        return page(pages.listing(_run(request), where, start))
+        return page(pages.listing(_run(request), *_asked(request)))
 
     def report(request: Request) -> Response:
         return page(pages.report(_run(request)))
 
     def episode(request: Request) -> Response:
-        where, start = _asked(request.query_params)
         row = _row(request, request.path_params["number"])
-        return page(pages.episode(_run(request), row, where, start))
+        return page(pages.episode(_run(request), row, *_asked(request)))
 
     def download(request: Request) -> Response:
         row = _row(request, request.path_params["number"])
@@ -99,11 +97,12 @@ def app(pages: Pages, key: str) -> Starlette:
         return Response(text, media_type="application/json", headers=headers)
 
     def beside(request: Request) -> Response:
-        numbers = [request.query_params.get(side, "") for side in ("left", "right")]
-        for side, written in zip(("left", "right"), numbers, strict=True):
-            if not written.isdecimal() or len(written) > 12:
-                raise UsageError(f"{side} is {written!r}; expected the number of an episode, from 0")
-        return page(pages.beside(_run(request), [_row(request, int(number)) for number in numbers]))
+        numbers = [_number(request.query_params, side, "") for side in ("left", "right")]
+        return page(pages.beside(_run(request), [_row(request, number) for number in numbers]))
+
+    def _asked(request: Request) -> tuple[EpisodeFilter, int]:
+        query = request.query_params
+        return EpisodeFilter.of(query), _number(query, "from", "0")
 
     def _row(request: Request, number: int) -> EpisodeLocation:
         run = runs[_run(request)]
@@ -166,11 +165,11 @@ def serve(
         uvicorn.Server(config).run(sockets=[listener])
 
 
-def _asked(query: Mapping[str, str]) -> tuple[EpisodeFilter, int]:
-    start = query.get("from", "0")
-    if not start.isdecimal() or len(start) > 12:
-        raise UsageError(f"from is {start!r}; expected a number from 0")
-    return EpisodeFilter.of(query), int(start)
+def _number(query: Mapping[str, str], key: str, default: str) -> int:
+    written = query.get(key, default)
+    if not written.isdecimal() or len(written) > 12:
+        raise UsageError(f"{key} is {written!r}; expected a number from 0")
+    return int(written)
 
 
 def _with(path: str, query: str, start: int) -> str:

@@ -7,25 +7,8 @@ from pathlib import Path
 
 from rolegraph.engine.records.jsonl import write_whole
 from rolegraph.engine.view.finding import EpisodeFilter, find
-from rolegraph.engine.view.pages import Pages, anchor_of
-from rolegraph.engine.view.runs import EpisodeLocation, ViewedRun
-
-
-class _Anchors:
-    """Links of the form `#e0-episodes-12`, for the episodes that are in the file."""
-
-    def __init__(self) -> None:
-        self.known: set[str] = set()
-
-    def listing(self, run: int, where: EpisodeFilter, start: int = 0) -> str:
-        return "#"
-
-    def episode(self, run: int, row: EpisodeLocation, where: EpisodeFilter, start: int = 0) -> str | None:
-        anchor = anchor_of(run, row)
-        return f"#{anchor}" if anchor in self.known and not start else None
-
-    def to(self, *path: object) -> str | None:
-        return None
+from rolegraph.engine.view.pages import PageLinks, Pages, anchor_of
+from rolegraph.engine.view.runs import ViewedRun
 
 
 def write_static(
@@ -52,7 +35,7 @@ def write_static(
         DataError: A run cannot be read.
         WorldError: The file cannot be written.
     """
-    where, links = where or EpisodeFilter(), _Anchors()
+    where, links = where or EpisodeFilter(), PageLinks()
     readable = [(number, run) for number, run in enumerate(runs) if len(runs) == 1 or not run.fault]
     chosen = [(number, find(run, where, most=most), where) for number, run in readable]
     links.known = {anchor_of(number, row) for number, found, _ in chosen for row in found.rows}

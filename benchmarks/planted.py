@@ -106,6 +106,20 @@ FAULTS = (
         "reply",
     ),
     Fault(
+        "a seal that is always good",
+        "rolegraph/sealing.py",
+        "return hmac.compare_digest(",
+        "return True or hmac.compare_digest(",
+        "resumed",
+    ),
+    Fault(
+        "an import that is not asked for",
+        "rolegraph/sealing.py",
+        "imports=() if own.imports else whole.imports,",
+        "imports=(),",
+        "resumed",
+    ),
+    Fault(
         "a writer that holds an episode",
         "engine/records/episodes.py",
         "        self._episodes.close()\n",

@@ -27,6 +27,8 @@ from rolegraph.engine.records.sweep import read_sweep, rewrite_sweep
 from rolegraph.engine.records.writer_lock import sole_writer
 
 KEY_BYTES = 32
+LONGEST_SHOWN = 2_000
+"""Characters of a message's list of what a folder asks for."""
 
 
 def settings_folder() -> Path:
@@ -78,10 +80,12 @@ def resumed_source(folder: Path, record: SourceRecord, given: Source | None) -> 
         imports=() if own.imports else whole.imports,
         allow=() if own.allow else whole.allow,
     )
-    if words := asked.arguments()[1:]:
+    if words := shlex.join(asked.arguments()[1:]):
+        if len(words) > LONGEST_SHOWN:
+            words = f"{words[:LONGEST_SHOWN]} … (`rolegraph trust` shows all)"
         raise UsageError(
             f"{folder} has no seal of yours, because somebody else made or changed it, and asks for "
-            f"{shlex.join(words)}; give these again if you want them, or trust all: rolegraph trust {folder}"
+            f"{words}; give these again if you want them, or trust all: rolegraph trust {folder}"
         )
     return whole
 

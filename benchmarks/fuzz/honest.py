@@ -169,6 +169,11 @@ _OWN_TRAINING = {
     "seal": "$training",
 }
 RETRAINED: dict[str, Any] = {**TRAINING, "run.json": {**_OWN_TRAINING, "steps": 2}}
+IMPORTING: dict[str, Any] = {**RESUMED, "run.json": {**_UNSEALED, "imports": ["$code"]}}
+"""A run by a stranger, who asks for code to be imported."""
+_ASKS = {"base_url": "$stranger", "seal": ""}
+ASKING: dict[str, Any] = {**RETRAINED, "run.json": {**_OWN_TRAINING, **_ASKS, "steps": 2}}
+"""A training by a stranger, who asks for the key."""
 _SWEEP = {**_OWN_RUN, "overrides": ["seed=1,2"], "seal": "$sweep", "rollouts": 1}
 _BASE_RUN = {**_OWN_RUN, "split": "validation", "rollouts": 1}
 _MEAN = {"mean": 0.5, "low": 0.4, "high": 0.6, "n": 2}

@@ -161,7 +161,10 @@ def compare(rng: random.Random) -> str:
     return as_json({"files": folder(rng, rng.choice([honest.RUN, honest.TRAINING]))})
 
 
-_ELSEWHERE = ["$stranger/v1", "$url/v1", "openai:big", "../other", "$outside", "own/x.yaml", "run", "seed=1"]
+_ELSEWHERE = [
+    *("$stranger/v1", "$url/v1", "openai:big", "../other", "$outside", "own/x.yaml", "run", "seed=1"),
+    *("$code", ["$code"]),
+]
 
 
 def resumed(rng: random.Random) -> str:
@@ -169,7 +172,8 @@ def resumed(rng: random.Random) -> str:
     todo, files = rng.choice(
         [
             *[("run", honest.RESUMED)] * 4,
-            ("run", honest.UNSEALED),
+            *[("run", honest.UNSEALED), ("run", honest.IMPORTING)],
+            *[("train", honest.ASKING), ("export", honest.ASKING)],
             *[("train", honest.RETRAINED), ("export", honest.RETRAINED)],
             *[("sweep", honest.SWEPT), ("sweep", honest.EVALUATED), ("eval", honest.EVALUATED)],
             ("trust", rng.choice([honest.RESUMED, honest.SWEPT])),

@@ -1,7 +1,8 @@
 """What comes of the folder of a run, training or sweep that is resumed, exported or trusted, by whomever.
 
 The user's machine has a spec, keys and an endpoint; a stranger's has a name of its own. Nothing is written
-outside of the folder, no key goes to the stranger, and none stands in a file or a message.
+outside of the folder, no code of the stranger is imported, no key goes to the stranger, and none stands in a
+file or a message.
 """
 
 from __future__ import annotations
@@ -38,10 +39,12 @@ def _names() -> dict[str, str]:
     resolve_stranger()
     url = server().url
     names = {"$url": url, "$stranger": url.replace("127.0.0.1", STRANGER), "$outside": str(Path.cwd() / "x")}
+    names["$code"] = str(Path("code.py").absolute())
     os.environ["TINKER_BASE_URL"] = url
     Path("own").mkdir(exist_ok=True)
     write("own/x.yaml", _named(honest.OWN_SPEC, names))
     write("own/tasks.jsonl", file_of(honest.ROWS))
+    write("code.py", "open('imported', 'w').close()\n")
     run, training = (
         describe(rg.load("own/x.yaml", model=model, base_url=f"{url}/v1"), "run")
         for model in ("openai:tiny", "tinker:tiny")
@@ -144,11 +147,17 @@ def resumed(text: str) -> str:
         told(error)
         assert not _has_key(str(error).encode(errors="replace")), f"a key is shown: {error}"
         came = FAULT
+    finally:  # also where it hung
+        _check_leaks()
+    return came
+
+
+def _check_leaks() -> None:
+    assert not Path("imported").exists(), "code of the folder was imported"
     to_stranger = b"".join(head for head in server().heads if STRANGER.encode() in head)
     assert not _has_key(to_stranger), f"a key is sent: {to_stranger[-400:]!r}"
     for file in FOLDER.rglob("*"):
         assert not (file.is_file() and _has_key(file.read_bytes())), f"a key is in {file}"
-    return came
 
 
 def _has_key(data: bytes) -> bool:

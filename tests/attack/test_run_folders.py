@@ -75,6 +75,13 @@ def test_a_folder_that_was_changed_imports_nothing(
     assert "rolegraph trust own" in done.stderr
 
 
+def test_a_folder_that_asks_for_much_is_named_in_a_short_message(rolegraph: Command, own: Path) -> None:
+    change(own / "run.json", base_url=f"{ELSEWHERE}/{'x' * 5_000}")
+    done = rolegraph("run", "--resume", "--rollouts", "2", "--out", "own")
+    assert done.returncode == 2 and ELSEWHERE in done.stderr and "rolegraph trust own" in done.stderr
+    assert len(done.stderr) < 3_000
+
+
 def test_imports_of_a_strangers_folder_count_where_they_are_given_again(
     rolegraph: Command, own: Path
 ) -> None:

@@ -85,8 +85,11 @@ def override_findings(
         for idle, reason in traits.idle.items():
             if key == idle or key.startswith(f"{idle}."):
                 yield override.warning(f"{key} has no effect: {reason}", "leave it out")
-        if known_keys is not None and override.text.startswith("+"):
-            yield from _unknown_key(override, known_keys)
+        if known_keys is not None and override.text.startswith("+") and key.startswith("rllm."):
+            # With `+` hydra adds the key, and nothing reads it.
+            is_known = any(f"{name}.".startswith(f"{key}.") for name in known_keys)
+            if not (is_known or key.startswith(UNLISTED)):
+                yield override.warning(f"rLLM has no key {key}", did_you_mean(key, known_keys))
         fault = _value_fault(override, values, traits, smallest)
         if fault is not None:
             yield fault
@@ -100,15 +103,6 @@ def override_findings(
             yield override.finding(message, "roles.ROLE.estimator=…")
         elif key in spec_of_key:
             yield override.warning(f"{key} overrides the spec's {spec_of_key[key]}")
-
-
-def _unknown_key(override: ConfigOverride, known: Collection[str]) -> Iterator[Finding]:
-    """Warn of a key below `rllm` that rLLM does not have: with `+` hydra adds it, and nothing reads it."""
-    key = override.key
-    if not key.startswith("rllm.") or key in known or key.startswith(UNLISTED):
-        return
-    if not any(name.startswith(f"{key}.") for name in known):
-        yield override.warning(f"rLLM has no key {key}", did_you_mean(key, known))
 
 
 def _value_fault(

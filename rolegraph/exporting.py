@@ -81,9 +81,8 @@ async def export_async(
             adapter.mkdir()
             held = run and saved and checkpoint_folder(saved.sampler, run.weights)
             if run is not None and saved is not None and held and held.is_dir():
-                from rolegraph.engine.local.service.exporting import (
-                    export_adapter,  # torch takes seconds to import
-                )
+                # torch takes seconds to import
+                from rolegraph.engine.local.service.exporting import export_adapter
 
                 base = await asyncio.to_thread(export_adapter, saved.sampler, run.weights, adapter, base)
             else:
@@ -96,7 +95,9 @@ async def export_async(
 
                 whole = Path(part) / "merged"
                 await asyncio.to_thread(export_merged, adapter, whole)
-            _copy(base, whole, *TOKENIZER, *(["generation_config.json"] if merged else []))
+            for pattern in [*TOKENIZER, *(["generation_config.json"] if merged else [])]:
+                for file in filter(Path.is_file, base.glob(pattern)):
+                    shutil.copy(file, whole / file.name)
             if run is not None and saved is not None:
                 card = _card(run, policy, adapter, base=base, merged=merged)
                 (whole / "README.md").write_text(card, encoding="utf-8")
@@ -150,11 +151,6 @@ def _from_hub(name: str, *, whole: bool) -> Path:
             f"cannot download {name} from the model hub ({first_line(error)}); name a copy with "
             "--model local:FOLDER"
         ) from error
-
-
-def _copy(source: Path, target: Path, *patterns: str) -> None:
-    for file in {file for pattern in patterns for file in source.glob(pattern) if file.is_file()}:
-        shutil.copy(file, target / file.name)
 
 
 def _card(run: RunFolder, policy: str | None, adapter: Path, *, base: Path, merged: bool) -> str:

@@ -73,6 +73,7 @@ def test_its_end_says_where_the_best_weights_are_and_how_to_use_them(
     folder.begin(describe(flow, "train", seed=0), flow.plan.resolved)
     for step, best in ((2, True), (4, False)):
         saved = {name: SavedPolicy(version=step, state="", sampler="") for name in policies}
+        folder.add_metrics({"step": step, "optim/data": 8})
         folder.add_checkpoint(rg.Checkpoint(step=step, policies=saved, best=best))
     training = SimpleNamespace(flow=flow, folder=folder, steps=4, done=4)
     with train_display(cast("rg.TrainingJob", training)):

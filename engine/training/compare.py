@@ -14,6 +14,7 @@ import numpy as np
 from rolegraph.engine.compile import Plan
 from rolegraph.engine.records import Control, Episode, Trajectory
 from rolegraph.engine.records.means import means_by_task
+from rolegraph.engine.records.schema import Figure
 from rolegraph.engine.training.figures import episode_figures, rewards_by_role
 
 RESAMPLES = 2000
@@ -29,9 +30,9 @@ ByTask = Mapping[str, float]
 class Interval:
     """Mean over tasks with its confidence interval, at the level `LEVEL`."""
 
-    mean: float
-    low: float
-    high: float
+    mean: Figure
+    low: Figure
+    high: Figure
     n: int
     """Number of tasks."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 from collections.abc import Iterator
@@ -154,7 +155,19 @@ def test_a_number_of_episodes_beyond_all_bounds_is_not_counted_one_by_one(
     assert (job.done, job.episodes) == (1, 10**40)
 
 
-@pytest.mark.parametrize("text", ["{}", "[", '{"figures": {}, "tasks": "\u0130", "episodes": 1}', None])
+def evaluated(low: float) -> str:
+    side = {"mean": 0.5, "low": low, "high": 0.5, "n": 2}
+    row = {"base": side, "checkpoint": side, "difference": side}
+    return json.dumps({"figures": {"correct": row}, "tasks": 2, "episodes": 2})
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("{}", "[", '{"figures": {}, "tasks": "\u0130", "episodes": 1}', None),
+        *(evaluated(-math.inf), evaluated(math.nan), evaluated(-1e308)),
+    ],
+)
 def test_a_damaged_evaluation_of_a_sweep_is_named(tmp_path: Path, text: str | None) -> None:
     source = rg.Source.of("solver_judge", "seed=1,2", model="openai:tiny")
     job = rg.SweepJob.create(source, "eval", checkpoint="tinker://a/weights/b", out=tmp_path / "sweep")

@@ -42,6 +42,7 @@ from rolegraph.engine.records.jsonl import (
     read_jsonl,
     read_record,
     refuse,
+    write_record,
     write_whole,
 )
 from rolegraph.engine.records.plain import LARGEST
@@ -345,7 +346,7 @@ class RunFolder:
                 yield match, file
 
     def _write_info(self, info: RunInfo) -> None:
-        write_whole(self.info_file, info.model_dump_json(indent=1).encode())
+        write_record(self.info_file, info)
 
 
 def runs_in(path: Path) -> list[Path]:

@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, NoReturn, TypeVar
 
+from pydantic import BaseModel
 from pydantic_core import PydanticSerializationError, ValidationError, from_json, to_json
 
 from rolegraph.engine.errors import DataError, WorldError, os_errors_as
@@ -241,6 +242,18 @@ def write_whole(path: Path, data: bytes) -> None:
         except OSError:
             part.unlink(missing_ok=True)
             raise
+
+
+def write_record(path: Path, record: BaseModel) -> None:
+    """Write a record as a JSON file that appears whole; raises WorldError where the write fails.
+
+    An unpaired surrogate becomes a question mark, as in `json_line`.
+    """
+    try:
+        text = record.model_dump_json(indent=1)
+    except PydanticSerializationError:
+        text = json.dumps(record.model_dump(mode="json"), ensure_ascii=False, indent=1)
+    write_whole(path, text.encode("utf-8", "replace"))
 
 
 def make_folder(path: Path) -> None:

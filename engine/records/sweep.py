@@ -7,7 +7,7 @@ from typing import Literal
 
 from rolegraph.engine.errors import UsageError
 from rolegraph.engine.records.info import SourceRecord, Typed
-from rolegraph.engine.records.jsonl import make_folder, read_record, write_whole
+from rolegraph.engine.records.jsonl import make_folder, read_record, write_record
 
 NAME = "sweep.json"
 SweepKind = Literal["run", "train", "eval"]
@@ -41,7 +41,7 @@ def write_sweep(folder: Path, info: SweepInfo) -> None:
 
 def rewrite_sweep(folder: Path, info: SweepInfo) -> None:
     """Replace `sweep.json`; raises WorldError where the write fails."""
-    write_whole(folder / NAME, info.model_dump_json(indent=1).encode())
+    write_record(folder / NAME, info)
 
 
 def read_sweep(folder: Path) -> SweepInfo:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -10,7 +11,7 @@ from functools import partial
 from hashlib import sha256
 from itertools import islice
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from pydantic_core import to_jsonable_python
 
@@ -21,6 +22,7 @@ from rolegraph.engine.vocabulary.foreign import short_repr
 from rolegraph.engine.vocabulary.items import Dataset, checked_rows, datasets
 from rolegraph.engine.vocabulary.registry import BadOptions
 
+T = TypeVar("T")
 Row = Mapping[str, Any]
 """One row of a table, by column."""
 
@@ -68,6 +70,11 @@ def part_of(whole: Dataset, split: Split, *, share: float, seed: int) -> Dataset
     return Dataset(whole.columns, whole.hidden, rows, whole=whole, file=whole.file)
 
 
+def _first(rows: Iterator[T], limit: int | None) -> Iterator[T]:
+    # A run.json may hold any limit, and `islice` takes none above sys.maxsize.
+    return islice(rows, None if limit is None else min(limit, sys.maxsize))
+
+
 def _part(whole: Dataset, split: Split, share: float, seed: int, limit: int | None) -> Iterator[Task]:
     copies: Counter[str] = Counter()
 
@@ -84,7 +91,7 @@ def _part(whole: Dataset, split: Split, share: float, seed: int, limit: int | No
                 copy = f"-{copies[digest]}" if copies[digest] > 1 else ""
                 yield {**row, "id": f"{whole.stem}-{digest[:16]}{copy}"}
 
-    yield from islice(rows(), limit)
+    yield from _first(rows(), limit)
     if not copies and limit != 0:
         raise DataError(f"data.split leaves no row for {split}: choose another share or seed")
 
@@ -152,7 +159,7 @@ def dataset_of(
 
     def rows(limit: int | None) -> Iterator[Task]:
         lines: dict[str, int] = {}
-        for position, (line, row) in enumerate(islice(read(), limit)):
+        for position, (line, row) in enumerate(_first(read(), limit)):
             missing = [column for column in columns if column not in row and column != "id"]
             if missing:
                 raise DataError(f"{shown}:{line}: no {missing[0]!r}, which the first row has")

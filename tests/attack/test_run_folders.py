@@ -155,6 +155,15 @@ def test_a_number_of_episodes_beyond_all_bounds_is_not_counted_one_by_one(
     assert (job.done, job.episodes) == (1, 10**40)
 
 
+def test_half_a_character_in_a_folder_is_replaced_where_the_folder_is_written(
+    rolegraph: Command, own: Path
+) -> None:
+    change(own / "run.json", command="rolegraph run \udcff")
+    done = rolegraph("run", "--resume", "--rollouts", "2", "--out", "own")
+    assert done.returncode == 0, done.stderr
+    assert RunFolder(own).info().command == "rolegraph run ?"
+
+
 def evaluated(low: float) -> str:
     side = {"mean": 0.5, "low": low, "high": 0.5, "n": 2}
     row = {"base": side, "checkpoint": side, "difference": side}

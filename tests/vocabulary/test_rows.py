@@ -92,6 +92,11 @@ def test_a_limit_counts_the_rows_of_its_split() -> None:
     assert len([*part_of(whole(ROWS), "validation", share=0.25, seed=0).rows(5)]) == 5
 
 
+def test_any_limit_is_a_number_of_rows() -> None:
+    assert len([*whole(ROWS).rows(10**40)]) == len(ROWS)
+    assert [*part_of(whole(ROWS), "train", share=0.25, seed=0).rows(10**40)]
+
+
 def test_a_split_without_a_row_says_so() -> None:
     with pytest.raises(DataError, match="validation"):
         next(part_of(whole(ROWS[:1]), "validation", share=1e-9, seed=0).rows(None))

@@ -63,6 +63,9 @@ class Section:
 def sections(run: RunRecord, digest: Digest) -> list[Section]:
     """Return the sections that have a chart."""
     roles = list(run.info.roles)
+    spread = _by_role(run, "Standard deviation of advantages", "advantage/{}/std", roles)
+    failures = _present([_failures(run, role) for role in roles])
+    without = "In training, every role instance gave a usable answer."
     candidates = [
         Section(
             "learning",
@@ -75,7 +78,7 @@ def sections(run: RunRecord, digest: Digest) -> list[Section]:
             "Rewards and advantages",
             "Mean reward of a batch with one standard deviation around it, cut at the least and the greatest "
             "reward; and how far advantages spread.",
-            _present([*(_reward(run, role, at) for at, role in enumerate(roles)), _advantage(run, roles)]),
+            _present([*(_reward(run, role, at) for at, role in enumerate(roles)), spread]),
         ),
         Section(
             "groups",
@@ -110,14 +113,10 @@ def sections(run: RunRecord, digest: Digest) -> list[Section]:
         Section(
             "failures",
             "Failures",
-            "Role instances without a usable answer, by the failure's name.",
-            _present([_failures(run, role) for role in roles]),
+            "Role instances without a usable answer, by the failure's name." if failures else without,
+            failures,
         ),
     ]
-    if run.done and not candidates[-1].panels:
-        candidates[-1] = Section(
-            "failures", "Failures", "In training, every role instance gave a usable answer.", []
-        )
     return [
         section for section in candidates if section.panels or (section.anchor == "failures" and run.done)
     ]
@@ -186,16 +185,9 @@ def _reward(run: RunRecord, role: str, colour: int) -> Panel | None:
     return _lines(f"Reward: {role}", lines, [*keys, f"validation/reward/{role}"])
 
 
-def _advantage(run: RunRecord, roles: Sequence[str]) -> Panel | None:
-    return _by_role(run, "Standard deviation of advantages", "advantage/{}/std", roles)
-
-
 def _by_role(run: RunRecord, title: str, key: str, roles: Sequence[str]) -> Panel | None:
-    keys = [key.format(role) for role in roles]
-    pairs = zip(roles, keys, strict=True)
-    return _lines(
-        title, [ChartLine(role, run.series(name), at) for at, (role, name) in enumerate(pairs)], keys
-    )
+    lines = [ChartLine(role, run.series(key.format(role)), at) for at, role in enumerate(roles)]
+    return _lines(title, lines, [key.format(role) for role in roles])
 
 
 def _by_policy(run: RunRecord) -> list[Panel | None]:
@@ -208,8 +200,8 @@ def _by_policy(run: RunRecord) -> list[Panel | None]:
     return [_by_role(run, title, f"optim/{name}/{{}}", policies) for title, name in figures.items()]
 
 
-def _single(run: RunRecord, title: str, key: str) -> Panel | None:
-    return _lines(title, [ChartLine(title.lower(), run.series(key))], [key], named=False)
+def _single(run: RunRecord, title: str, key: str, label: str = "", colour: int = 0) -> Panel | None:
+    return _lines(title, [ChartLine(label or title.lower(), run.series(key), colour)], [key], named=False)
 
 
 def _shares(run: RunRecord, groups: RoleGroups) -> Panel:
@@ -258,9 +250,7 @@ def _signals(run: RunRecord) -> list[Panel | None]:
             role, _, name = key.removeprefix("signal/").partition("/")
             colour = roles.index(role) if role in roles else 0
             title = f"Signal {name}: {role}" if name else f"Signal {role}"
-            panels.append(
-                _lines(title, [ChartLine(name or role, run.series(key), colour)], [key], named=False)
-            )
+            panels.append(_single(run, title, key, name or role, colour))
     return panels
 
 

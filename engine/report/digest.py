@@ -12,12 +12,13 @@ import re
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from rolegraph.engine.errors import DataError
-from rolegraph.engine.records import Episode, GroupKey, RunFolder, Trajectory, read_episodes
-from rolegraph.engine.training.outcomes import GroupOutcome, Outcomes, StepGroups, advantages
+from rolegraph.engine.records import Episode, RunFolder, Trajectory, read_episodes
+from rolegraph.engine.training.outcomes import Outcomes, StepGroups, advantages
 
 SAMPLES = 2
 """Number of best and of worst episodes shown for each role, each of another task."""
@@ -120,7 +121,11 @@ def read_digest(folder: Path, trained: Collection[str]) -> Digest:
             groups.add(episode)
             best.add(episode)
             questions.setdefault(episode.task_id, question(episode.task, episode.task_id))
-        _count(step, groups.outcomes(), questions, by_role)
+        for key, outcome in groups.outcomes().items():
+            role = by_role.setdefault(key.role, RoleGroups(key.role))
+            of_task = role.tasks.setdefault(key.task, TaskGroups(key.task, questions[key.task]))
+            for counts in (role.steps.setdefault(step, Outcomes()), of_task.outcomes):
+                counts[outcome] += 1
         train = best.samples("train", step) or train
     validation: StepSamples | None = None
     for step, path in reversed(run.episodes_files("validation")):
@@ -168,19 +173,6 @@ def _plain_json(value: object, digits: int) -> str:
     return _STRING_OR_FLOAT.sub(shorter, json.dumps(value, ensure_ascii=False, default=str))
 
 
-def _count(
-    step: int,
-    outcomes: Mapping[GroupKey, GroupOutcome],
-    questions: Mapping[str, str],
-    roles: dict[str, RoleGroups],
-) -> None:
-    for key, outcome in outcomes.items():
-        role = roles.setdefault(key.role, RoleGroups(key.role))
-        of_task = role.tasks.setdefault(key.task, TaskGroups(key.task, questions[key.task]))
-        for counts in (role.steps.setdefault(step, Outcomes()), of_task.outcomes):
-            counts[outcome] += 1
-
-
 class _Best:
     """Collector of the few best and worst episodes of each role, by mean advantage, or by reward without
     one."""
@@ -203,28 +195,17 @@ class _Best:
 
     def samples(self, split: str, step: int) -> StepSamples | None:
         """Return the episodes of a step that are shown as examples, with the reasons; None without any."""
-        reasons: dict[int, list[SampleReason]] = {}
-        episodes: dict[int, Episode] = {}
+        found: dict[int, tuple[Episode, list[SampleReason]]] = {}
         for _, kept in sorted(self._kept.items(), key=lambda item: item[0][0]):
             for reason, episode in kept:
-                episodes[id(episode)] = episode
-                reasons.setdefault(id(episode), []).append(reason)
-        samples = [SampleEpisode(episode, tuple(reasons[key])) for key, episode in episodes.items()]
+                found.setdefault(id(episode), (episode, []))[1].append(reason)
+        samples = [SampleEpisode(episode, tuple(reasons)) for episode, reasons in found.values()]
         return StepSamples(split, step, samples) if samples else None
 
     def _offer(self, role: str, reason: SampleReason, episode: Episode) -> None:
-        kept = self._kept[reason.side, role]
-        same = next((item for item in kept if item[1].task_id == episode.task_id), None)
-        if same is not None:
-            if _worth(reason) <= _worth(same[0]):
-                return
-            kept.remove(same)
-        elif len(kept) == SAMPLES and _worth(reason) <= _worth(kept[-1][0]):
-            return
-        kept.append((reason, episode))
-        kept.sort(key=lambda item: -_worth(item[0]))
-        del kept[SAMPLES:]
-
-
-def _worth(reason: SampleReason) -> float:
-    return reason.value if reason.side == "best" else -reason.value
+        """Keep an episode where it is among the few best or worst; of each task there is one."""
+        kept, sign = self._kept[reason.side, role], -1 if reason.side == "best" else 1
+        of_task: dict[str, tuple[SampleReason, Episode]] = {}
+        for item in sorted([*kept, (reason, episode)], key=lambda item: sign * item[0].value):
+            of_task.setdefault(item[1].task_id, item)
+        kept[:] = islice(of_task.values(), SAMPLES)

@@ -148,11 +148,8 @@ def findings(run: RunRecord, digest: Digest) -> list[RoleFinding]:
         series = validation if split == "validation" else run.series(f"reward/{name}/mean")
         counted = f"validation/n/reward/{name}" if split == "validation" else f"reward/{name}/n"
         sizes = dict(run.series(counted))
-        first, last = (
-            (RewardPoint(int(step), mean, int(sizes.get(step, 0))) for step, mean in (series[0], series[-1]))
-            if series
-            else (None, None)
-        )
+        points = [RewardPoint(int(step), mean, int(sizes.get(step, 0))) for step, mean in series]
+        first, last = (points[0], points[-1]) if points else (None, None)
         trained = [entry.roles[name] for entry in entries if name in entry.roles]
         failures: Counter[str] = sum((Counter(role.failures) for role in trained), Counter[str]())
         groups = next((groups for groups in digest.groups if groups.role == name), RoleGroups(name))

@@ -6,8 +6,9 @@ Episodes of one task share its difficulty, so the bootstrap resamples tasks, not
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
 import numpy as np
 
@@ -37,29 +38,13 @@ class Interval:
     """Number of tasks."""
 
 
-def interval(values: ByTask) -> Interval:
+def interval(*sides: ByTask) -> Interval:
     """Return the mean over tasks with a percentile bootstrap interval (Efron, 1979).
 
-    The resampling is seeded, so that the same values give the same interval. No tasks give zeros.
+    Of two sides it is the difference of means, the first minus the second, each resampled by itself, and `n`
+    is the smaller side's. The resampling is seeded, so that the same values give the same interval. A side
+    without tasks gives zeros.
     """
-    return _bootstrap(values)
-
-
-def difference(now: ByTask, before: ByTask) -> Interval:
-    """Return the interval of `now` minus `before`, paired over the tasks that both have."""
-    return interval({task: value - before[task] for task, value in now.items() if task in before})
-
-
-def difference_apart(now: ByTask, before: ByTask) -> Interval:
-    """Return the interval of the difference of means over different tasks, each side resampled by itself.
-
-    Its `n` is the smaller side's. A side without tasks gives zeros.
-    """
-    return _bootstrap(now, before)
-
-
-def _bootstrap(*sides: ByTask) -> Interval:
-    """Return the interval of the first side's mean, minus that of the second where there is one."""
     values = [np.array([*side.values()]) for side in sides]
     if not all(side.size for side in values):
         return Interval(0.0, 0.0, 0.0, 0)
@@ -69,6 +54,11 @@ def _bootstrap(*sides: ByTask) -> Interval:
     tail = (100 - LEVEL) / 2
     low, high = np.percentile(resampled[0] - sum(resampled[1:]), (tail, 100 - tail))
     return Interval(mean - sum(others), float(low), float(high), min(side.size for side in values))
+
+
+def difference(now: ByTask, before: ByTask) -> Interval:
+    """Return the interval of `now` minus `before`, paired over the tasks that both have."""
+    return interval({task: value - before[task] for task, value in now.items() if task in before})
 
 
 def by_task(plan: Plan, episodes: Sequence[Episode]) -> Mapping[str, ByTask]:
@@ -100,11 +90,13 @@ def controls(plan: Plan, untrained: Sequence[Episode], trained: Sequence[Episode
             continue
         if role.reward is None or role.reward.roles or role.name not in plan.judged:
             continue
-        answers = _answers_by_task(role.name, trained)
-        if not (size := max(map(len, answers.values()), default=0)):
+        if not (answers := _answers_by_task(role.name, trained)):
             continue
-        rows.append(_control(f"trained {role.name} alone", "pass@1", _each(answers, _mean_correct)))
-        rows.append(_control(f"trained {role.name} alone", f"majority of {size}", _each(answers, _majority)))
+        name, size = f"trained {role.name} alone", max(map(len, answers.values()))
+        right = {task: fmean(t.is_correct for t in own) for task, own in answers.items()}
+        rows.append(_control(name, "pass@1", right))
+        votes = {task: _majority(own) for task, own in answers.items()}
+        rows.append(_control(name, f"majority of {size}", votes))
     return [*rows, _control("trained workflow", "correct", by_task(plan, trained).get("correct", {}))]
 
 
@@ -116,16 +108,9 @@ def _control(name: str, figure: str, values: ByTask) -> Control:
 def _answers_by_task(role: str, episodes: Sequence[Episode]) -> dict[str, list[Trajectory]]:
     answers: defaultdict[str, list[Trajectory]] = defaultdict(list)
     for episode in episodes:
-        answers[episode.task_id] += [t for t in episode.trajectories if t.name == role]
+        if own := [t for t in episode.trajectories if t.name == role]:
+            answers[episode.task_id] += own
     return answers
-
-
-def _each(answers: Mapping[str, list[Trajectory]], measure: Callable[[list[Trajectory]], float]) -> ByTask:
-    return {task: measure(own) for task, own in answers.items() if own}
-
-
-def _mean_correct(answers: list[Trajectory]) -> float:
-    return sum(t.is_correct for t in answers) / len(answers)
 
 
 def _majority(answers: list[Trajectory]) -> float:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import rolegraph as rg
-from rolegraph.engine.training.compare import difference_apart
+from rolegraph.engine.training.compare import interval
 from tests import replays
 from tests.report.runs import write_run
 from tests.report.test_page import Page
@@ -108,11 +108,11 @@ def test_tasks_of_one_id_that_are_not_the_same_are_not_paired(tmp_path: Path) ->
 def test_the_difference_of_tasks_apart_is_as_wide_as_both_sides_make_it() -> None:
     rng = np.random.default_rng(1)
     now, before = ({f"{name}{n}": float(rng.random() < 0.5) for n in range(400)} for name in "ab")
-    found = difference_apart(now, before)
+    found = interval(now, before)
     assert found.mean == pytest.approx(np.mean([*now.values()]) - np.mean([*before.values()]))
     spread = np.sqrt(np.var([*now.values()]) / 400 + np.var([*before.values()]) / 400)
     assert (found.high - found.low) / 2 == pytest.approx(1.96 * spread, rel=0.1)
-    assert difference_apart({}, before).n == 0
+    assert interval({}, before).n == 0
 
 
 def test_a_training_is_compared_by_the_validation_of_its_best_checkpoint(tmp_path: Path) -> None:

@@ -30,7 +30,6 @@ from rolegraph.engine.training.compare import (
     RESAMPLES,
     Interval,
     difference,
-    difference_apart,
     interval,
 )
 
@@ -215,7 +214,7 @@ def _gap(figure: str, first: SideResults, other: SideResults) -> Interval | None
         return None
     was, now = first.figures[figure], other.figures[figure]
     if not (same := _shared(first, other)):
-        return difference_apart(now, was)
+        return interval(now, was)
     return difference({task: value for task, value in now.items() if task in same}, was)
 
 

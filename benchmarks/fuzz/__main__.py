@@ -49,8 +49,10 @@ WAIT = 60.0
 """By the clock, for what waits rather than works, on a machine that others use too."""
 MEMORY = 200 << 20
 """Bytes that an input may take."""
-ROOM = 2 << 30
-"""Bytes of address space beyond what the process began with, so that a bomb does not take the machine."""
+ROOM = 4 << 30
+"""Bytes of address space beyond what the process began with, so that a bomb does not take the machine.
+
+Libraries that are loaded later reserve some two of these four."""
 Judge = Callable[[str], str]
 
 

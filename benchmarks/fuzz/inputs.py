@@ -166,6 +166,9 @@ _ELSEWHERE = [
     *("$code", ["$code"]),
 ]
 
+_ASKED = ["base_url", "base_url", "model_flag", "spec", "checkpoint", "hash"]
+"""Settings that ask for something of the user's machine."""
+
 
 def resumed(rng: random.Random) -> str:
     """Make the folder of a run, training or sweep, and what a user does with it."""
@@ -180,7 +183,11 @@ def resumed(rng: random.Random) -> str:
             ("newest", rng.choice([honest.RESUMED, honest.SWEPT, honest.RETRAINED])),
         ]
     )
-    return as_json({"do": todo, "files": folder(rng, files, [*ATOMS, *_ELSEWHERE])})
+    written = folder(rng, files, [*ATOMS, *_ELSEWHERE])
+    if rng.random() < 0.3:
+        name = "sweep.json" if "sweep.json" in files else "run.json"
+        written[name] = as_json({**files[name], rng.choice(_ASKED): rng.choice(_ELSEWHERE)})
+    return as_json({"do": todo, "files": written})
 
 
 # what is downloaded: folders of models

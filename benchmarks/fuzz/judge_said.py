@@ -170,6 +170,7 @@ def _endpoint() -> Model:
 def asked(status: int, kind: str, body: str) -> Completion:
     """Ask a stranger's endpoint, which replies this; raise ModelError where it is no completion."""
     model = _endpoint()
+    server().heads.clear()  # other kinds ask the same server under its own name, with keys
     server().reply = lambda _: (status, kind, body)
     try:
         return LOOP.run_until_complete(model.complete(_REQUEST))

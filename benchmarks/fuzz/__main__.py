@@ -4,9 +4,10 @@
 
 An input must end in a result, or in an error of the family with a place: a diagnostic with its line, a file
 and line, a `prompt_error`, a parse failure, an episode with a failure in it, a refusal below 500. A find is
-anything else that is raised, a diagnostic without a place, one that no terminal should be given, more than
-`SECONDS`, or more than `MEMORY` beyond what the process had. Each find is written as a line of JSON: its
-kind, what came of it, the input. The same seed makes the same inputs, in the same order.
+anything else that is raised, a file that is written outside of the folder, a diagnostic without a place, one
+that no terminal should be given, more than `SECONDS`, or more than `MEMORY` beyond what the process had. Each
+find is written as a line of JSON: its kind, what came of it, the input. The same seed makes the same inputs,
+in the same order.
 
 `mutating` and `inputs` make inputs of what is in `honest` and `odd`; the `judge_…` say what comes of them.
 """
@@ -42,6 +43,7 @@ import judge_said
 import judge_written
 import probes
 from inputs import Make
+from watching import written_within
 
 SECONDS = 10.0
 """Of this process's work: no input is worth more."""
@@ -75,7 +77,7 @@ KINDS: dict[str, Kind] = {
     "spec tests": Kind(inputs.spec_tests, judge_written.spec_tests, 8),
     "template": Kind(inputs.prompt, judge_written.prompt, 16),
     "expression": Kind(inputs.condition, judge_written.condition, 100),
-    "rows": Kind(inputs.rows, judge_written.rows, 60),
+    "rows": Kind(inputs.rows, judge_written.rows, 20),
     "corpus": Kind(inputs.corpus, judge_written.corpus, 5),
     "episodes": Kind(inputs.episode, judge_kept.episodes, 90),
     "replay": Kind(inputs.episode, judge_kept.replay, 70),
@@ -88,9 +90,9 @@ KINDS: dict[str, Kind] = {
     "vocabulary": Kind(inputs.vocabulary, judge_said.vocabulary, 6),
     "mcp": Kind(inputs.mcp, judge_said.mcp, 1),
     "observation": Kind(inputs.observation, judge_said.observation, 10),
-    "resumed": Kind(inputs.resumed, judge_resumed.resumed, 10),
-    "model": Kind(inputs.model, judge_models.model, 2, memory=2 * MEMORY),
-    "weights": Kind(inputs.weights, judge_models.weights, 4, memory=2 * MEMORY),
+    "resumed": Kind(inputs.resumed, judge_resumed.resumed, 20),
+    "model": Kind(inputs.model, judge_models.model, 8, memory=2 * MEMORY),
+    "weights": Kind(inputs.weights, judge_models.weights, 8, memory=2 * MEMORY),
     "limit": Kind(probes.draw, probes.judge, 20, probes.all_sizes, 2 * MEMORY),
 }
 
@@ -133,7 +135,8 @@ def came_of(kind: Kind, text: str) -> tuple[str, str]:
     before = _memory("VmHWM")
     _limit(SECONDS, WAIT)
     try:
-        came, where = kind.judge(text), ""
+        with written_within(Path.cwd()):
+            came, where = kind.judge(text), ""
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # a hang, or a panic of Rust
@@ -197,6 +200,8 @@ def main() -> None:
     rng, tally, told = random.Random(given.seed), Tally(), time.monotonic()
     with tempfile.TemporaryDirectory(prefix="fuzz-") as folder:
         os.chdir(folder)
+        Path("tmp").mkdir()
+        os.environ["TMPDIR"] = tempfile.tempdir = f"{folder}/tmp"
         judge_said.register()
         known = {**KINDS, **(served() if "body" in wanted else {})}
         resource.setrlimit(resource.RLIMIT_AS, (_memory("VmSize") + ROOM,) * 2)

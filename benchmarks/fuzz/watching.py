@@ -24,12 +24,13 @@ _strays: list[str] = []
 def written_within(*folders: Path) -> Generator[None]:
     """Raise AssertionError at the end where something was written outside of these folders."""
     _install()
+    around = [*_roots]
     _strays.clear()
     _roots[:] = [os.path.realpath(folder) for folder in folders]
     try:
         yield
     finally:
-        _roots.clear()
+        _roots[:] = around
     assert not _strays, f"written outside: {_strays[0]}"
 
 

@@ -107,20 +107,26 @@ class _Use:
         """Return the method's result; None where the worker has no such tokenizer."""
         if self.digest not in _loaded:
             return None
-        try:
-            with _no_panics():
-                found = getattr(_loaded[self.digest], method)(*arguments, **options)
-        except Exception:
-            raise
-        except BaseException as error:  # a panic of Rust
-            raise RuntimeError(describe_error(error)) from None
+        with _no_traces(), panics_as_errors():
+            found = getattr(_loaded[self.digest], method)(*arguments, **options)
         if len(found) > EPISODE_SIZE.most:
             raise TemplateError(EPISODE_SIZE.exceeded("the chat has"))
         return found
 
 
 @contextmanager
-def _no_panics() -> Generator[None]:
+def panics_as_errors() -> Generator[None]:
+    """Raise RuntimeError in place of a panic of the tokenizer's Rust code, which is no Exception."""
+    try:
+        yield
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":  # its class cannot be imported
+            raise
+        raise RuntimeError(describe_error(error)) from None
+
+
+@contextmanager
+def _no_traces() -> Generator[None]:
     """Keep the traces that a panic in the tokenizer's Rust code prints from the terminal."""
     kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 2)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from rolegraph.engine.errors import UsageError, WorldError, first_line
-from rolegraph.engine.models.limited_tokenizer import limit_tokenizer
+from rolegraph.engine.models.limited_tokenizer import limit_tokenizer, panics_as_errors
 from rolegraph.engine.prompts import Tokenizer
 from rolegraph.engine.records.jsonl import read_json
 
@@ -41,7 +41,8 @@ def load_tokenizer(source: str | Path) -> Tokenizer:
     is_folder = Path(source).is_dir()
     try:
         # None would ask at the terminal, and wait.
-        tokenizer = cast(Tokenizer, kind.from_pretrained(str(source), trust_remote_code=False))
+        with panics_as_errors():
+            tokenizer = cast(Tokenizer, kind.from_pretrained(str(source), trust_remote_code=False))
     except Exception as error:  # transformers and tokenizers raise many types for files that are broken
         reason = first_line(error)
         if is_folder:

@@ -135,6 +135,18 @@ def test_a_tokenizer_that_cannot_be_loaded_is_a_usage_error(
     assert len(str(caught.value)) < 2_000
 
 
+@pytest.mark.parametrize("load", [load_tokenizer, LocalModel])
+def test_a_panic_while_a_tokenizer_is_loaded_is_a_usage_error(
+    honest: Path, tmp_path: Path, load: Callable[[Path], object]
+) -> None:
+    folder = shutil.copytree(honest, tmp_path / "theirs")
+    file = folder / "tokenizer.json"
+    model = {"type": "BPE", "vocab": {"a": 0, "b": 1, "ab": 2}, "merges": [["a", "b"]]}
+    change(file, model={**model, "continuing_subword_prefix": "longer than a token"})
+    with pytest.raises(UsageError, match="theirs"):
+        load(folder)
+
+
 @pytest.mark.parametrize("ends", [-0.5, "a", ["a"], {"a": 1}])
 def test_end_tokens_that_are_no_ids_are_a_usage_error(honest: Path, tmp_path: Path, ends: object) -> None:
     folder = shutil.copytree(honest, tmp_path / "theirs")

@@ -35,7 +35,7 @@ from transformers.utils import logging as transformers_logging
 from rolegraph.engine.errors import UsageError, first_line
 from rolegraph.engine.local.service.adapters import load_model, lora_config
 from rolegraph.engine.local.service.prefixes import RowLayout, layout, rows_of
-from rolegraph.engine.models.limited_tokenizer import limit_tokenizer
+from rolegraph.engine.models.limited_tokenizer import limit_tokenizer, panics_as_errors
 
 T = TypeVar("T")
 
@@ -113,9 +113,10 @@ class LocalModel:
         self.dtype = torch.float32 if self.device.type == "cpu" else torch.bfloat16
         base: Any = load_model(folder, self.dtype)
         try:
-            tokenizer: Any = AutoTokenizer.from_pretrained(
-                str(folder), local_files_only=True, trust_remote_code=False
-            )
+            with panics_as_errors():
+                tokenizer: Any = AutoTokenizer.from_pretrained(
+                    str(folder), local_files_only=True, trust_remote_code=False
+                )
             self.tokenizer = limit_tokenizer(tokenizer, folder)
         except Exception as error:  # transformers and tokenizers raise many types for files that are broken
             raise UsageError(f"cannot load the tokenizer of {folder}: {first_line(error)}") from error

@@ -53,15 +53,16 @@ class Job:
 
     def run(self) -> None:
         """Do what is left of the job, and write its JSON file; a job that has one is done."""
-        flow, file = self.flow(self.arm), self.folder.with_suffix(".json")
+        file, anywhere = self.folder.with_suffix(".json"), Path()
+        named = rg.open_source(self.study.source(self.name, self.arm, self.seed, anywhere))
         if file.exists():
-            if Run.model_validate_json(file.read_bytes()).hash != flow.hash:
+            if Run.model_validate_json(file.read_bytes()).hash != named.hash:
                 raise rg.UsageError(f"{file} is of another spec; remove it, or choose another --out")
             return
         click.echo(f"{self.name}, seed {self.seed} …", err=True)
         measure = {"rolegraph": trained, "rllm": trained_by_rllm, "none": untrained}[self.arm.trainer]
-        measured = measure(self, flow)
-        done = Run(hash=flow.hash, overrides=flow.source.overrides, **measured)
+        measured = measure(self, self.flow(self.arm))
+        done = Run(hash=named.hash, overrides=named.source.overrides, **measured)
         whole = file.with_suffix(".part")  # a killed command leaves no half of a JSON file
         whole.write_text(done.model_dump_json(indent=1) + "\n", encoding="utf-8")
         whole.replace(file)
@@ -78,13 +79,12 @@ def untrained(job: Job, flow: rg.Workflow) -> dict[str, Any]:
     asyncio.run(made.run())
     return {
         "values": {"": by_task(rg.read_episodes(place.episodes), job.arm.figure or job.study.table.figure)},
-        "minutes": (place.info().seconds or 0.0) / 60,
         "calls_per_episode": costs(rg.read_episodes(place.episodes))[0] / made.episodes,
     }
 
 
 def trained(job: Job, flow: rg.Workflow) -> dict[str, Any]:
-    """Train a spec, evaluate its weights in each of the arm's evaluations, and return the fields of a `Run`."""
+    """Train a spec, evaluate its weights, and return the fields of a `Run`."""
     place = rg.RunFolder(job.folder / "train")
     if place.info_file.exists():
         training = rg.TrainingJob.resume(place.path, flow.source, seed=job.seed)
@@ -152,7 +152,7 @@ def costs(episodes: Iterable[rg.Episode]) -> tuple[int, int]:
 @click.option("--arm", "arms", multiple=True, help="Run this arm only; may be given again.")
 @click.option("--tiny", is_flag=True, help="One step on two tasks.")
 @click.option("--paper-size", is_flag=True, help="With the overrides for the paper's size.")
-@click.option("--out", type=click.Path(path_type=Path), default=Path("runs/results"), show_default=True)
+@click.option("--out", type=click.Path(path_type=Path), help="Folder; by default runs/results, or -tiny.")
 @click.option("--page", type=click.Path(path_type=Path), help="Page to write; by default OUT/results.md.")
 def main(
     names: tuple[str, ...],
@@ -160,10 +160,12 @@ def main(
     arms: tuple[str, ...],
     tiny: bool,
     paper_size: bool,
-    out: Path,
+    out: Path | None,
     page: Path | None,
 ) -> None:
     rg.keep_services(KEEP_SECONDS)
+    # Runs of one size are never compared with those of another.
+    out = out or Path(f"runs/results{'-paper-size' * paper_size}{'-tiny' * tiny}")
     failed = False
     for name in names:
         study = Study(name, out, tiny=tiny, full=paper_size)

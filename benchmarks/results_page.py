@@ -21,11 +21,11 @@ BySeed = Mapping[int, ByTask]
 
 HEAD = """# The field's tables in small
 
-Each section takes one claim of a paper, trains the roles that it is about, on the small model that ships, and
-says whether the claim holds there. A small model on a small task can refute no paper; it shows in minutes what
-the paper's mechanism does. Every figure has a 95 % interval that resamples both tasks and seeds. A comparison
-holds if the interval of its difference lies above 0 and every seed agrees, and `a ~ b` if the interval lies
-within 0.1 of 0. A claim holds if all its comparisons do."""
+Each section takes one claim of a paper, trains the roles that it is about on the small model that ships, and
+says whether the claim holds there. A small model on a small task can refute no paper; it shows in minutes
+what the paper's mechanism does. Every figure has a 95 % interval that resamples both tasks and seeds. A
+comparison holds if the interval of its difference lies above 0 and every seed agrees, and `a ~ b` if the
+interval lies within 0.1 of 0. A claim holds if all its comparisons do."""
 COSTS = {"calls_per_episode": 1, "minutes": 1, "calls": 0, "tokens": 0}
 """Fields of a run with its costs, each with its digits."""
 
@@ -45,7 +45,7 @@ def interval(values: BySeed) -> rg.Interval:
 
 
 def minus(a: BySeed, b: BySeed) -> BySeed:
-    """Return the differences of the seeds that both have: by task where the tasks are the same, else of means."""
+    """Return `a` minus `b` for each seed that both have: by task if the tasks are the same, else of means."""
     found: dict[int, ByTask] = {}
     for seed in sorted(a.keys() & b.keys()):
         one, other = a[seed], b[seed]
@@ -93,15 +93,24 @@ class Findings:
     def grid(self) -> str:
         """Write the table of the arms: figures with intervals, and the means of what a run costs."""
         own = [*self.table.tests, *self.table.metrics]
-        head = ["arm", "untrained", self.table.figure, *own, "seeds", "calls an episode", *[*COSTS][1:]]
+        head = [
+            "arm",
+            "untrained",
+            self.table.figure,
+            *own,
+            "tasks × seeds",
+            "calls an episode",
+            *[*COSTS][1:],
+        ]
         rows: list[list[str]] = []
         for arm, part in self.table.arms.items():
             names = [f"{arm}.start", arm, *(f"{arm}.{name}" for name in own)]
             runs = self.runs[arm].values()
             means = {key: np.mean([getattr(run, key) for run in runs]) if runs else 0.0 for key in COSTS}
             costs = [f"{mean:,.{COSTS[key]}f}" if mean else "–" for key, mean in means.items()]
-            cells = [shown(interval(self.values(name))) for name in names]
-            rows.append([f"`{arm}`: {part.about}", *cells, str(len(runs) or UNMEASURED), *costs])
+            over = [interval(self.values(name)) for name in names]
+            n = f"{over[1].n} × {len(runs)}" if runs else UNMEASURED
+            rows.append([f"`{arm}`: {part.about}", *map(shown, over), n, *costs])
         return grid(head, rows)
 
     def picture(self) -> str:

@@ -114,12 +114,12 @@ class Run(_Part):
     """JSON file of one arm and seed."""
 
     hash: str
-    """Hash of the spec that was trained or run."""
+    """Hash of the spec that was trained or run; the same wherever the runs are kept."""
     overrides: tuple[str, ...]
     values: dict[str, ByTask]
     """Figures: '' is the arm's own, `start` the untrained model's; then tests and metrics by their names."""
-    minutes: float
-    """Minutes of the training; of the episodes where nothing is trained."""
+    minutes: float = 0.0
+    """Minutes of the training; 0 where nothing is trained."""
     calls: int = 0
     """Model calls of the training; 0 where nothing is trained, or the trainer does not tell."""
     tokens: int = 0
@@ -144,13 +144,17 @@ class Study:
         self.full = self.table.paper_size.arms if full else {}
         self.tasks, self.rollouts = (2, 1) if tiny else (self.table.tasks, self.table.rollouts)
 
-    def source(self, name: str, part: Test, seed: int) -> rg.Source:
-        """Return the spec of an arm, or of a test of all arms, with its overrides."""
+    def source(self, name: str, part: Test, seed: int, root: Path | None = None) -> rg.Source:
+        """Return the spec of an arm, or of a test of all arms, with its overrides.
+
+        Trainings of other arms are looked for in `root`, by default the folder of the table's runs.
+        """
+        root = self.folder if root is None else root
         words = [*part.set, *self.extra]
         if isinstance(part, Arm):
             words = [*self.table.set, *words, *self.full.get(name, ())]
         for arm in self.table.arms:
-            words = [word.replace(f"{{{arm}}}", str(self.place(arm, seed) / "train")) for word in words]
+            words = [word.replace(f"{{{arm}}}", str(root / f"{arm}-{seed}" / "train")) for word in words]
         own = HERE / "specs" / f"{part.spec}.yaml"
         return rg.Source.of(own if own.exists() else part.spec, *words, allow=ALLOWED)
 

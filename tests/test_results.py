@@ -1,0 +1,81 @@
+"""Tests of benchmarks/results/: every arm is a valid spec, and the page says what is measured."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from results_page import UNMEASURED, Findings, write_page
+from results_tables import HERE, OVER_STEPS, Run, Study
+
+import rolegraph as rg
+
+TABLES = sorted(file.stem for file in HERE.glob("*.yaml"))
+ARMS = [(table, arm) for table in TABLES for arm in Study(table, Path()).table.arms]
+
+
+def faults(source: rg.Source, backend: str | None = None) -> list[str]:
+    return [str(fault) for fault in rg.check_for(source, backend).diagnostics if fault.severity == "error"]
+
+
+@pytest.mark.parametrize("options", [{}, {"tiny": True}, {"full": True}], ids=["small", "tiny", "paper size"])
+@pytest.mark.parametrize(("table", "name"), ARMS, ids="/".join)
+def test_an_arm_and_all_its_evaluations_are_valid_specs(
+    table: str, name: str, options: dict[str, bool], tmp_path: Path
+) -> None:
+    study = Study(table, tmp_path, **options)
+    for part in (study.table.arms[name], *study.evaluations(name).values()):
+        if "textarena" in part.spec or "poker" in part.spec:
+            pytest.importorskip("textarena")
+        assert not faults(study.source(name, part, 0))
+    if backend := study.table.paper_size.rllm.get(name):
+        assert not faults(study.source(name, study.table.arms[name], 0), backend)
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_a_table_predicts_what_its_arms_measure(name: str) -> None:
+    table = Study(name, Path()).table
+    trained = [arm for arm, part in table.arms.items() if part.trainer != "none"]
+    own = ["", "start", *table.tests, *(f"{test}.start" for test in table.tests), *table.metrics]
+    known = {*table.arms, *(f"{arm}.{figure}".rstrip(".") for arm in trained for figure in own)}
+    for words in table.expect:
+        left, sign, right = words.split()
+        assert sign in (">", "~")
+        assert left in known
+        assert right in known or float(right)
+    assert all(function in OVER_STEPS for wanted in table.metrics.values() for function in wanted)
+
+
+def measure(study: Study, arm: str, seed: int, **figures: float) -> None:
+    """Write the JSON file of a run whose figures are the same on each of four tasks."""
+    values = {name.strip("_"): dict.fromkeys("abcd", value) for name, value in figures.items()}
+    study.folder.mkdir(parents=True, exist_ok=True)
+    run = Run(hash="", overrides=(), values=values, minutes=1.5, calls=10, tokens=100)
+    study.place(arm, seed).with_suffix(".json").write_text(run.model_dump_json())
+
+
+def test_a_claim_holds_if_every_seed_agrees_beyond_the_interval(tmp_path: Path) -> None:
+    study = Study("c3", tmp_path)
+    assert Findings(study).verdict == UNMEASURED
+    for seed, team in enumerate((0.4, 0.5, 0.3)):
+        measure(study, "counterfactual", seed, _=0.6, start=0.2)
+        if seed == 0:
+            assert Findings(study).verdict == UNMEASURED
+        measure(study, "team", seed, _=team, start=0.2)
+        few = "" if seed == 2 else f", on {seed + 1} of 3 seeds"
+        assert Findings(study).verdict == "holds" + few
+    measure(study, "team", 1, _=0.7, start=0.2)
+    assert Findings(study).verdict == "does not hold"
+
+
+def test_the_page_says_what_is_not_measured_yet(tmp_path: Path) -> None:
+    study, other = Study("c3", tmp_path), Study("malt", tmp_path)
+    measure(study, "team", 0, _=0.5, start=0.25)
+    write_page([study, other], tmp_path / "page.md")
+    measured, unmeasured = (tmp_path / "page.md").read_text("utf-8").split("\n## ")[1:]
+    assert "0.500 [0.500, 0.500]" in measured
+    assert "0.250 [0.250, 0.250]" in measured
+    assert f"**Here: {UNMEASURED}.**" in measured
+    assert f"**Here: {UNMEASURED}.**" in unmeasured
+    assert (tmp_path / "page_c3.svg").read_text("utf-8").startswith("<svg")
+    assert not (tmp_path / "page_malt.svg").exists()

@@ -25,7 +25,7 @@ Each section takes one claim of a paper, trains the roles that it is about on th
 says whether the claim holds there. A small model on a small task can refute no paper; it shows in minutes
 what the paper's mechanism does. Every figure has a 95 % interval that resamples both tasks and seeds. A
 comparison holds if the interval of its difference lies above 0 and every seed agrees, and `a ~ b` if the
-interval lies within 0.1 of 0. A claim holds if all its comparisons do."""
+interval lies within 0.1 of 0. A claim holds if all its comparisons do; how many do stands beside it."""
 COSTS = {"calls_per_episode": 1, "minutes": 1, "calls": 0, "tokens": 0}
 """Fields of a run with its costs, each with its digits."""
 
@@ -82,13 +82,13 @@ class Findings:
 
     @property
     def verdict(self) -> str:
-        """`holds`, `does not hold` or `not measured yet`, with the number of seeds where some are missing."""
+        """Words such as `holds (2 of 2)`: comparisons that hold, and seeds where some are missing."""
         found = [self.compared(words)[0] for words in self.table.expect]
         if None in found:
             return UNMEASURED
         seeds = min(len(runs) for runs in self.runs.values())
-        few = f", on {seeds} of {len(self.table.seeds)} seeds" if seeds < len(self.table.seeds) else ""
-        return ("holds" if all(found) else "does not hold") + few
+        few = f", {seeds} of {len(self.table.seeds)} seeds" if seeds < len(self.table.seeds) else ""
+        return f"{'holds' if all(found) else 'does not hold'} ({sum(map(bool, found))} of {len(found)}{few})"
 
     def grid(self) -> str:
         """Write the table of the arms: figures with intervals, and the means of what a run costs."""
@@ -114,12 +114,22 @@ class Findings:
         return grid(head, rows)
 
     def picture(self) -> str:
-        """Draw each arm's figure before and after training, with intervals."""
+        """Draw a panel for each figure that is compared, with rows for each arm before and after training."""
+        named = [
+            name.removesuffix(".start").partition(".")
+            for words in self.table.expect
+            for name in words.split()
+        ]
+        compared = dict.fromkeys(figure for arm, _, figure in named if arm in self.runs)
         points: list[SweepPointFigures] = []
         for arm in self.table.arms:
-            sides = {"untrained": f"{arm}.start", self.table.figure: arm}
-            drawn = {title: interval(self.values(name)) for title, name in sides.items()}
-            points.append(SweepPointFigures(arm, (), {k: over for k, over in drawn.items() if over.n}))
+            for label, suffix in ((f"{arm}, untrained", ".start"), (arm, "")):
+                names = {figure: f"{arm}.{figure}".rstrip(".") + suffix for figure in compared}
+                over = {
+                    figure or self.table.figure: interval(self.values(name)) for figure, name in names.items()
+                }
+                if drawn := {title: found for title, found in over.items() if found.n}:
+                    points.append(SweepPointFigures(label, (), drawn))
         return sweep_picture(self.table.title, points)
 
 
@@ -167,7 +177,7 @@ def write_page(studies: Sequence[Study], page: Path) -> None:
     parts = [HEAD]
     for study in studies:
         found, picture = Findings(study), f"{page.stem}_{study.folder.name}.svg"
-        if any(found.values(arm) for arm in study.table.arms):
+        if any(found.runs.values()):
             (page.parent / picture).write_text(found.picture(), encoding="utf-8")
         parts.append(section(study.folder.name, found, picture))
     page.write_text("\n\n".join(parts) + "\n", encoding="utf-8")

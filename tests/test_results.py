@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
+import re
 from pathlib import Path
+from typing import Any
+from unittest.mock import patch
 
 import pytest
 from results_page import UNMEASURED, Findings, write_page
-from results_tables import HERE, OVER_STEPS, Run, Study
+from results_tables import ALLOWED, HERE, OVER_STEPS, Run, Study
+from starlette.responses import Response
 
 import rolegraph as rg
+from tests.models.edges import chat_answer, serving
 
 TABLES = sorted(file.stem for file in HERE.glob("*.yaml"))
 ARMS = [(table, arm) for table in TABLES for arm in Study(table, Path()).table.arms]
@@ -62,10 +69,10 @@ def test_a_claim_holds_if_every_seed_agrees_beyond_the_interval(tmp_path: Path) 
         if seed == 0:
             assert Findings(study).verdict == UNMEASURED
         measure(study, "team", seed, _=team, start=0.2)
-        few = "" if seed == 2 else f", on {seed + 1} of 3 seeds"
-        assert Findings(study).verdict == "holds" + few
+        few = "" if seed == 2 else f", {seed + 1} of 3 seeds"
+        assert Findings(study).verdict == f"holds (2 of 2{few})"
     measure(study, "team", 1, _=0.7, start=0.2)
-    assert Findings(study).verdict == "does not hold"
+    assert Findings(study).verdict == "does not hold (1 of 2)"
 
 
 def test_the_page_says_what_is_not_measured_yet(tmp_path: Path) -> None:
@@ -79,3 +86,37 @@ def test_the_page_says_what_is_not_measured_yet(tmp_path: Path) -> None:
     assert f"**Here: {UNMEASURED}.**" in unmeasured
     assert (tmp_path / "page_c3.svg").read_text("utf-8").startswith("<svg")
     assert not (tmp_path / "page_malt.svg").exists()
+
+
+def first_legal(body: dict[str, Any]) -> Response:
+    """Answer with the first free cell, or the first legal action, of a prompt."""
+    text = body["messages"][-1]["content"]
+    legal = re.findall(r"Free cells: (\d)|available actions are: '(\[\w+\])'", text)[-1]
+    return chat_answer(f"<answer>{''.join(legal)}</answer>")
+
+
+@pytest.mark.parametrize(
+    ("spec", "overrides"),
+    [
+        ("against_random", ()),
+        ("against_perfect", ("loops.play.env={tic_tac_toe: {opening: 1}}",)),  # two may have lost the game
+        ("poker_against_random", ()),
+    ],
+)
+def test_a_fixed_player_plays_by_the_rules(spec: str, overrides: tuple[str, ...]) -> None:
+    pytest.importorskip("pydantic_monty")
+    pytest.importorskip("textarena" if "poker" in spec else "rolegraph")
+
+    async def play(url: str) -> list[rg.Episode]:
+        file = HERE / "specs" / f"{spec}.yaml"
+        flow = rg.load(file, *overrides, model="openai:scripted", base_url=url, allow=ALLOWED)
+        async with flow.open() as opened:
+            return [episode async for episode in opened.stream("validation", limit=12)]
+
+    with serving(first_legal) as endpoint, patch.dict(os.environ, OPENAI_API_KEY="key"):
+        episodes = asyncio.run(play(endpoint.base_url))
+    assert not [t.failure for episode in episodes for t in episode.trajectories if t.failure]
+    endings = {str(episode.metadata["environment"]["reason"]) for episode in episodes}
+    assert all("three in a row" in reason or "chips" in reason or reason == "draw" for reason in endings)
+    if spec == "against_perfect":
+        assert "X has three in a row" not in endings

@@ -110,7 +110,8 @@ class Findings:
             costs = [f"{mean:,.{COSTS[key]}f}" if mean else "–" for key, mean in means.items()]
             over = [interval(self.values(name)) for name in names]
             n = f"{over[1].n} × {len(runs)}" if runs else UNMEASURED
-            rows.append([f"`{arm}`: {part.about}", *map(shown, over), n, *costs])
+            own_figure = f" ({part.figure})" if part.figure else ""
+            rows.append([f"`{arm}`: {part.about}{own_figure}", *map(shown, over), n, *costs])
         return grid(head, rows)
 
     def picture(self) -> str:

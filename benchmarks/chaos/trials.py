@@ -142,6 +142,7 @@ class Worlds(_Served):
             count.keeps(place, disk / "run" / "episodes.jsonl")
             subprocess.run(["mount", "-o", "remount,size=50m", disk], check=True)
             self.finish(place, disk / "run")
+            count.keeps(place, disk / "run" / "episodes.jsonl")
             count.of.update(trials=1, faults=1)
             count.faults["disk full"] += 1
             count.episodes(disk / "run" / "episodes.jsonl", self.whole)
@@ -162,6 +163,7 @@ class Worlds(_Served):
         assert "Permission denied" in place.said(), place.said()
         out.chmod(0o755)
         self.finish(place, out)
+        count.keeps(place, out / "episodes.jsonl")
         count.of.update(trials=1, faults=1)
         count.faults["folder read-only"] += 1
         count.episodes(out / "episodes.jsonl", self.whole)

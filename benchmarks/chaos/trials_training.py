@@ -144,6 +144,7 @@ class Trainings:
             *(("run", "--resume") if begun else words), "--out", str(out), ROLEGRAPH_WARM=stays
         )
         assert process.wait() == 0, place.said()
+        count.keeps(place, out / "episodes.jsonl")
         assert place.start("serve", "--stop").wait() == 0, place.said()
         found = said_in(out / "episodes.jsonl")
         count.of["trials"] += 1

@@ -57,7 +57,10 @@ class Job:
         named = rg.open_source(self.study.source(self.name, self.arm, self.seed, anywhere))
         if file.exists():
             if Run.model_validate_json(file.read_bytes()).hash != named.hash:
-                raise rg.UsageError(f"{file} is of another spec; remove it, or choose another --out")
+                message = (
+                    f"{file} is of another spec; remove the file and its folder, or choose another --out"
+                )
+                raise rg.UsageError(message)
             return
         click.echo(f"{self.name}, seed {self.seed} …", err=True)
         measure = {"rolegraph": trained, "rllm": trained_by_rllm, "none": untrained}[self.arm.trainer]

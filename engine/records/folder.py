@@ -391,7 +391,10 @@ def _lines(
 
 
 def _checkpoint(text: bytes) -> Checkpoint:
-    return Checkpoint.model_validate(parse_json(text))
+    checkpoint = Checkpoint.model_validate(parse_json(text))
+    if not checkpoint.policies:
+        raise ValueError("it has no policy")
+    return checkpoint
 
 
 def _step_metrics(text: bytes) -> dict[str, float]:

@@ -286,6 +286,13 @@ def test_the_best_checkpoint_is_the_last_that_was_best_else_the_last(tmp_path: P
     assert folder.best().step == 3
 
 
+def test_a_checkpoint_without_a_policy_is_refused(tmp_path: Path) -> None:
+    folder = begun(tmp_path)
+    folder.checkpoints_file.write_text('{"step": 2, "policies": {}}\n')
+    with pytest.raises(DataError, match=r"checkpoints\.jsonl:1: not a checkpoint: .*no policy"):
+        folder.best_of(None)
+
+
 def test_controls_are_read_back(tmp_path: Path) -> None:
     folder = begun(tmp_path)
     assert folder.controls() == ()

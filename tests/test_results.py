@@ -10,6 +10,7 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
+from results import Job
 from results_page import UNMEASURED, Findings, write_page
 from results_tables import ALLOWED, HERE, OVER_STEPS, Run, Study
 from starlette.responses import Response
@@ -86,6 +87,24 @@ def test_the_page_says_what_is_not_measured_yet(tmp_path: Path) -> None:
     assert f"**Here: {UNMEASURED}.**" in unmeasured
     assert (tmp_path / "page_c3.svg").read_text("utf-8").startswith("<svg")
     assert not (tmp_path / "page_malt.svg").exists()
+
+
+@pytest.mark.service
+def test_a_run_is_made_once_and_only_for_its_own_spec(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    study = Study("dr_mas", tmp_path, tiny=True)
+    Job(study, "by_role", 0).run()
+    (run,) = study.runs("by_role").values()
+    assert run.calls == 2 * 2 * 2  # tasks, rollouts, rounds
+    assert run.calls_per_episode == 2
+    assert run.values.keys() >= {"", "start"}
+    assert len(run.values[""]) == len(run.values["start"]) == 2
+    file = study.place("by_role", 0).with_suffix(".json")
+    written = file.stat().st_mtime_ns
+    Job(study, "by_role", 0).run()
+    assert file.stat().st_mtime_ns == written
+    with pytest.raises(rg.UsageError, match="is of another spec"):
+        Job(Study("dr_mas", tmp_path), "by_role", 0).run()
 
 
 def first_legal(body: dict[str, Any]) -> Response:

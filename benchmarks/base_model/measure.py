@@ -11,7 +11,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import NamedTuple
 
-from turns import VARIANTS, episodes, loaded
+from played import VARIANTS, episodes, loaded
 
 import rolegraph as rg
 from rolegraph.engine.models import Models, Services

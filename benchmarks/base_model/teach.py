@@ -1,6 +1,6 @@
 """Teach the base model, or measure one: `python benchmarks/base_model/teach.py --out DIR | --evaluate DIR`.
 
-A course of turns that an expert plays (`turns.py`), from random weights or from what an earlier course left.
+A course of turns that an expert plays (`played.py`), from random weights or from what an earlier course left.
 Two courses make a teacher, which always works its answers out, and a base model, which guesses in half of its
 turns and so leaves something to find:
 
@@ -28,11 +28,11 @@ from typing import NamedTuple, cast
 import torch
 from expert import EXPERTS
 from measure import measure, table
+from played import SLIPS, Turn, turns
 from tokenizer import CONTEXT, START, VOCABULARY, build_tokenizer
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
-from turns import SLIPS, Turn, turns
 
 import rolegraph as rg
 from rolegraph.engine.prompts import ChatFormat, Tokenizer

@@ -13,9 +13,9 @@ import re
 from collections.abc import Iterable
 from typing import Any, cast
 
+from played import Turn
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
-from turns import Turn
 
 from rolegraph.engine.prompts.tools import described
 from rolegraph.engine.shipped import BASE_NAME, MODELS

@@ -13,9 +13,9 @@ from typing import cast
 import pytest
 from expert import EXPERTS, kind_of, steps
 from measure import MOST_TOKENS
+from played import VARIANTS, Expert, Turn, episodes, loaded, tasks_of, turns
 from tokenizer import CONTEXT, build_tokenizer
 from transformers import PreTrainedTokenizerFast
-from turns import VARIANTS, Expert, Turn, episodes, loaded, tasks_of, turns
 
 import rolegraph as rg
 from rolegraph.engine.models import LimitedModel

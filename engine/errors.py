@@ -21,6 +21,8 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, ClassVar
 
+from rolegraph.engine.limits.records import MESSAGE_TEXT
+
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Sequence
 
@@ -142,13 +144,9 @@ def printable_line(line: str) -> str:
     return line.replace("\t", " ").translate(_REPLACED)
 
 
-_LONGEST = 600
-"""Characters of another program's message, as many as `message_text` keeps."""
-
-
 def first_line(error: BaseException) -> str:
     """Return the first line of an error's message, cut, or the name of its type if the message is empty."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:_LONGEST]
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][: MESSAGE_TEXT.most]
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:

@@ -178,6 +178,8 @@ class _Sign:
     """Whether the sign holds, by the metric's first and present values."""
     text: str
     steps: int = 5
+    shared: bool = False
+    """Whether the sign concerns only roles that share their policy."""
 
 
 _SIGNS: Sequence[_Sign] = (
@@ -187,6 +189,7 @@ _SIGNS: Sequence[_Sign] = (
         f"{{role}} has over {CAPTURED_SHARE:.0%} of the gradient that it shares with {{sharing}}; lower its "
         "`weight`, raise theirs, or give them policies of their own",
         CAPTURED_STEPS,
+        shared=True,
     ),
     _Sign(
         "outcome/{role}/taught",
@@ -224,10 +227,10 @@ def sign_warnings(lines: Sequence[Metrics], plan: Plan) -> Iterator[Note]:
     for role in plan.trained:
         own = plan.policies_of(role)
         sharing = [name for name in plan.trained if name != role and plan.policies_of(name) & own]
-        for sign in _SIGNS if sharing else _SIGNS[1:]:
+        for sign in _SIGNS:
             metric = sign.metric.format(role=role)
             values = [line[metric] for line in lines if metric in line]
-            if len(values) < sign.steps or metric not in lines[-1]:
+            if len(values) < sign.steps or metric not in lines[-1] or (sign.shared and not sharing):
                 continue
             held = [sign.holds(values[0], value) for value in values[-sign.steps - 1 :]]
             if all(held[-sign.steps :]) and (len(held) == sign.steps or not held[0]):

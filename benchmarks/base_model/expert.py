@@ -28,11 +28,14 @@ Mode = Literal["work", "guess", "slip"]
 _QUESTION = re.compile(r"Use ([\d, ]+) exactly once each, with .* to make (\d+)\.")
 _EXPRESSION = r"[\d(][\d+*/() -]*[-+*/][\d+*/() -]*[\d)]"
 _PROPOSAL = re.compile(rf"(?:^|: |Try |<answer>)({_EXPRESSION})(?=</answer>|$)", re.M)
+_TASK = re.compile(r"^([\d, ]+) to (\d+)$", re.M)
 _CANDIDATE = re.compile(r"^(\d+): (.*)$", re.M)
 _CHECKED = re.compile(r"^(?:Proposed solution|Chosen solution|Proposed|A draft): (.*)$", re.M)
 _FIRST_STEP = re.compile(r"^Plan: .*?(\d+[-+*/]\d+=\d+)", re.M)
 _ROW = re.compile(r"^[.#AG](?: [.#AG])+$", re.M)
 _CELLS = re.compile(r"^[XO\d] [XO\d] [XO\d]$", re.M)
+CHECK_ALL, SOLVE_ALL = "Check all.", "Solve all."
+"""Phrases of the drills, which no spec asks for: much arithmetic in few tokens."""
 _SIGNS: Mapping[type[ast.operator], str] = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/"}
 _CALLS = 5
 """Calls of the calculator after which an answer is given unchecked; the shipped spec allows 8 turns."""
@@ -75,11 +78,11 @@ class Asked:
 
     def solution(self, first: str = "") -> str | None:
         """Draw a solution whose steps begin with `first`; None where none is found."""
-        for _ in range(_TRIES):
-            drawn = combine(self.nums, self.rng)
-            if drawn is not None and drawn[0] == self.target and steps(drawn[1]).startswith(first):
-                return drawn[1]
-        return None
+        return solution(self.nums, self.target, self.rng, first)
+
+    def candidate(self) -> str:
+        """Draw a candidate: right in about half of the cases, else wrong in one of many ways."""
+        return (self.solution() if self.rng.random() < 0.5 else _slip(self)) or ""
 
     def scramble(self, nums: Sequence[int] | None = None) -> str:
         """Draw an expression over the numbers; most are wrong, some have negative or broken steps."""
@@ -88,6 +91,15 @@ class Asked:
         if combined is not None:
             return combined[1]
         return "".join(f"{rng.choice(OPERATORS)}{n}" for n in rng.sample(list(nums), len(nums)))[1:]
+
+
+def solution(nums: Sequence[int], target: int, rng: random.Random, first: str = "") -> str | None:
+    """Draw a solution of a task whose steps begin with `first`; None where none is found."""
+    for _ in range(_TRIES):
+        drawn = combine(nums, rng)
+        if drawn is not None and drawn[0] == target and steps(drawn[1]).startswith(first):
+            return drawn[1]
+    return None
 
 
 def asked(chat: Sequence[Message], rng: random.Random, mode: Mode) -> Asked:
@@ -195,6 +207,17 @@ def judge(ask: Asked) -> str:
             choice = index
             break
     return "".join(lines) + _tagged(choice)
+
+
+def check_all(ask: Asked) -> str:
+    """Check each candidate of a drill."""
+    return "\n".join(f"{index}: {ask.check(action)}" for index, action in _CANDIDATE.findall(ask.text))
+
+
+def solve_all(ask: Asked) -> str:
+    """Solve each task of a drill, with the steps alone."""
+    tasks = [([*map(int, re.findall(r"\d+", nums))], int(target)) for nums, target in _TASK.findall(ask.text)]
+    return "\n".join(steps(solution(nums, target, ask.rng) or "") for nums, target in tasks)
 
 
 def verify(ask: Asked) -> str:
@@ -420,6 +443,8 @@ EXPERTS: Mapping[str, Callable[[Asked], str]] = {
     "give the index of a right one in <answer>": judge,
     "give correct or incorrect in <verdict>": verify,
     "give a score from 0 (wrong) to 10 (right)": score,
+    CHECK_ALL: check_all,
+    SOLVE_ALL: solve_all,
     "Say what is wrong": criticise,
     "Say in one line how to begin": plan,
     "Write another task of this kind": propose,

@@ -15,7 +15,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 from itertools import cycle
 
-from expert import EXPERTS, Mode, Unsolvable, asked, kind_of
+from expert import CHECK_ALL, EXPERTS, SOLVE_ALL, Asked, Mode, Unsolvable, asked, kind_of
 
 import rolegraph as rg
 from rolegraph.engine.models import Completion, LimitedModel, Request
@@ -32,10 +32,13 @@ VARIANTS: Mapping[str, Sequence[Sequence[str]]] = {
     "textarena": ((), ("loops.play.env.textarena=Nim-v0",)),
 }
 """Overrides with which a spec is played, in turn; none where a spec is missing."""
+DRILL = "drill"
+"""Name of the turns that are no spec's: much arithmetic in few tokens."""
 SHARES: Mapping[str, float] = {
+    DRILL: 12,
     "plan_path": 4,
     "tic_tac_toe": 2,
-    "textarena": 2,
+    "textarena": 0.7,
     "solver_judge": 2,
     "react": 2,
     "solver_only": 0,
@@ -122,7 +125,8 @@ def turns(
     """
     rng = random.Random(f"turns {seed}")
     weights = dict.fromkeys(rg.shipped_specs(), 1.0) | {**SHARES, **(shares or {})}
-    streams = {name: _turns_of(name, rng.getrandbits(32), guess, slips) for name in weights}
+    streams = {name: _turns_of(name, rng.getrandbits(32), guess, slips) for name in weights if name != DRILL}
+    streams[DRILL] = _drills(rng.getrandbits(32))
     while True:
         (name,) = rng.choices([*weights], [*weights.values()])
         yield next(streams[name])
@@ -157,6 +161,24 @@ def tasks_of(flow: rg.Workflow, seed: int, number: int) -> Sequence[rg.Task]:
         return generate(number, seed=seed, split="train")
     first = seed % 2**20 * number
     return [{"id": f"seed-{game}", "seed": game} for game in range(first, first + number)]
+
+
+def _drills(seed: int) -> Iterator[Turn]:
+    """Yield turns that check six candidates of a task, and turns that solve four tasks."""
+    rng = random.Random(f"drill {seed}")
+    while True:
+        tasks = generate(4, seed=rng.getrandbits(32), split="train", numbers=(3, 3, 3, 2))
+        asks = [Asked("", (), task["nums"], task["target"], rng, "work") for task in tasks]
+        candidates = [asks[0].candidate() for _ in range(6)]
+        lines = [tasks[0]["question"], *(f"{index}: {action}" for index, action in enumerate(candidates))]
+        yield _drill(CHECK_ALL, lines, rng)
+        yield _drill(SOLVE_ALL, [f"{', '.join(map(str, ask.nums))} to {ask.target}" for ask in asks], rng)
+
+
+def _drill(phrase: str, lines: Sequence[str], rng: random.Random) -> Turn:
+    messages: list[rg.Message] = [{"role": "user", "content": "\n".join((phrase, *lines))}]
+    expert = EXPERTS[phrase]
+    return Turn(DRILL, "", expert.__name__, messages, (), expert(asked(messages, rng, "work")))
 
 
 def _turns_of(spec: str, seed: int, guess: float, slips: float) -> Iterator[Turn]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,6 +25,12 @@ MODELS = {BASE_NAME: _MODELS / "model", "rolegraph-teacher": _MODELS / "teacher"
 def model_folder(name: str | None) -> Path:
     """Return the folder of a local model: a shipped model by name, the base model for None, else the path."""
     return MODELS.get(name or BASE_NAME) or Path(name or BASE_NAME)
+
+
+@cache
+def taught_prompts() -> frozenset[str]:
+    """Return the templates of the shipped prompts, which are all that the shipped models were taught."""
+    return frozenset(file.read_text("utf-8") for file in PROMPTS.glob("*.j2"))
 
 
 def templates_in(folder: Path, *, html: bool = False) -> Environment:

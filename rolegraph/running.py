@@ -226,6 +226,8 @@ class RunJob:
             if self.done == self.episodes:
                 notify(Note(""))
                 return RunResult(self.folder.path)
+            if untaught := self.flow.plan.untaught:
+                notify(Note(untaught, "warning"))
             notify(Note("starting the model …"))
             async with self.flow.open() as opened:
                 notify(Note("", episodes=self.episodes - self.done))

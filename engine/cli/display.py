@@ -148,6 +148,8 @@ class Display:
             role.seconds += event.seconds
         elif isinstance(event, rg.EpisodeDone):
             self._count(event.episode)
+        elif isinstance(event, rg.Note) and event.kind == "warning":
+            self._output.warn(event.text)
         elif isinstance(event, rg.Note):
             if not event.text:
                 self._started = time.monotonic()
@@ -191,10 +193,10 @@ class Display:
                 out.print(rg.printable(f"{role.name} {line}"), style="yellow", markup=False)
         answered, asked = self._answered()
         if answered < asked:
-            text = f"warning: {asked - answered} of {asked} trajectories got no answer"
+            text = f"{asked - answered} of {asked} trajectories got no answer"
             if "answered" not in self._floors:
                 text += "; --fail-under answered=1 makes that an error"
-            warnings.print(text, style="yellow")
+            self._output.warn(text)
         for name, value, floor in self._low():
             found = "measured in no episode" if value is None else f"{value:.3f}, under {floor:g}"
             warnings.print(f"error: {name} is {found}", style="red")

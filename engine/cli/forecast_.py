@@ -105,7 +105,7 @@ def _show(found: rg.Forecast, output: OutputOptions) -> None:
     if found.cost is not None:
         out.print(f"cost: about {found.cost:,.4f} at that price")
     for warning in found.warnings:
-        output.warnings().print(rg.printable(f"warning: {warning}"), style="yellow", markup=False)
+        output.warn(warning)
 
 
 def _table(found: rg.Forecast) -> Table:

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, NamedTuple, TextIO
 
 import click
 
+import rolegraph as rg
+
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
@@ -53,6 +55,10 @@ class OutputOptions(NamedTuple):
     def warnings(self) -> Console:
         """Return the console for warnings, which `--quiet` keeps."""
         return _console(stderr=True, lines=True)
+
+    def warn(self, text: str) -> None:
+        """Print a warning."""
+        self.warnings().print(rg.printable(f"warning: {text}"), style="yellow", markup=False)
 
     def next(self, *commands: str) -> None:
         """Print the commands that a user may want to run next."""

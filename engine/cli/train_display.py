@@ -88,7 +88,7 @@ class _TrainDisplay:
         for line in training.folder.metrics():
             if line["step"] == 0:
                 self._keep_first(line)
-        self._console, self._warnings = output.progress(), output.warnings()
+        self._console, self._warn = output.progress(), output.warn
         self._progress = Progress(
             TextColumn("[bold]{task.description}"),
             BarColumn(bar_width=20),
@@ -106,8 +106,7 @@ class _TrainDisplay:
         if isinstance(event, rg.StepLogged):
             self._log(event.step, event.metrics)
         elif isinstance(event, rg.Note) and event.kind == "warning":
-            text = rg.printable(f"warning: {event.text}")
-            self._warnings.print(text, style="yellow", markup=False)
+            self._warn(event.text)
         else:
             self._part.observe(event)
 
@@ -222,7 +221,7 @@ class TrainEnd:
         for table in self._tables():
             out.print(table)
         for text in self._warnings():
-            output.warnings().print(rg.printable(f"warning: {text}"), style="yellow", markup=False)
+            output.warn(text)
         if not self.folder.info_file.exists():
             return
         out.print(f"{self.done} of {self._steps} steps in {clock(seconds)}")

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from rolegraph.engine.prompts import Template
 from rolegraph.engine.records import MAIN, NodeId
+from rolegraph.engine.shipped import BASE_NAME, taught_prompts
 from rolegraph.engine.spec import Lora, Loss, ModelRef, Path, Role, Sampling, Spec
 from rolegraph.engine.vocabulary import (
     Dataset,
@@ -286,6 +287,21 @@ class Plan:
     def teachers(self) -> list[ModelRef]:
         """Models that signals compare with, each once."""
         return list(dict.fromkeys(signal.teacher for signal in self.signals.values() if signal.teacher))
+
+    @property
+    def untaught(self) -> str:
+        """Warning of prompts that a shipped model was not taught; empty where there are none."""
+        roles: dict[str, list[str]] = {}
+        for role in self.asking:
+            model = self.endpoints[role.endpoints[0]].model
+            prompts = {template.source for template in (role.system, role.prompt) if template}
+            if model.is_shipped and not prompts <= taught_prompts():
+                roles.setdefault(model.name or BASE_NAME, []).append(role.name)
+        return "; ".join(
+            f"{model} was taught the shipped prompts alone, and the prompt of {', '.join(names)} is another; "
+            "--model chooses a model"
+            for model, names in roles.items()
+        )
 
     @property
     def may_skip(self) -> bool:

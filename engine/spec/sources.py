@@ -6,6 +6,7 @@ from typing import Annotated, Literal, get_args
 
 from pydantic import Field, StringConstraints
 
+from rolegraph.engine.shipped import BASE_NAME, MODELS
 from rolegraph.engine.spec.base import Count, SpecModel, Strings
 
 
@@ -59,6 +60,12 @@ class ModelRef(SpecModel):
             return value
         provider, colon, name = value.partition(":")
         return {"provider": provider, "name": name} if colon else {"provider": provider}
+
+    @property
+    def is_shipped(self) -> bool:
+        """True for a shipped model with the weights that it was shipped with."""
+        shipped = self.provider == "local" and (self.name or BASE_NAME) in MODELS
+        return shipped and self.base_url is None and self.checkpoint is None
 
     @property
     def is_trainable(self) -> bool:

@@ -224,3 +224,14 @@ def test_ctrl_c_does_not_wait_for_a_model_that_starts(
         assert re.search(
             rb"next: rolegraph eval solver_judge .* --resume --out runs/solver_judge-eval-", shown
         )
+
+
+def test_a_prompt_that_the_shipped_model_was_not_taught_is_named(rolegraph: Command) -> None:
+    prompt = "roles.solver.prompt={inline: '{{ task.question }}'}"
+    asked = rolegraph("run", "solver_only", prompt, "--limit", "1", "--rollouts", "1")
+    assert asked.returncode == 0, asked.stderr
+    (warning,) = (line for line in asked.stderr.splitlines() if line.startswith("warning: "))
+    assert "rolegraph-base" in warning and "solver" in warning
+    trained = rolegraph("train", "solver_only", prompt, "train.steps=1", "train.batch_size=1")
+    assert warning in trained.stderr.splitlines()
+    assert "warning" not in rolegraph("run", "solver_only", "--limit", "1").stderr

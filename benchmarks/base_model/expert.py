@@ -14,8 +14,9 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache
 from typing import Literal
+
+from games import best_cells, good_takes, hand_of, is_shortest, nearer, piles_of, position_of, takes, walk_of
 
 from rolegraph.engine.prompts.tools import calls_of
 from rolegraph.engine.records import Message
@@ -29,11 +30,9 @@ _QUESTION = re.compile(r"Use ([\d, ]+) exactly once each, with .* to make (\d+)\
 _EXPRESSION = r"[\d(][\d+*/() -]*[-+*/][\d+*/() -]*[\d)]"
 _PROPOSAL = re.compile(rf"(?:^|: |Try |<answer>)({_EXPRESSION})(?=</answer>|$)", re.M)
 _TASK = re.compile(r"^([\d, ]+) to (\d+)$", re.M)
-_CANDIDATE = re.compile(r"^(\d+): (.*)$", re.M)
+CANDIDATE = re.compile(r"^(\d+): (.*)$", re.M)
 _CHECKED = re.compile(r"^(?:Proposed solution|Chosen solution|Proposed|A draft): (.*)$", re.M)
 _FIRST_STEP = re.compile(r"^Plan: .*?(\d+[-+*/]\d+=\d+)", re.M)
-_ROW = re.compile(r"^[.#AG](?: [.#AG])+$", re.M)
-_CELLS = re.compile(r"^[XO\d] [XO\d] [XO\d]$", re.M)
 CHECK_ALL, SOLVE_ALL = "Check all.", "Solve all."
 """Phrases of the drills, which no spec asks for: much arithmetic in few tokens."""
 _SIGNS: Mapping[type[ast.operator], str] = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/"}
@@ -199,7 +198,7 @@ def call(ask: Asked) -> str:
 def judge(ask: Asked) -> str:
     """Work candidates through until one is right; where none is, any may be chosen."""
     lines: list[str] = []
-    candidates: list[tuple[str, str]] = _CANDIDATE.findall(ask.text)
+    candidates: list[tuple[str, str]] = CANDIDATE.findall(ask.text)
     choice = ask.rng.choice(candidates)[0]
     for index, action in candidates if ask.work else ():
         lines.append(f"{index}: {ask.check(action)}\n")
@@ -211,7 +210,7 @@ def judge(ask: Asked) -> str:
 
 def check_all(ask: Asked) -> str:
     """Check each candidate of a drill."""
-    return "\n".join(f"{index}: {ask.check(action)}" for index, action in _CANDIDATE.findall(ask.text))
+    return "\n".join(f"{index}: {ask.check(action)}" for index, action in CANDIDATE.findall(ask.text))
 
 
 def solve_all(ask: Asked) -> str:
@@ -222,7 +221,7 @@ def solve_all(ask: Asked) -> str:
 
 def verify(ask: Asked) -> str:
     """Check a candidate and call it correct or incorrect."""
-    action = _checked(ask)
+    action = checked(ask)
     right = ask.is_right(action) if ask.work else ask.rng.random() < 0.5
     work = f"{ask.check(action)}\n" if ask.work else ""
     return f"{work}<verdict>{'correct' if right else 'incorrect'}</verdict>"
@@ -230,7 +229,7 @@ def verify(ask: Asked) -> str:
 
 def score(ask: Asked) -> str:
     """Check a candidate and score it: 10 if right, 3 for the right numbers, else 0."""
-    action = _checked(ask)
+    action = checked(ask)
     if not ask.work:
         return _tagged(str(ask.rng.randint(0, 10)))
     points = 10 if ask.is_right(action) else 3 if _uses_all(action, ask) else 0
@@ -239,7 +238,7 @@ def score(ask: Asked) -> str:
 
 def criticise(ask: Asked) -> str:
     """Say what is wrong with a candidate, in half of the cases with a solution to try."""
-    action = _checked(ask)
+    action = checked(ask)
     if not ask.work:
         return ask.rng.choice(("It is right.", "It is wrong.", f"Try {ask.scramble()}"))
     value = evaluate(_untagged(action))
@@ -311,7 +310,8 @@ def _slip(ask: Asked) -> str | None:
     return ask.scramble(nums)
 
 
-def _checked(ask: Asked) -> str:
+def checked(ask: Asked) -> str:
+    """Return the candidate that a prompt asks to check, empty where there is none."""
     match = _CHECKED.search(ask.text)
     return match[1] if match else ""
 
@@ -333,47 +333,34 @@ def _untagged(action: str) -> str:
 
 def plan_path(ask: Asked) -> str:
     """Tell the walker a shortest way, with the cells that the way passes."""
-    walk, moves = _walk(ask), _moves(ask)
+    walk = walk_of(ask.text)
+    moves = _moves(walk, ask)
     return f"{_trace(walk, moves)}\n<plan>{moves}</plan>" if ask.work else f"<plan>{moves}</plan>"
 
 
 def walk(ask: Asked) -> str:
     """Follow the planner as far as each move is legal and leads nearer, else go a shortest way."""
-    walk, moves = _walk(ask), _moves(ask)
+    walk = walk_of(ask.text)
+    moves = _moves(walk, ask)
     if not ask.work:
         return _tagged(moves)
     planned = grid.read(ask.text.rpartition("The planner says: ")[2].partition("\n")[0])
     lines: list[str] = []
     if planned is not None:
-        after, fault = grid.go(walk, planned)
-        far = grid.distances(walk.grid)
-        good = not fault and far[after.at] == max(0, far[walk.at] - len(planned))
+        good = is_shortest(walk, planned)
         lines.append(f"{_trace(walk, planned)}: {'yes' if good else 'no'}")
         if good:
             return f"{lines[0]}\n{_tagged(planned)}"
     return "\n".join((*lines, _trace(walk, moves), _tagged(moves)))
 
 
-def _walk(ask: Asked) -> grid.WalkState:
-    """Read the board of an observation."""
-    rows = [row.split() for row in _ROW.findall(ask.text)]
-    cells = {(r, c): mark for r, row in enumerate(rows) for c, mark in enumerate(row)}
-    (at,), (goal,) = ([cell for cell, mark in cells.items() if mark == sought] for sought in "AG")
-    walls = frozenset(cell for cell, mark in cells.items() if mark == "#")
-    most = re.search(r"up to (\d+) moves", ask.text)
-    rules = grid.GridRules(int(most[1]) if most else 1)
-    return grid.WalkState(grid.Grid(len(rows), walls, at, goal), rules, at)
-
-
-def _moves(ask: Asked) -> str:
+def _moves(walk: grid.WalkState, ask: Asked) -> str:
     """Return the letters of a shortest way, as far as one action goes, or of a random one."""
-    walk, letters = _walk(ask), ""
+    letters = ""
     if not ask.work:
         return "".join(ask.rng.choices([*grid.STEPS], k=ask.rng.randint(1, walk.rules.moves)))
-    far, at = grid.distances(walk.grid), walk.at
-    while at != walk.grid.goal and len(letters) < walk.rules.moves:
-        nearer = [(a, cell) for a, cell in grid.legal(walk.grid, at).items() if far.get(cell) == far[at] - 1]
-        letter, at = ask.rng.choice(nearer)
+    while walk.at != walk.grid.goal and len(letters) < walk.rules.moves:
+        letter, walk = ask.rng.choice(nearer(walk))
         letters += letter
     return letters
 
@@ -392,46 +379,27 @@ def _trace(walk: grid.WalkState, letters: str) -> str:
 
 def take_cell(ask: Asked) -> str:
     """Take a cell of tic-tac-toe that loses nothing."""
-    position = re.sub(r"\d", ".", "".join(_CELLS.findall(ask.text)).replace(" ", ""))
-    free = tic_tac_toe.free(position)
+    position = position_of(ask.text)
     if not ask.work:
-        return _tagged(str(ask.rng.choice(free)))
-    best = max(-_value(tic_tac_toe.place(position, cell)) for cell in free)
-    cell = ask.rng.choice([c for c in free if -_value(tic_tac_toe.place(position, c)) == best])
+        return _tagged(str(ask.rng.choice(tic_tac_toe.free(position))))
+    cell = ask.rng.choice(best_cells(position))
     taken = (" ".join((mark, *(str(i) for i, at in enumerate(position, 1) if at == mark))) for mark in "XO")
     return f"{', '.join(taken)}\n{_tagged(str(cell))}"
 
 
-@cache
-def _value(position: str) -> int:
-    """Return 1, 0 or -1: what the player to move gets under perfect play."""
-    if tic_tac_toe.winner(position) is not None:
-        return -1
-    following = [tic_tac_toe.place(position, cell) for cell in tic_tac_toe.free(position)]
-    return max((-_value(after) for after in following), default=0)
-
-
 def bet(ask: Asked) -> str:
     """Play Kuhn poker by an equilibrium: with J, for example, bluff in a third of the cases."""
-    card = re.findall(r"Your card is: '(\w)'", ask.text)[-1]
-    legal = re.findall(r"\[(\w+)\]", re.findall(r"available actions are: (.*)", ask.text)[-1])
-    high, low = ("call", "fold") if "call" in legal else ("bet", "check")
-    daring = {"J": 0.0 if high == "call" else 1 / 3, "Q": 1 / 3 if high == "call" else 0.0, "K": 1.0}[card]
+    card, chances = hand_of(ask.text)
     if not ask.work:
-        return _tagged(f"[{ask.rng.choice(legal)}]")
-    return f"{card}, {low} or {high}\n{_tagged(f'[{high if ask.rng.random() < daring else low}]')}"
+        return _tagged(f"[{ask.rng.choice([*chances])}]")
+    (action,) = ask.rng.choices([*chances], [*chances.values()])
+    return f"{card}, {' or '.join(chances)}\n{_tagged(f'[{action}]')}"
 
 
 def take_from_pile(ask: Asked) -> str:
     """Play Nim: leave piles whose binary sum is 0, where that can be done."""
-    board = re.findall(r"pile (\d+): (\d+)", ask.text.rpartition("Current Pile:")[2])
-    piles = [int(count) for _, count in board]
-    total = 0
-    for count in piles:
-        total ^= count
-    moves = [(pile, taken) for pile, count in enumerate(piles) for taken in range(1, count + 1)]
-    good = [(pile, taken) for pile, taken in moves if piles[pile] - taken == piles[pile] ^ total]
-    pile, taken = ask.rng.choice((good if ask.work else ()) or moves)
+    piles = piles_of(ask.text)
+    pile, taken = ask.rng.choice(good_takes(piles) if ask.work else takes(piles))
     left = [count - taken if at == pile else count for at, count in enumerate(piles)]
     work = f"{' '.join(map(str, piles))}, then {' '.join(map(str, left))}\n" if ask.work else ""
     return f"{work}{_tagged(f'[{pile} {taken}]')}"

@@ -286,8 +286,8 @@ def main() -> None:
     given = parser.parse_args()
     given.shares = {spec: float(weight) for spec, weight in (share.split("=") for share in given.share)}
     if given.evaluate:
-        found = asyncio.run(measure(given.evaluate, given.spec or rg.shipped_specs(), tasks=given.tasks))
-        sys.stdout.write(table(found) + "\n")
+        measured = measure(given.evaluate, given.spec or rg.shipped_specs(), tasks=given.tasks)
+        sys.stdout.write(table(*asyncio.run(measured)) + "\n")
         return
     teach(Course(**{field.name: getattr(given, field.name) for field in fields(Course)}))
 

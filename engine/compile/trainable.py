@@ -42,9 +42,23 @@ def learning_findings(
         if found.signal and found.signal.signal.advantages is None and own != "cross_entropy":
             message = f"{name} learns turns that it did not sample, which {own} cannot train"
             yield Finding(("roles", name, "loss"), message, "cross_entropy", "or leave `loss` out")
+    if spec.train.refill:
+        yield from _refill_findings(spec, roles)
     best, figures = spec.train.validation.best, ["correct", *spec.episode.metrics]
     if best not in figures:
         yield name_not_found("figure", best, figures, ("train", "validation", "best"))
+
+
+def _refill_findings(spec: Spec, roles: Mapping[str, ResolvedRole]) -> Iterator[Finding]:
+    """Find what keeps a step from drawing further batches until enough tasks teach."""
+    at: Path = ("train", "refill")
+    if spec.train.staleness:
+        message = "refill draws by what a batch has taught, and staleness draws before that is known"
+        yield Finding(at, message, "", "remove `refill` or `staleness`", at_key=True)
+    estimated = [roles[name].estimator for name, role in spec.roles.items() if role.is_trained]
+    if not any(estimator is not None and estimator.compute is not None for estimator in estimated):
+        message = "refill counts tasks on which rewards differ, and no role's rewards are compared"
+        yield Finding(at, message, "", "remove it", at_key=True)
 
 
 def _smallest_group(spec: Spec, name: str, instances: Instances | None, mentions: Set[str]) -> int:

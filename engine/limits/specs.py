@@ -27,6 +27,8 @@ SPEC_CALLS = Limit("spec_calls", 1_000, "")
 """`calls` and `retry` of a turn; each call sends the whole chat again."""
 SPEC_RANK = Limit("spec_rank", 1_024, "")
 """`rank` of an adapter; a larger one has the size of the base model."""
+SPEC_REFILL = Limit("spec_refill", 64, "")
+"""`refill`; the episodes of so many batches and one are held in memory."""
 SPEC_STALENESS = Limit("spec_staleness", 8, "")
 """`staleness`; the episodes of so many steps are held in memory."""
 

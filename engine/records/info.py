@@ -9,7 +9,7 @@ import re
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from rolegraph.engine.records.identity import MAIN
 from rolegraph.engine.records.schema import Figure
@@ -199,6 +199,8 @@ class Checkpoint(_Record):
     """Whether its validation was the best until then."""
     validation: dict[str, Figure] = {}
     """Figures of the validation after this step, by name; empty where there was none."""
+    batches: Annotated[int, Field(ge=0)] | None = None
+    """Number of batches drawn before it; None in files of earlier versions, where each step drew one."""
 
     def of(self, policy: str | None) -> SavedPolicy | None:
         """Return the saved weights of a policy.

@@ -253,6 +253,10 @@ def _training(plan: Plan, traits: BackendTraits) -> Iterator[Finding]:
     if train.schedule.floor and schedule not in traits.schedules_with_floor:
         # tinker_policy_trainer.py, compute_schedule_lr_multiplier, falls to 0; fireworks uses the same.
         yield _idle(("train", "schedule", "floor"), f"rLLM's {schedule} schedule has no floor here")
+    if train.refill:
+        # trainer/unified_trainer.py: a step takes one batch of the data loader.
+        message = "rLLM draws one batch for a step, and no further ones"
+        yield Finding(("train", "refill"), message, "0", f"remove it, or {WITHOUT_RLLM}")
     if "best" in train.validation.model_fields_set:
         message = "rLLM keeps the checkpoints of save_freq, and no best one"
         yield _idle(("train", "validation", "best"), message)

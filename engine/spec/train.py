@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from rolegraph.engine.limits.specs import SPEC_COUNT, SPEC_RANK, SPEC_STALENESS
+from rolegraph.engine.limits.specs import SPEC_COUNT, SPEC_RANK, SPEC_REFILL, SPEC_STALENESS
 from rolegraph.engine.spec.base import Count, SpecModel
 from rolegraph.engine.spec.sources import ModelRef, Sampling
 
@@ -79,6 +79,10 @@ class Train(SpecModel):
     """Episodes for each task, K."""
     batch_size: Count = 16
     """Tasks in each step."""
+    refill: Annotated[int, Field(ge=0, le=SPEC_REFILL.most)] = 0
+    """Number of further batches that a step may draw until `batch_size` tasks teach, that is until compared
+    rewards of a role differ on so many tasks. The step learns from the first `batch_size` of these tasks
+    alone. 0 learns from the batch as it is. Not with `staleness`."""
     steps: Count | None = None
     """Number of updates of the policies; None follows from `epochs`."""
     epochs: Count | None = None

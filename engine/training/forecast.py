@@ -282,6 +282,11 @@ def _warnings(
     plan: Plan, rows: Mapping[str, RoleForecast], observed: ObservedEpisodes | None
 ) -> Iterator[str]:
     """Yield a warning for each role that will not learn, or whose groups cannot be estimated."""
+    if refill := plan.spec.train.refill:
+        yield (
+            f"`train.refill` draws up to {refill} further batches: a step may have {refill + 1} times these "
+            "calls, tokens and seconds"
+        )
     if observed is not None:
         yield from (line for _, line in failure_lines(plan.roles, observed.episodes))
     for name, role in plan.trained.items():

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from time import monotonic
 
 import numpy as np
@@ -39,10 +39,13 @@ from rolegraph.engine.training.figures import (
     sign_warnings,
     update_figures,
 )
-from rolegraph.engine.training.outcomes import outcome_figures
+from rolegraph.engine.training.outcomes import outcome_figures, teaching_tasks
 from rolegraph.engine.training.rollouts import Rollouts, TrainingSetup
 from rolegraph.engine.training.schedule import batch, learning_rate
 from rolegraph.engine.training.signals import apply_signals
+
+UNUSED = "unused"
+"""Key of an episode's metadata, with `refill`: its task does not teach, or enough others did before it."""
 
 
 async def train(setup: TrainingSetup, start: Checkpoint | None = None) -> None:
@@ -58,7 +61,10 @@ async def train(setup: TrainingSetup, start: Checkpoint | None = None) -> None:
             Checkpoints written before an error stay usable.
     """
     async with Rollouts(setup) as rollouts:
-        await _Loop(setup, rollouts).run(start.step if start else 0)
+        loop = _Loop(setup, rollouts)
+        if start is not None:
+            loop.drawn = start.step if start.batches is None else start.batches
+        await loop.run(start.step if start else 0)
 
 
 class _Loop:
@@ -73,6 +79,10 @@ class _Loop:
         # Step 0 counts: weights that never beat the untrained model are not the best.
         self.best = max((line[self._figure] for line in self.lines if self._figure in line), default=None)
         self.warned: set[str] = set()
+        self.drawn = 0
+        """Number of batches drawn so far, those of `pending` included."""
+        self.pending: deque[asyncio.Task[list[Episode]]] = deque()
+        """Batches that are under way, oldest first."""
 
     @property
     def _figure(self) -> str:
@@ -85,22 +95,17 @@ class _Loop:
             metrics = await self.validate(0)
             self.best = metrics.get(self._figure)
             self.log(0, metrics)
-        pending: deque[asyncio.Task[list[Episode]]] = deque()
         launched = done
         for step in range(done + 1, setup.steps + 1):
             self._note(f"step {step}: rollouts", train.batch_size * train.rollouts)
             began = monotonic()
             while launched < min(step + train.staleness, setup.steps):
                 launched += 1
-                tasks = batch(setup.tasks, train, setup.seed, launched)
-                pending.append(
-                    await self.rollouts.start(
-                        tasks, train.rollouts, derive_seed(setup.seed, "train", launched)
-                    )
-                )
-            episodes = await pending.popleft()
+                self.pending.append(await self.draw())
+            episodes = await self.pending.popleft()
+            kept = await self.refill(step, episodes) if train.refill else None
             times = {"time/rollout": monotonic() - began}
-            metrics = await self.learn(step, episodes, times)
+            metrics = await self.learn(step, episodes, times, kept)
             last = step == setup.steps
             if last or (train.validation.every and step % train.validation.every == 0):
                 metrics |= await self.validate(step, times)
@@ -110,8 +115,47 @@ class _Loop:
             self.log(step, metrics)
             await self.checkpoint(step, metrics, last)
 
-    async def learn(self, step: int, episodes: list[Episode], times: Metrics) -> Metrics:
-        """Compute the advantages of a batch, update the policies, and return the step's metrics."""
+    async def draw(self, known: Collection[str] = ()) -> asyncio.Task[list[Episode]]:
+        """Start the episodes of the next batch, without the tasks whose ids are `known`."""
+        setup, train = self.setup, self.train
+        self.drawn += 1
+        tasks = batch(setup.tasks, train, setup.seed, self.drawn)
+        tasks = [task for task in tasks if task["id"] not in known]
+        return await self.rollouts.start(tasks, train.rollouts, derive_seed(setup.seed, "train", self.drawn))
+
+    async def refill(self, step: int, episodes: list[Episode]) -> set[str]:
+        """Draw further batches until enough tasks teach.
+
+        Args:
+            step: the step's number.
+            episodes: episodes of the step's first batch, to which those of the others are added.
+
+        Returns:
+            The tasks to learn from: of those that teach the first, `batch_size` at most.
+        """
+        train, policy_of = self.train, self.setup.plan.policy_of
+        teaching = teaching_tasks(episodes, self.trained_roles, policy_of)
+        for _ in range(train.refill):
+            if len(teaching) >= train.batch_size:
+                break
+            text = f"step {step}: rollouts again, as {len(teaching)} of {train.batch_size} tasks teach"
+            self._note(text, train.batch_size * train.rollouts)
+            # A step can pass the end of an epoch; a task that comes again would be in two groups of one name.
+            episodes += await (await self.draw({episode.task_id for episode in episodes}))
+            teaching = teaching_tasks(episodes, self.trained_roles, policy_of)
+        return {*teaching[: train.batch_size]}
+
+    async def learn(
+        self, step: int, episodes: list[Episode], times: Metrics, kept: Collection[str] | None = None
+    ) -> Metrics:
+        """Compute the advantages of a batch, update the policies, and return the step's metrics.
+
+        Args:
+            step: the step's number.
+            episodes: all episodes of the step; figures are of them all.
+            times: durations of the step's parts, to which others are added.
+            kept: tasks that the update uses; None uses all.
+        """
         setup, plan = self.setup, self.setup.plan
         self._check_answers(step, episodes)
         self._note(f"step {step}: advantages")
@@ -122,8 +166,13 @@ class _Loop:
         groups, metrics = group_episodes(episodes, self.trained_roles, plan.policy_of)
         estimators = {name: role.estimator for name, role in self.trained_roles.items() if role.estimator}
         estimated = estimate(groups, estimators, signalled.advantages)
-        weights = loss_weights(episodes, self.trained_roles, plan.policy_of)
-        details = merge_details(signalled.details, notes(groups, estimated.baselines, weights))
+        if kept is not None:
+            episodes = [e if e.task_id in kept else _unused(e) for e in episodes]
+        weights = loss_weights(_used(episodes), self.trained_roles, plan.policy_of)
+        learnt = {episode.task_id for episode in _used(episodes)}
+        noted = notes([group for group in groups if group.key.task in learnt], estimated.baselines, weights)
+        noted |= notes([group for group in groups if group.key.task not in learnt], estimated.baselines)
+        details = merge_details(signalled.details, noted)
         episodes = annotate(episodes, advantages_by_uid(groups, estimated), details, self._version)
         self._warn([*signalled.warnings, *estimated.warnings])
         times["time/advantage"] = monotonic() - began
@@ -142,7 +191,10 @@ class _Loop:
         metrics |= outcome_figures(episodes, self.trained_roles)
         metrics |= answer_figures(self.trained_roles, episodes)
         metrics["staleness/mean"] = _staleness(episodes)
-        metrics |= await self.update(step, episodes, times)
+        if kept is not None:
+            drawn = len({episode.task_id for episode in episodes})
+            metrics |= {"refill/drawn": float(drawn), "refill/kept": float(len(kept))}
+        metrics |= await self.update(step, _used(episodes), times)
         self._warn([*sign_warnings([*self.lines, metrics], plan)])
         return metrics
 
@@ -223,7 +275,13 @@ class _Loop:
         saved = await self.setup.policies.save(f"step-{step:06d}")
         validation = {name: value for name, value in metrics.items() if name.startswith("validation/")}
         self.setup.folder.add_checkpoint(
-            Checkpoint(step=step, policies=dict(saved), best=better, validation=validation)
+            Checkpoint(
+                step=step,
+                policies=dict(saved),
+                best=better,
+                validation=validation,
+                batches=self.drawn - len(self.pending),
+            )
         )
         if better:
             self.best = figure
@@ -262,6 +320,16 @@ class _Loop:
             return
         first = next((t.failure.message for t in trajectories if t.failure), "no trajectory was finished")
         raise WorldError(f"no model call of step {step} was answered: {first}")
+
+
+def _unused(episode: Episode) -> Episode:
+    """Return an episode marked as one that the update does not use."""
+    return episode._replace(metadata={**episode.metadata, UNUSED: True})
+
+
+def _used(episodes: Sequence[Episode]) -> list[Episode]:
+    """Return the episodes that the update uses."""
+    return [episode for episode in episodes if UNUSED not in episode.metadata]
 
 
 def _staleness(episodes: Sequence[Episode]) -> float:

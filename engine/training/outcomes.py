@@ -13,8 +13,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from rolegraph.engine.records import Episode, GroupKey, NodeId, Step
-from rolegraph.engine.training.advantages import Metrics, any_nonzero
+from rolegraph.engine.compile import RolePlan
+from rolegraph.engine.records import Episode, GroupKey, NodeId, PolicyOf, Step
+from rolegraph.engine.training.advantages import MIN_MAGNITUDE, Metrics, any_nonzero, group_episodes
 from rolegraph.engine.training.credit import on_record
 
 
@@ -137,6 +138,27 @@ def outcome_figures(episodes: Iterable[Episode], trained: Collection[str]) -> Me
         for role, counts in by_role.items()
         for outcome in GroupOutcome
     }
+
+
+def teaching_tasks(
+    episodes: Sequence[Episode], roles: Mapping[str, RolePlan], policy_of: PolicyOf
+) -> list[str]:
+    """Return the tasks that teach, in the order of their first episodes: in a group, rewards differ.
+
+    Args:
+        episodes: episodes with rewards; advantages are not read.
+        roles: the trained roles. Groups of a role with precomputed advantages do not count.
+        policy_of: function from (role, instance index) to the name of the policy.
+    """
+    teaching: set[str] = set()
+    for group in group_episodes(episodes, roles, policy_of)[0]:
+        role = roles.get(group.key.role)
+        if group.too_small or role is None or role.estimator is None or role.estimator.compute is None:
+            continue
+        rewards = [member.reward for member in group.trajectories if member.reward is not None]
+        if rewards and max(rewards) - min(rewards) >= MIN_MAGNITUDE:
+            teaching.add(group.key.task)
+    return [task for task in dict.fromkeys(episode.task_id for episode in episodes) if task in teaching]
 
 
 def advantages(steps: Iterable[Step]) -> list[float]:

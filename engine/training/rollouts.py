@@ -79,7 +79,7 @@ class Rollouts(AbstractAsyncContextManager["Rollouts"]):
             jobs(tasks, rollouts, seed),
             models,
             isolation=setup.isolation,
-            concurrency=len(tasks) * rollouts,
+            concurrency=max(1, len(tasks) * rollouts),
             observe=setup.observe,
         )
         place = {task["id"]: number for number, task in enumerate(tasks)}

@@ -33,8 +33,8 @@ def validation_tasks(plan: Plan) -> list[Task]:
     return [] if dataset is None else list(dataset.rows(plan.spec.train.validation.tasks))
 
 
-def batch(rows: Sequence[Task], train: Train, seed: int, step: int) -> list[Task]:
-    """Return the P = `train.batch_size` tasks of a step.
+def batch(rows: Sequence[Task], train: Train, seed: int, number: int) -> list[Task]:
+    """Return the P = `train.batch_size` tasks of a batch.
 
     Each epoch has an order of its own; an incomplete batch at its end is dropped.
 
@@ -42,9 +42,9 @@ def batch(rows: Sequence[Task], train: Train, seed: int, step: int) -> list[Task
         rows: all training tasks.
         train: the spec's `train`.
         seed: the training's seed.
-        step: the step's number, from 1.
+        number: the batch's number, from 1; that of its step, unless earlier steps drew several.
     """
-    epoch, position = divmod(step - 1, _steps_in_epoch(train, len(rows)))
+    epoch, position = divmod(number - 1, _steps_in_epoch(train, len(rows)))
     start = position * train.batch_size
     return shuffled(rows, seed, epoch)[start : start + train.batch_size]
 

@@ -41,6 +41,25 @@ def test_any_spec_is_refused_where_a_role_cannot_learn(override: str, message: s
 
 
 @pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (("train.staleness=1",), "staleness draws before that is known"),
+        (
+            ("roles.judge.trainable=false", "roles.solver={estimator: precomputed, reward: null}"),
+            "no role's rewards are compared",
+        ),
+    ],
+)
+def test_a_step_cannot_draw_again_without_rewards_to_decide_by(
+    overrides: tuple[str, ...], message: str
+) -> None:
+    teacher = "roles.solver.signal={reverse_kl: {teacher: {model: local:rolegraph-teacher}}}"
+    found = check_file("solver_judge", ["train.refill=2", teacher, *overrides]).diagnostics
+    (fault,) = [diagnostic for diagnostic in found if diagnostic.message.startswith("refill")]
+    assert message in fault.message and fault.place.text == "train.refill=2"
+
+
+@pytest.mark.parametrize(
     ("override", "message", "hint"),
     [
         ("model=openai:gpt-5", "a model of openai cannot be trained", "train another with --model"),

@@ -156,6 +156,7 @@ ERRORS: list[tuple[Backend, tuple[str, ...], str, str]] = [
     ("verl", (HOSTED, "roles.judge.sampling.temperature=0.5"), "at one temperature", "roles.judge.sampling"),
     # The schedule and the data
     ("verl", (HOSTED, "train.schedule=linear"), "no linear schedule", "train.schedule"),
+    ("tinker", (HOSTED, "train.refill=2"), "draws one batch for a step", "train.refill"),
     ("tinker", ("train.batch_size=4096",), "train nothing", "train.batch_size"),
     ("tinker", ("data.train=null",), "no training data", "data.train"),
     # Overrides for rLLM

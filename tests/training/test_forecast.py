@@ -48,6 +48,11 @@ def test_without_episodes_there_are_the_bounds_of_the_spec() -> None:
     assert found.roles["solver"].teaching is found.seconds is found.cost is None
 
 
+def test_a_step_that_may_draw_again_is_said_to_cost_more() -> None:
+    (warning,) = forecast(compile_file("solver_judge", ["train.refill=2"])).warnings
+    assert "3 times these calls" in warning
+
+
 def test_tokens_and_costs_are_those_of_as_many_episodes_as_the_step_has() -> None:
     plan = compile_file("solver_only", (*SMALL, "train.batch_size=8"))
     seen = [an_episode(f"t{n}", k, k % 2, tokens=10 + n) for n in range(4) for k in range(4)]
@@ -78,7 +83,7 @@ def test_a_probe_is_of_tasks_that_a_training_of_the_same_seed_begins_with(tmp_pa
         events: list[rg.Event] = []
         rg.forecast(flow, probe=11, seed=seed, observe=events.append)
         probed = [event.episode.task_id for event in events if isinstance(event, rg.EpisodeDone)]
-        first = batch(flow.tasks("train"), flow.plan.spec.train, seed, step=1)
+        first = batch(flow.tasks("train"), flow.plan.spec.train, seed, number=1)
         counts = Counter(probed)
         assert len(probed) == 11 and counts[first[0]["id"]] == 4
         assert {*counts} == {task["id"] for task in first[: len(counts)]}

@@ -32,7 +32,7 @@ from rolegraph.engine.records import RunFolder
 from rolegraph.engine.records.episodes import EpisodeWriter
 from rolegraph.engine.run import Isolation, jobs, stream
 from rolegraph.engine.shipped import model_folder
-from rolegraph.running import describe
+from rolegraph.jobs import describe
 
 RECORDED = Path(__file__).parent.parent / "tests" / "data" / "rllm_solver_judge_replay.json"
 ROLLOUTS = 4

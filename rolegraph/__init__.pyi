@@ -70,6 +70,7 @@ from rolegraph.forecasting import forecast as forecast
 from rolegraph.forecasting import forecast_async as forecast_async
 from rolegraph.graphing import Graph as Graph
 from rolegraph.graphing import graph as graph
+from rolegraph.jobs import new_folder as new_folder
 from rolegraph.previewing import Preview as Preview
 from rolegraph.previewing import preview as preview
 from rolegraph.previewing import preview_async as preview_async
@@ -83,7 +84,6 @@ from rolegraph.project import with_project as with_project
 from rolegraph.reporting import report as report
 from rolegraph.running import RunJob as RunJob
 from rolegraph.running import RunResult as RunResult
-from rolegraph.running import new_folder as new_folder
 from rolegraph.running import run as run
 from rolegraph.running import run_async as run_async
 from rolegraph.sealing import recorded_settings as recorded_settings

@@ -12,7 +12,7 @@ from rolegraph.engine.report.compare.comparison import Comparison, comparison_pa
 from rolegraph.engine.report.compare.comparison import compare as compare_sides
 from rolegraph.engine.report.compare.sides import Side, read_side
 from rolegraph.engine.spec.yaml_source import parse_yaml
-from rolegraph.running import describe
+from rolegraph.jobs import describe
 from rolegraph.workflow import Workflow, load
 
 FLIPS_OF_PAGE = 50

@@ -10,12 +10,13 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from rolegraph.engine.errors import DataError, UsageError
+from rolegraph.engine.errors import DataError, UsageError, os_errors_as
 from rolegraph.engine.records import Note, Observer, RunFolder, RunInfo, Task, read_episodes
 from rolegraph.engine.records.jsonl import parse_json, read_record, write_whole
 from rolegraph.engine.records.writer_lock import sole_writer
 from rolegraph.engine.training.compare import ByTask, Interval, by_task, difference, interval
-from rolegraph.running import RunJob, blocking, describe, finished_in, ignore_event, new_folder
+from rolegraph.jobs import blocking, describe, ignore_event, new_folder
+from rolegraph.running import RunJob, finished_in
 from rolegraph.workflow import Workflow
 
 EVALUATION = "evaluation.json"
@@ -98,10 +99,8 @@ class Evaluation:
         Raises:
             DataError: The file is missing, unreadable or damaged.
         """
-        try:
+        with os_errors_as(DataError, f"cannot read {folder / EVALUATION}"):
             return read_record(folder / EVALUATION, cls._of, "a valid evaluation")
-        except (FileNotFoundError, NotADirectoryError) as error:
-            raise DataError(f"cannot read {folder / EVALUATION}: {error.strerror}") from error
 
     @staticmethod
     def _of(value: Any) -> Evaluation:

@@ -14,7 +14,7 @@ from rolegraph.engine.errors import UsageError, WorldError, first_line, os_error
 from rolegraph.engine.local.weights import ADAPTER_CONFIG, checkpoint_folder, digest
 from rolegraph.engine.records import MAIN, PolicyPath, RunFolder
 from rolegraph.engine.shipped import MODELS
-from rolegraph.running import blocking
+from rolegraph.jobs import blocking
 from rolegraph.sealing import is_sealed, is_this_machine
 
 TOKENIZER = (

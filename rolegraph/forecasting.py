@@ -11,7 +11,7 @@ from rolegraph.engine.records import Episode, Note, Observer, RunFolder, derive_
 from rolegraph.engine.training.forecast import Forecast, ObservedEpisodes, Price
 from rolegraph.engine.training.forecast import forecast as forecast_of
 from rolegraph.engine.training.schedule import shuffled
-from rolegraph.running import blocking, ignore_event
+from rolegraph.jobs import blocking, ignore_event
 from rolegraph.workflow import Workflow
 
 

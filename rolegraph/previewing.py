@@ -15,7 +15,7 @@ from rolegraph.engine.report.html import preview_page
 from rolegraph.engine.run.preview import SentPrompt, TaskPrompts, preview_task
 from rolegraph.engine.shipped import model_folder
 from rolegraph.engine.vocabulary import Split
-from rolegraph.running import blocking
+from rolegraph.jobs import blocking
 from rolegraph.workflow import Workflow
 
 

@@ -22,8 +22,8 @@ from rolegraph.engine.run.preview import made_up
 from rolegraph.engine.shipped import SPECS, STARTER, templates_in
 from rolegraph.engine.spec.merge import dump_yaml
 from rolegraph.engine.vocabulary import Item, Split
+from rolegraph.jobs import blocking
 from rolegraph.project import PROJECT_FILE
-from rolegraph.running import blocking
 from rolegraph.workflow import Workflow, json_schema, load
 
 DEFAULT = "solver_judge"

@@ -18,7 +18,8 @@ from rolegraph.engine.report.sweep import SweepPointFigures, figure_names, figur
 from rolegraph.engine.spec.sweep import grid_points, point_name, split_seed, varied_overrides
 from rolegraph.engine.vocabulary import Split
 from rolegraph.evaluation import EVALUATION, Evaluation, EvaluationJob
-from rolegraph.running import RUNS, RunJob, blocking, describe, ignore_event, new_folder
+from rolegraph.jobs import RUNS, blocking, describe, ignore_event, new_folder
+from rolegraph.running import RunJob
 from rolegraph.sealing import resumed_source, sealed_fields
 from rolegraph.training import TrainingJob
 from rolegraph.workflow import Workflow, open_source

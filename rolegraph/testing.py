@@ -21,7 +21,7 @@ from rolegraph.engine.spec import TESTS_SUFFIX, find_spec
 from rolegraph.engine.spec.expectations import LoadedTests, SpecTests, read_tests
 from rolegraph.engine.spec.yaml_source import parse_yaml
 from rolegraph.engine.training.compare import by_task, interval
-from rolegraph.running import blocking
+from rolegraph.jobs import blocking
 from rolegraph.workflow import Workflow
 
 _STARTER = """\

@@ -32,8 +32,7 @@ from rolegraph.engine.records.writer_lock import sole_writer
 from rolegraph.engine.training.schedule import planned_steps, validation_tasks
 from rolegraph.engine.training.trackers import Log, TrackerName, tracker
 from rolegraph.engine.vocabulary import shared_rows
-from rolegraph.run_log import logged
-from rolegraph.running import (
+from rolegraph.jobs import (
     blocking,
     changed,
     check_seed,
@@ -43,6 +42,7 @@ from rolegraph.running import (
     ignore_event,
     new_folder,
 )
+from rolegraph.run_log import logged
 from rolegraph.sealing import resumed_source
 from rolegraph.workflow import Workflow, open_source
 

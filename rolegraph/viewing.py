@@ -13,7 +13,7 @@ from rolegraph.engine.records.folder import runs_in
 from rolegraph.engine.view import EpisodeFilter, ViewedRun, open_run, write_static
 from rolegraph.engine.view.finding import FIELDS
 from rolegraph.engine.view.serving import serve
-from rolegraph.running import RUNS
+from rolegraph.jobs import RUNS
 
 
 @dataclass(frozen=True, slots=True)

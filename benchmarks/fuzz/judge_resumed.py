@@ -24,7 +24,7 @@ import rolegraph as rg
 from rolegraph.engine.errors import RolegraphError
 from rolegraph.engine.records.folder import newest
 from rolegraph.engine.records.sweep import newest_sweep
-from rolegraph.running import describe
+from rolegraph.jobs import describe
 from rolegraph.sealing import seal
 
 FOLDER, SETTINGS = Path("run"), Path("settings")

@@ -15,7 +15,7 @@ from rolegraph.engine.cli.main import run
 from rolegraph.engine.cli.output import OutputOptions
 from rolegraph.engine.cli.train_display import train_display
 from rolegraph.engine.records import RunFolder, SavedPolicy
-from rolegraph.running import describe
+from rolegraph.jobs import describe
 from tests.report.runs import rollout
 
 METRICS = {

@@ -23,7 +23,7 @@ from rolegraph.engine.training.advantages import (
 )
 from rolegraph.engine.training.batches import RoleBatch, policy_batches
 from rolegraph.engine.training.credit import loss_weights, notes
-from rolegraph.running import describe
+from rolegraph.jobs import describe
 from rolegraph.workflow import Source, Workflow
 from tests.edge import COUNTDOWN, RIGHT, WRONG, limited
 

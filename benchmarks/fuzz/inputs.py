@@ -12,6 +12,7 @@ from functools import cache
 from typing import Any
 
 import honest
+import train_requests
 import yaml
 from mutating import ATOMS, copied, expression, mutated, scribbled, scribbled_bytes, template
 from odd import ODD_ATOMS
@@ -340,5 +341,5 @@ def body(rng: random.Random) -> str:
 
 
 def _training(rng: random.Random) -> bytes:
-    data = honest.forward_backward(rng)
+    data = train_requests.forward_backward(rng)
     return scribbled_bytes(rng, data) if rng.random() < 0.3 else data

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 
-import honest
+import train_requests
 import uvicorn
 from judge_written import FAULT, RESULT
 from uvicorn.server import ServerState
@@ -208,7 +208,7 @@ class Client:
 
     def trained(self, change: Callable[[Any], None]) -> str:
         """Return the result of a forward_backward of one datum, after `change` has changed the message."""
-        message = honest.datum()
+        message = train_requests.datum()
         change(message)
         return self.said("POST", "/api/v1/forward_backward", message.SerializeToString(), PROTOBUF)
 

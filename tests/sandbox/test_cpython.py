@@ -19,7 +19,8 @@ import pytest
 from rolegraph.engine.errors import SandboxError, UsageError, WorldError
 from rolegraph.engine.sandbox import PythonSandbox, cpython, evaluate, run_tests
 from rolegraph.engine.vocabulary import is_allowed, python_interpreter
-from tests.sandbox.snippets import SNIPPETS, generated
+from tests.sandbox.generated import generated
+from tests.sandbox.snippets import SNIPPETS
 from tests.sandbox.stub_engine import add_stub_engine
 
 CONTAINER = os.environ.get("ROLEGRAPH_TEST_CONTAINER", "")

@@ -6,7 +6,8 @@ import pytest
 
 from rolegraph.engine.errors import UnsupportedProgram
 from rolegraph.engine.sandbox import run_tests
-from tests.sandbox.snippets import SNIPPETS, Snippet, generated
+from tests.sandbox.generated import generated
+from tests.sandbox.snippets import SNIPPETS, Snippet
 
 pytest.importorskip("pydantic_monty", reason="needs the extra `sandbox`")
 

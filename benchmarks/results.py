@@ -1,11 +1,14 @@
-"""The field's tables in small: each file of benchmarks/results/ trained, measured and held against its paper.
+"""The shipped workflows and the field's tables in small: trained, measured and held against the papers.
 
+    python benchmarks/results.py shipped                    # every shipped spec: before, after, minutes
     python benchmarks/results.py at_grpo                    # three seeds; the same command resumes it
+    python benchmarks/results.py at_grpo --seeds 1 --only shared
     python benchmarks/results.py at_grpo --seeds 1 --tiny   # one step on two tasks: does every arm run?
     python benchmarks/results.py --page docs/results.md     # trains nothing; writes the page
 
-A run is one arm with one seed: `OUT/TABLE/ARM-SEED.json`, beside the folder of its training and evaluations.
-A run that has its JSON file is not repeated. The page is made from these files alone.
+A run is one arm with one seed: `OUT/TABLE/ARM-SEED.json`. A run that has its JSON file is not repeated, and
+the page is made from these files alone. Trainings and episodes lie in `OUT/work/`; tables that train the same
+spec share them.
 """
 
 from __future__ import annotations
@@ -42,83 +45,103 @@ class Job:
         """The arm's part of the table."""
         return self.study.table.arms[self.name]
 
-    @property
-    def folder(self) -> Path:
-        """Folder of the arm's training and evaluations."""
-        return self.study.place(self.name, self.seed)
-
     def flow(self, part: Test) -> rg.Workflow:
-        """Load the arm's spec, or that of a test of its weights."""
-        return rg.open_source(self.study.source(self.name, part, self.seed))
+        """Load the spec of an arm or of an evaluation."""
+        return rg.open_source(self.study.source(part, self.seed))
+
+    def folder(self, part: Test) -> rg.RunFolder:
+        """Return the folder of a training or of an evaluation, which other tables may have made."""
+        name, is_training = self.study.work(part, self.seed), isinstance(part, Arm) and part.trainer != "none"
+        size = "" if is_training else f"-{self.study.tasks}x{self.study.rollouts}"
+        return rg.RunFolder(self.study.out / "work" / f"{name}{size}")
 
     def run(self) -> None:
         """Do what is left of the job, and write its JSON file; a job that has one is done."""
-        file, anywhere = self.folder.with_suffix(".json"), Path()
-        named = rg.open_source(self.study.source(self.name, self.arm, self.seed, anywhere))
+        file, work = self.study.file(self.name, self.seed), self.study.work(self.arm, self.seed)
         if file.exists():
-            if Run.model_validate_json(file.read_bytes()).hash != named.hash:
-                message = (
-                    f"{file} is of another spec; remove the file and its folder, or choose another --out"
-                )
+            if Run.model_validate_json(file.read_bytes()).work != work:
+                message = f"{file} is of another spec or model; remove it, or choose another --out"
                 raise rg.UsageError(message)
             return
-        click.echo(f"{self.name}, seed {self.seed} …", err=True)
+        click.echo(f"{self.study.name}: {self.name}, seed {self.seed} …", err=True)
         measure = {"rolegraph": trained, "rllm": trained_by_rllm, "none": untrained}[self.arm.trainer]
-        measured = measure(self, self.flow(self.arm))
-        done = Run(hash=named.hash, overrides=named.source.overrides, **measured)
+        measured = measure(self)
+        done = Run(work=work, overrides=self.study.source(self.arm, self.seed, Path()).overrides, **measured)
+        file.parent.mkdir(parents=True, exist_ok=True)
         whole = file.with_suffix(".part")  # a killed command leaves no half of a JSON file
         whole.write_text(done.model_dump_json(indent=1) + "\n", encoding="utf-8")
         whole.replace(file)
 
+    def episodes(self, part: Test) -> list[rg.Episode]:
+        """Run a spec on the validation tasks, unless that is done, and return the episodes."""
+        place, flow = self.folder(part), self.flow(part)
+        if place.info_file.exists():
+            made = rg.RunJob.resume(place.path, flow.source, seed=self.seed)
+        else:
+            size: dict[str, Any] = {"limit": self.study.tasks, "rollouts": self.study.rollouts}
+            made = rg.RunJob.create(flow, "validation", seed=self.seed, out=place.path, **size)
+        if made.done < made.episodes:
+            asyncio.run(made.run())
+        return [*rg.read_episodes(place.episodes)]
 
-def untrained(job: Job, flow: rg.Workflow) -> dict[str, Any]:
+    def figure(self, part: Test) -> str:
+        """Return the name of an evaluation's figure."""
+        return part.figure or self.study.table.figure
+
+
+def untrained(job: Job) -> dict[str, Any]:
     """Run a spec as it is on the validation tasks, and return the fields of a `Run`."""
-    place = rg.RunFolder(job.folder)
-    if place.info_file.exists():
-        made = rg.RunJob.resume(place.path, flow.source, seed=job.seed)
-    else:
-        size: dict[str, Any] = {"limit": job.study.tasks, "rollouts": job.study.rollouts}
-        made = rg.RunJob.create(flow, "validation", seed=job.seed, out=place.path, **size)
-    asyncio.run(made.run())
+    episodes = job.episodes(job.arm)
     return {
-        "values": {"": by_task(rg.read_episodes(place.episodes), job.arm.figure or job.study.table.figure)},
-        "calls_per_episode": costs(rg.read_episodes(place.episodes))[0] / made.episodes,
+        "values": {"": by_task(episodes, job.figure(job.arm))},
+        "calls_per_episode": costs(episodes)[0] / len(episodes),
     }
 
 
-def trained(job: Job, flow: rg.Workflow) -> dict[str, Any]:
+def trained(job: Job) -> dict[str, Any]:
     """Train a spec, evaluate its weights, and return the fields of a `Run`."""
-    place = rg.RunFolder(job.folder / "train")
+    flow, place = job.flow(job.arm), job.folder(job.arm)
     if place.info_file.exists():
         training = rg.TrainingJob.resume(place.path, flow.source, seed=job.seed)
     else:
         training = rg.TrainingJob.create(flow, out=place.path, seed=job.seed)
     result = asyncio.run(training.run())
-    values, own = figures(job.study.table, result.metrics), 0.0
-    size: dict[str, Any] = {"tasks": job.study.tasks, "rollouts": job.study.rollouts, "seed": job.seed}
-    for name, test in job.study.evaluations(job.name).items():
-        out, figure = job.folder / (name or "own"), test.figure or job.study.table.figure
-        made = rg.EvaluationJob.create(job.flow(test), result.best, out=out, resume=True, **size)
-        asyncio.run(made.run())
-        base, after = (side.folder.episodes for side in made.sides)
-        values[name] = by_task(rg.read_episodes(after), figure)
-        values[f"{name}.start".lstrip(".")] = by_task(rg.read_episodes(base), figure)
-        if not name:
-            own = costs(rg.read_episodes(after))[0] / made.sides[1].episodes
+    values = figures(job.study.table, result.metrics)
+    # The last validation, not the best: the best of several on the tasks that are reported is too good.
+    validations = [[*rg.read_episodes(file)] for _, file in place.episodes_files("validation")]
+    before, own = validations[0], validations[-1]
+    tests = job.study.evaluations(job.name)
+    for name, test in tests.items():
+        weights = f"policies={{main: {{checkpoint: '{{{job.name}}}'}}}}"
+        after = job.episodes(test.model_copy(update={"set": (*test.set, weights)}))
+        values[name] = by_task(after, job.figure(test))
+        values[f"{name}.start".lstrip(".")] = by_task(job.episodes(test), job.figure(test))
+        own = own if name else after
+    if "" not in tests:
+        values |= {"": by_task(own, job.figure(job.arm)), "start": by_task(before, job.figure(job.arm))}
     steps = (rg.read_episodes(file) for _, file in place.episodes_files("train"))
     calls, tokens = costs(episode for step in steps for episode in step)
-    minutes = sum(line.get("time/step", 0.0) for line in result.metrics) / 60
-    return {"values": values, "minutes": minutes, "calls": calls, "tokens": tokens, "calls_per_episode": own}
+    # The validation before the first step is not timed; it takes about as long as the last.
+    seconds = sum(line.get("time/step", 0.0) for line in result.metrics)
+    seconds += result.metrics[-1].get("time/validate", 0.0)
+    return {
+        "values": values,
+        "minutes": seconds / 60,
+        "calls": calls,
+        "tokens": tokens,
+        "calls_per_episode": costs(own)[0] / len(own),
+    }
 
 
-def trained_by_rllm(job: Job, flow: rg.Workflow) -> dict[str, Any]:
+def trained_by_rllm(job: Job) -> dict[str, Any]:
     """Train a spec with rLLM's AgentTrainer, and return the fields of a `Run` that it prints."""
     from rllm_learning import train, write_rllm_run
 
-    place = rg.RunFolder(job.folder / "metrics")
-    shutil.rmtree(job.folder, ignore_errors=True)  # rLLM's training starts anew
+    flow, folder = job.flow(job.arm), job.study.file(job.name, job.seed).with_suffix("")
+    place = rg.RunFolder(folder / "metrics")
+    shutil.rmtree(folder, ignore_errors=True)  # rLLM's training starts anew
     words = (*flow.source.overrides, "--seed", str(job.seed), "--trainer", "rllm", "--backend", "tinker")
-    printed, seconds = train(job.folder / "train", flow.source.named_spec, words)
+    printed, seconds = train(folder / "train", flow.source.named_spec, words)
     write_rllm_run(place.path, flow.name, job.seed, printed)
     return {"values": figures(job.study.table, place.metrics()), "minutes": seconds / 60}
 
@@ -152,7 +175,7 @@ def costs(episodes: Iterable[rg.Episode]) -> tuple[int, int]:
 @click.command(help=(__doc__ or "").partition("\n")[0])
 @click.argument("names", nargs=-1, metavar="[TABLE]…")
 @click.option("--seeds", type=click.IntRange(min=1), help="How many of the table's seeds to run.")
-@click.option("--arm", "arms", multiple=True, help="Run this arm only; may be given again.")
+@click.option("--only", "arms", multiple=True, metavar="ARM", help="Run this arm only; may be given again.")
 @click.option("--tiny", is_flag=True, help="One step on two tasks.")
 @click.option("--paper-size", is_flag=True, help="With the overrides for the paper's size.")
 @click.option("--out", type=click.Path(path_type=Path), help="Folder; by default runs/results, or -tiny.")
@@ -171,7 +194,14 @@ def main(
     out = out or Path(f"runs/results{'-paper-size' * paper_size}{'-tiny' * tiny}")
     failed = False
     for name in names:
-        study = Study(name, out, tiny=tiny, full=paper_size)
+        try:
+            study = Study(name, out, tiny=tiny, full=paper_size)
+        except (OSError, rg.UsageError) as error:
+            raise click.UsageError(str(error)) from error
+        if unknown := sorted({*arms} - {*study.table.arms}):
+            raise click.UsageError(f"{name} has no arm {unknown[0]!r}; it has {', '.join(study.table.arms)}")
+        if not tiny:
+            click.echo(f"{name}: about {study.table.minutes:g} minutes a seed on two cores", err=True)
         for seed in study.table.seeds[:seeds]:
             for arm in arms or study.table.arms:
                 try:

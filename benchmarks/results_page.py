@@ -3,42 +3,61 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
+from results_picture import Change, Rows, picture
 from results_tables import ByTask, Run, Study
 
 import rolegraph as rg
-from rolegraph.engine.report.sweep import SweepPointFigures, sweep_picture
 
 RESAMPLES = 2000
 ALIKE = 0.1
 """Largest difference of two figures that `a ~ b` calls alike."""
-UNMEASURED = "not measured yet"
-
 BySeed = Mapping[int, ByTask]
+Verdict = Literal["holds", "does not hold", "cannot tell"]
 
-HEAD = """# The field's tables in small
+HEAD = """# Results in small
 
-Each section takes one claim of a paper, trains the roles that it is about on the small model that ships, and
-says whether the claim holds there. A small model on a small task can refute no paper; it shows in minutes
-what the paper's mechanism does. Every figure has a 95 % interval that resamples both tasks and seeds. A
-comparison holds if the interval of its difference lies above 0 and every seed agrees, and `a ~ b` if the
-interval lies within 0.1 of 0. A claim holds if all its comparisons do; how many do stands beside it."""
-COSTS = {"calls_per_episode": 1, "minutes": 1, "calls": 0, "tokens": 0}
-"""Fields of a run with its costs, each with its digits."""
+Papers that train several language models, or one model in several roles, report large gains, and few
+readers can repeat them: they take many GPUs for hours. This page repeats what they claim with a model of
+one million parameters that ships with Rolegraph, on two cores of a CPU, in minutes. Each comparison is one
+YAML file and one command.
+
+A small model on small tasks refutes no paper. It shows what the paper's mechanism does, and lets you change
+it and look again. Most tasks are countdown: write an expression with some of the given numbers that has a
+given value. A *role* is a prompt with a part in the workflow, such as solver or judge; an *arm* is one way
+to train.
+
+How to read the figures:
+
+- Brackets hold 95 % intervals. They resample the tasks, and the seeds with one fewer than there are
+  (McCarthy and Snowden, 1985), because three seeds resampled as three would vary too little. Arms are
+  compared task by task and seed by seed: they meet the same validation tasks.
+- A comparison `a > b` *holds* if the interval of a − b lies above 0 and every seed agrees; it *does not
+  hold* if the interval lies below 0. Otherwise we *cannot tell*: the difference is too small for so few
+  runs. `a ~ b` holds if the interval lies within 0.1 of 0, and does not if it lies beyond.
+- A claim holds if all its comparisons do, and does not if one does not.
+- A figure after training is that of the last weights, not of the best ones on the tasks that are reported.
+- Minutes, model calls and tokens are those of one training, as means over the seeds. *Calls an episode* is
+  the price of one use of the workflow: compare arms where it is equal."""
 
 
 def interval(values: BySeed) -> rg.Interval:
-    """Return the mean over seeds and tasks, with a percentile bootstrap interval that resamples both."""
+    """Return the mean over seeds and tasks, with a percentile bootstrap interval that resamples both.
+
+    Of S seeds S - 1 are drawn, which makes the variance unbiased (McCarthy and Snowden, 1985); of P tasks, P.
+    """
     sides = [*values.values()]
     tasks = sorted(task for task in sides[0] if all(task in own for own in sides)) if sides else []
     if not tasks:
         return rg.Interval(0.0, 0.0, 0.0, 0)
     table_S_P = np.array([[own[task] for task in tasks] for own in sides])
     draw, (seeds, count) = np.random.default_rng(0), table_S_P.shape
-    of_seeds = draw.multinomial(seeds, np.full(seeds, 1 / seeds), RESAMPLES) / seeds
+    drawn = max(seeds - 1, 1)
+    of_seeds = draw.multinomial(drawn, np.full(seeds, 1 / seeds), RESAMPLES) / drawn
     of_tasks = draw.multinomial(count, np.full(count, 1 / count), RESAMPLES) / count
     low, high = np.percentile(np.einsum("rs,sp,rp->r", of_seeds, table_S_P, of_tasks), (2.5, 97.5))
     return rg.Interval(float(table_S_P.mean()), float(low), float(high), count)
@@ -50,9 +69,14 @@ def minus(a: BySeed, b: BySeed) -> BySeed:
     for seed in sorted(a.keys() & b.keys()):
         one, other = a[seed], b[seed]
         if one.keys() != other.keys():
-            one, other = {"": float(np.mean([*one.values()]))}, {"": float(np.mean([*other.values()]))}
+            one, other = {"": mean(one)}, {"": mean(other)}
         found[seed] = {task: value - other[task] for task, value in one.items()}
     return found
+
+
+def mean(values: ByTask) -> float:
+    """Return the mean over tasks."""
+    return float(np.mean([*values.values()]))
 
 
 class Findings:
@@ -62,6 +86,18 @@ class Findings:
         self.study, self.table = study, study.table
         self.runs: dict[str, dict[int, Run]] = {arm: study.runs(arm) for arm in self.table.arms}
 
+    @property
+    def measured(self) -> bool:
+        """True where every comparison has both sides; of a table without comparisons, where any run is."""
+        if not self.table.expect:
+            return any(self.runs.values())
+        return all(self.compared(words)[0] for words in self.table.expect)
+
+    @property
+    def seeds(self) -> int:
+        """Number of seeds that every arm has."""
+        return min(map(len, self.runs.values()))
+
     def values(self, name: str) -> BySeed:
         """Return a figure by its name, `ARM` or `ARM.FIGURE`; a number stands for itself."""
         arm, _, figure = name.partition(".")
@@ -69,101 +105,199 @@ class Findings:
             return {seed: {"": float(name)} for seed in self.table.seeds}
         return {seed: run.values[figure] for seed, run in self.runs[arm].items() if run.values.get(figure)}
 
-    def compared(self, words: str) -> tuple[bool | None, rg.Interval]:
+    def compared(self, words: str) -> tuple[Verdict | None, rg.Interval]:
         """Return whether a comparison holds, None where a side is not measured, and the difference."""
         a, sign, b = words.split()
         gap = minus(self.values(a), self.values(b))
         over = interval(gap)
         if not over.n:
             return None, over
+        if len(gap) < 2:  # one training says nothing about the next
+            return "cannot tell", over
         if sign == "~":
-            return max(-over.low, over.high) < ALIKE, over
-        return over.low > 0 and all(np.mean([*own.values()]) > 0 for own in gap.values()), over
+            holds = max(-over.low, over.high) < ALIKE
+            fails = over.low > ALIKE or over.high < -ALIKE
+        else:
+            holds = over.low > 0 and all(mean(own) > 0 for own in gap.values())
+            fails = over.high < 0
+        return "holds" if holds else "does not hold" if fails else "cannot tell", over
 
     @property
     def verdict(self) -> str:
         """Words such as `holds (2 of 2)`: comparisons that hold, and seeds where some are missing."""
         found = [self.compared(words)[0] for words in self.table.expect]
-        if None in found:
-            return UNMEASURED
-        seeds = min(len(runs) for runs in self.runs.values())
-        few = f", {seeds} of {len(self.table.seeds)} seeds" if seeds < len(self.table.seeds) else ""
-        return f"{'holds' if all(found) else 'does not hold'} ({sum(map(bool, found))} of {len(found)}{few})"
+        whole = next((v for v in ("does not hold", "cannot tell") if v in found), "holds")
+        few = f", {self.seeds} of {len(self.table.seeds)} seeds" if self.seeds < len(self.table.seeds) else ""
+        return f"{whole} ({found.count('holds')} of {len(found)}{few})"
 
-    def grid(self) -> str:
-        """Write the table of the arms: figures with intervals, and the means of what a run costs."""
-        own = [*self.table.tests, *self.table.metrics]
-        head = [
-            "arm",
-            "untrained",
-            self.table.figure,
-            *own,
-            "tasks × seeds",
-            "calls an episode",
-            *[*COSTS][1:],
-        ]
-        rows: list[list[str]] = []
-        for arm, part in self.table.arms.items():
-            names = [f"{arm}.start", arm, *(f"{arm}.{name}" for name in own)]
-            runs = self.runs[arm].values()
-            means = {key: np.mean([getattr(run, key) for run in runs]) if runs else 0.0 for key in COSTS}
-            costs = [f"{mean:,.{COSTS[key]}f}" if mean else "–" for key, mean in means.items()]
-            over = [interval(self.values(name)) for name in names]
-            n = f"{over[1].n} × {len(runs)}" if runs else UNMEASURED
-            own_figure = f" ({part.figure})" if part.figure else ""
-            rows.append([f"`{arm}`: {part.about}{own_figure}", *map(shown, over), n, *costs])
-        return grid(head, rows)
+    def figures(self) -> list[str]:
+        """Return the figures that are compared, '' for the arms' own."""
+        names = [name.removesuffix(".start") for words in self.table.expect for name in words.split()[::2]]
+        split = [name.partition(".") for name in names]
+        return [*dict.fromkeys(figure for arm, _, figure in split if arm in self.runs)] or [""]
 
-    def picture(self) -> str:
-        """Draw a panel for each figure that is compared, with rows for each arm before and after training."""
-        named = [
-            name.removesuffix(".start").partition(".")
-            for words in self.table.expect
-            for name in words.split()
-        ]
-        compared = dict.fromkeys(figure for arm, _, figure in named if arm in self.runs)
-        points: list[SweepPointFigures] = []
+    def rows(self) -> Rows:
+        """Return the figures of each arm before and after training, by the figures' names."""
+        rows: dict[str, dict[str, Change]] = {}
         for arm in self.table.arms:
-            for label, suffix in ((f"{arm}, untrained", ".start"), (arm, "")):
-                names = {figure: f"{arm}.{figure}".rstrip(".") + suffix for figure in compared}
-                over = {
-                    figure or self.table.figure: interval(self.values(name)) for figure, name in names.items()
-                }
-                if drawn := {title: found for title, found in over.items() if found.n}:
-                    points.append(SweepPointFigures(label, (), drawn))
-        return sweep_picture(self.table.title, points)
+            for figure in self.figures():
+                after = interval(self.values(f"{arm}.{figure}".rstrip(".")))
+                before = interval(self.values(".".join(filter(None, (arm, figure, "start")))))
+                if after.n:
+                    change = Change(before if before.n else None, after)
+                    rows.setdefault(arm, {})[figure or self.table.figure] = change
+        return rows
+
+    def cost(self, arm: str) -> list[str]:
+        """Return an arm's costs as cells: calls an episode, minutes, calls and tokens of a training."""
+        digits = {"calls_per_episode": 1, "minutes": 1, "calls": 0, "tokens": 0}
+        means = {key: np.mean([getattr(run, key) for run in self.runs[arm].values()]) for key in digits}
+        return [f"{mean:,.{digits[key]}f}" if mean else "–" for key, mean in means.items()]
+
+    def minutes(self) -> float:
+        """Return the minutes of all trainings of one seed, as means over the seeds."""
+        return sum(mean_of(run.minutes for run in runs.values()) for runs in self.runs.values())
 
 
-def shown(over: rg.Interval) -> str:
-    """Write a figure with its interval; a dash where there is none."""
-    return f"{over.mean:.3f} [{over.low:.3f}, {over.high:.3f}]" if over.n else "–"
+def mean_of(values: Iterable[float]) -> float:
+    """Return the mean, 0 of no values."""
+    return float(np.mean(found)) if (found := [*values]) else 0.0
 
 
-def section(name: str, found: Findings, picture: str) -> str:
+def shown(over: rg.Interval, sign: str = "") -> str:
+    """Write a figure with its interval."""
+    return f"{over.mean:{sign}.3f} [{over.low:{sign}.3f}, {over.high:{sign}.3f}]"
+
+
+def changed(change: Change | None) -> str:
+    """Write a figure before and after training."""
+    if change is None:
+        return "–"
+    return f"{change.before.mean:.3f} → {shown(change.after)}" if change.before else shown(change.after)
+
+
+COSTS = ("calls an episode", "minutes", "calls of the training", "tokens of the training")
+
+
+def section(found: Findings, drawing: str) -> str:
     """Write the section of one table."""
-    table, measured = found.table, any(found.runs.values())
-    parts = [f"## {table.title}", f"**Claim.** {table.claim} **Here: {found.verdict}.**"]
+    table, name = found.table, found.study.name
+    parts = [f"## {table.title}", f"**The claim.** {table.claim}"]
     for paper in table.papers:
-        numbers = "; ".join(f"{label} {value}" for label, value in paper.numbers.items())
-        parts.append(f"[{paper.title}]({paper.url}), {paper.models}: {numbers}.")
-    parts.append(f"**Setting.** {table.setting}")
-    if measured:
-        parts += [f"![{table.title}]({picture})", found.grid()]
-    verdicts = {True: "holds", False: "does not hold", None: UNMEASURED}
-    rows: list[list[str]] = []
+        parts.append(f"[{paper.title}]({paper.url}) reports, for {paper.models}:")
+        parts.append(grid(["", "reported"], [[key, str(value)] for key, value in paper.numbers.items()]))
+    parts += [f"**What is compared here.** {table.setting}", f"![{table.title}]({drawing})"]
+    rows = found.rows()
+    figures = [*dict.fromkeys(figure for row in rows.values() for figure in row)]
+    own = {arm: f" ({part.figure})" if part.figure else "" for arm, part in table.arms.items()}
+    cells = [
+        [
+            f"`{arm}`: {table.arms[arm].about}{own[arm]}",
+            *(changed(row.get(figure)) for figure in figures),
+            str(len(found.runs[arm])),
+            *found.cost(arm),
+        ]
+        for arm, row in rows.items()
+    ]
+    parts.append(grid(["arm", *(f"`{figure}`" for figure in figures), "seeds", *COSTS], cells))
+    subject = "We" if found.verdict.startswith("cannot") else "It"
+    parts.append(f"**Does it hold here?** {subject} {found.verdict}.")
+    predicted: list[list[str]] = []
     for words, means in table.expect.items():
-        holds, over = found.compared(words)
-        rows.append([f"{means} (`{words}`)", shown(over), verdicts[holds]])
-    parts.append(grid(["the claim predicts", "difference", ""], rows))
-    size = table.paper_size
-    words = " ".join(shlex.quote(word) for word in size.set)
-    repeat = f"Repeat it: `python benchmarks/results.py {name}`. With `--paper-size` it adds `{words}`."
-    for arm, kind in size.rllm.items():
-        repeat += f" `{arm}` also trains with `--trainer rllm --backend {kind}`."
-    if measured:
-        parts.append("Minutes, calls and tokens are those of one training, as means over the seeds.")
-    parts.append(repeat)
+        verdict, over = found.compared(words)
+        predicted.append([f"{means} (`{words}`)", shown(over, "+"), verdict or "–"])
+    parts += [grid(["the claim predicts", "difference", ""], predicted), repeat(found, name)]
     return "\n\n".join(parts)
+
+
+def repeat(found: Findings, name: str) -> str:
+    """Write how to repeat a table, here and at the paper's size."""
+    text = f"**Repeat it.** `python benchmarks/results.py {name}` takes {found.minutes():.0f} minutes a seed."
+    if size := found.table.paper_size:
+        words = " ".join(shlex.quote(word) for word in size.set)
+        text += f" At the paper's size, `--paper-size` adds `{words}`."
+        for arm, own in size.arms.items():
+            text += f" The arm `{arm}` gets `{' '.join(map(shlex.quote, own))}` as well."
+        for arm, kind in size.rllm.items():
+            text += f" `{arm}` also trains with `--trainer rllm --backend {kind}`."
+    return text
+
+
+def shipped(found: Findings, drawing: str) -> str:
+    """Write the section of the shipped specs: each seed by itself, held against the interval of its start."""
+    table, rows, risen = found.table, list[list[str]](), 0
+    for arm, part in table.arms.items():
+        before, after = found.values(f"{arm}.start"), found.values(arm)
+        seeds = sorted(before.keys() & after.keys())
+        starts = {seed: interval({seed: before[seed]}) for seed in seeds}
+        rose = sum(mean(after[seed]) > starts[seed].high for seed in seeds)
+        risen += rose == len(table.seeds)
+        figure = f"`{part.figure or table.figure}`" + f" in `{part.test_spec}`" * bool(part.test_spec)
+        if seeds:
+            cells = [
+                "<br>".join(shown(starts[seed]) for seed in seeds),
+                "<br>".join(f"{mean(after[seed]):.3f}" for seed in seeds),
+            ]
+            rows.append([f"`{arm}`", figure, *cells, f"{rose} of {len(seeds)}", *found.cost(arm)[:2]])
+    head = ["spec", "figure", "before, by seed", "after", "seeds that rose", *COSTS[:2]]
+    text = (
+        "A seed *rose* if its figure after training lies above the interval of its own start. "
+        f"**{risen} of {len(table.arms)} specs rose in all {len(table.seeds)} seeds.**"
+    )
+    if missing := [f"`{arm}`" for arm in table.arms if not found.runs[arm]]:
+        text += f" Not measured yet: {', '.join(missing)}."
+    parts = [f"## {table.title}", f"{table.claim} {table.setting}", text, f"![{table.title}]({drawing})"]
+    return "\n\n".join([*parts, grid(head, rows), repeat(found, found.study.name)])
+
+
+def sweep(found: Findings, drawing: str) -> str:
+    """Write the section of the settings that each arm is trained with: which one suits all arms best."""
+    table = found.table
+    arms = [*dict.fromkeys(arm.partition("@")[0] for arm in table.arms)]
+    rises = {
+        setting: [
+            interval(minus(found.values(name), found.values(f"{name}.start")))
+            for name in (f"{arm}@{setting}" for arm in arms)
+        ]
+        for setting in table.settings
+    }
+    best = [max(own[at].mean for own in rises.values()) for at in range(len(arms))]
+    # A rise of nothing, or one that is not measured, suits no arm.
+    least = {
+        setting: min(
+            rise.mean / top if rise.n and top > 0 else 0.0 for rise, top in zip(own, best, strict=True)
+        )
+        for setting, own in rises.items()
+    }
+    words = {setting: f"`{' '.join(own)}`" for setting, own in table.settings.items()}
+    rows = [
+        [words[setting], *(shown(rise, "+") if rise.n else "–" for rise in own), f"{least[setting]:.0%}"]
+        for setting, own in rises.items()
+    ]
+    chosen = max(least, key=lambda setting: least[setting])
+    text = (
+        f"**{words[chosen]} suits all best**: each workflow rises by at least {least[chosen]:.0%} of what "
+        f"its own best setting gives. Seeds: {found.seeds}."
+    )
+    parts = [f"## {table.title}", f"{table.claim} {table.setting}", text, f"![{table.title}]({drawing})"]
+    head = ["setting", *(f"rise of `{arm}`" for arm in arms), "least, of the best"]
+    return "\n\n".join([*parts, grid(head, rows), repeat(found, found.study.name)])
+
+
+def summary(tables: Sequence[Findings]) -> str:
+    """Write one row for each measured claim."""
+    rows = [
+        [f"[{found.table.title}](#{anchor(found.table.title)})", found.table.claim, found.verdict]
+        for found in tables
+    ]
+    return grid(["table", "claim", "here"], rows)
+
+
+def anchor(title: str) -> str:
+    """Return the anchor that the site gives a heading."""
+    from markdown.extensions.toc import slugify
+
+    return slugify(title, "-")
 
 
 def grid(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -173,12 +307,20 @@ def grid(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def write_page(studies: Sequence[Study], page: Path) -> None:
-    """Write the page, and a picture beside it for each table that has runs."""
+    """Write the page, and a picture beside it for each table that is measured."""
     page.parent.mkdir(parents=True, exist_ok=True)
+    tables = [Findings(study) for study in studies]
+    measured = [found for found in tables if found.measured]
+    claims = [found for found in measured if found.table.papers]
     parts = [HEAD]
-    for study in studies:
-        found, picture = Findings(study), f"{page.stem}_{study.folder.name}.svg"
-        if any(found.runs.values()):
-            (page.parent / picture).write_text(found.picture(), encoding="utf-8")
-        parts.append(section(study.folder.name, found, picture))
+    if claims:
+        parts += ["## All claims", summary(claims)]
+    for found in [*(f for f in measured if not f.table.papers), *claims]:
+        name = f"{page.stem}_{found.study.name}.svg"
+        (page.parent / name).write_text(picture(found.table.title, found.rows()), encoding="utf-8")
+        write = section if found.table.papers else sweep if found.table.settings else shipped
+        parts.append(write(found, name))
+    if missing := [found for found in tables if not found.measured]:
+        names = ", ".join(f"{found.table.title} (`{found.study.name}`)" for found in missing)
+        parts += ["## Not measured yet", f"There are files, and no figures yet, for: {names}."]
     page.write_text("\n\n".join(parts) + "\n", encoding="utf-8")

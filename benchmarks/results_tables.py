@@ -11,6 +11,8 @@ import yaml
 from pydantic import BaseModel, ConfigDict
 
 import rolegraph as rg
+from rolegraph.engine.local.launcher import BASE_MODEL
+from rolegraph.engine.local.weights import digest
 
 HERE = Path(__file__).parent / "results"
 ALLOWED = ("python",)
@@ -22,19 +24,30 @@ TINY = (
     "train.validation={every: 0, tasks: 2, rollouts: 1}",
     "sampling.max_tokens=16",
 )
+WINDOW = 5
+"""Steps over which a curve is smoothed before its peak and its end are read: one step is mostly noise."""
 
 ByTask = dict[str, float]
 """Mean of a figure over a task's episodes, by task; a figure of a whole training has the one task ''."""
+
+
+def smoothed(values: Sequence[float]) -> list[float]:
+    """Return the means of each `WINDOW` values in a row, or of all values where there are fewer."""
+    last = max(len(values) - WINDOW, 0)
+    return [statistics.fmean(values[at : at + WINDOW]) for at in range(last + 1)]
+
+
 OVER_STEPS: Mapping[str, Callable[[Sequence[float]], float]] = {
     "first": lambda values: values[0],
     "last": lambda values: values[-1],
-    "most": max,
-    "drop": lambda values: max(values) - values[-1],
+    "peak": lambda values: max(smoothed(values)),
+    "drop": lambda values: max(smoothed(values)) - smoothed(values)[-1],
     "spike": lambda values: max(values) / (statistics.median(values) or 1.0),
-    "larger": lambda values: statistics.fmean(max(value, 1 - value) for value in values),
+    "larger": lambda values: max(statistics.fmean(values), 1 - statistics.fmean(values)),
 }
-"""Figures of a training from a metric's values in its steps: `drop` is the peak minus the end, `spike` the
-peak over the median, `larger` the mean of the larger of two shares of which the metric is one."""
+"""Figures of a training from a metric's values in its steps: `peak` of the smoothed curve, `drop` from there
+to its end, `spike` the maximum over the median, `larger` the larger of two mean shares of which the metric is
+one."""
 
 
 class _Part(BaseModel):
@@ -62,13 +75,16 @@ class Test(_Part):
 class Arm(Test):
     """Spec that is trained, or run as it is.
 
-    `{ARM}` in an override stands for the folder of an earlier arm's training.
+    `{ARM}` in an override stands for the folder of an earlier arm's training. The arm's figure is read from
+    the validations before and after the training, unless `test_spec` or `test` name another evaluation.
     """
 
-    about: str
+    about: str = ""
     trainer: Literal["rolegraph", "rllm", "none"] = "rolegraph"
+    test_spec: str = ""
+    """Spec of the evaluation; by default the arm's own."""
     test: tuple[str, ...] = ()
-    """Overrides of the evaluation in the arm's own spec, beside those of `set`."""
+    """Overrides of the evaluation, beside those of `set` where the spec is the arm's own."""
 
 
 class FullSize(_Part):
@@ -86,46 +102,56 @@ class Table(_Part):
 
     title: str
     claim: str
-    papers: tuple[Paper, ...]
+    papers: tuple[Paper, ...] = ()
     setting: str
     """Task and roles of our measurement, and where it differs from the paper's."""
-    figure: str
+    minutes: float
+    """Estimated minutes of one seed on two cores."""
+    figure: str = "correct"
     arms: dict[str, Arm]
+    settings: dict[str, tuple[str, ...]] = {}
+    """Overrides by name; each arm is trained with each of them, as `ARM@NAME`."""
     tests: dict[str, Test] = {}
     """Further evaluations of every trained arm."""
     metrics: dict[str, dict[str, str]] = {}
     """Figures of every training: by name a function of `OVER_STEPS` and its metric."""
-    expect: dict[str, str]
+    expect: dict[str, str] = {}
     """Comparisons that the claim predicts, `a > b` or `a ~ b`, each in words; one that fails refutes it."""
     set: tuple[str, ...] = ()
     """Overrides of every arm."""
     tasks: int = 128
-    rollouts: int = 4
+    rollouts: int = 2
     seeds: tuple[int, ...] = (0, 1, 2)
-    paper_size: FullSize
+    paper_size: FullSize | None = None
 
     @classmethod
     def read(cls, name: str) -> Table:
         """Read `benchmarks/results/NAME.yaml`."""
-        return cls.model_validate(yaml.safe_load((HERE / f"{name}.yaml").read_text("utf-8")))
+        table = cls.model_validate(yaml.safe_load((HERE / f"{name}.yaml").read_text("utf-8")))
+        crossed = {
+            f"{arm}@{setting}": part.model_copy(update={"set": (*part.set, *words)})
+            for setting, words in table.settings.items()
+            for arm, part in table.arms.items()
+        }
+        return table.model_copy(update={"arms": crossed or table.arms})
 
 
 class Run(_Part):
     """JSON file of one arm and seed."""
 
-    hash: str
-    """Hash of the spec that was trained or run; the same wherever the runs are kept."""
+    work: str
+    """Name of the folder of its training or run: spec, hash of the spec, digest of the model, seed."""
     overrides: tuple[str, ...]
     values: dict[str, ByTask]
     """Figures: '' is the arm's own, `start` the untrained model's; then tests and metrics by their names."""
     minutes: float = 0.0
-    """Minutes of the training; 0 where nothing is trained."""
+    """Minutes of the training with its validations; 0 where nothing is trained."""
     calls: int = 0
     """Model calls of the training; 0 where nothing is trained, or the trainer does not tell."""
     tokens: int = 0
     """Prompt and response tokens of these calls."""
     calls_per_episode: float = 0.0
-    """Model calls of an episode in the arm's own evaluation; 0 where the trainer does not tell."""
+    """Model calls of an episode in the arm's evaluation; 0 where the trainer does not tell."""
 
 
 class Study:
@@ -136,38 +162,55 @@ class Study:
         out: Folder of all results.
         tiny: Whether to take one step on two tasks, and no more.
         full: Whether to run at the paper's size.
+
+    Raises:
+        UsageError: The table has no paper, and `full` is set.
     """
 
     def __init__(self, name: str, out: Path, *, tiny: bool = False, full: bool = False) -> None:
-        self.table, self.folder = Table.read(name), (out / name).resolve()
-        self.extra = (*(self.table.paper_size.set if full else ()), *(TINY if tiny else ()))
-        self.full = self.table.paper_size.arms if full else {}
+        self.name, self.table, self.out = name, Table.read(name), out.resolve()
+        size = self.table.paper_size if full else None
+        if full and size is None:
+            raise rg.UsageError(f"{name} repeats no paper; leave --paper-size out")
+        self.extra = (*(size.set if size else ()), *(TINY if tiny else ()))
+        for arm, words in (size.arms if size else {}).items():
+            own = self.table.arms[arm]
+            self.table.arms[arm] = own.model_copy(update={"set": (*own.set, *words)})
         self.tasks, self.rollouts = (2, 1) if tiny else (self.table.tasks, self.table.rollouts)
 
-    def source(self, name: str, part: Test, seed: int, root: Path | None = None) -> rg.Source:
-        """Return the spec of an arm, or of a test of all arms, with its overrides.
+    def source(self, part: Test, seed: int, root: Path | None = None) -> rg.Source:
+        """Return the spec of an arm or of an evaluation, with its overrides.
 
-        Trainings of other arms are looked for in `root`, by default the folder of the table's runs.
+        Trainings of other arms are looked for in `root`, by default the folder of all runs.
         """
-        root = self.folder if root is None else root
         words = [*part.set, *self.extra]
         if isinstance(part, Arm):
-            words = [*self.table.set, *words, *self.full.get(name, ())]
-        for arm in self.table.arms:
-            words = [word.replace(f"{{{arm}}}", str(root / f"{arm}-{seed}" / "train")) for word in words]
+            words = [*self.table.set, *words]
+        for name, arm in self.table.arms.items():
+            if any(f"{{{name}}}" in word for word in words):
+                folder = (self.out if root is None else root) / "work" / self.work(arm, seed)
+                words = [word.replace(f"{{{name}}}", str(folder)) for word in words]
         own = HERE / "specs" / f"{part.spec}.yaml"
         return rg.Source.of(own if own.exists() else part.spec, *words, allow=ALLOWED)
 
-    def evaluations(self, name: str) -> dict[str, Test]:
-        """Return what an arm's weights are evaluated in: its own spec, under '', and the table's tests."""
-        arm = self.table.arms[name]
-        return {"": arm.model_copy(update={"set": (*arm.set, *arm.test)}), **self.table.tests}
+    def work(self, part: Test, seed: int) -> str:
+        """Name the folder of a training or run: tables that run the same spec share it, wherever it is."""
+        hashed = rg.open_source(self.source(part, seed, Path())).hash
+        return f"{part.spec}-{hashed}-{digest(BASE_MODEL)[:8]}-{seed}"
 
-    def place(self, arm: str, seed: int) -> Path:
-        """Return the folder of a run."""
-        return self.folder / f"{arm}-{seed}"
+    def evaluations(self, name: str) -> dict[str, Test]:
+        """Return what an arm's weights are evaluated in besides the training: '' is the arm's own figure."""
+        arm = self.table.arms[name]
+        if not (arm.test or arm.test_spec):
+            return self.table.tests
+        words = arm.test if arm.test_spec else (*self.table.set, *arm.set, *arm.test)
+        return {"": Test(spec=arm.test_spec or arm.spec, set=words, figure=arm.figure), **self.table.tests}
+
+    def file(self, arm: str, seed: int) -> Path:
+        """Return the JSON file of a run."""
+        return self.out / self.name / f"{arm}-{seed}.json"
 
     def runs(self, arm: str) -> dict[int, Run]:
         """Read the finished runs of an arm by their seeds."""
-        files = {seed: self.folder / f"{arm}-{seed}.json" for seed in self.table.seeds}
+        files = {seed: self.file(arm, seed) for seed in self.table.seeds}
         return {seed: Run.model_validate_json(f.read_bytes()) for seed, f in files.items() if f.exists()}

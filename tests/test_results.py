@@ -11,33 +11,66 @@ from unittest.mock import patch
 
 import pytest
 from results import Job
-from results_page import UNMEASURED, Findings, write_page
+from results_page import Findings, interval, write_page
 from results_tables import ALLOWED, HERE, OVER_STEPS, Run, Study
 from starlette.responses import Response
 
 import rolegraph as rg
+from rolegraph.engine.shipped import SPECS
 from tests.models.edges import chat_answer, serving
 
 TABLES = sorted(file.stem for file in HERE.glob("*.yaml"))
-ARMS = [(table, arm) for table in TABLES for arm in Study(table, Path()).table.arms]
+CASES = [
+    (size, table, arm)
+    for table in TABLES
+    for size in ("small", "tiny", "paper size")
+    if size != "paper size" or Study(table, Path()).table.paper_size
+    for arm in Study(table, Path()).table.arms
+]
 
 
 def faults(source: rg.Source, backend: str | None = None) -> list[str]:
     return [str(fault) for fault in rg.check_for(source, backend).diagnostics if fault.severity == "error"]
 
 
-@pytest.mark.parametrize("options", [{}, {"tiny": True}, {"full": True}], ids=["small", "tiny", "paper size"])
-@pytest.mark.parametrize(("table", "name"), ARMS, ids="/".join)
+@pytest.mark.parametrize(("size", "table", "name"), CASES, ids="-".join)
 def test_an_arm_and_all_its_evaluations_are_valid_specs(
-    table: str, name: str, options: dict[str, bool], tmp_path: Path
+    size: str, table: str, name: str, tmp_path: Path
 ) -> None:
-    study = Study(table, tmp_path, **options)
+    study = Study(table, tmp_path, tiny=size == "tiny", full=size == "paper size")
     for part in (study.table.arms[name], *study.evaluations(name).values()):
         if "textarena" in part.spec or "poker" in part.spec:
             pytest.importorskip("textarena")
-        assert not faults(study.source(name, part, 0))
-    if backend := study.table.paper_size.rllm.get(name):
-        assert not faults(study.source(name, study.table.arms[name], 0), backend)
+        assert not faults(study.source(part, 0))
+    backend = study.table.paper_size and study.table.paper_size.rllm.get(name)
+    if backend:
+        assert not faults(study.source(study.table.arms[name], 0), backend)
+
+
+def test_every_shipped_spec_is_trained_unchanged() -> None:
+    arms = Study("shipped", Path()).table.arms
+    assert sorted(arms) == sorted(arm.spec for arm in arms.values())
+    assert sorted(arms) == sorted(file.stem for file in SPECS.glob("*.yaml"))
+    # The tools of an MCP server are not here.
+    assert [name for name, arm in arms.items() if arm.set] == ["react"]
+
+
+def test_tables_that_train_the_same_spec_share_the_training(tmp_path: Path) -> None:
+    def work(table: str, arm: str, seed: int = 0) -> str:
+        study = Study(table, tmp_path)
+        return study.work(study.table.arms[arm], seed)
+
+    for table, arm, spec in [
+        ("at_grpo", "shared", "plan_path"),
+        ("debate", "margin", "debate"),
+        ("debate", "judge", "solver_judge"),
+        ("malt", "malt", "malt"),
+        ("rllm", "ours", "solver_judge"),
+        ("self_play", "self_play", "tic_tac_toe"),
+    ]:
+        assert work(table, arm) == work("shipped", spec)
+        assert work(table, arm, 1) != work("shipped", spec)
+    assert work("at_grpo", "single") != work("at_grpo", "single_eight")
 
 
 @pytest.mark.parametrize("name", TABLES)
@@ -46,6 +79,8 @@ def test_a_table_predicts_what_its_arms_measure(name: str) -> None:
     trained = [arm for arm, part in table.arms.items() if part.trainer != "none"]
     own = ["", "start", *table.tests, *(f"{test}.start" for test in table.tests), *table.metrics]
     known = {*table.arms, *(f"{arm}.{figure}".rstrip(".") for arm in trained for figure in own)}
+    assert table.minutes > 0
+    assert bool(table.papers) == bool(table.expect) == bool(table.paper_size)
     for words in table.expect:
         left, sign, right = words.split()
         assert sign in (">", "~")
@@ -57,54 +92,113 @@ def test_a_table_predicts_what_its_arms_measure(name: str) -> None:
 def measure(study: Study, arm: str, seed: int, **figures: float) -> None:
     """Write the JSON file of a run whose figures are the same on each of four tasks."""
     values = {name.strip("_"): dict.fromkeys("abcd", value) for name, value in figures.items()}
-    study.folder.mkdir(parents=True, exist_ok=True)
-    run = Run(hash="", overrides=(), values=values, minutes=1.5, calls=10, tokens=100)
-    study.place(arm, seed).with_suffix(".json").write_text(run.model_dump_json())
+    file = study.file(arm, seed)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    run = Run(work="", overrides=(), values=values, minutes=1.5, calls=10, tokens=100)
+    file.write_text(run.model_dump_json())
 
 
-def test_a_claim_holds_if_every_seed_agrees_beyond_the_interval(tmp_path: Path) -> None:
-    study = Study("c3", tmp_path)
-    assert Findings(study).verdict == UNMEASURED
-    for seed, team in enumerate((0.4, 0.5, 0.3)):
-        measure(study, "counterfactual", seed, _=0.6, start=0.2)
-        if seed == 0:
-            assert Findings(study).verdict == UNMEASURED
+def compare(study: Study, *pairs: tuple[float, float]) -> str:
+    """Measure both arms of c3 with these figures, seed by seed, and return whether one beats the other."""
+    for seed, (counterfactual, team) in enumerate(pairs):
+        measure(study, "counterfactual", seed, _=counterfactual, start=0.2)
         measure(study, "team", seed, _=team, start=0.2)
-        few = "" if seed == 2 else f", {seed + 1} of 3 seeds"
-        assert Findings(study).verdict == f"holds (2 of 2{few})"
-    measure(study, "team", 1, _=0.7, start=0.2)
+    return str(Findings(study).compared("counterfactual > team")[0])
+
+
+def test_a_comparison_holds_if_every_seed_agrees_beyond_the_interval(tmp_path: Path) -> None:
+    study = Study("c3", tmp_path)
+    assert not Findings(study).measured
+    assert compare(study, (0.6, 0.4)) == "cannot tell"  # one training says nothing about the next
+    assert compare(study, (0.6, 0.4), (0.6, 0.5), (0.6, 0.3)) == "holds"
+    assert Findings(study).verdict == "holds (2 of 2)"
+    assert compare(study, (0.6, 0.4), (0.6, 0.7), (0.6, 0.3)) == "cannot tell"
+    assert Findings(study).verdict == "cannot tell (1 of 2)"
+    assert compare(study, (0.4, 0.6), (0.4, 0.5), (0.4, 0.7)) == "does not hold"
     assert Findings(study).verdict == "does not hold (1 of 2)"
 
 
-def test_the_page_says_what_is_not_measured_yet(tmp_path: Path) -> None:
-    study, other = Study("c3", tmp_path), Study("malt", tmp_path)
+def test_two_figures_are_alike_if_the_interval_lies_near_0(tmp_path: Path) -> None:
+    study = Study("rllm", tmp_path)
+    for rllm, verdict in [(0.55, "holds"), (0.8, "does not hold"), (0.61, "cannot tell")]:
+        for seed, spread in enumerate((-0.02, 0, 0.02)):
+            measure(study, "ours", seed, first=0.3, last=0.5)
+            measure(study, "rllm", seed, first=0.3, last=rllm + spread)
+        assert Findings(study).compared("ours.last ~ rllm.last")[0] == verdict
+
+
+def test_the_interval_of_few_seeds_is_as_wide_as_their_variance() -> None:
+    values = {seed: {"": value} for seed, value in enumerate((0.0, 1.0, 2.0))}
+    drawn = interval(values)
+    assert drawn.mean == 1
+    assert (drawn.low, drawn.high) == (
+        0,
+        2,
+    )  # two of three seeds are drawn; three would rarely be all the same
+    paired = interval({seed: {"a": 0.2, "b": 0.8} for seed in range(3)})
+    assert (paired.low, paired.high) == (0.2, 0.8)
+    assert paired.n == 2
+
+
+def test_the_page_leaves_out_what_is_not_measured(tmp_path: Path) -> None:
+    study = Study("c3", tmp_path)
     measure(study, "team", 0, _=0.5, start=0.25)
-    write_page([study, other], tmp_path / "page.md")
-    measured, unmeasured = (tmp_path / "page.md").read_text("utf-8").split("\n## ")[1:]
-    assert "0.500 [0.500, 0.500]" in measured
-    assert "0.250 [0.250, 0.250]" in measured
-    assert f"**Here: {UNMEASURED}.**" in measured
-    assert f"**Here: {UNMEASURED}.**" in unmeasured
+    write_page([study, Study("malt", tmp_path)], tmp_path / "page.md")
+    text = (tmp_path / "page.md").read_text("utf-8")
+    assert re.findall("^## (.*)", text, re.MULTILINE) == ["Not measured yet"]
+    assert "Credit from counterfactuals (`c3`), Generator, verifier, refiner (`malt`)" in text
+    measure(study, "counterfactual", 0, _=0.6, start=0.25)
+    write_page([study, Study("malt", tmp_path)], tmp_path / "page.md")
+    text = (tmp_path / "page.md").read_text("utf-8")
+    assert "We cannot tell (0 of 2, 1 of 3 seeds)." in text
+    assert "0.250 → 0.500 [0.500, 0.500]" in text
     assert (tmp_path / "page_c3.svg").read_text("utf-8").startswith("<svg")
     assert not (tmp_path / "page_malt.svg").exists()
+
+
+def test_a_shipped_spec_rises_in_the_seeds_that_leave_the_interval_of_their_start(tmp_path: Path) -> None:
+    study = Study("shipped", tmp_path)
+    for seed, after in enumerate((0.5, 0.2, 0.6)):
+        measure(study, "router", seed, _=after, start=0.2)
+        measure(study, "malt", seed, _=0.9, start=0.2)
+    write_page([study], tmp_path / "page.md")
+    text = (tmp_path / "page.md").read_text("utf-8")
+    assert re.search(r"^\| `router` \| `correct` \|.*\| 2 of 3 \|", text, re.MULTILINE)
+    assert "**1 of 21 specs rose in all 3 seeds.** Not measured yet: `best_of_n`," in text
+
+
+def test_the_sweep_names_the_setting_that_suits_all(tmp_path: Path) -> None:
+    study = Study("sweep", tmp_path)
+    for setting in study.table.settings:
+        for arm in ("solver_judge", "plan_path", "tic_tac_toe"):
+            rise = {"rate_1e-3": 0.3, "rate_4e-3": 0.6 if arm == "plan_path" else 0.0}.get(setting, 0.1)
+            measure(study, f"{arm}@{setting}", 0, _=0.2 + rise, start=0.2)
+    write_page([study], tmp_path / "page.md")
+    text = (tmp_path / "page.md").read_text("utf-8")
+    assert "**`train.learning_rate=0.001` suits all best**: each workflow rises by at least 50% of" in text
 
 
 @pytest.mark.service
 def test_a_run_is_made_once_and_only_for_its_own_spec(tmp_path: Path) -> None:
     pytest.importorskip("torch")
-    study = Study("dr_mas", tmp_path, tiny=True)
-    Job(study, "by_role", 0).run()
-    (run,) = study.runs("by_role").values()
-    assert run.calls == 2 * 2 * 2  # tasks, rollouts, rounds
-    assert run.calls_per_episode == 2
-    assert run.values.keys() >= {"", "start"}
-    assert len(run.values[""]) == len(run.values["start"]) == 2
-    file = study.place("by_role", 0).with_suffix(".json")
-    written = file.stat().st_mtime_ns
-    Job(study, "by_role", 0).run()
-    assert file.stat().st_mtime_ns == written
-    with pytest.raises(rg.UsageError, match="is of another spec"):
-        Job(Study("dr_mas", tmp_path), "by_role", 0).run()
+    study = Study("c3", tmp_path, tiny=True)
+    for arm in ("counterfactual", "team"):
+        Job(study, arm, 0).run()
+    (counterfactual,), (team,) = (study.runs(arm).values() for arm in ("counterfactual", "team"))
+    assert counterfactual.calls == 2 * 2 * 5  # tasks, rollouts, a plan and its four answers
+    assert team.calls == 2 * 2 * 2
+    assert counterfactual.calls_per_episode == team.calls_per_episode == 2
+    for run in (counterfactual, team):
+        assert run.values.keys() >= {"", "start"}
+        assert len(run.values[""]) == len(run.values["start"]) == 2
+    kept = {file: file.stat().st_mtime_ns for file in tmp_path.rglob("*.json*")}
+    Job(study, "team", 0).run()
+    assert {file: file.stat().st_mtime_ns for file in tmp_path.rglob("*.json*")} == kept
+    study.file("counterfactual", 0).unlink()
+    Job(study, "counterfactual", 0).run()  # what its file holds is read from the folders that are left
+    assert study.runs("counterfactual")[0] == counterfactual
+    with pytest.raises(rg.UsageError, match="is of another spec or model"):
+        Job(Study("c3", tmp_path), "team", 0).run()
 
 
 def first_legal(body: dict[str, Any]) -> Response:

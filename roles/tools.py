@@ -34,6 +34,17 @@ Seconds = Annotated[float, Field(gt=0, le=600)]
 Method = Literal["POST", "GET"]
 
 
+# The tool that writes
+
+
+def text(template: str, /) -> Tool:
+    """Write a text from what earlier roles said.
+
+    template: the text, with the rules of prompts
+    """
+    return Tool(source=template, gives=TEXT)
+
+
 # Tools that choose
 
 

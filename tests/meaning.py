@@ -168,6 +168,14 @@ def expected(workflow: Workflow) -> Expected:
             return Turn(me, f"nothing to choose from: of {', '.join(views)} nobody ran", failed=True)
         return Turn(me, max(votes, key=lambda action: (votes.count(action), -votes.index(action))), False)
 
+    def parsed(turn: Turn) -> Turn:
+        """Return a tool's turn with the action that its role's parser reads in its result, if it has one."""
+        parser = workflow.roles[turn.id.role].get("parser")
+        found = [letter for letter in turn.action if letter in "xy"]
+        if parser is None or (found and not turn.failed):
+            return turn if parser is None else turn._replace(action=found[0])
+        return Turn(turn.id, parser["default"], failed=True)
+
     def waits(me: NodeId) -> list[NodeId]:
         edges = edges_of(me.role)
         return (
@@ -217,7 +225,8 @@ def expected(workflow: Workflow) -> Expected:
         if not runs(me, views):
             return None
         if workflow.runs(me.role):
-            return vote(me, views)
+            written = Turn(me, prompt(views), failed=False)
+            return parsed(vote(me, views) if workflow.votes(me.role) else written)
         prompts[me] = shown + prompt(views)
         action = workflow.action(me)
         settled[me] += workflow.attempts(me) * workflow.latency(me)

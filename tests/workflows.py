@@ -33,6 +33,8 @@ class Turn(NamedTuple):
     failed: bool
 
 
+PARSER = {"regex": "([xy])", "default": "z"}
+"""Parser of a tool's result: the first x or y in its text."""
 Seen = Mapping[str, Sequence[Turn]]
 Holds = Callable[[Seen, NodeId], bool | None]
 """Evaluation of a condition: True, False, or None for an error."""
@@ -65,8 +67,12 @@ class Workflow:
         return None if self.drawn(node, "fails") % 6 == 0 else "xyz"[self.drawn(node, "says") % 3]
 
     def runs(self, role: str) -> bool:
-        """Return True if a role votes instead of calling a model."""
+        """Return True if a role runs a tool instead of calling a model."""
         return "run" in self.roles[role]
+
+    def votes(self, role: str) -> bool:
+        """Return True if a role's tool is a vote; otherwise the tool writes a text."""
+        return self.roles[role].get("run") == "majority"
 
     def uses(self, node: NodeId) -> int:
         """Return the number of tool calls before a turn's answer."""
@@ -142,6 +148,8 @@ def compiled(workflow: Workflow) -> Plan:
 
 
 def _written(role: dict[str, Any], *, moves: bool) -> dict[str, Any]:
+    if role.get("run") == "text":
+        return {**role, "run": {"text": "".join(map(_shows, role["needs"]))}}
     if "run" in role:
         return role
     board = "{{ self.observation }};" if moves else ""
@@ -196,8 +204,10 @@ def workflows(draw: st.DrawFn) -> Workflow:
             retry = {"retry": draw(st.integers(0, 2)), "then": draw(st.sampled_from(["zero", "mask"]))}
             made.roles[name]["on_failure"] = retry
         kind = draw(st.integers(0, 5))
-        if kind == 0 and needs:
-            made.roles[name]["run"] = "majority"
+        if kind == 0:
+            made.roles[name]["run"] = draw(st.sampled_from(["majority", "text"])) if needs else "text"
+            if draw(st.booleans()):
+                made.roles[name]["parser"] = PARSER
         elif kind == 1:
             made.roles[name] |= {"tools": ["calculator"], "calls": draw(st.integers(2, 3))}
         if draw(st.integers(0, 2)) == 0:

@@ -86,7 +86,8 @@ def _show_role(out: Console, of: rg.RolePrompts) -> None:
     for problem in of.problems:
         out.print(_text(problem, "red"))
     for value in of.values:
-        _panel(out, f"{of.facts['runs']} is asked", _text(value), "tool")
+        verb = "writes" if of.facts["runs"] == "text" else "is asked"
+        _panel(out, f"{of.facts['runs']} {verb}", _text(value), "tool")
     for asked in of.asked:
         tokens = "" if asked.tokens is None else f"{asked.tokens:,} tokens"
         head = " · ".join(filter(None, (of.who(asked), asked.note, tokens)))

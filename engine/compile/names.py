@@ -136,11 +136,12 @@ class _Resolver:
         self.check_quoted(("roles", name, "run"), tool, role, texts.labels)
         for place, called in enumerate(tools):
             self.check_quoted(("roles", name, "tools", place), called, role, texts.labels)
-        run = None
+        run, parser = None, self.parser(name, role)
         if tool and role.run:
-            run = RunPlan(role.run.name, tool, templates[0], pairs_of(self.spec, self.instances, name, tool))
+            pairs = pairs_of(self.spec, self.instances, name, tool)
+            run = RunPlan(role.run.name, tool, templates[0], pairs, parser if role.parses else None)
         return ResolvedRole(
-            parser=self.parser(name, role),
+            parser=parser,
             reward=rewards[name],
             estimator=self.build(vocabulary.estimators, role.estimator, ("roles", name, "estimator")),
             signal=self.signal(name, role.signal, texts),
@@ -195,7 +196,8 @@ class _Resolver:
             tool = self.build(vocabulary.tools, call, path)
             found.append(tool)
             if tool is not None and tool.open is None:
-                message = f"{call.name} picks from a role's inputs and cannot be called by a model"
+                does = "picks from" if tool.choose else "writes down"
+                message = f"{call.name} {does} a role's inputs and cannot be called by a model"
                 expected = "a tool that does something"
                 hint = f"give it a role of its own, with `run: {call.name}`, that {name} needs"
                 self.findings.append(Finding(path, message, expected, hint, word=call.name))

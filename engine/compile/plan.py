@@ -70,6 +70,8 @@ class RunPlan:
     """Template of the tool's argument; None for a tool that picks from the role's inputs."""
     pairs: Pairs
     """Pairs of instances for `Tool.pairs`."""
+    parser: Parser | None = None
+    """Parser of the result; None where the result is the action as it is."""
 
 
 class Permission(NamedTuple):

@@ -124,7 +124,7 @@ def _shape_of(spec: Spec, names: ResolvedNames, name: str, known: dict[str, Shap
         return known.get(name, {})
     known[name] = {}  # a role that passes on its own action, in a loop, is unknown
     role, needs = names.roles[name], spec.roles[name].needs
-    item = (role.run and role.run.tool) if spec.roles[name].run else role.parser
+    item = role.parser if spec.roles[name].parses else role.run and role.run.tool
 
     def resolved(shape: Shape) -> Shape:
         if ACTION_OF in shape:

@@ -26,7 +26,15 @@ from rolegraph.engine.records import Episode, FailureName, Message, NodeId, Task
 from rolegraph.engine.run.scheduler import run_episode
 from rolegraph.engine.run.turn import EpisodeJob
 from rolegraph.engine.spec import Edge, OnFailure
-from rolegraph.engine.vocabulary import Function, LiveEnvironment, Tool, Transition
+from rolegraph.engine.vocabulary import (
+    Function,
+    LiveEnvironment,
+    ParseFailure,
+    Parser,
+    Tool,
+    Transition,
+    Upstream,
+)
 from rolegraph.engine.vocabulary.isolation import Isolation
 
 MOST = 6
@@ -116,7 +124,7 @@ async def preview_task(plan: Plan, task: Task, recorded: Episode | None = None) 
     if recorded is not None:
         await runs.run(plan, 0)
     else:
-        ways = max((len(role.parser.examples) for role in plan.asking), default=1)
+        ways = max((len(role.parser.examples) for role in plan.roles if role.spec.parses), default=1)
         for way in range(min(max(ways, 1), MOST_WAYS)):
             await runs.run(plan, way)
     if plan.may_skip:
@@ -229,7 +237,7 @@ class _Runs:
             for name, of in self._by_name.items()
         }
         model = _PreviewModel({name: of.role for name, of in self._by_name.items()}, way, said, self._replay)
-        harmless = self._harmless(plan, stopped=self._recorded is None or bool(note))
+        harmless = self._harmless(plan, way, said, stopped=self._recorded is None or bool(note))
         limited = LimitedModel(model, 4096)
         async with Isolation(plan.imports) as isolation:
             rollout = self._recorded.rollout if self._recorded else 0
@@ -253,7 +261,7 @@ class _Runs:
         needs = self._by_name[failure["role"]].role.spec.needs
         upstream = [edge.of or name for name, edge in needs.items()]
         runs = [(name, self._by_name[name].role.run) for name in upstream if name in self._by_name]
-        unknown = [f"{name} ({run.name})" for name, run in runs if run and run.tool.example == PLACEHOLDER]
+        unknown = [f"{name} ({it.name})" for name, it in runs if it and it.tool.example == PLACEHOLDER]
         if failure["name"] != FailureName.PROMPT_ERROR or not unknown or self._recorded is not None:
             return ""
         answer = f"the answer of {' and '.join(unknown)}"
@@ -276,11 +284,11 @@ class _Runs:
             before = of.asked[place]
             of.asked[place] = before._replace(nodes=(*before.nodes, node))
 
-    def _harmless(self, plan: Plan, *, stopped: bool) -> Plan:
+    def _harmless(self, plan: Plan, way: int, said: str, *, stopped: bool) -> Plan:
         """Return a copy of the plan that computes no reward, runs no tool and moves no environment."""
         return replace(
             plan,
-            roles=tuple(self._harmless_role(role) for role in plan.roles),
+            roles=tuple(self._harmless_role(role, way, said) for role in plan.roles),
             env=_still_environment(plan.env) if stopped and plan.env is not None else plan.env,
             reward_order=(),
             reward_inputs={},
@@ -288,10 +296,12 @@ class _Runs:
             withheld=(),
         )
 
-    def _harmless_role(self, role: RolePlan) -> RolePlan:
+    def _harmless_role(self, role: RolePlan, way: int, said: str) -> RolePlan:
         run = role.run
         if run is not None and run.tool.choose is None:
             run = _example_run(run, role.name, self._recorded, self._by_name[role.name].add_value)
+        if run is not None and run.parser is not None and self._recorded is None:
+            run = replace(run, parser=_lenient(run.parser, _example(role, way, said or f"[{role.name}]")))
         tools = tuple(
             _example_tool(tool, self._recorded) for tool in role.tools if tool not in self._closed[role.name]
         )
@@ -319,6 +329,7 @@ def facts_of(plan: Plan, role: RolePlan) -> Mapping[str, str]:
         "loop": loop,
         "when": role.when.source if role.when else "",
         "runs": role.run.name if role.run else "",
+        "parser": written.parser.name if role.run and role.run.parser else "",
         "tools": tools,
         "sees hidden": ", ".join(sorted(written.shows)),
         "memory": written.memory or "",
@@ -378,12 +389,28 @@ class _PreviewModel:
             except ModelError:
                 pass
         role = self._roles[request.id.node.role]
-        examples = role.parser.examples or (PLACEHOLDER,)
-        said = self._said or f"[{_name(request.id.node, role)}]"
-        return Completion(examples[min(self._way, len(examples) - 1)].replace(PLACEHOLDER, said))
+        return Completion(_example(role, self._way, self._said or f"[{_name(request.id.node, role)}]"))
 
     async def aclose(self) -> None:
         """Do nothing: there is no connection."""
+
+
+def _example(role: RolePlan, way: int, said: str) -> str:
+    """Return the example of a role's parser at position `way`, or its last, filled with `said`."""
+    examples = role.parser.examples or (PLACEHOLDER,)
+    return examples[min(way, len(examples) - 1)].replace(PLACEHOLDER, said)
+
+
+def _lenient(parser: Parser, example: str) -> Parser:
+    """Return a parser that reads an example where it cannot read the made-up result of a tool."""
+
+    def parse(response: str, upstream: Upstream) -> Any:
+        try:
+            return parser.parse(response, upstream)
+        except ParseFailure:
+            return parser.parse(example, upstream)
+
+    return replace(parser, parse=parse)
 
 
 def _name(node: NodeId, role: RolePlan) -> str:
@@ -395,10 +422,13 @@ def _name(node: NodeId, role: RolePlan) -> str:
 def _example_run(run: RunPlan, role: str, recorded: Episode | None, keep: Callable[[str], None]) -> RunPlan:
     """Replace a role's tool by one that notes its argument by `keep`; results are recorded or made up."""
     own = (t for t in (recorded.trajectories if recorded else ()) if t.name == role)
-    given: Iterator[Any] = (step.action for trajectory in own for step in trajectory.steps)
+    steps = (step for trajectory in own for step in trajectory.steps)
+    given: Iterator[Any] = (step.model_response if run.parser else step.action for step in steps)
 
     async def call(arguments: Mapping[str, Any]) -> Any:
-        keep(str(next(iter(arguments.values()), "")))
+        keep(value := str(next(iter(arguments.values()), "")))
+        if run.tool.open is None:
+            return value
         for result in given:
             return result
         return _filled(run.tool.example, f"[{role}]")

@@ -129,7 +129,8 @@ class LateRewards:
 
     def _view(self, node: int, turn: NodeResult) -> View:
         """Return a turn as a reward sees it: the message of a failed tool is no rating."""
-        is_message = turn.failure is not None and self.plan.roles[self.plan.nodes[node].role].run is not None
+        run = self.plan.roles[self.plan.nodes[node].role].run
+        is_message = turn.failure is not None and run is not None and run.parser is None
         return turn.view._replace(action=None) if is_message else turn.view
 
     def _positions_in(self, block: int, role: int) -> Mapping[tuple[int, int], int]:

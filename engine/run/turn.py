@@ -252,7 +252,7 @@ async def tool_turn(
     variables: Mapping[str, Any],
     upstream: Upstream,
 ) -> NodeResult:
-    """Take the turn of a node that runs a tool, whose result becomes the action.
+    """Take the turn of a node that runs a tool, whose result becomes the action, parsed if there is a parser.
 
     Only cancellation, the user's mistakes and errors of this program raise.
 
@@ -268,28 +268,47 @@ async def tool_turn(
         value = "" if run.value is None else run.value.render(variables)
     except PromptError as error:
         failure = Failure(FailureName.PROMPT_ERROR, str(error))
-        return node_result(role, node, failure.message, failure.message, failure=failure)
+        return _failed_tool(role, run, node, failure)
     attempt = 0
     while True:
-        start, failure = time.monotonic(), None
-        action: Any = None
-        text = ""
+        start, text = time.monotonic(), None
         try:
             action = await _run_tool(run, value, upstream, session, role.spec.timeout)
-            text = result_text(run.name, action)
-            if session.kept + len(text) > EPISODE_SIZE.most:
+            size = len(given := result_text(run.name, action))
+            if session.kept + size > EPISODE_SIZE.most:
                 raise ToolError(EPISODE_SIZE.exceeded("with this result the episode has"))
-            session.kept += len(text)
-            action = plain_json(action, TOOL_TEXT)
-        except FOREIGN_ERRORS as error:  # a foreign tool: its error fails this node only
+            session.kept += size
+            text = given
+            if run.parser is None:
+                action = plain_json(action, TOOL_TEXT)
+            else:
+                action = _recordable(run.parser.parse(text, upstream))
+            failure = None
+        except FOREIGN_ERRORS as error:  # a foreign tool or parser: its error fails this node only
             overtime = f"no result {_within(role.spec.timeout or run.tool.timeout)}"
-            failure = _failure_of(error, FailureName.TOOL_ERROR, overtime)
-            action = text = failure.message  # for later roles to read
+            foreign = FailureName.TOOL_ERROR if text is None else FailureName.MALFORMED_OUTPUT
+            action, failure = None, _failure_of(error, foreign, overtime)
         if failure is None or attempt == role.spec.on_failure.retry:
             seconds = time.monotonic() - start
             tool_run = ToolRun(run.name, start - session.began, seconds, attempt)
-            return node_result(role, node, action, text, failure=failure, tool_run=tool_run)
+            if failure is not None:
+                return _failed_tool(role, run, node, failure, text or "", tool_run)
+            return node_result(role, node, action, text or "", tool_run=tool_run)
         attempt += 1
+
+
+def _failed_tool(
+    role: RolePlan,
+    run: RunPlan,
+    node: Node,
+    failure: Failure,
+    text: str = "",
+    tool_run: ToolRun | None = None,
+) -> NodeResult:
+    """Return the result of a failed tool: later roles see the default, or without a parser the message."""
+    if run.parser is None:
+        return node_result(role, node, failure.message, failure.message, failure=failure, tool_run=tool_run)
+    return node_result(role, node, run.parser.default, text, failure=failure, tool_run=tool_run)
 
 
 async def _run_tool(
@@ -302,6 +321,8 @@ async def _run_tool(
             if tool.timeout is None:
                 return tool.choose(upstream, run.pairs)
             return await session.isolation.run(tool.choose, upstream, run.pairs, limit=tool.timeout)
+        if tool.open is None:
+            return value
         functions = await session.open_tools().functions(tool)
     if len(functions) != 1:
         raise ToolError(f"{run.name} has {len(functions)} functions; a role can run a tool of one")

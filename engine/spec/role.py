@@ -91,7 +91,7 @@ def _as_edges(value: object) -> object:
     return {name: Edge() for name in cast("list[str]", names)}
 
 
-TOOL_ROLE_KEYS = ("run", "count", "needs", "when", "shows", "reward", "on_failure", "timeout")
+TOOL_ROLE_KEYS = ("run", "parser", "count", "needs", "when", "shows", "reward", "on_failure", "timeout")
 """Keys of a role that runs a tool."""
 
 
@@ -201,7 +201,7 @@ class Role(SpecModel):
     memory: Literal["chat"] | None = None
     """`chat`, in a loop: each instance keeps one conversation for the episode, to which every turn adds."""
     parser: Annotated[CallField, vocabulary.parsers] = ItemCall("text")
-    """Parser of the answer."""
+    """Parser of the answer; beside `run`, where it is given, of the tool's result."""
     tools: Annotated[
         list[ToolField],
         BeforeValidator(_as_items, json_schema_input_type=Union[ToolField, list[ToolField]]),  # noqa: UP007
@@ -244,6 +244,11 @@ class Role(SpecModel):
     def is_trained(self) -> bool:
         """True for a role that training changes; a role that runs a tool has no weights to change."""
         return self.trainable and self.run is None
+
+    @property
+    def parses(self) -> bool:
+        """True where the parser makes the action; without one, a tool's result is the action as it is."""
+        return self.run is None or "parser" in self.model_fields_set
 
     @property
     def compares_turns(self) -> bool:

@@ -77,9 +77,9 @@ NO_PAIRS = Pairs({})
 
 @dataclass(frozen=True, slots=True)
 class Tool(Item):
-    """Tool of a `run:` role or of a model's turn; either `open` or `choose` is given.
+    """Tool of a `run:` role or of a model's turn; at most one of `open` and `choose` is given.
 
-    A tool with `choose` is for `run:` roles only.
+    A tool without `open` is for `run:` roles only. Without `choose`, too, its result is the text of `source`.
     """
 
     open: Callable[[], AbstractAsyncContextManager[Sequence[Function]]] | None = None

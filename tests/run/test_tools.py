@@ -93,6 +93,80 @@ def test_a_tool_is_run_again_in_a_replay(tmp_path: Path) -> None:
     assert actions(again, "vote") == actions(first, "vote")
 
 
+WRITTEN: Roles = {
+    "solver": {"count": 2},
+    "draft": {"needs": "solver", "run": {"text": "{% for one in solver %}{{ one.action }};{% endfor %}"}},
+    "reader": {"needs": "draft", "prompt": "{{ draft.action }}"},
+}
+
+
+def test_a_tool_writes_a_text_from_what_others_said(tmp_path: Path) -> None:
+    model = ScriptedModel(by_role({"solver": ["a {{ 1 }}", "b"], "reader": "yes"}))
+    done = run_one(plan(tmp_path, WRITTEN), model)
+    assert actions(done, "draft") == ["a {{ 1 }};b;"], "what a model wrote is data, no template"
+    assert done["reader"][0].steps[0].chat_completions[0]["content"] == "a {{ 1 }};b;"
+
+
+def test_a_text_sees_no_label_and_no_model_writes_with_it(tmp_path: Path) -> None:
+    leaking = {**WRITTEN, "draft": {**WRITTEN["draft"], "run": {"text": "{{ task.solution }}"}}}
+    with pytest.raises(SpecError, match=r"task\.solution would leak the label"):
+        plan(tmp_path, leaking)
+    with pytest.raises(SpecError, match="text writes down a role's inputs and cannot be called by a model"):
+        plan(tmp_path, {"solver": {"tools": [{"text": "Hi"}], "calls": 2}})
+
+
+PARSED: Roles = {
+    "solver": {},
+    "table": {
+        "needs": "solver",
+        "run": {"text": "{{ solver.action }}"},
+        "parser": {"json": {"default": {"of": 0}}},
+    },
+    "reader": {"needs": "table", "prompt": "{{ table.action.of }} {{ table.response }}"},
+}
+
+
+@pytest.mark.parametrize(
+    ("answer", "action", "failures"),
+    [('So: {"of": [7, 8]}', {"of": [7, 8]}, []), ("none", {"of": 0}, ["malformed_output"])],
+)
+def test_a_parser_reads_the_result_of_a_tool(
+    tmp_path: Path, answer: str, action: object, failures: list[str]
+) -> None:
+    done = run_one(plan(tmp_path, PARSED), ScriptedModel(by_role({"solver": answer, "reader": "yes"})))
+    assert actions(done, "table") == [action]
+    assert [failure["name"] for failure in done.metadata.get("failures", ())] == failures
+    shown = done["reader"][0].steps[0].chat_completions[0]["content"]
+    assert shown == f"{action['of']} {answer}"  # pyright: ignore[reportIndexIssue]
+
+
+@pytest.mark.parametrize(("value", "text"), [("6 / 4", "1.5"), ("6 / 3", "2"), ("1 / 0", "")])
+def test_a_result_that_is_no_text_is_parsed_as_json_and_a_failed_tool_gives_the_default(
+    tmp_path: Path, value: str, text: str
+) -> None:
+    parser = {"regex": "(.+)", "default": "none"}
+    done = run_one(
+        plan(tmp_path, {"sum": {"run": {"calculator": value}, "parser": parser}}), ScriptedModel(str)
+    )
+    assert actions(done, "sum") == [text or "none"]
+    assert [failure["name"] for failure in done.metadata.get("failures", ())] == ["tool_error"] * (not text)
+
+
+def test_a_failed_tool_with_a_parser_rates_with_its_default(tmp_path: Path) -> None:
+    rater = {"needs": "solver", "run": {"calculator": "1 / 0"}}
+    for parser, reward in (({"parser": {"json": {"default": 5}}}, 5.0), ({}, None)):
+        rated = {"solver": {"reward": {"rated_by": "rater"}}, "rater": {**rater, **parser}}
+        assert run_one(plan(tmp_path, rated), ScriptedModel(lambda _: "7"))["solver"][0].reward == reward
+
+
+def test_a_tool_with_a_parser_is_the_same_in_a_replay_and_in_another_process(tmp_path: Path) -> None:
+    parsed = plan(tmp_path, PARSED)
+    first = run_one(parsed, ScriptedModel(by_role({"solver": '{"of": 1}', "reader": "yes"})))
+    again = pickle.loads(pickle.dumps(parsed))
+    replayed = asyncio.run(episode(again, limited(again, Replay.from_episodes([first]))))  # pyright: ignore[reportArgumentType]
+    assert actions(replayed, "table") == actions(first, "table") == [{"of": 1}]
+
+
 SCORED: Roles = {
     "solver": {"count": 3},
     "scorer": {"needs": {"solver": "each"}, "count": 2, "prompt": "{{ solver.action }}", "parser": "json"},

@@ -178,18 +178,19 @@ def test_a_word_that_the_language_does_not_have_is_refused(wrong: dict[str, Any]
         {"run": {"argmax": "solver", "by": "scorer.score"}, "timeout": 2},
         {"run": {"search": {"url": "http://127.0.0.1"}}},
         {"run": {"python": "{{ solver.action }}", "seconds": 2}, "count": 3, "on_failure": {"retry": 1}},
+        {"run": {"text": "{{ solver.action }}"}, "parser": {"json": {"default": {}}}},
         {"run": None, "prompt": "solver.j2", "trainable": False},
     ],
     ids=str,
 )
 def test_a_role_may_run_a_tool_in_place_of_a_prompt(role: dict[str, Any]) -> None:
     assert not faults({**MINE, "roles": {"mine": role}})
-    assert not faults({"extends": "solver_judge.yaml", "roles": {"mine": {**role, "parser": None}}})
+    assert not faults({"extends": "solver_judge.yaml", "roles": {"mine": {**role, "memory": None}}})
 
 
 @pytest.mark.parametrize(
     "role",
-    [{"count": 2}, {"run": "majority", "prompt": "x.j2"}, {"run": "majority", "parser": "text"}],
+    [{"count": 2}, {"run": "majority", "prompt": "x.j2"}, {"run": "majority", "model": "local:x"}],
     ids=str,
 )
 def test_a_role_has_one_of_both_shapes(role: dict[str, Any]) -> None:

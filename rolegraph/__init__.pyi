@@ -66,6 +66,7 @@ from rolegraph.evaluation import evaluate as evaluate
 from rolegraph.evaluation import evaluate_async as evaluate_async
 from rolegraph.exporting import export as export
 from rolegraph.exporting import export_async as export_async
+from rolegraph.exporting import export_chats as export_chats
 from rolegraph.forecasting import forecast as forecast
 from rolegraph.forecasting import forecast_async as forecast_async
 from rolegraph.graphing import Graph as Graph

@@ -1,18 +1,21 @@
-"""`rolegraph export`: trained weights as a folder that peft, transformers and model servers load."""
+"""`rolegraph export`: trained weights as a folder that other programs load, or episodes as rows of chats."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import shutil
+import sys
 import tempfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
 from rolegraph.engine.errors import UsageError, WorldError, first_line, os_errors_as
 from rolegraph.engine.local.weights import ADAPTER_CONFIG, checkpoint_folder, digest
 from rolegraph.engine.records import MAIN, PolicyPath, RunFolder
+from rolegraph.engine.records.jsonl import JsonlWriter, json_line
 from rolegraph.engine.shipped import MODELS
 from rolegraph.jobs import blocking
 from rolegraph.sealing import is_sealed, is_this_machine
@@ -110,6 +113,52 @@ async def export_async(
 
 
 export = blocking(export_async)
+
+
+def export_chats(run: str | Path, file: str | Path, **where: str) -> int:
+    """Write the chats of a run's episodes as rows for supervised fine-tuning, one JSON object a line.
+
+    A row has the chat's `messages` in OpenAI's form, and `task`, `rollout`, `role`, `index` and `reward`.
+    Failed and masked turns are left out, and so are tools that ran in place of a model. A conversation over
+    several turns or calls is one row.
+
+    Args:
+        run: Folder of a run or a training; a folder of runs stands for all of them. Of a training, only
+            training episodes are written unless `split` says otherwise.
+        file: Path of the new file.
+        where: Filters of `view`: `role`, `low`, `high`, `correct`, `task`, `text`, `split`, `step`. `role`,
+            `low` and `high` hold for the chat itself, the others for its episode.
+
+    Returns:
+        The number of rows.
+
+    Raises:
+        UsageError: No such run, an unknown filter, the file exists, or no chat fits.
+        DataError: A run's files are damaged.
+        WorldError: The file cannot be written.
+    """
+    from rolegraph.engine.view.chats import chats
+    from rolegraph.engine.view.finding import find
+    from rolegraph.viewing import parse_filters, view
+
+    file, wanted = Path(file), parse_filters(where)
+    if file.exists():
+        raise UsageError(f"{file} already exists; move it away, or choose another file")
+    rows = 0
+    with os_errors_as(WorldError, f"cannot write {file}"):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=file.parent, prefix=".part-") as part:
+            with JsonlWriter(Path(part) / file.name, "rows") as writer:
+                for opened in view(run).runs:
+                    split = wanted.split or ("train" if opened.info.kind == "train" else "")
+                    for row in find(opened, replace(wanted, split=split), most=sys.maxsize).rows:
+                        for chat in chats(opened.read(row), wanted):
+                            writer.append(json_line(chat))
+                            rows += 1
+            if not rows:
+                raise UsageError(f"{run} has no chat that fits; nothing was written")
+            (Path(part) / file.name).rename(file)
+    return rows
 
 
 def _address(run: RunFolder) -> str | None:

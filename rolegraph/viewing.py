@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,7 +52,7 @@ class RunViewer:
                 "write a file"
             )
 
-        serve(self.runs, port=port, where=_parse_filters(where), ready=ready)
+        serve(self.runs, port=port, where=parse_filters(where), ready=ready)
 
     def write(self, file: str | Path, *, hidden: bool, most: int = 200, **where: str) -> int:
         """Write the pages as one file that opens offline.
@@ -72,7 +72,7 @@ class RunViewer:
             WorldError: The file cannot be written.
         """
 
-        return write_static(self.runs, Path(file), hidden=hidden, where=_parse_filters(where), most=most)
+        return write_static(self.runs, Path(file), hidden=hidden, where=parse_filters(where), most=most)
 
 
 def view(*runs: str | Path) -> RunViewer:
@@ -98,7 +98,18 @@ def view(*runs: str | Path) -> RunViewer:
     return RunViewer(opened)
 
 
-def _parse_filters(where: dict[str, str]) -> EpisodeFilter:
+def parse_filters(where: Mapping[str, str]) -> EpisodeFilter:
+    """Return the filter of episodes that keyword arguments describe.
+
+    Args:
+        where: Filters, as the methods of `RunViewer` take them.
+
+    Returns:
+        The filter.
+
+    Raises:
+        UsageError: An unknown filter, or an invalid value.
+    """
     for name in where:
         if name not in FIELDS:
             hint = did_you_mean(name, FIELDS) or f"expected one of {', '.join(FIELDS)}"

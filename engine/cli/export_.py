@@ -1,7 +1,8 @@
-"""`rolegraph export RUN`: the weights of a training as a folder for other programs."""
+"""`rolegraph export RUN`: the weights of a training for other programs, or its episodes as rows of chats."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import click
@@ -10,6 +11,8 @@ import rolegraph as rg
 from rolegraph.engine.cli import completion, options
 from rolegraph.engine.cli.output import OutputOptions
 from rolegraph.engine.cli.waiting import progress_line, run_until_done
+
+FILTERS = ("role", "task", "text", "split", "step")
 
 
 @click.command("export")
@@ -28,11 +31,34 @@ from rolegraph.engine.cli.waiting import progress_line, run_until_done
     "URL",
     "The Tinker service that holds the weights. Default: the one that RUN was trained on.",
 )
-def command(run: str, merged: bool, model: str | None, **settings: Any) -> None:
+@options.path("--sft", "sft", "FILE.jsonl", "Write chats for supervised fine-tuning in place of weights.")
+@options.text("--role", "NAME", "With --sft: chats of this role.")
+@options.text(
+    "--reward", "LOW:HIGH", "With --sft: chats with a reward in this range, such as 1: for 1 or more."
+)
+@options.correct
+@options.text("--task", "TEXT", "With --sft: chats on tasks whose id contains this.")
+@options.text("--text", "TEXT", "With --sft: chats of episodes with this text.")
+@options.text("--split", "SPLIT", "With --sft, of a training: train or validation. Default: train.")
+@options.text("--step", "N", "With --sft, of a training: chats of this step.")
+def command(
+    run: str, merged: bool, model: str | None, sft: Path | None, correct: bool | None, **settings: Any
+) -> None:
     """Write the best weights of RUN, a training's folder or a tinker:// path, for other programs.
 
-    An adapter in PEFT's form, or a whole model, with its tokenizer, chat template and model card.
+    An adapter in PEFT's form, or a whole model, with its tokenizer, chat template and model card. With --sft:
+    the chats of RUN, a run or a training, one JSON object with `messages` a line.
     """
+    reward = settings.pop("reward")
+    filters = {name: settings.pop(name) for name in FILTERS}
+    if sft is not None:
+        if merged or model is not None or any(settings.values()):
+            raise rg.UsageError("--sft writes chats; it goes with none of the options for weights")
+        rows = rg.export_chats(run, sft, **options.episode_filter(reward, correct, filters))
+        click.echo(f"{sft}: {rows} chats")
+        return
+    if reward is not None or correct is not None or any(filters.values()):
+        raise rg.UsageError("filters of episodes need --sft FILE.jsonl")
     base = None if model is None else model.removeprefix("local:")
     with progress_line(OutputOptions(), f"exporting {run} …"):
         folder = run_until_done(rg.export_async(run, merged=merged, model=base, **settings))

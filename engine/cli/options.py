@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import wraps
 from pathlib import Path
 from typing import Any, TypeVar
@@ -166,6 +166,26 @@ multirun = click.option(
     help="Once for each combination of values with commas between them, as in roles.solver.count=1,2,4 "
     "or seed=0,1,2.",
 )
+
+
+correct = click.option("--correct/--wrong", default=None, help="Episodes that are correct, or not.")
+
+
+def episode_filter(
+    reward: str | None, correct: bool | None, filters: Mapping[str, str | None]
+) -> dict[str, str]:
+    """Return the filter of episodes that options describe, as `rg.view` takes it.
+
+    Args:
+        reward: Value of `--reward`, LOW:HIGH.
+        correct: Value of `--correct/--wrong`.
+        filters: Values of the other options by the filter's name.
+    """
+    low, colon, high = (reward or ":").partition(":")
+    if not colon:
+        raise rg.UsageError(f"--reward {reward} is not LOW:HIGH, such as 0.5: or 0:0")
+    where = {name: value for name, value in {"low": low, "high": high, **filters}.items() if value}
+    return where if correct is None else {**where, "correct": "yes" if correct else "no"}
 
 
 def figure_floor(text: str) -> tuple[str, float]:

@@ -23,7 +23,7 @@ from rolegraph.engine.cli import completion, options
 @options.text("--role", "NAME", "Episodes of this role; --failure and --reward are then its own.")
 @options.text("--failure", "NAME", "Episodes with this failure; `any` is every failure.")
 @options.text("--reward", "LOW:HIGH", "Episodes with a reward in this range; either may be left out.")
-@click.option("--correct/--wrong", default=None, help="Episodes that are correct, or not.")
+@options.correct
 @options.text("--task", "TEXT", "Episodes whose task id contains this.")
 @options.text("--text", "TEXT", "Episodes with this text in the task, a prompt, a thought or an answer.")
 @click.option("--port", type=click.IntRange(0, 65535), default=0, metavar="N", help="Default: a free one.")
@@ -49,12 +49,7 @@ def command(
     Pages are served on this machine alone, and change nothing; the printed address holds their key. They show
     each turn, its reward, and the group that it was compared with.
     """
-    low, colon, high = (reward or ":").partition(":")
-    if not colon:
-        raise rg.UsageError(f"--reward {reward} is not LOW:HIGH, such as 0.5: or 0:0")
-    where = {name: value for name, value in {"low": low, "high": high, **filters}.items() if value}
-    if correct is not None:
-        where["correct"] = "yes" if correct else "no"
+    where = options.episode_filter(reward, correct, filters)
     view = rg.view(*runs)
     if file is None:
         if hidden is not None:

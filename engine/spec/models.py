@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import types
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, ClassVar, Literal, Union, cast, get_args, get_origin
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from rolegraph.engine import vocabulary
 from rolegraph.engine.limits.specs import SPEC_ROUNDS
@@ -65,6 +65,32 @@ class Data(SpecModel):
     """Part of the rows of `train` that is held out as `validation`; a number is its share."""
     hidden: Strings = []
     """Fields that no prompt may show, in addition to those that the dataset and the rewards hide."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _split_of_file(cls, value: object) -> object:
+        """Move `train: {file: rows.csv, split: 0.9, seed: 1}`, the share to train on, to `split`."""
+        if not isinstance(value, dict):
+            return value
+        written = cast("dict[str, object]", value)
+        train = written.get("train")
+        if not isinstance(train, dict) or "split" not in (call := cast("dict[str, object]", train)):
+            return written
+        name = next(iter(call))
+        if name != "file" and not name.endswith(vocabulary.SUFFIXES):
+            return written
+        share = call["split"]
+        if not isinstance(share, int | float) or isinstance(share, bool) or not 0 < share < 1:
+            raise ValueError("a `split` of the file between 0 and 1, the share of its rows to train on")
+        if "split" in written:
+            raise ValueError("one `split`, beside `train` or in it")
+        rest = {key: part for key, part in call.items() if key not in ("split", "seed")}
+        # Rounded, so that 1 - 0.9 is the 0.1 that a person would write beside `train`.
+        return {
+            **written,
+            "train": rest,
+            "split": {"share": round(1 - share, 12), "seed": call.get("seed", 0)},
+        }
 
 
 class EpisodeSpec(SpecModel):

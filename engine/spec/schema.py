@@ -26,6 +26,12 @@ EXTENDS = {"type": "string", "description": "File name of the spec that this one
 
 Schema = dict[str, Any]
 
+_SPLIT: Mapping[str, Schema] = {
+    "split": {"type": "number", "description": "share of the rows to train on; the others are validation"},
+    "seed": {"type": "integer", "description": "with `split`: another seed divides the rows otherwise"},
+}
+"""Keys of a file of training rows that `Data` moves to `data.split`."""
+
 
 def json_schema() -> Schema:
     """Return the JSON Schema of a spec, with all items that are registered in this process.
@@ -147,6 +153,8 @@ def _calls(registry: Registry[Any], name: str, definitions: dict[str, Schema]) -
         yield {"const": name, **described}
     prefix = f"{registry.group}.{name}."
     keys = {option.name: _option(option, prefix, definitions) for option in options}
+    if registry is datasets and name == "file":
+        keys |= _SPLIT
     more = registry.takes_extra_options(name)
     first = _option(value, prefix, definitions) if value else _inside(keys, more=more)
     if value and not value.required and value.default is None:  # its options may be nested there
@@ -174,6 +182,7 @@ def _files(definitions: dict[str, Schema]) -> Iterator[Schema]:
     yield {"type": "string", "pattern": pattern, **described}
     prefix = f"{datasets.group}.file."
     keys = {option.name: _option(option, prefix, definitions) for option in datasets.options("file")}
+    keys |= _SPLIT
     named = {pattern: _inside(keys, more=False)}
     yield {
         "type": "object",

@@ -95,11 +95,14 @@ class EpisodeFilter:
             and (not self.failure or any(_failed(role.failures, self.failure) for role in chosen))
             and (
                 (self.low is None and self.high is None)
-                or any(self._in_range(reward) for role in chosen for reward in role.rewards)
+                or any(self.takes(reward) for role in chosen for reward in role.rewards)
             )
         )
 
-    def _in_range(self, reward: float) -> bool:
+    def takes(self, reward: float | None) -> bool:
+        """Return whether a reward is within the bounds; None is where there are no bounds."""
+        if reward is None:
+            return self.low is None and self.high is None
         return (self.low is None or reward >= self.low) and (self.high is None or reward <= self.high)
 
     def measure(self, row: EpisodeLocation) -> float:

@@ -76,6 +76,9 @@ class Training:
     def __init__(self, workflow: Workflow, tokenizer: Path, folder: Path) -> None:
         self.workflow, self.service, self.tokenizer = workflow, workflow.service, tokenizer
         self.folder = RunFolder(folder)
+        self.spec: str | Path = "solver_judge"
+        self.rows: Callable[[str, int], list[Task]] = tasks
+        """Function from a split and a number to so many tasks."""
         self.events: list[Event] = []
         self.observe: Observer = self.events.append
 
@@ -83,7 +86,7 @@ class Training:
     async def setup(
         self, overrides: Sequence[str], start: Checkpoint | None
     ) -> AsyncGenerator[TrainingSetup]:
-        plan = compile_file("solver_judge", (*SMALL, *overrides))
+        plan = compile_file(self.spec, (*SMALL, *overrides))
         ref = ModelRef(provider="tinker", name="tiny", base_url=self.service.base_url)
         served = ServedModel(ref, KEY, self.tokenizer)
         starts = {
@@ -97,8 +100,8 @@ class Training:
                 plan=plan,
                 seed=SEED,
                 steps=STEPS,
-                tasks=tasks("train", 5),
-                validation_tasks=tasks("validation", 2),
+                tasks=self.rows("train", 5),
+                validation_tasks=self.rows("validation", 2),
                 policies=policies,
                 models={},
                 isolation=isolation,

@@ -136,6 +136,11 @@ class Findings:
         split = [name.partition(".") for name in names]
         return [*dict.fromkeys(figure for arm, _, figure in split if arm in self.runs)] or [""]
 
+    @property
+    def headline(self) -> str:
+        """Name of the arms' own figure, which may be another for each arm where none are compared."""
+        return self.table.figure if self.table.expect else "headline figure"
+
     def rows(self) -> Rows:
         """Return the figures of each arm before and after training, by the figures' names."""
         rows: dict[str, dict[str, Change]] = {}
@@ -145,7 +150,7 @@ class Findings:
                 before = interval(self.values(".".join(filter(None, (arm, figure, "start")))))
                 if after.n:
                     change = Change(before if before.n else None, after)
-                    rows.setdefault(arm, {})[figure or self.table.figure] = change
+                    rows.setdefault(arm, {})[figure or self.headline] = change
         return rows
 
     def cost(self, arm: str) -> list[str]:
@@ -165,8 +170,8 @@ def mean_of(values: Iterable[float]) -> float:
 
 
 def shown(over: rg.Interval, sign: str = "") -> str:
-    """Write a figure with its interval."""
-    return f"{over.mean:{sign}.3f} [{over.low:{sign}.3f}, {over.high:{sign}.3f}]"
+    """Write a figure with its interval, which no line break divides."""
+    return f"{over.mean:{sign}.3f} [{over.low:{sign}.3f},\N{NO-BREAK SPACE}{over.high:{sign}.3f}]"
 
 
 def changed(change: Change | None) -> str:
@@ -212,15 +217,16 @@ def section(found: Findings, drawing: str) -> str:
 
 def repeat(found: Findings, name: str) -> str:
     """Write how to repeat a table, here and at the paper's size."""
-    text = f"**Repeat it.** `python benchmarks/results.py {name}` takes {found.minutes():.0f} minutes a seed."
+    lines = [f"python benchmarks/results.py {name}    # {found.minutes():.0f} minutes a seed, on two cores"]
     if size := found.table.paper_size:
-        words = " ".join(shlex.quote(word) for word in size.set)
-        text += f" At the paper's size, `--paper-size` adds `{words}`."
-        for arm, own in size.arms.items():
-            text += f" The arm `{arm}` gets `{' '.join(map(shlex.quote, own))}` as well."
-        for arm, kind in size.rllm.items():
-            text += f" `{arm}` also trains with `--trainer rllm --backend {kind}`."
-    return text
+        lines += [f"python benchmarks/results.py {name} --paper-size    # every spec also with:"]
+        lines += [f"    # {shlex.quote(word)}" for word in size.set]
+        lines += [f"    # {shlex.quote(word)}, {arm} alone" for arm, own in size.arms.items() for word in own]
+    parts = ["**Repeat it.**", "\n".join(["```sh", *lines, "```"])]
+    if size and size.rllm:
+        kinds = ", ".join(f"`{arm}` (`--backend {kind}`)" for arm, kind in size.rllm.items())
+        parts.append(f"Also with `rolegraph train --trainer rllm`: {kinds}.")
+    return "\n\n".join(parts)
 
 
 def shipped(found: Findings, drawing: str) -> str:
@@ -234,14 +240,13 @@ def shipped(found: Findings, drawing: str) -> str:
         risen += rose == len(table.seeds)
         figure = f"`{part.figure or table.figure}`" + f" in `{part.test_spec}`" * bool(part.test_spec)
         if seeds:
-            cells = [
-                "<br>".join(shown(starts[seed]) for seed in seeds),
-                "<br>".join(f"{mean(after[seed]):.3f}" for seed in seeds),
-            ]
+            sides = [(starts[seed].mean, starts[seed].high, mean(after[seed])) for seed in seeds]
+            cells = ["<br>".join(f"{value:.3f}" for value in column) for column in zip(*sides, strict=True)]
             rows.append([f"`{arm}`", figure, *cells, f"{rose} of {len(seeds)}", *found.cost(arm)[:2]])
-    head = ["spec", "figure", "before, by seed", "after", "seeds that rose", *COSTS[:2]]
+    head = ["spec", "figure", "before, by seed", "up to", "after", "seeds that rose", *COSTS[:2]]
     text = (
-        "A seed *rose* if its figure after training lies above the interval of its own start. "
+        "A seed *rose* if its figure after training lies above the interval of its own start, which ends "
+        "where the column *up to* says. "
         f"**{risen} of {len(table.arms)} specs rose in all {len(table.seeds)} seeds.**"
     )
     if missing := [f"`{arm}`" for arm in table.arms if not found.runs[arm]]:

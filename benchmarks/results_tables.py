@@ -130,8 +130,8 @@ class Table(_Part):
         table = cls.model_validate(yaml.safe_load((HERE / f"{name}.yaml").read_text("utf-8")))
         crossed = {
             f"{arm}@{setting}": part.model_copy(update={"set": (*part.set, *words)})
-            for setting, words in table.settings.items()
             for arm, part in table.arms.items()
+            for setting, words in table.settings.items()
         }
         return table.model_copy(update={"arms": crossed or table.arms})
 

@@ -151,7 +151,7 @@ def test_the_page_leaves_out_what_is_not_measured(tmp_path: Path) -> None:
     write_page([study, Study("malt", tmp_path)], tmp_path / "page.md")
     text = (tmp_path / "page.md").read_text("utf-8")
     assert "We cannot tell (0 of 2, 1 of 3 seeds)." in text
-    assert "0.250 → 0.500 [0.500, 0.500]" in text
+    assert "0.250 → 0.500 [0.500,\N{NO-BREAK SPACE}0.500]" in text
     assert (tmp_path / "page_c3.svg").read_text("utf-8").startswith("<svg")
     assert not (tmp_path / "page_malt.svg").exists()
 

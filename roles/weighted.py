@@ -75,7 +75,8 @@ def weighted(
     faults: dict[tuple[int | str, ...], UnknownName | BadOptions] = {}
     for name, term in terms.items():
         try:
-            built[name] = term.weight, rewards.build(term.reward, interpreter=interpreter)
+            part = rewards.build(term.reward, interpreter=interpreter)
+            built[name] = term.weight, part.as_term or part
         except (UnknownName, BadOptions) as error:
             if isinstance(error, UnknownName) and term.reward.has_value and not term.place:
                 error.hint = error.hint or did_you_mean(error.name, Term.model_fields)
@@ -116,6 +117,11 @@ def weighted(
             read._replace(place=(0, name, *terms[name].place, *terms[name].reward.path_of(read.place)))
             for name, (_, part) in built.items()
             for read in part.reads
+        ),
+        formulas=tuple(
+            formula._replace(place=(0, name, *terms[name].place, *terms[name].reward.path_of(formula.place)))
+            for name, (_, part) in built.items()
+            for formula in part.formulas
         ),
     )
 

@@ -205,7 +205,7 @@ def _assemble(
     inputs = role_inputs(
         spec,
         {
-            name: role.mentions | (role.when.mentions if role.when else frozenset())
+            name: role.mentions.union(*(it.mentions for it in (role.when, *role.formulas.values()) if it))
             for name, role in names.roles.items()
         },
         {name: until.mentions for name, until in names.untils.items() if until},
@@ -237,6 +237,7 @@ def _assemble(
             nodes=unrolled.nodes_of[name],
             prompt_per_instance=spec.roles[name].memory == "chat" or "self" in role.mentions,
             tools=tuple(map(_present, role.tools)),
+            formulas={text: _present(formula) for text, formula in role.formulas.items()},
         )
         for name, role in names.roles.items()
     )

@@ -46,6 +46,8 @@ class ResolvedRole(NamedTuple):
     templates: tuple[Template | None, Template | None]
     """Prompt and system template; for a tool role the template of the tool's argument, and None."""
     when: Template | None
+    formulas: Mapping[str, Template | None]
+    """Expressions of the reward, by their text."""
 
     @property
     def mentions(self) -> set[str]:
@@ -149,6 +151,7 @@ class _Resolver:
             tools=tools,
             templates=templates,
             when=texts.when(name),
+            formulas=self.formulas(name, role.reward, rewards[name], texts),
         )
 
     # vocabulary
@@ -166,6 +169,18 @@ class _Resolver:
         for other in reward.read_roles if reward else ():
             self.findings += unknown_role(self.spec, other, path)
         return reward
+
+    def formulas(
+        self, name: str, call: ItemCall | None, reward: vocabulary.Reward | None, texts: TextReader
+    ) -> Mapping[str, Template | None]:
+        """Compile the expressions of a role's reward."""
+        found: dict[str, Template | None] = {}
+        if reward is None or call is None:
+            return found
+        for text, place in reward.formulas:
+            if text not in found:
+                found[text] = texts.formula(("roles", name, "reward", *call.path_of(place)), text, name)
+        return found
 
     def environment(self) -> vocabulary.Environment | None:
         """Resolve the environment and check its number of players."""

@@ -117,6 +117,8 @@ class RolePlan:
     """True where the prompts read `self` or continue a chat, so that each instance has its own."""
     tools: tuple[Tool, ...]
     """Tools that the model may call in its turn."""
+    formulas: Mapping[str, Template]
+    """Expressions that the reward reads the value of, by their text."""
 
     @property
     def prompt_files(self) -> list[str]:

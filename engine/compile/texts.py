@@ -25,6 +25,8 @@ from rolegraph.engine.vocabulary import REWARD_FIELDS, VIEW_FIELDS, Dataset, Spl
 
 S = TypeVar("S", str, PromptSource)
 
+OF_A_TURN = ("action", "tokens", "calls")
+"""Names that an expression of a reward reads of the turn, besides `task` and `self`."""
 MANY = 2
 """A number of instances that makes an input a list."""
 
@@ -91,6 +93,22 @@ class TextReader:
     def when(self, name: str) -> Template | None:
         """Compile a role's `when`."""
         return self._condition(("roles", name, "when"), self.spec.roles[name].when, self._around(name))
+
+    def formula(self, path: Path, source: str, name: str) -> Template | None:
+        """Compile an expression of a role's reward, which may read all fields of the task."""
+        message = "the reward mentions {!r}, and an expression reads only the turn's own action and the task"
+        around = replace(
+            self._around(name),
+            needs={},
+            columns=None,  # the fields that a reward reads are compared with the data in any case
+            hidden=frozenset(),
+            values=OF_A_TURN,
+            called={},
+            outside=(message, "pay what {} says or earns with rated_by or of, as a term of `weighted`"),
+            is_condition=True,
+            has_value=True,
+        )
+        return self._compiled(path, source, lambda text: read_text(path, text, around))
 
     def _around(self, name: str) -> TemplateScope:
         """Return the variables that templates of role `name` may use: prompts, system prompt and `when`."""

@@ -97,6 +97,10 @@ class TemplateScope:
     """Message and hint for a role of the spec that is not an input."""
     is_condition: bool = False
     """True for an expression, in which hints cannot suggest a `for`."""
+    has_value: bool = False
+    """True for an expression whose value counts, not only its truth."""
+    values: tuple[str, ...] = ()
+    """Further names, each of a plain value."""
 
 
 def check_tree(tree: nodes.Template, around: TemplateScope) -> tuple[list[TemplateFault], frozenset[str]]:
@@ -107,7 +111,8 @@ def check_tree(tree: nodes.Template, around: TemplateScope) -> tuple[list[Templa
     }
     if around.own:
         scope["self"] = "self"
-    walk.visit(tree, {**scope, "task": "task"})
+    values: dict[str, Kind] = dict.fromkeys(around.values, "other")
+    walk.visit(tree, {**scope, **values, "task": "task"})
     return list(walk.found), frozenset(walk.mentions)
 
 
@@ -147,7 +152,15 @@ class _Walk:
             if name.startswith("_") or name in RESERVED or name in self.around.roles:
                 self.fault(node, name, f"{name!r} cannot be set: the name is taken", "choose another name")
             return "other"
-        if name == "task" or (name in self.around.needs and scope.get(name) in ("single", "several")):
+        if scope.get(name) == "task":  # what field is read of it cannot be told
+            message = "this reads the task as a whole: a field of the task must be named"
+            seen = [
+                it for it in self.around.columns or ("question",) if it not in {"id", *self.around.hidden}
+            ]
+            return self.fault(node, name, message, f"write task.{seen[0]}" if seen else "")
+        if name in self.around.values or (
+            name in self.around.needs and scope.get(name) in ("single", "several")
+        ):
             self.mentions.add(name)
         if scope.get(name) == "self":  # the whole value: any field may be read of it
             self.mentions |= {"self", *(f"self.{field}" for field in self.around.own)}
@@ -158,7 +171,9 @@ class _Walk:
             if name in self.around.called:
                 hint = f"it is known as {self.around.called[name]} here"
             return self.fault(node, name, message.format(name), hint.format(name))
-        known = ["task", *self.around.needs]
+        known = ["task", *self.around.values, *self.around.needs]
+        if self.around.values and self.around.own:
+            known.append("self")
         hint = did_you_mean(name, known)
         if name in (self.around.columns or ()):
             hint = did_you_mean(name, {name}, "task.{}")
@@ -171,8 +186,10 @@ class _Walk:
 
     def holder(self, node: nodes.Expr, field: object, scope: dict[str, Kind]) -> Kind:
         """Check the expression before a `.field` or `[field]`, and return the kind of value that it has."""
-        if isinstance(field, str) and isinstance(node, nodes.Name) and scope.get(node.name) == "self":
-            return "self"
+        if isinstance(field, str) and isinstance(node, nodes.Name):
+            kind = scope.get(node.name)
+            if kind in ("self", "task"):
+                return kind
         return self.visit(node, scope)
 
     def visit_Getitem(self, node: nodes.Getitem, scope: dict[str, Kind]) -> Kind:
@@ -223,6 +240,7 @@ class _Walk:
 
     def task_field(self, node: nodes.Node, name: str) -> Kind:
         columns = self.around.columns
+        self.mentions |= {"task", f"task.{name}"}
         if name in self.around.hidden:
             hint = f"a role that may see it, as a judge with the reference, says `shows: [{name}]`"
             message = f"task.{name} would leak the label: it is hidden from prompts"

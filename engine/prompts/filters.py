@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import log2
 from typing import Any, cast
 
+from jinja2 import Undefined, pass_context
 from jinja2 import filters as jinja
-from jinja2 import pass_context
 from jinja2.utils import htmlsafe_json_dumps
 from markupsafe import escape
 
@@ -140,6 +140,8 @@ def _tojson(scope: RenderScope, value: object, indent: int | None = None) -> str
     if indent is not None and not 0 <= indent <= PROMPT_INDENT.most:
         raise PromptError(f"tojson indents by 0 to {PROMPT_INDENT}, not {indent}")
     scope.spend(_SET_UP)
+    if isinstance(value, Undefined):
+        str(value)  # raises the error that names it
     size = scope.measure(value, written=True)
     scope.make_text(size)
     scope.spend(2 * size)

@@ -7,6 +7,7 @@ faults with their places. Templates have expressions, `if`, `for`, `set` and a f
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -34,16 +35,17 @@ class Template:
     source: str
     """The text as it is written."""
     mentions: frozenset[str]
-    """Names that the template reads: of roles, `task`, `self` and each `self.FIELD`."""
+    """Names that the template reads: of roles, `task`, `self`, and each `task.FIELD` and `self.FIELD`."""
     parts: int
     """Number of nodes of the syntax tree."""
     _jinja: JinjaTemplate
     _is_condition: bool = False
+    _has_value: bool = False
     file: str = ""
     """The file as messages show it, such as `judge.j2 (shipped)`; empty for a text in the spec."""
 
-    def __reduce__(self) -> tuple[Callable[..., Template], tuple[str, frozenset[str], int, bool]]:
-        return _restored, (self.source, self.mentions, self.parts, self._is_condition)
+    def __reduce__(self) -> tuple[Callable[..., Template], tuple[str, frozenset[str], int, bool, bool]]:
+        return _restored, (self.source, self.mentions, self.parts, self._is_condition, self._has_value)
 
     def render(self, variables: Mapping[str, Any]) -> str:
         """Return the rendered text.
@@ -81,6 +83,14 @@ class Template:
         """Return the truth of a condition; raises PromptError where it cannot be computed."""
         return bool(self.render(variables))
 
+    def value(self, variables: Mapping[str, Any]) -> Any:
+        """Return the value, as JSON holds it, of an expression that was compiled with `has_value`.
+
+        Raises:
+            PromptError: The expression cannot be computed, or has a value that JSON does not hold.
+        """
+        return json.loads(self.render(variables))
+
 
 _SLIPS = (
     (re.compile(r"\{[{%]"), "write the expression alone, without braces"),
@@ -108,10 +118,11 @@ def compile_template(source: str, around: TemplateScope) -> tuple[Template | Non
     """
     kind = "condition" if around.is_condition else "template"
     try:
-        tree, parts = _parsed(source, is_condition=around.is_condition)
+        tree, parts = _parsed(source, around.is_condition, around.has_value)
         faults, mentions = check_tree(tree, around)
         if not faults:
-            return Template(source, mentions, parts, _compiled(tree), around.is_condition), []
+            jinja = _compiled(tree)
+            return Template(source, mentions, parts, jinja, around.is_condition, around.has_value), []
     except TemplateSyntaxError as error:
         at = min(error.lineno, len(source))
         faults = [TemplateFault(at, "", f"not a valid {kind}: {error.message}")]
@@ -126,17 +137,17 @@ def compile_template(source: str, around: TemplateScope) -> tuple[Template | Non
 def mentions_of(source: str, around: TemplateScope) -> frozenset[str]:
     """Return `Template.mentions` of a text without compiling it; the empty set where it is not valid."""
     try:
-        return check_tree(_parsed(source, is_condition=around.is_condition)[0], around)[1]
+        return check_tree(_parsed(source, around.is_condition, around.has_value)[0], around)[1]
     except TemplateSyntaxError:
         return frozenset()
 
 
-def _parsed(source: str, *, is_condition: bool) -> tuple[nodes.Template, int]:
+def _parsed(source: str, is_condition: bool, has_value: bool) -> tuple[nodes.Template, int]:
     """Return the syntax tree of a text and its number of nodes; raises TemplateSyntaxError."""
     if len(source) > PROMPT_SOURCE.most:
         raise TemplateSyntaxError(PROMPT_SOURCE.exceeded("its text has"), PROMPT_SOURCE.most)
     try:
-        tree = _tree(source, is_condition)
+        tree = _tree(source, is_condition, has_value)
         return tree, check_shape(tree)
     except RecursionError:  # Jinja2's parser calls itself for each level
         raise TemplateSyntaxError(too_deep(), 0) from None
@@ -144,17 +155,19 @@ def _parsed(source: str, *, is_condition: bool) -> tuple[nodes.Template, int]:
         raise TemplateSyntaxError(f"Python cannot compile it: {in_short(error)}", 0) from error
 
 
-def _tree(source: str, is_condition: bool) -> nodes.Template:
+def _tree(source: str, is_condition: bool, has_value: bool) -> nodes.Template:
     """Parse a template's source; a condition is parsed as a template that writes "true" if the condition
-    holds."""
+    holds, or the JSON of the condition's value."""
     if not is_condition:
         return ENVIRONMENT.parse(source)
     parser = Parser(ENVIRONMENT, source, state="variable")
     expression = parser.parse_expression()
     if not parser.stream.eos:
         raise TemplateSyntaxError("more than one expression", parser.stream.current.lineno)
-    holds = nodes.If(expression, [nodes.Output([nodes.TemplateData("true")])], [], [])
-    tree = nodes.Template([holds], lineno=1)
+    written = nodes.If(expression, [nodes.Output([nodes.TemplateData("true")])], [], [])
+    if has_value:  # as JSON, since a text and a number are the same in a template's output
+        written = nodes.Output([nodes.Filter(expression, "tojson", [], [], None, None, lineno=0)])
+    tree = nodes.Template([written], lineno=1)
     tree.set_environment(ENVIRONMENT)
     return tree
 
@@ -169,9 +182,12 @@ def _compiled(tree: nodes.Template) -> JinjaTemplate:
     return ENVIRONMENT.from_string(metered(tree))
 
 
-def _restored(source: str, mentions: frozenset[str], parts: int, is_condition: bool) -> Template:
+def _restored(
+    source: str, mentions: frozenset[str], parts: int, is_condition: bool, has_value: bool
+) -> Template:
     """Compile a template again that was checked before it was pickled."""
-    return Template(source, mentions, parts, _compiled(_tree(source, is_condition)), is_condition)
+    jinja = _compiled(_tree(source, is_condition, has_value))
+    return Template(source, mentions, parts, jinja, is_condition, has_value)
 
 
 def render_messages(

@@ -12,6 +12,7 @@ from rolegraph.engine.records import Task
 from rolegraph.engine.run.environment import EnvironmentSession
 from rolegraph.engine.run.turn import NodeResult
 from rolegraph.engine.vocabulary import SelfView, Upstream, View, Views
+from rolegraph.engine.vocabulary.foreign import short_repr
 
 NO_UPSTREAM: Upstream = {}
 Results = Sequence[NodeResult | None]
@@ -83,6 +84,29 @@ class EpisodeContext:
             SELF: own,
             **self.upstream[at.block],
         }
+
+    def values(self, node: int, role: RolePlan, view: View) -> Mapping[str, Any]:
+        """Return the value of each expression of a role's reward, by its text, after a turn has ended.
+
+        Raises:
+            PromptError: An expression cannot be computed.
+        """
+        variables = {
+            "task": {**self._task},
+            SELF: self.of_node(node)[SELF],
+            "action": view.action,
+            "tokens": view.tokens,
+            "calls": view.calls,
+        }
+        found: dict[str, Any] = {}
+        for text, formula in role.formulas.items():
+            if view.tokens is None and "tokens" in formula.mentions:
+                raise PromptError("tokens: the endpoint gave neither token ids nor a number of tokens")
+            try:
+                found[text] = formula.value(variables)
+            except PromptError as error:
+                raise PromptError(f"{short_repr(text)} cannot be computed: {error}") from error
+        return found
 
     def of_loop_end(self, edges: Sequence[InputEdge]) -> Mapping[str, Any]:
         """Return the variables of a loop's `until`."""

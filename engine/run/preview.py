@@ -306,7 +306,7 @@ class _Runs:
             _example_tool(tool, self._recorded) for tool in role.tools if tool not in self._closed[role.name]
         )
         spec = role.spec.model_copy(update={"on_failure": OnFailure(), "timeout": None})
-        return replace(role, spec=spec, reward=None, run=run, tools=tools)
+        return replace(role, spec=spec, reward=None, formulas={}, run=run, tools=tools)
 
 
 def facts_of(plan: Plan, role: RolePlan) -> Mapping[str, str]:
@@ -389,7 +389,8 @@ class _PreviewModel:
             except ModelError:
                 pass
         role = self._roles[request.id.node.role]
-        return Completion(_example(role, self._way, self._said or f"[{_name(request.id.node, role)}]"))
+        text = _example(role, self._way, self._said or f"[{_name(request.id.node, role)}]")
+        return Completion(text, usage={"prompt_tokens": 1, "completion_tokens": len(text.split())})
 
     async def aclose(self) -> None:
         """Do nothing: there is no connection."""

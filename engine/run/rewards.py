@@ -12,10 +12,11 @@ from dataclasses import dataclass, field
 
 from rolegraph.engine.compile import Plan, RolePlan
 from rolegraph.engine.errors import UnsupportedProgram, WorldError
+from rolegraph.engine.prompts import PromptError
 from rolegraph.engine.records import Failure, FailureName, Task
 from rolegraph.engine.records.plain import LARGEST
 from rolegraph.engine.run.assembly import steps_of
-from rolegraph.engine.run.context import Results, turns_taken
+from rolegraph.engine.run.context import EpisodeContext, Results, turns_taken
 from rolegraph.engine.run.environment import EnvironmentSession
 from rolegraph.engine.run.turn import EpisodeSession, NodeResult, failure_score
 from rolegraph.engine.vocabulary import Reward, RewardInputs, Score, View
@@ -35,12 +36,19 @@ class EpisodeStop(Exception):
 
 
 def score_at_once(
-    role: RolePlan, session: EpisodeSession, result: NodeResult, create_task: CreateTask
+    role: RolePlan,
+    node: int,
+    session: EpisodeSession,
+    context: EpisodeContext,
+    result: NodeResult,
+    create_task: CreateTask,
 ) -> None:
     """Score a turn that has ended, unless its reward reads other turns.
 
     Args:
         role: The turn's role.
+        node: The turn's position in the plan.
+        context: The variables of the reward's expressions.
         session: The episode's task, and the processes for a reward with a time limit.
         result: The turn, whose score is set.
         create_task: Starts the task that waits for such a reward.
@@ -50,9 +58,13 @@ def score_at_once(
     """
     reward = role.reward
     if result.failure is None and reward is not None and not reward.is_deferred:
-        inputs = _turn_inputs(role, result) if reward.reads_turn else NO_INPUTS
+        inputs: RewardInputs | None = _turn_inputs(role, result) if reward.reads_turn else NO_INPUTS
+        if role.formulas:
+            inputs = _with_values(role, node, context, result, inputs)
         limit, task = _seconds(reward, session), session.job.task
-        if limit is None:
+        if inputs is None:
+            pass
+        elif limit is None:
             _score(role, task, result, inputs)
         else:
             create_task(_score_isolated(role, limit, task, result, inputs, session.isolation))
@@ -74,6 +86,7 @@ class LateRewards:
     session: EpisodeSession
     results: Results
     environment: EnvironmentSession | None
+    context: EpisodeContext
     _positions: dict[tuple[int, int], Mapping[tuple[int, int], int]] = field(init=False, default_factory=dict)
     """By block and role, what `_positions_in` found."""
 
@@ -98,8 +111,12 @@ class LateRewards:
             result = self.results[node]
             if result is None or not _is_scored(role, reward, result):
                 continue
-            inputs = self._inputs(node, result, reward)
-            if limit is None:
+            inputs: RewardInputs | None = self._inputs(node, result, reward)
+            if role.formulas:
+                inputs = _with_values(role, node, self.context, result, inputs)
+            if inputs is None:
+                stop_at_failure(role, result)
+            elif limit is None:
                 _score(role, task, result, inputs)
                 stop_at_failure(role, result)
             else:
@@ -159,6 +176,18 @@ def _seconds(reward: Reward, session: EpisodeSession) -> float | None:
 def _turn_inputs(role: RolePlan, result: NodeResult) -> RewardInputs:
     """Return the inputs of a reward that scores one turn: the turn's action, response and reasoning."""
     return RewardInputs(turn=result.view, steps=tuple(steps_of(role, result, masked=False)))
+
+
+def _with_values(
+    role: RolePlan, node: int, context: EpisodeContext, result: NodeResult, inputs: RewardInputs
+) -> RewardInputs | None:
+    """Return the inputs with the values of the reward's expressions; None, and a failed turn, where one of
+    them cannot be computed."""
+    try:
+        return inputs._replace(values=context.values(node, role, result.view))
+    except PromptError as error:
+        _fail(role, result, f"the reward {error}")
+        return None
 
 
 def _is_scored(role: RolePlan, reward: Reward, result: NodeResult) -> bool:

@@ -125,7 +125,7 @@ class _Run:
             self.start(self.open_blocks(self.plan.wiring.initial_blocks))
             await tasks.wait()
             if self.plan.reward_order:
-                late = LateRewards(self.plan, self.session, self.results, self.environment)
+                late = LateRewards(self.plan, self.session, self.results, self.environment, self.context)
                 late.score(tasks.create_task)
                 await tasks.wait()
         except EpisodeStop:
@@ -147,7 +147,7 @@ class _Run:
             if ready:
                 ready = self.open_blocks(ready)
                 self.start(ready[1:])
-            score_at_once(role, self.session, result, self.tasks.create_task)
+            score_at_once(role, position, self.session, self.context, result, self.tasks.create_task)
             if not ready:
                 return
             position = ready[0]

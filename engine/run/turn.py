@@ -113,6 +113,12 @@ class ModelCall:
         return len(text) + len(answer.thought) + len(answer.prompt_ids) + len(answer.response_ids), is_long
 
     @property
+    def tokens(self) -> int | None:
+        """Number of tokens that were sampled; None where the endpoint gives neither ids nor a number."""
+        answer = self.completion
+        return len(answer.response_ids) or answer.usage.get("completion_tokens")
+
+    @property
     def chat(self) -> tuple[Message, ...]:
         """The messages that were sent, and the answer."""
         answer = self.completion
@@ -232,10 +238,21 @@ async def model_turn(
             action = role.parser.parse(text, upstream)
             if type(action) is not str:
                 action = _recordable(action)
+            made = (*earlier, answered)
             view = View(
-                index, action, text, completion.thought, round_number, node.lineage, True, False, name
+                index,
+                action,
+                text,
+                completion.thought,
+                round_number,
+                node.lineage,
+                True,
+                False,
+                name,
+                _tokens(made),
+                len(made),
             )
-            return NodeResult(view, (*earlier, answered))
+            return NodeResult(view, made)
         except FOREIGN_ERRORS as error:  # a foreign client or parser: its error fails this node only
             foreign = FailureName.MODEL_ERROR if answered is None else FailureName.MALFORMED_OUTPUT
             failure = _failure_of(error, foreign, f"no answer {_within(role.spec.timeout)}")
@@ -380,6 +397,16 @@ def _failed(
     return node_result(role, node, role.parser.default, answer.text, answer.thought, failure, calls)
 
 
+def _tokens(calls: Sequence[ModelCall]) -> int | None:
+    """Return the number of tokens that the calls of a turn sampled; None where one of them is not known."""
+    total = 0
+    for call in calls:
+        if (tokens := call.tokens) is None:
+            return None
+        total += tokens
+    return total
+
+
 def node_result(
     role: RolePlan,
     node: Node,
@@ -393,6 +420,7 @@ def node_result(
     """Return the result of a turn; a failed one has the score of failures."""
     name, index, round_number = node.id
     failed = failure is not None
-    view = View(index, action, text, thought, round_number, node.lineage, True, failed, name)
+    tokens, answers = _tokens(calls), len(calls)
+    view = View(index, action, text, thought, round_number, node.lineage, True, failed, name, tokens, answers)
     score = failure_score(role) if failed and role.reward else None
     return NodeResult(view, calls, failure, score, tool_run)

@@ -152,6 +152,7 @@ def _demonstrate(
 def _view(trajectory: Trajectory) -> ScoredView:
     """Return what a demonstration's template may read of a trajectory: its last turn, with its reward."""
     last = trajectory.steps[-1]
+    its = [step for step in trajectory.steps if step.round == last.round and not step.tool]
     return ScoredView(
         index=trajectory.index,
         action=trajectory.action,
@@ -159,4 +160,7 @@ def _view(trajectory: Trajectory) -> ScoredView:
         thought=last.thought,
         reward=trajectory.reward or 0.0,
         is_correct=trajectory.is_correct,
+        role=trajectory.name,
+        tokens=sum(step.response_tokens for step in its),
+        calls=len(its),
     )

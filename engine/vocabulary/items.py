@@ -85,6 +85,17 @@ class Score(NamedTuple):
     """Named parts of a composite reward, before their weights."""
 
 
+class Formula(NamedTuple):
+    """Expression that a reward reads the value of, with the syntax of conditions.
+
+    It is computed when the turn has ended, over `action`, `task`, `self`, `tokens` and `calls`.
+    """
+
+    text: str
+    place: tuple[int | str, ...] = ()
+    """Place of the expression inside of the item's call."""
+
+
 class RewardInputs(NamedTuple):
     """Inputs of a reward besides the task and the action.
 
@@ -103,6 +114,8 @@ class RewardInputs(NamedTuple):
     """Turn that is scored, for a reward that `reads_turn`."""
     steps: Sequence[Step] = ()
     """Model calls of that turn, for a reward that `reads_turn`."""
+    values: Mapping[str, Any] = NOTHING
+    """Value of each of the reward's `formulas`, by its text."""
     env_reward: float | None = None
     """Reward of the environment to the player from this turn until its next turn, for a reward that
     `reads_environment`."""
@@ -149,6 +162,10 @@ class Reward(Item):
     environment judges what is no move, and a trajectory earns the sum over its turns."""
     reads: tuple[ActionRead, ...] = ()
     """Values that the reward reads in actions; `validate` finds those that no answer can hold."""
+    formulas: tuple[Formula, ...] = ()
+    """Expressions that the reward reads the value of."""
+    as_term: Reward | None = None
+    """Reward to use in place of this one as a term of a sum."""
 
     @property
     def read_roles(self) -> tuple[str, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-VIEW_FIELDS = ("action", "response", "thought", "index", "lineage", "round", "ran", "role")
+VIEW_FIELDS = ("action", "response", "thought", "index", "lineage", "round", "ran", "role", "tokens", "calls")
 """Fields of a finished instance that a template may read."""
 REWARD_FIELDS = ("reward", "is_correct")
 """Fields that a demonstration may read as well, because it is rendered after the episode."""
@@ -32,6 +32,10 @@ class View(NamedTuple):
     """True where the instance gave no usable answer."""
     role: str = ""
     """Name of the instance's role."""
+    tokens: int | None = 0
+    """Number of tokens that the model sampled in the turn; None where the endpoint tells no number."""
+    calls: int = 0
+    """Number of the turn's calls of the model that were answered."""
 
 
 class SelfView(NamedTuple):
@@ -63,6 +67,9 @@ class ScoredView(NamedTuple):
     round: int = 1
     lineage: Sequence[int] = ()
     ran: bool = True
+    role: str = ""
+    tokens: int | None = 0
+    calls: int = 0
 
 
 class Views:

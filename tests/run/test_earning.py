@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rolegraph.engine.compile import compile_file
-from rolegraph.engine.errors import ModelError
+from rolegraph.engine.errors import ModelError, SpecError
 from rolegraph.engine.models import Request
 from rolegraph.engine.records import Episode, Task
 from rolegraph.engine.training.advantages import group_episodes
@@ -318,14 +318,17 @@ def test_hidden_fields_are_shown_to_the_role_that_asks_for_them_alone(tmp_path: 
         },
         "other": {
             "needs": ["judge"],
-            "prompt": "{{ judge.action }} {% for key in task %}{{ key }} {% endfor %}",
+            "prompt": "{{ judge.action }} {{ task.question }}",
         },
     }
     model = ScriptedModel(lambda _: RIGHT)
     episode = run_one(plan(tmp_path, roles), model)
     judge, other = (t.steps[0].chat_completions for t in episode.trajectories)
     assert [message["content"] for message in judge[:2]] == ["Make 7 from 3 and 4 3 + 4", "3 + 4"]
-    assert "solution" not in other[0]["content"]
+    assert other[0]["content"].endswith("Make 7 from 3 and 4")
+    other_asks = {**roles, "other": {"needs": ["judge"], "prompt": "{{ judge.action }} {{ task.solution }}"}}
+    with pytest.raises(SpecError, match=r"task\.solution would leak the label"):
+        plan(tmp_path, other_asks)
 
 
 def test_each_instance_of_a_role_that_asks_for_itself_is_shown_them(tmp_path: Path) -> None:

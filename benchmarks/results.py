@@ -75,18 +75,30 @@ class Job:
     def episodes(self, part: Test) -> list[rg.Episode]:
         """Run a spec on the validation tasks, unless that is done, and return the episodes."""
         place, flow = self.folder(part), self.flow(part)
-        if place.info_file.exists():
-            made = rg.RunJob.resume(place.path, flow.source, seed=self.seed)
-        else:
-            size: dict[str, Any] = {"limit": self.study.tasks, "rollouts": self.study.rollouts}
-            made = rg.RunJob.create(flow, "validation", seed=self.seed, out=place.path, **size)
-        if made.done < made.episodes:
+        if not finished(place):
+            if place.info_file.exists():
+                made = rg.RunJob.resume(place.path, flow.source, seed=self.seed)
+            else:
+                size: dict[str, Any] = {"limit": self.study.tasks, "rollouts": self.study.rollouts}
+                made = rg.RunJob.create(flow, "validation", seed=self.seed, out=place.path, **size)
             asyncio.run(made.run())
         return [*rg.read_episodes(place.episodes)]
 
     def figure(self, part: Test) -> str:
         """Return the name of an evaluation's figure."""
         return part.figure or self.study.table.figure
+
+
+def finished(place: rg.RunFolder) -> bool:
+    """Return whether a training or a run has ended by itself; such a folder is read and not opened again.
+
+    Resuming would refuse the folder if code that the spec names has changed since.
+    """
+    if not place.info_file.exists() or (info := place.info()).finished is None:
+        return False
+    if info.kind == "train":
+        return info.figures.get("step", 0) >= info.steps
+    return info.figures.get("episodes", 0) >= info.rollouts * (info.limit or 1)
 
 
 def untrained(job: Job) -> dict[str, Any]:
@@ -101,12 +113,14 @@ def untrained(job: Job) -> dict[str, Any]:
 def trained(job: Job) -> dict[str, Any]:
     """Train a spec, evaluate its weights, and return the fields of a `Run`."""
     flow, place = job.flow(job.arm), job.folder(job.arm)
-    if place.info_file.exists():
-        training = rg.TrainingJob.resume(place.path, flow.source, seed=job.seed)
-    else:
-        training = rg.TrainingJob.create(flow, out=place.path, seed=job.seed)
-    result = asyncio.run(training.run())
-    values = figures(job.study.table, result.metrics)
+    if not finished(place):
+        if place.info_file.exists():
+            training = rg.TrainingJob.resume(place.path, flow.source, seed=job.seed)
+        else:
+            training = rg.TrainingJob.create(flow, out=place.path, seed=job.seed)
+        asyncio.run(training.run())
+    lines = place.metrics()
+    values = figures(job.study.table, lines)
     # The last validation, not the best: the best of several on the tasks that are reported is too good.
     validations = [[*rg.read_episodes(file)] for _, file in place.episodes_files("validation")]
     before, own = validations[0], validations[-1]
@@ -122,8 +136,8 @@ def trained(job: Job) -> dict[str, Any]:
     steps = (rg.read_episodes(file) for _, file in place.episodes_files("train"))
     calls, tokens = costs(episode for step in steps for episode in step)
     # The validation before the first step is not timed; it takes about as long as the last.
-    seconds = sum(line.get("time/step", 0.0) for line in result.metrics)
-    seconds += result.metrics[-1].get("time/validate", 0.0)
+    seconds = sum(line.get("time/step", 0.0) for line in lines)
+    seconds += lines[-1].get("time/validate", 0.0)
     return {
         "values": values,
         "minutes": seconds / 60,

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import statistics
 from collections.abc import Callable, Mapping, Sequence
+from hashlib import sha256
 from pathlib import Path
 from typing import Literal
 
@@ -13,6 +15,7 @@ from pydantic import BaseModel, ConfigDict
 import rolegraph as rg
 from rolegraph.engine.local.launcher import BASE_MODEL
 from rolegraph.engine.local.weights import digest
+from rolegraph.jobs import describe
 
 HERE = Path(__file__).parent / "results"
 ALLOWED = ("python",)
@@ -194,9 +197,14 @@ class Study:
         return rg.Source.of(own if own.exists() else part.spec, *words, allow=ALLOWED)
 
     def work(self, part: Test, seed: int) -> str:
-        """Name the folder of a training or run: tables that run the same spec share it, wherever it is."""
-        hashed = rg.open_source(self.source(part, seed, Path())).hash
-        return f"{part.spec}-{hashed}-{digest(BASE_MODEL)[:8]}-{seed}"
+        """Name the folder of a training or run: tables that run the same spec share it, wherever it is.
+
+        The workflow's own hash covers the code of its rewards and tools as well, which may be put in other
+        words between two evenings of measuring; here spec, templates and model count.
+        """
+        flow = rg.open_source(self.source(part, seed, Path()))
+        spec = json.dumps([flow.plan.resolved, describe(flow, "train").templates], sort_keys=True)
+        return f"{part.spec}-{sha256(spec.encode()).hexdigest()[:12]}-{digest(BASE_MODEL)[:8]}-{seed}"
 
     def evaluations(self, name: str) -> dict[str, Test]:
         """Return what an arm's weights are evaluated in besides the training: '' is the arm's own figure."""

@@ -6,10 +6,11 @@ Each reads the turns of other roles on its own branch, and is None where none of
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import isfinite
 from statistics import fmean
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, FiniteFloat
+from pydantic import BeforeValidator, Field, FiniteFloat
 
 from rolegraph.engine.records import Task
 from rolegraph.engine.vocabulary import ActionRead, Reward, RewardInputs, Score
@@ -18,18 +19,38 @@ from rolegraph.roles.json_text import value_at
 from rolegraph.roles.numbers import number_of
 
 
-def of(role: str, /, *, scale: FiniteFloat = 1.0, offset: FiniteFloat = 0.0) -> Reward:
+def _number_or_mask(written: object) -> object:
+    is_number = isinstance(written, int | float) and not isinstance(written, bool) and isfinite(written)
+    if is_number or written in ("mask", None):
+        return written
+    raise ValueError("expected a finite number, or mask")
+
+
+Else = Annotated[float | Literal["mask"] | None, BeforeValidator(_number_or_mask)]
+"""Score where no turn of the other role ran; None for no score."""
+
+
+def _without_turns(role: str, else_: Else, inputs: RewardInputs) -> Score | None:
+    """Return the score where no turn of a role can be read: that of `else`, if none ran."""
+    if else_ is None or role in inputs.ran:
+        return None
+    return Score(None if else_ == "mask" else else_, None)
+
+
+def of(role: str, /, *, scale: FiniteFloat = 1.0, offset: FiniteFloat = 0.0, else_: Else = None) -> Reward:
     """Pay another role's reward, times `scale`, plus `offset`: a scale of -1 is zero-sum.
 
     role: the role whose reward it is; of several instances the mean
     scale: the factor of the reward; below 0, the reward does not judge whether a turn is right
     offset: the number that is added
+    else: the reward where that role took no turn: a number, which is not scaled, or mask, which keeps the
+      turn out of training; left out, there is no reward, and in a sum no term
     """
 
     def score(task: Task, action: Any, inputs: RewardInputs) -> Score | None:
         scores = inputs.scores[role]
         if not scores:
-            return None
+            return _without_turns(role, else_, inputs)
         verdicts = [each.is_correct for each in scores if each.is_correct is not None]
         known = [each.reward for each in scores if each.reward is not None]
         reward = scale * fmean(known) + offset if known else None
@@ -47,6 +68,7 @@ def rated_by(
     map: dict[str, FiniteFloat] | None = None,
     scale: FiniteFloat = 1.0,
     offset: FiniteFloat = 0.0,
+    else_: Else = None,
 ) -> Reward:
     """Pay a number in another role's action, times `scale`, plus `offset`.
 
@@ -55,6 +77,8 @@ def rated_by(
     map: the number for each word, whatever its case, where the role rates in words
     scale: the factor of the number
     offset: the number that is added
+    else: the reward where that role took no turn: a number, which is not scaled, or mask, which keeps the
+      turn out of training; left out, there is no reward, and in a sum no term
     """
     words = None if map is None else {word.strip().lower(): number for word, number in map.items()}
     if words is not None and (not words or len(words) < len(map or ())):
@@ -79,7 +103,9 @@ def rated_by(
                 unread = unread or view.failed or not by_place or position is not None
         if not ratings and unread:
             return Score(None, None)
-        return Score(scale * fmean(ratings) + offset, None) if ratings else None
+        if not ratings:
+            return _without_turns(role, else_, inputs)
+        return Score(scale * fmean(ratings) + offset, None)
 
     shared = () if by_place else (role,)
     reads = (ActionRead(role, path or "", None if words is None else tuple(words)),)
@@ -87,13 +113,20 @@ def rated_by(
 
 
 def same_as(
-    role: str, /, *, equal: Equal = "text", timeout: Annotated[float, Field(gt=0)] = MATH_SECONDS
+    role: str,
+    /,
+    *,
+    equal: Equal = "text",
+    timeout: Annotated[float, Field(gt=0)] = MATH_SECONDS,
+    else_: Else = None,
 ) -> Reward:
     """Score 1 when the action is the same as another role's.
 
     role: the role to compare with; of several instances, the share with the same action
     equal: as text, or as mathematics (the math-verify library)
     timeout: seconds until a comparison of mathematics is given up
+    else: the reward where that role took no turn: a number, or mask, which keeps the turn out of training;
+      left out, there is no reward, and in a sum no term
     """
     if equal == "math":
         require_math()
@@ -101,17 +134,23 @@ def same_as(
 
     def score(task: Task, action: Any, inputs: RewardInputs) -> Score | None:
         views = inputs.views[role]
-        return Score(fmean(same(view.action, action) for view in views), None) if views else None
+        if not views:
+            return _without_turns(role, else_, inputs)
+        return Score(fmean(same(view.action, action) for view in views), None)
 
     return Reward(score, views=(role,), judges=False, timeout=None if equal == "text" else timeout)
 
 
-def agrees_with(role: str, /, *, right: str = "correct", wrong: str = "incorrect") -> Reward:
+def agrees_with(
+    role: str, /, *, right: str = "correct", wrong: str = "incorrect", else_: Else = None
+) -> Reward:
     """Score 1 when the action says `correct` of a role that is right, or `incorrect` of one that is wrong.
 
     role: the role that is judged; of several instances all must be right, whichever of them were shown
     right: the word for a role that is right
     wrong: the word for one that is wrong
+    else: the reward where that role took no turn: a number, or mask, which keeps the turn out of training;
+      left out, there is no reward, and in a sum no term
     """
     words = {True: right.lower(), False: wrong.lower()}
     if words[True] == words[False]:
@@ -120,7 +159,7 @@ def agrees_with(role: str, /, *, right: str = "correct", wrong: str = "incorrect
     def score(task: Task, action: Any, inputs: RewardInputs) -> Score | None:
         scores: Sequence[Score] = inputs.scores[role]
         if not scores:
-            return None
+            return _without_turns(role, else_, inputs)
         agrees = str(action).strip().lower() == words[all(each.is_correct for each in scores)]
         return Score(float(agrees), agrees)
 

@@ -142,7 +142,10 @@ class LateRewards:
         }
         env = environment.reward(node) if reward.reads_environment and environment is not None else None
         inputs = _turn_inputs(self.plan.roles[at.role], result) if reward.reads_turn else NO_INPUTS
-        return inputs._replace(scores=scores, views=views, positions=positions, env_reward=env)
+        took_turns = frozenset(name for name, turns in ran.items() if turns)
+        return inputs._replace(
+            scores=scores, views=views, ran=took_turns, positions=positions, env_reward=env
+        )
 
     def _view(self, node: int, turn: NodeResult) -> View:
         """Return a turn as a reward sees it: the message of a failed tool is no rating."""

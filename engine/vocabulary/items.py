@@ -107,6 +107,8 @@ class RewardInputs(NamedTuple):
     """Scores of the turns of each of the reward's `roles`, without turns that earned nothing."""
     views: Mapping[str, Sequence[View]] = NOTHING
     """Turns of each of the reward's `views`."""
+    ran: frozenset[str] = frozenset()
+    """Roles of `roles` and `views` of which a turn ran, also one that earned nothing."""
     positions: Mapping[str, Sequence[int | None]] = NOTHING
     """For each turn in `views`, the position, from 0, of the scored instance in what that turn saw; None
     where the turn did not see it."""

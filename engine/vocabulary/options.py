@@ -1,6 +1,7 @@
 """Options of a vocabulary item, read from its factory's signature: for messages, lists, schema and docs.
 
-A factory's positional-only parameter is the item's value; its other parameters are options. The factory's
+A factory's positional-only parameter is the item's value; its other parameters are options. An option that is
+a keyword of Python, such as `else`, is written with an underscore at its end in the factory. The factory's
 docstring describes a parameter in a line of its own, `name: text`. A `**` parameter gathers options that only
 the factory knows.
 """
@@ -13,6 +14,7 @@ import re
 import typing
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from keyword import iskeyword
 from typing import Any, cast
 
 from pydantic import PydanticUserError, TypeAdapter
@@ -67,6 +69,12 @@ class Option:
             return "…"
 
 
+def written_name(parameter: str) -> str:
+    """Return the name that a spec writes for a parameter of a factory: `else` for `else_`."""
+    name = parameter.removesuffix("_")
+    return name if iskeyword(name) else parameter
+
+
 def takes_extra_options(factory: Callable[..., Any]) -> bool:
     """Tell whether a factory gathers further options by `**`."""
     parameters = inspect.signature(factory).parameters.values()
@@ -98,11 +106,11 @@ def _options(factory: Callable[..., Any]) -> typing.Iterator[tuple[bool, Option]
         yield (
             parameter.kind is parameter.POSITIONAL_ONLY,
             Option(
-                name,
+                written := written_name(name),
                 hints.get(name, Any),
                 default=None if required else parameter.default,
                 required=required,
-                line=" ".join(lines.get(name, "").split()),
+                line=" ".join(lines.get(written, "").split()),
             ),
         )
 

@@ -15,7 +15,7 @@ from functools import cache
 from importlib.metadata import Distribution, EntryPoint, PackageNotFoundError, entry_points
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic_core import ArgsKwargs, ErrorDetails
 
 from rolegraph.engine.errors import RolegraphError, UsageError, did_you_mean, first_line
@@ -27,6 +27,7 @@ from rolegraph.engine.vocabulary.options import (
     options_of,
     takes_extra_options,
     value_option_of,
+    written_name,
 )
 
 if TYPE_CHECKING:
@@ -343,7 +344,8 @@ class Registry(Generic[T]):
 
 @cache
 def _adapter(factory: Callable[..., Item]) -> TypeAdapter[Any]:
-    return TypeAdapter(cast("Any", factory), config={"arbitrary_types_allowed": True})
+    config: ConfigDict = {"arbitrary_types_allowed": True, "alias_generator": written_name}
+    return TypeAdapter(cast("Any", factory), config=config)
 
 
 _REGISTRIES: dict[str, Registry[Any]] = {}

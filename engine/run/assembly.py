@@ -154,11 +154,11 @@ def _sum(role: RolePlan, turns: Sequence[NodeResult]) -> Score | None:
 def _is_masked(role: RolePlan, result: NodeResult) -> bool:
     """Return whether a turn is kept out of training: it failed and its role masks failures, the environment
     failed, no turn that its reward reads ran, or the role that rates it failed."""
-    failure = result.failure
     if role.reward is not None and (result.score is None or result.score.reward is None):
         return True
-    masks = role.spec.on_failure.then == "mask"
-    return failure is not None and (masks or failure.name is FailureName.ENVIRONMENT_ERROR)
+    if result.failure is None:
+        return False
+    return role.spec.on_failure.then == "mask" or result.failure.name is FailureName.ENVIRONMENT_ERROR
 
 
 def steps_of(role: RolePlan, turn: NodeResult, *, masked: bool) -> list[Step]:

@@ -173,7 +173,7 @@ def _seconds(reward: Reward, session: EpisodeSession) -> float | None:
     """Return the time limit of a reward in a process of its own; None for a reward that runs in place."""
     if reward.timeout is not None:
         return reward.timeout
-    return LARGE_SECONDS if reward.fields and session.has_large_task else None
+    return LARGE_SECONDS if reward.fields and session.job.is_large else None
 
 
 def _turn_inputs(role: RolePlan, result: NodeResult) -> RewardInputs:

@@ -13,13 +13,16 @@ from rolegraph.engine.compile import Plan
 from rolegraph.engine.models import LimitedModel
 from rolegraph.engine.records import Episode, Observer, Task
 from rolegraph.engine.run.scheduler import run_episode
-from rolegraph.engine.run.turn import EpisodeJob
+from rolegraph.engine.run.turn import EpisodeJob, is_large
 from rolegraph.engine.vocabulary.isolation import Isolation
 
 
 def jobs(tasks: Iterable[Task], rollouts: int = 1, seed: int | None = None) -> Iterator[EpisodeJob]:
     """Yield a job for each task and rollout, all rollouts of a task together."""
-    return (EpisodeJob(task, rollout, seed) for task in tasks for rollout in range(rollouts))
+    for task in tasks:
+        large = is_large(task)  # once for all rollouts
+        for rollout in range(rollouts):
+            yield EpisodeJob(task, rollout, seed, large)
 
 
 def missing(planned: Iterable[EpisodeJob], finished: Iterable[tuple[str, int]]) -> Iterator[EpisodeJob]:

@@ -10,7 +10,7 @@ import asyncio
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 from rolegraph.engine.compile import RolePlan
 from rolegraph.engine.compile.plan import Node, RunPlan
@@ -41,12 +41,24 @@ LARGE_TASK = 1_000_000
 """Bytes of JSON above which rewards read a task in a process of their own."""
 
 
+def is_large(task: Task) -> bool:
+    """Return whether a task takes more than `LARGE_TASK` as JSON."""
+    return len(json_line(task)) > LARGE_TASK
+
+
 class EpisodeJob(NamedTuple):
-    """An episode to run. With a seed, the same model gives the same episode."""
+    """An episode to run, made by `of`. With a seed, the same model gives the same episode."""
 
     task: Task
-    rollout: int = 0
-    seed: int | None = None
+    rollout: int
+    seed: int | None
+    is_large: bool
+    """True for a task that rewards read in a process of their own, where it holds up no other episode."""
+
+    @classmethod
+    def of(cls, task: Task, rollout: int = 0, seed: int | None = None) -> Self:
+        """Make the job of one rollout of a task."""
+        return cls(task, rollout, seed, is_large(task))
 
     def episode_seed(self, seed: int) -> int:
         """Return the episode's seed, from which the seeds of its calls are derived."""
@@ -62,7 +74,6 @@ class EpisodeSession:
         self.tools: OpenTools | None = None
         """None until a turn needs a tool."""
         self.began = time.monotonic()
-        self.has_large_task = len(json_line(job.task)) > LARGE_TASK
         self.kept = 0
         """Number of characters and tokens that the episode keeps, at most `episode_size`."""
 

@@ -168,16 +168,17 @@ class Reward(Item):
     """Expressions that the reward reads the value of."""
     as_term: Reward | None = None
     """Reward to use in place of this one as a term of a sum."""
+    is_deferred: bool = field(init=False)
+    """True where the reward depends on later turns or on the environment."""
 
     @property
     def read_roles(self) -> tuple[str, ...]:
         """All roles that the reward reads."""
         return tuple(dict.fromkeys((*self.roles, *self.views)))
 
-    @property
-    def is_deferred(self) -> bool:
-        """True where the reward depends on later turns or on the environment."""
-        return bool(self.roles or self.views) or self.reads_environment
+    def __post_init__(self) -> None:
+        deferred = bool(self.roles or self.views or self.reads_environment)
+        object.__setattr__(self, "is_deferred", deferred)  # a frozen dataclass has no other way
 
 
 if TYPE_CHECKING:  # importing numpy takes longer than checking a spec

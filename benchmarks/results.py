@@ -27,6 +27,7 @@ from results_page import write_page
 from results_tables import HERE, OVER_STEPS, Arm, ByTask, Run, Study, Table, Test
 
 import rolegraph as rg
+from rolegraph.evaluation import CONCURRENCY
 
 KEEP_SECONDS = 300
 """Time for which the local service stays, so that all arms share one."""
@@ -81,7 +82,7 @@ class Job:
             else:
                 size: dict[str, Any] = {"limit": self.study.tasks, "rollouts": self.study.rollouts}
                 made = rg.RunJob.create(flow, "validation", seed=self.seed, out=place.path, **size)
-            asyncio.run(made.run())
+            asyncio.run(made.run(concurrency=CONCURRENCY))
         return [*rg.read_episodes(place.episodes)]
 
     def figure(self, part: Test) -> str:

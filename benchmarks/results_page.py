@@ -249,9 +249,16 @@ def shipped(found: Findings, drawing: str) -> str:
         "where the column *up to* says. "
         f"**{risen} of {len(table.arms)} specs rose in all {len(table.seeds)} seeds.**"
     )
+    longest = max(run.minutes for runs in found.runs.values() for run in runs.values())
+    text += f" The longest training took {longest:.1f} minutes."
     if missing := [f"`{arm}`" for arm in table.arms if not found.runs[arm]]:
         text += f" Not measured yet: {', '.join(missing)}."
-    parts = [f"## {table.title}", f"{table.claim} {table.setting}", text, f"![{table.title}]({drawing})"]
+    parts = [
+        f"## {table.title}",
+        f"**The claim.** {table.claim}",
+        f"**What is compared here.** {table.setting}",
+    ]
+    parts += [text, f"![{table.title}]({drawing})"]
     return "\n\n".join([*parts, grid(head, rows), repeat(found, found.study.name)])
 
 
@@ -284,7 +291,12 @@ def sweep(found: Findings, drawing: str) -> str:
         f"**{words[chosen]} suits all best**: each workflow rises by at least {least[chosen]:.0%} of what "
         f"its own best setting gives. Seeds: {found.seeds}."
     )
-    parts = [f"## {table.title}", f"{table.claim} {table.setting}", text, f"![{table.title}]({drawing})"]
+    parts = [
+        f"## {table.title}",
+        f"**The claim.** {table.claim}",
+        f"**What is compared here.** {table.setting}",
+    ]
+    parts += [text, f"![{table.title}]({drawing})"]
     head = ["setting", *(f"rise of `{arm}`" for arm in arms), "least, of the best"]
     return "\n\n".join([*parts, grid(head, rows), repeat(found, found.study.name)])
 

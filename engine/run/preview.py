@@ -2,39 +2,34 @@
 
 In: a plan, a task, and a recorded episode, if any. Out: each role's prompts, rendered by the run's own code.
 No model is called, tools return recorded or example results, no reward is computed, and hidden fields hold
-their names. In the examples of the vocabulary, `…` stands for what a model would write.
+their names; `stand_ins.py` has what takes their place.
 """
 
 from __future__ import annotations
 
-import json
-import operator
 import re
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, nullcontext
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple
 
 from rolegraph.engine.compile import Plan, RolePlan
-from rolegraph.engine.compile.plan import EnvPlan, RunPlan
-from rolegraph.engine.errors import ModelError
-from rolegraph.engine.models import Completion, LimitedModel, Request
+from rolegraph.engine.models import LimitedModel, Request
 from rolegraph.engine.models.replay import Replay
-from rolegraph.engine.prompts.tools import calls_of
 from rolegraph.engine.records import Episode, FailureName, Message, NodeId, Task
 from rolegraph.engine.run.scheduler import run_episode
+from rolegraph.engine.run.stand_ins import (
+    PLACEHOLDER,
+    PreviewModel,
+    example_answer,
+    example_run,
+    example_tool,
+    hidden_value,
+    lenient_parser,
+    still_environment,
+)
 from rolegraph.engine.run.turn import EpisodeJob
 from rolegraph.engine.spec import Edge, OnFailure
-from rolegraph.engine.vocabulary import (
-    Function,
-    LiveEnvironment,
-    ParseFailure,
-    Parser,
-    Tool,
-    Transition,
-    Upstream,
-)
+from rolegraph.engine.vocabulary import Function, Tool
 from rolegraph.engine.vocabulary.isolation import Isolation
 
 MOST = 6
@@ -43,8 +38,6 @@ ROUNDS = 3
 """Rounds of a loop whose prompts are kept; later rounds continue in the same way."""
 MOST_WAYS = 8
 """Most runs of one task, each with other example answers of the parsers."""
-PLACEHOLDER = "…"
-"""Placeholder in an example for what a model would write."""
 UNREACHED = "not reached with these answers"
 _MARK = re.compile(r"\[(\w+)(?: \d+)?(?:, round \d+)?\]")
 
@@ -119,7 +112,7 @@ async def preview_task(plan: Plan, task: Task, recorded: Episode | None = None) 
         The prompts by role. Those that the conditions keep from being reached have a note.
     """
     hidden = [key for key in task if key in plan.hidden]
-    shown = {key: _hidden(value, key) if key in plan.hidden else value for key, value in task.items()}
+    shown = {key: hidden_value(value, key) if key in plan.hidden else value for key, value in task.items()}
     runs = _Runs(plan, shown, recorded)
     if recorded is not None:
         await runs.run(plan, 0)
@@ -130,73 +123,6 @@ async def preview_task(plan: Plan, task: Task, recorded: Episode | None = None) 
     if plan.may_skip:
         await runs.run(_without_conditions(plan), 0, note=UNREACHED)
     return TaskPrompts(shown, hidden, runs.roles)
-
-
-class _HiddenNumber:
-    """Number that is written as the name of a hidden value; so is a number that is computed from it."""
-
-    label: str
-
-    def __str__(self) -> str:
-        return f"[hidden: {self.label}]"
-
-    __repr__ = __str__
-
-
-class _HiddenInt(_HiddenNumber, int):
-    pass
-
-
-class _HiddenFloat(_HiddenNumber, float):
-    pass
-
-
-def _number(value: float, label: str) -> _HiddenInt | _HiddenFloat:
-    number = _HiddenInt(value) if isinstance(value, int) else _HiddenFloat(value)
-    number.label = label
-    return number
-
-
-def _operator(sign: str, of: Callable[[Any, Any], float], *, reflected: bool) -> Callable[[Any, Any], Any]:
-    """Return the method of an operator, whose result is named by the operation: `[hidden: target + 1]`."""
-
-    def operation(self: _HiddenNumber, other: object) -> Any:
-        if not isinstance(other, int | float):
-            return NotImplemented
-        left, right = (other, self) if reflected else (self, other)
-        values = [side.real for side in (left, right) if isinstance(side, int | float)]  # without a name
-        named = [side.label if isinstance(side, _HiddenNumber) else str(side) for side in (left, right)]
-        names = [f"({name})" if " " in name else name for name in named]
-        return _number(of(*values), f" {sign} ".join(names))
-
-    return operation
-
-
-for _word, _sign in {
-    "add": "+",
-    "sub": "-",
-    "mul": "*",
-    "truediv": "/",
-    "floordiv": "//",
-    "mod": "%",
-}.items():
-    for _prefix in ("__", "__r"):
-        _method = _operator(_sign, getattr(operator, _word), reflected=_prefix == "__r")
-        setattr(_HiddenNumber, f"{_prefix}{_word}__", _method)
-
-
-def _hidden(value: object, name: str) -> Any:
-    """Return a value of the same type that names the hidden one; a list and a mapping keep their size."""
-    match value:
-        case list():
-            return [_hidden(item, f"{name} {n}") for n, item in enumerate(cast("list[object]", value), 1)]
-        case dict():
-            parts = cast("dict[str, object]", value)
-            return {key: _hidden(part, f"{name}.{key}") for key, part in parts.items()}
-        case int() | float() if not isinstance(value, bool):
-            return _number(1 if isinstance(value, int) else 1.0, name)
-        case _:
-            return f"[hidden: {name}]"
 
 
 async def made_up(plan: Plan, task: Task, said: str) -> Episode:
@@ -236,7 +162,7 @@ class _Runs:
             name: {node.round for prompt in of.asked for node in prompt.nodes}
             for name, of in self._by_name.items()
         }
-        model = _PreviewModel({name: of.role for name, of in self._by_name.items()}, way, said, self._replay)
+        model = PreviewModel({name: of.role for name, of in self._by_name.items()}, way, said, self._replay)
         harmless = self._harmless(plan, way, said, stopped=self._recorded is None or bool(note))
         limited = LimitedModel(model, 4096)
         async with Isolation(plan.imports) as isolation:
@@ -289,7 +215,7 @@ class _Runs:
         return replace(
             plan,
             roles=tuple(self._harmless_role(role, way, said) for role in plan.roles),
-            env=_still_environment(plan.env) if stopped and plan.env is not None else plan.env,
+            env=still_environment(plan.env) if stopped and plan.env is not None else plan.env,
             reward_order=(),
             reward_inputs={},
             metrics={},
@@ -299,11 +225,13 @@ class _Runs:
     def _harmless_role(self, role: RolePlan, way: int, said: str) -> RolePlan:
         run = role.run
         if run is not None and run.tool.choose is None:
-            run = _example_run(run, role.name, self._recorded, self._by_name[role.name].add_value)
+            run = example_run(run, role.name, self._recorded, self._by_name[role.name].add_value)
         if run is not None and run.parser is not None and self._recorded is None:
-            run = replace(run, parser=_lenient(run.parser, _example(role, way, said or f"[{role.name}]")))
+            run = replace(
+                run, parser=lenient_parser(run.parser, example_answer(role, way, said or f"[{role.name}]"))
+            )
         tools = tuple(
-            _example_tool(tool, self._recorded) for tool in role.tools if tool not in self._closed[role.name]
+            example_tool(tool, self._recorded) for tool in role.tools if tool not in self._closed[role.name]
         )
         spec = role.spec.model_copy(update={"on_failure": OnFailure(), "timeout": None})
         return replace(role, spec=spec, reward=None, formulas={}, run=run, tools=tools)
@@ -364,146 +292,3 @@ def _unmarked(text: str) -> str:
     """Remove instance and round numbers from the made-up answers in a text, so that equal prompts compare
     equal."""
     return _MARK.sub(r"[\1]", text)
-
-
-# replacements of models, tools and environments
-
-
-class _PreviewModel:
-    """A model that answers from a replay, or else with an example of the role's parser.
-
-    Of several examples, `way` is the position of the one to take, at most the last. Its placeholder becomes
-    `said`, or else the name of the node.
-    """
-
-    def __init__(self, roles: Mapping[str, RolePlan], way: int, said: str, replay: Replay | None) -> None:
-        self._roles, self._way, self._said, self._replay = roles, way, said, replay
-        self.requests: list[Request] = []
-
-    async def complete(self, request: Request) -> Completion:
-        """Keep a request and answer it; never raises ModelError."""
-        self.requests.append(request)
-        if self._replay is not None:
-            try:
-                return await self._replay.complete(request)
-            except ModelError:
-                pass
-        role = self._roles[request.id.node.role]
-        text = _example(role, self._way, self._said or f"[{_name(request.id.node, role)}]")
-        return Completion(text, usage={"prompt_tokens": 1, "completion_tokens": len(text.split())})
-
-    async def aclose(self) -> None:
-        """Do nothing: there is no connection."""
-
-
-def _example(role: RolePlan, way: int, said: str) -> str:
-    """Return the example of a role's parser at position `way`, or its last, filled with `said`."""
-    examples = role.parser.examples or (PLACEHOLDER,)
-    return examples[min(way, len(examples) - 1)].replace(PLACEHOLDER, said)
-
-
-def _lenient(parser: Parser, example: str) -> Parser:
-    """Return a parser that reads an example where it cannot read the made-up result of a tool."""
-
-    def parse(response: str, upstream: Upstream) -> Any:
-        try:
-            return parser.parse(response, upstream)
-        except ParseFailure:
-            return parser.parse(example, upstream)
-
-    return replace(parser, parse=parse)
-
-
-def _name(node: NodeId, role: RolePlan) -> str:
-    """Return a node's name as it stands in made-up answers."""
-    index = f" {node.index}" if role.count > 1 else ""
-    return f"{node.role}{index}{f', round {node.round}' if role.loop is not None else ''}"
-
-
-def _example_run(run: RunPlan, role: str, recorded: Episode | None, keep: Callable[[str], None]) -> RunPlan:
-    """Replace a role's tool by one that notes its argument by `keep`; results are recorded or made up."""
-    own = (t for t in (recorded.trajectories if recorded else ()) if t.name == role)
-    steps = (step for trajectory in own for step in trajectory.steps)
-    given: Iterator[Any] = (step.model_response if run.parser else step.action for step in steps)
-
-    async def call(arguments: Mapping[str, Any]) -> Any:
-        keep(value := str(next(iter(arguments.values()), "")))
-        if run.tool.open is None:
-            return value
-        for result in given:
-            return result
-        return _filled(run.tool.example, f"[{role}]")
-
-    return replace(run, tool=Tool(open=lambda: nullcontext((Function(run.name, "", {}, call),))))
-
-
-def _example_tool(tool: Tool, recorded: Episode | None) -> Tool:
-    """Replace the functions of a tool by ones that return recorded results, or their names."""
-    given = _results(recorded)
-
-    async def call(name: str, arguments: Mapping[str, Any]) -> Any:
-        return given.get(_key(name, arguments), f"[{name}]")
-
-    @asynccontextmanager
-    async def opened() -> AsyncGenerator[Sequence[Function], None]:
-        assert tool.open is not None
-        async with tool.open() as functions:
-            yield tuple(function._replace(call=partial(call, function.name)) for function in functions)
-
-    return Tool(open=opened)
-
-
-def _results(recorded: Episode | None) -> Mapping[str, str]:
-    """Return the recorded results of an episode's tool calls, by name and arguments."""
-    given: dict[str, str] = {}
-    for trajectory in recorded.trajectories if recorded else ():
-        for step in trajectory.steps:
-            waiting: list[str] = []
-            for message in step.chat_completions:
-                waiting += [_key(call.name, call.arguments) for call in calls_of(message)]
-                if message["role"] == "tool" and waiting:
-                    given[waiting.pop(0)] = message["content"]
-    return given
-
-
-def _key(name: str, arguments: Mapping[str, Any]) -> str:
-    return f"{name} {json.dumps(dict(arguments), sort_keys=True, default=str)}"
-
-
-def _filled(example: Any, said: str) -> Any:
-    """Replace the placeholder in an example by `said`."""
-    match example:
-        case str():
-            return example.replace(PLACEHOLDER, said)
-        case list():
-            return [_filled(part, said) for part in cast("list[Any]", example)]
-        case dict():
-            return {key: _filled(part, said) for key, part in cast("dict[str, Any]", example).items()}
-        case _:
-            return example
-
-
-def _still_environment(env: EnvPlan) -> EnvPlan:
-    """Make an environment for `preview`: every player moves in each round, and nothing else happens."""
-    moving = env.environment
-    return env._replace(environment=replace(moving, open=lambda: _StillEnvironment(moving.open())))
-
-
-class _StillEnvironment:
-    """An environment that stays at its start, since the result of a made-up move is unknown."""
-
-    def __init__(self, live: LiveEnvironment) -> None:
-        self._live = live
-        self._shown = Transition({})
-
-    async def reset(self, seed: int, players: int) -> Transition:
-        first = await self._live.reset(seed, players)
-        unseen = {player: f"[what player {player + 1} sees]" for player in range(players)}
-        self._shown = Transition({**unseen, **first.observations})
-        return self._shown
-
-    async def step(self, actions: Mapping[int, Any]) -> Transition:
-        return self._shown
-
-    async def close(self) -> None:
-        await self._live.close()

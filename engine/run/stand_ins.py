@@ -1,0 +1,250 @@
+"""Replacements for what a preview does not use: hidden values, models, tools and moving environments.
+
+A hidden value is replaced by its name. A model and a tool answer with a recorded answer, or else with an
+example of the vocabulary, in which `…` stands for what a model would write.
+"""
+
+from __future__ import annotations
+
+import json
+import operator
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, nullcontext
+from dataclasses import replace
+from functools import partial
+from typing import Any, cast
+
+from rolegraph.engine.compile import RolePlan
+from rolegraph.engine.compile.plan import EnvPlan, RunPlan
+from rolegraph.engine.errors import ModelError
+from rolegraph.engine.models import Completion, Request
+from rolegraph.engine.models.replay import Replay
+from rolegraph.engine.prompts.tools import calls_of
+from rolegraph.engine.records import Episode, NodeId
+from rolegraph.engine.vocabulary import (
+    Function,
+    LiveEnvironment,
+    ParseFailure,
+    Parser,
+    Tool,
+    Transition,
+    Upstream,
+)
+
+PLACEHOLDER = "…"
+"""Placeholder in an example for what a model would write."""
+
+# hidden values
+
+
+_Method = Callable[[Any, Any], Any]
+
+
+def _operators(word: str, sign: str) -> tuple[_Method, _Method]:
+    """Return an operator's method and reflected method; the operation names the result: `target + 1`."""
+    compute: Callable[[float, float], float] = getattr(operator, word)
+
+    def operation(left: Any, right: Any) -> Any:
+        if not (isinstance(left, int | float) and isinstance(right, int | float)):
+            return NotImplemented
+        names = [f"({name})" if " " in name else name for name in map(_label, (left, right))]
+        return _number(compute(left.real, right.real), f" {sign} ".join(names))  # `real` has no label
+
+    def reflected(right: Any, left: Any) -> Any:
+        return operation(left, right)
+
+    return operation, reflected
+
+
+class _HiddenNumber:
+    """Number that is written as the name of a hidden value; so is a number that is computed from it."""
+
+    label: str
+
+    def __str__(self) -> str:
+        return f"[hidden: {self.label}]"
+
+    __repr__ = __str__
+    __add__, __radd__ = _operators("add", "+")
+    __sub__, __rsub__ = _operators("sub", "-")
+    __mul__, __rmul__ = _operators("mul", "*")
+    __truediv__, __rtruediv__ = _operators("truediv", "/")
+    __floordiv__, __rfloordiv__ = _operators("floordiv", "//")
+    __mod__, __rmod__ = _operators("mod", "%")
+
+
+class _HiddenInt(_HiddenNumber, int):
+    pass
+
+
+class _HiddenFloat(_HiddenNumber, float):
+    pass
+
+
+def _number(value: float, label: str) -> _HiddenInt | _HiddenFloat:
+    number = _HiddenInt(value) if isinstance(value, int) else _HiddenFloat(value)
+    number.label = label
+    return number
+
+
+def _label(value: float) -> str:
+    return value.label if isinstance(value, _HiddenNumber) else str(value)
+
+
+def hidden_value(value: object, name: str) -> Any:
+    """Return a value of the same type that names the hidden one; a list and a mapping keep their size."""
+    match value:
+        case list():
+            return [
+                hidden_value(item, f"{name} {n}") for n, item in enumerate(cast("list[object]", value), 1)
+            ]
+        case dict():
+            parts = cast("dict[str, object]", value)
+            return {key: hidden_value(part, f"{name}.{key}") for key, part in parts.items()}
+        case int() | float() if not isinstance(value, bool):
+            return _number(1 if isinstance(value, int) else 1.0, name)
+        case _:
+            return f"[hidden: {name}]"
+
+
+# models, tools and environments
+
+
+class PreviewModel:
+    """A model that answers from a replay, or else with an example of the role's parser.
+
+    Of several examples, `way` is the position of the one to take, at most the last. Its placeholder becomes
+    `said`, or else the name of the node.
+    """
+
+    def __init__(self, roles: Mapping[str, RolePlan], way: int, said: str, replay: Replay | None) -> None:
+        self._roles, self._way, self._said, self._replay = roles, way, said, replay
+        self.requests: list[Request] = []
+
+    async def complete(self, request: Request) -> Completion:
+        """Keep a request and answer it; never raises ModelError."""
+        self.requests.append(request)
+        if self._replay is not None:
+            try:
+                return await self._replay.complete(request)
+            except ModelError:
+                pass
+        role = self._roles[request.id.node.role]
+        text = example_answer(role, self._way, self._said or f"[{_name(request.id.node, role)}]")
+        return Completion(text, usage={"prompt_tokens": 1, "completion_tokens": len(text.split())})
+
+    async def aclose(self) -> None:
+        """Do nothing: there is no connection."""
+
+
+def example_answer(role: RolePlan, way: int, said: str) -> str:
+    """Return the example of a role's parser at position `way`, or its last, filled with `said`."""
+    examples = role.parser.examples or (PLACEHOLDER,)
+    return examples[min(way, len(examples) - 1)].replace(PLACEHOLDER, said)
+
+
+def lenient_parser(parser: Parser, example: str) -> Parser:
+    """Return a parser that reads an example where it cannot read the made-up result of a tool."""
+
+    def parse(response: str, upstream: Upstream) -> Any:
+        try:
+            return parser.parse(response, upstream)
+        except ParseFailure:
+            return parser.parse(example, upstream)
+
+    return replace(parser, parse=parse)
+
+
+def _name(node: NodeId, role: RolePlan) -> str:
+    """Return a node's name as it stands in made-up answers."""
+    index = f" {node.index}" if role.count > 1 else ""
+    return f"{node.role}{index}{f', round {node.round}' if role.loop is not None else ''}"
+
+
+def example_run(run: RunPlan, role: str, recorded: Episode | None, keep: Callable[[str], None]) -> RunPlan:
+    """Replace a role's tool by one that notes its argument by `keep`; results are recorded or made up."""
+    own = (t for t in (recorded.trajectories if recorded else ()) if t.name == role)
+    steps = (step for trajectory in own for step in trajectory.steps)
+    given: Iterator[Any] = (step.model_response if run.parser else step.action for step in steps)
+
+    async def call(arguments: Mapping[str, Any]) -> Any:
+        keep(value := str(next(iter(arguments.values()), "")))
+        if run.tool.open is None:
+            return value
+        for result in given:
+            return result
+        return _filled(run.tool.example, f"[{role}]")
+
+    return replace(run, tool=Tool(open=lambda: nullcontext((Function(run.name, "", {}, call),))))
+
+
+def example_tool(tool: Tool, recorded: Episode | None) -> Tool:
+    """Replace the functions of a tool by ones that return recorded results, or their names."""
+    given = _results(recorded)
+
+    async def call(name: str, arguments: Mapping[str, Any]) -> Any:
+        return given.get(_key(name, arguments), f"[{name}]")
+
+    @asynccontextmanager
+    async def opened() -> AsyncGenerator[Sequence[Function], None]:
+        assert tool.open is not None
+        async with tool.open() as functions:
+            yield tuple(function._replace(call=partial(call, function.name)) for function in functions)
+
+    return Tool(open=opened)
+
+
+def _results(recorded: Episode | None) -> Mapping[str, str]:
+    """Return the recorded results of an episode's tool calls, by name and arguments."""
+    given: dict[str, str] = {}
+    for trajectory in recorded.trajectories if recorded else ():
+        for step in trajectory.steps:
+            waiting: list[str] = []
+            for message in step.chat_completions:
+                waiting += [_key(call.name, call.arguments) for call in calls_of(message)]
+                if message["role"] == "tool" and waiting:
+                    given[waiting.pop(0)] = message["content"]
+    return given
+
+
+def _key(name: str, arguments: Mapping[str, Any]) -> str:
+    return f"{name} {json.dumps(dict(arguments), sort_keys=True, default=str)}"
+
+
+def _filled(example: Any, said: str) -> Any:
+    """Replace the placeholder in an example by `said`."""
+    match example:
+        case str():
+            return example.replace(PLACEHOLDER, said)
+        case list():
+            return [_filled(part, said) for part in cast("list[Any]", example)]
+        case dict():
+            return {key: _filled(part, said) for key, part in cast("dict[str, Any]", example).items()}
+        case _:
+            return example
+
+
+def still_environment(env: EnvPlan) -> EnvPlan:
+    """Make an environment for `preview`: every player moves in each round, and nothing else happens."""
+    moving = env.environment
+    return env._replace(environment=replace(moving, open=lambda: _StillEnvironment(moving.open())))
+
+
+class _StillEnvironment:
+    """An environment that stays at its start, since the result of a made-up move is unknown."""
+
+    def __init__(self, live: LiveEnvironment) -> None:
+        self._live = live
+        self._shown = Transition({})
+
+    async def reset(self, seed: int, players: int) -> Transition:
+        first = await self._live.reset(seed, players)
+        unseen = {player: f"[what player {player + 1} sees]" for player in range(players)}
+        self._shown = Transition({**unseen, **first.observations})
+        return self._shown
+
+    async def step(self, actions: Mapping[int, Any]) -> Transition:
+        return self._shown
+
+    async def close(self) -> None:
+        await self._live.close()

@@ -237,6 +237,7 @@ async def _run(job: TrainingJob, observe: Observer, track: Sequence[TrackerName]
         await stack.enter_async_context(services.watched())
         # The SDK takes seconds to import, so it is imported while the service starts.
         from rolegraph.engine.training import loop
+        from rolegraph.engine.training.past import PastSelves
         from rolegraph.engine.training.policies import Policies, PolicyStart
         from rolegraph.engine.training.rollouts import TrainingSetup
 
@@ -276,6 +277,7 @@ async def _run(job: TrainingJob, observe: Observer, track: Sequence[TrackerName]
             tasks=job.tasks,
             validation_tasks=validation,
             policies=policies,
+            past=PastSelves(plan.past, policies, start),
             models=frozen | teachers,
             isolation=await stack.enter_async_context(Isolation(plan.imports)),
             folder=folder,

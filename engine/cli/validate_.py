@@ -89,6 +89,9 @@ def _check(source: rg.Source, output: OutputOptions, backend: str | None) -> dic
     prompts = {role.name: role.prompt_files for role in plan.roles if role.prompt_files}
     if prompts:
         output.line("prompts: " + "; ".join(f"{name}: {', '.join(files)}" for name, files in prompts.items()))
+    weights = {role.name: text for role in plan.asking if (text := plan.untrained_weights(role))}
+    if weights:
+        output.line("not trained: " + "; ".join(f"{name}: {text}" for name, text in weights.items()))
     if plan.interpreter:
         output.line(f"python: {_MONTY if plan.interpreter == 'monty' else f'CPython, {plan.interpreter}'}")
     return {
@@ -99,6 +102,7 @@ def _check(source: rg.Source, output: OutputOptions, backend: str | None) -> dic
         "chain": size.chain,
         "tasks": tasks,
         "prompts": prompts,
+        "weights": weights,
         "runs": bool(plan.data),
         "withheld": list(dict.fromkeys(permission.name for permission in plan.withheld)),
         "hash": plan.hash,

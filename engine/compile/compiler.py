@@ -25,7 +25,14 @@ from rolegraph.engine.compile.lineage import Instances, instances_of
 from rolegraph.engine.compile.model_files import ModelFiles
 from rolegraph.engine.compile.names import ResolvedNames, resolve_names
 from rolegraph.engine.compile.plan import EnvPlan, LoopPlan, Permission, Plan, RolePlan
-from rolegraph.engine.compile.policies import check_policies, endpoints_of, samplings_of, trained_policies
+from rolegraph.engine.compile.policies import (
+    check_policies,
+    endpoints_of,
+    frozen_instances,
+    past_policies,
+    samplings_of,
+    trained_policies,
+)
 from rolegraph.engine.compile.readable import read_findings
 from rolegraph.engine.compile.resolve import digest
 from rolegraph.engine.compile.size import EpisodeBounds, size_of
@@ -238,6 +245,7 @@ def _assemble(
             prompt_per_instance=spec.roles[name].memory == "chat" or "self" in role.mentions,
             tools=tuple(map(_present, role.tools)),
             formulas={text: _present(formula) for text, formula in role.formulas.items()},
+            frozen=frozen_instances(spec, name, counts[name]),
         )
         for name, role in names.roles.items()
     )
@@ -251,6 +259,7 @@ def _assemble(
         roles=roles,
         endpoints=tuple(endpoints),
         policies=policies,
+        past=past_policies(spec, counts, policies),
         nodes=unrolled.nodes,
         blocks=unrolled.blocks,
         wiring=unrolled.wiring,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from rolegraph.engine.prompts import Template
 from rolegraph.engine.records import MAIN, NodeId
@@ -39,6 +39,8 @@ class Endpoint(NamedTuple):
     """The model; the one that the policy starts from, where there is a policy."""
     policy: str | None = None
     """Name of a policy in training; None for a model as it is."""
+    past: str | None = None
+    """Name of a policy of past selves, whose copies answer in training steps in place of `model`."""
 
 
 class PolicyPlan(NamedTuple):
@@ -49,6 +51,19 @@ class PolicyPlan(NamedTuple):
     lora: Lora
     learning_rate: float
     """Before the schedule."""
+
+
+class PastPlan(NamedTuple):
+    """Frozen copies of a policy in training."""
+
+    of: str
+    """Name of the policy in training."""
+    every: int
+    """Updates between two copies."""
+    keep: int
+    """Number of copies that are kept."""
+    pick: Literal["uniform", "latest"]
+    """Copy that a task plays against: a draw of those kept, or the newest."""
 
 
 class SignalPlan(NamedTuple):
@@ -119,6 +134,8 @@ class RolePlan:
     """Tools that the model may call in its turn."""
     formulas: Mapping[str, Template]
     """Expressions that the reward reads the value of, by their text."""
+    frozen: frozenset[int] = frozenset()
+    """Indices, from 1, of instances that are never trained, because past selves answer for them."""
 
     @property
     def prompt_files(self) -> list[str]:
@@ -247,6 +264,8 @@ class Plan:
     endpoints: tuple[Endpoint, ...]
     policies: Mapping[str, PolicyPlan]
     """By name, the policies that training changes."""
+    past: Mapping[str, PastPlan]
+    """By name, the policies of past selves."""
     nodes: tuple[Node, ...]
     """In the order of roles, then rounds, then instances."""
     blocks: tuple[Block, ...]
@@ -330,6 +349,25 @@ class Plan:
         """Return the policy in training of instance `index`, from 1; `main` for a model as it is."""
         (plan,) = (plan for plan in self.roles if plan.name == role)
         return (self.endpoints[plan.endpoints[index - 1]].policy if plan.endpoints else None) or MAIN
+
+    def untrained_weights(self, role: RolePlan) -> str:
+        """Describe the weights of a role's instances that are not trained; empty where all are."""
+
+        def text(endpoint: Endpoint) -> str:
+            if endpoint.past is not None:
+                return f"past selves of {self.past[endpoint.past].of}"
+            return f"the latest of {endpoint.policy}" if endpoint.policy else f"{endpoint.model} as it is"
+
+        found = [
+            text(self.endpoints[number])
+            for index, number in enumerate(role.endpoints, 1)
+            if index in role.frozen or not role.spec.is_trained
+        ]
+        return " and ".join(dict.fromkeys(found))
+
+    def is_past(self, role: str, index: int) -> bool:
+        """Return True if past selves answer for instance `index`, from 1, of a role."""
+        return any(plan.name == role and index in plan.frozen for plan in self.roles)
 
     def __reduce__(self) -> tuple[Callable[..., Plan], tuple[Sequence[Import], bytes]]:
         return _restored, (self.imports, pickle.dumps([getattr(self, field.name) for field in fields(self)]))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeVar
 
-from rolegraph.engine.compile.plan import Endpoint, PolicyPlan
+from rolegraph.engine.compile.plan import Endpoint, PastPlan, PolicyPlan
 from rolegraph.engine.records import MAIN
 from rolegraph.engine.spec import Finding, Lora, ModelRef, Path, Policy, Role, Sampling, Spec
 from rolegraph.engine.spec.faults import name_not_found
@@ -27,6 +27,7 @@ def trained_policies(spec: Spec, counts: Mapping[str, int]) -> dict[str, PolicyP
         for name, role in spec.roles.items()
         if role.is_trained
         for policy in policy_names(role, counts[name])
+        if not _written(spec, policy).of
     }
     plans: dict[str, PolicyPlan] = {}
     for name in dict.fromkeys((MAIN, *spec.policies)):
@@ -35,6 +36,24 @@ def trained_policies(spec: Spec, counts: Mapping[str, int]) -> dict[str, PolicyP
             lora = _laid_over(train.lora, own.lora)
             plans[name] = PolicyPlan(_model(spec, name), lora, own.learning_rate or train.learning_rate)
     return plans
+
+
+def past_policies(
+    spec: Spec, counts: Mapping[str, int], trained: Mapping[str, PolicyPlan]
+) -> dict[str, PastPlan]:
+    """Return the policies of past selves that a role has, of policies in training."""
+    used = {policy for name, role in spec.roles.items() for policy in policy_names(role, counts[name])}
+    return {
+        name: PastPlan(own.of, own.every, own.keep, own.pick)
+        for name, own in spec.policies.items()
+        if name in used and own.of is not None and own.of in trained
+    }
+
+
+def frozen_instances(spec: Spec, name: str, count: int) -> frozenset[int]:
+    """Return the indices, from 1, of a role's instances whose policy is one of past selves."""
+    policies = policy_names(spec.roles[name], count)
+    return frozenset(index for index, policy in enumerate(policies, 1) if _written(spec, policy).of)
 
 
 def endpoints_of(spec: Spec, name: str, count: int, trained: Mapping[str, PolicyPlan]) -> list[Endpoint]:
@@ -47,7 +66,12 @@ def endpoints_of(spec: Spec, name: str, count: int, trained: Mapping[str, Policy
     # While a spec is only run, a trainable role may have a model of its own.
     own = role.model if role.policy is None else None
     return [
-        Endpoint(own or _model(spec, policy), policy if policy in trained else None) for policy in policies
+        Endpoint(
+            own or _model(spec, policy),
+            policy if policy in trained else None,
+            policy if _written(spec, policy).of in trained else None,
+        )
+        for policy in policies
     ]
 
 
@@ -60,6 +84,8 @@ def samplings_of(spec: Spec, name: str, count: int) -> list[tuple[Path, Sampling
         return [(("roles", name, "sampling"), role.sampling)] * count
     found: list[tuple[Path, Sampling]] = []
     for policy in policy_names(role, count) or ("",) * count:
+        if (written := _written(spec, policy)).of and written.sampling is None:
+            policy = written.of  # a past self answers as its policy does
         own = _written(spec, policy).sampling
         path: Path = ("sampling",) if own is None else ("policies", policy, "sampling")
         found.append((path, _laid_over(spec.sampling, own)))
@@ -78,6 +104,10 @@ def check_policies(spec: Spec, counts: Mapping[str, int]) -> Iterator[Finding]:
         if role.policy is not None and len(role.policy) not in (1, counts[name]):
             message = f"{name} has {counts[name]} instances, and its list of policies has {len(role.policy)}"
             yield Finding(path, message, "a policy for each instance, or one for all")
+        if role.is_trained and len(frozen_instances(spec, name, counts[name])) == counts[name]:
+            message = f"{name} is trained, and past selves, which are not trained, answer for it"
+            hint = "say `trainable: false`"
+            yield Finding(path, message, "a policy that is trained, for an instance", hint)
         if role.policy is not None and role.model is not None:
             message = f"{name} has both a `policy`, which sets its model, and a `model`"
             hint = "remove one of the two; a policy's model stands under `policies`"
@@ -87,12 +117,33 @@ def check_policies(spec: Spec, counts: Mapping[str, int]) -> Iterator[Finding]:
         if name == MAIN and policy.model is not None:
             message = "the model of the policy `main` is the spec's `model`"
             yield Finding((*here, "model"), message, "", "write it there", at_key=True)
+        yield from _past_findings(spec, counts, name)
         if policy.checkpoint is not None and policy.lora is not None:
             message = f"{name} goes on from a checkpoint, whose adapter has a shape of its own"
             yield Finding((*here, "lora"), message, "", "remove `lora` or `checkpoint`", at_key=True)
         if name not in used:
             hint = f"give a role `policy: {name}`, or remove it"
             yield Finding(here, f"no role has the policy {name}", "", hint, at_key=True, severity="warning")
+
+
+def _past_findings(spec: Spec, counts: Mapping[str, int], name: str) -> Iterator[Finding]:
+    """Find faults in a policy of past selves, and its keys in any other policy."""
+    policy, here = spec.policies[name], ("policies", name)
+    written = [key for key in policy.model_fields_set if getattr(policy, key) is not None]
+    if policy.of is None:
+        for key in sorted({"every", "keep", "pick"}.intersection(written)):
+            hint = "name the policy, as in `of: main`, or remove it"
+            yield Finding((*here, key), f"{key} is of past selves, and {name} is none", "", hint, at_key=True)
+        return
+    for key in sorted({"model", "checkpoint", "lora", "learning_rate"}.intersection(written)):
+        message = f"{name} has the weights of {policy.of}, and is not trained itself"
+        yield Finding((*here, key), message, "", "remove it", at_key=True)
+    others = [other for other in (MAIN, *spec.policies) if not _written(spec, other).of]
+    if policy.of not in others or name == MAIN:
+        yield name_not_found("policy to copy", policy.of, [*dict.fromkeys(others)], (*here, "of"))
+    elif policy.of not in trained_policies(spec, counts):
+        message = f"{name} are past selves of {policy.of}, which no role trains"
+        yield Finding((*here, "of"), message, "a policy of a trained role")
 
 
 def _written(spec: Spec, name: str) -> Policy:
@@ -102,6 +153,7 @@ def _written(spec: Spec, name: str) -> Policy:
 def _model(spec: Spec, name: str) -> ModelRef:
     """Return the model that a policy starts from."""
     policy = _written(spec, name)
+    policy = _written(spec, policy.of) if policy.of else policy
     model = policy.model or spec.model
     return model.model_copy(update={"checkpoint": policy.checkpoint}) if policy.checkpoint else model
 

@@ -9,7 +9,7 @@ from rolegraph.engine.compile.graph import rounds_of, trains_on_seeds
 from rolegraph.engine.compile.lineage import Instance, Instances, joined
 from rolegraph.engine.compile.names import ResolvedRole
 from rolegraph.engine.compile.plan import Plan, RolePlan, SignalPlan
-from rolegraph.engine.compile.policies import policy_names, samplings_of
+from rolegraph.engine.compile.policies import frozen_instances, policy_names, samplings_of
 from rolegraph.engine.records import MAIN
 from rolegraph.engine.spec import Edge, Finding, Loss, Path, Role, Sampling, Spec
 from rolegraph.engine.spec.faults import name_not_found
@@ -68,8 +68,12 @@ def _smallest_group(spec: Spec, name: str, instances: Instances | None, mentions
     the names that the role's templates read.
     """
     role, rollouts = spec.roles[name], spec.train.rollouts
+    count = len(instances[name]) if instances else role.count
+    frozen = frozen_instances(spec, name, count)
+    if len(frozen) == count:
+        return 0
     if role.group != "prompt" or instances is None:
-        policies = _policies(role, len(instances[name]) if instances else role.count)
+        policies = [p for n, p in enumerate(_policies(role, count), 1) if n not in frozen]
         pooled = role.group == "task" and role.compares_turns
         return min(Counter(policies).values()) * rollouts * (rounds_of(spec, name) if pooled else 1)
     families, upstream = _asked_alike(spec, name, instances, mentions)
@@ -111,7 +115,10 @@ def _asked_alike(
     differs = remembers or (rounds > 1 and bool(edges or mentions & WHAT_WAS_BEFORE))
     upstream = differs or any(edge.round == "this" for edge in edges.values())
     families: dict[object, list[int]] = {}
+    frozen = frozen_instances(spec, name, count)
     for place, read in enumerate(inputs):
+        if place + 1 in frozen:
+            continue
         families.setdefault(read, []).append(place)
     return [*families.values()], upstream
 

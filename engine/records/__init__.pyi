@@ -32,6 +32,7 @@ from rolegraph.engine.records.identity import derive_seed as derive_seed
 from rolegraph.engine.records.identity import salt_of as salt_of
 from rolegraph.engine.records.info import Checkpoint as Checkpoint
 from rolegraph.engine.records.info import Control as Control
+from rolegraph.engine.records.info import PastCopy as PastCopy
 from rolegraph.engine.records.info import RunInfo as RunInfo
 from rolegraph.engine.records.info import SavedPolicy as SavedPolicy
 from rolegraph.engine.records.means import Means as Means

@@ -188,6 +188,15 @@ class SavedPolicy(_Record):
     """Path, at the training service, of the weights to sample from."""
 
 
+class PastCopy(_Record):
+    """Frozen copy of a policy in training."""
+
+    version: int
+    """Number of updates of the weights."""
+    sampler: str | None = None
+    """Path, at the training service, of the weights to sample from; None is the policy's start."""
+
+
 class Checkpoint(_Record):
     """State of a training after a step, from which it can be resumed."""
 
@@ -201,6 +210,9 @@ class Checkpoint(_Record):
     """Figures of the validation after this step, by name; empty where there was none."""
     batches: Annotated[int, Field(ge=0)] | None = None
     """Number of batches drawn before it; None in files of earlier versions, where each step drew one."""
+
+    past: dict[str, Annotated[tuple[PastCopy, ...], Field(min_length=1)]] = {}
+    """Kept copies by the name of the policy of past selves, oldest first."""
 
     def of(self, policy: str | None) -> SavedPolicy | None:
         """Return the saved weights of a policy.

@@ -77,6 +77,10 @@ def _policies(plan: Plan) -> Iterator[Finding]:
             message = f"rLLM has one engine, for the spec's `model`, and cannot train {name} beside it"
             hint = f"let its roles share `main`, or {WITHOUT_RLLM}"
             yield Finding(("policies", name), message, "one policy", hint, at_key=True)
+    for name in plan.past:
+        # engine/unified_workflow_engine.py: the rollout engine has the newest weights, and no others.
+        message = f"rLLM samples from the newest weights alone, and {name} are past selves"
+        yield Finding(("policies", name), message, "", WITHOUT_RLLM, at_key=True)
     if MAIN in plan.policies and plan.policies[MAIN].model.checkpoint is not None:
         own = plan.spec.policies.get(MAIN)
         at = ("policies", MAIN) if own is not None and own.checkpoint is not None else ("model",)

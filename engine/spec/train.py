@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from rolegraph.engine.limits.specs import SPEC_COUNT, SPEC_RANK, SPEC_REFILL, SPEC_STALENESS
+from rolegraph.engine.limits.specs import SPEC_COUNT, SPEC_KEEP, SPEC_RANK, SPEC_REFILL, SPEC_STALENESS
 from rolegraph.engine.spec.base import Count, SpecModel
 from rolegraph.engine.spec.sources import ModelRef, Sampling
 
@@ -57,6 +57,15 @@ class Policy(SpecModel):
     """Learning rate of Adam, under the schedule of `train`."""
     sampling: Sampling | None = None
     """Sampling settings for its roles without their own; a key that is left out has the spec's value."""
+    of: str | None = None
+    """Trained policy of which this one is a past self: frozen copies, never trained. Each task of a step
+    plays against one copy in all its rollouts; outside of training steps it is the start."""
+    every: Count = 5
+    """With `of`: updates between two copies; the start is the first copy."""
+    keep: Annotated[int, Field(ge=1, le=SPEC_KEEP.most)] = 4
+    """With `of`: number of copies that are kept, the newest."""
+    pick: Literal["uniform", "latest"] = "uniform"
+    """With `of`: the copy that a task plays against: a `uniform` draw of those kept, or the `latest`."""
 
 
 class Validation(SpecModel):

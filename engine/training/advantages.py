@@ -354,7 +354,7 @@ def annotate(
     episodes: Sequence[Episode],
     advantages: AdvantagesByUid,
     details: DetailsByUid,
-    version: Callable[[Trajectory], int] | None = None,
+    version: Callable[[Trajectory], int | None] | None = None,
 ) -> list[Episode]:
     """Return copies of episodes with advantages and details on their steps.
 
@@ -363,7 +363,7 @@ def annotate(
         advantages: advantages by uid of a trajectory or turn; other steps keep their own.
         details: additions to the steps' metadata, by the same uids.
         version: function that returns how many updates a trajectory's policy has had; adds `staleness`, the
-            number of updates since the step's weights, to the metadata.
+            number of updates since the step's weights, to the metadata, unless it returns None.
     """
 
     def step_of(step: Step, advantage: Advantage | None, detail: Mapping[str, Any], now: int | None) -> Step:

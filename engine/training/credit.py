@@ -37,6 +37,8 @@ def own_rewards(trajectory: Trajectory) -> list[float]:
 
 def is_compared(trajectory: Trajectory, role: RolePlan | None = None) -> bool:
     """Return whether a trajectory, or a turn of it, is in a group; `role` is None without a plan."""
+    if role is not None and trajectory.index in role.frozen:
+        return False
     if role is not None and role.compares_turns and role.spec.credit.kind != "trajectory":
         return any(not _masked(steps) for steps in turns(trajectory))
     return trajectory.by_model and not trajectory.masked
@@ -51,7 +53,9 @@ def members(
     """
     key = GroupKey(episode.task_id, trajectory.name, policy)
     if role is None or not role.compares_turns:
-        return [(key, trajectory)] if is_compared(trajectory) else []
+        return [(key, trajectory)] if is_compared(trajectory, role) else []
+    if trajectory.index in role.frozen:
+        return []
     found: list[Member] = []
     for turn in credited_turns(trajectory, role.spec.credit):
         number = turn.steps[0].round if role.spec.group == "turn" else 0

@@ -121,7 +121,8 @@ class _Loop:
         self.drawn += 1
         tasks = batch(setup.tasks, train, setup.seed, self.drawn)
         tasks = [task for task in tasks if task["id"] not in known]
-        return await self.rollouts.start(tasks, train.rollouts, derive_seed(setup.seed, "train", self.drawn))
+        seed = derive_seed(setup.seed, "train", self.drawn)
+        return await self.rollouts.start(tasks, train.rollouts, seed, setup.past.draw(tasks, seed))
 
     async def refill(self, step: int, episodes: list[Episode]) -> set[str]:
         """Draw further batches until enough tasks teach.
@@ -220,6 +221,7 @@ class _Loop:
         self._note(f"step {step}: update")
         began = monotonic()
         updates = await self.setup.policies.update(batches, rates, self.train.gradient_clip)
+        await self.setup.past.refresh()
         times["time/update"] = monotonic() - began
         return metrics | update_figures(updates, several=several)
 
@@ -281,8 +283,11 @@ class _Loop:
                 best=better,
                 validation=validation,
                 batches=self.drawn - len(self.pending),
+                past=self.setup.past.kept,
             )
         )
+        if not self.pending:  # a batch that is under way may still ask an old copy
+            await self.setup.past.prune(self.setup.folder.checkpoints())
         if better:
             self.best = figure
 
@@ -293,10 +298,14 @@ class _Loop:
         self.lines.append(metrics)
         self.setup.observe(StepLogged(step, metrics))
 
-    def _version(self, trajectory: Trajectory) -> int:
-        """Return the number of updates of a trajectory's policy; 0 for a frozen model."""
-        policy = self.setup.plan.policy_of(trajectory.name, trajectory.index)
-        return self.setup.policies.version(policy) if policy in self.setup.plan.policies else 0
+    def _version(self, trajectory: Trajectory) -> int | None:
+        """Return the number of updates of a trajectory's policy, 0 for a frozen model, None for past
+        selves, which are behind on purpose."""
+        plan = self.setup.plan
+        policy = plan.policy_of(trajectory.name, trajectory.index)
+        if plan.is_past(trajectory.name, trajectory.index):
+            return None
+        return self.setup.policies.version(policy) if policy in plan.policies else 0
 
     def _note(self, text: str, episodes: int = 0) -> None:
         self.setup.observe(Note(text, episodes=episodes))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -29,6 +30,9 @@ from rolegraph.engine.prompts import ChatFormat
 from rolegraph.engine.records import SavedPolicy
 from rolegraph.engine.spec import Lora
 from rolegraph.engine.training.batches import RoleBatch
+
+_DELETE_SECONDS = 30.0
+_logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,15 +131,7 @@ class Policies:
                 )
             except Exception as error:  # the SDK raises ValueError, RuntimeError and its own family alike
                 raise policy.fault("give weights to sample from", error) from error
-            session = policy.session
-            model = TinkerModel(
-                client,
-                policy.chat,
-                url=session.url,
-                context=session.lengths.get(policy.model),
-                key=session.key,
-                weight_version=policy.version,
-            )
+            model = _sampling_model(policy, client, policy.version)
             # Episodes of an older version may still be running; all versions share one limit.
             before = policy.sampler and policy.sampler[1]
             limited = before.with_model(model) if before else LimitedModel(model, policy.concurrency)
@@ -161,6 +157,44 @@ class Policies:
         learning = {name: own for name, own in batches.items() if own}
         updates = (_update(self._policies[name], own, rates[name], clip) for name, own in learning.items())
         return dict(zip(learning, await asyncio.gather(*updates), strict=True))
+
+    async def save_copy(self, name: str, label: str) -> str:
+        """Save a policy's current weights to sample from, and return their path."""
+        policy = self._policies[name]
+        try:
+            return (await policy.pulse.result(policy.client.save_weights_for_sampler(label))).path
+        except Exception as error:
+            raise policy.fault(f"write the copy {label}", error) from error
+
+    async def copied(self, name: str, path: str, version: int) -> LimitedModel:
+        """Return a model that samples from a copy of a policy; it shares the policy's limit.
+
+        Args:
+            name: the policy.
+            path: path of the copy, from `save_copy`.
+            version: the policy's number of updates at the copy.
+        """
+        policy = self._policies[name]
+        try:
+            created = policy.session.service.create_sampling_client(model_path=path, retry_config=NO_RETRIES)
+            client = await policy.pulse.result(created)
+        except Exception as error:
+            raise policy.fault(f"sample from the copy {path}", error) from error
+        quiet(client)
+        return (await self.sampler(name)).with_model(_sampling_model(policy, client, version))
+
+    async def delete_copy(self, name: str, path: str) -> None:
+        """Delete a copy of a policy at the service; a service that keeps it is no fault."""
+        session = self._policies[name].session
+
+        def delete() -> None:
+            rest = tinker.RestClient(base_url=session.url, api_key=session.key)
+            rest.delete_checkpoint_from_tinker_path(path).result(timeout=_DELETE_SECONDS)
+
+        try:
+            await asyncio.to_thread(delete)
+        except Exception as error:  # the SDK raises ValueError, RuntimeError and its own family alike
+            _logger.debug("Cannot delete %s: %s", path, said(error))
 
     async def save(self, label: str) -> Mapping[str, SavedPolicy]:
         """Save a checkpoint of each policy; replaces one with the same label."""
@@ -216,6 +250,18 @@ def _client(
         train_mlp=lora.mlp,
         train_attn=lora.attention,
         train_unembed=lora.unembed,
+    )
+
+
+def _sampling_model(policy: PolicyClient, client: tinker.SamplingClient, version: int) -> TinkerModel:
+    session = policy.session
+    return TinkerModel(
+        client,
+        policy.chat,
+        url=session.url,
+        context=session.lengths.get(policy.model),
+        key=session.key,
+        weight_version=version,
     )
 
 

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 
 from rolegraph.engine.compile import Plan
 from rolegraph.engine.models import LimitedModel
-from rolegraph.engine.records import Episode, Observer, RunFolder, Task
+from rolegraph.engine.records import Episode, Observer, PastCopy, RunFolder, Task
 from rolegraph.engine.run import Isolation, jobs, stream
 from rolegraph.engine.spec import ModelRef
+from rolegraph.engine.training.past import Opponents, PastSelves
 from rolegraph.engine.training.policies import Policies
 
 
@@ -28,6 +29,7 @@ class TrainingSetup:
     validation_tasks: Sequence[Task]
     """Validation tasks; empty if the spec has none."""
     policies: Policies
+    past: PastSelves
     models: Mapping[ModelRef, LimitedModel]
     """Models of frozen roles, and teachers."""
     isolation: Isolation
@@ -47,32 +49,68 @@ class Rollouts(AbstractAsyncContextManager["Rollouts"]):
             batch.cancel()
         await asyncio.gather(*self._running, return_exceptions=True)
 
-    async def start(self, tasks: Sequence[Task], rollouts: int, seed: int) -> asyncio.Task[list[Episode]]:
+    async def start(
+        self, tasks: Sequence[Task], rollouts: int, seed: int, opponents: Sequence[Opponents] = ()
+    ) -> asyncio.Task[list[Episode]]:
         """Start K episodes of each of P tasks with the policies' current weights.
 
         Args:
             tasks: the P tasks.
             rollouts: K.
             seed: seed of the batch; each episode derives its own.
+            opponents: past selves that each task plays against; none are the policies' starts.
 
         Returns:
             An asyncio task whose result is the P·K episodes, ordered by task, then by rollout.
         """
-        setup = self._setup
-        models = [
-            setup.models[endpoint.model]
-            if endpoint.policy is None
-            else await setup.policies.sampler(endpoint.policy)
-            for endpoint in setup.plan.endpoints
+        alike: dict[tuple[tuple[str, PastCopy], ...], list[Task]] = {}
+        nobody: Opponents = {}
+        for task, against in zip(tasks, opponents or [nobody] * len(tasks), strict=True):
+            alike.setdefault(tuple(against.items()), []).append(task)
+        tables = {against: await self._models(dict(against)) for against in alike}
+        parts = [
+            self._track(self._collect(own, rollouts, seed, tables[against], dict(against)))
+            for against, own in alike.items()
         ]
-        batch = asyncio.create_task(self._collect(tasks, rollouts, seed, models))
-        self._running.add(batch)
-        batch.add_done_callback(self._running.discard)
-        return batch
+        return self._track(self._joined(parts, [task["id"] for task in tasks]))
+
+    def _track(self, work: Coroutine[None, None, list[Episode]]) -> asyncio.Task[list[Episode]]:
+        """Start work that is cancelled when this context manager exits."""
+        started = asyncio.create_task(work)
+        self._running.add(started)
+        started.add_done_callback(self._running.discard)
+        return started
+
+    async def _models(self, against: Opponents) -> list[LimitedModel]:
+        """Return the models of the plan's endpoints."""
+        setup = self._setup
+        models: list[LimitedModel] = []
+        for endpoint in setup.plan.endpoints:
+            copy = against.get(endpoint.past) if endpoint.past else None
+            if endpoint.policy is not None:
+                models.append(await setup.policies.sampler(endpoint.policy))
+            elif copy is not None and endpoint.past is not None and copy.sampler is not None:
+                models.append(await setup.past.model(endpoint.past, copy.sampler, copy.version))
+            else:
+                models.append(setup.models[endpoint.model])
+        return models
+
+    async def _joined(
+        self, parts: Sequence[asyncio.Task[list[Episode]]], order: Sequence[str]
+    ) -> list[Episode]:
+        place = {task: number for number, task in enumerate(order)}
+        episodes = [episode for part in parts for episode in await part]
+        return sorted(episodes, key=lambda e: (place[e.task_id], e.rollout))
 
     async def _collect(
-        self, tasks: Sequence[Task], rollouts: int, seed: int, models: Sequence[LimitedModel]
+        self,
+        tasks: Sequence[Task],
+        rollouts: int,
+        seed: int,
+        models: Sequence[LimitedModel],
+        against: Opponents,
     ) -> list[Episode]:
+        """Run the episodes of tasks with the same models; note the past selves in their metadata."""
         setup = self._setup
         episodes = stream(
             setup.plan,
@@ -82,5 +120,5 @@ class Rollouts(AbstractAsyncContextManager["Rollouts"]):
             concurrency=max(1, len(tasks) * rollouts),
             observe=setup.observe,
         )
-        place = {task["id"]: number for number, task in enumerate(tasks)}
-        return sorted([e async for e in episodes], key=lambda e: (place[e.task_id], e.rollout))
+        noted = {"past": {name: copy.version for name, copy in against.items()}} if against else {}
+        return [e._replace(metadata={**e.metadata, **noted}) async for e in episodes]

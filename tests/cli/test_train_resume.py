@@ -99,6 +99,29 @@ def test_a_loop_of_two_policies_that_is_killed_twice_goes_on_as_if_it_had_not_be
     assert info.figures["step"] == 3 and "validation/judge_acc" in info.figures
 
 
+def test_a_killed_training_goes_on_against_the_same_past_selves(
+    service: LocalService, rolegraph: Command, tmp_path: Path
+) -> None:
+    past = ("policies={past: {of: main, every: 1, keep: 2}}", "roles.judge.policy=past")
+    words = ("solver_judge", *SMALL, *past, "roles.judge.trainable=false", "train.batch_size=2")
+    uninterrupted = train(tmp_path / "whole", *words, service=service).folder
+    out = tmp_path / "run"
+    process = start(out, *words, service=service)
+    wait_for_lines(out, 4, process)
+    process.kill()
+    process.wait()
+    done = rolegraph("train", "--resume", "--base-url", service.base_url, "--out", str(out), **key(service))
+    assert done.returncode == 0, done.stderr
+    for step in (1, 2, 3, 4):
+        file = f"train-{step:06d}.jsonl"
+        ours, theirs = (
+            [(e.id, e.metadata["past"]) for e in read_episodes(run / "episodes" / file)]
+            for run in (out, uninterrupted)
+        )
+        assert ours == theirs
+    assert_same(metrics(out), metrics(uninterrupted))
+
+
 def test_an_interrupted_run_says_so_and_leaves_a_report(service: LocalService, tmp_path: Path) -> None:
     out = tmp_path / "run"
     process = start(out, "solver_judge", *SMALL, service=service)

@@ -7,6 +7,13 @@ from pathlib import Path
 from tests.cli.conftest import Command
 
 
+def test_whose_weights_an_untrained_role_has_is_said(rolegraph: Command) -> None:
+    frozen = ("policies={past: {of: main}}", "roles.judge.policy=past", "roles.judge.trainable=false")
+    done = rolegraph("validate", "solver_judge", *frozen)
+    assert "not trained: judge: past selves of main\n" in done.stdout, done.stderr
+    assert "not trained" not in rolegraph("validate", "solver_judge").stdout
+
+
 def test_the_tests_of_a_spec_are_checked_as_what_they_are(rolegraph: Command, tmp_path: Path) -> None:
     (tmp_path / "mine.test.yaml").write_text("tasks: 8\nexpect:\n  figures: {correct: 0.5}\n")
     done = rolegraph("validate", "mine.test.yaml")

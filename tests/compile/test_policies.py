@@ -112,6 +112,51 @@ def test_what_cannot_be_trained_is_refused_at_its_policy(
     assert hint in fault.hint
 
 
+PAST = SPEC.replace("  warm:", "  past: {of: coder, every: 3, keep: 2}\n  warm:")
+SELVES = PAST.replace("count: 3, policy: [hosted, warm, coder]", "count: 2, policy: [past, coder]")
+
+
+def test_past_selves_begin_at_the_start_of_their_policy(tmp_path: Path) -> None:
+    found = plan(tmp_path, SELVES.replace("coder: {lora", "coder: {model: tinker:big, lora"))
+    assert found.past == {"past": ("coder", 3, 2, "uniform")}
+    assert endpoints(found, "layer") == [("big", None), ("big", "coder")]
+    assert list(found.policies) == ["main", "coder"]
+    assert [found.untrained_weights(role) for role in found.roles] == [
+        "",
+        "",
+        "the latest of coder",
+        "local as it is",
+        "past selves of coder and the latest of coder",
+    ]
+
+
+def test_an_instance_that_is_a_past_self_is_in_no_group(tmp_path: Path) -> None:
+    mixed = PAST.replace("policy: coder, count: 2", "policy: [coder, past], count: 2")
+    found = plan(tmp_path, mixed)
+    (coder,) = (role for role in found.roles if role.name == "coder")
+    assert coder.frozen == {2} and found.untrained_weights(coder) == "past selves of coder"
+    found = check_file(write_spec(tmp_path, mixed.replace("rollouts: 4", "rollouts: 1")))
+    assert any("coder's group has 1" in diagnostic.message for diagnostic in found.diagnostics)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("of: coder", "of: codr", "no policy to copy 'codr'"),
+        ("of: coder", "of: past", "no policy to copy 'past'"),
+        ("of: coder", "of: warm", "past selves of warm, which no role trains"),
+        ("of: coder, every: 3", "of: coder, every: 0", "every cannot be 0"),
+        ("of: coder", "of: coder, model: tinker:x", "past has the weights of coder"),
+        ("of: coder", "of: coder, lora: {rank: 4}", "past has the weights of coder"),
+        ("of: coder, every: 3, keep: 2", "keep: 2", "keep is of past selves, and past is none"),
+        ("policy: coder, count: 2", "policy: past, count: 2", "coder is trained, and past selves"),
+    ],
+)
+def test_what_past_selves_cannot_be_is_a_fault(old: str, new: str, message: str, tmp_path: Path) -> None:
+    text = SELVES.replace(old, new, 1)
+    assert any(message in fault.message for fault in check_file(write_spec(tmp_path, text)).diagnostics)
+
+
 def test_policies_merge_by_key_and_a_role_s_list_is_replaced(tmp_path: Path) -> None:
     write_spec(tmp_path, SPEC, "base.yaml")
     text = "extends: base.yaml\npolicies: {coder: {learning_rate: 0.5}}\nroles: {layer: {policy: warm}}\n"

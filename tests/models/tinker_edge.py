@@ -95,7 +95,7 @@ class Service:
         gets = {
             "healthz": lambda _: {"status": "ok"},
             "get_server_capabilities": lambda _: {"supported_models": self.models},
-            "samplers/sampler": lambda _: {"sampler_id": "sampler", "base_model": "tiny"},
+            "samplers/{sampler_id}": lambda _: {"sampler_id": "sampler", "base_model": "tiny"},
         }
         return Starlette(
             routes=[
@@ -103,6 +103,11 @@ class Service:
                 *[Route(f"/api/v1/{path}", self._handle(do)) for path, do in gets.items()],
                 Route("/api/v1/forward_backward", self._forward_backward, methods=["POST"]),
                 Route("/api/v1/retrieve_future", self._retrieve, methods=["POST"]),
+                Route(
+                    "/api/v1/training_runs/{run}/checkpoints/{checkpoint:path}",
+                    self._delete,
+                    methods=["DELETE"],
+                ),
             ]
         )
 
@@ -125,9 +130,25 @@ class Service:
 
     def _open(self, body: dict[str, Any]) -> dict[str, Any] | Response:
         names = [model["model_name"] for model in self.models]
-        if body.get("base_model") in names or body.get("model_path"):
+        path = body.get("model_path")
+        if path in self.updates:  # weights that a training client has saved
+            name = f"sampler-{len(self.updates)}"
+            self.updates[name] = self.updates[path]
+            return self._noted("create_sampling_session", body, {"sampling_session_id": name})
+        if body.get("base_model") in names or path:
+            self.updates.setdefault("sampler", 0)
             return {"sampling_session_id": "sampler"}
         return JSONResponse({"detail": "unknown model"}, status_code=404)
+
+    def _noted(self, name: str, body: Mapping[str, Any], result: dict[str, Any]) -> dict[str, Any]:
+        self.operations.append(Operation(name, body))
+        return result
+
+    async def _delete(self, request: Request) -> Response:
+        path = "tinker://{run}/{checkpoint}".format_map(request.path_params)
+        del self.updates[path]
+        self.operations.append(Operation("delete_checkpoint", {"path": path}))
+        return JSONResponse({})
 
     def _sample(self, body: dict[str, Any]) -> dict[str, Any] | Response:
         self.asked.append(body)
@@ -216,7 +237,7 @@ class Service:
         if body.get("path") is None:  # weights to sample from at once
             where = {"sampling_session_id": f"{body['model_id']}:sampler:{body['sampling_session_seq_id']}"}
         else:
-            where = {"path": f"tinker://{_run(body)}/sampler/{body['path']}"}
+            where = {"path": f"tinker://{_run(body)}/sampler_weights/{body['path']}"}
         self.updates |= dict.fromkeys(where.values(), updates)
         return self._done("save_weights_for_sampler", body, where)
 

@@ -157,6 +157,17 @@ ERRORS: list[tuple[Backend, tuple[str, ...], str, str]] = [
     # The schedule and the data
     ("verl", (HOSTED, "train.schedule=linear"), "no linear schedule", "train.schedule"),
     ("tinker", (HOSTED, "train.refill=2"), "draws one batch for a step", "train.refill"),
+    (
+        "verl",
+        (
+            HOSTED,
+            "policies={past: {of: main}}",
+            "roles.judge.policy=past",
+            "roles.judge.trainable=false",
+        ),
+        "past are past selves",
+        "policies",
+    ),
     ("tinker", ("train.batch_size=4096",), "train nothing", "train.batch_size"),
     ("tinker", ("data.train=null",), "no training data", "data.train"),
     # Overrides for rLLM

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from rolegraph.engine.compile import compile_file
-from rolegraph.engine.models import ServedModel
+from rolegraph.engine.models import Models, ServedModel
+from rolegraph.engine.models.opening import open_served
 from rolegraph.engine.prompts.chat import Tokenizer
 from rolegraph.engine.records import Episode, Event, Note, Observer, Task
 from rolegraph.engine.records.episodes import read_episodes
@@ -18,6 +19,7 @@ from rolegraph.engine.records.info import Checkpoint, RunInfo
 from rolegraph.engine.run import Isolation
 from rolegraph.engine.spec import ModelRef
 from rolegraph.engine.training.loop import train
+from rolegraph.engine.training.past import PastSelves
 from rolegraph.engine.training.policies import Policies, PolicyStart
 from rolegraph.engine.training.rollouts import TrainingSetup
 from tests.edge import COUNTDOWN, RIGHT, WRONG
@@ -95,7 +97,11 @@ class Training:
         }
         if start is None:
             self.folder.begin(RunInfo(name=plan.name, roles={}), plan.resolved)
-        async with Policies.open(starts) as policies, Isolation(plan.imports) as isolation:
+        async with (
+            Policies.open(starts) as policies,
+            Isolation(plan.imports) as isolation,
+            Models(lambda _: open_served(served)) as models,
+        ):
             yield TrainingSetup(
                 plan=plan,
                 seed=SEED,
@@ -103,7 +109,8 @@ class Training:
                 tasks=self.rows("train", 5),
                 validation_tasks=self.rows("validation", 2),
                 policies=policies,
-                models={},
+                past=PastSelves(plan.past, policies, start),
+                models={e.model: await models.model(e.model) for e in plan.endpoints if e.policy is None},
                 isolation=isolation,
                 folder=self.folder,
                 observe=self.observe,

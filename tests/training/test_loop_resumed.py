@@ -24,7 +24,7 @@ def test_a_checkpoint_is_kept_where_it_is_due_where_it_is_best_and_at_the_end(tr
     assert [checkpoint.policies[MAIN].version for checkpoint in steps.values()] == [1, 2, 3]
     saved = steps[2].policies[MAIN]
     assert saved.state == "tinker://run/state/step-000002"
-    assert saved.sampler == "tinker://run/sampler/step-000002"
+    assert saved.sampler == "tinker://run/sampler_weights/step-000002"
 
 
 def test_a_run_goes_on_from_a_checkpoint_as_if_it_had_not_been_stopped(

@@ -264,7 +264,7 @@ def test_an_update_makes_a_version_and_nothing_to_learn_makes_none(training: Tra
 def test_a_checkpoint_is_a_state_and_weights_to_sample_from_under_one_label(training: Training) -> None:
     async def work(policies: Policies) -> None:
         saved = await policies.save("step-000002")
-        state, sampler = "tinker://run/state/step-000002", "tinker://run/sampler/step-000002"
+        state, sampler = "tinker://run/state/step-000002", "tinker://run/sampler_weights/step-000002"
         assert saved == {MAIN: SavedPolicy(version=0, state=state, sampler=sampler)}
 
     training.do(work)

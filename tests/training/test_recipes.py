@@ -28,6 +28,19 @@ def recipe(training: Training, folder: Path, name: str) -> None:
     training.rows = rows
 
 
+def test_self_play_is_against_a_past_self(training: Training, tmp_path: Path) -> None:
+    text = RECIPES["Self-play against past selves"]
+    training.spec = write_spec(tmp_path, HEAD + text)
+    training.rows = lambda split, count: [{"id": f"{split}{n}", "seed": n} for n in range(count)]
+    training.workflow.solve = lambda seed, updates: f"<answer>{1 + seed % 9}</answer>"
+    training.run("policies.past.every=1", "policies.past.pick=latest", "train.rollouts=4")
+    assert training.service.asked_for("optim_step")
+    for episode in training.episodes("train", 3):
+        versions = {t.name: {s.weight_version for s in t.steps} for t in episode.trajectories}
+        assert versions.get("x", {2}) == {2} == versions.get("o", {2})
+        assert all(s.advantage is None for t in episode.trajectories if t.name == "o" for s in t.steps)
+
+
 def test_rejection_sampling_learns_right_answers_alone(training: Training, tmp_path: Path) -> None:
     recipe(training, tmp_path, "Rejection-sampling fine-tuning")
     training.workflow.solve = lambda seed, updates: f"<answer>{42 if seed % 3 else 41}</answer>"

@@ -1,0 +1,90 @@
+"""Past selves: frozen copies of policies in training, and the one that each task plays against.
+
+A copy is a checkpoint to sample from, named by its path at the service. The copies that are kept follow from
+the updates alone, and the drawn one from seed, batch and task, so a training that is resumed at a checkpoint,
+which names the kept copies, draws as an unbroken one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from rolegraph.engine.compile.plan import PastPlan
+from rolegraph.engine.models import LimitedModel
+from rolegraph.engine.records import Checkpoint, PastCopy, Task, derive_seed
+from rolegraph.engine.training.policies import Policies
+
+Opponents = Mapping[str, PastCopy]
+"""By the name of a past policy, the copy that plays."""
+STARTING = PastCopy(version=0)
+
+
+class PastSelves:
+    """Kept copies of each past policy.
+
+    Args:
+        plans: the past policies by name.
+        policies: the policies in training.
+        start: checkpoint that the training continues from; None is the beginning.
+    """
+
+    def __init__(self, plans: Mapping[str, PastPlan], policies: Policies, start: Checkpoint | None) -> None:
+        self._plans, self._policies = plans, policies
+        saved = start.past if start else {}
+        self.kept: dict[str, tuple[PastCopy, ...]] = {name: saved.get(name, (STARTING,)) for name in plans}
+        """By the name of a past policy, its copies, oldest first."""
+        self._dropped: list[tuple[str, str]] = []
+        """Policy and path of copies that are no longer kept."""
+        self._models: dict[str, LimitedModel] = {}
+        """Open copies by path."""
+
+    async def refresh(self) -> None:
+        """Add a copy of each policy that has had `every` more updates, and drop what `keep` leaves out."""
+        made: dict[tuple[str, int], str] = {}
+        for name, plan in self._plans.items():
+            version = self._policies.version(plan.of)
+            if version % plan.every or version <= self.kept[name][-1].version:
+                continue
+            # Two past policies of one policy share the copies of the same version.
+            key = plan.of, version
+            if key not in made:
+                made[key] = await self._policies.save_copy(plan.of, f"past-{version:06d}")
+            copies = (*self.kept[name], PastCopy(version=version, sampler=made[key]))
+            self.kept[name] = copies[-plan.keep :]
+            self._dropped += [(plan.of, c.sampler) for c in copies[: -plan.keep] if c.sampler is not None]
+        held = self._held(self.kept)
+        self._models = {path: model for path, model in self._models.items() if path in held}
+
+    def draw(self, tasks: Sequence[Task], seed: int) -> list[Opponents]:
+        """Return the copies that each task plays against in all its rollouts.
+
+        Args:
+            tasks: tasks of a batch.
+            seed: seed of the batch.
+        """
+
+        def drawn(name: str, task: Task) -> PastCopy:
+            copies = self.kept[name]
+            if self._plans[name].pick == "latest":
+                return copies[-1]
+            return copies[derive_seed(seed, "past", name, task["id"]) % len(copies)]
+
+        return [{name: drawn(name, task) for name in self._plans} for task in tasks]
+
+    async def model(self, name: str, path: str, version: int) -> LimitedModel:
+        """Return a model that samples from the copy of a past policy at a path."""
+        if path not in self._models:
+            self._models[path] = await self._policies.copied(self._plans[name].of, path, version)
+        return self._models[path]
+
+    async def prune(self, checkpoints: Sequence[Checkpoint]) -> None:
+        """Delete the copies that are no longer kept and that no checkpoint names."""
+        named = self._held(self.kept).union(*(self._held(checkpoint.past) for checkpoint in checkpoints))
+        for policy, path in dict.fromkeys(self._dropped):
+            if path not in named:
+                await self._policies.delete_copy(policy, path)
+        self._dropped = []
+
+    @staticmethod
+    def _held(copies: Mapping[str, Sequence[PastCopy]]) -> set[str]:
+        return {copy.sampler for own in copies.values() for copy in own if copy.sampler is not None}

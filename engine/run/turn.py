@@ -124,12 +124,6 @@ class ModelCall:
         return len(text) + len(answer.thought) + len(answer.prompt_ids) + len(answer.response_ids), is_long
 
     @property
-    def tokens(self) -> int | None:
-        """Number of tokens that were sampled; None where the endpoint gives neither ids nor a number."""
-        answer = self.completion
-        return len(answer.response_ids) or answer.usage.get("completion_tokens")
-
-    @property
     def chat(self) -> tuple[Message, ...]:
         """The messages that were sent, and the answer."""
         answer = self.completion
@@ -409,10 +403,13 @@ def _failed(
 
 
 def _tokens(calls: Sequence[ModelCall]) -> int | None:
-    """Return the number of tokens that the calls of a turn sampled; None where one of them is not known."""
+    """Return the number of tokens that the calls of a turn sampled; None where an endpoint gives neither ids
+    nor a number."""
     total = 0
     for call in calls:
-        if (tokens := call.tokens) is None:
+        answer = call.completion
+        tokens = len(answer.response_ids) or answer.usage.get("completion_tokens")
+        if tokens is None:
             return None
         total += tokens
     return total

@@ -39,7 +39,7 @@ How to read the figures:
 - A comparison `a > b` *holds* if the interval of a − b lies above 0 and every seed agrees; it *does not
   hold* if the interval lies below 0. Otherwise we *cannot tell*: the difference is too small for so few
   runs. `a ~ b` holds if the interval lies within 0.1 of 0, and does not if it lies beyond.
-- A claim holds if all its comparisons do, and does not if one does not.
+- A claim holds if all its comparisons do, and does not if one does not; brackets count those that hold.
 - A figure after training is that of the last weights, not of the best ones on the tasks that are reported.
 - Minutes, model calls and tokens are those of one training, as means over the seeds. *Calls an episode* is
   the price of one use of the workflow: compare arms where it is equal."""
@@ -307,7 +307,12 @@ def summary(tables: Sequence[Findings]) -> str:
         [f"[{found.table.title}](#{anchor(found.table.title)})", found.table.claim, found.verdict]
         for found in tables
     ]
-    return grid(["table", "claim", "here"], rows)
+    teams = [found.compared(words)[0] for found in tables for words in found.table.equal_calls]
+    text = (
+        f"At equal numbers of model calls, the trained team beats the trained single role in "
+        f"{teams.count('holds')} of {len(teams)} settings."
+    )
+    return "\n\n".join([grid(["table", "claim", "here"], rows), *([text] if teams else [])])
 
 
 def anchor(title: str) -> str:

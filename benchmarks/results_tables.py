@@ -120,6 +120,8 @@ class Table(_Part):
     """Figures of every training: by name a function of `OVER_STEPS` and its metric."""
     expect: dict[str, str] = {}
     """Comparisons that the claim predicts, `a > b` or `a ~ b`, each in words; one that fails refutes it."""
+    equal_calls: tuple[str, ...] = ()
+    """Comparisons of `expect` of a team with a single role that makes as many model calls."""
     set: tuple[str, ...] = ()
     """Overrides of every arm."""
     tasks: int = 128

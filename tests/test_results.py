@@ -80,6 +80,7 @@ def test_a_table_predicts_what_its_arms_measure(name: str) -> None:
     own = ["", "start", *table.tests, *(f"{test}.start" for test in table.tests), *table.metrics]
     known = {*table.arms, *(f"{arm}.{figure}".rstrip(".") for arm in trained for figure in own)}
     assert table.minutes > 0
+    assert {*table.equal_calls} <= {*table.expect}
     assert bool(table.papers) == bool(table.expect) == bool(table.paper_size)
     for words in table.expect:
         left, sign, right = words.split()
@@ -151,9 +152,21 @@ def test_the_page_leaves_out_what_is_not_measured(tmp_path: Path) -> None:
     write_page([study, Study("malt", tmp_path)], tmp_path / "page.md")
     text = (tmp_path / "page.md").read_text("utf-8")
     assert "We cannot tell (0 of 2, 1 of 3 seeds)." in text
+    assert "the trained team beats" not in text
     assert "0.250 → 0.500 [0.500,\N{NO-BREAK SPACE}0.500]" in text
     assert (tmp_path / "page_c3.svg").read_text("utf-8").startswith("<svg")
     assert not (tmp_path / "page_malt.svg").exists()
+
+
+def test_the_page_counts_the_teams_that_beat_a_single_role(tmp_path: Path) -> None:
+    study = Study("debate", tmp_path)
+    for seed in study.table.seeds:
+        for arm, right in {"margin": 0.7, "outcome": 0.6, "majority_six": 0.5, "judge": 0.4}.items():
+            measure(study, arm, seed, _=right, start=0.2)
+        measure(study, "majority_three", seed, _=0.5, start=0.2)
+    write_page([study], tmp_path / "page.md")
+    text = (tmp_path / "page.md").read_text("utf-8")
+    assert "the trained team beats the trained single role in 1 of 2 settings." in text
 
 
 def test_a_shipped_spec_rises_in_the_seeds_that_leave_the_interval_of_their_start(tmp_path: Path) -> None:

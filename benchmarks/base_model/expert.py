@@ -38,6 +38,8 @@ CHECK_ALL, SOLVE_ALL = "Check all.", "Solve all."
 _SIGNS: Mapping[type[ast.operator], str] = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/"}
 _CALLS = 5
 """Calls of the calculator after which an answer is given unchecked; the shipped spec allows 8 turns."""
+_SILENT = 0.2
+"""Share of a planner's slips that hold no plan, so that walkers learn to go alone."""
 _TRIES = 1000
 """Draws of an expression until a task counts as one without a solution; three numbers have 192."""
 
@@ -335,6 +337,8 @@ def plan_path(ask: Asked) -> str:
     """Tell the walker a shortest way, with the cells that the way passes."""
     walk = walk_of(ask.text)
     moves = _moves(walk, ask)
+    if ask.mode == "slip" and ask.rng.random() < _SILENT:
+        return "I do not know."
     return f"{_trace(walk, moves)}\n<plan>{moves}</plan>" if ask.work else f"<plan>{moves}</plan>"
 
 

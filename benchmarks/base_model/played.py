@@ -46,6 +46,8 @@ SHARES: Mapping[str, float] = {
     "two_policies": 0,
 }
 """Weights of the specs in the stream, 1 where a spec is missing; 0 where all prompts are another spec's."""
+GUESSES: Mapping[str, float] = {"plan_path": 0.85, "malt": 0.75, "debate": 0.7, "tool_and_reasoner": 0.7}
+"""Share of the turns that guess, for specs in which the course's share would leave too little to find."""
 SLIPS = 0.5
 """Share of answers that nobody is taught, and that others see: wrong, malformed or at random.
 
@@ -125,7 +127,10 @@ def turns(
     """
     rng = random.Random(f"turns {seed}")
     weights = dict.fromkeys(rg.shipped_specs(), 1.0) | {**SHARES, **(shares or {})}
-    streams = {name: _turns_of(name, rng.getrandbits(32), guess, slips) for name in weights if name != DRILL}
+    guesses = dict.fromkeys(weights, guess) | (GUESSES if guess else {})
+    streams = {
+        name: _turns_of(name, rng.getrandbits(32), guesses[name], slips) for name in weights if name != DRILL
+    }
     streams[DRILL] = _drills(rng.getrandbits(32))
     while True:
         (name,) = rng.choices([*weights], [*weights.values()])

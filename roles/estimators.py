@@ -9,9 +9,12 @@ estimators equal those of rLLM (rllm/trainer/algorithms/advantage.py), except `o
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Annotated
+
+from pydantic import Field
 
 from rolegraph.engine.records import TrajectoryGroup
-from rolegraph.engine.vocabulary import Estimator, Floats
+from rolegraph.engine.vocabulary import Estimator, Floats, State
 
 EPSILON = 1e-6
 """Added to a standard deviation before a division by it."""
@@ -108,6 +111,44 @@ def _lengths(group: TrajectoryGroup) -> Floats:
 
     lengths = np.array([sum(len(step.response_ids) for step in t.steps) for t in group.trajectories], float)
     return lengths if lengths.sum() else np.ones_like(lengths)
+
+
+def ema(*, decay: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.95, by: str = "") -> Estimator:
+    """Subtract a running mean of the role's rewards, as SPIRAL's role-conditioned advantage (2506.24119).
+
+    decay: share of the mean that each reward leaves
+    by: expression over the visible fields of a task, such as `task.game`, with a mean for each value
+    """
+
+    def running(
+        state: State, rewards_P_G: Sequence[Floats], groups: Groups
+    ) -> tuple[Sequence[Floats], State]:
+        means = dict(state)
+        baselines = [_same(rewards, 0.0) for rewards in rewards_P_G]
+        for p, g in _in_order(groups):
+            key = groups[p].state_key
+            # Each reward is scored before the mean knows it, from 0 on, as in prime-rl.
+            baselines[p][g] = mean = means.get(key, 0.0)
+            means[key] = decay * mean + (1 - decay) * float(rewards_P_G[p][g])
+        return baselines, means
+
+    def from_nothing(rewards_P_G: Sequence[Floats], groups: Groups) -> list[Floats]:
+        return [*running({}, rewards_P_G, groups)[0]]
+
+    compute = _less(from_nothing)
+    return Estimator("ema", {"decay": decay, "by": by}, compute=compute, running=running, key=by)
+
+
+def _in_order(groups: Groups) -> list[tuple[int, int]]:
+    """Return the places (group, member) of all members by task, rollout, instance and round."""
+    tasks = {task: number for number, task in enumerate(dict.fromkeys(group.key.task for group in groups))}
+
+    def order(place: tuple[int, int]) -> tuple[int, int, int, int]:
+        group, member = groups[place[0]], groups[place[0]].trajectories[place[1]]
+        return tasks[group.key.task], group.rollouts[place[1]], member.index, member.steps[0].round
+
+    places = [(p, g) for p, group in enumerate(groups) for g in range(len(group.trajectories))]
+    return sorted(places, key=order)
 
 
 def precomputed() -> Estimator:

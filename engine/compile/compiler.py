@@ -24,7 +24,7 @@ from rolegraph.engine.compile.instructions import instruction_findings
 from rolegraph.engine.compile.lineage import Instances, instances_of
 from rolegraph.engine.compile.model_files import ModelFiles
 from rolegraph.engine.compile.names import ResolvedNames, resolve_names
-from rolegraph.engine.compile.plan import EnvPlan, LoopPlan, Permission, Plan, RolePlan
+from rolegraph.engine.compile.plan import EnvPlan, GroupingPlan, LoopPlan, Permission, Plan, RolePlan
 from rolegraph.engine.compile.policies import (
     check_policies,
     endpoints_of,
@@ -246,6 +246,8 @@ def _assemble(
             tools=tuple(map(_present, role.tools)),
             formulas={text: _present(formula) for text, formula in role.formulas.items()},
             frozen=frozen_instances(spec, name, counts[name]),
+            groupings=role.groupings if role.compares_rewards else (GroupingPlan(),),
+            state_key=role.state_key,
         )
         for name, role in names.roles.items()
     )

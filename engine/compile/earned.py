@@ -80,10 +80,11 @@ def earning_findings(spec: Spec, names: ResolvedNames, instances: Instances | No
 
 def _paid_alike(spec: Spec, name: str, reward: Reward, instances: Instances) -> Iterator[Finding]:
     """Warn of raters that do not tell a role's answers apart, and of an outcome that each turn is paid."""
-    credit, loop, mine = spec.roles[name].credit, loop_of(spec, name), instances[name]
+    role, loop, mine = spec.roles[name], loop_of(spec, name), instances[name]
+    discounted = any((grouping.credit or role.credit).discount for grouping in role.group)
     plays = loop is not None and loop == env_loop(spec)  # a rater may read answers through the environment
     for other in (other for other in reward.outcomes if other in instances and other != name):
-        if credit.discount and rounds_of(spec, name) > 1 and loop_of(spec, other) != loop:
+        if discounted and rounds_of(spec, name) > 1 and loop_of(spec, other) != loop:
             message = f"the returns of {name} add what {other} pays once for each of its turns"
             hint = "leave `credit` out: then each turn is paid the outcome once"
             yield Finding(("roles", name, "credit"), message, hint=hint, severity="warning")

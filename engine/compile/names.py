@@ -16,7 +16,7 @@ from rolegraph.engine import vocabulary
 from rolegraph.engine.compile.graph import Needs, env_loop, players_of, trains_on_seeds, unknown_role
 from rolegraph.engine.compile.lineage import Instances, pairs_of
 from rolegraph.engine.compile.model_files import ModelFiles
-from rolegraph.engine.compile.plan import Permission, RunPlan, SignalPlan
+from rolegraph.engine.compile.plan import GroupingPlan, Permission, RunPlan, SignalPlan, StateKey
 from rolegraph.engine.compile.resolve import resolve, resolve_teacher, validate_option
 from rolegraph.engine.compile.texts import TextReader, columns_of
 from rolegraph.engine.prompts import Template
@@ -48,6 +48,15 @@ class ResolvedRole(NamedTuple):
     when: Template | None
     formulas: Mapping[str, Template | None]
     """Expressions of the reward, by their text."""
+    groupings: tuple[GroupingPlan, ...] = ()
+    """Groups in which the role's rewards are compared."""
+    state_key: StateKey | None = None
+    """Key of the estimator's state."""
+
+    @property
+    def compares_rewards(self) -> bool:
+        """True where an estimator computes advantages from the role's rewards."""
+        return self.estimator is not None and self.estimator.compute is not None
 
     @property
     def mentions(self) -> set[str]:
@@ -142,16 +151,24 @@ class _Resolver:
         if tool and role.run:
             pairs = pairs_of(self.spec, self.instances, name, tool)
             run = RunPlan(role.run.name, tool, templates[0], pairs, parser if role.parses else None)
+        path = ("roles", name, "estimator")
+        estimator = self.build(vocabulary.estimators, role.estimator, path)
+        state_key = None
+        if estimator and role.estimator and estimator.key:
+            path = (*path, *role.estimator.path_of(("by",)))
+            state_key = texts.state_key(path, estimator.key)
         return ResolvedRole(
             parser=parser,
             reward=rewards[name],
-            estimator=self.build(vocabulary.estimators, role.estimator, ("roles", name, "estimator")),
+            estimator=estimator,
             signal=self.signal(name, role.signal, texts),
             run=run,
             tools=tools,
             templates=templates,
             when=texts.when(name),
             formulas=self.formulas(name, role.reward, rewards[name], texts),
+            groupings=texts.groupings(name),
+            state_key=None if state_key is None else StateKey(state_key, texts.hidden),
         )
 
     # vocabulary

@@ -7,15 +7,16 @@ read in every turn are dataclasses: reading a field of a NamedTuple takes severa
 
 from __future__ import annotations
 
+import json
 import pickle
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, Literal, NamedTuple
 
-from rolegraph.engine.prompts import Template
+from rolegraph.engine.prompts import PromptError, Template
 from rolegraph.engine.records import MAIN, NodeId
 from rolegraph.engine.shipped import BASE_NAME, taught_prompts
-from rolegraph.engine.spec import Lora, Loss, ModelRef, Path, Role, Sampling, Spec
+from rolegraph.engine.spec import Credit, Lora, Loss, ModelRef, Path, Role, Sampling, Spec
 from rolegraph.engine.vocabulary import (
     Dataset,
     Environment,
@@ -89,6 +90,39 @@ class RunPlan:
     """Parser of the result; None where the result is the action as it is."""
 
 
+@dataclass(frozen=True, slots=True)
+class GroupingPlan:
+    """One way of comparing a role's rewards."""
+
+    by: str = "task"
+    """`task`, `turn`, `prompt`, `episode`, or the expression of the group's key."""
+    key: Template | None = None
+    """The expression; None for a short form."""
+    of_turns: bool = False
+    """True where turns are compared, not trajectories."""
+    credit: Credit = field(default_factory=Credit)
+    weight: float = 1.0
+    """Factor of the advantages."""
+
+
+@dataclass(frozen=True, slots=True)
+class StateKey:
+    """Key of an estimator's state: an expression over the visible fields of a task."""
+
+    expression: Template
+    hidden: frozenset[str]
+    """Task fields that it does not see."""
+
+    def of(self, task: Mapping[str, Any]) -> str:
+        """Return the key of a task; empty where it cannot be computed."""
+        visible = {name: value for name, value in task.items() if name not in self.hidden}
+        try:
+            value = self.expression.value({"task": visible})
+        except PromptError:
+            return ""
+        return value if isinstance(value, str) else json.dumps(value)
+
+
 class Permission(NamedTuple):
     """Permission that a plan needs from a person."""
 
@@ -104,7 +138,7 @@ class RolePlan:
 
     name: str
     spec: Role
-    """Settings as they are written, such as `weight`, `group` or `timeout`."""
+    """Settings as they are written, such as `weight` or `timeout`."""
     count: int
     """Number of instances."""
     prompt: Template | None
@@ -134,6 +168,10 @@ class RolePlan:
     """Tools that the model may call in its turn."""
     formulas: Mapping[str, Template]
     """Expressions that the reward reads the value of, by their text."""
+    groupings: tuple[GroupingPlan, ...]
+    """Groups in which its rewards are compared; their advantages are added."""
+    state_key: StateKey | None
+    """Key of the estimator's state; None where the role has one state."""
     frozen: frozenset[int] = frozenset()
     """Indices, from 1, of instances that are never trained, because past selves answer for them."""
 
@@ -145,7 +183,7 @@ class RolePlan:
     @property
     def compares_turns(self) -> bool:
         """True where an estimator compares rewards, and compares those of turns, not of trajectories."""
-        return self.spec.compares_turns and self.estimator is not None and self.estimator.compute is not None
+        return any(grouping.of_turns for grouping in self.groupings)
 
     @property
     def why_unrated(self) -> str:
@@ -370,7 +408,7 @@ class Plan:
         return any(plan.name == role and index in plan.frozen for plan in self.roles)
 
     def __reduce__(self) -> tuple[Callable[..., Plan], tuple[Sequence[Import], bytes]]:
-        return _restored, (self.imports, pickle.dumps([getattr(self, field.name) for field in fields(self)]))
+        return _restored, (self.imports, pickle.dumps([getattr(self, its.name) for its in fields(self)]))
 
 
 def _restored(imports: Sequence[Import], values: bytes) -> Plan:

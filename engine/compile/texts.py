@@ -9,6 +9,8 @@ from typing import TypeVar
 
 from rolegraph.engine.compile.graph import Needs, ancestors, env_loop, loop_of
 from rolegraph.engine.compile.lineage import Instances, joined
+from rolegraph.engine.compile.plan import GroupingPlan
+from rolegraph.engine.compile.turns import compares_turns
 from rolegraph.engine.limits.prompts import PROMPT_PARTS
 from rolegraph.engine.limits.specs import SPEC_TEMPLATES
 from rolegraph.engine.prompts import (
@@ -27,6 +29,8 @@ S = TypeVar("S", str, PromptSource)
 
 OF_A_TURN = ("action", "tokens", "calls")
 """Names that an expression of a reward reads of the turn, besides `task` and `self`."""
+KEY_OF_SELF = ("index", "lineage")
+"""Fields of `self` that the key of a group may read in every role."""
 MANY = 2
 """A number of instances that makes an input a list."""
 
@@ -93,6 +97,37 @@ class TextReader:
     def when(self, name: str) -> Template | None:
         """Compile a role's `when`."""
         return self._condition(("roles", name, "when"), self.spec.roles[name].when, self._around(name))
+
+    def groupings(self, name: str) -> tuple[GroupingPlan, ...]:
+        """Compile the keys of a role's groupings, which may read hidden fields: no record has their value."""
+        role = self.spec.roles[name]
+        loop = loop_of(self.spec, name)
+        own = KEY_OF_SELF if loop is None else (*KEY_OF_SELF, IN_A_LOOP[0])
+        if loop is not None and loop == env_loop(self.spec):
+            own = (*own, *WITH_AN_ENVIRONMENT)
+        return tuple(
+            GroupingPlan(
+                by=grouping.by,
+                key=self._key(("roles", name, "group", place, "by"), grouping.by, frozenset(), own)
+                if grouping.is_expression
+                else None,
+                of_turns=compares_turns(role, grouping),
+                credit=grouping.credit or role.credit,
+                weight=grouping.weight,
+            )
+            for place, grouping in enumerate(role.group)
+        )
+
+    def state_key(self, path: Path, source: str) -> Template | None:
+        """Compile the key of an estimator's state, which reads visible fields of the task."""
+        return self._key(path, source, self.hidden, ())
+
+    def _key(self, path: Path, source: str, hidden: frozenset[str], own: tuple[str, ...]) -> Template | None:
+        there_is = "a key is an expression over `task`" + (" and `self`" if own else "")
+        outside = ("the key mentions {!r}, which is another role", there_is)
+        around = TemplateScope({}, tuple(self.spec.roles), self.columns, hidden, own=own, outside=outside)
+        around = replace(around, is_condition=True, has_value=True)
+        return self._compiled(path, source, lambda text: read_text(path, text, around))
 
     def formula(self, path: Path, source: str, name: str) -> Template | None:
         """Compile an expression of a role's reward, which may read all fields of the task."""

@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping
 
-from rolegraph.engine.compile.graph import rounds_of, trains_on_seeds
-from rolegraph.engine.compile.lineage import Instance, Instances, joined
+from rolegraph.engine.compile.graph import trains_on_seeds
+from rolegraph.engine.compile.groupings import group_findings
+from rolegraph.engine.compile.lineage import Instances
 from rolegraph.engine.compile.names import ResolvedRole
 from rolegraph.engine.compile.plan import Plan, RolePlan, SignalPlan
-from rolegraph.engine.compile.policies import frozen_instances, policy_names, samplings_of
-from rolegraph.engine.records import MAIN
-from rolegraph.engine.spec import Edge, Finding, Loss, Path, Role, Sampling, Spec
+from rolegraph.engine.compile.policies import samplings_of
+from rolegraph.engine.spec import Finding, Loss, Path, Role, Sampling, Spec
 from rolegraph.engine.spec.faults import name_not_found
 from rolegraph.engine.vocabulary import Estimator, estimators, signals
-
-SAME_FOR_ALL = frozenset({"self.role", "self.count", "self.round", "self.times"})
-"""Fields of `self` that are equal for all instances of a role."""
-WHAT_WAS_BEFORE = frozenset({"self.history"})
-"""Fields of `self` that differ between rollouts; observations are the same at least in the first turn."""
 
 
 def learning_findings(
@@ -34,10 +28,8 @@ def learning_findings(
     for name, role in spec.roles.items():
         found = roles[name]
         if role.is_trained:
-            group = _smallest_group(spec, name, instances, found.mentions)
-            yield from _role_findings(name, role, found.estimator, group)
-        if role.is_trained and role.group == "prompt" and instances is not None:
-            yield from _alike_findings(spec, name, instances, found)
+            yield from _role_findings(name, role, found.estimator)
+            yield from group_findings(spec, roles, name, instances)
         own = role.loss.name if role.loss else "cross_entropy"
         if found.signal and found.signal.signal.advantages is None and own != "cross_entropy":
             message = f"{name} learns turns that it did not sample, which {own} cannot train"
@@ -61,78 +53,8 @@ def _refill_findings(spec: Spec, roles: Mapping[str, ResolvedRole]) -> Iterator[
         yield Finding(at, message, "", "remove it", at_key=True)
 
 
-def _smallest_group(spec: Spec, name: str, instances: Instances | None, mentions: Set[str]) -> int:
-    """Return the size of a role's smallest group where nothing is skipped and nothing fails.
-
-    With `group: prompt`, only instances with the same inputs are counted as sharing a prompt. `mentions` are
-    the names that the role's templates read.
-    """
-    role, rollouts = spec.roles[name], spec.train.rollouts
-    count = len(instances[name]) if instances else role.count
-    frozen = frozen_instances(spec, name, count)
-    if len(frozen) == count:
-        return 0
-    if role.group != "prompt" or instances is None:
-        policies = [p for n, p in enumerate(_policies(role, count), 1) if n not in frozen]
-        pooled = role.group == "task" and role.compares_turns
-        return min(Counter(policies).values()) * rollouts * (rounds_of(spec, name) if pooled else 1)
-    families, upstream = _asked_alike(spec, name, instances, mentions)
-    return min(map(len, families)) * (1 if upstream else rollouts)
-
-
-def _alike_findings(spec: Spec, name: str, instances: Instances, role: ResolvedRole) -> Iterator[Finding]:
-    """Warn of a role whose groups can only hold equal rewards, because the reward is another role's."""
-    reward = role.reward
-    if reward is None or not reward.delegates or reward.views or not instances.keys() >= {*reward.roles}:
-        return  # its reward is its own, or depends on its position
-    families, upstream = _asked_alike(spec, name, instances, role.mentions)
-    read = {other: Edge(join="branch") for other in reward.roles}
-    all_alike = all(
-        len(family) > 1 and len({_joins(read, instances[name][n], instances) for n in family}) == 1
-        for family in families
-    )
-    if upstream and all_alike:
-        whose = " and ".join(reward.roles)
-        message = f"{name} is compared with those asked the same, who earn the same: what {whose} earns"
-        hint = "add what tells them apart (`weighted`), or compare them over all rollouts (`group: turn`)"
-        yield Finding(("roles", name, "reward"), message, hint=hint, severity="warning")
-
-
-def _asked_alike(
-    spec: Spec, name: str, instances: Instances, mentions: Set[str]
-) -> tuple[Sequence[Sequence[int]], bool]:
-    """Return the sets of instances (by index from 0) of a role that always have the same prompt as one
-    another, and True if a prompt may differ between rollouts of a task."""
-    role, rounds = spec.roles[name], rounds_of(spec, name)
-    count = len(instances[name])
-    edges = {key: edge for key, edge in role.needs.items() if key in mentions}
-    remembers = role.memory is not None and rounds > 1
-    if remembers or any(mention.startswith("self.") for mention in mentions - SAME_FOR_ALL):
-        inputs: Iterable[object] = range(count)
-    else:
-        joins = (_joins(edges, me, instances) for me in instances[name])
-        inputs = zip(joins, _policies(role, count), strict=False)
-    differs = remembers or (rounds > 1 and bool(edges or mentions & WHAT_WAS_BEFORE))
-    upstream = differs or any(edge.round == "this" for edge in edges.values())
-    families: dict[object, list[int]] = {}
-    frozen = frozen_instances(spec, name, count)
-    for place, read in enumerate(inputs):
-        if place + 1 in frozen:
-            continue
-        families.setdefault(read, []).append(place)
-    return [*families.values()], upstream
-
-
-def _policies(role: Role, count: int) -> Sequence[str]:
-    return policy_names(role, count) or (MAIN,) * count
-
-
-def _joins(edges: Mapping[str, Edge], me: Instance, instances: Instances) -> tuple[tuple[int, ...], ...]:
-    return tuple(tuple(joined(edge, me, instances[edge.of or key])) for key, edge in edges.items())
-
-
-def _role_findings(name: str, role: Role, estimator: Estimator | None, group: int) -> Iterator[Finding]:
-    """Find what keeps a trained role from learning; `group` is the size of its smallest group."""
+def _role_findings(name: str, role: Role, estimator: Estimator | None) -> Iterator[Finding]:
+    """Find what keeps a trained role from learning."""
     here: Path = ("roles", name)
     at = (*here, "estimator")
     if role.reward is None and role.signal is None:
@@ -154,15 +76,6 @@ def _role_findings(name: str, role: Role, estimator: Estimator | None, group: in
             if key in role.model_fields_set:
                 message = f"{name} is {estimator.name}, so none of its rewards are compared"
                 yield Finding((*here, key), message, hint="remove it", severity="warning")
-        return
-    if group < estimator.min_group and role.group == "prompt":
-        message = f"{estimator.name} compares the members of a group, and {group} of {name} share a prompt"
-        hint = "raise `count` (its prompt may not speak of `self`), or say `group: turn`"
-        yield Finding((*here, "group"), message, f"at least {estimator.min_group} that see the same", hint)
-    elif group < estimator.min_group:
-        message = f"{estimator.name} compares the members of a group, and {name}'s group has {group}"
-        hint = "raise `count` or `train.rollouts`, or use reinforce"
-        yield Finding(at, message, f"count × rollouts of at least {estimator.min_group}", hint)
 
 
 def loss_of(role: Role, estimator: Estimator | None, signal: SignalPlan | None) -> Loss:

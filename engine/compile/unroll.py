@@ -9,6 +9,7 @@ from rolegraph.engine.compile.graph import env_loop, loop_of, players_of, rounds
 from rolegraph.engine.compile.inputs import RoleEdge, RoleInputs
 from rolegraph.engine.compile.lineage import Instance, Instances, joined
 from rolegraph.engine.compile.plan import Block, InputEdge, Node, Plan, Wiring
+from rolegraph.engine.compile.turns import compares_turns
 from rolegraph.engine.records import NodeId, salt_of
 from rolegraph.engine.spec import Edge, Spec
 
@@ -212,7 +213,7 @@ class _Unroller:
             edges: list[InputEdge] = []
             for other in rewards.get(name, ()):
                 members = joined(_BRANCH, self.instances[name][index - 1], self.instances[other])
-                same_round = self.spec.roles[name].compares_turns and self.in_one_loop(name, other)
+                same_round = compares_turns(self.spec.roles[name]) and self.in_one_loop(name, other)
                 rounds = range(number, number + 1) if same_round else self.all_rounds(other)
                 turns = self.turns(other, members, rounds)
                 edges.append(InputEdge(other, self.positions[other], turns, len(rounds)))

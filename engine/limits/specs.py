@@ -47,5 +47,7 @@ SPEC_EDGES = Limit("spec_edges", 200_000, "edges")
 """Edges between the turns of one episode."""
 SPEC_LINEAGES = Limit("spec_lineages", 500_000, "ancestors")
 """Ancestors of all instances; compilation holds some 100 bytes for each."""
+ESTIMATOR_KEYS = Limit("estimator_keys", 1_000, "keys")
+"""Keys of an estimator's state, each of which is a figure of every step."""
 SWEEP_POINTS = Limit("sweep_points", 1_000, "points")
 """Combinations of a sweep's values; each is a run with a folder of its own."""

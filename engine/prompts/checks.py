@@ -230,7 +230,7 @@ class _Walk:
         if name not in self.around.own:
             there_is = f"there is {_names(self.around.own)}"
             hint = did_you_mean(name, self.around.own, "self.{}")
-            if name in IN_A_LOOP:
+            if name in IN_A_LOOP and not {*IN_A_LOOP} & {*self.around.own}:
                 there_is, hint = "only in a loop", "put the role into `loops`"
             elif name in WITH_AN_ENVIRONMENT:
                 there_is = "only in a loop with `env`"

@@ -367,6 +367,34 @@ class TrajectoryGroup:
     too_small: bool = False
     """Whether skips and failures left fewer members than the role's estimator needs, so that no advantage is
     set."""
+    estimated_for: str = ""
+    """Role whose estimator compares the members, in a group over several roles; only its own members get
+    advantages. Empty for the role of the key."""
+    weight: float = 1.0
+    """Factor of the advantages."""
+    in_list: bool = False
+    """Whether the role has several groupings, whose advantages are added."""
+    state_key: str = ""
+    """Key of the estimator's state, for an estimator that has one."""
+
+    @property
+    def role(self) -> str:
+        """Role whose estimator compares the members."""
+        return self.estimated_for or self.key.role
+
+    @property
+    def part(self) -> str:
+        """Name of the role's grouping among those that are estimated separately: its place, or `episode`."""
+        return str(self.key.part) if self.key.role else "episode"
+
+    @property
+    def own(self) -> Sequence[int]:
+        """Places of the members that get advantages, those of `role`."""
+        return [place for place, member in enumerate(self.trajectories) if self.is_own(member)]
+
+    def is_own(self, member: Trajectory) -> bool:
+        """Return whether a member gets an advantage here."""
+        return not self.estimated_for or member.name == self.estimated_for
 
 
 class Episode(NamedTuple):

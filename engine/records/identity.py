@@ -54,27 +54,32 @@ PolicyOf = Callable[[str, int], str]
 
 
 class GroupKey(NamedTuple):
-    """Identity of a group: trajectories or turns of one role on one task, over all rollouts."""
+    """Identity of a group: trajectories or turns of one role on one task, over all rollouts.
+
+    The fields after `task` and `role` tell the groups of a role apart.
+    """
 
     task: str
     """`id` of the task."""
     role: str
-    """Name of the role."""
+    """Name of the role; empty for a group over all roles of the policy that compare the episode."""
     policy: str = MAIN
     """Name of the policy whose weights answered."""
     round: int = 0
     """Round of the compared turns; 0 where turns of all rounds are compared."""
     prompt: str = ""
     """Digest of the prompt, where only turns with the same prompt are compared; else empty."""
+    by: str = ""
+    """Digest of the value of the spec's expression, where only members with the same value are compared."""
+    part: int = 0
+    """Place of the grouping, from 0, in the role's list of groupings."""
 
     @property
     def apart(self) -> dict[str, str | int]:
-        """Fields beside task and role that identify the group: `policy`, `round` and `prompt`, where set."""
-        return {
-            name: value
-            for name, value in zip(self._fields[2:], self[2:], strict=True)
-            if value != self._field_defaults[name]
-        }
+        """Fields beside task and role that identify the group, where set; an empty `role`, where it is."""
+        values = dict(zip(self._fields[2:], self[2:], strict=True))
+        apart = {name: value for name, value in values.items() if value != self._field_defaults[name]}
+        return apart if self.role else {"role": "", **apart}
 
 
 def derive_seed(seed: int, *purpose: object) -> int:

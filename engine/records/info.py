@@ -6,6 +6,7 @@ Files of earlier versions are read too: missing keys have defaults, unknown keys
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
@@ -210,6 +211,8 @@ class Checkpoint(_Record):
     """Figures of the validation after this step, by name; empty where there was none."""
     batches: Annotated[int, Field(ge=0)] | None = None
     """Number of batches drawn before it; None in files of earlier versions, where each step drew one."""
+    estimators: dict[str, dict[str, Mapping[str, Figure]]] = {}
+    """States of the estimators that have one, by role and `TrajectoryGroup.part`: numbers by key."""
 
     past: dict[str, Annotated[tuple[PastCopy, ...], Field(min_length=1)]] = {}
     """Kept copies by the name of the policy of past selves, oldest first."""

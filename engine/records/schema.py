@@ -9,7 +9,7 @@ refused. Keys that no field or shape names are ignored in an object and kept in 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any, cast, get_type_hints
+from typing import Annotated, Any, Literal, cast, get_type_hints
 
 from pydantic import (
     BaseModel,
@@ -113,9 +113,25 @@ class MessageShape(_Shape):
 
 class _GroupShape(_Shape):
     model_config = ConfigDict(extra="forbid")
+    role: Literal[""] = ""
     policy: str = ""
     round: int = 0
     prompt: str = ""
+    by: str = ""
+    part: int = 0
+
+
+class PartShape(_Shape):
+    """Keys that a member's part in one of several groupings has."""
+
+    credit: Figure | None = None
+    """Reward that the turn is credited with; None where trajectories are compared."""
+    group: _GroupShape = _GroupShape()
+    baseline: Figure | None = None
+    advantage: Figure
+    """Advantage in this group, before its weight."""
+    weight: Figure
+    """Factor of the advantage."""
 
 
 class StepMetadata(_Shape):
@@ -137,3 +153,7 @@ class StepMetadata(_Shape):
     """Reward that the turn is credited with, before its group's baseline is subtracted."""
     group: _GroupShape = _GroupShape()
     """Fields of the GroupKey that differ from their defaults."""
+    by: dict[str, str | None] | None = None
+    """Digest of each expression that the role's turns are grouped by; None where it cannot be computed."""
+    groups: Annotated[Sequence[PartShape], list_of(PartShape)] | None = None
+    """In place of `credit` and `group`, the parts of a role with several groupings."""

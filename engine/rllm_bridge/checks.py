@@ -188,9 +188,30 @@ def _groups(plan: Plan, overrides: Sequence[str]) -> Iterator[Finding]:
             yield Finding(("roles", role.name), message, expected, hint, at_key=True)
 
 
+def _groupings(role: RolePlan) -> Iterator[Finding]:
+    """Check for groups that rLLM's own grouping, by task and name, cannot have."""
+    at, first = ("roles", role.name, "group"), role.groupings[0]
+    if len(role.groupings) > 1:
+        # trainer/algorithms/transform.py: a trajectory is in one group, which sets its advantage.
+        message = f"rLLM has one group for each trajectory, and {role.name} adds the advantages of several"
+        yield Finding(at, message, "task, turn or prompt", f"or {WITHOUT_RLLM}")
+    elif first.key is not None or first.by == "episode":
+        message = f"rLLM groups by task and role, and cannot group {role.name} by {first.by}"
+        yield Finding(at, message, "task, turn or prompt", f"or {WITHOUT_RLLM}")
+    if role.estimator is not None and role.estimator.running is not None:
+        # No checkpoint of rLLM has a place for the state of an estimator.
+        message = f"rLLM keeps no state of an estimator between steps, as {role.estimator.name} needs"
+        yield Finding(
+            ("roles", role.name, "estimator"), message, "an estimator without one", f"or {WITHOUT_RLLM}"
+        )
+
+
 def _estimators(plan: Plan, traits: BackendTraits) -> Iterator[Finding]:
     custom = custom_estimators(plan, traits.name)
     for role in plan.trained.values():
+        if unknown := [*_groupings(role)]:
+            yield from unknown
+            continue
         at, name = ("roles", role.name, "estimator"), estimator_name(plan, role)
         if is_precomputed(role) and not traits.takes_token_advantages:
             message = f"{traits.name} has one advantage for a trajectory, and {role.name}'s differ by token"

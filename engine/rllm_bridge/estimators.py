@@ -19,7 +19,7 @@ BATCH_WIDE = frozenset({"reinforce_plus_plus_baseline", "prpo"})
 
 def name_of(role: RolePlan, number: int) -> str:
     """Return rLLM's name for a role's groups: `judge`, or `judge@2` if turns of a round are compared."""
-    apart = role.compares_turns and role.spec.group != "task"
+    apart = role.compares_turns and role.groupings[0].by != "task"
     return f"{role.name}@{number}" if apart else role.name
 
 
@@ -71,9 +71,9 @@ def hook_reasons(plan: Plan, backend: Backend) -> dict[str, str]:
             reasons[role.name] = "brings its own advantages"
         elif role.spec.on_failure.then == "mask":
             reasons[role.name] = "masks its failures"
-        elif role.compares_turns and role.spec.group == "prompt":
+        elif role.groupings[0].by == "prompt":
             reasons[role.name] = "compares turns that share a prompt"
-        elif role.compares_turns and role.spec.group == "turn" and estimator_name(plan, role) in BATCH_WIDE:
+        elif role.groupings[0].by == "turn" and estimator_name(plan, role) in BATCH_WIDE:
             reasons[role.name] = "compares all its turns, not each round alone"
         elif _may_be_too_few(plan, role):
             reasons[role.name] = "may be skipped, which leaves groups too small to compare"
@@ -88,7 +88,7 @@ def _may_be_too_few(plan: Plan, role: RolePlan) -> bool:
         return False
     # A role with a first turn is in its task's group, however soon its loop ends.
     return any(
-        block.may_skip and (block.round == 1 or role.spec.group != "task")
+        block.may_skip and (block.round == 1 or role.groupings[0].by != "task")
         for block in plan.blocks
         if plan.roles[block.role] is role
     )

@@ -182,6 +182,8 @@ def steps_of(role: RolePlan, turn: NodeResult, *, masked: bool) -> list[Step]:
         text, thought, prompt_ids, ids, logprobs, finish_reason, version, usage, _ = call.completion
         noted = _noted(role, view, call, masked=masked)
         noted["finish_reason"] = finish_reason
+        if turn.group_keys and not steps:
+            noted["by"] = dict(turn.group_keys)
         if role.tools:
             noted["call"] = call.number
         if usage:

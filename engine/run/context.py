@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
@@ -107,6 +109,24 @@ class EpisodeContext:
             except PromptError as error:
                 raise PromptError(f"{short_repr(text)} cannot be computed: {error}") from error
         return found
+
+    def group_keys(self, node: int, role: RolePlan) -> Mapping[str, str | None] | None:
+        """Return the digest of each key by which a node's rewards are grouped, None for one that fails.
+
+        The keys see all fields of the task, and no record has their value. None where there are no keys.
+        """
+        expressions = [grouping.key for grouping in role.groupings if grouping.key is not None]
+        if not expressions:
+            return None
+        variables = {"task": self._task, SELF: self.of_node(node)[SELF]}
+        digests: dict[str, str | None] = {}
+        for expression in expressions:
+            try:
+                value = json.dumps([self._task["id"], expression.render(variables)])
+                digests[expression.source] = hashlib.blake2b(value.encode(), digest_size=8).hexdigest()
+            except PromptError:
+                digests[expression.source] = None
+        return digests
 
     def of_loop_end(self, edges: Sequence[InputEdge]) -> Mapping[str, Any]:
         """Return the variables of a loop's `until`."""

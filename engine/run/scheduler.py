@@ -142,7 +142,9 @@ class _Run:
         while True:
             node = plan.nodes[position]
             role = plan.roles[node.role]
+            keys = self.context.group_keys(position, role)
             result = self.results[position] = await self.take_turn(position, node, role)
+            result.group_keys = keys
             ready = self.frontier.done(position)
             if ready:
                 ready = self.open_blocks(ready)

@@ -160,6 +160,9 @@ class NodeResult:
     score: Score | None = None
     tool_run: ToolRun | None = None
     """The run of the tool of a role that runs one in place of a model."""
+    group_keys: Mapping[str, str | None] | None = None
+    """Digest of each expression that the role's turns are grouped by, computed when the turn started; None
+    where there is none."""
 
     @property
     def continues_chat(self) -> bool:

@@ -14,6 +14,7 @@ from rolegraph.engine.spec.role import TOOL_ROLE_KEYS as TOOL_ROLE_KEYS
 from rolegraph.engine.spec.role import Credit as Credit
 from rolegraph.engine.spec.role import Edge as Edge
 from rolegraph.engine.spec.role import GroupBy as GroupBy
+from rolegraph.engine.spec.role import Grouping as Grouping
 from rolegraph.engine.spec.role import Loss as Loss
 from rolegraph.engine.spec.role import OnFailure as OnFailure
 from rolegraph.engine.spec.role import Role as Role

@@ -80,7 +80,12 @@ def _finding(detail: ErrorDetails, at: Path, written: object, root: type[SpecMod
         problem = "is empty"
     elif kind == "value_error" and isinstance(detail["input"], dict | list):
         problem = "is not valid"
-    return Finding(path, f"{path[-1] if path else ''} {problem}", expected, hint)
+    return Finding(path, f"{_key_of(path)} {problem}", expected, hint)
+
+
+def _key_of(path: Path) -> str:
+    """Return the last key of a path; the place of an item in a list is none."""
+    return str(next((key for key in reversed(path) if isinstance(key, str)), ""))
 
 
 def _unknown_key(path: Path, root: type[SpecModel]) -> Finding:
@@ -107,7 +112,7 @@ def _unknown_word(detail: ErrorDetails, path: Path, around: object, root: type[S
 
     `around` is the mapping that holds the key.
     """
-    key, word = str(path[-1]) if path else "", str(detail["input"])
+    key, word = _key_of(path), str(detail["input"])
     choices = re.findall("'([^']*)'", str(detail.get("ctx", {}).get("expected", "")))
     hint = did_you_mean(word, choices)
     if key == "[key]":  # pydantic's mark for a fault of the key itself
@@ -115,7 +120,7 @@ def _unknown_word(detail: ErrorDetails, path: Path, around: object, root: type[S
     model = _model_at(path[:-1], root)
     shorts = _short_forms(model)
     if shorts and isinstance(around, str):  # a short form: the word stands in place of the mapping
-        key, choices = str(path[-2]), shorts
+        key, choices = _key_of(path[:-1]), shorts
         needs_value = f"write {{{word}: …}}" if model and word in model.model_fields else ""
         hint = did_you_mean(word, choices) or needs_value
     if path == ("rolegraph",):

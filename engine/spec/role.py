@@ -103,6 +103,16 @@ def _require_prompt_or_tool(schema: dict[str, Any]) -> None:
     schema["else"] = {"required": ["prompt"]}
 
 
+def _as_items(value: object) -> object:
+    """Wrap a single item in a list."""
+    return cast("list[object]", value) if isinstance(value, list) else [value]
+
+
+def _as_text(value: object) -> object:
+    """Turn a number, such as the 0 of `{by: 0}`, into text."""
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
 Discount = Annotated[float, Field(ge=0.0, le=1.0)]
 
 
@@ -164,15 +174,33 @@ class Loss(SpecModel):
         return self
 
 
-GroupBy = Literal["task", "turn", "prompt"]
+GroupBy = Literal["task", "turn", "prompt", "episode"]
+
+
+class Grouping(SpecModel):
+    """One way of comparing a role's rewards: the members of each group, their credit and their weight."""
+
+    SHORT = GroupBy
+    by: Annotated[str, BeforeValidator(_as_text, json_schema_input_type=GroupBy | str | int)]
+    """`task`, `turn`, `prompt`, `episode`, or an expression over `task` and `self`: members of one task with
+    the same value are compared."""
+    weight: Annotated[float, Field(gt=0.0, le=SPEC_COUNT.most)] = 1.0
+    """Factor of the advantages, in a list of groupings."""
+    credit: Annotated[Credit, ATOMIC] | None = None
+    """Credit of each turn here; None takes the role's `credit`."""
+
+    @classmethod
+    def expand_shorthand(cls, value: object) -> object:
+        """Expand `task`, `turn`, `prompt` and `episode` to `{by: …}`."""
+        return {"by": value} if isinstance(value, str) and value in get_args(GroupBy) else value
+
+    @property
+    def is_expression(self) -> bool:
+        """True where `by` is an expression and no short form."""
+        return self.by not in get_args(GroupBy)
 
 
 ToolField = Annotated[CallField, vocabulary.tools]
-
-
-def _as_items(value: object) -> object:
-    """Wrap a single item in a list."""
-    return cast("list[object]", value) if isinstance(value, list) else [value]
 
 
 class Role(SpecModel):
@@ -214,9 +242,15 @@ class Role(SpecModel):
     """Reward of the role. A trainable role needs a reward or a signal."""
     credit: Annotated[Credit, ATOMIC] = Credit()
     """Credit of each turn: `trajectory`, `turn`, `margin` or `{return: 0.95}`."""
-    group: Annotated[GroupBy, ATOMIC] = "task"
-    """Group in which its rewards are compared: those on the same `task`, of the same `turn`, or of the same
-    `prompt`."""
+    group: Annotated[
+        list[Grouping],
+        BeforeValidator(_as_items, json_schema_input_type=Union[Grouping, list[Grouping]]),  # noqa: UP007
+        Field(min_length=1),
+        ATOMIC,
+    ] = [Grouping(by="task")]
+    """Group in which its rewards are compared: those on the same `task`, of the same `turn` or `prompt`, of
+    the whole `episode`, or with one value of an expression: `{by: self.observation}`. The advantages of
+    several groupings are added."""
     estimator: Annotated[CallField, vocabulary.estimators] | None = None
     """Estimator of the advantages. A trainable role needs one."""
     signal: Annotated[CallField, vocabulary.signals] | None = None
@@ -249,8 +283,3 @@ class Role(SpecModel):
     def parses(self) -> bool:
         """True where the parser makes the action; without one, a tool's result is the action as it is."""
         return self.run is None or "parser" in self.model_fields_set
-
-    @property
-    def compares_turns(self) -> bool:
-        """True where credit and group compare rewards of turns, not of trajectories."""
-        return self.credit.kind != "trajectory" or self.group != "task"

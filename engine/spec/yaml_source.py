@@ -54,8 +54,16 @@ class YamlSource:
         """Return the diagnostic of a finding at its place in the files that were read."""
         return finding.at(finding.place or self._place_of(finding))
 
+    def _as_written(self, path: Path) -> Path:
+        """Return a path without the places of items that stand alone, where a list of one is meant."""
+        written: Path = ()
+        for key in path:
+            if key != 0 or isinstance(value_at(self.data, written), list | None):
+                written = (*written, key)
+        return written
+
     def _place_of(self, finding: Finding) -> Place:
-        path, positions = finding.path, self.positions
+        path, positions = self._as_written(finding.path), self.positions
         if finding.offset is not None and path in positions:
             value = positions[path].value
             text = self.texts.get(value.file, value.text)

@@ -12,13 +12,14 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, TypeVar, cast
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 
 from rolegraph.engine.compile import RolePlan
 from rolegraph.engine.errors import AdvantageError
+from rolegraph.engine.limits.specs import ESTIMATOR_KEYS, SPEC_NAME
 from rolegraph.engine.records import (
     MAIN,
     Advantage,
@@ -28,12 +29,14 @@ from rolegraph.engine.records import (
     Note,
     PolicyOf,
     Step,
+    Task,
     Trajectory,
     TrajectoryGroup,
 )
-from rolegraph.engine.training.credit import members, turn_uid, turns
+from rolegraph.engine.training.credit import keyless, members, turn_uid, turns
 from rolegraph.engine.vocabulary import Estimator, Floats
-from rolegraph.engine.vocabulary.foreign import FOREIGN_ERRORS, describe_error
+from rolegraph.engine.vocabulary.foreign import FOREIGN_ERRORS, describe_error, finite_number
+from rolegraph.engine.vocabulary.items import State, StateFunction
 
 MIN_MAGNITUDE = 1e-8
 """Magnitude below which an advantage, or a standard deviation of rewards, counts as 0; as in rLLM."""
@@ -43,6 +46,9 @@ AdvantagesByUid = Mapping[str, Sequence[Advantage]]
 """Advantages of each step, by the uid of the group member: a trajectory or a turn."""
 DetailsByUid = Mapping[str, Sequence[Mapping[str, Any]]]
 """Additions to each step's metadata, by the same uids."""
+States = Mapping[str, Mapping[str, State]]
+"""States of estimators: by role, and by `TrajectoryGroup.part`."""
+NO_STATES: States = {}
 NO_ROLES: Mapping[str, RolePlan] = {}
 Compute = Callable[[Sequence[Floats], Sequence[Any]], Sequence[Floats]]
 """`compute` or `baseline` of an estimator: (rewards_P_G, groups) to an array [G] for each group."""
@@ -57,8 +63,10 @@ class EstimatedGroups:
     """For each group, member and step, in this order; no steps for a role without an estimator."""
     metrics: Metrics
     warnings: tuple[Note, ...] = ()
-    baselines: Mapping[GroupKey, Sequence[float]] = field(default_factory=dict[GroupKey, Sequence[float]])
-    """Amount subtracted from each member's reward, [G], for estimators that report it."""
+    baselines: Sequence[Sequence[float]] = ()
+    """For each group, the amount subtracted from each member's reward, [G]; empty where not reported."""
+    states: States = field(default_factory=dict[str, Mapping[str, State]])
+    """States of the estimators that have one, after these groups."""
 
 
 def any_nonzero(advantages: Iterable[float]) -> bool:
@@ -82,40 +90,60 @@ def group_episodes(
 
     Returns:
         The groups, in the order in which they first occur, and the `groups/*` metrics of rLLM's
-        `transform.py`, with `groups/too_small/{role}` counting groups below the estimator's minimum.
+        `transform.py`, with `groups/too_small/{role}` counting groups below the estimator's minimum, and
+        `groups/no_key/{role}` members left out because a key cannot be computed. A group over several roles
+        is there once for each of them.
     """
     found: dict[GroupKey, list[tuple[Trajectory, int]]] = {}
+    tasks: dict[str, Task] = {}
+    no_key = Counter[str]()
     before = 0
     for episode in episodes:
+        tasks[episode.task_id] = episode.task
         for trajectory in episode.trajectories:
             role = roles.get(trajectory.name)
             before += len(turns(trajectory)) if role is not None and role.compares_turns else 1
+            no_key[f"groups/no_key/{trajectory.name}"] += keyless(trajectory, role)
             policy = policy_of(trajectory.name, trajectory.index)
             for key, member in members(episode, trajectory, role, policy):
                 found.setdefault(key, []).append((member, episode.rollout))
-    groups = tuple(_group(key, pairs, roles.get(key.role)) for key, pairs in found.items())
-    sizes = [len(group.trajectories) for group in groups]
-    small = Counter(f"groups/too_small/{group.key.role}" for group in groups if group.too_small)
+    groups = tuple(
+        _group(key, pairs, name, roles.get(name), tasks[key.task])
+        for key, pairs in found.items()
+        for name in dict.fromkeys([key.role] if key.role else [member.name for member, _ in pairs])
+    )
+    sizes = [len(pairs) for pairs in found.values()]
+    small = Counter(f"groups/too_small/{group.role}" for group in groups if group.too_small)
     return groups, {
         "groups/num_trajs_before_filter": float(before),
         "groups/num_trajs_after_filter": float(sum(sizes)),
-        "groups/num_groups": float(len(groups)),
+        "groups/num_groups": float(len(sizes)),
         "groups/avg_group_size": sum(sizes) / len(sizes) if sizes else 0.0,
         "groups/max_group_size": float(max(sizes, default=0)),
         "groups/min_group_size": float(min(sizes, default=0)),
-        **{name: float(count) for name, count in small.items()},
+        **{name: float(count) for name, count in (small + no_key).items()},
     }
 
 
-def _group(key: GroupKey, pairs: Sequence[tuple[Trajectory, int]], role: RolePlan | None) -> TrajectoryGroup:
+def _group(
+    key: GroupKey, pairs: Sequence[tuple[Trajectory, int]], name: str, role: RolePlan | None, task: Task
+) -> TrajectoryGroup:
+    """Return a group, as the estimator of the role `name` compares its members."""
+    group = TrajectoryGroup(key, tuple(member for member, _ in pairs), tuple(rollout for _, rollout in pairs))
+    if role is None:
+        return group
+    by_place = [grouping.by == "episode" for grouping in role.groupings]
+    grouping = role.groupings[key.part if key.role else by_place.index(True)]
     # The compiler refuses a spec whose full groups are too small, so skips and failures shrank this one.
-    least = role.estimator.min_group if role is not None and role.estimator is not None else 0
-    return TrajectoryGroup(
-        key,
-        tuple(member for member, _ in pairs),
-        tuple(rollout for _, rollout in pairs),
-        of_turns=role is not None and role.compares_turns,
+    least = role.estimator.min_group if role.estimator is not None else 0
+    return replace(
+        group,
+        of_turns=grouping.of_turns,
         too_small=len(pairs) < least,
+        estimated_for="" if key.role else name,
+        weight=grouping.weight,
+        in_list=len(role.groupings) > 1,
+        state_key="" if role.state_key is None else role.state_key.of(task),
     )
 
 
@@ -123,8 +151,9 @@ def estimate(
     groups: Sequence[TrajectoryGroup],
     estimators: Mapping[str, Estimator],
     precomputed: AdvantagesByUid | None = None,
+    states: States = NO_STATES,
 ) -> EstimatedGroups:
-    """Compute every step's advantage, each role's by its own estimator.
+    """Compute every step's advantage in each group, each role's by its own estimator.
 
     Args:
         groups: groups of any roles. Members of a group marked `too_small` get 0.
@@ -133,6 +162,7 @@ def estimate(
             missing keeps those on its steps. A number counts for all T tokens of a step, a list has T
             numbers; a list of another length becomes zeros, with a warning and a count in
             `advantage/{role}/wrong_length`.
+        states: states of the estimators that have one, after the step before.
 
     Returns:
         Advantages in the order of `groups`, and the `reward/*`, `advantage/*` and `batch/*` metrics of
@@ -144,10 +174,12 @@ def estimate(
     """
     metrics: Metrics = {}
     warnings: list[Note] = []
-    by_group: dict[GroupKey, list[Sequence[Advantage]]] = {}
-    baselines: dict[GroupKey, Sequence[float]] = {}
-    for role in dict.fromkeys(group.key.role for group in groups):
-        own = [group for group in groups if group.key.role == role]
+    advantages: list[Sequence[Sequence[Advantage]]] = [[()] * len(group.trajectories) for group in groups]
+    baselines: list[Sequence[float]] = [()] * len(groups)
+    after: dict[str, Mapping[str, State]] = {}
+    for role in dict.fromkeys(group.role for group in groups):
+        places = [place for place, group in enumerate(groups) if group.role == role]
+        own = [groups[place] for place in places]
         estimator = estimators.get(role)
         if estimator is None:
             continue
@@ -163,18 +195,112 @@ def estimate(
                 )
                 warnings.append(Note(text, "warning", f"what the steps of {role} carry"))
             rewards_P_G = [_rewards(group) for group in own]
-            advantages_P_G = _by_comparison(estimator.compute, "advantages", estimator, own, rewards_P_G)
-            _check_finite(estimator, own, advantages_P_G)
-            if estimator.baseline is not None:
-                found = _by_comparison(estimator.baseline, "baselines", estimator, own, rewards_P_G)
-                large = [(g.key, b) for g, b in zip(own, found, strict=True) if not g.too_small]
-                baselines |= {key: baseline.tolist() for key, baseline in large}
-            steps, values = _per_step(own, advantages_P_G), np.concatenate(advantages_P_G)
-            metrics |= reward_metrics(role, np.concatenate(rewards_P_G)) | _difficulty(role, rewards_P_G)
+            found = _compare(role, estimator, own, rewards_P_G, states.get(role, {}))
+            for place, baseline in zip(places, found.baselines, strict=True):
+                baselines[place] = baseline
+            steps, values = _per_step(own, found.advantages_P_G), _added(own, found.advantages_P_G)
+            rewards = np.concatenate([r[[*group.own]] for group, r in zip(own, rewards_P_G, strict=True)])
+            metrics |= reward_metrics(role, rewards) | _difficulty(role, rewards_P_G)
+            if found.states:
+                after[role] = found.states
+                metrics |= _state_metrics(role, found.states)
         metrics |= _advantage_metrics(role, values)
-        by_group |= zip((group.key for group in own), steps, strict=True)
-    advantages = [by_group.get(group.key, [()] * len(group.trajectories)) for group in groups]
-    return EstimatedGroups(advantages, metrics, tuple(warnings), baselines)
+        for place, of_group in zip(places, steps, strict=True):
+            advantages[place] = of_group
+    return EstimatedGroups(advantages, metrics, tuple(warnings), baselines, {**states, **after})
+
+
+class _Comparison(NamedTuple):
+    """Result of a role's estimator on its groups."""
+
+    advantages_P_G: list[Floats]
+    baselines: list[Sequence[float]]
+    """Baselines [G] of each group; empty where not reported."""
+    states: dict[str, State]
+    """By the place of the grouping, for an estimator with a state."""
+
+
+def _compare(
+    role: str,
+    estimator: Estimator,
+    groups: Sequence[TrajectoryGroup],
+    rewards_P_G: Sequence[Floats],
+    states: Mapping[str, State],
+) -> _Comparison:
+    """Compute a role's advantages, for each of its groupings separately."""
+    result = _Comparison([np.zeros(0)] * len(groups), [()] * len(groups), {})
+    assert estimator.compute is not None
+    for part in dict.fromkeys(group.part for group in groups):
+        places = [place for place, group in enumerate(groups) if group.part == part]
+        own, rewards = [groups[place] for place in places], [rewards_P_G[place] for place in places]
+        if estimator.running is not None:
+            run = _Running(role, estimator.running, states.get(part, {}))
+            found = _by_comparison(run, "baselines", estimator, own, rewards)
+            result.states[part] = run.state
+            advantages_P_G = [r - b for r, b in zip(rewards, found, strict=True)]
+        else:
+            advantages_P_G = _by_comparison(estimator.compute, "advantages", estimator, own, rewards)
+            found = []
+            if estimator.baseline is not None:
+                found = _by_comparison(estimator.baseline, "baselines", estimator, own, rewards)
+        _check_finite(estimator, own, advantages_P_G)
+        for number, place in enumerate(places):
+            result.advantages_P_G[place] = advantages_P_G[number]
+            if found and not groups[place].too_small:
+                result.baselines[place] = found[number].tolist()
+    return result
+
+
+@dataclass(slots=True)
+class _Running:
+    """Function of rewards and groups that passes on an estimator's state."""
+
+    role: str
+    running: StateFunction
+    state: State
+
+    def __call__(self, rewards_P_G: Sequence[Floats], groups: Sequence[Any]) -> Sequence[Floats]:
+        baselines_P_G, state = self.running(self.state, rewards_P_G, groups)
+        if len(state) > ESTIMATOR_KEYS.most:
+            raise AdvantageError(ESTIMATOR_KEYS.exceeded(f"the estimator of {self.role} has"))
+        self.state = {str(key): finite_number(value, "it gave the state") for key, value in state.items()}
+        return baselines_P_G
+
+
+def check_state_keys(roles: Iterable[RolePlan], tasks: Iterable[Task]) -> None:
+    """Raise AdvantageError if a role's estimator would keep more states than it may, or too long a key."""
+    for role in roles:
+        if role.state_key is None:
+            continue
+        keys = {role.state_key.of(task) for task in tasks}
+        at = f"roles.{role.name}.estimator: `by` gives the training tasks"
+        if len(keys) > ESTIMATOR_KEYS.most:
+            raise AdvantageError(ESTIMATOR_KEYS.exceeded(at))
+        if max(map(len, keys), default=0) > SPEC_NAME.most:
+            raise AdvantageError(SPEC_NAME.exceeded(f"{at} a key of"))
+
+
+def _state_metrics(role: str, states: Mapping[str, State]) -> Metrics:
+    """Return `estimator/{role}` and `estimator/{role}/{key}`: the states of a role's estimator."""
+    return {
+        "/".join(filter(None, ("estimator", role, part if len(states) > 1 else "", key))): value
+        for part, state in states.items()
+        for key, value in state.items()
+    }
+
+
+def _added(groups: Sequence[TrajectoryGroup], advantages_P_G: Sequence[Floats]) -> Floats:
+    """Return the advantage of each trajectory, or of each turn in several groups their weighted sum."""
+    if not any(group.in_list for group in groups):
+        return np.concatenate([v[[*group.own]] for group, v in zip(groups, advantages_P_G, strict=True)])
+    found: dict[tuple[str, int], float] = {}
+    for group, values in zip(groups, advantages_P_G, strict=True):
+        for place in group.own:
+            member = group.trajectories[place]
+            uid = member.uid.rpartition("@")[0] if group.of_turns else member.uid
+            for number in {step.round for step in member.steps}:
+                found[uid, number] = found.get((uid, number), 0.0) + group.weight * float(values[place])
+    return np.array([*found.values()])
 
 
 def _rewards(group: TrajectoryGroup) -> Floats:
@@ -261,10 +387,10 @@ def call_estimator(
 def _per_step(
     groups: Sequence[TrajectoryGroup], advantages_P_G: Sequence[Floats]
 ) -> list[list[Sequence[Advantage]]]:
-    """Give each member's advantage to all its steps."""
+    """Give each own member's advantage to all its steps."""
     return [
         [
-            (value,) * len(trajectory.steps)
+            (value,) * len(trajectory.steps) if group.is_own(trajectory) else ()
             for trajectory, value in zip(group.trajectories, advantages_G.tolist(), strict=True)
         ]
         for group, advantages_G in zip(groups, advantages_P_G, strict=True)
@@ -333,13 +459,28 @@ def per_token(advantage: object, length: int, where: str) -> Sequence[float]:
 
 
 def advantages_by_uid(groups: Sequence[TrajectoryGroup], estimated: EstimatedGroups) -> AdvantagesByUid:
-    """Return the advantages of each member's steps, by the member's uid."""
-    return {
-        trajectory.uid: steps
-        for group, own in zip(groups, estimated.advantages, strict=True)
-        for trajectory, steps in zip(group.trajectories, own, strict=True)
-        if steps
-    }
+    """Return the advantages of each member's steps, by the member's uid; of several groups the weighted
+    sum."""
+    found: dict[str, Sequence[Advantage]] = {}
+    for group, own in zip(groups, estimated.advantages, strict=True):
+        for trajectory, steps in zip(group.trajectories, own, strict=True):
+            if not steps:
+                continue
+            if group.in_list:
+                steps = [_scaled(value, group.weight) for value in steps]
+            before = found.get(trajectory.uid)
+            found[trajectory.uid] = [*map(_add, before, steps)] if before else steps
+    return found
+
+
+def _scaled(advantage: Advantage, weight: float) -> Advantage:
+    assert isinstance(advantage, float)  # estimators give a member one advantage
+    return advantage * weight
+
+
+def _add(one: Advantage | None, other: Advantage | None) -> Advantage:
+    assert isinstance(one, float) and isinstance(other, float)
+    return one + other
 
 
 def merge_details(one: DetailsByUid, other: DetailsByUid) -> DetailsByUid:
@@ -374,8 +515,8 @@ def annotate(
 
     def trajectory_of(trajectory: Trajectory) -> Trajectory:
         steps = trajectory.steps
-        values = _for_steps(trajectory, advantages, [step.advantage for step in steps])
-        notes = _for_steps(trajectory, details, [{} for _ in steps])
+        values = _for_steps(trajectory, advantages, [step.advantage for step in steps], _add)
+        notes = _for_steps(trajectory, details, [{} for _ in steps], _merge)
         now = [version(trajectory) if version else None] * len(steps)
         return trajectory._replace(steps=tuple(map(step_of, steps, values, notes, now)))
 
@@ -385,17 +526,27 @@ def annotate(
 
 
 def _for_steps(
-    trajectory: Trajectory, values: Mapping[str, Sequence[T]], default: Sequence[T]
-) -> Sequence[T]:
-    """Return a value for each step of a trajectory: by its own uid, else by the uids of its turns, else
-    `default`."""
-    if whole := values.get(trajectory.uid):
-        return whole
+    trajectory: Trajectory,
+    values: Mapping[str, Sequence[T]],
+    default: Sequence[T],
+    merge: Callable[[T, T], T],
+) -> list[T]:
+    """Return a value for each step of a trajectory: by its own uid, by the uids of its turns, merged where
+    there are both, else `default`."""
+    whole = values.get(trajectory.uid)
     found: list[T] = []
     for steps in turns(trajectory):
-        own = values.get(turn_uid(trajectory, steps[0].round))
-        found += own or default[len(found) : len(found) + len(steps)]
+        here = slice(len(found), len(found) + len(steps))
+        of_turn = values.get(turn_uid(trajectory, steps[0].round))
+        both = [its for its in (whole and whole[here], of_turn) if its]
+        found += map(merge, *both) if len(both) > 1 else both[0] if both else default[here]
     return found
+
+
+def _merge(one: Mapping[str, Any], other: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Merge two details of a step; the parts of several groups follow each other."""
+    groups = [*one.get("groups", ()), *other.get("groups", ())]
+    return {**one, **other, **({"groups": groups} if groups else {})}
 
 
 def _where(group: TrajectoryGroup, member: int) -> str:
@@ -403,7 +554,7 @@ def _where(group: TrajectoryGroup, member: int) -> str:
     rollout = f", rollout {group.rollouts[member]}" if group.rollouts else ""
     trajectory = group.trajectories[member]
     number = trajectory.steps[0].round if group.of_turns else 1
-    return f"{NodeId(group.key.role, trajectory.index, number)}, task {group.key.task}{rollout}"
+    return f"{NodeId(trajectory.name, trajectory.index, number)}, task {group.key.task}{rollout}"
 
 
 def reward_metrics(role: str, rewards: Floats) -> Metrics:

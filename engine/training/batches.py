@@ -120,7 +120,7 @@ def role_batches(
             if trajectory.name != name:
                 continue
             rewritten += sum(_is_rewritten(step, before) for before, step in pairwise(trajectory.steps))
-            for sequence in token_sequences(step_advantages(episode, trajectory)):
+            for sequence in token_sequences(step_advantages(episode, trajectory, role)):
                 datum, spans = build_datum(sequence, role.loss.name, weights[name])
                 data.append(datum)
                 sampled.append(spans)
@@ -130,20 +130,24 @@ def role_batches(
     return batches
 
 
-def step_advantages(episode: Episode, trajectory: Trajectory) -> Iterator[StepAdvantages]:
-    """Yield a trajectory's Steps with their advantages [T], zeros for masked turns.
+def step_advantages(
+    episode: Episode, trajectory: Trajectory, role: RolePlan | None = None
+) -> Iterator[StepAdvantages]:
+    """Yield a trajectory's Steps with their advantages [T], zeros for turns that are masked or in no group.
 
     Raises:
-        AdvantageError: for an unmasked Step without an advantage.
+        AdvantageError: for another Step without an advantage.
     """
+    by_key = role is not None and any(grouping.key is not None for grouping in role.groupings)
     uid = trajectory.uid or f"{episode.id}/{trajectory.node}"
     number = 0
     for turn in turns(trajectory):
         masked = any(step.masked for step in turn)
         for step in turn:
             where, length = f"{uid}, step {number}", len(step.response_ids)
+            unset = masked or (by_key and step.advantage is None)
             yield StepAdvantages(
-                step, (0.0,) * length if masked else per_token(step.advantage, length, where), where
+                step, (0.0,) * length if unset else per_token(step.advantage, length, where), where
             )
             number += 1
 

@@ -10,18 +10,49 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import accumulate, groupby
-from typing import Any
+from typing import Any, NamedTuple
 
 from rolegraph.engine.compile import RolePlan
-from rolegraph.engine.records import MAIN, Episode, GroupKey, PolicyOf, Step, Trajectory, TrajectoryGroup
+from rolegraph.engine.compile.plan import GroupingPlan
+from rolegraph.engine.records import (
+    MAIN,
+    Advantage,
+    Episode,
+    GroupKey,
+    PolicyOf,
+    Step,
+    Trajectory,
+    TrajectoryGroup,
+)
 from rolegraph.engine.spec import Credit
 
 Member = tuple[GroupKey, Trajectory]
+WHOLE = (GroupingPlan(),)
+"""Groupings of a role without a plan: its trajectories on one task."""
+NO_DIGESTS: Mapping[str, str | None] = {}
+
+
+class RecordedMember(NamedTuple):
+    """Member of a group, as training recorded it."""
+
+    key: GroupKey
+    member: Trajectory
+    """Trajectory, or a turn as a trajectory of its own."""
+    noted: Mapping[str, Any]
+    """Metadata about the member in this group, such as its `credit` and `baseline`."""
+
+    @property
+    def advantages(self) -> Sequence[float]:
+        """Advantages of all tokens in this group, without the grouping's weight."""
+        if "advantage" in self.noted:
+            return (float(self.noted["advantage"]),)
+        return [value for step in self.member.steps for value in step.advantages]
+
+
 LossWeights = Mapping[tuple[str, str], float]
 """By the names of a policy and a role."""
-NO_BASELINES: Mapping[GroupKey, Sequence[float]] = {}
 NO_WEIGHTS: LossWeights = {}
 
 
@@ -37,31 +68,64 @@ def own_rewards(trajectory: Trajectory) -> list[float]:
 
 def is_compared(trajectory: Trajectory, role: RolePlan | None = None) -> bool:
     """Return whether a trajectory, or a turn of it, is in a group; `role` is None without a plan."""
-    if role is not None and trajectory.index in role.frozen:
-        return False
-    if role is not None and role.compares_turns and role.spec.credit.kind != "trajectory":
-        return any(not _masked(steps) for steps in turns(trajectory))
-    return trajectory.by_model and not trajectory.masked
+    return any(_has_key(grouping, member) for _, grouping, member in _compared(trajectory, role))
 
 
 def members(
     episode: Episode, trajectory: Trajectory, role: RolePlan | None = None, policy: str = MAIN
 ) -> list[Member]:
-    """Return a trajectory, or each of its turns, with the group in which it is compared.
+    """Return a trajectory, or each of its turns, with each group in which it is compared.
 
     `role` is None where episodes are read without their plan; the whole trajectory is compared then.
     """
     key = GroupKey(episode.task_id, trajectory.name, policy)
-    if role is None or not role.compares_turns:
-        return [(key, trajectory)] if is_compared(trajectory, role) else []
-    if trajectory.index in role.frozen:
-        return []
-    found: list[Member] = []
-    for turn in credited_turns(trajectory, role.spec.credit):
-        number = turn.steps[0].round if role.spec.group == "turn" else 0
-        prompt = _digest(turn.steps[0]) if role.spec.group == "prompt" else ""
-        found.append((key._replace(round=number, prompt=prompt), turn))
-    return found
+    return [
+        (_key(key._replace(part=part), grouping, member.steps[0]), member)
+        for part, grouping, member in _compared(trajectory, role)
+        if _has_key(grouping, member)
+    ]
+
+
+def keyless(trajectory: Trajectory, role: RolePlan | None) -> int:
+    """Return the number of groups that lack a trajectory or its turn, because no key can be computed."""
+    return sum(not _has_key(grouping, member) for _, grouping, member in _compared(trajectory, role))
+
+
+def _compared(
+    trajectory: Trajectory, role: RolePlan | None
+) -> Iterator[tuple[int, GroupingPlan, Trajectory]]:
+    """Yield the members that a trajectory gives to each grouping, with the grouping and its place."""
+    if role is not None and trajectory.index in role.frozen:
+        return
+    for part, grouping in enumerate(WHOLE if role is None else role.groupings):
+        if grouping.of_turns:
+            yield from ((part, grouping, turn) for turn in credited_turns(trajectory, grouping.credit))
+        elif trajectory.by_model and not trajectory.masked:
+            yield part, grouping, trajectory
+
+
+def _has_key(grouping: GroupingPlan, member: Trajectory) -> bool:
+    return grouping.key is None or _digest_by(grouping, member.steps[0]) is not None
+
+
+def _digest_by(grouping: GroupingPlan, first: Step) -> str | None:
+    digests: Mapping[str, str | None] = first.metadata.get("by") or NO_DIGESTS
+    return digests.get(grouping.by)
+
+
+def _key(key: GroupKey, grouping: GroupingPlan, first: Step) -> GroupKey:
+    """Return the key of a member's group; `first` is the member's first Step."""
+    match grouping.by:
+        case "task":
+            return key
+        case "turn":
+            return key._replace(round=first.round)
+        case "prompt":
+            return key._replace(prompt=_digest(first))
+        case "episode":  # one group for all roles, wherever their lists name it
+            return key._replace(role="", part=0)
+        case _:
+            return key._replace(by=_digest_by(grouping, first) or "")
 
 
 def credited_turns(trajectory: Trajectory, credit: Credit) -> list[Trajectory]:
@@ -95,34 +159,47 @@ def turn_uid(trajectory: Trajectory, number: int) -> str:
 
 def notes(
     groups: Sequence[TrajectoryGroup],
-    baselines: Mapping[GroupKey, Sequence[float]] = NO_BASELINES,
+    baselines: Sequence[Sequence[float]] = (),
     weights: LossWeights = NO_WEIGHTS,
+    advantages: Sequence[Sequence[Sequence[Advantage]]] = (),
+    learnt: Collection[str] | None = None,
 ) -> dict[str, list[Mapping[str, Any]]]:
-    """Return metadata for recorded steps: their group, credit, baseline and weight in the loss.
+    """Return metadata for recorded steps: their groups, credit, baseline and weight in the loss.
 
     Args:
         groups: Groups of one training step.
-        baselines: By group, the baseline that the estimator subtracted, one for each of G members.
+        baselines: For each group, the baselines that the estimator subtracted, one for each of G members; or
+            none.
         weights: By policy and role, the factor of the advantages in the loss.
+        advantages: For each group, member and step, the advantage in this group; for roles with several
+            groupings.
+        learnt: Tasks that the loss uses; None for all.
 
     Returns:
         By the uid of a trajectory or turn, a mapping for each of its steps, which `on_record` reads.
     """
     found: dict[str, list[Mapping[str, Any]]] = {}
-    for group in groups:
+    for number, group in enumerate(groups):
         key, small = group.key, {"too_small": True} if group.too_small else {}
-        taken, weight = baselines.get(key), weights.get((key.policy, key.role))
-        for place, member in enumerate(group.trajectories):
-            note = {
+        taken, weight = baselines[number] if baselines else (), weights.get((key.policy, group.role))
+        weight = weight if learnt is None or key.task in learnt else None
+        for place in group.own:
+            member = group.trajectories[place]
+            part = {
                 **({"credit": member.reward} if group.of_turns else {}),
                 **({"group": apart} if (apart := key.apart) else {}),
                 **small,
-                **({} if taken is None else {"baseline": taken[place]}),
-                **({} if weight is None else {"loss_weight": weight}),
+                **({"baseline": taken[place]} if taken else {}),
             }
-            if note:
-                found[member.uid] = [note] * len(member.steps)
-    return found
+            loss = {} if weight is None else {"loss_weight": weight}
+            if not group.in_list:
+                found[member.uid] = [{**part, **loss}] * len(member.steps)
+                continue
+            values = advantages[number][place] if advantages else ()
+            part |= {"advantage": values[0] if values else 0.0, "weight": group.weight}
+            before: Sequence[Any] = found[member.uid][0]["groups"] if member.uid in found else ()
+            found[member.uid] = [{"groups": [*before, part], **loss}] * len(member.steps)
+    return {uid: noted for uid, noted in found.items() if any(noted)}
 
 
 def loss_weights(
@@ -146,22 +223,33 @@ def loss_weights(
     return {(policy, name): weight / (whole[policy] or 1.0) for (policy, name), weight in found.items()}
 
 
-def on_record(episode: Episode) -> Iterator[Member]:
-    """Yield the trajectories or turns of a recorded episode, each with the group noted in its metadata."""
+def on_record(episode: Episode) -> Iterator[RecordedMember]:
+    """Yield the trajectories or turns of a recorded episode, once for each group noted in their metadata."""
     for trajectory in episode.trajectories:
-        if not any("credit" in step.metadata for step in trajectory.steps):
-            if is_compared(trajectory):
-                yield _recorded(episode, trajectory), trajectory
-            continue
-        for steps in turns(trajectory):
-            if (reward := steps[-1].metadata.get("credit")) is not None:
-                turn = _as_trajectory(trajectory, steps, reward)
-                yield _recorded(episode, turn), turn
+        own = turns(trajectory)
+        noted: list[Sequence[Mapping[str, Any]]] = [(steps[-1].metadata,) for steps in own]
+        is_list = any("groups" in metadata for (metadata,) in noted)
+        if is_list:
+            noted = [metadata.get("groups", ()) for (metadata,) in noted]
+        by_turn = any("credit" in part for parts in noted for part in parts)
+        if is_compared(trajectory) and (is_list or not (by_turn or _lacks_key(own[0][0]))):
+            whole = (part for part in noted[0] if "credit" not in part)
+            yield from (_recorded(episode, trajectory, part) for part in whole)
+        for steps, parts in zip(own, noted, strict=True):
+            for part in parts:
+                if (reward := part.get("credit")) is not None:
+                    yield _recorded(episode, _as_trajectory(trajectory, steps, reward), part)
 
 
-def _recorded(episode: Episode, member: Trajectory) -> GroupKey:
-    apart: Mapping[str, Any] = member.steps[0].metadata.get("group", {})
-    return GroupKey(episode.task_id, member.name)._replace(**apart)
+def _lacks_key(first: Step) -> bool:
+    """Return whether none of the expressions that a turn is grouped by could be computed."""
+    digests: Mapping[str, str | None] = first.metadata.get("by") or NO_DIGESTS
+    return bool(digests) and not any(digests.values())
+
+
+def _recorded(episode: Episode, member: Trajectory, part: Mapping[str, Any]) -> RecordedMember:
+    key = GroupKey(episode.task_id, member.name)._replace(**part.get("group", {}))
+    return RecordedMember(key, member, part)
 
 
 def _masked(steps: Sequence[Step]) -> bool:

@@ -194,11 +194,13 @@ def _observed_groups(plan: Plan, observed: Sequence[Episode]) -> dict[str, _Role
     whole = [e for episodes in by_task.values() if len(episodes) >= rollouts for e in episodes[:rollouts]]
     roles = {name: role for name, role in plan.trained.items() if learns_from_rewards(role)}
     groups, _ = group_episodes(whole, roles, plan.policy_of)
-    groups = [group for group in groups if group.key.role in roles]
+    groups = [group for group in groups if group.role in roles]
     estimators = {name: role.estimator for name, role in roles.items() if role.estimator}
     estimated = estimate(groups, estimators)
     step = StepGroups(roles)
-    for episode in annotate(whole, advantages_by_uid(groups, estimated), notes(groups)):
+    noted = notes(groups, advantages=estimated.advantages)
+    learnt = annotate(whole, advantages_by_uid(groups, estimated), noted)
+    for episode in learnt:
         step.add(episode)
     found: dict[str, _RoleGroups] = {}
     for key, outcome in step.outcomes().items():
@@ -206,17 +208,18 @@ def _observed_groups(plan: Plan, observed: Sequence[Episode]) -> dict[str, _Role
             own = found.setdefault(key.role, _RoleGroups())
             own.tasks.add(key.task)
             own.outcomes[outcome] += 1
-    for group, advantages in zip(groups, estimated.advantages, strict=True):
+    for group in groups:
+        found[group.role].sizes.append(len(group.trajectories))
+    for trajectory in (t for episode in learnt for t in episode.trajectories if t.name in found):
         values = [
             value
-            for trajectory, steps in zip(group.trajectories, advantages, strict=True)
-            for step, advantage in zip(trajectory.steps, steps, strict=True)
+            for step in trajectory.steps
+            if step.advantage is not None
             # A model that reports no tokens counts one for each response.
-            for value in per_token(advantage, max(1, step.response_tokens), group.key.role)
+            for value in per_token(step.advantage, max(1, step.response_tokens), trajectory.name)
         ]
-        own = found[group.key.role]
-        own.sizes.append(len(group.trajectories))
-        own.mass[group.key.policy] += sum(map(abs, values)) * roles[group.key.role].spec.weight
+        policy = plan.policy_of(trajectory.name, trajectory.index)
+        found[trajectory.name].mass[policy] += sum(map(abs, values)) * roles[trajectory.name].spec.weight
     return found
 
 
@@ -263,10 +266,11 @@ def _seconds(observed: ObservedEpisodes, episodes: int) -> float | None:
 
 def _planned_sizes(plan: Plan, role: RolePlan) -> tuple[int, int] | None:
     """Return the size of a role's groups if no turn is skipped or fails; None if it depends on answers."""
-    if role.name not in plan.trained or not learns_from_rewards(role) or role.spec.group == "prompt":
+    plain = [grouping.by in ("task", "turn") for grouping in role.groupings] == [True]
+    if role.name not in plan.trained or not learns_from_rewards(role) or not plain:
         return None
     nodes = [node for node in plan.nodes if plan.roles[node.role].name == role.name]
-    per_turn = role.compares_turns and role.spec.group == "task"
+    per_turn = role.compares_turns and role.groupings[0].by == "task"
     members = {(node.id.index, node.id.round if per_turn else 0) for node in nodes}
     sizes = Counter(plan.policy_of(role.name, index) for index, _ in members)
     rollouts = plan.spec.train.rollouts
@@ -293,7 +297,7 @@ def _warnings(
         row = rows[name]
         if not learns_from_rewards(role):
             continue
-        if row.group_sizes and row.group_sizes[1] < 2 and role.spec.group != "prompt":
+        if row.group_sizes and row.group_sizes[1] < 2:
             yield f"{name}: every group has one member, so there is nothing to compare it with"
         if observed is None:
             continue

@@ -18,8 +18,10 @@ import numpy as np
 from rolegraph.engine.errors import WorldError
 from rolegraph.engine.records import Checkpoint, Episode, Note, StepLogged, Trajectory, derive_seed
 from rolegraph.engine.training.advantages import (
+    States,
     advantages_by_uid,
     annotate,
+    check_state_keys,
     estimate,
     group_episodes,
     merge_details,
@@ -61,7 +63,7 @@ async def train(setup: TrainingSetup, start: Checkpoint | None = None) -> None:
             Checkpoints written before an error stay usable.
     """
     async with Rollouts(setup) as rollouts:
-        loop = _Loop(setup, rollouts)
+        loop = _Loop(setup, rollouts, start)
         if start is not None:
             loop.drawn = start.step if start.batches is None else start.batches
         await loop.run(start.step if start else 0)
@@ -70,7 +72,7 @@ async def train(setup: TrainingSetup, start: Checkpoint | None = None) -> None:
 class _Loop:
     """Steps of a running training: its metrics so far, the best validation, and the warnings given."""
 
-    def __init__(self, setup: TrainingSetup, rollouts: Rollouts) -> None:
+    def __init__(self, setup: TrainingSetup, rollouts: Rollouts, start: Checkpoint | None) -> None:
         self.setup, self.rollouts = setup, rollouts
         self.train = setup.plan.spec.train
         self.trained_roles = setup.plan.trained
@@ -79,6 +81,9 @@ class _Loop:
         # Step 0 counts: weights that never beat the untrained model are not the best.
         self.best = max((line[self._figure] for line in self.lines if self._figure in line), default=None)
         self.warned: set[str] = set()
+        self.states: States = start.estimators if start else {}
+        """States of the estimators that have one."""
+        check_state_keys(self.trained_roles.values(), setup.tasks)
         self.drawn = 0
         """Number of batches drawn so far, those of `pending` included."""
         self.pending: deque[asyncio.Task[list[Episode]]] = deque()
@@ -166,13 +171,13 @@ class _Loop:
         signalled = await apply_signals(plan, episodes, setup.models, encode)
         groups, metrics = group_episodes(episodes, self.trained_roles, plan.policy_of)
         estimators = {name: role.estimator for name, role in self.trained_roles.items() if role.estimator}
-        estimated = estimate(groups, estimators, signalled.advantages)
+        estimated = estimate(groups, estimators, signalled.advantages, self.states)
+        self.states = estimated.states
         if kept is not None:
             episodes = [e if e.task_id in kept else _unused(e) for e in episodes]
         weights = loss_weights(_used(episodes), self.trained_roles, plan.policy_of)
         learnt = {episode.task_id for episode in _used(episodes)}
-        noted = notes([group for group in groups if group.key.task in learnt], estimated.baselines, weights)
-        noted |= notes([group for group in groups if group.key.task not in learnt], estimated.baselines)
+        noted = notes(groups, estimated.baselines, weights, estimated.advantages, learnt)
         details = merge_details(signalled.details, noted)
         episodes = annotate(episodes, advantages_by_uid(groups, estimated), details, self._version)
         self._warn([*signalled.warnings, *estimated.warnings])
@@ -183,7 +188,7 @@ class _Loop:
         for name, rewards in rewards_by_role(plan, episodes).items():
             # The credit of a turn, such as a margin, does not measure the turn; its own reward does.
             by_turn = name in self.trained_roles and self.trained_roles[name].compares_turns
-            n = sum(len(group.trajectories) for group in groups if group.key.role == name)
+            n = sum(len(group.own) for group in groups if group.role == name)
             if by_turn or f"reward/{name}/mean" not in metrics:
                 n = len(rewards)
                 metrics |= reward_metrics(name, np.array(rewards))
@@ -284,6 +289,7 @@ class _Loop:
                 validation=validation,
                 batches=self.drawn - len(self.pending),
                 past=self.setup.past.kept,
+                estimators={role: dict(states) for role, states in self.states.items()},
             )
         )
         if not self.pending:  # a batch that is under way may still ask an old copy

@@ -60,6 +60,8 @@ class GroupTally:
     too_small: bool = False
     size: int = 0
     all_failed: bool = True
+    roles: dict[str, None] = field(default_factory=dict[str, None])
+    """Roles of the members."""
     _low: float = math.inf
     _high: float = -math.inf
     _rewards: list[float] = field(default_factory=list[float])
@@ -104,12 +106,13 @@ class StepGroups:
         """Count an episode's group members; of the episode only rewards are kept."""
         failed = {(f["role"], f["index"], f.get("round", 1)) for f in episode.metadata.get("failures", ())}
         compared: set[NodeId] = set()
-        for key, member in on_record(episode):
-            values = advantages(member.steps)
+        for recorded in on_record(episode):
+            member, values = recorded.member, recorded.advantages
             if values:
                 compared.add(member.node)
-                group = self._groups.setdefault(key, GroupTally())
-                group.too_small = group.too_small or "too_small" in member.steps[0].metadata
+                group = self._groups.setdefault(recorded.key, GroupTally())
+                group.roles[member.name] = None
+                group.too_small = group.too_small or "too_small" in recorded.noted
                 turn = (member.name, member.index, member.steps[-1].round)
                 group.add(values, member.reward, failed=member.failure is not None or turn in failed)
         for trajectory in episode.trajectories:
@@ -119,10 +122,18 @@ class StepGroups:
                 group.add((), trajectory.reward, failed=trajectory.failure is not None)
 
     def outcomes(self) -> Mapping[GroupKey, GroupOutcome]:
-        """Return the outcome of each group, by the episodes added so far."""
-        compared = {(key.task, key.role) for key in self._groups}
+        """Return the outcome of each group, by the episodes added so far.
+
+        A group over several roles is there once for each of them.
+        """
+        groups = {
+            (key if key.role else key._replace(role=role, part=-1)): group
+            for key, group in self._groups.items()
+            for role in group.roles
+        }
+        compared = {(key.task, key.role) for key in groups}
         without = {key: of for key, of in self._left_out.items() if (key.task, key.role) not in compared}
-        return {key: group.outcome for key, group in {**self._groups, **without}.items()}
+        return {key: group.outcome for key, group in {**groups, **without}.items()}
 
 
 def outcome_figures(episodes: Iterable[Episode], trained: Collection[str]) -> Metrics:
@@ -152,7 +163,7 @@ def teaching_tasks(
     """
     teaching: set[str] = set()
     for group in group_episodes(episodes, roles, policy_of)[0]:
-        role = roles.get(group.key.role)
+        role = roles.get(group.role)
         if group.too_small or role is None or role.estimator is None or role.estimator.compute is None:
             continue
         rewards = [member.reward for member in group.trajectories if member.reward is not None]

@@ -91,11 +91,16 @@ class TurnCard(NamedTuple):
     name: str
     anchor: str
     calls: Sequence[CallCard]
-    trace: GroupTrace | None
-    table: str
-    """Anchor of the card that has the table of the group; empty without a group."""
+    compared: Sequence[tuple[GroupTrace, str]]
+    """Groups in which the turn is compared, each with the anchor of the card that has its table."""
     reward: float | None
     """Reward of the turn."""
+
+    @property
+    def advantage(self) -> float | None:
+        """Weighted sum of the advantages in all groups; None where there are none."""
+        found = [trace.mine for trace, _ in self.compared if trace.mine.advantage is not None]
+        return sum(mine.weight * (mine.advantage or 0.0) for mine in found) if found else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,12 +264,15 @@ class Pages:
         for node in order:
             turn = taken[node]
             name = names.get(node[:2], f"{node.role} {node.index}")
-            trace = compared.get(node)
-            if trace is not None and len(trace.members) > MOST_MEMBERS:
-                trace = replace(trace, members=trace.members[:MOST_MEMBERS])
+            own = [
+                (
+                    replace(trace, members=trace.members[:MOST_MEMBERS]),
+                    tables.setdefault(trace.key, anchors[node]),
+                )
+                for trace in compared.get(node, ())
+            ]
             calls = [self._call(number, turn.node, asked, scale) for asked in turn.calls]
-            table = tables.setdefault(trace.key, anchors[node]) if trace else ""
-            cards.append(TurnCard(turn, name, anchors[node], calls, trace, table, _earned(turn)))
+            cards.append(TurnCard(turn, name, anchors[node], calls, own, _earned(turn)))
         return EpisodePage(
             row=row,
             episode=episode,

@@ -6,12 +6,12 @@ reward, baseline, advantage and loss weight are those that the estimator and the
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from rolegraph.engine.records import Episode, GroupKey, NodeId, Step, Trajectory
-from rolegraph.engine.training.credit import on_record, turns
+from rolegraph.engine.records import Episode, GroupKey, NodeId, Step
+from rolegraph.engine.training.credit import RecordedMember, on_record, turns
 from rolegraph.engine.training.outcomes import advantages
 from rolegraph.engine.view.runs import EpisodeLocation
 
@@ -34,6 +34,8 @@ class GroupMember(NamedTuple):
     """Largest advantage of a token; `low` is the smallest."""
     loss_weight: float | None
     """Factor of each token's advantage in the loss."""
+    weight: float
+    """Factor of this group's advantage among the groups of its role."""
     tokens: int
     mean_logprob: float | None
     answer: object
@@ -52,6 +54,11 @@ class GroupTrace:
     """Whether the members are turns and not trajectories."""
 
     @property
+    def roles(self) -> str:
+        """Names of the roles that are compared."""
+        return " and ".join(dict.fromkeys(member.node.role for member in self.members))
+
+    @property
     def learnt(self) -> bool:
         """True where any member has an advantage."""
         return any(member.advantage is not None for member in self.members)
@@ -59,44 +66,46 @@ class GroupTrace:
 
 def traces(
     row: EpisodeLocation, episodes: Sequence[tuple[EpisodeLocation, Episode]]
-) -> dict[NodeId, GroupTrace]:
-    """Return the group of each turn of an episode; `episodes` are those of its task and step."""
-    groups: dict[GroupKey, list[tuple[GroupMember, Trajectory, bool]]] = {}
+) -> dict[NodeId, list[GroupTrace]]:
+    """Return the groups of each turn of an episode; `episodes` are those of its task and step."""
+    groups: dict[GroupKey, list[tuple[GroupMember, RecordedMember]]] = {}
     for other, episode in episodes:
-        for key, member in on_record(episode):
-            compared = _compared(other, member)
-            groups.setdefault(key, []).append((compared, member, "too_small" in member.steps[0].metadata))
-    found: dict[NodeId, GroupTrace] = {}
+        for member in on_record(episode):
+            groups.setdefault(member.key, []).append((_compared(other, member), member))
+    found: dict[NodeId, list[GroupTrace]] = {}
     for key, members in groups.items():
-        rows = [compared for compared, _, _ in members]
-        for compared, member, too_small in members:
+        rows = [compared for compared, _ in members]
+        for compared, member in members:
             if compared.row[:2] != row[:2]:
                 continue
-            of_turns = any("credit" in step.metadata for step in member.steps)
-            trace = GroupTrace(key, rows, compared, too_small, of_turns)
-            found |= {NodeId(member.name, member.index, steps[0].round): trace for steps in turns(member)}
+            noted, own = member.noted, member.member
+            trace = GroupTrace(key, rows, compared, "too_small" in noted, "credit" in noted)
+            for steps in turns(own):
+                found.setdefault(NodeId(own.name, own.index, steps[0].round), []).append(trace)
     return found
 
 
-def _compared(row: EpisodeLocation, member: Trajectory) -> GroupMember:
-    values, logprobs = advantages(member.steps), [value for step in member.steps for value in step.logprobs]
+def _compared(row: EpisodeLocation, recorded: RecordedMember) -> GroupMember:
+    member, values = recorded.member, recorded.advantages
+    logprobs = [value for step in member.steps for value in step.logprobs]
     return GroupMember(
         row=row,
         node=NodeId(member.name, member.index, member.steps[-1].round),
         reward=member.reward,
-        baseline=_noted(member.steps, "baseline"),
+        baseline=_number(recorded.noted, "baseline"),
         advantage=sum(values) / len(values) if values else None,
         low=min(values, default=0.0),
         high=max(values, default=0.0),
-        loss_weight=_noted(member.steps, "loss_weight"),
+        loss_weight=_number(member.steps[0].metadata, "loss_weight"),
+        weight=_number(recorded.noted, "weight") or 1.0,
         tokens=sum(step.response_tokens for step in member.steps),
         mean_logprob=sum(logprobs) / len(logprobs) if logprobs else None,
         answer=member.steps[-1].action,
     )
 
 
-def _noted(steps: Iterable[Step], key: str) -> float | None:
-    value: object = next((step.metadata[key] for step in steps if key in step.metadata), None)
+def _number(noted: Mapping[str, object], key: str) -> float | None:
+    value = noted.get(key)
     return float(value) if isinstance(value, int | float) else None
 
 

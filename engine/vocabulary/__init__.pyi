@@ -34,6 +34,7 @@ from rolegraph.engine.vocabulary.items import Reward as Reward
 from rolegraph.engine.vocabulary.items import RewardInputs as RewardInputs
 from rolegraph.engine.vocabulary.items import Score as Score
 from rolegraph.engine.vocabulary.items import Signal as Signal
+from rolegraph.engine.vocabulary.items import State as State
 from rolegraph.engine.vocabulary.items import datasets as datasets
 from rolegraph.engine.vocabulary.items import environments as environments
 from rolegraph.engine.vocabulary.items import estimators as estimators

@@ -209,6 +209,11 @@ GroupFunction = Callable[[Sequence[Floats], Sequence[TrajectoryGroup]], Sequence
 
 `rewards_P_G` is ragged: an array [G] for each group. The result has the same shape and order."""
 
+State = Mapping[str, float]
+"""State of an estimator that outlasts a step: numbers by key."""
+StateFunction = Callable[[State, Sequence[Floats], Sequence[TrajectoryGroup]], tuple[Sequence[Floats], State]]
+"""`function(state, rewards_P_G, groups)` returns baselines as a GroupFunction does, and the next state."""
+
 
 @dataclass(frozen=True, slots=True)
 class Estimator(Item):
@@ -224,6 +229,11 @@ class Estimator(Item):
     """Loss of a role that names none."""
     baseline: GroupFunction | None = None
     """Baseline [G] of each group, which the episodes record: what `compute` subtracts from the rewards."""
+    running: StateFunction | None = None
+    """In place of `baseline`, a function of a state, which training keeps between steps, saves with each
+    checkpoint and shows in the metrics. A role's first state is empty."""
+    key: str = ""
+    """Expression over the visible fields of a task, whose value is the groups' `state_key`."""
 
 
 Advantages = Callable[[Step, Sequence[float] | None], Sequence[float]]

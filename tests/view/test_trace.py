@@ -41,7 +41,7 @@ BY_HAND = {"solver": grpo, "judge": reinforce, "verifier": reinforce}
 def all_traces(run: ViewedRun) -> list[tuple[EpisodeLocation, NodeId, GroupTrace]]:
     """Return the trace of every trained turn, with its location."""
     rows = [row for part in run.parts() if part.split == "train" for row in run.rows(part)]
-    return [(row, node, trace) for row in rows for node, trace in traces(row, run.same_task(row)).items()]
+    return [(row, node, trace) for row in rows for node, (trace,) in traces(row, run.same_task(row)).items()]
 
 
 def test_ten_turns_at_random_have_the_numbers_of_the_formulas(tmp_path: Path) -> None:
@@ -112,7 +112,7 @@ def test_a_run_that_trained_nothing_has_groups_without_advantages(tmp_path: Path
     row = run.rows(part)[0]
     found = traces(row, run.same_task(row))
     assert {node.role for node in found} == {"solver", "judge"}
-    assert all(not trace.learnt and len(trace.members) in (4, 8) for trace in found.values())
+    assert all(not trace.learnt and len(trace.members) in (4, 8) for (trace,) in found.values())
 
 
 def test_tokens_are_coloured_by_advantage_and_underlined_by_how_unlikely_they_were(tmp_path: Path) -> None:

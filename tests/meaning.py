@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -241,3 +242,24 @@ def expected(workflow: Workflow) -> Expected:
     }
     played = [board(loop["times"] + 1)[2] for loop in workflow.loops.values() if "env" in loop]
     return Expected(turns, prompts, max([*settled.values(), *played]), uncomputed)
+
+
+def compared(
+    answered: Mapping[NodeId, bool], key: Callable[[NodeId], object], *, whole: bool, by_turn: bool
+) -> list[list[NodeId]]:
+    """Return the groups of one episode, each member by its first turn.
+
+    Args:
+        answered: The answered turns of trained roles; True for those that are not masked.
+        key: Value of the expression in `group: {by: …}`.
+        whole: True under `credit: trajectory`, where a turn earns what its trajectory does.
+        by_turn: True where the expression reads something that differs between turns.
+    """
+    groups: dict[tuple[str, object], list[NodeId]] = {}
+    for node, counts in answered.items():
+        own = sorted(other for other in answered if other[:2] == node[:2])
+        if whole and not answered[own[-1]]:
+            continue
+        if counts if by_turn or not whole else node == own[0]:
+            groups.setdefault((node.role, key(node)), []).append(node)
+    return sorted(sorted(group) for group in groups.values())

@@ -153,7 +153,8 @@ def _written(role: dict[str, Any], *, moves: bool) -> dict[str, Any]:
     if "run" in role:
         return role
     board = "{{ self.observation }};" if moves else ""
-    return {**role, "prompt": {"inline": board + "".join(map(_shows, role["needs"]))}, "trainable": False}
+    shown = {"inline": board + "".join(map(_shows, role["needs"]))}
+    return {**role, "prompt": shown, "trainable": "estimator" in role}
 
 
 def _shows(name: str) -> str:

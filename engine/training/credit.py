@@ -195,7 +195,7 @@ def notes(
             if not group.in_list:
                 found[member.uid] = [{**part, **loss}] * len(member.steps)
                 continue
-            values = advantages[number][place] if advantages else ()
+            values = advantages[number][place]
             part |= {"advantage": values[0] if values else 0.0, "weight": group.weight}
             before: Sequence[Any] = found[member.uid][0]["groups"] if member.uid in found else ()
             found[member.uid] = [{"groups": [*before, part], **loss}] * len(member.steps)

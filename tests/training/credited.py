@@ -58,11 +58,11 @@ def drawn(request: Request) -> str:
 
 def learnt(plan: Plan, episodes: Sequence[Episode]) -> tuple[list[Episode], dict[str, float]]:
     """Return the episodes with advantages, and the metrics of their groups."""
-    groups, metrics = group_episodes(episodes, plan.trained)
+    groups, metrics = group_episodes(episodes, plan.trained, plan.policy_of)
     estimators = {name: role.estimator for name, role in plan.trained.items() if role.estimator}
     estimated = estimate(groups, estimators)
     return annotate(
-        episodes, advantages_by_uid(groups, estimated), notes(groups)
+        episodes, advantages_by_uid(groups, estimated), notes(groups, advantages=estimated.advantages)
     ), metrics | estimated.metrics
 
 
@@ -74,5 +74,5 @@ LOOP = {"l": {"roles": ["a"], "times": 3}}
 ONE: Roles = {"a": {"needs": {"a": "last"}, "prompt": "{% for x in a %}{{ x.action }}{% endfor %}"}}
 
 
-def looped(folder: Path, credit: Any, group: str = "task", **more: Any) -> Plan:
+def looped(folder: Path, credit: Any, group: Any = "task", **more: Any) -> Plan:
     return plan(folder, {"a": {**ONE["a"], "credit": credit, "group": group, **more}}, LOOP)

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import redirect_stdout
 from io import StringIO
 from pathlib import Path
-from typing import Annotated, Any, get_args, get_origin
+from typing import Annotated, Any, cast, get_args, get_origin
 
 from pydantic import BaseModel, BeforeValidator
 from pydantic.fields import FieldInfo
@@ -109,6 +109,8 @@ def _default(field: FieldInfo) -> str:
         return "**required**"
     if isinstance(default, ItemCall):
         default = default.dump()
+    if isinstance(default, list) and any(isinstance(one, BaseModel) for one in cast("list[object]", default)):
+        return ""
     if isinstance(default, BaseModel) or default in ({}, []):
         return ""
     return f"`{json.dumps(default)}`"

@@ -115,3 +115,25 @@ def test_the_batches_and_seeds_do_not_depend_on_the_rollouts_ahead(
     for number in (1, 2, 3):
         ours, theirs = (run.episodes("train", number) for run in (training, ahead))
         assert [e.id for e in ours] == [e.id for e in theirs]
+
+
+def test_a_running_mean_is_saved_resumed_exactly_and_shown(
+    training: Training, tokenizer: Path, tmp_path: Path
+) -> None:
+    own = ("roles.solver.estimator={ema: {decay: 0.9, by: task.id}}", "roles.judge.estimator=ema")
+    training.run(*own)
+    broken = Training(training.workflow, tokenizer, tmp_path / "broken")
+    training.service.refusals["optim_step"] = iter([None, None, failed("the machine is gone", "server")])
+    with pytest.raises(WorldError, match="the machine is gone"):
+        broken.run(*own)
+    start = broken.folder.rewind()
+    assert start is not None
+    last = broken.folder.metrics()[-1]
+    means = {f"estimator/solver/{key}": mean for key, mean in start.estimators["solver"]["0"].items()}
+    assert means == {name: value for name, value in last.items() if name.startswith("estimator/solver/")}
+    assert last["estimator/judge"] == start.estimators["judge"]["0"][""]
+    broken.run(*own, start=start)
+    assert broken.figures() == training.figures()
+    assert comparable(broken.episodes("train", 3)) == comparable(training.episodes("train", 3))
+    ended = [run.folder.checkpoints()[-1].estimators for run in (broken, training)]
+    assert ended[0] == ended[1] != start.estimators

@@ -54,6 +54,8 @@ class Workflow:
         self.service: Service
         self.solve: Callable[[int, int], str] = lambda seed, updates: RIGHT if seed % 2 else WRONG
         """Function from a call's seed and the weights' number of updates to the solver's answer."""
+        self.answers: Callable[[str, int], str] | None = None
+        """Function from a prompt and a call's seed to the answer, in place of `solve`."""
 
     def __call__(self, body: dict[str, Any]) -> Sampled:
         prompt = self.tokenizer.decode(
@@ -64,6 +66,8 @@ class Workflow:
         updates = self.service.updates[body["sampling_session_id"]]
         seed = body["sampling_params"]["seed"]
         answer = "<answer>1</answer>" if "Proposed solutions" in prompt else self.solve(seed, updates)
+        if self.answers is not None:
+            answer = self.answers(prompt, seed)
         ids = self.tokenizer.encode(f"{answer}<|end|>", add_special_tokens=False)
         return ids, [LOGPROB] * len(ids), "stop"
 
@@ -81,6 +85,8 @@ class Training:
         self.spec: str | Path = "solver_judge"
         self.rows: Callable[[str, int], list[Task]] = tasks
         """Function from a split and a number to so many tasks."""
+        self.allow: tuple[str, ...] = ()
+        """Permissions of the spec."""
         self.events: list[Event] = []
         self.observe: Observer = self.events.append
 
@@ -88,7 +94,7 @@ class Training:
     async def setup(
         self, overrides: Sequence[str], start: Checkpoint | None
     ) -> AsyncGenerator[TrainingSetup]:
-        plan = compile_file(self.spec, (*SMALL, *overrides))
+        plan = compile_file(self.spec, (*SMALL, *overrides), allow=self.allow)
         ref = ModelRef(provider="tinker", name="tiny", base_url=self.service.base_url)
         served = ServedModel(ref, KEY, self.tokenizer)
         starts = {

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from itertools import permutations
 from pathlib import Path
+from statistics import fmean
 
 import pytest
 
-from rolegraph.engine.records import Task
+from rolegraph.engine.records import Episode, Task
 from tests.compile.test_recipes import HEAD, RECIPES, ROW
 from tests.edge import write_spec
 from tests.training.edge import Training
@@ -57,3 +59,117 @@ def test_rejection_sampling_learns_right_answers_alone(training: Training, tmp_p
         weights = datum.inputs["weights"]
         assert weights[-len(ids) :] == pytest.approx([1 / len(used)] * len(ids))
         assert not any(weights[: -len(ids)])
+
+
+def trained(training: Training, *overrides: str) -> list[Episode]:
+    """Train for a step, and return the step's episodes, none of which has a failure."""
+    training.run("train.steps=1", "train.rollouts=4", *overrides)
+    episodes = training.episodes("train", 1)
+    assert training.service.asked_for("forward_backward")
+    assert not [episode.metadata["failures"] for episode in episodes if "failures" in episode.metadata]
+    return episodes
+
+
+def test_a_router_pays_for_the_tokens_of_the_model_that_it_chose(training: Training, tmp_path: Path) -> None:
+    pytest.importorskip("math_verify")
+    recipe(training, tmp_path, "A router that pays for tokens")
+
+    def answers(prompt: str, seed: int) -> str:
+        if "small or large" in prompt:
+            return f"{'so ' * (seed % 5)}<route>{'small' if seed % 2 else 'large'}</route>"
+        return f"{'so ' * (seed % 7)}<answer>{42 if seed % 3 else 41}</answer>"
+
+    training.workflow.answers = answers
+    own = ("roles.small.policy=main", "roles.large.policy=main", "roles.large.model=null")
+    rewards = set[float]()
+    for episode in trained(training, *own):
+        (router,), (answer,) = episode["router"], episode["answer"]
+        (expert,) = [t for t in episode.trajectories if t.name in ("small", "large")]
+        price = (10 if expert.name == "large" else 1) * len(expert.steps[0].response_ids)
+        expected = float(answer.is_correct) - 0.0001 * (price + len(router.steps[0].response_ids))
+        assert router.reward == pytest.approx(expected)
+        assert router.is_correct == answer.is_correct == episode.is_correct
+        rewards.add(expected)
+    assert len(rewards) > 2
+
+
+CODE = {"x + 1": 1, "x": 0}
+"""Two programs, and whether each is right."""
+TEST = {"f(1) == 2": (1, 0), "f(1) == 1": (0, 1), "True": (1, 1)}
+"""Tests, and whether the right program and the wrong one pass each."""
+
+
+def test_cure_pays_a_tester_for_judging_programs_as_the_true_tests_do(
+    training: Training, tmp_path: Path
+) -> None:
+    pytest.importorskip("pydantic_monty")
+    recipe(training, tmp_path, "CURE")
+    training.allow = ("python",)
+
+    def answers(prompt: str, seed: int) -> str:
+        if "one assert" in prompt:
+            return f"```python\nassert {[*TEST][seed % 3]}\n```"
+        return f"```python\ndef f(x): return {[*CODE][seed % 2]}\n```"
+
+    training.workflow.answers = answers
+    training.run("train.rollouts=4")
+    episodes = training.episodes("train", 1)
+    assert training.service.asked_for("forward_backward")
+    for episode in episodes:
+        right = [CODE[str(t.action).removeprefix("def f(x): return ")] for t in episode["coder"]]
+        assert [t.reward for t in episode["coder"]] == right
+        for tester in episode["tester"]:
+            passes = TEST[str(tester.action).removeprefix("assert ")]
+            judged = [passes[0] if is_right else passes[1] for is_right in right]
+            assert tester.reward == fmean(a == b for a, b in zip(judged, right, strict=True))
+
+
+def test_agents_earn_their_shapley_values(training: Training, tmp_path: Path) -> None:
+    pytest.importorskip("math_verify")
+    recipe(training, tmp_path, "Shapley values")
+
+    def answers(prompt: str, seed: int) -> str:
+        return f"hint{seed % 9}" if "A hint?" in prompt else f"<answer>{42 if seed % 2 else 41}</answer>"
+
+    training.workflow.answers = answers
+    for episode in trained(training, "roles.coalition.policy=main"):
+        agents = [t.action for t in episode["agent"]]
+        worth = [float(t.is_correct) for t in episode["coalition"]]
+        for number, coalition in enumerate(episode["coalition"]):
+            shown = coalition.steps[0].chat_completions[0]["content"].splitlines()[1:-1]
+            assert shown == [agent for k, agent in enumerate(agents) if number >> k & 1]
+        for k, agent in enumerate(episode["agent"]):
+            before = [sum(1 << one for one in order[: order.index(k)]) for order in permutations(range(3))]
+            expected = fmean(worth[joined | 1 << k] - worth[joined] for joined in before)
+            assert agent.reward == pytest.approx(expected)
+
+
+def test_agentverse_composes_a_text_of_what_its_experts_said(training: Training, tmp_path: Path) -> None:
+    pytest.importorskip("math_verify")
+    recipe(training, tmp_path, "AgentVerse")
+
+    def answers(prompt: str, seed: int) -> str:
+        if "kinds of experts" in prompt:
+            return json.dumps(["a poet", "a cook", "a judge"][: seed % 4])
+        if "You are" in prompt:
+            return f"I say {seed % 10}"
+        if "what to change" in prompt:
+            return "done" if seed % 2 else "more"
+        return f"<answer>{42 if seed % 3 else 41}</answer>"
+
+    training.workflow.answers = answers
+    talks = 0
+    for episode in trained(training, "roles.evaluator.policy=main"):
+        for round_number in range(1, episode.metadata["rounds"]["plan"] + 1):
+            said = {
+                (t.name, t.index): step
+                for t in episode.trajectories
+                for step in t.steps
+                if step.round == round_number
+            }
+            experts = said["recruiter", 1].action
+            lines = [f"{name}: {said['expert', n].action}\n" for n, name in enumerate(experts, 1)]
+            assert said["talk", 1].action == "".join(lines)
+            assert "".join(lines).strip() in said["solver", 1].chat_completions[0]["content"]
+            talks += bool(lines)
+    assert talks

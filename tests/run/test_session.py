@@ -65,7 +65,9 @@ def unreadable_twice(request: Request) -> str:
 def test_an_answer_that_can_be_read_is_a_result_without_a_failure() -> None:
     model = ScriptedModel(lambda _: f"3 + 4 = 7, so {RIGHT}")
     result = turn(model)
-    assert result.view == View(2, RIGHT, f"3 + 4 = 7, so {RIGHT}", lineage=(2,), role="solver")
+    assert result.view == View(
+        2, RIGHT, f"3 + 4 = 7, so {RIGHT}", lineage=(2,), role="solver", tokens=None, calls=1
+    )
     (call,) = result.calls
     assert ([*call.chat[:-1]], call.attempt, result.failure) == (MESSAGES, 0, None)
     assert result.score is None, "it is scored when its reward is computed"
@@ -158,7 +160,9 @@ def test_each_failure_has_its_name() -> None:
 
 def test_others_see_the_parser_s_default_for_one_that_failed() -> None:
     result = turn(lambda _: "no tags")
-    assert result.view == View(2, "No solution found", "no tags", lineage=(2,), failed=True, role="solver")
+    assert result.view == View(
+        2, "No solution found", "no tags", lineage=(2,), failed=True, role="solver", tokens=None, calls=1
+    )
     assert result.score == Score(0.0, False)
 
 

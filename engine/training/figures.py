@@ -78,12 +78,15 @@ def failure_lines(
 def rewards_by_role(plan: Plan, episodes: Sequence[Episode]) -> dict[str, list[float]]:
     """Return each role's rewards: of its trajectories, or of its turns if the spec compares turns.
 
-    Roles without a reward are left out.
+    Roles without a reward are left out, and so are past selves in a trained role.
     """
+    frozen = {(role.name, index) for role in plan.trained.values() for index in role.frozen}
     by_turn = {role.name for role in plan.trained.values() if role.compares_turns}
     rewards: dict[str, list[float]] = {}
     for episode in episodes:
         for t in episode.trajectories:
+            if t.node[:2] in frozen:
+                continue
             if t.name in by_turn:
                 rewards.setdefault(t.name, []).extend(own_rewards(t))
             elif t.reward is not None:

@@ -271,7 +271,11 @@ def _planned_sizes(plan: Plan, role: RolePlan) -> tuple[int, int] | None:
         return None
     nodes = [node for node in plan.nodes if plan.roles[node.role].name == role.name]
     per_turn = role.compares_turns and role.groupings[0].by == "task"
-    members = {(node.id.index, node.id.round if per_turn else 0) for node in nodes}
+    members = {
+        (node.id.index, node.id.round if per_turn else 0)
+        for node in nodes
+        if node.id.index not in role.frozen
+    }
     sizes = Counter(plan.policy_of(role.name, index) for index, _ in members)
     rollouts = plan.spec.train.rollouts
     return min(sizes.values()) * rollouts, max(sizes.values()) * rollouts

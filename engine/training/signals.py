@@ -93,7 +93,7 @@ async def apply_signals(
         async with asyncio.TaskGroup() as group:
             for episode in episodes:
                 for learner in episode.trajectories:
-                    if learner.name in signals:
+                    if learner.name in signals and not plan.is_past(learner.name, learner.index):
                         group.create_task(apply(episode, learner, signals[learner.name]))
     except ExceptionGroup as errors:
         raise errors.exceptions[0] from None

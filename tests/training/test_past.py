@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+import rolegraph as rg
 from rolegraph.engine.errors import WorldError
 from rolegraph.engine.records import Episode
 from tests.edge import RIGHT, WRONG
@@ -62,6 +63,13 @@ def test_an_instance_of_a_trained_role_may_be_a_past_self(training: Training) ->
         present, past = episode["solver"]
         assert present.steps[0].advantage is not None and past.steps[0].advantage is None
         assert past.steps[0].weight_version in (None, 1, 2) and "staleness" not in past.steps[0].metadata
+    expected = [t.reward for e in training.episodes("train", 1) for t in e["solver"] if t.index == 1]
+    line = training.folder.metrics()[1]
+    assert line["episode/reward/solver"] == pytest.approx(
+        sum(reward or 0.0 for reward in expected) / len(expected)
+    )
+    page = training.folder.path / "page.html"
+    assert rg.view(training.folder.path).write(page, hidden=True) > 0
     sizes = [line["groups/max_group_size"] for line in training.folder.metrics()[1:]]
     assert sizes == [4.0, 4.0, 4.0]
 

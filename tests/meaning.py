@@ -231,7 +231,7 @@ def expected(workflow: Workflow) -> Expected:
         prompts[me] = shown + prompt(views)
         action = workflow.action(me)
         settled[me] += workflow.attempts(me) * workflow.latency(me)
-        return Turn(me, action or "", action is None)
+        return Turn(me, action or "", action is None, 0 if action is None else workflow.attempts(me))
 
     turns = {
         node: happens(node)

@@ -31,8 +31,12 @@ class Turn(NamedTuple):
     id: NodeId
     action: str
     failed: bool
+    calls: int = 0
+    """Number of calls of the model that were answered; each has `TOKENS` tokens."""
 
 
+TOKENS = 7
+"""Tokens of each answer of the model, as its endpoint counts them."""
 PARSER = {"regex": "([xy])", "default": "z"}
 """Parser of a tool's result: the first x or y in its text."""
 Seen = Mapping[str, Sequence[Turn]]
@@ -287,7 +291,13 @@ def _of(name: str) -> list[tuple[str, Holds]]:
         (f"'x' in {said}", lambda seen, me: any("x" in turn.action for turn in seen[name])),
         (f"'y' not in {said}", lambda seen, me: all("y" not in turn.action for turn in seen[name])),
         (f"{said} > 3", lambda seen, me: None),
+        (f"{name} | sum(attribute='calls') > 1", lambda seen, me: _calls(seen[name]) > 1),
+        (f"{name} | sum(attribute='tokens') == {TOKENS}", lambda seen, me: _calls(seen[name]) == 1),
     ]
+
+
+def _calls(turns: Sequence[Turn]) -> int:
+    return sum(turn.calls for turn in turns)
 
 
 def edge_of(written: Any) -> dict[str, Any]:

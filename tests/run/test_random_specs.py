@@ -14,7 +14,7 @@ from rolegraph.engine.records import NodeId
 from tests.clock import run_virtually
 from tests.edge import ScriptedModel, episode, limited
 from tests.meaning import expected
-from tests.workflows import Workflow, compiled, workflows
+from tests.workflows import TOKENS, Workflow, compiled, workflows
 
 SUM = '<tool_call>{"name": "calculator", "arguments": {"expression": "3 + 4"}}</tool_call>'
 
@@ -24,7 +24,7 @@ class Caller(ScriptedModel):
 
     async def complete(self, request: Request) -> Completion:
         text, calls = HERMES.find((await super().complete(request)).text)
-        return Completion(text, calls=calls)
+        return Completion(text, calls=calls, usage={"completion_tokens": TOKENS})
 
 
 @settings(max_examples=500)

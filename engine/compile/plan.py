@@ -174,6 +174,12 @@ class RolePlan:
     """Key of the estimator's state; None where the role has one state."""
     frozen: frozenset[int] = frozenset()
     """Indices, from 1, of instances that are never trained, because past selves answer for them."""
+    group_keys: tuple[Template, ...] = field(init=False)
+    """Expressions of the groupings, computed for each turn."""
+
+    def __post_init__(self) -> None:
+        keys = tuple(grouping.key for grouping in self.groupings if grouping.key is not None)
+        object.__setattr__(self, "group_keys", keys)  # a frozen dataclass has no other way
 
     @property
     def prompt_files(self) -> list[str]:

@@ -110,17 +110,14 @@ class EpisodeContext:
                 raise PromptError(f"{short_repr(text)} cannot be computed: {error}") from error
         return found
 
-    def group_keys(self, node: int, role: RolePlan) -> Mapping[str, str | None] | None:
+    def group_keys(self, node: int, role: RolePlan) -> Mapping[str, str | None]:
         """Return the digest of each key by which a node's rewards are grouped, None for one that fails.
 
-        The keys see all fields of the task, and no record has their value. None where there are no keys.
+        The keys see all fields of the task, and no record has their value.
         """
-        expressions = [grouping.key for grouping in role.groupings if grouping.key is not None]
-        if not expressions:
-            return None
         variables = {"task": self._task, SELF: self.of_node(node)[SELF]}
         digests: dict[str, str | None] = {}
-        for expression in expressions:
+        for expression in role.group_keys:
             try:
                 value = json.dumps([self._task["id"], expression.render(variables)])
                 digests[expression.source] = hashlib.blake2b(value.encode(), digest_size=8).hexdigest()

@@ -142,7 +142,7 @@ class _Run:
         while True:
             node = plan.nodes[position]
             role = plan.roles[node.role]
-            keys = self.context.group_keys(position, role)
+            keys = self.context.group_keys(position, role) if role.group_keys else None
             result = self.results[position] = await self.take_turn(position, node, role)
             result.group_keys = keys
             ready = self.frontier.done(position)

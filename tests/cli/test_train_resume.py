@@ -149,3 +149,24 @@ def test_a_second_run_does_not_write_over_the_first(whole: Path, rolegraph: Comm
     done = rolegraph("train", "solver_judge", *SMALL, "--out", str(whole))
     assert done.returncode == 2
     assert "already holds a run; go on with --resume" in done.stderr
+
+
+def test_a_killed_training_goes_on_with_the_running_means_of_its_checkpoint(
+    service: LocalService, rolegraph: Command, tmp_path: Path
+) -> None:
+    means = ("roles.solver.estimator={ema: {by: task.target % 2}}", "roles.judge.estimator=ema")
+    words = ("solver_judge", *SMALL, *means, "train.batch_size=2", "train.validation.tasks=2")
+    uninterrupted = train(tmp_path / "whole", *words, service=service).folder
+    out = tmp_path / "run"
+    process = start(out, *words, service=service)
+    wait_for_lines(out, 4, process)
+    process.kill()
+    process.wait()
+    done = rolegraph("train", "--resume", "--base-url", service.base_url, "--out", str(out), **key(service))
+    assert done.returncode == 0, done.stderr
+    assert_same(metrics(out), metrics(uninterrupted))
+    ours, theirs = (
+        [saved.estimators for saved in RunFolder(run).checkpoints()] for run in (out, uninterrupted)
+    )
+    assert ours == theirs
+    assert {*ours[-1]["solver"]["0"]} == {"0", "1"}

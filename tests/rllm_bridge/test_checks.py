@@ -118,6 +118,11 @@ ERRORS: list[tuple[Backend, tuple[str, ...], str, str]] = [
     ),
     ("fireworks", (HOSTED, "roles.judge.loss=ppo"), "one loss for all roles", "roles.judge.loss"),
     ("tinker", ("roles.judge.loss=cross_entropy",), "no weights", "roles.judge.loss"),
+    # Groups
+    ("tinker", ("roles.solver.group={by: self.index}",), "cannot group solver by self.index", "roles.solver"),
+    ("verl", (HOSTED, "roles.solver.group=episode"), "cannot group solver by episode", "roles.solver.group"),
+    ("tinker", ("roles.solver.group=[task, turn]",), "adds the advantages of several", "roles.solver.group"),
+    ("verl", (HOSTED, "roles.judge.estimator=ema"), "no state of an estimator", "roles.judge.estimator"),
     # The asynchronous loop
     (
         "tinker",

@@ -337,3 +337,16 @@ def test_a_state_of_too_many_keys_is_refused_before_the_first_rollout(tmp_path: 
         check_state_keys(spec.roles, [{"id": str(n)} for n in range(1001)])
     with pytest.raises(AdvantageError, match="more than 100 characters"):
         check_state_keys(spec.roles, [{"id": "x" * 101}])
+
+
+def test_a_prompt_is_the_same_only_where_the_observation_that_it_shows_is(tmp_path: Path) -> None:
+    loops = {"l": {"roles": ["a"], "env": {"grid": {"size": 3}}, "times": 2}}
+    shown = {"prompt": "{{ self.observation }}", "group": "prompt", "reward": "env"}
+    state = {**shown, "group": {"by": "self.observation"}}
+    sizes: list[list[int]] = []
+    for role in (shown, state):
+        spec = plan(tmp_path, {"a": role}, loops)
+        made = rollouts(spec, lambda r: f"<answer>{'left' if r.id.rollout % 2 else 'right'}</answer>")
+        sizes.append(sorted(len(g.trajectories) for g in group_episodes(made, spec.trained)[0]))
+    assert sizes[0] == sizes[1]
+    assert len(sizes[0]) > 2, "the second observations differ"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -271,3 +272,17 @@ def test_a_call_that_is_not_answered_now_and_then_is_a_failure_that_is_counted(t
     ]
     assert failures == written
     assert sum(failures) > 0
+
+
+def test_a_constant_key_and_one_of_the_round_send_the_data_of_task_and_turn(
+    training: Training, tokenizer: Path, tmp_path: Path
+) -> None:
+    loop = ("loops={l: {roles: [solver], times: 2}}", "roles.judge.needs=solver", "roles.solver.credit=turn")
+    sent: list[Any] = []
+    for number, group in enumerate(("task", "{by: 0}", "turn", "{by: self.round}")):
+        before = len(training.service.asked_for("forward_backward"))
+        run = Training(training.workflow, tokenizer, tmp_path / str(number))
+        run.run(*loop, f"roles.solver.group={group}")
+        sent.append([body["data"] for body in training.service.asked_for("forward_backward")[before:]])
+    assert sent[0] == sent[1]
+    assert sent[2] == sent[3] != sent[0]

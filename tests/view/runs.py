@@ -85,7 +85,7 @@ def learnt(plan: Plan, made: Sequence[Episode]) -> tuple[list[Episode], dict[str
     estimators = {name: role.estimator for name, role in plan.trained.items() if role.estimator}
     estimated = estimate(groups, estimators)
     weights = loss_weights(made, plan.trained, plan.policy_of)
-    details = merge_details({}, notes(groups, estimated.baselines, weights))
+    details = merge_details({}, notes(groups, estimated.baselines, weights, estimated.advantages))
     done = annotate(made, advantages_by_uid(groups, estimated), details)
     return done, policy_batches(done, plan.trained, plan.policy_of)
 

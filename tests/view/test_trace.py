@@ -12,7 +12,10 @@ import pytest
 from rolegraph.engine.records import NodeId
 from rolegraph.engine.records.episodes import read_episodes
 from rolegraph.engine.training.figures import figures
+from rolegraph.engine.view.finding import EpisodeFilter
+from rolegraph.engine.view.pages import Pages
 from rolegraph.engine.view.runs import EpisodeLocation, ViewedRun, open_run
+from rolegraph.engine.view.serving import addresses
 from rolegraph.engine.view.trace import GroupTrace, greatest, tokens, traces
 from tests.view.runs import episodes, learnt, workflow, write_run, write_training
 
@@ -134,3 +137,21 @@ def test_the_n_of_a_role_that_compares_turns_is_the_number_of_turns() -> None:
     assert len(turns) > len(solvers)
     assert found["validation/n/reward/solver"] == len(turns)
     assert found["validation/reward/solver"] == pytest.approx(fmean(turns))
+
+
+def test_a_turn_in_several_groups_shows_each_of_them_and_the_sum(tmp_path: Path) -> None:
+    both = "roles.solver.group=[{by: task}, {by: self.round, weight: 0.5, credit: turn}]"
+    run = open_run(write_training(tmp_path / "run", "solver_verifier_loop", both))
+    (part, *_) = (part for part in run.parts() if part.split == "train")
+    row = run.rows(part)[0]
+    found = traces(row, run.same_task(row))
+    several = [groups for node, groups in found.items() if node.role == "solver"]
+    assert several
+    for groups in several:
+        assert [(trace.of_turns, trace.mine.weight) for trace in groups] == [(False, 1.0), (True, 0.5)]
+    pages = Pages([run], addresses("key"))
+    cards = pages.shown(0, row, 0).cards
+    for card in cards:
+        (step,) = (call.asked.step for call in card.calls)
+        assert card.advantage == pytest.approx(step.advantage)
+    assert "weight 0.5" in pages.episode(0, row, EpisodeFilter())

@@ -10,6 +10,7 @@ from rolegraph.engine.compile.lineage import Instance, Instances, joined
 from rolegraph.engine.compile.names import ResolvedRole
 from rolegraph.engine.compile.plan import GroupingPlan
 from rolegraph.engine.compile.policies import frozen_instances, policy_names
+from rolegraph.engine.limits.specs import SPEC_TURNS
 from rolegraph.engine.prompts import SELF, PromptError, Template
 from rolegraph.engine.records import MAIN
 from rolegraph.engine.spec import Edge, Finding, Path, Role, Spec
@@ -21,8 +22,6 @@ WHAT_WAS_BEFORE = frozenset({"self.history"})
 """Fields of `self` that differ between rollouts; observations are the same at least in the first turn."""
 KNOWN_AT_ONCE = frozenset({"self", "self.index", "self.round", "self.lineage"})
 """Names that a key may read and that are known before anything runs."""
-MOST_KEYS = 10_000
-"""Turns of one rollout up to which keys are computed to find the smallest group."""
 
 
 def group_findings(
@@ -88,7 +87,7 @@ def _smallest_group(
         return 0
     if grouping.key is not None and instances is not None and grouping.key.mentions <= KNOWN_AT_ONCE:
         rounds = rounds_of(spec, name) if grouping.of_turns else 1
-        if rounds * len(policies) <= MOST_KEYS:
+        if rounds * len(policies) <= SPEC_TURNS.most:
             return rollouts * _rarest_key(name, grouping.key, instances[name], policies, rounds)
     members: Counter[str] = Counter()
     sharing = roles if grouping.by == "episode" else (name,)

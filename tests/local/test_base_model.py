@@ -60,7 +60,7 @@ def test_numbers_and_tags_are_single_tokens(tokenizer):
 
 
 def test_sampled_answers_are_well_formed_and_some_are_right():
-    figures = asyncio.run(measure(MODEL, ["solver_judge", "solver_judge_validator"], tasks=32, rollouts=2))
+    figures, marks = asyncio.run(measure(MODEL, ["solver_judge", "solver_judge_validator"], tasks=32, rollouts=2))
     assert [each.name.partition(" ")[2] for each in figures] == [
         "",
         "roles.solver.count=4",
@@ -71,3 +71,5 @@ def test_sampled_answers_are_well_formed_and_some_are_right():
         assert each.malformed <= 0.1
         assert each.cut == 0
         assert 0.25 < each.figures["solver_acc"] < 0.7
+    assert {*marks} == {"solve", "judge", "verify"}
+    assert all(0.25 < sum(each) / len(each) < 0.95 for each in marks.values())

@@ -1,11 +1,12 @@
-"""Teach the base model, or measure one: `python benchmarks/base_model/teach.py --out DIR | --evaluate DIR`.
+r"""Teach the base model, or measure one: `python benchmarks/base_model/teach.py --out DIR | --evaluate DIR`.
 
 A course of turns that an expert plays (`played.py`), from random weights or from what an earlier course left.
 Two courses make a teacher, which always works its answers out, and a base model, which guesses in half of its
-turns and so leaves something to find:
+turns, or in more (`played.GUESSES`), and so leaves something to find:
 
-    teach.py --out teacher --minutes 60 --cool
-    teach.py --out model --start teacher --guess 0.5 --slips 0.2 --rate 0.5 --cool --minutes 6
+    teach.py --out teacher --minutes 64 --cool
+    teach.py --out model --start teacher --guess 0.5 --slips 0.2 --rate 0.5 --cool --minutes 6 \
+        --share drill=4 --share textarena=2 --seed 2
 
 Needs torch 2.9 or newer, for its Muon.
 """

@@ -13,7 +13,7 @@ from typing import cast
 import pytest
 from expert import EXPERTS, kind_of, steps
 from measure import MOST_TOKENS
-from played import VARIANTS, Expert, Turn, episodes, loaded, tasks_of, turns
+from played import DRILL, VARIANTS, Expert, Turn, episodes, loaded, tasks_of, turns
 from tokenizer import CONTEXT, build_tokenizer
 from transformers import PreTrainedTokenizerFast
 
@@ -79,13 +79,17 @@ def texts(turn: Turn) -> Sequence[str]:
     return [*(message["content"] for message in turn.messages), turn.response]
 
 
+SHARES = {"textarena": 3, DRILL: 2}
+"""Shares with which a few turns are of all kinds."""
+
+
 @pytest.fixture(scope="module")
 def first() -> Sequence[Turn]:
-    return [*islice(turns(5, guess=0.3), 1500)]
+    return [*islice(turns(5, guess=0.3, shares=SHARES), 1500)]
 
 
 def test_turns_repeat_with_their_seed(first: Sequence[Turn]) -> None:
-    again = islice(turns(5, guess=0.3), 300)
+    again = islice(turns(5, guess=0.3, shares=SHARES), 300)
     assert [(turn.messages, turn.response) for turn in again] == [
         (turn.messages, turn.response) for turn in first[:300]
     ]
@@ -102,7 +106,7 @@ def test_there_are_turns_of_every_kind_and_none_shows_a_validation_task(first: S
 
 
 def test_shares_say_which_specs_are_played() -> None:
-    only = dict.fromkeys(rg.shipped_specs(), 0.0) | {"router": 3.0, "tic_tac_toe": 1.0}
+    only = dict.fromkeys((DRILL, *rg.shipped_specs()), 0.0) | {"router": 3.0, "tic_tac_toe": 1.0}
     specs = [turn.spec for turn in islice(turns(1, shares=only), 200)]
     assert set(specs) == {"router", "tic_tac_toe"}
     assert 0.6 < specs.count("router") / len(specs) < 0.9
@@ -171,7 +175,7 @@ def test_a_course_goes_on_from_a_folder_and_saves_what_it_learnt(
     pytest.importorskip("torch")
     import teach
 
-    shares = dict.fromkeys(rg.shipped_specs(), 0.0) | {"router": 1.0}
+    shares = dict.fromkeys((DRILL, *rg.shipped_specs()), 0.0) | {"router": 1.0}
     small = teach.Course(tmp_path / "start", width=32, layers=1, shares=shares)
     teach.build_model(tokenizer, small).save_pretrained(small.out)
     tokenizer.save_pretrained(small.out)

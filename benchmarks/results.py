@@ -7,8 +7,8 @@
     python benchmarks/results.py --page docs/results.md     # trains nothing; writes the page
 
 A run is one arm with one seed: `OUT/TABLE/ARM-SEED.json`. A run that has its JSON file is not repeated, and
-the page is made from these files alone. Trainings and episodes lie in `OUT/work/`; tables that train the same
-spec share them.
+the page is made from these files alone. Trainings and episodes lie in `OUT/trainings/`; tables that train the
+same spec share them.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Job:
         """Return the folder of a training or of an evaluation, which other tables may have made."""
         name, is_training = self.study.work(part, self.seed), isinstance(part, Arm) and part.trainer != "none"
         size = "" if is_training else f"-{self.study.tasks}x{self.study.rollouts}"
-        return rg.RunFolder(self.study.out / "work" / f"{name}{size}")
+        return rg.RunFolder(self.study.out / "trainings" / f"{name}{size}")
 
     def run(self) -> None:
         """Do what is left of the job, and write its JSON file; a job that has one is done."""

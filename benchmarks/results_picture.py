@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 import rolegraph as rg
-from rolegraph.engine.drawing.ink import document, text
-from rolegraph.engine.report.charts import Axis, nice_ticks, number
-
-PANEL, ROW, TOP, BOTTOM, GAP = 300, 26, 46, 34, 28
-LETTER = 7.2
-"""Approximate width of a letter in a label, in pixels."""
+from rolegraph.engine.drawing.ink import text
+from rolegraph.engine.report.charts import Axis, number
+from rolegraph.engine.report.rows import FigurePanel, rows_picture
 
 
 class Change(NamedTuple):
@@ -29,35 +27,15 @@ Rows = Mapping[str, Mapping[str, Change]]
 def picture(title: str, rows: Rows) -> str:
     """Return an SVG with a row for each arm and a panel for each figure."""
     figures = [*dict.fromkeys(figure for row in rows.values() for figure in row)]
-    left = 24 + LETTER * max(map(len, rows), default=0)
-    width, height = left + len(figures) * (PANEL + GAP), TOP + ROW * len(rows) + BOTTOM
-    parts = [
-        f'<text class="label" x="{left - 14:g}" y="{middle(at):g}" dy="0.32em">{text(arm)}</text>'
-        for at, arm in enumerate(rows)
-    ]
-    for at, figure in enumerate(figures):
-        cells = [row.get(figure) for row in rows.values()]
-        parts += panel(figure, cells, left + at * (PANEL + GAP))
-    return document(
-        f"{title}: {', '.join(figures)}", width, height, Path(__file__).with_suffix(".css"), parts
-    )
+    panels = [panel(figure, [row.get(figure) for row in rows.values()]) for figure in figures]
+    return rows_picture(title, [*rows], panels, Path(__file__).with_suffix(".css"))
 
 
-def panel(figure: str, cells: Sequence[Change | None], x: float) -> list[str]:
-    """Draw one figure of all arms, with an axis of its own, whose left end is at `x`."""
+def panel(figure: str, cells: Sequence[Change | None]) -> FigurePanel:
+    """Return one figure of all arms."""
     drawn = [side for cell in cells if cell for side in cell if side]
-    ticks = nice_ticks(min(side.low for side in drawn), max(side.high for side in drawn), 4)
-    axis = Axis(ticks[0], ticks[-1], start=x + 8, end=x + PANEL - 8, ticks=ticks)
-    bottom = TOP + ROW * len(cells)
-    parts = [f'<text class="title" x="{x:g}" y="22">{text(figure)}</text>']
-    for tick in axis.ticks:
-        at = f"{axis.at(tick):.1f}"
-        parts.append(f'<line class="grid" x1="{at}" x2="{at}" y1="{TOP - 8}" y2="{bottom}"/>')
-        parts.append(f'<text class="tick" x="{at}" y="{bottom + 18}">{number(tick)}</text>')
-    for row, cell in enumerate(cells):
-        if cell:
-            parts.append(mark(cell, axis, middle(row)))
-    return parts
+    ends = [end for side in drawn for end in (side.low, side.high)]
+    return FigurePanel(figure, ends, [cell and partial(mark, cell) for cell in cells])
 
 
 def mark(cell: Change, axis: Axis, y: float) -> str:
@@ -75,8 +53,3 @@ def mark(cell: Change, axis: Axis, y: float) -> str:
     parts.append(f'<line class="interval" x1="{low}" x2="{high}" y1="{y:g}" y2="{y:g}"/>')
     parts.append(f'<circle class="after" cx="{end}" cy="{y:g}" r="5"/>')
     return f"<g><title>{text(said)}</title>{''.join(parts)}</g>"
-
-
-def middle(row: int) -> float:
-    """Return the y of a row's middle."""
-    return TOP + ROW * (row + 0.5)

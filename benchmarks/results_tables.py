@@ -193,7 +193,7 @@ class Study:
             words = [*self.table.set, *words]
         for name, arm in self.table.arms.items():
             if any(f"{{{name}}}" in word for word in words):
-                folder = (self.out if root is None else root) / "work" / self.work(arm, seed)
+                folder = (self.out if root is None else root) / "trainings" / self.work(arm, seed)
                 words = [word.replace(f"{{{name}}}", str(folder)) for word in words]
         own = HERE / "specs" / f"{part.spec}.yaml"
         return rg.Source.of(own if own.exists() else part.spec, *words, allow=ALLOWED)

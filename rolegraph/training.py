@@ -268,8 +268,8 @@ async def _run(job: TrainingJob, observe: Observer, track: Sequence[TrackerName]
         validation = validation_tasks(plan)
         if shared := shared_rows(job.tasks, validation):
             notify(Note(shared_message(shared), "warning"))
-        if plan.untaught:
-            notify(Note(plan.untaught, "warning"))
+        if untaught := plan.untaught:
+            notify(Note(untaught, "warning"))
         setup = TrainingSetup(
             plan=plan,
             seed=info.seed,

@@ -208,7 +208,7 @@ class Client:
 
     def trained(self, change: Callable[[Any], None]) -> str:
         """Return the result of a forward_backward of one datum, after `change` has changed the message."""
-        message = train_requests.datum()
+        message = train_requests.training_request()
         change(message)
         return self.said("POST", "/api/v1/forward_backward", message.SerializeToString(), PROTOBUF)
 

@@ -42,11 +42,11 @@ def forward_backward(rng: random.Random) -> bytes:
     return asked.SerializeToString()
 
 
-def datum() -> Any:
-    """Make a request to train on one datum of two tokens."""
+def training_request(model: str = "$model") -> Any:
+    """Make a request to train a model on one datum of two tokens."""
     from rolegraph.engine.local.service.tinker_proto import public
 
-    asked = public.ForwardBackwardRequest(model_id="$model", seq_id=1, loss_fn="cross_entropy")
+    asked = public.ForwardBackwardRequest(model_id=model, seq_id=1, loss_fn="cross_entropy")
     one = asked.data.add()
     one.model_input.add().encoded_text.tokens = np.asarray([5, 80], np.int32).tobytes()
     for name, values in (("target_tokens", np.asarray([80, 90])), ("weights", np.ones(2, np.float32))):

@@ -25,7 +25,8 @@ from rolegraph.engine.compile import Plan, RolePlan
 from rolegraph.engine.records import GroupKey, TrajectoryGroup
 from rolegraph.engine.rllm_bridge.convert import trajectory_from_rllm
 from rolegraph.engine.rllm_bridge.estimators import roles_by_name
-from rolegraph.engine.training.advantages import EstimatedGroups, estimate, reward_metrics
+from rolegraph.engine.training.advantages import EstimatedGroups, estimate
+from rolegraph.engine.training.group_metrics import reward_metrics
 
 log = logging.getLogger(__name__)
 

@@ -26,7 +26,7 @@ from rolegraph.engine.rllm_bridge.convert import episode_to_rllm, exported, traj
 from rolegraph.engine.rllm_bridge.models import PolicyModel
 from rolegraph.engine.rllm_bridge.prepared import prepared, task_of
 from rolegraph.engine.run import EpisodeJob, run_episode
-from rolegraph.engine.training.advantages import annotate
+from rolegraph.engine.training.recorded import annotate
 from rolegraph.engine.training.signals import apply_signals
 
 

@@ -58,9 +58,8 @@ def score_at_once(
     """
     reward = role.reward
     if result.failure is None and reward is not None and not reward.is_deferred:
-        inputs: RewardInputs | None = _turn_inputs(role, result) if reward.reads_turn else NO_INPUTS
-        if role.formulas:
-            inputs = _with_values(role, node, context, result, inputs)
+        read = _turn_inputs(role, result) if reward.reads_turn else NO_INPUTS
+        inputs = _with_values(role, node, context, result, read)
         limit, task = _seconds(reward, session), session.job.task
         if inputs is None:
             pass
@@ -111,9 +110,7 @@ class LateRewards:
             result = self.results[node]
             if result is None or not _is_scored(role, reward, result):
                 continue
-            inputs: RewardInputs | None = self._inputs(node, result, reward)
-            if role.formulas:
-                inputs = _with_values(role, node, self.context, result, inputs)
+            inputs = _with_values(role, node, self.context, result, self._inputs(node, result, reward))
             if inputs is None:
                 stop_at_failure(role, result)
             elif limit is None:
@@ -186,6 +183,8 @@ def _with_values(
 ) -> RewardInputs | None:
     """Return the inputs with the values of the reward's expressions; None, and a failed turn, where one of
     them cannot be computed."""
+    if not role.formulas:
+        return inputs
     try:
         return inputs._replace(values=context.values(node, role, result.view))
     except PromptError as error:

@@ -1,4 +1,4 @@
-"""Groups of episodes' trajectories, their advantages, and the metrics of both.
+"""Groups of episodes' trajectories, and their advantages.
 
 Pure; knows no model and no loss. Input: episodes whose trajectories have rewards, or for a role with
 precomputed advantages, advantages on their steps. Values and metric names are rLLM's
@@ -13,7 +13,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -25,34 +25,31 @@ from rolegraph.engine.records import (
     Advantage,
     Episode,
     GroupKey,
-    NodeId,
     Note,
     PolicyOf,
-    Step,
     Task,
     Trajectory,
     TrajectoryGroup,
 )
-from rolegraph.engine.training.credit import keyless, members, turn_uid, turns
+from rolegraph.engine.training.credit import keyless, members, turns
+from rolegraph.engine.training.group_metrics import (
+    Metrics,
+    advantage_metrics,
+    difficulty_metrics,
+    reward_metrics,
+    state_metrics,
+)
+from rolegraph.engine.training.precomputed import AdvantagesByUid, expand, where
 from rolegraph.engine.vocabulary import Estimator, Floats
 from rolegraph.engine.vocabulary.foreign import FOREIGN_ERRORS, describe_error, finite_number
 from rolegraph.engine.vocabulary.items import State, StateFunction
 
-MIN_MAGNITUDE = 1e-8
-"""Magnitude below which an advantage, or a standard deviation of rewards, counts as 0; as in rLLM."""
-
-Metrics = dict[str, float]
-AdvantagesByUid = Mapping[str, Sequence[Advantage]]
-"""Advantages of each step, by the uid of the group member: a trajectory or a turn."""
-DetailsByUid = Mapping[str, Sequence[Mapping[str, Any]]]
-"""Additions to each step's metadata, by the same uids."""
 States = Mapping[str, Mapping[str, State]]
 """States of estimators: by role, and by `TrajectoryGroup.part`."""
 NO_STATES: States = {}
 NO_ROLES: Mapping[str, RolePlan] = {}
 Compute = Callable[[Sequence[Floats], Sequence[Any]], Sequence[Floats]]
 """`compute` or `baseline` of an estimator: (rewards_P_G, groups) to an array [G] for each group."""
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +64,6 @@ class EstimatedGroups:
     """For each group, the amount subtracted from each member's reward, [G]; empty where not reported."""
     states: States = field(default_factory=dict[str, Mapping[str, State]])
     """States of the estimators that have one, after these groups."""
-
-
-def any_nonzero(advantages: Iterable[float]) -> bool:
-    """Return True if an advantage differs from 0, so that there is a gradient."""
-    return any(abs(value) >= MIN_MAGNITUDE for value in advantages)
 
 
 def group_episodes(
@@ -184,7 +176,7 @@ def estimate(
         if estimator is None:
             continue
         if estimator.compute is None:
-            steps, values, wrong = _precomputed(own, precomputed or {}, warnings)
+            steps, values, wrong = expand(own, precomputed or {}, warnings)
             if wrong:
                 metrics[f"advantage/{role}/wrong_length"] = float(wrong)
         else:
@@ -200,11 +192,11 @@ def estimate(
                 baselines[place] = baseline
             steps, values = _per_step(own, found.advantages_P_G), _added(own, found.advantages_P_G)
             rewards = np.concatenate([r[[*group.own]] for group, r in zip(own, rewards_P_G, strict=True)])
-            metrics |= reward_metrics(role, rewards) | _difficulty(role, rewards_P_G)
+            metrics |= reward_metrics(role, rewards) | difficulty_metrics(role, rewards_P_G)
             if found.states:
                 after[role] = found.states
-                metrics |= _state_metrics(role, found.states)
-        metrics |= _advantage_metrics(role, values)
+                metrics |= state_metrics(role, found.states)
+        metrics |= advantage_metrics(role, values)
         for place, of_group in zip(places, steps, strict=True):
             advantages[place] = of_group
     return EstimatedGroups(advantages, metrics, tuple(warnings), baselines, {**states, **after})
@@ -280,15 +272,6 @@ def check_state_keys(roles: Iterable[RolePlan], tasks: Iterable[Task]) -> None:
             raise AdvantageError(SPEC_NAME.exceeded(f"{at} a key of"))
 
 
-def _state_metrics(role: str, states: Mapping[str, State]) -> Metrics:
-    """Return `estimator/{role}` and `estimator/{role}/{key}`: the states of a role's estimator."""
-    return {
-        "/".join(filter(None, ("estimator", role, part if len(states) > 1 else "", key))): value
-        for part, state in states.items()
-        for key, value in state.items()
-    }
-
-
 def _added(groups: Sequence[TrajectoryGroup], advantages_P_G: Sequence[Floats]) -> Floats:
     """Return the advantage of each trajectory, or of each turn in several groups their weighted sum."""
     if not any(group.in_list for group in groups):
@@ -309,7 +292,7 @@ def _rewards(group: TrajectoryGroup) -> Floats:
     for member, trajectory in enumerate(group.trajectories):
         if trajectory.reward is None or not math.isfinite(trajectory.reward):
             what = "no reward" if trajectory.reward is None else f"the reward {trajectory.reward}"
-            raise AdvantageError(f"{_where(group, member)} has {what}; expected a finite number")
+            raise AdvantageError(f"{where(group, member)} has {what}; expected a finite number")
         rewards.append(trajectory.reward)
     return np.array(rewards, dtype=np.float64)
 
@@ -341,7 +324,7 @@ def _check_finite(
         for member in np.flatnonzero(~np.isfinite(advantages_G)):
             raise AdvantageError(
                 f"the estimator {estimator.name} of {group.key.role} gave {advantages_G[member]} for "
-                f"{_where(group, int(member))}"
+                f"{where(group, int(member))}"
             )
 
 
@@ -395,207 +378,3 @@ def _per_step(
         ]
         for group, advantages_G in zip(groups, advantages_P_G, strict=True)
     ]
-
-
-def _precomputed(
-    groups: Sequence[TrajectoryGroup], precomputed: AdvantagesByUid, warnings: list[Note]
-) -> tuple[list[list[Sequence[Advantage]]], Floats, int]:
-    """Expand advantages that rewards have computed to one for each response token.
-
-    Returns:
-        Advantages [T] for each step of each group, all of them in one flat array, and the number of steps
-        with a wrong length, whose advantages are zeros.
-    """
-    steps: list[list[Sequence[Advantage]]] = []
-    values: list[float] = []
-    wrong = 0
-    for group in groups:
-        steps.append([])
-        for member, trajectory in enumerate(group.trajectories):
-            given = precomputed.get(trajectory.uid) or [step.advantage for step in trajectory.steps]
-            tokens: list[Advantage] = []
-            for number, (step, advantage) in enumerate(zip(trajectory.steps, given, strict=True)):
-                where, length = f"{_where(group, member)}, step {number}", len(step.response_ids)
-                advantages_T = per_token(advantage, length, where)
-                if len(advantages_T) != length:
-                    wrong += 1
-                    text = (
-                        f"{where}: {len(advantages_T)} advantages for {length} response tokens; zeros are "
-                        "used instead"
-                    )
-                    warnings.append(Note(text, "warning", f"how long the advantages of {group.key.role} are"))
-                    advantages_T = (0.0,) * length
-                values += advantages_T
-                tokens.append(advantages_T)
-            steps[-1].append(tokens)
-    return steps, np.array(values), wrong
-
-
-def per_token(advantage: object, length: int, where: str) -> Sequence[float]:
-    """Return a step's advantages_T.
-
-    Args:
-        advantage: a float, which is repeated, or a list, which is returned as it is, whatever its length.
-        length: T, the number of response tokens.
-        where: the step, for messages.
-
-    Raises:
-        AdvantageError: for None, another type, and numbers that are not finite.
-    """
-    if isinstance(advantage, float):
-        values: Sequence[object] = (advantage,) * length
-    elif isinstance(advantage, list | tuple):
-        values = cast("Sequence[object]", advantage)
-    else:
-        what = "no advantage" if advantage is None else f"an advantage of type {type(advantage).__name__}"
-        raise AdvantageError(
-            f"{where} has {what}; a precomputed advantage is a float, or a list of "
-            f"{length} floats, one for each response token"
-        )
-    for value in values:
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-            raise AdvantageError(f"{where} has the advantage {value!r}; expected finite numbers")
-    return cast("Sequence[float]", values)
-
-
-def advantages_by_uid(groups: Sequence[TrajectoryGroup], estimated: EstimatedGroups) -> AdvantagesByUid:
-    """Return the advantages of each member's steps, by the member's uid; of several groups the weighted
-    sum."""
-    found: dict[str, Sequence[Advantage]] = {}
-    for group, own in zip(groups, estimated.advantages, strict=True):
-        for trajectory, steps in zip(group.trajectories, own, strict=True):
-            if not steps:
-                continue
-            if group.in_list:
-                steps = [_scaled(value, group.weight) for value in steps]
-            before = found.get(trajectory.uid)
-            found[trajectory.uid] = [*map(_add, before, steps)] if before else steps
-    return found
-
-
-def _scaled(advantage: Advantage, weight: float) -> Advantage:
-    assert isinstance(advantage, float)  # estimators give a member one advantage
-    return advantage * weight
-
-
-def _add(one: Advantage | None, other: Advantage | None) -> Advantage:
-    assert isinstance(one, float) and isinstance(other, float)
-    return one + other
-
-
-def merge_details(one: DetailsByUid, other: DetailsByUid) -> DetailsByUid:
-    """Merge two mappings of details step by step; where both have a key, `other` wins."""
-    shared = {
-        uid: [{**a, **b} for a, b in zip(one[uid], other[uid], strict=True)] for uid in one if uid in other
-    }
-    return {**one, **other, **shared}
-
-
-def annotate(
-    episodes: Sequence[Episode],
-    advantages: AdvantagesByUid,
-    details: DetailsByUid,
-    version: Callable[[Trajectory], int | None] | None = None,
-) -> list[Episode]:
-    """Return copies of episodes with advantages and details on their steps.
-
-    Args:
-        episodes: the episodes.
-        advantages: advantages by uid of a trajectory or turn; other steps keep their own.
-        details: additions to the steps' metadata, by the same uids.
-        version: function that returns how many updates a trajectory's policy has had; adds `staleness`, the
-            number of updates since the step's weights, to the metadata, unless it returns None.
-    """
-
-    def step_of(step: Step, advantage: Advantage | None, detail: Mapping[str, Any], now: int | None) -> Step:
-        metadata = {**step.metadata, **detail}
-        if now is not None and step.weight_version is not None:
-            metadata["staleness"] = now - step.weight_version
-        return step._replace(advantage=advantage, metadata=metadata)
-
-    def trajectory_of(trajectory: Trajectory) -> Trajectory:
-        steps = trajectory.steps
-        values = _for_steps(trajectory, advantages, [step.advantage for step in steps], _add)
-        notes = _for_steps(trajectory, details, [{} for _ in steps], _merge)
-        now = [version(trajectory) if version else None] * len(steps)
-        return trajectory._replace(steps=tuple(map(step_of, steps, values, notes, now)))
-
-    return [
-        episode._replace(trajectories=tuple(map(trajectory_of, episode.trajectories))) for episode in episodes
-    ]
-
-
-def _for_steps(
-    trajectory: Trajectory,
-    values: Mapping[str, Sequence[T]],
-    default: Sequence[T],
-    merge: Callable[[T, T], T],
-) -> list[T]:
-    """Return a value for each step of a trajectory: by its own uid, by the uids of its turns, merged where
-    there are both, else `default`."""
-    whole = values.get(trajectory.uid)
-    found: list[T] = []
-    for steps in turns(trajectory):
-        here = slice(len(found), len(found) + len(steps))
-        of_turn = values.get(turn_uid(trajectory, steps[0].round))
-        both = [its for its in (whole and whole[here], of_turn) if its]
-        found += map(merge, *both) if len(both) > 1 else both[0] if both else default[here]
-    return found
-
-
-def _merge(one: Mapping[str, Any], other: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Merge two details of a step; the parts of several groups follow each other."""
-    groups = [*one.get("groups", ()), *other.get("groups", ())]
-    return {**one, **other, **({"groups": groups} if groups else {})}
-
-
-def _where(group: TrajectoryGroup, member: int) -> str:
-    """Describe a member for messages: node, task and rollout."""
-    rollout = f", rollout {group.rollouts[member]}" if group.rollouts else ""
-    trajectory = group.trajectories[member]
-    number = trajectory.steps[0].round if group.of_turns else 1
-    return f"{NodeId(trajectory.name, trajectory.index, number)}, task {group.key.task}{rollout}"
-
-
-def reward_metrics(role: str, rewards: Floats) -> Metrics:
-    """Return `reward/{role}/{mean,std,max,min}` of all members' rewards."""
-    return _spread(f"reward/{role}", rewards)
-
-
-def _spread(prefix: str, values: Floats) -> Metrics:
-    return {
-        f"{prefix}/mean": float(np.mean(values)),
-        f"{prefix}/std": float(np.std(values)),
-        f"{prefix}/max": float(np.max(values)),
-        f"{prefix}/min": float(np.min(values)),
-    }
-
-
-def _advantage_metrics(role: str, values: Floats) -> Metrics:
-    if not values.size:
-        return {}
-    zero = float(np.mean(np.abs(values) < MIN_MAGNITUDE))
-    return _spread(f"advantage/{role}", values) | {f"advantage/{role}/fraction_zero": zero}
-
-
-def _difficulty(role: str, rewards_P_G: Iterable[Floats]) -> Metrics:
-    """Return `batch/{role}/*`: groups with different rewards, and of equal ones those too easy or too hard.
-
-    Groups of one member are left out, as in rLLM's `advantage.py`: they have no spread.
-    """
-    groups = [rewards_G for rewards_G in rewards_P_G if len(rewards_G) > 1]
-    if not groups:
-        return {}
-    means, spreads = np.array([group.mean() for group in groups]), np.array([group.std() for group in groups])
-    equal = spreads < MIN_MAGNITUDE
-    metrics: Metrics = {
-        f"batch/{role}/total": float(len(groups)),
-        f"batch/{role}/informative": float(np.sum(~equal)),
-        f"batch/{role}/fractions/effective": float(np.mean(~equal)),
-        f"batch/{role}/fractions/too_easy": float(np.mean(equal & (means >= 1.0))),
-        f"batch/{role}/fractions/too_hard": float(np.mean(equal & (means <= 0.0))),
-    }
-    for percent in (10, 50, 90):
-        metrics[f"batch/{role}/group_reward_mean/p{percent}"] = float(np.percentile(means, percent))
-        metrics[f"batch/{role}/group_reward_std/p{percent}"] = float(np.percentile(spreads, percent))
-    return metrics

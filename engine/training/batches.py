@@ -19,8 +19,9 @@ from rolegraph.engine.compile import RolePlan
 from rolegraph.engine.errors import UsageError
 from rolegraph.engine.records import Episode, PolicyOf, Step, Trajectory
 from rolegraph.engine.spec import Loss
-from rolegraph.engine.training.advantages import any_nonzero, per_token
 from rolegraph.engine.training.credit import is_compared, loss_weights, turns
+from rolegraph.engine.training.group_metrics import any_nonzero
+from rolegraph.engine.training.precomputed import per_token
 from rolegraph.engine.training.signals import DEMONSTRATION
 from rolegraph.engine.vocabulary import LossName
 

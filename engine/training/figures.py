@@ -11,8 +11,8 @@ from rolegraph.engine.compile import Plan, RolePlan
 from rolegraph.engine.records import Episode, Note
 from rolegraph.engine.records.episodes import common_failure
 from rolegraph.engine.records.means import Means
-from rolegraph.engine.training.advantages import Metrics
 from rolegraph.engine.training.credit import own_rewards
+from rolegraph.engine.training.group_metrics import Metrics
 
 if TYPE_CHECKING:  # both import the Tinker SDK, which comparisons do without
     from rolegraph.engine.training.batches import RoleBatch

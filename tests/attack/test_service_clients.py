@@ -19,6 +19,7 @@ pytest.importorskip("torch", reason="needs the extra `local`")
 pytest.importorskip("tinker")
 
 import uvicorn
+from starlette.types import Receive, Scope, Send
 from tinker.proto import tinker_public_pb2 as public
 
 from rolegraph.engine.limits import Limit
@@ -107,16 +108,16 @@ def test_a_connection_without_headers_is_closed_and_one_with_a_request_is_not(
     monkeypatch.setattr(connections, "HEADER_SECONDS", Limit("service_header_seconds", 1, "seconds"))
     released = asyncio.Event()
 
-    async def app(scope: object, receive: object, send: object) -> None:
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
         await released.wait()
-        await send({"type": "http.response.start", "status": 204, "headers": []})  # type: ignore[operator]
-        await send({"type": "http.response.body", "body": b""})  # type: ignore[operator]
+        await send({"type": "http.response.start", "status": 204, "headers": []})
+        await send({"type": "http.response.body", "body": b""})
 
     async def talk() -> None:
         with socket.create_server(("127.0.0.1", 0)) as listener:
             config = uvicorn.Config(app, http=connections.BoundedConnection, lifespan="off", ws="none")
             server = uvicorn.Server(config)
-            server.capture_signals = suppress  # type: ignore[method-assign]
+            server.capture_signals = suppress  # pytest keeps its own handlers
             serving = asyncio.create_task(server.serve(sockets=[listener]))
             port = listener.getsockname()[1]
             good_reader, good = await asyncio.open_connection("127.0.0.1", port)

@@ -99,12 +99,14 @@ def test_a_loop_of_two_policies_that_is_killed_twice_goes_on_as_if_it_had_not_be
     assert info.figures["step"] == 3 and "validation/judge_acc" in info.figures
 
 
-def test_a_killed_training_goes_on_against_the_same_past_selves(
-    service: LocalService, rolegraph: Command, tmp_path: Path
-) -> None:
-    past = ("policies={past: {of: main, every: 1, keep: 2}}", "roles.judge.policy=past")
-    few = ("train.batch_size=2", "train.refill=1")  # the order of the tasks depends on what taught, too
-    words = ("solver_judge", *SMALL, *past, "roles.judge.trainable=false", *few)
+def killed_and_resumed(
+    words: tuple[str, ...], service: LocalService, rolegraph: Command, tmp_path: Path
+) -> tuple[Path, Path]:
+    """Train once as a whole, and once killed after step 3 and resumed, with the same metrics.
+
+    Returns:
+        The folders of both.
+    """
     uninterrupted = train(tmp_path / "whole", *words, service=service).folder
     out = tmp_path / "run"
     process = start(out, *words, service=service)
@@ -113,6 +115,17 @@ def test_a_killed_training_goes_on_against_the_same_past_selves(
     process.wait()
     done = rolegraph("train", "--resume", "--base-url", service.base_url, "--out", str(out), **key(service))
     assert done.returncode == 0, done.stderr
+    assert_same(metrics(out), metrics(uninterrupted))
+    return uninterrupted, out
+
+
+def test_a_killed_training_goes_on_against_the_same_past_selves(
+    service: LocalService, rolegraph: Command, tmp_path: Path
+) -> None:
+    past = ("policies={past: {of: main, every: 1, keep: 2}}", "roles.judge.policy=past")
+    few = ("train.batch_size=2", "train.refill=1")  # the order of the tasks depends on what taught, too
+    words = ("solver_judge", *SMALL, *past, "roles.judge.trainable=false", *few)
+    uninterrupted, out = killed_and_resumed(words, service, rolegraph, tmp_path)
     for step in (1, 2, 3, 4):
         file = f"train-{step:06d}.jsonl"
         ours, theirs = (
@@ -120,7 +133,6 @@ def test_a_killed_training_goes_on_against_the_same_past_selves(
             for run in (out, uninterrupted)
         )
         assert ours == theirs
-    assert_same(metrics(out), metrics(uninterrupted))
 
 
 def test_an_interrupted_run_says_so_and_leaves_a_report(service: LocalService, tmp_path: Path) -> None:
@@ -156,15 +168,7 @@ def test_a_killed_training_goes_on_with_the_running_means_of_its_checkpoint(
 ) -> None:
     means = ("roles.solver.estimator={ema: {by: task.target % 2}}", "roles.judge.estimator=ema")
     words = ("solver_judge", *SMALL, *means, "train.batch_size=2", "train.validation.tasks=2")
-    uninterrupted = train(tmp_path / "whole", *words, service=service).folder
-    out = tmp_path / "run"
-    process = start(out, *words, service=service)
-    wait_for_lines(out, 4, process)
-    process.kill()
-    process.wait()
-    done = rolegraph("train", "--resume", "--base-url", service.base_url, "--out", str(out), **key(service))
-    assert done.returncode == 0, done.stderr
-    assert_same(metrics(out), metrics(uninterrupted))
+    uninterrupted, out = killed_and_resumed(words, service, rolegraph, tmp_path)
     ours, theirs = (
         [saved.estimators for saved in RunFolder(run).checkpoints()] for run in (out, uninterrupted)
     )

@@ -16,6 +16,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="needs the extra `local`")
 tinker = pytest.importorskip("tinker")
 
+from fuzz.train_requests import training_request  # noqa: E402
 from tinker.proto import tinker_public_pb2 as public  # noqa: E402
 
 from rolegraph.engine.local.launcher import LocalService  # noqa: E402
@@ -46,15 +47,8 @@ def message(**given: Any) -> dict[str, Any]:
 
 def train(change: Callable[[Any, Any], None]) -> bytes:
     """Serialize a forward_backward of one datum for the model MODEL, after `change` has changed it."""
-    asked = public.ForwardBackwardRequest(model_id="MODEL", seq_id=1, loss_fn="cross_entropy")
-    one = asked.data.add()
-    one.model_input.add().encoded_text.tokens = np.asarray([5, 80], np.int32).tobytes()
-    for name, values in (("target_tokens", np.asarray([80, 90])), ("weights", np.ones(2, np.float32))):
-        tensor = one.loss_fn_inputs[name]
-        tensor.dense, tensor.dtype = values.tobytes(), public.DTYPE_INT64
-        tensor.shape.append(2)
-    one.loss_fn_inputs["weights"].dtype = public.DTYPE_FLOAT32
-    change(asked, one)
+    asked = training_request("MODEL")
+    change(asked, asked.data[0])
     return asked.SerializeToString()
 
 

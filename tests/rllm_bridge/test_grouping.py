@@ -20,7 +20,8 @@ from rllm.types import Episode, TrajectoryGroup
 from rolegraph.engine.compile.compiler import compile_file
 from rolegraph.engine.records import Episode as OurEpisode
 from rolegraph.engine.rllm_bridge import compile_workflow, grouping_hook
-from rolegraph.engine.training.advantages import advantages_by_uid, estimate, group_episodes
+from rolegraph.engine.training.advantages import estimate, group_episodes
+from rolegraph.engine.training.recorded import advantages_by_uid
 from tests.edge import RIGHT, WRONG
 from tests.rllm_bridge.edge import RecordedEngine, is_judge, run_all, tasks
 

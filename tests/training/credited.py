@@ -13,8 +13,9 @@ import yaml
 from rolegraph.engine.compile import Plan, compile_file
 from rolegraph.engine.models import Request
 from rolegraph.engine.records import Episode
-from rolegraph.engine.training.advantages import advantages_by_uid, annotate, estimate, group_episodes
+from rolegraph.engine.training.advantages import estimate, group_episodes
 from rolegraph.engine.training.credit import notes
+from rolegraph.engine.training.recorded import advantages_by_uid, annotate
 from tests.edge import COUNTDOWN, RIGHT, WRONG, ScriptedModel, episode, limited, write_spec
 
 Roles = dict[str, dict[str, Any]]

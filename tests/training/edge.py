@@ -8,7 +8,10 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from rolegraph.engine.compile import compile_file
+from rolegraph.engine.errors import WorldError
 from rolegraph.engine.models import Models, ServedModel
 from rolegraph.engine.models.opening import open_served
 from rolegraph.engine.prompts.chat import Tokenizer
@@ -23,7 +26,7 @@ from rolegraph.engine.training.past import PastSelves
 from rolegraph.engine.training.policies import Policies, PolicyStart
 from rolegraph.engine.training.rollouts import TrainingSetup
 from tests.edge import COUNTDOWN, RIGHT, WRONG
-from tests.models.tinker_edge import Sampled, Service
+from tests.models.tinker_edge import Sampled, Service, failed
 from tests.trainings import CLOCKED
 
 KEY = "tml-test-secret"
@@ -128,6 +131,23 @@ class Training:
                 await train(setup, start)
 
         asyncio.run(training())
+
+    def resumed(self, folder: Path, done: int, *overrides: str) -> Training:
+        """Return the same training, broken off by the service in step `done` + 1 and resumed in a folder.
+
+        Every step's episodes and figures are asserted to be those of this training.
+        """
+        broken = Training(self.workflow, self.tokenizer, folder)
+        gone = failed("the machine is gone", "server")
+        self.service.refusals["optim_step"] = iter([None] * done + [gone])
+        with pytest.raises(WorldError, match="the machine is gone"):
+            broken.run(*overrides)
+        broken.run(*overrides, start=broken.folder.rewind())
+        assert broken.figures() == self.figures()
+        for step in range(1, STEPS + 1):
+            ours, theirs = (run.episodes("train", step) for run in (broken, self))
+            assert comparable(ours) == comparable(theirs)
+        return broken
 
     def episodes(self, split: Split, step: int) -> list[Episode]:
         return list(read_episodes(self.folder.episodes_file(split, step)))

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from rolegraph.engine.errors import UsageError
 from rolegraph.engine.records import Episode, Step, Trajectory
 from rolegraph.engine.spec import Schedule, Train
-from rolegraph.engine.training.advantages import advantages_by_uid, annotate, estimate, group_episodes
+from rolegraph.engine.training.advantages import estimate, group_episodes
 from rolegraph.engine.training.batches import (
     SampledSpan,
     build_datum,
@@ -24,6 +24,7 @@ from rolegraph.engine.training.batches import (
 )
 from rolegraph.engine.training.compare import by_task, controls, difference, interval
 from rolegraph.engine.training.figures import answer_figures, gradient_shares, sign_warnings
+from rolegraph.engine.training.recorded import advantages_by_uid, annotate
 from rolegraph.engine.training.schedule import batch, learning_rate, planned_steps
 from rolegraph.engine.vocabulary import ItemCall, LossName, rewards
 from tests.edge import solver_judge

@@ -7,11 +7,9 @@ from pathlib import Path
 import pytest
 
 import rolegraph as rg
-from rolegraph.engine.errors import WorldError
 from rolegraph.engine.records import Episode
 from tests.edge import RIGHT, WRONG
-from tests.models.tinker_edge import failed
-from tests.training.edge import STEPS, Training, comparable
+from tests.training.edge import STEPS, Training
 
 PAST = "policies.past={of: main, every: 1, keep: 2}"
 JUDGED = (PAST, "roles.judge.policy=past", "roles.judge.trainable=false", "train.checkpoint_every=1")
@@ -85,17 +83,7 @@ def test_copies_live_as_long_as_a_checkpoint_names_them(training: Training) -> N
 
 
 @pytest.mark.parametrize("done", [1, 2])
-def test_a_resumed_training_draws_the_same_opponents(
-    done: int, training: Training, tokenizer: Path, tmp_path: Path
-) -> None:
+def test_a_resumed_training_draws_the_same_opponents(done: int, training: Training, tmp_path: Path) -> None:
     training.workflow.solve = lambda seed, updates: RIGHT if seed % 2 else WRONG
     training.run(*JUDGED)
-    broken = Training(training.workflow, tokenizer, tmp_path / "broken")
-    training.service.refusals["optim_step"] = iter([None] * done + [failed("the machine is gone", "server")])
-    with pytest.raises(WorldError, match="the machine is gone"):
-        broken.run(*JUDGED)
-    broken.run(*JUDGED, start=broken.folder.rewind())
-    assert broken.figures() == training.figures()
-    for step in range(1, STEPS + 1):
-        ours, theirs = (run.episodes("train", step) for run in (broken, training))
-        assert comparable(ours) == comparable(theirs)
+    training.resumed(tmp_path / "broken", done, *JUDGED)

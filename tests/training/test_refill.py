@@ -12,7 +12,7 @@ from rolegraph.engine.records import Episode
 from rolegraph.engine.training.schedule import batch
 from tests.edge import RIGHT, WRONG
 from tests.models.tinker_edge import failed
-from tests.training.edge import SEED, SMALL, STEPS, Training, comparable, tasks
+from tests.training.edge import SEED, SMALL, STEPS, Training, tasks
 
 REFILL = ("train.refill=3", "train.checkpoint_every=1")
 
@@ -69,20 +69,12 @@ def test_a_step_draws_the_batches_that_follow_and_no_task_twice(training: Traini
 
 @pytest.mark.parametrize("done", [1, 2])
 def test_a_training_goes_on_with_the_tasks_of_an_unbroken_one(
-    done: int, training: Training, tokenizer: Path, tmp_path: Path
+    done: int, training: Training, tmp_path: Path
 ) -> None:
     training.workflow.solve = seldom
     training.run(*REFILL)
     assert training.folder.checkpoints()[1].batches != 2, "a step drew again"
-    broken = Training(training.workflow, tokenizer, tmp_path / "broken")
-    training.service.refusals["optim_step"] = iter([None] * done + [failed("the machine is gone", "server")])
-    with pytest.raises(WorldError, match="the machine is gone"):
-        broken.run(*REFILL)
-    broken.run(*REFILL, start=broken.folder.rewind())
-    assert broken.figures() == training.figures()
-    for step in range(1, STEPS + 1):
-        ours, theirs = (run.episodes("train", step) for run in (broken, training))
-        assert comparable(ours) == comparable(theirs)
+    training.resumed(tmp_path / "broken", done, *REFILL)
 
 
 def test_a_checkpoint_of_an_earlier_version_drew_one_batch_for_each_step(

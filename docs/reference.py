@@ -1,4 +1,4 @@
-"""Writes `docs/reference.md` from the models of the language and the vocabulary."""
+"""Write `docs/reference.md` and `docs/keys.md` from the models of the language and the vocabulary."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from io import StringIO
 from pathlib import Path
 from typing import Annotated, Any, cast, get_args, get_origin
 
+import yaml
 from pydantic import BaseModel, BeforeValidator
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
@@ -21,6 +22,9 @@ from rolegraph.engine.spec.base import SpecModel
 from rolegraph.engine.vocabulary import ItemCall, Option, Registry, registry_of
 
 PAGE = Path(__file__).with_suffix(".md")
+KEYS = PAGE.with_name("keys.md")
+EXAMPLES = yaml.safe_load(KEYS.with_suffix(".yaml").read_text("utf-8"))
+"""`examples`, by model and key, and `wants`: what people want, the key, the page that explains it."""
 HEAD = """\
 # The reference
 
@@ -38,12 +42,59 @@ ITEMS = """\
 
 With what they may be given, each option at its default. Where only a name stands, there is nothing to say.
 """
+KEYS_HEAD = """\
+# Every key on one page
+
+What you want, the key for it, and one example of every key. [The language](language.md) says what the keys
+mean together, and [the reference](reference.md) what each may be. This page is written by
+`python docs/reference.py`.
+"""
 COLUMNS = ("| key | what may stand there | default | meaning |", "| --- | --- | --- | --- |")
 
 
 def page() -> str:
     """The whole page, in Markdown."""
     return "\n".join([HEAD, *map(_table, LINKED), ITEMS, *map(_items, WRITTEN_AT)])
+
+
+def keys() -> str:
+    """Return the page of all keys, in Markdown."""
+    wants = [f"| {want} | {_code(key)} | [more]({link}) |" for want, key, link in EXAMPLES["wants"]]
+    rows = [
+        f"| {_link(model.__name__, PAGE.name)} | {_code(_example(model.__name__, name))} "
+        f"| {_cell(_sentence(field.description or ''))} |"
+        for model in LINKED
+        for name, field in model.model_fields.items()
+    ]
+    parts = (
+        KEYS_HEAD,
+        "## I want …\n",
+        "| I want | key | |\n| --- | --- | --- |",
+        *wants,
+        "\n## All keys\n",
+        "| of | example | meaning |\n| --- | --- | --- |",
+        *rows,
+        "",
+    )
+    return "\n".join(parts)
+
+
+def _example(model: str, key: str) -> str:
+    """Write the example of a key in one line of YAML."""
+    example = {key: EXAMPLES["examples"][model][key]}
+    written = yaml.safe_dump(
+        example, default_flow_style=True, sort_keys=False, width=10**6, allow_unicode=True
+    )
+    return written.strip()[1:-1]
+
+
+def _sentence(text: str) -> str:
+    """Return the first sentence of a text; of one that opens with a choice, all sentences."""
+    return text if text.startswith("`") else re.split(r"(?<=\.)\s", " ".join(text.split()), maxsplit=1)[0]
+
+
+def _code(text: str) -> str:
+    return f"`{text}`".replace("|", "\\|")
 
 
 def _models(model: type[SpecModel], seen: list[type[SpecModel]]) -> list[type[SpecModel]]:
@@ -130,8 +181,8 @@ def _listed(kind: str, name: str) -> str:
     return said.getvalue().rstrip()
 
 
-def _link(name: str) -> str:
-    return f"[{name}](#{name.lower()})"
+def _link(name: str, page: str = "") -> str:
+    return f"[{name}]({page}#{name.lower()})"
 
 
 def _cell(text: str) -> str:
@@ -141,3 +192,4 @@ def _cell(text: str) -> str:
 
 if __name__ == "__main__":
     PAGE.write_text(page(), encoding="utf-8")
+    KEYS.write_text(keys(), encoding="utf-8")

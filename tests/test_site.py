@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import runpy
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Annotated
 
 import pytest
+import yaml
+from pydantic import TypeAdapter
 
 from tests.view.browser import Browser, browsing, found
 
@@ -44,13 +48,28 @@ FAINT = """(() => {
 """Elements whose text has less contrast than WCAG's level AA asks for, 4.5."""
 
 
-def test_the_reference_is_what_the_models_say() -> None:
-    """Generate the reference in a new process, which has no registrations of other tests."""
-    write = "import runpy, sys; sys.stdout.write(runpy.run_path('docs/reference.py')['page']())"
+@pytest.mark.parametrize(("function", "file"), [("page", "reference.md"), ("keys", "keys.md")])
+def test_the_reference_is_what_the_models_say(function: str, file: str) -> None:
+    """Generate the page in a new process, which has no registrations of other tests."""
+    write = f"import runpy, sys; sys.stdout.write(runpy.run_path('docs/reference.py')['{function}']())"
     page = subprocess.run(
         [sys.executable, "-c", write], cwd=ROOT, capture_output=True, encoding="utf-8", check=True
     )
-    assert page.stdout == (ROOT / "docs" / "reference.md").read_text("utf-8"), "run python docs/reference.py"
+    assert page.stdout == (ROOT / "docs" / file).read_text("utf-8"), "run python docs/reference.py"
+
+
+def test_every_key_has_an_example_that_a_spec_may_hold() -> None:
+    docs = runpy.run_path(str(ROOT / "docs" / "reference.py"))
+    examples, models = docs["EXAMPLES"], {model.__name__: model for model in docs["LINKED"]}
+    keys = {name: {*model.model_fields} for name, model in models.items()}
+    assert {name: {*own} for name, own in examples["examples"].items()} == keys
+    for name, own in examples["examples"].items():
+        for key, example in own.items():
+            field = models[name].model_fields[key]
+            hint = Annotated[field.annotation, *field.metadata] if field.metadata else field.annotation
+            TypeAdapter(hint).validate_python(example)
+    for want, key, _ in examples["wants"]:
+        assert {*yaml.safe_load(key)} <= {"extends"}.union(*keys.values()), want
 
 
 @pytest.fixture(scope="module")

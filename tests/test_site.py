@@ -9,7 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import pytest
 import yaml
@@ -66,8 +66,8 @@ def test_every_key_has_an_example_that_a_spec_may_hold() -> None:
     for name, own in examples["examples"].items():
         for key, example in own.items():
             field = models[name].model_fields[key]
-            hint = Annotated[field.annotation, *field.metadata] if field.metadata else field.annotation
-            TypeAdapter(hint).validate_python(example)
+            hint: Any = field.annotation
+            TypeAdapter(Annotated[hint, *field.metadata] if field.metadata else hint).validate_python(example)
     for want, key, _ in examples["wants"]:
         assert {*yaml.safe_load(key)} <= {"extends"}.union(*keys.values()), want
 

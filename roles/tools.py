@@ -19,6 +19,7 @@ from typing import Annotated, Any, Literal, cast
 
 from pydantic import Field
 
+from rolegraph.engine.limits.answers import ANSWER_CALLS
 from rolegraph.engine.limits.tools import REPLY_BYTES, REPLY_SECONDS
 from rolegraph.engine.sandbox import PythonSandbox, SandboxError, WorldError, require_interpreter
 from rolegraph.engine.sandbox.python import MEMORY, SECONDS
@@ -43,6 +44,18 @@ def text(template: str, /) -> Tool:
     template: the text, with the rules of prompts
     """
     return Tool(source=template, gives=TEXT)
+
+
+# The tool that is another role
+
+
+def role(name: str, /, *, parallel: Annotated[int, Field(ge=1, le=ANSWER_CALLS.most)] = 1) -> Tool:
+    """Call another role, which has `tool` with its description and arguments.
+
+    name: the role
+    parallel: most calls of the role in one answer
+    """
+    return Tool(callee=name)
 
 
 # Tools that choose

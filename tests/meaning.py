@@ -12,7 +12,7 @@ from typing import Any
 
 from rolegraph.engine.records import NodeId
 from rolegraph.engine.vocabulary import Transition
-from tests.workflows import Seen, Turn, Workflow, edge_of, prompt
+from tests.workflows import CALLEE, Seen, Turn, Workflow, edge_of, prompt
 
 
 @dataclass
@@ -37,10 +37,21 @@ def expected(workflow: Workflow) -> Expected:
     def instances(role: str) -> list[tuple[dict[str, set[int]], list[int]]]:
         """Return the lineage and the parents of each instance of a role."""
         spec, made = workflow.roles[role], list[tuple[dict[str, set[int]], list[int]]]()
+        for number, (caller, _, _) in enumerate(slots() if role == CALLEE else (), 1):
+            own = {name: set[int]() for name in workflow.callers()}
+            own |= instances(caller.role)[caller.index - 1][0]
+            needed = dict[str, set[int]]()
+            for lineage, _ in [its for other in spec["needs"] for its in instances(other)]:
+                for name, numbers in lineage.items():
+                    needed.setdefault(name, set()).update(numbers)
+            made.append((needed | own | {CALLEE: {number}}, []))
+        if made:
+            return made
         edges = [(edge["of"] or key, edge) for key, edge in edges_of(role)]
         fan = next(((other, edge["size"]) for other, edge in edges if edge["fans"]), None)
         numbers = range(1, len(instances(fan[0])) + 1) if fan else ()
-        groups = [list(numbers[at : at + fan[1]]) for at in range(0, len(numbers), fan[1])] if fan else [[]]
+        starts = range(0, len(numbers), fan[1]) if fan else ()
+        groups: list[list[int]] = [list(numbers[at : at + fan[1]]) for at in starts] if fan else [[]]
         for parents in groups:
             before = dict[str, set[int]]()
             joined = [(other, n) for other, edge in edges if edge["round"] == "this" for n in all_of(other)]
@@ -50,6 +61,25 @@ def expected(workflow: Workflow) -> Expected:
             for _ in range(spec["count"]):
                 made.append(({**before, role: {len(made) + 1}}, parents))
         return made
+
+    @cache
+    def slots() -> list[tuple[NodeId, int, int]]:
+        """Return for each instance of the role that is called its caller's turn, the number of the caller's
+        answer, and the place of the call in the answer, from 0."""
+        return [
+            (NodeId(role, index, round), call, place)
+            for role in workflow.callers()
+            for index in all_of(role)
+            for round in range(1, workflow.rounds(role) + 1)
+            for call in range(1, workflow.roles[role]["calls"])
+            for place in range(workflow.parallel(role))
+        ]
+
+    def called(me: NodeId, answer: int) -> list[NodeId]:
+        """Return the turns that one answer of a caller's turn calls, without those that are too many."""
+        asked = len(workflow.asks(me, answer))
+        numbers = [n for n, slot in enumerate(slots(), 1) if slot[:2] == (me, answer) and slot[2] < asked]
+        return [NodeId(CALLEE, number) for number in numbers]
 
     def all_of(role: str) -> range:
         return range(1, len(instances(role)) + 1)
@@ -178,7 +208,11 @@ def expected(workflow: Workflow) -> Expected:
         return Turn(turn.id, parser["default"], failed=True)
 
     def waits(me: NodeId) -> list[NodeId]:
+        if me.role == CALLEE:
+            return [slots()[me.index - 1][0]]
         edges = edges_of(me.role)
+        if workflow.parallel(me.role):
+            edges = edges + edges_of(CALLEE)
         return (
             [node for _, edge in edges for nodes in joined(me, edge)[0] for node in nodes]
             + ends(me)
@@ -213,9 +247,32 @@ def expected(workflow: Workflow) -> Expected:
     def round_of(loop: dict[str, Any], round: int) -> list[NodeId]:
         return [NodeId(role, number, round) for role in loop["roles"] for number in all_of(role)]
 
+    def answers(me: NodeId, shown: str, views: Seen) -> Turn:
+        """Take the turn of a role with a model, and of those that it calls."""
+        prompts[me] = shown + prompt(views)
+        for number in range(1, workflow.uses(me) + 1):
+            settled[me] += workflow.latency(me)
+            helpers = called(me, number)
+            settled[me] += max((workflow.attempts(it) * workflow.latency(it) for it in helpers), default=0)
+        settled[me] += (workflow.attempts(me) - workflow.uses(me)) * workflow.latency(me)
+        action = workflow.action(me)
+        return Turn(me, action or "", action is None, 0 if action is None else workflow.attempts(me))
+
+    def helps(me: NodeId) -> Turn | None:
+        """Take the turn of a role that is called, if it is; it sees what its caller would."""
+        caller, number, place = slots()[me.index - 1]
+        if happens(caller) is None or number > workflow.uses(caller) or me not in called(caller, number):
+            return None
+        views = {key: seen(caller, edge) for key, edge in edges_of(CALLEE)}
+        prompts[me] = f"{workflow.asks(caller, number)[place]};{prompt(views)}"
+        action = workflow.action(me)
+        return Turn(me, action or "", action is None, 0 if action is None else 1)
+
     @cache
     def happens(me: NodeId) -> Turn | None:
         settled[me] = opens(me)
+        if me.role == CALLEE:
+            return helps(me)
         if over(me):
             settled[me] = let_go(me)
             return None
@@ -228,10 +285,7 @@ def expected(workflow: Workflow) -> Expected:
         if workflow.runs(me.role):
             written = Turn(me, prompt(views), failed=False)
             return parsed(vote(me, views) if workflow.votes(me.role) else written)
-        prompts[me] = shown + prompt(views)
-        action = workflow.action(me)
-        settled[me] += workflow.attempts(me) * workflow.latency(me)
-        return Turn(me, action or "", action is None, 0 if action is None else workflow.attempts(me))
+        return answers(me, shown, views)
 
     turns = {
         node: happens(node)

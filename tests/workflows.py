@@ -21,6 +21,8 @@ from rolegraph.engine.vocabulary import Environment, Transition, environments
 from tests.edge import write_spec
 
 NAMES = "abcde"
+CALLEE = "helper"
+"""Name of the role that others call."""
 MOST_INSTANCES = 6
 """Largest number of instances of a role over which another role may fan out."""
 
@@ -82,6 +84,20 @@ class Workflow:
         """Return the number of tool calls before a turn's answer."""
         calls = self.roles[node.role].get("calls", 1)
         return 0 if self.action(node) is None else self.drawn(node, "uses") % calls
+
+    def parallel(self, role: str) -> int:
+        """Return the most calls of `CALLEE` in one answer of a role; 0 for a role that does not call it."""
+        tools = self.roles[role].get("tools", ())
+        return next((tool["parallel"] for tool in tools if "role" in tool), 0)
+
+    def callers(self) -> list[str]:
+        return [role for role in self.roles if self.parallel(role)]
+
+    def asks(self, node: NodeId, call: int) -> list[str]:
+        """Return the arguments of the calls of `CALLEE` in one answer, of which one may be too many."""
+        parallel = self.parallel(node.role)
+        most = 1 + self.drawn((node, call), "asks") % (parallel + 1) if parallel else 0
+        return [f"{node} asks {call} {number}" for number in range(1, most + 1)]
 
     def attempts(self, node: NodeId) -> int:
         """Return the number of model calls of a turn, with retries and tool calls."""
@@ -152,6 +168,9 @@ def compiled(workflow: Workflow) -> Plan:
 
 
 def _written(role: dict[str, Any], *, moves: bool) -> dict[str, Any]:
+    if "tool" in role:
+        shown = {"inline": "{{ self.arguments.about }};" + "".join(map(_shows, role["needs"]))}
+        return {**role, "prompt": shown, "trainable": False}
     if role.get("run") == "text":
         return {**role, "run": {"text": "".join(map(_shows, role["needs"]))}}
     if "run" in role:
@@ -226,7 +245,32 @@ def workflows(draw: st.DrawFn) -> Workflow:
         elif draw(st.booleans()):
             text, holds = draw(_until(loop["roles"]))
             loop["until"], made.holds[text] = text, holds
+    if draw(st.booleans()):
+        draw(_calls_of_a_role(made))
     return made
+
+
+@st.composite
+def _calls_of_a_role(draw: st.DrawFn, made: Workflow) -> None:
+    """Add a role that others call, and perhaps one that reads its answers."""
+    names = list(made.roles)
+    can = [name for name in names if not made.runs(name)]
+    callers = draw(st.lists(st.sampled_from(can), unique=True, min_size=1, max_size=2)) if can else []
+    if not callers:
+        return
+    for name in callers:
+        role = made.roles[name]
+        parallel, calls = draw(st.integers(1, 2)), draw(st.integers(2, 3))
+        tools = [*role.get("tools", ()), {"role": CALLEE, "parallel": parallel}]
+        role |= {"tools": tools, "calls": max(calls, role.get("calls", 1))}
+    before = names[: min(map(names.index, callers))]
+    needs = {other: draw(st.sampled_from(["all", "branch"])) for other in draw(_some(before))}
+    made.roles[CALLEE] = {"tool": {"describe": "Helps.", "arguments": {"about": "string"}}, "needs": needs}
+    if draw(st.booleans()):
+        made.roles[CALLEE]["on_failure"] = {"retry": 1}
+    if draw(st.booleans()):
+        join = draw(st.sampled_from(["all", "each", "branch"]))
+        made.roles["reader"] = {"count": 1, "needs": {CALLEE: join, callers[0]: "all"}}
 
 
 def _players(made: Workflow, loop: dict[str, Any]) -> list[str]:

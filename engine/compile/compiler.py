@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from rolegraph.engine.compile.earned import deciding, earning_findings, judged, scored
 from rolegraph.engine.compile.graph import (
     Needs,
+    callees_of,
     check_graph,
     env_loop,
     in_order,
@@ -24,7 +25,15 @@ from rolegraph.engine.compile.instructions import instruction_findings
 from rolegraph.engine.compile.lineage import Instances, instances_of
 from rolegraph.engine.compile.model_files import ModelFiles
 from rolegraph.engine.compile.names import ResolvedNames, resolve_names
-from rolegraph.engine.compile.plan import EnvPlan, GroupingPlan, LoopPlan, Permission, Plan, RolePlan
+from rolegraph.engine.compile.plan import (
+    CalleePlan,
+    EnvPlan,
+    GroupingPlan,
+    LoopPlan,
+    Permission,
+    Plan,
+    RolePlan,
+)
 from rolegraph.engine.compile.policies import (
     check_policies,
     endpoints_of,
@@ -48,6 +57,7 @@ from rolegraph.engine.vocabulary import (
     MONTY,
     Dataset,
     Environment,
+    Function,
     Import,
     Split,
     import_file,
@@ -242,12 +252,15 @@ def _assemble(
             loop=None if (loop := loop_of(spec, name)) is None else loops.index(loop),
             rounds=len(unrolled.nodes_of[name]) // counts[name],
             nodes=unrolled.nodes_of[name],
-            prompt_per_instance=spec.roles[name].memory == "chat" or "self" in role.mentions,
-            tools=tuple(map(_present, role.tools)),
+            prompt_per_instance=(written := spec.roles[name]).memory == "chat"
+            or written.tool is not None
+            or "self" in role.mentions,
+            tools=tuple(tool for tool in map(_present, role.tools) if not tool.callee),
             formulas={text: _present(formula) for text, formula in role.formulas.items()},
             frozen=frozen_instances(spec, name, counts[name]),
             groupings=role.groupings if role.compares_rewards else (GroupingPlan(),),
             state_key=role.state_key,
+            callees=tuple(_callee_plan(spec, name, callee) for callee in callees_of(spec, name)),
         )
         for name, role in names.roles.items()
     )
@@ -266,6 +279,7 @@ def _assemble(
         blocks=unrolled.blocks,
         wiring=unrolled.wiring,
         reward_inputs=unrolled.reward_inputs,
+        callees=unrolled.callees,
         loops=tuple(
             LoopPlan(name, loop.times, names.untils[name], unrolled.branches[name])
             for name, loop in spec.loops.items()
@@ -283,6 +297,18 @@ def _assemble(
         withheld=tuple(asked for asked in names.permissions if not is_allowed(asked.name, allow)),
         interpreter=interpreter,
     )
+
+
+def _callee_plan(spec: Spec, name: str, callee: str) -> CalleePlan:
+    role = spec.roles[name]
+    offered = _present(spec.roles[callee].tool)
+    function = Function(callee, offered.describe, offered.parameters, _run_by_the_scheduler)
+    parallel = callees_of(spec, name)[callee] // (role.calls - 1)
+    return CalleePlan([*spec.roles].index(callee), function, parallel)
+
+
+async def _run_by_the_scheduler(arguments: Mapping[str, Any]) -> Any:
+    raise AssertionError("a role is run by the scheduler")
 
 
 def _env_plan(spec: Spec, environment: Environment | None, unrolled: UnrolledGraph) -> EnvPlan | None:

@@ -7,6 +7,8 @@ from collections.abc import Iterator, Set
 from rolegraph.engine.compile.graph import (
     Needs,
     ancestors,
+    callees_of,
+    callers_of,
     cycles,
     env_loop,
     format_cycle,
@@ -188,9 +190,14 @@ def _shown(spec: Spec, names: ResolvedNames, rewards: Rewards) -> Iterator[Findi
 
 
 def _edges(spec: Spec) -> Needs:
-    """Return for each role the roles whose answers it reads, in this round or an earlier one."""
+    """Return for each role the roles whose words it reads: answers of this round or an earlier one, arguments
+    of its callers, results of the roles that it calls."""
     return {
-        name: [other for key, edge in role.needs.items() if (other := edge.of or key) in spec.roles]
+        name: [
+            *(other for key, edge in role.needs.items() if (other := edge.of or key) in spec.roles),
+            *callers_of(spec, name),
+            *callees_of(spec, name),
+        ]
         for name, role in spec.roles.items()
     }
 

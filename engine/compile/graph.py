@@ -13,9 +13,10 @@ from typing import Any
 from rolegraph.engine.errors import did_you_mean
 from rolegraph.engine.limits.specs import SPEC_EDGES, SPEC_LINEAGES, SPEC_TURNS
 from rolegraph.engine.prompts.checks import RESERVED
-from rolegraph.engine.spec import TOOL_ROLE_KEYS, Finding, Role, Spec
+from rolegraph.engine.spec import CALL_OF_A_ROLE, TOOL_ROLE_KEYS, Edge, Finding, Path, Role, Spec
 from rolegraph.engine.spec.faults import name_not_found
 from rolegraph.engine.spec.yaml_source import value_at
+from rolegraph.engine.vocabulary import ItemCall
 
 Needs = Mapping[str, Sequence[str]]
 """DAG over roles: for each role the roles that it waits for, each once."""
@@ -28,7 +29,7 @@ def check_graph(spec: Spec, needs: Needs) -> list[Finding]:
         spec: The parsed spec.
         needs: `role_needs` of the spec.
     """
-    found = [*_names(spec), *_loops(spec), *_players(spec, needs), *_edges(spec)]
+    found = [*_names(spec), *_loops(spec), *_players(spec, needs), *_edges(spec), *_calls(spec)]
     return found + ([*_cycles(spec, needs)] or [*_size(spec, needs)])
 
 
@@ -36,21 +37,43 @@ def role_needs(spec: Spec) -> Needs:
     """Return the graph over roles, which may have cycles; edges to unknown roles are left out.
 
     An edge to an earlier round orders nothing. A role outside a loop that needs a role inside waits for all
-    roles of the loop.
+    roles of the loop. A role that is called ends when its callers have, and what it needs is there before
+    they start.
     """
     return {name: list(dict.fromkeys(_waits(spec, name))) for name in spec.roles}
 
 
 def _waits(spec: Spec, name: str) -> Iterator[str]:
-    for key, edge in spec.roles[name].needs.items():
-        other = edge.of or key
-        loop = loop_of(spec, other)
-        if other == name or other not in spec.roles:
-            continue
-        if loop is not None and loop != loop_of(spec, name):
-            yield from (member for member in spec.loops[loop].roles if member in spec.roles)
-        elif edge.round == "this":
-            yield other
+    callers = {caller: Edge() for caller in callers_of(spec, name)}
+    called = [spec.roles[callee].needs for callee in callees_of(spec, name)]
+    for edges in (spec.roles[name].needs, callers, *called):
+        for key, edge in edges.items():
+            other = edge.of or key
+            loop = loop_of(spec, other)
+            if other == name or other not in spec.roles:
+                continue
+            if loop is not None and loop != loop_of(spec, name):
+                yield from (member for member in spec.loops[loop].roles if member in spec.roles)
+            elif edge.round == "this":
+                yield other
+
+
+def callees_of(spec: Spec, role: str) -> Mapping[str, int]:
+    """Return the roles that the model of a role may call, each with the most calls of it in one turn."""
+    calls = spec.roles[role].callees.items()
+    return {name: most for name, most in calls if name in spec.roles and spec.roles[name].tool is not None}
+
+
+def callers_of(spec: Spec, role: str) -> list[str]:
+    """Return the roles whose models may call a role, in the order of the spec."""
+    return (
+        [] if spec.roles[role].tool is None else [it for it in spec.roles if role in spec.roles[it].callees]
+    )
+
+
+def readers_of(spec: Spec, role: str) -> list[str]:
+    """Return the roles from whose place in the graph a role's edges are read: its callers, else itself."""
+    return callers_of(spec, role) or [role]
 
 
 def loop_of(spec: Spec, role: str) -> str | None:
@@ -106,7 +129,7 @@ def ancestors(needs: Needs, name: str) -> set[str]:
 
 def _names(spec: Spec) -> Iterator[Finding]:
     for name, role in spec.roles.items():
-        if role.memory is not None and loop_of(spec, name) is None:
+        if role.memory is not None and loop_of(spec, name) is None and role.tool is None:
             message = f"{name} is in no loop, so it has one turn and nothing to remember"
             hint = "remove it, or put the role into `loops`"
             yield Finding(("roles", name, "memory"), message, "a role of a loop", hint, at_key=True)
@@ -198,7 +221,7 @@ def _players(spec: Spec, needs: Needs) -> Iterator[Finding]:
 def _edges(spec: Spec) -> Iterator[Finding]:
     """Find edges of `needs` that join roles, or name rounds, in a way the graph does not allow."""
     for name, role in spec.roles.items():
-        own, fans = loop_of(spec, name), list[str]()
+        own, fans = loop_of(spec, readers_of(spec, name)[0]), list[str]()
         for key, edge in role.needs.items():
             path, other = ("roles", name, "needs", key), edge.of or key
             if other not in spec.roles:
@@ -229,6 +252,72 @@ def _edges(spec: Spec) -> Iterator[Finding]:
             message = f"{name} would be one for each of {fans[0]} and of {fans[1]}"
             path = ("roles", name, "needs", fans[1])
             yield Finding(path, message, "one such edge", "say `branch` for the other", at_key=True)
+
+
+_PLAIN = ("count", "when", "memory")
+"""Keys that a role that is called does not have: each call is one turn."""
+
+
+def _calls(spec: Spec) -> Iterator[Finding]:
+    """Find calls of roles that cannot be called, and called roles with what a call does not have."""
+    unknown: list[Finding] = []
+    for name, role in spec.roles.items():
+        for place, call in enumerate(role.tools):
+            callee = str(call.value)
+            if call.name == CALL_OF_A_ROLE and call.has_value:
+                path: Path = ("roles", name, "tools", place)
+                unknown += [*unknown_role(spec, callee, path)]
+                if callee in spec.roles:
+                    yield from _call(spec, name, callee, path, role.tools[:place])
+    yield from unknown
+    for name, role in spec.roles.items():
+        if role.tool is not None and not (unknown and not callers_of(spec, name)):
+            yield from _callee(spec, name, role)
+
+
+def _call(spec: Spec, name: str, callee: str, path: Path, before: Sequence[ItemCall]) -> Iterator[Finding]:
+    role = spec.roles[name]
+    if spec.roles[callee].tool is None:
+        message, hint = f"{callee} cannot be called: it has no `tool`", "give it one: tool: {describe: …}"
+    elif role.tool is not None:
+        message, hint = (
+            f"{name} is called itself, so it calls no role",
+            "let the role that calls it call both",
+        )
+    elif role.calls == 1:
+        message = f"{name} may call its model once, so it never sees what {callee} answers"
+        hint = "raise `calls`: calls: 4"
+    elif any(call.name == CALL_OF_A_ROLE and call.value == callee for call in before):
+        message, hint = f"{name} names {callee} twice", "`parallel` is the most calls of it in one answer"
+    else:
+        return
+    yield Finding(path, message, "", hint, word=callee)
+
+
+def _callee(spec: Spec, name: str, role: Role) -> Iterator[Finding]:
+    callers, at = callers_of(spec, name), ("roles", name)
+    if not callers:
+        hint = f"let a role call it: tools: [{{role: {name}}}], with `calls`"
+        yield Finding((*at, "tool"), f"{name} can be called, but no role calls it", "", hint, at_key=True)
+    once = f"{name} runs once for each call"
+    for key in _PLAIN:
+        if getattr(role, key) != Role.model_fields[key].default:
+            yield Finding((*at, key), f"{once}, so it has no `{key}`", "", "remove it", at_key=True)
+    if (loop := loop_of(spec, name)) is not None:
+        message = f"{once}, so it is in no loop; {' and '.join(callers) or 'who calls it'} may be"
+        yield Finding(("loops", loop, "roles"), message, "", "remove it", word=name)
+    for key, edge in role.needs.items():
+        path, other = (*at, "needs", key), edge.of or key
+        if edge.fans_out:
+            yield Finding(path, f"{once}, and not for each {other}", "all or branch", at_key=True)
+        elif other in callers and edge.round == "this":
+            message = f"{name} needs {other}, which calls it and has not answered yet"
+            yield Finding(path, message, "", "pass what it should know as an argument", at_key=True)
+    if len({loop_of(spec, caller) for caller in callers}) > 1 and any(
+        edge.round != "this" for edge in role.needs.values()
+    ):
+        message = f"{' and '.join(callers)} are in different loops, so their rounds before differ"
+        yield Finding((*at, "needs"), message, "edges of this round", at_key=True)
 
 
 def unknown_role(spec: Spec, name: str, path: tuple[str | int, ...]) -> Iterator[Finding]:
@@ -268,6 +357,12 @@ def _cycle_hint(spec: Spec, cycle: Sequence[str]) -> str:
     if loop is not None and loop == loop_of(spec, last):
         return f"in a loop, let {first} see the round before: needs: {{{last}: last}}"
     for before, name in zip(cycle, [*cycle[1:], first], strict=True):
+        if before in callers_of(spec, name):
+            return (
+                f"{name} ends when {before}, which calls it, has ended: {before} reads its answers as results"
+            )
+        if before in callees_of(spec, name):
+            continue
         if all((edge.of or key) != before for key, edge in spec.roles[name].needs.items()):
             whole = loop_of(spec, before)
             return f"{name} waits for the whole loop {whole}, which {before} is in: put {name} into it, too"
@@ -288,6 +383,10 @@ def _size(spec: Spec, needs: Needs) -> Iterator[Finding]:
                     message = f"{theirs} of {edge.of or key} cannot be put into chunks of {edge.chunk_size}"
                     yield Finding(("roles", name, "needs", key), message, f"a divisor of {theirs}")
                 count *= max(1, theirs // edge.chunk_size)
+        callers = callers_of(spec, name)
+        if callers:
+            turns_of = {caller: counts.get(caller, 1) * rounds_of(spec, caller) for caller in callers}
+            count = sum(turns_of[caller] * callees_of(spec, caller)[name] for caller in callers)
         counts[name] = count
         turns = count * rounds_of(spec, name)
         edges = sum(

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Set
 from dataclasses import replace
 from typing import NamedTuple
 
-from rolegraph.engine.compile.graph import loop_of
-from rolegraph.engine.prompts.checks import IN_A_LOOP, OF_SELF, WITH_AN_ENVIRONMENT, TemplateScope
+from rolegraph.engine.compile.graph import loop_of, readers_of
+from rolegraph.engine.prompts.checks import IN_A_CALL, IN_A_LOOP, OF_SELF, WITH_AN_ENVIRONMENT, TemplateScope
 from rolegraph.engine.prompts.templates import mentions_of
 from rolegraph.engine.spec import Edge, Spec
 
@@ -64,7 +64,7 @@ def role_inputs(spec: Spec, of_roles: Mentions, of_loops: Mentions) -> dict[str,
 
 def role_edges(spec: Spec, name: str) -> tuple[RoleEdge, ...]:
     """Return a role's `needs` with the role that each entry joins."""
-    loop = loop_of(spec, name)
+    loop = loop_of(spec, readers_of(spec, name)[0])
     return tuple(
         RoleEdge(
             key,
@@ -87,7 +87,9 @@ def role_inputs_from_text(spec: Spec, texts: Mapping[str, list[str]]) -> dict[st
     """
     of_roles: dict[str, Set[str]] = {}
     for name, role in spec.roles.items():
-        scope = TemplateScope(dict.fromkeys(role.needs, 1), own=(*OF_SELF, *IN_A_LOOP, *WITH_AN_ENVIRONMENT))
+        scope = TemplateScope(
+            dict.fromkeys(role.needs, 1), own=(*OF_SELF, *IN_A_LOOP, *WITH_AN_ENVIRONMENT, *IN_A_CALL)
+        )
         found = [mentions_of(text, scope) for text in texts.get(name, ())]
         of_roles[name] = frozenset[str]().union(
             *found, mentions_of(role.when or "", replace(scope, is_condition=True))

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+from rolegraph.engine.compile.graph import callers_of
 from rolegraph.engine.compile.names import ResolvedNames
 from rolegraph.engine.errors import RolegraphError
 from rolegraph.engine.prompts import Template
@@ -60,6 +61,8 @@ class _Mentions:
             for key, edge in written.needs.items()
             if key in role.mentions or (role.run and role.run.tool.choose)
         }
+        if "self.arguments" in role.mentions:
+            read |= {*callers_of(self.spec, name)}
         return any(self.may_pass_on(other, templates) for other in read - self.searched)
 
     def may_pass_on(self, name: str, readers: Sequence[Template]) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from rolegraph.engine.compile.graph import in_order, loop_of, role_needs
+from rolegraph.engine.compile.graph import callees_of, callers_of, in_order, loop_of, role_needs, rounds_of
 from rolegraph.engine.spec import Edge, Role, Spec
 from rolegraph.engine.vocabulary import Pairs, Tool
 from rolegraph.engine.vocabulary.tool import NO_PAIRS
@@ -35,8 +35,34 @@ def instances_of(spec: Spec) -> Instances:
     """Return the instances of a spec whose graph has no fault."""
     done: dict[str, list[Instance]] = {}
     for name in in_order(role_needs(spec)):
-        done[name] = _instances(spec.roles[name], name, done)
+        role, sites = spec.roles[name], call_sites(spec, name, done)
+        done[name] = _instances(role, name, done) if role.tool is None else _called(role, name, sites, done)
     return {name: done[name] for name in spec.roles}
+
+
+class CallSite(NamedTuple):
+    """One turn that may call a role, and the role's instances for its calls."""
+
+    caller: str
+    member: int
+    """Position of the caller's instance, from 0."""
+    round: int
+    """Round of the turn, from 1."""
+    members: range
+    """Positions, from 0, of the instances for the calls of this turn, in the order of the calls."""
+
+
+def call_sites(spec: Spec, name: str, instances: Instances) -> list[CallSite]:
+    """Return the turns that may call a role, by caller and turn; none for a role without `tool`."""
+    sites: list[CallSite] = []
+    start = 0
+    for caller in callers_of(spec, name):
+        most = callees_of(spec, caller)[name]
+        for member in range(len(instances[caller])):
+            for number in range(1, rounds_of(spec, caller) + 1):
+                sites.append(CallSite(caller, member, number, range(start, start + most)))
+                start += most
+    return sites
 
 
 def joined(edge: Edge, me: Instance, theirs: Sequence[Instance]) -> Sequence[int]:
@@ -84,6 +110,24 @@ def _instances(role: Role, name: str, done: Mapping[str, Sequence[Instance]]) ->
         Instance({**before, name: frozenset((number,))}, (number,), range(0))
         for number in range(1, role.count + 1)
     ]
+
+
+def _called(
+    role: Role, name: str, sites: Sequence[CallSite], done: Mapping[str, Sequence[Instance]]
+) -> list[Instance]:
+    """Return the instances of a role that is called: each descends from its caller's instance and from what
+    it needs, and from no instance of another caller."""
+    others = [edge.of or key for key, edge in role.needs.items() if edge.round == "this"]
+    before = _union([instance for other in others for instance in done[other]])
+    elsewhere = dict.fromkeys((site.caller for site in sites), frozenset[int]())
+    made: list[Instance] = []
+    for site in sites:
+        caller = done[site.caller][site.member]
+        lineage = {**before, **elsewhere, **caller.lineage}
+        for number, member in enumerate(site.members, (site.round - 1) * len(site.members) + 1):
+            own = {**lineage, name: frozenset((member + 1,))}
+            made.append(Instance(own, (*caller.path, number), range(0)))
+    return made
 
 
 def _fanned(count: int, name: str, parents: Sequence[Instance], edge: Edge) -> list[Instance]:

@@ -227,6 +227,8 @@ class _Resolver:
             path: Path = ("roles", name, "tools", place)
             tool = self.build(vocabulary.tools, call, path)
             found.append(tool)
+            if tool is not None and tool.callee:
+                continue
             if tool is not None and tool.open is None:
                 does = "picks from" if tool.choose else "writes down"
                 message = f"{call.name} {does} a role's inputs and cannot be called by a model"
@@ -236,7 +238,7 @@ class _Resolver:
             elif tool is not None and tool.source is not None:
                 message = f"the model sets the argument of {call.name} in each call"
                 self.findings.append(Finding(path, message, f"{call.name}, and its options", word=call.name))
-        if role.tools and role.calls == 1:
+        if role.tools and role.calls == 1 and not role.callees:
             path = ("roles", name, "tools")
             message = f"{name} may call its model once, so the model never sees the result of a tool call"
             hint = "raise `calls`, unless only the call itself is of interest"
@@ -290,6 +292,9 @@ class _Resolver:
         message, expected = "", ""
         if tool.choose is not None and not role.needs:
             message, expected = f"{role.run.name} picks from what {name} needs, which is nothing", "`needs`"
+        elif tool.callee:
+            message = f"{name} has no model that could call {tool.callee}"
+            expected = f"a role with a prompt and `tools: [{{role: {tool.callee}}}]`"
         elif tool.choose is None and tool.source is None and role.run.has_value:
             message = f"{role.run.name} offers functions to a model, and {name} has no model to call them"
             expected = f"a role with a prompt and `tools: [{role.run.name}: …]`"

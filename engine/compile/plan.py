@@ -21,6 +21,7 @@ from rolegraph.engine.vocabulary import (
     Dataset,
     Environment,
     Estimator,
+    Function,
     Import,
     Metric,
     Pairs,
@@ -165,7 +166,7 @@ class RolePlan:
     prompt_per_instance: bool
     """True where the prompts read `self` or continue a chat, so that each instance has its own."""
     tools: tuple[Tool, ...]
-    """Tools that the model may call in its turn."""
+    """Tools that the model may call in its turn, roles aside."""
     formulas: Mapping[str, Template]
     """Expressions that the reward reads the value of, by their text."""
     groupings: tuple[GroupingPlan, ...]
@@ -174,6 +175,8 @@ class RolePlan:
     """Key of the estimator's state; None where the role has one state."""
     frozen: frozenset[int] = frozenset()
     """Indices, from 1, of instances that are never trained, because past selves answer for them."""
+    callees: tuple[CalleePlan, ...] = ()
+    """Roles that the model may call in its turn."""
     group_keys: tuple[Template, ...] = field(init=False)
     """Expressions of the groupings, computed for each turn."""
 
@@ -211,6 +214,16 @@ class LoopPlan:
     """A branch of the loop exits after a round in which this condition holds."""
     branches: int
     """Number of branches that exit separately."""
+
+
+class CalleePlan(NamedTuple):
+    """Role that a role's model may call."""
+
+    role: int
+    function: Function
+    """Name, description and arguments for the model; the scheduler runs the role in place of `call`."""
+    parallel: int
+    """Most calls of the role in one answer."""
 
 
 class EnvPlan(NamedTuple):
@@ -316,6 +329,9 @@ class Plan:
     wiring: Wiring
     reward_inputs: Mapping[int, tuple[InputEdge, ...]]
     """By node, the turns that its reward reads; each edge is named after its role."""
+    callees: Mapping[int, Mapping[str, Sequence[int]]]
+    """By node that may call roles, the nodes for its calls of each, in order. Their blocks become ready when
+    the caller has ended: the nodes of calls have a result then, and the others are skipped."""
     loops: tuple[LoopPlan, ...]
     env: EnvPlan | None
     reward_order: tuple[int, ...]
@@ -374,7 +390,7 @@ class Plan:
     def may_skip(self) -> bool:
         """True where an episode may leave out some of the turns."""
         conditions = any(role.when for role in self.roles) or any(loop.until for loop in self.loops)
-        return conditions or self.env is not None
+        return conditions or self.env is not None or bool(self.callees)
 
     def transition_at(self, block: int) -> int | None:
         """Return the node position of the transition with number `block`; None for a block of turns."""

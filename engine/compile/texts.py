@@ -7,13 +7,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path as FilePath
 from typing import TypeVar
 
-from rolegraph.engine.compile.graph import Needs, ancestors, env_loop, loop_of
+from rolegraph.engine.compile.graph import Needs, ancestors, env_loop, loop_of, readers_of
 from rolegraph.engine.compile.lineage import Instances, joined
 from rolegraph.engine.compile.plan import GroupingPlan
 from rolegraph.engine.compile.turns import compares_turns
 from rolegraph.engine.limits.prompts import PROMPT_PARTS
 from rolegraph.engine.limits.specs import SPEC_TEMPLATES
 from rolegraph.engine.prompts import (
+    IN_A_CALL,
     IN_A_LOOP,
     OF_SELF,
     WITH_AN_ENVIRONMENT,
@@ -103,12 +104,14 @@ class TextReader:
         role = self.spec.roles[name]
         loop = loop_of(self.spec, name)
         own = KEY_OF_SELF if loop is None else (*KEY_OF_SELF, IN_A_LOOP[0])
+        own = own if role.tool is None else (*own, *IN_A_CALL)
+        arguments = tuple(role.tool.arguments) if role.tool else None
         if loop is not None and loop == env_loop(self.spec):
             own = (*own, *WITH_AN_ENVIRONMENT)
         return tuple(
             GroupingPlan(
                 by=grouping.by,
-                key=self._key(("roles", name, "group", place, "by"), grouping.by, frozenset(), own)
+                key=self._key(("roles", name, "group", place, "by"), grouping.by, frozenset(), own, arguments)
                 if grouping.is_expression
                 else None,
                 of_turns=compares_turns(role, grouping),
@@ -122,11 +125,18 @@ class TextReader:
         """Compile the key of an estimator's state, which reads visible fields of the task."""
         return self._key(path, source, self.hidden, ())
 
-    def _key(self, path: Path, source: str, hidden: frozenset[str], own: tuple[str, ...]) -> Template | None:
+    def _key(
+        self,
+        path: Path,
+        source: str,
+        hidden: frozenset[str],
+        own: tuple[str, ...],
+        arguments: tuple[str, ...] | None = None,
+    ) -> Template | None:
         there_is = "a key is an expression over `task`" + (" and `self`" if own else "")
         outside = ("the key mentions {!r}, which is another role", there_is)
         around = TemplateScope({}, tuple(self.spec.roles), self.columns, hidden, own=own, outside=outside)
-        around = replace(around, is_condition=True, has_value=True)
+        around = replace(around, arguments=arguments, is_condition=True, has_value=True)
         return self._compiled(path, source, lambda text: read_text(path, text, around))
 
     def formula(self, path: Path, source: str, name: str) -> Template | None:
@@ -152,12 +162,16 @@ class TextReader:
         seen = {key: self._seen(name, edge.of or key, edge) for key, edge in edges.items()}
         loop = loop_of(self.spec, name)
         own = OF_SELF if loop is None else (*OF_SELF, *IN_A_LOOP)
+        own = own if role.tool is None else (*own, *IN_A_CALL)
+        arguments = tuple(role.tool.arguments) if role.tool else None
         if loop is not None and loop == env_loop(self.spec):
             own = (*own, *WITH_AN_ENVIRONMENT)
         called = {edge.of: key for key, edge in edges.items() if edge.of not in (None, key, *edges)}
         hidden = self.hidden - {*role.shows}
         files = tuple(file for file, fields in self.labels.items() if fields & hidden)
-        return TemplateScope(seen, tuple(roles), self.columns, hidden, files, own=own, called=called)
+        return TemplateScope(
+            seen, tuple(roles), self.columns, hidden, files, own=own, arguments=arguments, called=called
+        )
 
     def _seen(self, name: str, other: str, edge: Edge) -> int:
         """Return the largest number of instances of the role `other` that one instance of `name` reads by
@@ -167,7 +181,8 @@ class TextReader:
         if self.instances is None:  # the graph has a fault: add no findings that may follow from it
             return self.spec.roles[other].count if edge.join == "all" else 1
         theirs = self.instances[other]
-        return max((len(joined(edge, me, theirs)) for me in self.instances[name]), default=0)
+        mine = [me for reader in readers_of(self.spec, name) for me in self.instances[reader]]
+        return max((len(joined(edge, me, theirs)) for me in mine), default=0)
 
     def _condition(self, path: Path, source: str | None, around: TemplateScope) -> Template | None:
         _, hint = around.outside

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from rolegraph.engine.compile.graph import env_loop, loop_of, players_of, rounds_of
+from rolegraph.engine.compile.graph import callees_of, env_loop, loop_of, players_of, rounds_of
 from rolegraph.engine.compile.inputs import RoleEdge, RoleInputs
-from rolegraph.engine.compile.lineage import Instance, Instances, joined
+from rolegraph.engine.compile.lineage import Instance, Instances, call_sites, joined
 from rolegraph.engine.compile.plan import Block, InputEdge, Node, Plan, Wiring
 from rolegraph.engine.compile.turns import compares_turns
 from rolegraph.engine.records import NodeId, salt_of
@@ -31,6 +31,8 @@ class UnrolledGraph(NamedTuple):
     """By player of the environment, the positions of the player's nodes."""
     nodes_of: Mapping[str, range]
     """By role, the positions of its nodes in `nodes`."""
+    callees: Mapping[int, Mapping[str, Sequence[int]]]
+    """By node that may call roles, the nodes for its calls of each, in order."""
 
 
 def unroll(
@@ -65,6 +67,7 @@ def unroll(
         branches={loop: max(1, len(its)) for loop, its in ends.items()},
         player_nodes=player_nodes,
         nodes_of=unroller.nodes_of,
+        callees=unroller.callees,
     )
 
 
@@ -89,9 +92,9 @@ def _successors(graph: Plan | UnrolledGraph, place: int) -> Iterator[int]:
 _Edges = tuple[InputEdge, ...]
 
 
-_BlockInputs = tuple[_Edges, _Edges, Sequence[int]]
-"""Inputs that the instances of one block share: its edges, those of the loop's `until`, and the node of the
-instance's turn before, where the block waits for it."""
+_BlockInputs = tuple[_Edges, _Edges, tuple[Sequence[int], ...]]
+"""Inputs that the instances of one block share: its edges, those of the loop's `until`, and further nodes
+that the block waits for: the instance's turn before, and what the roles that it may call need."""
 
 
 class _Unroller:
@@ -108,6 +111,16 @@ class _Unroller:
         for name in spec.roles:
             start, total = total, total + len(instances[name]) * self.rounds[name]
             self.nodes_of[name] = range(start, total)
+        self.sites = {name: call_sites(spec, name, instances) for name in spec.roles}
+        self.callees: dict[int, dict[str, Sequence[int]]] = {}
+        self.callers: dict[int, int] = {}
+        """By node that answers a call, the node that calls."""
+        for name, sites in self.sites.items():
+            for site in sites:
+                caller = self.node_at(site.caller, site.member, site.round)
+                nodes = self.turns(name, site.members, range(1, 2))
+                self.callees.setdefault(caller, {})[name] = nodes
+                self.callers |= dict.fromkeys(nodes, caller)
 
     def blocks(self) -> tuple[tuple[Block, ...], list[list[Sequence[int]]]]:
         """Return the blocks, and for each the sets of nodes that it waits for."""
@@ -115,27 +128,42 @@ class _Unroller:
         awaited: list[list[Sequence[int]]] = []
         total = sum(map(len, self.nodes_of.values()))
         for position, name in enumerate(self.spec.roles):
+            for site in self.sites[name]:
+                me = self.instances[site.caller][site.member]
+                edges = self.inputs[name].edges
+                inputs = tuple(self.input_edge(site.caller, site.round, edge, me) for edge in edges)
+                nodes = self.turns(name, site.members, range(1, 2))
+                blocks.append(Block(position, 1, nodes, inputs, may_skip=True))
+                awaited.append([(self.node_at(site.caller, site.member, site.round),)])
+            if self.sites[name]:
+                continue
             moves = self.loops[name] is not None and self.loops[name] == self.env
             conditional = moves or bool(self.spec.roles[name].when)
             for number in range(1, self.rounds[name] + 1):
-                for (inputs, until, own_turn), members in self.grouped(name, number).items():
+                for (inputs, until, further), members in self.grouped(name, number).items():
                     nodes = self.turns(name, members, range(number, number + 1))
                     may_skip = conditional or bool(until) or any(edge.is_parent for edge in inputs)
                     blocks.append(Block(position, number, nodes, inputs, until, may_skip))
                     step = (total + number - 1,) if moves else ()
-                    awaited.append([*(edge.nodes for edge in (*inputs, *until)), own_turn, step])
+                    awaited.append([*(edge.nodes for edge in (*inputs, *until)), *further, step])
         return tuple(blocks), awaited
 
     def grouped(self, name: str, number: int) -> dict[_BlockInputs, list[int]]:
         """Group a role's instances by their inputs in one round; each group becomes one block."""
         found: dict[_BlockInputs, list[int]] = {}
-        reads = self.inputs[name]
+        reads, callees = self.inputs[name], callees_of(self.spec, name)
         back = [RoleEdge(other, other, _BRANCH, earlier=True) for other in reads.until if number > 1]
         for place, me in enumerate(self.instances[name]):
             edges = tuple(self.input_edge(name, number, edge, me) for edge in reads.edges)
             until = tuple(self.input_edge(name, number, edge, me) for edge in back)
-            own_turn = (self.node_at(name, place, number - 1),) if reads.own_turns and number > 1 else ()
-            found.setdefault((edges, until, own_turn), []).append(place)
+            further = [
+                self.input_edge(name, number, edge, me).nodes
+                for callee in callees
+                for edge in self.inputs[callee].edges
+            ]
+            if reads.own_turns and number > 1:
+                further.append((self.node_at(name, place, number - 1),))
+            found.setdefault((edges, until, tuple(further)), []).append(place)
         return found
 
     def nodes(self, blocks: Sequence[Block]) -> tuple[Node, ...]:
@@ -205,13 +233,17 @@ class _Unroller:
         """Return by node the turns that its reward reads.
 
         A reward reads, of each instance on the turn's branch, the last turn that ran; where turns are
-        compared, of roles in the same loop the turn of the same round.
+        compared, of roles in the same loop the turn of the same round, and of a role that it calls the turns
+        that it called. Of its caller, a turn that was called reads the calling turn.
         """
         read: dict[int, tuple[InputEdge, ...]] = {}
         for place, node in enumerate(nodes):
             name, index, number = node.id
             edges: list[InputEdge] = []
             for other in rewards.get(name, ()):
+                if (turns := self.of_a_call(place, name, other)) is not None:
+                    edges.append(InputEdge(other, self.positions[other], turns))
+                    continue
                 members = joined(_BRANCH, self.instances[name][index - 1], self.instances[other])
                 same_round = compares_turns(self.spec.roles[name]) and self.in_one_loop(name, other)
                 rounds = range(number, number + 1) if same_round else self.all_rounds(other)
@@ -220,6 +252,16 @@ class _Unroller:
             if edges:
                 read[place] = tuple(edges)
         return read
+
+    def of_a_call(self, place: int, name: str, other: str) -> Sequence[int] | None:
+        """Return the turns of role `other` that the reward of a node reads because one of the two called the
+        other; None where no call tells."""
+        if any(site.caller == other for site in self.sites[name]):
+            caller = self.callers[place]
+            return (caller,) if caller in self.nodes_of[other] else ()
+        if compares_turns(self.spec.roles[name]):
+            return self.callees.get(place, {}).get(other)
+        return None
 
 
 def _wire(nodes: int, awaited: Sequence[Sequence[Sequence[int]]]) -> Wiring:

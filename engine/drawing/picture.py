@@ -9,10 +9,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from rolegraph.engine.compile.graph import callees_of
 from rolegraph.engine.compile.inputs import RoleEdge, role_edges
 from rolegraph.engine.compile.lineage import instances_of
 from rolegraph.engine.records import MAIN
-from rolegraph.engine.spec import Role, Spec
+from rolegraph.engine.spec import CALL_OF_A_ROLE, Role, Spec
 from rolegraph.engine.vocabulary import ItemCall
 
 LONGEST = 34
@@ -39,7 +40,7 @@ class Box:
 
 @dataclass(frozen=True, slots=True)
 class Arrow:
-    """Drawn edge from box `source` to box `target`, whose role reads the source's role."""
+    """Drawn edge from box `source` to box `target`, whose role reads the source's role or is called by it."""
 
     source: str
     target: str
@@ -80,6 +81,7 @@ def picture_of(spec: Spec) -> Picture:
         _box(name, role, len(instances[name]), numbers, loops.get(name)) for name, role in spec.roles.items()
     ]
     arrows = [_arrow(name, edge) for name in spec.roles for edge in role_edges(spec, name)]
+    arrows += [Arrow(name, other, "calls") for name in spec.roles for other in callees_of(spec, name)]
     clusters: list[Cluster] = []
     for name, loop in spec.loops.items():
         rounds = f"{loop.times} round{'' if loop.times == 1 else 's'}"
@@ -99,17 +101,19 @@ def policies_of(role: Role) -> Sequence[str]:
 
 def _box(name: str, role: Role, count: int, numbers: Mapping[str, int], loop: str | None) -> Box:
     asked = role.estimator.name if role.is_trained and role.estimator else role.model and str(role.model)
+    tools = [tool.name for tool in role.tools if tool.name != CALL_OF_A_ROLE]
     lines = (
         f"runs {shown(role.run)}" if role.run else asked,
         "not trained" if role.run is None and not role.is_trained else "",
-        f"calls {', '.join(tool.name for tool in role.tools)}" if role.tools else "",
+        f"calls {', '.join(tools)}" if tools else "",
+        f"called, at most {count} times" if role.tool else "",
         f"memory {role.memory}" if role.memory else "",
         f"when {role.when}" if role.when else "",
         f"sees {', '.join(role.shows)}" if role.shows else "",
     )
     kind: Kind = "tool" if role.run is not None else "trained" if role.is_trained else "asked"
     policies = tuple(numbers[policy] for policy in policies_of(role))
-    title = f"{name} × {count}" if count > 1 else name
+    title = f"{name} × {count}" if count > 1 and role.tool is None else name
     return Box(name, cut(title), [cut(line) for line in lines if line], kind, policies, loop)
 
 

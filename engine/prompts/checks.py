@@ -27,6 +27,8 @@ IN_A_LOOP = ("round", "times", "history")
 """Further fields of `self` in a role of a loop."""
 WITH_AN_ENVIRONMENT = ("observation",)
 """Further fields of `self` where the loop has an environment."""
+IN_A_CALL = ("arguments",)
+"""Further fields of `self` in a role that other roles call."""
 
 _KEEPS_VIEWS = {"list", "reverse", "sort", "select", "selectattr", "reject", "rejectattr", "unique"}
 _AS_TEXT = {"join", "string", "tojson", "upper", "lower", "trim", "title", "capitalize", "e", "escape"}
@@ -54,9 +56,9 @@ _INSTEAD = {
 }
 """Hints for what cannot be used, by its name."""
 
-Kind = Literal["task", "self", "several", "single", "view", "other"]
-"""Kind of value of an expression: the task, `self`, the instances of a role (several, or a single one whose
-fields can be read directly), one instance of several, or anything else."""
+Kind = Literal["task", "self", "arguments", "several", "single", "view", "other"]
+"""Kind of value of an expression: the task, `self`, the arguments of a call, the instances of a role
+(several, or a single one whose fields can be read directly), one instance of several, or anything else."""
 _Visit = Callable[[nodes.Node, dict[str, Kind]], Kind]
 
 
@@ -88,6 +90,8 @@ class TemplateScope:
     """Fields of a role instance."""
     own: tuple[str, ...] = ()
     """Fields of `self`."""
+    arguments: tuple[str, ...] | None = None
+    """Names of the arguments of a call, in a role that other roles call; None where they are not known."""
     called: Mapping[str, str] = field(default_factory=dict[str, str])
     """Names of inputs by role, for roles whose input has another name."""
     outside: tuple[str, str] = (
@@ -210,6 +214,11 @@ class _Walk:
             return self.task_field(node, name)
         if kind == "self":
             return self.own_field(node, name)
+        known = self.around.arguments
+        if kind == "arguments" and known is not None and name not in known:
+            there_is = f"there is {_names(known)}"
+            hint = did_you_mean(name, known, "self.arguments.{}")
+            return self.fault(node, name, f"a call has no argument {name!r}; {there_is}", hint)
         if kind == "several" and name in self.around.fields:
             hint = "loop over it: {% for one in … %}, or take one with [0]"
             if self.around.is_condition:
@@ -234,9 +243,12 @@ class _Walk:
                 there_is, hint = "only in a loop", "put the role into `loops`"
             elif name in WITH_AN_ENVIRONMENT:
                 there_is = "only in a loop with `env`"
+            elif name in IN_A_CALL:
+                there_is = "only in a role with `tool`"
             return self.fault(node, name, f"self has no {name!r} here; {there_is}", hint)
         self.mentions |= {"self", f"self.{name}"}
-        return "several" if name == "history" else "other"
+        kinds: Mapping[str, Kind] = {"history": "several", "arguments": "arguments"}
+        return kinds.get(name, "other")
 
     def task_field(self, node: nodes.Node, name: str) -> Kind:
         columns = self.around.columns

@@ -184,7 +184,7 @@ def steps_of(role: RolePlan, turn: NodeResult, *, masked: bool) -> list[Step]:
         noted["finish_reason"] = finish_reason
         if turn.group_keys and not steps:
             noted["by"] = dict(turn.group_keys)
-        if role.tools:
+        if role.tools or role.callees:
             noted["call"] = call.number
         if usage:
             noted["usage"] = usage

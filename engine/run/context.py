@@ -17,6 +17,7 @@ from rolegraph.engine.vocabulary import SelfView, Upstream, View, Views
 from rolegraph.engine.vocabulary.foreign import short_repr
 
 NO_UPSTREAM: Upstream = {}
+NO_ARGUMENTS: Mapping[str, Any] = {}
 Results = Sequence[NodeResult | None]
 """The results by node; None for a node that has not run."""
 
@@ -39,7 +40,16 @@ class EpisodeContext:
     Nodes and blocks are given by their positions in the plan.
     """
 
-    __slots__ = ("_environment", "_plan", "_results", "_task", "_visible_task", "uncomputed", "upstream")
+    __slots__ = (
+        "_environment",
+        "_plan",
+        "_results",
+        "_task",
+        "_visible_task",
+        "arguments",
+        "uncomputed",
+        "upstream",
+    )
 
     def __init__(
         self, plan: Plan, task: Task, results: Results, environment: EnvironmentSession | None
@@ -48,6 +58,8 @@ class EpisodeContext:
         self._visible_task = _without(task, plan.hidden)
         self.upstream: list[Upstream] = [NO_UPSTREAM] * len(plan.blocks)
         """By block, the results that its nodes see; set when the block opens."""
+        self.arguments: dict[int, Mapping[str, Any]] = {}
+        """By node that answers a call, the arguments of the call."""
         self.uncomputed = 0
         """Number of conditions that could not be computed."""
 
@@ -80,7 +92,10 @@ class EpisodeContext:
         plays = environment is not None and environment.loop == role.loop
         observation = environment.observation(at) if environment is not None and plays else ""
         _, index, number = at.id
-        own = SelfView(role.name, index, at.lineage, role.count, number, role.rounds, history, observation)
+        given = self.arguments.get(node, NO_ARGUMENTS)
+        own = SelfView(
+            role.name, index, at.lineage, role.count, number, role.rounds, history, observation, given
+        )
         return {
             "task": self._task_of(role) if role.spec.shows else self._visible_task,
             SELF: own,

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from rolegraph.engine.compile import Plan, RolePlan
+from rolegraph.engine.compile.graph import callers_of
 from rolegraph.engine.models import LimitedModel, Request
 from rolegraph.engine.models.replay import Replay
 from rolegraph.engine.records import Episode, FailureName, Message, NodeId, Task
@@ -28,7 +29,7 @@ from rolegraph.engine.run.stand_ins import (
     still_environment,
 )
 from rolegraph.engine.run.turn import EpisodeJob
-from rolegraph.engine.spec import Edge, OnFailure
+from rolegraph.engine.spec import CALL_OF_A_ROLE, Edge, OnFailure
 from rolegraph.engine.vocabulary import Function, Tool
 from rolegraph.engine.vocabulary.isolation import Isolation
 
@@ -239,16 +240,18 @@ class _Runs:
 
 def facts_of(plan: Plan, role: RolePlan) -> Mapping[str, str]:
     """Return facts of a role for a person, by name: its inputs, loop, condition, tools."""
-    written, loop, tools = role.spec, "", ""
+    written, loop, tools, callers = role.spec, "", "", callers_of(plan.spec, role.name)
     if role.loop is not None:
         of = plan.loops[role.loop]
         until = f", until {of.until.source}" if of.until is not None else ""
         loop = f"{of.name}, at most {of.times} rounds{until}"
-    if role.tools:
+    if written.tools:
         closed = _not_allowed(role, {permission.name for permission in plan.withheld})
-        names = [
-            f"{call.name} (not opened: it is not allowed)" if tool in closed else call.name
-            for call, tool in zip(written.tools, role.tools, strict=True)
+        opened = [call.name for call in written.tools if call.name != CALL_OF_A_ROLE]
+        names = [callee.function.name for callee in role.callees]
+        names += [
+            f"{name} (not opened: it is not allowed)" if tool in closed else name
+            for name, tool in zip(opened, role.tools, strict=True)
         ]
         tools = f"{', '.join(names)}; at most {written.calls} calls of the model"
     facts = {
@@ -259,6 +262,7 @@ def facts_of(plan: Plan, role: RolePlan) -> Mapping[str, str]:
         "runs": role.run.name if role.run else "",
         "parser": written.parser.name if role.run and role.run.parser else "",
         "tools": tools,
+        "called by": f"{', '.join(callers)}; at most {role.count} calls" if callers else "",
         "sees hidden": ", ".join(sorted(written.shows)),
         "memory": written.memory or "",
     }

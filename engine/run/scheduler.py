@@ -7,6 +7,7 @@ episode is returned. Knows no provider, no disk and no training.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -23,6 +24,7 @@ from rolegraph.engine.run.environment import EnvironmentSession
 from rolegraph.engine.run.frontier import Frontier
 from rolegraph.engine.run.rewards import EpisodeStop, LateRewards, score_at_once
 from rolegraph.engine.run.task_group import TaskGroup
+from rolegraph.engine.run.tools import Answer, Callees
 from rolegraph.engine.run.turn import (
     EpisodeJob,
     EpisodeSession,
@@ -169,6 +171,9 @@ class _Run:
                 continue
             block = plan.blocks[number]
             role = plan.roles[block.role]
+            if role.spec.tool is not None:  # the caller has ended: no further call comes
+                todo += self.frontier.skip(block.nodes)
+                continue
             loop_ends = self.loop_ends
             if role.loop is not None and loop_ends is not None and loop_ends.is_over(number, role.loop):
                 todo += self.frontier.skip(block.nodes)
@@ -243,7 +248,32 @@ class _Run:
         else:
             messages = self.render(role, self.context.of_node(position))
         model = self.models[role.endpoints[node.id.index - 1]]
-        return model_turn(role, node, model, session, messages, upstream, prefix)
+        callees = None
+        if role.callees:
+            plans = {callee.function.name: callee for callee in role.callees}
+            callees = Callees(plans, self.plan.callees[position], self.answer_call)
+        return model_turn(role, node, model, session, messages, upstream, prefix, callees)
+
+    async def answer_call(self, position: int, arguments: Mapping[str, Any]) -> Answer:
+        """Take the turn of a node that was called; return its action and its failure, before its reward.
+
+        The turn is a task of the episode, so that one that ends the episode cancels the others, too.
+        """
+        node = self.plan.nodes[position]
+        role, block = self.plan.roles[node.role], self.plan.blocks[node.block]
+        answered = asyncio.get_running_loop().create_future()
+
+        async def turn() -> None:
+            self.context.arguments[position] = dict(arguments)
+            self.context.set_upstream(node.block, block.inputs)
+            keys = self.context.group_keys(position, role) if role.group_keys else None
+            result = self.results[position] = await self.take_turn(position, node, role)
+            result.group_keys = keys
+            answered.set_result((result.view.action, result.failure))
+            score_at_once(role, position, self.session, self.context, result, self.tasks.create_task)
+
+        self.tasks.create_task(turn())
+        return await answered
 
     def continue_chat(
         self, role: RolePlan, position: int

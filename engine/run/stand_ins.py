@@ -27,6 +27,7 @@ from rolegraph.engine.vocabulary import (
     ParseFailure,
     Parser,
     Tool,
+    ToolCall,
     Transition,
     Upstream,
 )
@@ -130,11 +131,27 @@ class PreviewModel:
             except ModelError:
                 pass
         role = self._roles[request.id.node.role]
+        if role.callees and request.id.call == 1:  # so that the prompts of the roles that it calls are seen
+            calls = tuple(_example_call(role, callee.function) for callee in role.callees)
+            return Completion("", calls=calls, usage={"prompt_tokens": 1, "completion_tokens": 1})
         text = example_answer(role, self._way, self._said or f"[{_name(request.id.node, role)}]")
         return Completion(text, usage={"prompt_tokens": 1, "completion_tokens": len(text.split())})
 
     async def aclose(self) -> None:
         """Do nothing: there is no connection."""
+
+
+_EXAMPLES: Mapping[str, Any] = {"integer": 1, "number": 1.0, "boolean": True, "array": [], "object": {}}
+"""Example of an argument by its type; a text names the role and the argument."""
+
+
+def _example_call(role: RolePlan, function: Function) -> ToolCall:
+    """Return a call of a function with made-up arguments."""
+    arguments = {
+        name: schema.get("enum", [_EXAMPLES.get(schema["type"], f"[{role.name}: {name}]")])[0]
+        for name, schema in function.parameters["properties"].items()
+    }
+    return ToolCall(function.name, arguments)
 
 
 def example_answer(role: RolePlan, way: int, said: str) -> str:

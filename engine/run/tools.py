@@ -7,16 +7,19 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
+from rolegraph.engine.compile.plan import CalleePlan
 from rolegraph.engine.errors import UserError, did_you_mean
 from rolegraph.engine.limits.answers import ANSWER_CALLS
 from rolegraph.engine.limits.records import CALL_SHOWN
 from rolegraph.engine.limits.tools import TOOL_CLOSE_SECONDS, TOOL_TEXT
 from rolegraph.engine.models.limit import call_tool
 from rolegraph.engine.prompts.tools import result_message
-from rolegraph.engine.records import Message, check_recordable
+from rolegraph.engine.records import Failure, Message, check_recordable
 from rolegraph.engine.vocabulary import Function, Tool, ToolCall, ToolError
 from rolegraph.engine.vocabulary.foreign import FOREIGN_ERRORS, describe_error
 from rolegraph.engine.vocabulary.schemas import UNBOUNDED_KEYWORDS, Keyword, TooMuchWork, schema_checker
@@ -42,9 +45,10 @@ class OpenTools:
         # Shielded: a turn that is cancelled must not cancel the opening for the other turns.
         return await asyncio.shield(self._opened[id(tool)])
 
-    async def named_functions(self, tools: Sequence[Tool]) -> Functions:
-        """Open tools and return their functions by name; of two with one name, the later is `name_2`."""
-        found: dict[str, Function] = {}
+    async def named_functions(self, tools: Sequence[Tool], roles: Sequence[Function] = ()) -> Functions:
+        """Open tools and return the functions of roles and of tools, by name; of two with one name, the later
+        is `name_2`."""
+        found = {function.name: function for function in roles}
         for functions in await asyncio.gather(*map(self.functions, tools)):
             for function in functions:
                 name, number = function.name, 1
@@ -81,6 +85,42 @@ class OpenTools:
         await asyncio.gather(*self._holders, return_exceptions=True)
 
 
+Answer = tuple[Any, Failure | None]
+"""Action of a role that was called, and its failure."""
+
+
+class Callees(NamedTuple):
+    """Roles that the model of one turn may call."""
+
+    plans: Mapping[str, CalleePlan]
+    """By name, the roles."""
+    nodes: Mapping[str, Sequence[int]]
+    """By name, the nodes for the calls of this turn."""
+    run: Callable[[int, Mapping[str, Any]], Awaitable[Answer]]
+    """Takes the turn of a node with the arguments of its call."""
+
+    async def answer(self, name: str, call: int, place: int, arguments: Mapping[str, Any]) -> Any:
+        """Run a role and return its action.
+
+        Args:
+            name: The role.
+            call: Number, from 1, of the model call that asks for it.
+            place: Position, from 0, among the calls of the role in that answer. With `call` it decides which
+                instance runs, whatever the order in which calls end.
+            arguments: The arguments.
+
+        Raises:
+            ToolError: The role failed, and the message is the failure's name; or the call is one too many.
+        """
+        parallel = self.plans[name].parallel
+        if place >= parallel:
+            raise ToolError(f"not called: an answer may call {name} {parallel} time{'s' * (parallel > 1)}")
+        action, failure = await self.run(self.nodes[name][(call - 1) * parallel + place], arguments)
+        if failure is not None:
+            raise ToolError(failure.name.value)
+        return action
+
+
 class CallResult(NamedTuple):
     """The result of one tool call."""
 
@@ -91,14 +131,20 @@ class CallResult(NamedTuple):
 
 
 async def call_all(
-    functions: Functions, calls: Sequence[ToolCall], seconds: float | None
+    functions: Functions,
+    calls: Sequence[ToolCall],
+    seconds: float | None,
+    callees: Callees | None = None,
+    number: int = 1,
 ) -> Sequence[CallResult]:
     """Make the calls of one answer side by side.
 
     Args:
         functions: The functions that the model may call.
         calls: The model's calls; those beyond `ANSWER_CALLS` are answered with an error.
-        seconds: The limit of each call; None for no limit.
+        seconds: The limit of each call of a tool; None for no limit. A role has its own.
+        callees: The roles among the functions.
+        number: Number of the model call in its turn, from 1.
 
     Returns:
         A result for each call, in the same order. Results beyond `TOOL_TEXT` characters in total are errors.
@@ -106,7 +152,13 @@ async def call_all(
     Raises:
         UserError: A tool found a mistake of the person who runs the workflow.
     """
-    made = await asyncio.gather(*(_call(functions, call, seconds) for call in calls[: ANSWER_CALLS.most]))
+    counted = Counter[str]()
+    made = await asyncio.gather(
+        *(
+            _call(functions, call, seconds, _asked(call.name, number, counted, callees))
+            for call in calls[: ANSWER_CALLS.most]
+        )
+    )
     results, characters_left = list[CallResult](), TOOL_TEXT.most
     for call, result in zip(calls, made, strict=False):
         length = len(result.message["content"])
@@ -134,13 +186,24 @@ def result_text(name: str, result: object) -> str:
     raise ToolError(TOOL_TEXT.exceeded(f"{name} gave"))
 
 
-async def _call(functions: Functions, call: ToolCall, seconds: float | None) -> CallResult:
+_Ask = Callable[[Mapping[str, Any]], Awaitable[Any]]
+
+
+def _asked(name: str, number: int, counted: Counter[str], callees: Callees | None) -> _Ask | None:
+    """Return the function that runs a role for the next call of it in an answer; None for a tool."""
+    if callees is None or name not in callees.plans:
+        return None
+    counted[name] += 1
+    return partial(callees.answer, name, number, counted[name] - 1)
+
+
+async def _call(functions: Functions, call: ToolCall, seconds: float | None, ask: _Ask | None) -> CallResult:
     try:
         function = functions.get(call.name)
         if function is None or call.malformed:
             return _failed(call, _explain_unknown(functions, call))
         _check_arguments(function, call.arguments)
-        result = await call_tool(function, call.arguments, seconds)
+        result = await (call_tool(function, call.arguments, seconds) if ask is None else ask(call.arguments))
         text = result_text(call.name, result)
     except UserError:
         raise

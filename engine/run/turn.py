@@ -32,7 +32,7 @@ from rolegraph.engine.records import (
     derive_seed,
 )
 from rolegraph.engine.records.jsonl import json_line
-from rolegraph.engine.run.tools import CallResult, Functions, OpenTools, call_all, result_text
+from rolegraph.engine.run.tools import Callees, CallResult, Functions, OpenTools, call_all, result_text
 from rolegraph.engine.vocabulary import Function, ParseFailure, Score, ToolError, Upstream, View
 from rolegraph.engine.vocabulary.foreign import FOREIGN_ERRORS, describe_error, plain_json
 from rolegraph.engine.vocabulary.isolation import CallTimeout, Isolation
@@ -188,6 +188,7 @@ async def model_turn(
     messages: Sequence[Message] | Failure,
     upstream: Upstream,
     prefix: ChatPrefix | None = None,
+    callees: Callees | None = None,
 ) -> NodeResult:
     """Take the turn of a node that asks a model. Only cancellation and errors of this program raise.
 
@@ -199,6 +200,7 @@ async def model_turn(
         messages: The messages to send; a Failure where the prompt could not be rendered.
         upstream: The results of other nodes that the parser may read.
         prefix: The beginning of the messages as tokens, where they continue an earlier turn.
+        callees: The roles that the model may call.
     """
     if isinstance(messages, Failure):
         return _failed(role, node, messages)
@@ -217,8 +219,9 @@ async def model_turn(
         seed = None if episode_seed is None else call_seed(episode_seed, node.salt, call, attempt)
         id = CallId(job.task["id"], job.rollout, node.id, call, attempt)
         try:
-            if role.tools and functions is None:
-                functions = await session.open_tools().named_functions(role.tools)
+            if functions is None and (role.tools or role.callees):
+                offers = [callee.function for callee in role.callees]
+                functions = await session.open_tools().named_functions(role.tools, offers)
                 offered = tuple(functions.values())
             request = Request(messages, sampling, seed, id, offered, prefix)
             completion, start, seconds = await model.complete(request, role.spec.timeout, session.observe)
@@ -236,7 +239,7 @@ async def model_turn(
             if is_cut:
                 raise ParseFailure(FailureName.MALFORMED_OUTPUT, ANSWER_TEXT.exceeded("the answer has"))
             if calls and functions and call < role.spec.calls:
-                answered.results = await call_all(functions, calls, role.spec.timeout)
+                answered.results = await call_all(functions, calls, role.spec.timeout, callees, call)
                 session.kept += sum(len(result.message["content"]) for result in answered.results)
                 messages = (*answered.chat, *(result.message for result in answered.results))
                 prefix = answered.chat_prefix

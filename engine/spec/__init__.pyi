@@ -10,6 +10,7 @@ from rolegraph.engine.spec.loader import is_tests_file as is_tests_file
 from rolegraph.engine.spec.loader import load_spec as load_spec
 from rolegraph.engine.spec.models import Loop as Loop
 from rolegraph.engine.spec.models import Spec as Spec
+from rolegraph.engine.spec.role import CALL_OF_A_ROLE as CALL_OF_A_ROLE
 from rolegraph.engine.spec.role import TOOL_ROLE_KEYS as TOOL_ROLE_KEYS
 from rolegraph.engine.spec.role import Credit as Credit
 from rolegraph.engine.spec.role import Edge as Edge

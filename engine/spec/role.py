@@ -9,7 +9,7 @@ from pydantic import BeforeValidator, ConfigDict, Field, FiniteFloat, model_vali
 
 from rolegraph.engine import vocabulary
 from rolegraph.engine.limits.specs import SPEC_CALLS, SPEC_COUNT, SPEC_INSTANCES
-from rolegraph.engine.spec.base import ATOMIC, SpecModel, Strings
+from rolegraph.engine.spec.base import ATOMIC, Identifier, SpecModel, Strings
 from rolegraph.engine.spec.sources import ModelRef, PromptSource, Sampling
 from rolegraph.engine.vocabulary import CallField, ItemCall, LossName, LossSetting
 from rolegraph.engine.vocabulary.items import LOSS_SETTINGS
@@ -91,7 +91,18 @@ def _as_edges(value: object) -> object:
     return {name: Edge() for name in cast("list[str]", names)}
 
 
-TOOL_ROLE_KEYS = ("run", "parser", "count", "needs", "when", "shows", "reward", "on_failure", "timeout")
+TOOL_ROLE_KEYS = (
+    "run",
+    "tool",
+    "parser",
+    "count",
+    "needs",
+    "when",
+    "shows",
+    "reward",
+    "on_failure",
+    "timeout",
+)
 """Keys of a role that runs a tool."""
 
 
@@ -201,6 +212,53 @@ class Grouping(SpecModel):
 
 
 ToolField = Annotated[CallField, vocabulary.tools]
+CALL_OF_A_ROLE = "role"
+"""Name of the item of `tools` that makes a role callable by the model: `{role: searcher}`."""
+ArgumentType = Literal["string", "integer", "number", "boolean", "array", "object"]
+
+
+class Argument(SpecModel):
+    """One argument of a call of a role."""
+
+    SHORT = ArgumentType
+    type: ArgumentType = "string"
+    """JSON type of the value."""
+    describe: str | None = None
+    """Description for the model that calls."""
+    one_of: Annotated[list[str | int | float], Field(min_length=1)] | None = None
+    """Values that are allowed; None allows all of the type."""
+
+    @classmethod
+    def expand_shorthand(cls, value: object) -> object:
+        """Expand a bare type, such as `string`."""
+        return {"type": value} if isinstance(value, str) else value
+
+    @property
+    def schema_of_value(self) -> Mapping[str, Any]:
+        """JSON Schema of the value."""
+        further = {"description": self.describe, "enum": self.one_of}
+        return {"type": self.type, **{key: value for key, value in further.items() if value is not None}}
+
+
+class CallSignature(SpecModel):
+    """Description and arguments by which models of other roles call a role."""
+
+    describe: str
+    """Description of the role for the model that may call it."""
+    arguments: Mapping[Identifier, Argument] = {}
+    """Arguments of a call, each with its type; all are required. The role's prompt reads them as
+    `self.arguments`."""
+
+    @property
+    def parameters(self) -> Mapping[str, Any]:
+        """JSON Schema of the arguments."""
+        properties = {name: argument.schema_of_value for name, argument in self.arguments.items()}
+        return {
+            "type": "object",
+            "properties": properties,
+            "required": [*properties],
+            "additionalProperties": False,
+        }
 
 
 class Role(SpecModel):
@@ -224,6 +282,9 @@ class Role(SpecModel):
     """Template of the user message."""
     run: ToolField | None = None
     """Tool that runs in place of a model; its result is the role's action."""
+    tool: CallSignature | None = None
+    """Makes the role a function that models of other roles call, by `tools: [{role: …}]`. It runs once for
+    each call, and its action is the result."""
     system: PromptSource | None = None
     """Template of the system message."""
     memory: Literal["chat"] | None = None
@@ -235,7 +296,7 @@ class Role(SpecModel):
         BeforeValidator(_as_items, json_schema_input_type=Union[ToolField, list[ToolField]]),  # noqa: UP007
         ATOMIC,
     ] = []
-    """Tools that the model may call before it answers."""
+    """Tools, and roles as `{role: searcher, parallel: 2}`, that the model may call before it answers."""
     calls: Annotated[int, Field(ge=1, le=SPEC_CALLS.most)] = 1
     """Largest number of model calls in a turn of a role with tools; the last answer is parsed as it is."""
     reward: Annotated[CallField, vocabulary.rewards] | None = None
@@ -278,6 +339,16 @@ class Role(SpecModel):
     def is_trained(self) -> bool:
         """True for a role that training changes; a role that runs a tool has no weights to change."""
         return self.trainable and self.run is None
+
+    @property
+    def callees(self) -> Mapping[str, int]:
+        """Roles that the model may call, each with the most calls of it in one turn."""
+        found: dict[str, int] = {}
+        for call in self.tools:
+            if call.name == CALL_OF_A_ROLE and isinstance(call.value, str):
+                parallel = call.options.get("parallel", 1)
+                found[call.value] = (self.calls - 1) * (parallel if type(parallel) is int else 1)
+        return found
 
     @property
     def parses(self) -> bool:

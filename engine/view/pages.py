@@ -252,7 +252,9 @@ class Pages:
         taken = turns(episode)
         if number not in self._dags:
             self._dags[number] = read_dag(run.spec, run.info.templates)
-        line = timeline(self._dags[number], taken)
+        roles = run.spec.roles.items() if run.spec is not None else ()
+        called = frozenset(name for name, role in roles if role.tool is not None)
+        line = timeline(self._dags[number], taken, called)
         compared = traces(row, together)
         anchor = anchor_of(number, row)
         order = line.order[start : start + MOST_CARDS]

@@ -7,7 +7,7 @@ model. Pure.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from graphlib import TopologicalSorter
 from typing import NamedTuple
@@ -95,8 +95,17 @@ def read_dag(spec: Spec | None, templates: Mapping[str, str]) -> Dag | None:
     return predecessors(unroll(spec, instances_of(spec), role_inputs_from_text(spec, texts)))
 
 
-def timeline(dag: Dag | None, turns: Mapping[NodeId, TurnRecord]) -> Timeline:
-    """Return the time line of an episode; without a DAG all turns of a round are drawn side by side."""
+def timeline(
+    dag: Dag | None, turns: Mapping[NodeId, TurnRecord], called: Collection[str] = frozenset()
+) -> Timeline:
+    """Return the time line of an episode; without a DAG all turns of a round are drawn side by side.
+
+    Args:
+        dag: The DAG of turns.
+        turns: The turns that were taken.
+        called: Roles that other roles call. Their turns lie within the callers', so nothing joins these, and
+            calls that were not made have no lane.
+    """
     before = dag if dag is not None and turns.keys() <= dag.keys() else _by_round(turns)
     timed = any(turn.seconds for turn in turns.values())
     spans = {node: turn.span for node, turn in turns.items() if turn.calls}
@@ -118,6 +127,8 @@ def timeline(dag: Dag | None, turns: Mapping[NodeId, TurnRecord]) -> Timeline:
     counts: dict[str, int] = {}
     for node in before:
         taken = turns.get(node)
+        if taken is None and node.role in called:
+            continue
         bar = Bar(node, starts[node], ends[node], "skipped" if taken is None else taken.state)
         lanes.setdefault(node[:2], []).append(bar)
         counts[node.role] = max(counts.get(node.role, 0), node.index)
@@ -131,6 +142,7 @@ def timeline(dag: Dag | None, turns: Mapping[NodeId, TurnRecord]) -> Timeline:
         for node in before
         for other in before[node]
         if node in turns and other in turns and node[:2] in places and other[:2] in places
+        if node.role not in called
     ]
     joins = [
         Join(ends[one], places[one[:2]], starts[other], places[other[:2]], (one, other) in path)

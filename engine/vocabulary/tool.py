@@ -84,6 +84,8 @@ class Tool(Item):
 
     open: Callable[[], AbstractAsyncContextManager[Sequence[Function]]] | None = None
     """Opens the tool's functions for one episode. A `run:` role takes a tool with a single function."""
+    callee: str = ""
+    """Name of the role that a call runs; the engine has its function, so there is no `open`."""
     choose: Callable[[Upstream, Pairs], Any] | None = None
     """`choose(upstream, pairs)` returns the role's action from what the role sees, in order of `needs`; it is
     pure, and may raise ToolError."""

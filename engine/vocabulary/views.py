@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 VIEW_FIELDS = ("action", "response", "thought", "index", "lineage", "round", "ran", "role", "tokens", "calls")
@@ -53,6 +54,8 @@ class SelfView(NamedTuple):
     """Earlier turns of the same instance that ran."""
     observation: str = ""
     """Observation of the loop's environment before this turn."""
+    arguments: Mapping[str, Any] = MappingProxyType({})
+    """Arguments of the call that this turn answers, in a role with `tool`."""
 
 
 class ScoredView(NamedTuple):

@@ -2,21 +2,34 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
+from dataclasses import replace
 
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from rolegraph.engine.compile import size_of
 from rolegraph.engine.errors import ModelError
 from rolegraph.engine.models import Completion, Request
 from rolegraph.engine.prompts.call_forms import HERMES
-from rolegraph.engine.records import NodeId
+from rolegraph.engine.records import CallId, Episode, NodeId
 from tests.clock import run_virtually
 from tests.edge import ScriptedModel, episode, limited
 from tests.meaning import expected
-from tests.workflows import TOKENS, Workflow, compiled, workflows
+from tests.workflows import CALLEE, TOKENS, Workflow, compiled, workflows
 
 SUM = '<tool_call>{"name": "calculator", "arguments": {"expression": "3 + 4"}}</tool_call>'
+
+
+def tool_calls(workflow: Workflow, id: CallId) -> str:
+    """Return an answer that calls the tools of a turn's role."""
+    asks = workflow.asks(id.node, id.call)
+    calls = [{"name": CALLEE, "arguments": {"about": about}} for about in asks]
+    uses_tools = "calculator" in workflow.roles[id.node.role]["tools"]
+    return (SUM if uses_tools else "") + "".join(
+        f"<tool_call>{json.dumps(call)}</tool_call>" for call in calls
+    )
 
 
 class Caller(ScriptedModel):
@@ -41,7 +54,7 @@ def test_every_turn_is_taken_failed_or_skipped_once_as_the_language_says(workflo
         action = workflow.action(node)
         if action is None:
             raise ModelError("now and then")
-        return action if request.id.call > workflow.uses(node) else SUM
+        return action if request.id.call > workflow.uses(node) else tool_calls(workflow, request.id)
 
     model = Caller(answer, lambda request: workflow.latency(request.id.node))
     done, seconds = run_virtually(episode(plan, limited(plan, model)))
@@ -64,3 +77,29 @@ def test_every_turn_is_taken_failed_or_skipped_once_as_the_language_says(workflo
     assert calls.total() <= size.calls
     bound = sum(workflow.roles[node.role].get("calls", 1) for node in asked)
     assert plan.may_skip or bound == size.calls
+
+
+@settings(max_examples=200)
+@given(workflows(), st.integers(1, 1000))
+def test_turns_and_seeds_are_the_same_in_whatever_order_calls_are_answered(
+    workflow: Workflow, salt: int
+) -> None:
+    plan, hurried = compiled(workflow), replace(workflow, salt=salt)
+
+    def run(timing: Workflow) -> tuple[Episode, dict[CallId, tuple[object, object]]]:
+        def answer(request: Request) -> str:
+            action = workflow.action(request.id.node)
+            if action is None:
+                raise ModelError("now and then")
+            uses = workflow.uses(request.id.node)
+            return action if request.id.call > uses else tool_calls(workflow, request.id)
+
+        model = Caller(answer, lambda request: timing.latency((request.id, timing.salt)))
+        done, _ = run_virtually(episode(plan, limited(plan, model), seed=3))
+        return done, {request.id: (request.seed, request.messages) for request in model.requests}
+
+    (one, asked), (other, asked_too) = run(workflow), run(hurried)
+    assert asked == asked_too
+    assert [(t.uid, [step.action for step in t.steps]) for t in one.trajectories] == [
+        (t.uid, [step.action for step in t.steps]) for t in other.trajectories
+    ]

@@ -1,0 +1,286 @@
+"""Tests of roles that other roles call as tools: instances, results, rewards, failures."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rolegraph.engine.compile import Plan, compile_file, size_of
+from rolegraph.engine.compile.compiler import check_file
+from rolegraph.engine.errors import ModelError
+from rolegraph.engine.models import Completion, Request
+from rolegraph.engine.models.replay import Replay
+from rolegraph.engine.prompts.call_forms import HERMES
+from rolegraph.engine.records import Episode, TerminationReason
+from tests.clock import run_virtually
+from tests.edge import COUNTDOWN, RIGHT, WRONG, ScriptedModel, episode, limited, write_spec
+
+SPEC: dict[str, Any] = {
+    "searcher": {
+        "tool": {"describe": "Answers a question.", "arguments": {"question": "string"}},
+        "prompt": {"inline": "Q: {{ self.arguments.question }}"},
+        "parser": {"regex": "(.*)"},
+        "reward": {"of": "lead"},
+        "estimator": "grpo",
+    },
+    "lead": {
+        "prompt": {"inline": "{{ task.question }}"},
+        "tools": [{"role": "searcher", "parallel": 2}],
+        "calls": 3,
+        "parser": {"tag": "answer"},
+        "reward": "countdown",
+        "estimator": "grpo",
+    },
+}
+
+
+@pytest.fixture
+def compiled(tmp_path: Path) -> Callable[..., Plan]:
+    def make(*overrides: str, loops: object = None, **further: object) -> Plan:
+        roles = {**SPEC, **further}
+        spec = {"rolegraph": 1, "name": "called", "roles": roles, "data": {"train": "countdown"}}
+        return compile_file(write_spec(tmp_path, json.dumps(spec | {"loops": loops or {}})), overrides)
+
+    return make
+
+
+def ask(*questions: Any, name: str = "searcher") -> str:
+    calls = [{"name": name, "arguments": {"question": question}} for question in questions]
+    return "".join(f"<tool_call>{json.dumps(call)}</tool_call>" for call in calls)
+
+
+class Caller(ScriptedModel):
+    """Scripted model that parses tool calls from its answers."""
+
+    async def complete(self, request: Request) -> Completion:
+        text, calls = HERMES.find((await super().complete(request)).text)
+        return Completion(text, calls=calls, usage={"completion_tokens": 3})
+
+
+def scripted(*leads: str) -> Caller:
+    """Make a model whose lead gives these answers, call by call, and whose searcher answers in capitals."""
+
+    def answer(request: Request) -> str:
+        if request.id.node.role == "lead":
+            return leads[request.id.call - 1]
+        return str(request.messages[-1]["content"]).removeprefix("Q: ").upper()
+
+    return Caller(answer)
+
+
+def run(plan: Plan, model: ScriptedModel, seed: int | None = None) -> Episode:
+    return asyncio.run(episode(plan, limited(plan, model), seed=seed))
+
+
+def results(model: ScriptedModel, role: str = "lead", index: int = 1) -> Sequence[str]:
+    """Return the results of calls in the last prompt of a role instance."""
+    last = [it for it in model.requests if it.id.node[:2] == (role, index)][-1]
+    return [message["content"] for message in last.messages if message["role"] == "tool"]
+
+
+def test_each_call_is_a_trajectory_numbered_by_answer_and_place(compiled: Callable[..., Plan]) -> None:
+    model = scripted(ask("a"), ask("b", "c"), RIGHT)
+    plan = compiled()
+    done = run(plan, model, seed=1)
+    assert results(model) == ["A", "B", "C"]
+    assert [(t.index, t.steps[0].action) for t in done["searcher"]] == [(1, "A"), (3, "B"), (4, "C")]
+    assert {t.reward for t in done["searcher"]} == {1.0}, "what its caller earned"
+    (lead,) = done["lead"]
+    assert [step.metadata.get("calls") for step in lead.steps] == [
+        [{"name": "searcher"}],
+        [{"name": "searcher"}, {"name": "searcher"}],
+        None,
+    ]
+    offered = model.requests[0].tools[0]
+    assert (offered.name, offered.description) == ("searcher", "Answers a question.")
+    assert len({request.seed for request in model.requests}) == len(model.requests)
+    size = size_of(plan)
+    assert (size.calls, size.chain) == (3 + 4, 3 + 2)
+
+
+def test_a_caller_that_calls_nothing_skips_the_callee(compiled: Callable[..., Plan]) -> None:
+    reader = {
+        "needs": {"searcher": "each"},
+        "prompt": {"inline": "{{ searcher.action }}"},
+        "trainable": False,
+    }
+    done = run(compiled(reader=reader), scripted(RIGHT))
+    assert [t.name for t in done.trajectories] == ["lead"]
+    assert done.metadata["skipped"] == {"searcher": 1.0, "reader": 1.0}
+
+
+def test_further_calls_and_wrong_arguments_are_errors_as_results(compiled: Callable[..., Plan]) -> None:
+    none = '<tool_call>{"name": "searcher", "arguments": {}}</tool_call>'
+    model = scripted(ask("a", "b", "c"), ask(7) + none + ask("x", name="seacher"), RIGHT)
+    done = run(compiled(), model)
+    first, second, third, *wrong = results(model)
+    assert (first, second) == ("A", "B")
+    assert third == "Error: not called: an answer may call searcher 2 times"
+    assert "7 is not of type 'string'" in wrong[0]
+    assert "'question' is a required property" in wrong[1]
+    assert "did you mean 'searcher'" in wrong[2]
+    assert len(done["searcher"]) == 2
+
+
+def test_a_failed_call_gives_the_name_of_its_failure_and_no_message(compiled: Callable[..., Plan]) -> None:
+    def answer(request: Request) -> str:
+        if request.id.node.role == "searcher":
+            raise ModelError("the secret of the server")
+        return ask("a") if request.id.call == 1 else RIGHT
+
+    model = Caller(answer)
+    done = run(compiled(), model)
+    assert results(model) == ["Error: model_error"]
+    assert done.is_correct
+    assert [failure["role"] for failure in done.metadata["failures"]] == ["searcher"]
+
+
+def test_a_call_that_ends_the_episode_stops_its_caller(compiled: Callable[..., Plan]) -> None:
+    def answer(request: Request) -> str:
+        if request.id.node.role == "searcher":
+            raise ModelError("down")
+        return ask("a")
+
+    model = Caller(answer)
+    done = run(compiled("roles.searcher.on_failure.then=fail"), model)
+    assert done.termination_reason is TerminationReason.ERROR
+    assert len(model.requests) == 2
+
+
+def test_arguments_are_values_and_no_templates(compiled: Callable[..., Plan]) -> None:
+    model = scripted(ask("{{ task.target }} {% if %}"), RIGHT)
+    run(compiled(), model)
+    (asked,) = [request for request in model.requests if request.id.node.role == "searcher"]
+    assert asked.messages[-1]["content"] == "Q: {{ task.target }} {% if %}"
+
+
+def test_the_timeout_of_a_call_is_the_callees_own(compiled: Callable[..., Plan]) -> None:
+    def seconds(*overrides: str) -> tuple[Sequence[str], float]:
+        plan = compiled("roles.lead.timeout=1", *overrides)
+        model = scripted(ask("a"), RIGHT)
+        model.latency = lambda request: 5.0 if request.id.node.role == "searcher" else 0.5
+        _, taken = run_virtually(episode(plan, limited(plan, model)))
+        return results(model), taken
+
+    assert seconds() == (["A"], 6.0)
+    assert seconds("roles.searcher.timeout=2") == (["Error: timeout"], 3.0)
+
+
+def test_a_call_sees_what_its_caller_would_and_who_needs_it_waits(compiled: Callable[..., Plan]) -> None:
+    note = {"prompt": {"inline": "Note {{ self.index }}"}, "count": 2, "trainable": False}
+    lead = SPEC["lead"] | {"needs": {"note": "each"}}
+    searcher = SPEC["searcher"] | {
+        "needs": {"note": "branch"},
+        "prompt": {"inline": "Q: {{ self.arguments.question }} {{ note.response }} {{ self.lineage }}"},
+    }
+    reader = {
+        "needs": {"lead": "each", "searcher": "branch"},
+        "prompt": {"inline": "{{ searcher | map(attribute='action') | join(' ') }}"},
+        "trainable": False,
+    }
+
+    def answer(request: Request) -> str:
+        role, index, _ = request.id.node
+        if role == "note":
+            return f"note{index}"
+        if role == "lead":
+            return ask(f"from {index}") if request.id.call < 3 else RIGHT
+        return str(request.messages[-1]["content"])
+
+    model = Caller(answer)
+    done = run(compiled(note=note, lead=lead, searcher=searcher, reader=reader), model)
+    assert results(model, index=1) == ["Q: from 1 note1 (1, 1, 1)", "Q: from 1 note1 (1, 1, 3)"]
+    assert results(model, index=2) == ["Q: from 2 note2 (2, 1, 1)", "Q: from 2 note2 (2, 1, 3)"]
+    for index, reading in enumerate(done["reader"], 1):
+        assert reading.steps[0].chat_completions[0]["content"] == " ".join(results(model, index=index))
+
+
+@pytest.mark.parametrize("credit", ["turn", "trajectory"])
+def test_a_call_earns_what_the_very_turn_that_called_it_earns(
+    compiled: Callable[..., Plan], credit: str
+) -> None:
+    def answer(request: Request) -> str:
+        role, _, round = request.id.node
+        if role == "lead":
+            return ask(f"{round}") if request.id.call == 1 else [WRONG, RIGHT][round % 2]
+        return "found"
+
+    plan = compiled(f"roles.lead.credit={credit}", loops={"talk": {"roles": ["lead"], "times": 3}})
+    done = run(plan, Caller(answer))
+    assert [(t.index, t.reward) for t in done["searcher"]] == [(1, 1.0), (5, 0.0), (9, 1.0)]
+
+
+def test_a_caller_of_turns_earns_from_the_calls_of_each_turn(compiled: Callable[..., Plan]) -> None:
+    searcher = SPEC["searcher"] | {"reward": {"value": "1 if 'good' in self.arguments.question else 0"}}
+    lead = SPEC["lead"] | {"reward": {"of": "searcher"}, "credit": "turn"}
+
+    def answer(request: Request) -> str:
+        role, _, round = request.id.node
+        if role == "lead":
+            return ask("good", "bad" if round == 1 else "good") if request.id.call == 1 else RIGHT
+        return "found"
+
+    plan = compiled(searcher=searcher, lead=lead, loops={"talk": {"roles": ["lead"], "times": 2}})
+    done = run(plan, Caller(answer))
+    assert [step.reward for step in done["lead"][0].steps if step.done] == [0.5, 1.0]
+
+
+def test_calls_of_two_callers_have_numbers_and_rewards_of_their_own(compiled: Callable[..., Plan]) -> None:
+    other = SPEC["lead"] | {"reward": {"value": "0.25"}}
+    team = {"weighted": {"lead": {"of": "lead"}, "other": {"of": "other"}}}
+    searcher = SPEC["searcher"] | {"reward": team}
+
+    def answer(request: Request) -> str:
+        role, _, _ = request.id.node
+        return "found" if role == "searcher" else ask(role) if request.id.call == 1 else RIGHT
+
+    done = run(compiled(other=other, searcher=searcher), Caller(answer))
+    assert [(t.index, t.reward) for t in done["searcher"]] == [(1, 1.0), (5, 0.25)]
+
+
+def test_a_recorded_episode_is_replayed_with_its_calls(compiled: Callable[..., Plan]) -> None:
+    plan = compiled()
+    done = run(plan, scripted(ask("a", "b"), ask("c"), RIGHT))
+    again = asyncio.run(episode(plan, limited(plan, Replay.from_episodes([done]))))
+    assert [(t.uid, t.reward, [s.action for s in t.steps]) for t in again.trajectories] == [
+        (t.uid, t.reward, [s.action for s in t.steps]) for t in done.trajectories
+    ]
+
+
+@pytest.mark.parametrize("sees", ["searcher", "lead"])
+def test_validate_warns_of_a_label_that_a_call_or_its_result_passes_on(tmp_path: Path, sees: str) -> None:
+    other = "lead" if sees == "searcher" else "searcher"
+    roles = {
+        name: {**role, "reward": {"value": "action == task.solution"}}
+        if name == other
+        else {**role, "reward": {"value": "1"}}
+        for name, role in SPEC.items()
+    }
+    roles[sees] |= {"shows": "solution"}
+    spec = {"rolegraph": 1, "name": "leaks", "roles": roles, "data": {"train": "countdown"}}
+    checked = check_file(write_spec(tmp_path, json.dumps(spec)))
+    assert any(
+        f"{sees} sees task.solution, and its words reach {other}" in found.message
+        for found in checked.diagnostics
+    )
+
+
+def test_a_rating_by_the_caller_is_one_of_what_it_read(tmp_path: Path) -> None:
+    roles = {**SPEC, "searcher": SPEC["searcher"] | {"reward": {"rated_by": "lead"}}}
+    roles["lead"] = SPEC["lead"] | {"parser": "number"}
+    spec = {"rolegraph": 1, "name": "rated", "roles": roles, "data": {"train": "countdown"}}
+    found = check_file(write_spec(tmp_path, json.dumps(spec))).diagnostics
+    assert not [it for it in found if "does not read the answer" in it.message]
+
+
+def test_group_keys_may_read_arguments(compiled: Callable[..., Plan]) -> None:
+    searcher = SPEC["searcher"] | {"group": {"by": "self.arguments.question"}}
+    done = run(compiled(searcher=searcher), scripted(ask("a", "b"), ask("a"), RIGHT))
+    one, other, again = [t.steps[0].metadata["by"]["self.arguments.question"] for t in done["searcher"]]
+    assert one == again != other
+    assert COUNTDOWN["id"] not in (one, other)

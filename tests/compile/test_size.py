@@ -13,7 +13,7 @@ from rolegraph.engine.compile import EpisodeBounds, check_file, size_of
 from rolegraph.engine.compile.size import calls_of
 from tests.counting import calls
 from tests.edge import turn_dag, write_spec
-from tests.workflows import Workflow, compiled, workflows
+from tests.workflows import CALLEE, Workflow, compiled, workflows
 
 
 @pytest.mark.parametrize(
@@ -42,8 +42,14 @@ def test_it_is_said_in_words_and_there_is_none_without_a_plan() -> None:
 def test_the_chain_is_the_longest_path_of_the_dag(workflow: Workflow) -> None:
     plan = compiled(workflow)
     calls = {node.id: calls_of(plan.roles[node.role]) for node in plan.nodes}
-    dag = nx.DiGraph((a, b, {"calls": calls[b]}) for a, b in turn_dag(plan).edges)
-    dag.add_edges_from(("start", node, {"calls": own}) for node, own in calls.items())
+    in_turn = dict(calls)  # a role that is called runs within its callers' turns
+    for node in calls:
+        if workflow.parallel(node.role):
+            in_turn[node] = 2 * calls[node] - 1
+        elif node.role == CALLEE:
+            in_turn[node] = 0
+    dag = nx.DiGraph((a, b, {"calls": in_turn[b]}) for a, b in turn_dag(plan).edges)
+    dag.add_edges_from(("start", node, {"calls": own}) for node, own in in_turn.items())
     assert size_of(plan) == (sum(calls.values()), nx.dag_longest_path_length(dag, weight="calls"))
 
 

@@ -256,7 +256,7 @@ async def _run(job: TrainingJob, observe: Observer, track: Sequence[TrackerName]
         teachers = {
             signal.teacher: await models.teacher(signal.teacher, policies.chat(policy), role)
             for role, signal in plan.signals.items()
-            if signal.teacher is not None
+            if signal.teacher is not None and signal.teacher != "base"
             for policy in plan.policies_of(role)
         }
         if job.resumed:

@@ -1,4 +1,4 @@
-"""Signals: advantages of a role token by token, in place of a reward's.
+"""Signals: advantages of a role token by token, in place of a reward's or beside them.
 
 A package adds signals by the entry-point group `rolegraph.signals`.
 """
@@ -16,15 +16,21 @@ from rolegraph.engine.vocabulary import Signal
 Positive = Annotated[float, Field(gt=0.0, allow_inf_nan=False)]
 
 
-def reverse_kl(*, teacher: Any, coefficient: Positive = 1.0, clip: Positive | None = 5.0) -> Signal:
+def reverse_kl(
+    *, teacher: Any, coefficient: Positive = 1.0, clip: Positive | None = 5.0, center: bool = False
+) -> Signal:
     """Distil a teacher, token by token: coefficient × clipped (log p_teacher - log p_student).
 
     On-policy distillation (Agarwal et al., 2306.13649; Lu et al., "On-Policy Distillation", 2025): the mean
-    of log p_student - log p_teacher over sampled tokens estimates the reverse KL.
+    of log p_student - log p_teacher over sampled tokens estimates the reverse KL. With `teacher: base`,
+    beside an estimator, it keeps the policy near its start; with `center: true` and `clip: null` it is the KL
+    penalty of tinker-cookbook (`incorporate_kl_penalty`).
 
-    teacher: a local or tinker model of the same family, such as tinker:NAME or local:FOLDER
+    teacher: base, the start of the policy itself, or a local or tinker model of the same family, such as
+        tinker:NAME or local:FOLDER
     coefficient: the factor of each difference
-    clip: the largest difference at a token, in nats; null does not bound it
+    clip: the largest difference at a token, in nats, before the coefficient; null does not bound it
+    center: true to subtract the mean over the role's tokens of a step
     """
 
     def advantages(step: Step, teacher: Sequence[float] | None) -> list[float]:
@@ -33,14 +39,15 @@ def reverse_kl(*, teacher: Any, coefficient: Positive = 1.0, clip: Positive | No
             gaps_T = [max(-clip, min(clip, gap)) for gap in gaps_T]
         return [coefficient * gap for gap in gaps_T]
 
-    return Signal(advantages, teacher=teacher)
+    return Signal(advantages, teacher=teacher, center=center)
 
 
 def imitation(*, demonstration: Any, weight: Positive = 1.0) -> Signal:
     """Imitate the turn that a template writes, on the prompts that the policy met itself (DAgger).
 
-    The template may read hidden task fields, and `.reward` and `.is_correct` of earlier roles; a turn for
-    which it writes nothing is left out (Ross et al., 1011.0686).
+    The template may read hidden task fields, `self`, and every role with `.reward` and `.is_correct`. A turn
+    for which it writes nothing is left out, and beside an estimator learns from its own answer (Ross et al.,
+    1011.0686).
 
     demonstration: a template's file name, or {inline: text}
     weight: the weight of each of its tokens

@@ -37,6 +37,7 @@ FIGURE_COLUMNS: Columns = {
 ROLE_COLUMNS: Columns = {
     "reward": ("reward/{}/mean", ".3f"),
     "advantage ±": ("advantage/{}/std", ".3f"),
+    "signal ±": ("signal/{}/advantage/std", ".3f"),
     "taught": ("outcome/{}/taught", ".0%"),
     "equal": ("outcome/{}/equal_rewards", ".0%"),
     "failed": ("outcome/{}/failed", ".0%"),
@@ -47,8 +48,8 @@ ROLE_COLUMNS: Columns = {
 }
 FAILED = "magenta"
 """Colour of failed answers, as in the report."""
-RARE_COLUMNS = ("equal", "failed", "too small")
-"""Columns of outcomes that are shown only where a group has them."""
+RARE_COLUMNS = ("signal ±", "equal", "failed", "too small")
+"""Columns that are shown only where a role has them."""
 POLICY_COLUMNS: Columns = {
     "loss": ("optim/loss/{}", "z.4f"),
     "KL": ("optim/kl/{}", "z.4f"),

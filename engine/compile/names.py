@@ -21,7 +21,7 @@ from rolegraph.engine.compile.resolve import resolve, resolve_teacher, validate_
 from rolegraph.engine.compile.texts import TextReader, columns_of
 from rolegraph.engine.prompts import Template
 from rolegraph.engine.records.files import is_same
-from rolegraph.engine.spec import Finding, Path, PromptSource, Role, Spec
+from rolegraph.engine.spec import Finding, ModelRef, Path, PromptSource, Role, Spec
 from rolegraph.engine.spec.faults import name_not_found
 from rolegraph.engine.vocabulary import ItemCall, Registry
 
@@ -256,7 +256,7 @@ class _Resolver:
         if signal is None or call is None:
             return None
         teacher, findings = resolve_teacher(signal.teacher, path)
-        if teacher is not None:
+        if isinstance(teacher, ModelRef):
             teacher, findings = self.files.located(teacher, (*path, *call.path_of(("teacher",))))
         self.findings += findings
         expected = "a template's file name, or {inline: text}"

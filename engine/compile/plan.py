@@ -72,7 +72,8 @@ class SignalPlan(NamedTuple):
     """Signal of a role, with the teacher and the template that it names."""
 
     signal: Signal
-    teacher: ModelRef | None
+    teacher: ModelRef | Literal["base"] | None
+    """Model to compare with; `base` is the start of the policy itself."""
     demonstration: Template | None
 
 
@@ -188,6 +189,11 @@ class RolePlan:
     def prompt_files(self) -> list[str]:
         """Files of the role's system prompt and prompt, as messages show them: `judge.j2 (shipped)`."""
         return [template.file for template in (self.system, self.prompt) if template and template.file]
+
+    @property
+    def adds_signal(self) -> bool:
+        """True where the signal's advantages are added to those that the estimator computes."""
+        return self.signal is not None and self.estimator is not None and self.estimator.compute is not None
 
     @property
     def compares_turns(self) -> bool:
@@ -369,7 +375,24 @@ class Plan:
     @property
     def teachers(self) -> list[ModelRef]:
         """Models that signals compare with, each once."""
-        return list(dict.fromkeys(signal.teacher for signal in self.signals.values() if signal.teacher))
+        found = (
+            self.teacher_of(role.name, index)
+            for role in self.trained.values()
+            for index in range(1, role.count + 1)
+            if role.signal is not None and index not in role.frozen
+        )
+        return list(dict.fromkeys(filter(None, found)))
+
+    @property
+    def taught_by_start(self) -> list[str]:
+        """Policies in training whose own start is a teacher."""
+        roles = [name for name, signal in self.signals.items() if signal.teacher == "base"]
+        return list(dict.fromkeys(policy for name in roles for policy in sorted(self.policies_of(name))))
+
+    def teacher_of(self, role: str, index: int) -> ModelRef | None:
+        """Return the teacher of instance `index`, from 1, of a trained role; None without one."""
+        teacher = self.signals[role].teacher
+        return self.policies[self.policy_of(role, index)].model if teacher == "base" else teacher
 
     @property
     def untaught(self) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, TypeVar, cast
+from typing import Any, Literal, TypeVar, cast
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
@@ -41,13 +41,15 @@ def resolve(make: Callable[[], T], path: Path, known: str = "") -> tuple[T | Non
         return None, [Finding(path, f"building this item failed: {reason}")]
 
 
-def resolve_teacher(written: object, path: Path) -> tuple[ModelRef | None, list[Finding]]:
-    """Read the `teacher` option of a training signal, a model reference or `{model: reference}`."""
+def resolve_teacher(written: object, path: Path) -> tuple[ModelRef | Literal["base"] | None, list[Finding]]:
+    """Read the `teacher` option of a training signal, `base`, a model reference or `{model: reference}`."""
+    if written == "base":
+        return "base", []
     if isinstance(written, Mapping):
         mapping = cast("Mapping[str, object]", written)
         written = mapping["model"] if set(mapping) == {"model"} else mapping
     ref, findings = validate_option(
-        ModelRef, written, path, "teacher", "a model, such as tinker:NAME or local:FOLDER"
+        ModelRef, written, path, "teacher", "base, or a model, such as tinker:NAME or local:FOLDER"
     )
     if ref is not None and not ref.is_trainable:
         message = f"a teacher must give the log-probabilities of given tokens, which {ref.provider} does not"

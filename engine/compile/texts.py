@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path as FilePath
 from typing import TypeVar
 
-from rolegraph.engine.compile.graph import Needs, ancestors, env_loop, loop_of, readers_of
+from rolegraph.engine.compile.graph import Needs, env_loop, loop_of, readers_of
 from rolegraph.engine.compile.lineage import Instances, joined
 from rolegraph.engine.compile.plan import GroupingPlan
 from rolegraph.engine.compile.turns import compares_turns
@@ -88,11 +88,14 @@ class TextReader:
         return self._compiled(path, tool.source, lambda text: read_text(path, text, around))
 
     def demonstration(self, path: Path, source: PromptSource | None, name: str) -> Template | None:
-        """Compile the template of a demonstrated answer, which may read all roles upstream of its role."""
-        before = ancestors(self.needs, name)
-        counts = {other: role.count for other, role in self.spec.roles.items() if other in before}
+        """Compile the template of a demonstrated answer.
+
+        The template is rendered after the episode, so it may read every role, and `self` as one of them.
+        """
+        made = self.instances or {}
+        counts = {role: len(made[role]) if made else own.count for role, own in self.spec.roles.items()}
         fields = (*VIEW_FIELDS, *REWARD_FIELDS)
-        around = TemplateScope(counts, tuple(self.spec.roles), self.columns, fields=fields)
+        around = TemplateScope(counts, tuple(counts), self.columns, fields=fields, own=fields)
         return self._template(path, source, around)
 
     def when(self, name: str) -> Template | None:

@@ -57,8 +57,11 @@ def _role_findings(name: str, role: Role, estimator: Estimator | None) -> Iterat
     """Find what keeps a trained role from learning."""
     here: Path = ("roles", name)
     at = (*here, "estimator")
-    if role.reward is None and role.signal is None:
+    compares = estimator is not None and estimator.compute is not None
+    if role.reward is None and (role.signal is None or compares):
         hint = "give it a reward or a signal, or say `trainable: false`"
+        if role.signal is not None:
+            hint = "give it a reward, or write `estimator: precomputed` to learn from the signal alone"
         yield Finding(here, f"{name} is trained, but has no reward", "", hint, at_key=True)
     elif role.estimator is None:
         hint = f"give it one of {', '.join(estimators.names())}, or say `trainable: false`"
@@ -68,9 +71,6 @@ def _role_findings(name: str, role: Role, estimator: Estimator | None) -> Iterat
     if estimator.compute is None and role.signal is None:
         hint = f"give it a signal ({', '.join(signals.names())}), or another estimator"
         yield Finding(at, f"{name} is {estimator.name}, but nothing sets its advantages", "a `signal`", hint)
-    if estimator.compute is not None and role.signal is not None:
-        message = f"{name} has a signal, which the estimator {estimator.name} would replace"
-        yield Finding(at, message, "estimator: precomputed", "or remove the signal")
     if estimator.compute is None:
         for key in ("credit", "group"):
             if key in role.model_fields_set:
@@ -79,8 +79,13 @@ def _role_findings(name: str, role: Role, estimator: Estimator | None) -> Iterat
 
 
 def loss_of(role: Role, estimator: Estimator | None, signal: SignalPlan | None) -> Loss:
-    """Return the loss of a role: its own, or the default of its signal or estimator."""
-    default = signal.signal.loss if signal else estimator.loss if estimator else "importance_sampling"
+    """Return the loss of a role: its own, or the default of its signal or estimator.
+
+    A signal that adds advantages to an estimator's leaves the loss to the estimator.
+    """
+    default = estimator.loss if estimator else "importance_sampling"
+    if signal and (signal.demonstration or estimator is None or estimator.compute is None):
+        default = signal.signal.loss
     return role.loss or Loss(name=default)
 
 

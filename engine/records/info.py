@@ -217,6 +217,9 @@ class Checkpoint(_Record):
     past: dict[str, Annotated[tuple[PastCopy, ...], Field(min_length=1)]] = {}
     """Kept copies by the name of the policy of past selves, oldest first."""
 
+    starts: dict[str, str] = {}
+    """Path of the weights that a policy started from, by the policy's name; of those that are a teacher."""
+
     def of(self, policy: str | None) -> SavedPolicy | None:
         """Return the saved weights of a policy.
 

@@ -151,6 +151,10 @@ class StepMetadata(_Shape):
     """`prompt_tokens` and `completion_tokens` as counted by an endpoint that returns no token ids."""
     credit: Figure | None = None
     """Reward that the turn is credited with, before its group's baseline is subtracted."""
+    advantage: Figure | None = None
+    """Estimator's part of the advantage, where a signal's is added to it."""
+    signal: Figure | None = None
+    """Mean over the tokens of the signal's part of the advantage."""
     group: _GroupShape = _GroupShape()
     """Fields of the GroupKey that differ from their defaults."""
     by: dict[str, str | None] | None = None

@@ -243,10 +243,18 @@ def _time(run: RunRecord) -> Panel | None:
 
 
 def _signals(run: RunRecord) -> list[Panel | None]:
+    """Return the charts of signals, and of both parts of an advantage to which a signal is added."""
     roles = list(run.info.roles)
     panels: list[Panel | None] = []
+    for role in roles:
+        added = [f"signal/{role}/advantage/{part}" for part in ("mean", "std", "max", "min")]
+        parts = {"reward": run.series(f"advantage/{role}/std"), "signal": run.series(added[1])}
+        lines = [ChartLine(part, points, at) for at, (part, points) in enumerate(parts.items())]
+        if parts["signal"]:
+            panels.append(_lines(f"Standard deviation of both parts of the advantage: {role}", lines, added))
+    drawn = {key for panel in panels if panel for key in panel.keys}
     for key in run.keys:
-        if key.startswith("signal/"):
+        if key.startswith("signal/") and key not in drawn:
             role, _, name = key.removeprefix("signal/").partition("/")
             colour = roles.index(role) if role in roles else 0
             title = f"Signal {name}: {role}" if name else f"Signal {role}"

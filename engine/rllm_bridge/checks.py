@@ -155,6 +155,14 @@ def _role(plan: Plan, role: RolePlan, traits: BackendTraits) -> Iterator[Finding
         # trainer/tinker/transform.py: a datum has the sampled tokens, and no weights for cross_entropy.
         message = f"{role.name} imitates turns that it did not sample, which rLLM's workflow cannot train"
         yield Finding((*at, "signal"), message, "", f"use reverse_kl, or {WITHOUT_RLLM}")
+    elif role.adds_signal:
+        # trainer/algorithms/advantage.py: a trajectory's steps carry advantages, or its estimator sets them.
+        message = f"rLLM adds no signal to the advantages that {role.name}'s estimator computes"
+        yield Finding((*at, "signal"), message, "", f"write `estimator: precomputed`, or {WITHOUT_RLLM}")
+    elif role.signal is not None and role.signal.signal.center:
+        # workflows/workflow.py: an episode is handed over before the others of its step have ended.
+        message = f"the mean of {role.name}'s signal is over a whole step, and rLLM takes each episode alone"
+        yield Finding((*at, "signal"), message, "center: false", f"or {WITHOUT_RLLM}")
     elif written.loss is not None:
         yield from _loss(role.name, written.loss, traits)
 

@@ -57,6 +57,11 @@ class PreparedPlan:
                     f"{name} imitates demonstrations, which rLLM cannot train on: it has no cross-entropy "
                     "loss for a turn that was not sampled; use Rolegraph's own trainer"
                 )
+            if self.trained[name].adds_signal or signal.signal.center:
+                raise UsageError(
+                    f"the signal of {name} is added to an estimator's advantages or centered over a step, "
+                    "which rLLM cannot do; use Rolegraph's own trainer"
+                )
         self.answered_by_rllm = frozenset(
             role.name
             for role in plan.asking

@@ -86,6 +86,12 @@ def members(
     ]
 
 
+def compared_rounds(episode: Episode, trajectory: Trajectory, role: RolePlan) -> set[int]:
+    """Return the rounds of the turns that are in a group and not masked."""
+    compared = {step.round for _, member in members(episode, trajectory, role) for step in member.steps}
+    return compared - {step.round for step in trajectory.steps if step.masked}
+
+
 def keyless(trajectory: Trajectory, role: RolePlan | None) -> int:
     """Return the number of groups that lack a trajectory or its turn, because no key can be computed."""
     return sum(not _has_key(grouping, member) for _, grouping, member in _compared(trajectory, role))
@@ -163,6 +169,7 @@ def notes(
     weights: LossWeights = NO_WEIGHTS,
     advantages: Sequence[Sequence[Sequence[Advantage]]] = (),
     learnt: Collection[str] | None = None,
+    signalled: Collection[str] = (),
 ) -> dict[str, list[Mapping[str, Any]]]:
     """Return metadata for recorded steps: their groups, credit, baseline and weight in the loss.
 
@@ -174,6 +181,7 @@ def notes(
         advantages: For each group, member and step, the advantage in this group; for roles with several
             groupings.
         learnt: Tasks that the loss uses; None for all.
+        signalled: Roles with a signal beside the estimator, of which the estimator's part is noted.
 
     Returns:
         By the uid of a trajectory or turn, a mapping for each of its steps, which `on_record` reads.
@@ -192,11 +200,15 @@ def notes(
                 **({"baseline": taken[place]} if taken else {}),
             }
             loss = {} if weight is None else {"loss_weight": weight}
+            values = advantages[number][place] if advantages else ()
+            if group.in_list or (values and group.role in signalled):
+                first = values[0] if values else 0.0
+                assert isinstance(first, float)  # estimators give a member one advantage
+                part["advantage"] = first
             if not group.in_list:
                 found[member.uid] = [{**part, **loss}] * len(member.steps)
                 continue
-            values = advantages[number][place]
-            part |= {"advantage": values[0] if values else 0.0, "weight": group.weight}
+            part["weight"] = group.weight
             before: Sequence[Any] = found[member.uid][0]["groups"] if member.uid in found else ()
             found[member.uid] = [{"groups": [*before, part], **loss}] * len(member.steps)
     return {uid: noted for uid, noted in found.items() if any(noted)}

@@ -25,10 +25,11 @@ def any_nonzero(advantages: Iterable[float]) -> bool:
 
 def reward_metrics(role: str, rewards: Floats) -> Metrics:
     """Return `reward/{role}/{mean,std,max,min}` of all members' rewards."""
-    return _spread(f"reward/{role}", rewards)
+    return spread(f"reward/{role}", rewards)
 
 
-def _spread(prefix: str, values: Floats) -> Metrics:
+def spread(prefix: str, values: Floats) -> Metrics:
+    """Return `{prefix}/{mean,std,max,min}` of some values."""
     return {
         f"{prefix}/mean": float(np.mean(values)),
         f"{prefix}/std": float(np.std(values)),
@@ -42,7 +43,7 @@ def advantage_metrics(role: str, values: Floats) -> Metrics:
     if not values.size:
         return {}
     zero = float(np.mean(np.abs(values) < MIN_MAGNITUDE))
-    return _spread(f"advantage/{role}", values) | {f"advantage/{role}/fraction_zero": zero}
+    return spread(f"advantage/{role}", values) | {f"advantage/{role}/fraction_zero": zero}
 
 
 def difficulty_metrics(role: str, rewards_P_G: Iterable[Floats]) -> Metrics:

@@ -56,6 +56,7 @@ async def train(setup: TrainingSetup, start: Checkpoint | None = None) -> None:
             Checkpoints written before an error stay usable.
     """
     async with Rollouts(setup) as rollouts:
+        await setup.past.keep_starts(setup.plan.taught_by_start)
         loop = _Loop(setup, rollouts, start)
         if start is not None:
             loop.drawn = start.step if start.batches is None else start.batches
@@ -161,7 +162,8 @@ class _Loop:
         began = monotonic()
         policies = setup.policies
         encode = {name: policies.chat(name).turn for name in plan.policies}
-        signalled = await apply_signals(plan, episodes, setup.models, encode)
+        starts = {plan.policies[n].model: await setup.past.start_of(n) for n in plan.taught_by_start}
+        signalled = await apply_signals(plan, episodes, {**setup.models, **starts}, encode)
         groups, metrics = group_episodes(episodes, self.trained_roles, plan.policy_of)
         estimators = {name: role.estimator for name, role in self.trained_roles.items() if role.estimator}
         estimated = estimate(groups, estimators, signalled.advantages, self.states)
@@ -170,9 +172,11 @@ class _Loop:
             episodes = [e if e.task_id in kept else _unused(e) for e in episodes]
         weights = loss_weights(_used(episodes), self.trained_roles, plan.policy_of)
         learnt = {episode.task_id for episode in _used(episodes)}
-        noted = notes(groups, estimated.baselines, weights, estimated.advantages, learnt)
+        both = {name for name, role in self.trained_roles.items() if role.adds_signal}
+        noted = notes(groups, estimated.baselines, weights, estimated.advantages, learnt, both)
         details = merge_details(signalled.details, noted)
-        episodes = annotate(episodes, advantages_by_uid(groups, estimated), details, self._version)
+        advantages = advantages_by_uid(groups, estimated)
+        episodes = annotate(episodes, advantages, details, self._version, signalled.added)
         self._warn([*signalled.warnings, *estimated.warnings])
         times["time/advantage"] = monotonic() - began
         setup.folder.write_episodes("train", step, episodes)
@@ -282,6 +286,7 @@ class _Loop:
                 validation=validation,
                 batches=self.drawn - len(self.pending),
                 past=self.setup.past.kept,
+                starts=self.setup.past.starts,
                 estimators={role: dict(states) for role, states in self.states.items()},
             )
         )

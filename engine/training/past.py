@@ -1,5 +1,7 @@
 """Past selves: frozen copies of policies in training, and the one that each task plays against.
 
+The start of a policy is kept in the same way where it is the teacher of a signal.
+
 A copy is a checkpoint to sample from, named by its path at the service. The copies that are kept follow from
 the updates alone, and the drawn one from seed, batch and task, so a training that is resumed at a checkpoint,
 which names the kept copies, draws as an unbroken one.
@@ -33,10 +35,27 @@ class PastSelves:
         saved = start.past if start else {}
         self.kept: dict[str, tuple[PastCopy, ...]] = {name: saved.get(name, (STARTING,)) for name in plans}
         """By the name of a past policy, its copies, oldest first."""
+        self.starts: dict[str, str] = dict(start.starts) if start else {}
+        """By the name of a policy, the path of the weights that it started from, if they are a teacher."""
         self._dropped: list[tuple[str, str]] = []
         """Policy and path of copies that are no longer kept."""
         self._models: dict[str, LimitedModel] = {}
         """Open copies by path."""
+        self._started: dict[str, LimitedModel] = {}
+        """Open starts by path."""
+
+    async def keep_starts(self, names: Sequence[str]) -> None:
+        """Save the weights that policies start from, unless the checkpoint names them."""
+        for name in names:
+            if name not in self.starts:
+                self.starts[name] = await self._policies.save_copy(name, "start")
+
+    async def start_of(self, name: str) -> LimitedModel:
+        """Return a model with the weights that a policy started from, which `keep_starts` saved."""
+        path = self.starts[name]
+        if path not in self._started:
+            self._started[path] = await self._policies.copied(name, path, 0)
+        return self._started[path]
 
     async def refresh(self) -> None:
         """Add a copy of each policy that has had `every` more updates, and drop what `keep` leaves out."""

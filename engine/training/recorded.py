@@ -12,9 +12,11 @@ from rolegraph.engine.records import Advantage, Episode, Step, Trajectory, Traje
 from rolegraph.engine.training.advantages import EstimatedGroups
 from rolegraph.engine.training.credit import turn_uid, turns
 from rolegraph.engine.training.precomputed import AdvantagesByUid
+from rolegraph.engine.training.signals import DEMONSTRATION
 
 DetailsByUid = Mapping[str, Sequence[Mapping[str, Any]]]
 """Additions to each step's metadata, by the same uids."""
+NO_ADVANTAGES: AdvantagesByUid = {}
 T = TypeVar("T")
 
 
@@ -38,7 +40,7 @@ def _scaled(advantage: Advantage, weight: float) -> Advantage:
     return advantage * weight
 
 
-def _add(one: Advantage | None, other: Advantage | None) -> Advantage:
+def _add(one: Advantage | None, other: Advantage | None) -> float:
     assert isinstance(one, float) and isinstance(other, float)
     return one + other
 
@@ -56,6 +58,7 @@ def annotate(
     advantages: AdvantagesByUid,
     details: DetailsByUid,
     version: Callable[[Trajectory], int | None] | None = None,
+    added: AdvantagesByUid = NO_ADVANTAGES,
 ) -> list[Episode]:
     """Return copies of episodes with advantages and details on their steps.
 
@@ -65,6 +68,8 @@ def annotate(
         details: additions to the steps' metadata, by the same uids.
         version: function that returns how many updates a trajectory's policy has had; adds `staleness`, the
             number of updates since the step's weights, to the metadata, unless it returns None.
+        added: advantages of signals by the trajectory's uid, which are added to `advantages`; a step without
+            an advantage gets none of them.
     """
 
     def step_of(step: Step, advantage: Advantage | None, detail: Mapping[str, Any], now: int | None) -> Step:
@@ -77,12 +82,25 @@ def annotate(
         steps = trajectory.steps
         values = _for_steps(trajectory, advantages, [step.advantage for step in steps], _add)
         notes = _for_steps(trajectory, details, [{} for _ in steps], _merge)
+        if trajectory.uid in added:
+            values = list(map(_with_signal, values, added[trajectory.uid], notes))
         now = [version(trajectory) if version else None] * len(steps)
         return trajectory._replace(steps=tuple(map(step_of, steps, values, notes, now)))
 
     return [
         episode._replace(trajectories=tuple(map(trajectory_of, episode.trajectories))) for episode in episodes
     ]
+
+
+def _with_signal(
+    advantage: Advantage | None, signal: Advantage, noted: Mapping[str, Any]
+) -> Advantage | None:
+    """Add a signal's advantages of a step to the estimator's; a demonstration replaces the answer."""
+    if advantage is None or DEMONSTRATION in noted:
+        return None if advantage is None else signal
+    if isinstance(signal, Sequence):
+        return [_add(advantage, value) for value in signal]
+    return _add(advantage, signal)
 
 
 def _for_steps(

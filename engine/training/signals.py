@@ -11,15 +11,20 @@ import asyncio
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
-from rolegraph.engine.compile import Plan
+import numpy as np
+
+from rolegraph.engine.compile import Plan, RolePlan
 from rolegraph.engine.compile.plan import SignalPlan
 from rolegraph.engine.errors import AdvantageError, ModelError, WorldError
 from rolegraph.engine.models import LimitedModel
-from rolegraph.engine.prompts import PromptError, Template
+from rolegraph.engine.prompts import SELF, PromptError, Template
 from rolegraph.engine.records import Advantage, Episode, Note, Step, Trajectory
 from rolegraph.engine.spec import ModelRef
+from rolegraph.engine.training.credit import compared_rounds
+from rolegraph.engine.training.group_metrics import spread
+from rolegraph.engine.training.precomputed import per_token
 from rolegraph.engine.vocabulary import ScoredView, Views
 from rolegraph.engine.vocabulary.foreign import FOREIGN_ERRORS, describe_error
 
@@ -32,11 +37,20 @@ class SignalResult:
     """Advantages from the signals of some episodes, with metrics and warnings."""
 
     advantages: dict[str, list[Advantage]] = field(default_factory=dict[str, list[Advantage]])
-    """Advantages of each step, by trajectory uid."""
+    """Advantages of each step, by trajectory uid, of roles that learn from their signal alone."""
+    added: dict[str, list[Advantage]] = field(default_factory=dict[str, list[Advantage]])
+    """The same of roles whose estimator sets advantages as well; 0 for a step in no group."""
     details: dict[str, list[Mapping[str, Any]]] = field(default_factory=dict[str, list[Mapping[str, Any]]])
-    """Additions to each step's metadata, the turn to imitate, by trajectory uid."""
+    """Additions to each step's metadata, the turn to imitate or the mean of `added`, by trajectory uid."""
     metrics: dict[str, float] = field(default_factory=dict[str, float])
     warnings: list[Note] = field(default_factory=list[Note])
+
+
+class _ScoredStep(NamedTuple):
+    """Step with advantages from a signal, by its place in a SignalResult."""
+
+    uid: str
+    number: int
 
 
 @dataclass(slots=True)
@@ -46,6 +60,8 @@ class _SignalTally:
     log_ratios: list[float] = field(default_factory=list[float])
     """log p_student - log p_teacher of each token; their mean estimates the reverse KL divergence."""
     counts: Counter[str] = field(default_factory=Counter[str])
+    steps: list[_ScoredStep] = field(default_factory=list[_ScoredStep])
+    """Steps with an advantage for each token, which the loss reads."""
 
 
 async def apply_signals(
@@ -56,7 +72,8 @@ async def apply_signals(
 ) -> SignalResult:
     """Compute the advantages of every trained role that has a signal.
 
-    A demonstration whose template fails gives a warning and the advantage 0.
+    A demonstration whose template fails gives a warning and the advantage 0. A centered signal's mean is over
+    the tokens of the turns that are in a group and not masked.
 
     Args:
         plan: the plan.
@@ -70,20 +87,39 @@ async def apply_signals(
     """
     result = SignalResult()
     tallies: defaultdict[str, _SignalTally] = defaultdict(_SignalTally)
-    signals = plan.signals
+    roles, signals = plan.trained, plan.signals
 
     async def apply(episode: Episode, learner: Trajectory, signal: SignalPlan) -> None:
         where = f"{learner.name} {learner.index}, task {episode.task_id}, rollout {episode.rollout}"
-        advantages = result.advantages[learner.uid] = []
+        role, tally = roles[learner.name], tallies[learner.name]
+        advantages = (result.added if role.adds_signal else result.advantages)[learner.uid] = []
         details = result.details[learner.uid] = []
+        learnt = compared_rounds(episode, learner, role)
+        ref = plan.teacher_of(learner.name, learner.index)
+        teacher = None if ref is None else teachers[ref]
         for number, step in enumerate(learner.steps):
-            step_name, tally = f"{where}, step {number}", tallies[learner.name]
+            step_name = f"{where}, step {number}"
+            if role.adds_signal and step.round not in learnt:
+                advantages.append(0.0)
+                details.append({})
+                continue
             if signal.demonstration is None:
-                advantages.append(await _score(signal, teachers, step, where=step_name, tally=tally))
+                values = await _score(signal, teacher, step, where=step_name, tally=tally)
+                if role.adds_signal:
+                    _check_values(values, step, step_name)
+                if step.round in learnt:
+                    tally.steps.append(_ScoredStep(learner.uid, number))
+                advantages.append(values)
                 details.append({})
                 continue
             text = _demonstrate(
-                plan, signal.demonstration, episode, where=step_name, tally=tally, warnings=result.warnings
+                plan,
+                signal.demonstration,
+                episode,
+                _own_view(learner, step),
+                where=step_name,
+                tally=tally,
+                warnings=result.warnings,
             )
             advantages.append(signal.signal.weight if text else 0.0)
             ids = list(encode[plan.policy_of(learner.name, learner.index)](text)) if text else []
@@ -98,6 +134,7 @@ async def apply_signals(
     except ExceptionGroup as errors:
         raise errors.exceptions[0] from None
     for name, tally in tallies.items():
+        _center_and_measure(roles[name], tally, result)
         if tally.log_ratios:
             result.metrics[f"signal/{name}/reverse_kl"] = sum(tally.log_ratios) / len(tally.log_ratios)
         for event, count in tally.counts.items():
@@ -105,9 +142,27 @@ async def apply_signals(
     return result
 
 
+def _center_and_measure(role: RolePlan, tally: _SignalTally, result: SignalResult) -> None:
+    """Subtract the mean of a centered signal, and measure advantages that are added to an estimator's."""
+    found = result.added if role.adds_signal else result.advantages
+    arrays = [np.array(found[uid][number], dtype=np.float64) for uid, number in tally.steps]
+    if not sum(map(len, arrays)):
+        return
+    values = np.concatenate(arrays)
+    if role.signal is not None and role.signal.signal.center:
+        mean = values.mean()
+        values -= mean
+        for (uid, number), array in zip(tally.steps, arrays, strict=True):
+            found[uid][number] = tuple((array - mean).tolist())
+    if role.adds_signal:
+        for uid, number in tally.steps:
+            result.details[uid][number] = {"signal": float(np.mean(found[uid][number] or 0.0))}
+        result.metrics |= spread(f"signal/{role.name}/advantage", values)
+
+
 async def _score(
     signal: SignalPlan,
-    teachers: Mapping[ModelRef, LimitedModel],
+    teacher: LimitedModel | None,
     step: Step,
     *,
     where: str,
@@ -117,9 +172,9 @@ async def _score(
     compute = signal.signal.advantages
     assert compute is not None
     teacher_logprobs: Sequence[float] | None = None
-    if signal.teacher is not None:
+    if teacher is not None:
         try:
-            teacher_logprobs = await teachers[signal.teacher].logprobs(step.prompt_ids, step.response_ids)
+            teacher_logprobs = await teacher.logprobs(step.prompt_ids, step.response_ids)
         except ModelError as error:
             raise WorldError(f"the teacher gives no log-probabilities for {where}: {error}") from error
         tally.log_ratios += [p - q for p, q in zip(step.logprobs, teacher_logprobs, strict=False)]
@@ -129,14 +184,29 @@ async def _score(
         raise AdvantageError(f"the signal of {where} raised {describe_error(error)}") from error
 
 
+def _check_values(values: Sequence[float], step: Step, where: str) -> None:
+    """Raise AdvantageError unless there is a finite number for each response token."""
+    length = len(step.response_ids)
+    if len(per_token(values, length, where)) != length:
+        raise AdvantageError(f"the signal of {where} gave {len(values)} advantages for {length} tokens")
+
+
 def _demonstrate(
-    plan: Plan, template: Template, episode: Episode, *, where: str, tally: _SignalTally, warnings: list[Note]
+    plan: Plan,
+    template: Template,
+    episode: Episode,
+    own: ScoredView,
+    *,
+    where: str,
+    tally: _SignalTally,
+    warnings: list[Note],
 ) -> str:
     """Render the turn to imitate; empty for a failed template, which is warned of, and for an empty text."""
-    variables: dict[str, object] = {"task": episode.task}
+    variables: dict[str, object] = {"task": episode.task, SELF: own}
     for role in plan.roles:
         finished = [t for t in episode.trajectories if t.name == role.name and t.steps]
-        variables[role.name] = Views(list(map(_view, finished)))
+        skipped = ScoredView(1, role.parser.default, "", "", 0.0, False, ran=False, role=role.name)
+        variables[role.name] = Views(list(map(_view, finished)), skipped if role.count == 1 else None)
     try:
         text = template.render(variables).strip()
     except PromptError as error:
@@ -150,16 +220,24 @@ def _demonstrate(
 
 
 def _view(trajectory: Trajectory) -> ScoredView:
-    """Return what a demonstration's template may read of a trajectory: its last turn, with its reward."""
-    last = trajectory.steps[-1]
-    its = [step for step in trajectory.steps if step.round == last.round and not step.tool]
+    """Return the fields of a trajectory for a demonstration's template: its last turn, and its reward."""
+    return _own_view(trajectory, trajectory.steps[-1])._replace(
+        action=trajectory.action, reward=trajectory.reward or 0.0
+    )
+
+
+def _own_view(trajectory: Trajectory, step: Step) -> ScoredView:
+    """Return the fields of the turn of a step for a demonstration's template, with the turn's own reward."""
+    turn = [each for each in trajectory.steps if each.round == step.round]
+    last, its = turn[-1], [each for each in turn if not each.tool]
     return ScoredView(
         index=trajectory.index,
-        action=trajectory.action,
+        action=last.action,
         response=last.model_response,
         thought=last.thought,
-        reward=trajectory.reward or 0.0,
+        reward=last.reward,
         is_correct=trajectory.is_correct,
+        round=last.round,
         role=trajectory.name,
         tokens=sum(step.response_tokens for step in its),
         calls=len(its),

@@ -102,6 +102,13 @@ class TurnCard(NamedTuple):
         found = [trace.mine for trace, _ in self.compared if trace.mine.advantage is not None]
         return sum(mine.weight * (mine.advantage or 0.0) for mine in found) if found else None
 
+    @property
+    def signal(self) -> float | None:
+        """Mean over the tokens of the advantages that a signal added; None where it added none."""
+        noted = [(call.asked.step.metadata.get("signal"), call.asked.step) for call in self.calls]
+        found = [(value, step.response_tokens) for value, step in noted if isinstance(value, int | float)]
+        return sum(value * n for value, n in found) / max(1, sum(n for _, n in found)) if found else None
+
 
 @dataclass(frozen=True, slots=True)
 class EpisodePage:

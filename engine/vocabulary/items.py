@@ -224,7 +224,7 @@ class Estimator(Item):
     min_group: int = 1
     """Smallest group size G that the estimator can learn from."""
     compute: GroupFunction | None = None
-    """Advantages [G] of each group. None: a `signal` sets them token by token (`precomputed`)."""
+    """Advantages [G] of each group. None: a `signal` alone sets them token by token (`precomputed`)."""
     loss: LossName = "importance_sampling"
     """Loss of a role that names none."""
     baseline: GroupFunction | None = None
@@ -243,6 +243,9 @@ Advantages = Callable[[Step, Sequence[float] | None], Sequence[float]]
 class Signal(Item):
     """Source of a role's advantages token by token; either `advantages` or `demonstration` is given.
 
+    Beside an estimator that compares rewards, `advantages` are added to the estimator's, and a demonstration
+    replaces the turn's own answer.
+
     The engine reads a signal after the episode, so a demonstration may show what no prompt may: hidden task
     fields, and the rewards of earlier roles.
     """
@@ -254,7 +257,10 @@ class Signal(Item):
     """Template of the turn that the role should have given, written as a prompt in a spec. A demonstration of
     white space is none."""
     teacher: object = None
-    """Model, as a spec writes it, whose log-probabilities `advantages` reads."""
+    """Model, as a spec writes it, whose log-probabilities `advantages` reads; `base` is the start of the
+    policy itself."""
+    center: bool = False
+    """True to subtract from `advantages` their mean over the role's tokens of a training step."""
     loss: LossName = "importance_sampling"
     """Loss of a role that names none."""
     weight: float = 1.0

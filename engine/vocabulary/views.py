@@ -85,7 +85,9 @@ class Views:
 
     __slots__ = ("_absent", "_views")
 
-    def __init__(self, views: Sequence[View] | Sequence[ScoredView], absent: View | None = None) -> None:
+    def __init__(
+        self, views: Sequence[View] | Sequence[ScoredView], absent: View | ScoredView | None = None
+    ) -> None:
         """Hold the views of the instances that one `needs` entry reads.
 
         Args:
@@ -103,7 +105,7 @@ class Views:
     def __iter__(self) -> Iterator[View | ScoredView]:
         return iter(self._views)
 
-    def __reduce__(self) -> tuple[type[Views], tuple[object, View | None]]:
+    def __reduce__(self) -> tuple[type[Views], tuple[object, View | ScoredView | None]]:
         return Views, (self._views, self._absent)
 
     def __getattr__(self, name: str) -> Any:

@@ -174,3 +174,22 @@ def test_a_killed_training_goes_on_with_the_running_means_of_its_checkpoint(
     )
     assert ours == theirs
     assert {*ours[-1]["solver"]["0"]} == {"0", "1"}
+
+
+def test_a_killed_training_keeps_the_start_that_teaches_it(
+    whole: Path, service: LocalService, rolegraph: Command, tmp_path: Path
+) -> None:
+    few = ("train.batch_size=2", "train.rollouts=2", "train.steps=3", "train.checkpoint_every=1")
+    signal = "roles.solver.signal={reverse_kl: {teacher: base, coefficient: 0.5, clip: null, center: true}}"
+    words = ("solver_judge", *SMALL, *few, signal, f"policies={{main: {{checkpoint: {whole}}}}}")
+    uninterrupted = train(tmp_path / "whole", *words, service=service).folder
+    out = tmp_path / "run"
+    process = start(out, *words, service=service)
+    wait_for_lines(out, 3, process)
+    process.kill()
+    process.wait()
+    done = rolegraph("train", "--resume", "--base-url", service.base_url, "--out", str(out), **key(service))
+    assert done.returncode == 0, done.stderr
+    assert_same(metrics(out), metrics(uninterrupted))
+    gaps = [line["signal/solver/reverse_kl"] for line in metrics(out)[1:]]
+    assert gaps[0] == pytest.approx(0.0, abs=1e-4) and gaps[-1] != pytest.approx(0.0, abs=1e-4)

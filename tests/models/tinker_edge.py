@@ -31,6 +31,11 @@ GAP = 0.125
 """Drop of each token's log-probability since sampling, in nats."""
 
 
+def score(token: int, updates: int) -> float:
+    """Return the log-probability that weights after so many updates give a token."""
+    return -0.25 - 0.01 * (token % 7) - 0.1 * updates
+
+
 class Learnt(NamedTuple):
     """Datum of a forward_backward: its tokens, and the loss function's inputs by name."""
 
@@ -53,6 +58,8 @@ class Service:
     models: list[dict[str, Any]]
     base_url: str = ""
     asked: list[dict[str, Any]] = field(default_factory=list)
+    scored: list[dict[str, Any]] = field(default_factory=list)
+    """Requests for the log-probabilities of given tokens."""
     keys: set[str] = field(default_factory=set)
     gives_loss: bool = True
     """Whether the results of updates have the loss."""
@@ -151,13 +158,25 @@ class Service:
         return JSONResponse({})
 
     def _sample(self, body: dict[str, Any]) -> dict[str, Any] | Response:
-        self.asked.append(body)
-        result = self.script(body)
+        if body.get("prompt_logprobs"):
+            self.scored.append(body)
+            result = self._scores(body)
+        else:
+            self.asked.append(body)
+            result = self.script(body)
         if isinstance(result, Response) and result.status_code != 200:
             return result
         name = str(next(self.ids))
         self.results[name] = result
         return {"request_id": name, "sample_sequence_ids": [name]}
+
+    def _scores(self, body: dict[str, Any]) -> Response:
+        tokens = [token for chunk in body["prompt"]["chunks"] for token in chunk["tokens"]]
+        updates = self.updates[body["sampling_session_id"]]
+        logprobs = np.array([score(token, updates) for token in tokens], np.float32)
+        logprobs[0] = np.nan
+        sequence = wire.SampledSequence(stop_reason=wire.STOP_REASON_LENGTH)
+        return _protobuf(wire.SampleResponse(sequences=[sequence], prompt_logprobs=logprobs.tobytes()))
 
     async def _retrieve(self, request: Request) -> Response:
         name = (await request.json())["request_id"]

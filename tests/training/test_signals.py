@@ -8,12 +8,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from rolegraph.engine.compile import Plan, check_file, compile_file
 from rolegraph.engine.errors import AdvantageError, ModelError, WorldError
-from rolegraph.engine.models import Completion, LimitedModel, Request
+from rolegraph.engine.models import Completion, LimitedModel, Model, Request
 from rolegraph.engine.records import MAIN, Advantage, Episode, Step, Trajectory
+from rolegraph.engine.training.advantages import estimate, group_episodes
+from rolegraph.engine.training.batches import policy_batches
+from rolegraph.engine.training.credit import notes
+from rolegraph.engine.training.outcomes import outcome_figures
+from rolegraph.engine.training.recorded import advantages_by_uid, annotate, merge_details
 from rolegraph.engine.training.signals import SignalResult, apply_signals
 from tests.edge import COUNTDOWN
 
@@ -146,16 +152,18 @@ def test_a_signal_of_a_package_that_raises_is_named(monkeypatch: pytest.MonkeyPa
     [
         (["roles.judge.estimator=precomputed"], "judge is precomputed, but nothing sets its advantages"),
         (
-            ["roles.judge.signal={reverse_kl: {teacher: 'tinker:x'}}"],
-            "which the estimator reinforce would replace",
+            ["roles.judge.signal={reverse_kl: {teacher: base}}", "roles.judge.reward=null"],
+            "judge is trained, but has no reward",
         ),
+        ([f"roles.judge.signal={DEMONSTRATION}", "roles.judge.loss=ppo"], "which ppo cannot train"),
+        ([*DISTILL, "roles.judge.signal={reverse_kl: {teacher: bse}}"], "teacher.provider: input should be"),
         ([*DISTILL, "roles.judge.signal={reverse_kl: {teacher: 'openai:x'}}"], "which openai does not"),
         ([*DISTILL, "roles.judge.signal={reverse_kl: {teacher: {modle: x}}}"], "teacher.modle: extra inputs"),
         ([*DISTILL, "roles.judge.signal={reverse_kl: {}}"], "needs teacher"),
         ([*DISTILL, "roles.judge.signal={imitation: {demonstration: gone.j2}}"], "no template 'gone.j2'"),
         (
-            [*DISTILL, "roles.judge.signal={imitation: {demonstration: {inline: '{{ judge.reward }}'}}}"],
-            "the prompt mentions 'judge', which the role does not need",
+            [*DISTILL, "roles.judge.signal={imitation: {demonstration: {inline: '{{ self.rewrd }}'}}}"],
+            "rewrd",
         ),
         ([*DISTILL, f"roles.judge.signal={DEMONSTRATION}", "roles.judge.loss=ppo"], "which ppo cannot train"),
         (["roles.judge.loss=poo"], "loss cannot be 'poo'"),
@@ -187,3 +195,172 @@ def test_rewards_stay_hidden_from_prompts() -> None:
     words = ['roles.judge.prompt={inline: "{{ solver[0].reward }} {{ solver }}"}']
     compiled = check_file("solver_judge", words)
     assert any("would leak the label" in str(diagnostic) for diagnostic in compiled.diagnostics)
+
+
+# beside an estimator
+
+BASE = "roles.solver.signal={reverse_kl: {teacher: base, coefficient: 0.5}}"
+
+
+def batch(
+    plan: Plan, teacher: Model | None = None, sampled: Sequence[Sequence[float]] = ()
+) -> tuple[list[Episode], SignalResult, dict[str, float]]:
+    """Return episodes of two tasks with advantages, what their signals gave, and the figures.
+
+    `sampled` are the log-probabilities of the answers of 3, 4, 5 and 6 tokens.
+    """
+    made: list[Episode] = []
+    for number, reward in enumerate((1.0, 0.0, 1.0, 1.0)):
+        task, rollout = f"t{number // 2}", number % 2
+        logprobs = sampled[number] if sampled else [-0.5 * number - 0.125 * n for n in range(3 + number)]
+        steps = (Step(prompt_ids=[1, 2], response_ids=list(range(3, 6 + number)), logprobs=logprobs),)
+        row = {**COUNTDOWN, "id": task}
+        masked = Trajectory("solver", 2, steps, 0.0, uid=f"{task}:{rollout}/solver/2", masked=True)
+        own = Trajectory("solver", 1, steps, reward, reward > 0, f"{task}:{rollout}/solver/1")
+        made.append(Episode(task, rollout, row, [own, masked]))
+    found = asyncio.run(
+        apply_signals(
+            plan,
+            made,
+            {r: LimitedModel(teacher or ScriptedScorer(), 4) for r in plan.teachers},
+            {MAIN: encode},
+        )
+    )
+    groups, _ = group_episodes(made, plan.trained, plan.policy_of)
+    estimated = estimate(
+        groups,
+        {name: role.estimator for name, role in plan.trained.items() if role.estimator},
+        found.advantages,
+    )
+    both = [name for name, role in plan.trained.items() if role.adds_signal]
+    details = merge_details(
+        found.details, notes(groups, estimated.baselines, advantages=estimated.advantages, signalled=both)
+    )
+    done = annotate(made, advantages_by_uid(groups, estimated), details, added=found.added)
+    return done, found, estimated.metrics
+
+
+def values(episodes: Sequence[Episode], index: int = 1) -> list[list[float]]:
+    """Return the advantages of the tokens of each solver with a number."""
+    return [[*t.steps[0].advantages] for e in episodes for t in e["solver"] if t.index == index]
+
+
+def test_the_advantage_of_a_token_is_the_estimators_plus_the_signals() -> None:
+    both, found, metrics = batch(compile_file("solver_judge", [BASE]))
+    alone, _, rewards = batch(compile_file("solver_judge"))
+    for added, reward, episode in zip(values(both), values(alone), both, strict=True):
+        gaps = [0.5 * (-0.5 - logprob) for logprob in episode["solver"][0].steps[0].logprobs]
+        assert added == pytest.approx([r + g for r, g in zip(reward, gaps, strict=True)])
+    assert metrics == rewards, "of the reward's part"
+    sizes = np.array(
+        [value for values in found.added.values() for step in values for value in np.atleast_1d(step)]
+    )
+    assert found.metrics["signal/solver/advantage/min"] == pytest.approx(sizes.min())
+    assert found.metrics["signal/solver/advantage/std"] > 0
+
+
+def test_whether_a_group_teaches_goes_by_the_rewards() -> None:
+    episodes, _, _ = batch(compile_file("solver_judge", [BASE]))
+    assert [any(value) for value in values(episodes)] == [True] * 4
+    figures = outcome_figures(episodes, ["solver"])
+    assert (figures["outcome/solver/taught"], figures["outcome/solver/too_easy"]) == (0.5, 0.5)
+
+
+def test_a_turn_that_no_group_compares_gets_no_signal() -> None:
+    episodes, found, _ = batch(compile_file("solver_judge", [BASE]))
+    assert values(episodes, 2) == [[]] * 4
+    assert all(found.added[f"t{n // 2}:{n % 2}/solver/2"] == [0.0] for n in range(4))
+
+
+def cookbooks_penalty(
+    sampled: Sequence[Sequence[float]], base: Sequence[Sequence[float]], mask: Sequence[float], weight: float
+) -> list[list[float]]:
+    """Compute the KL penalty of tinker-cookbook: weight × mask × (mean over all tokens of the gap - the gap),
+    where the gap is log p_sampled - log p_base (tinker_cookbook/rl/metrics.py, incorporate_kl_penalty)."""
+    gaps = [
+        [(p - q) * m for p, q in zip(*pair, strict=True)]
+        for *pair, m in zip(sampled, base, mask, strict=True)
+    ]
+    tokens = sum(m * len(own) for own, m in zip(sampled, mask, strict=True))
+    mean = sum(map(sum, gaps)) / tokens
+    return [[weight * m * (mean - gap) for gap in own] for own, m in zip(gaps, mask, strict=True)]
+
+
+def test_centered_and_not_clipped_is_the_penalty_of_tinker_cookbook() -> None:
+    signal = "{reverse_kl: {teacher: base, coefficient: 0.3, clip: null, center: true}}"
+    both, found, _ = batch(compile_file("solver_judge", [f"roles.solver.signal={signal}"]))
+    alone, _, _ = batch(compile_file("solver_judge"))
+    trajectories = [t for episode in both for t in episode["solver"]]
+    sampled = [t.steps[0].logprobs for t in trajectories]
+    base = [[-0.5] * len(own) for own in sampled]
+    penalties = cookbooks_penalty(sampled, base, [float(t.index == 1) for t in trajectories], 0.3)
+    expected = [
+        [reward + penalty for reward, penalty in zip(own, penalties[2 * number], strict=True)]
+        for number, own in enumerate(values(alone))
+    ]
+    assert [value for own in values(both) for value in own] == pytest.approx(
+        [value for own in expected for value in own], abs=1e-12
+    )
+    assert found.metrics["signal/solver/advantage/mean"] == pytest.approx(0.0, abs=1e-12)
+    gap = np.mean([p + 0.5 for own in sampled[::2] for p in own])
+    assert found.metrics["signal/solver/reverse_kl"] == pytest.approx(gap), "its kl_policy_base"
+
+
+def test_a_demonstration_replaces_the_answer_where_its_template_writes_any() -> None:
+    wrong = "{% if not self.is_correct %}{{ task.solution }} of {{ self.index }}{% endif %}"
+    signal = f"{{imitation: {{weight: 2, demonstration: {{inline: '{wrong}'}}}}}}"
+    plan = compile_file("solver_judge", ["roles.solver.estimator=reinforce", f"roles.solver.signal={signal}"])
+    assert plan.trained["solver"].loss.name == "cross_entropy"
+    episodes, found, _ = batch(plan)
+    steps = [episode["solver"][0].steps[0] for episode in episodes]
+    assert [step.advantage for step in steps] == [1.0, 2.0, 1.0, 1.0]
+    assert [step.metadata.get("demonstration", {}).get("text") for step in steps] == [
+        None,
+        f"{COUNTDOWN['solution']} of 1",
+        None,
+        None,
+    ]
+    assert [step.metadata["advantage"] for step in steps] == [1.0, 0.0, 1.0, 1.0]
+    assert found.metrics == {"signal/solver/demonstrations": 1.0}
+    batches = policy_batches(episodes, plan.trained, plan.policy_of)["main"]
+    solver = next(own for own in batches if own.role == "solver")
+    assert [datum.model_input.to_ints()[2:] for datum in solver.data][1] == encode(
+        f"{COUNTDOWN['solution']} of 1"
+    )[:-1]
+
+
+def test_a_demonstration_may_read_later_roles_and_those_that_were_skipped() -> None:
+    text = "{% if judge.ran %}{{ judge.response }}{% else %}skipped{% endif %}"
+    signal = f"{{imitation: {{demonstration: {{inline: '{text}'}}}}}}"
+    plan = compile_file(
+        "solver_judge", ["roles.solver.estimator=precomputed", f"roles.solver.signal={signal}"]
+    )
+    given = episode()
+    given = given._replace(
+        trajectories=[t._replace(uid=t.node.role + str(t.index)) for t in given.trajectories]
+    )
+    assert signalled(plan, given=given).details["solver1"][0]["demonstration"]["text"] == "so"
+    given = given._replace(trajectories=given.trajectories[:2])
+    assert signalled(plan, given=given).details["solver1"][0]["demonstration"]["text"] == "skipped"
+
+
+@pytest.mark.parametrize(
+    ("estimator", "signal", "loss"),
+    [
+        ("grpo", "{reverse_kl: {teacher: base}}", "ppo"),
+        ("rloo", "{reverse_kl: {teacher: base}}", "importance_sampling"),
+        ("precomputed", "{reverse_kl: {teacher: base}}", "importance_sampling"),
+        ("reinforce", "{imitation: {demonstration: {inline: x}}}", "cross_entropy"),
+    ],
+)
+def test_the_loss_beside_an_estimator_is_the_estimators(estimator: str, signal: str, loss: str) -> None:
+    words = [f"roles.solver.estimator={estimator}", f"roles.solver.signal={signal}"]
+    assert compile_file("solver_judge", words).trained["solver"].loss.name == loss
+
+
+def test_each_policys_own_start_is_its_teacher() -> None:
+    words = [BASE, "policies.other={checkpoint: 'tinker://run/state/x'}", "roles.solver.policy=[main, other]"]
+    plan = compile_file("solver_judge", words)
+    starts = [plan.teacher_of("solver", index) for index in (1, 2)]
+    assert [start and start.checkpoint for start in starts] == [None, "tinker://run/state/x"]
+    assert plan.teachers == starts and plan.taught_by_start == ["main", "other"]

@@ -1,0 +1,125 @@
+"""Tests of signals beside an estimator on the local service, through the Tinker SDK's own client."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch", reason="needs the extra `local`")
+
+import tinker
+
+from rolegraph.engine.compile import Plan, compile_file
+from rolegraph.engine.local.launcher import LocalService
+from rolegraph.engine.models import Completion, Request
+from rolegraph.engine.records import Episode, Step
+from rolegraph.engine.training.batches import policy_batches
+from tests.training.test_signals import batch
+
+pytestmark = pytest.mark.service
+
+PENALTY = "roles.solver.signal={reverse_kl: {teacher: base, coefficient: 0.3, clip: null, center: true}}"
+
+
+class Base:
+    """Base model of a service."""
+
+    def __init__(self, client: tinker.ServiceClient, service: LocalService) -> None:
+        self.sampler = client.create_sampling_client(base_model=service.model_name).result()
+
+    async def logprobs(self, prompt_ids: Sequence[int], response_ids: Sequence[int]) -> list[float]:
+        tokens = tinker.ModelInput.from_ints([*prompt_ids, *response_ids])
+        found = await self.sampler.compute_logprobs_async(tokens)
+        return [value for value in found[len(prompt_ids) :] if value is not None]
+
+    async def complete(self, request: Request) -> Completion:
+        raise AssertionError("a teacher is not asked for answers")
+
+    async def aclose(self) -> None: ...
+
+
+@pytest.fixture
+def client(service: LocalService, monkeypatch: pytest.MonkeyPatch) -> tinker.ServiceClient:
+    monkeypatch.setenv("TINKER_TELEMETRY", "0")
+    return tinker.ServiceClient(base_url=service.base_url, api_key=service.api_key)
+
+
+def data(plan: Plan, episodes: Sequence[Episode], part: Callable[[Step], Any]) -> list[Any]:
+    """Return the solver's datums, with the advantages that `part` gives a step."""
+
+    def changed(episode: Episode) -> Episode:
+        own = [
+            t._replace(steps=tuple(s._replace(advantage=part(s)) for s in t.steps)) for t in episode["solver"]
+        ]
+        return episode._replace(trajectories=own)
+
+    (solver,) = policy_batches([*map(changed, episodes)], plan.trained, plan.policy_of)["main"]
+    return [*solver.data]
+
+
+@pytest.mark.parametrize("loss", ["ppo", "importance_sampling"])
+def test_the_gradient_of_the_sum_is_the_sum_of_the_gradients(
+    loss: str, client: tinker.ServiceClient, service: LocalService
+) -> None:
+    plan = compile_file("solver_judge", [PENALTY, f"roles.solver.loss={loss}"])
+    parts: dict[str, Callable[[Step], Any]] = {
+        "both": lambda step: step.advantage,
+        "reward": lambda step: step.metadata.get("advantage"),
+        "signal": lambda step: [a - step.metadata["advantage"] for a in step.advantages] or None,
+    }
+
+    def norm(*of: str) -> tuple[float, list[list[float]]]:
+        """Return the gradient's norm of some parts together, and the log-probabilities after the update."""
+        training = client.create_lora_training_client(service.model_name, rank=8, seed=1).result()
+        first = data(plan, batch(plan, Base(client, service))[0], parts["both"])
+        for _ in range(3):  # away from the start, so that the penalty is of some size
+            training.forward_backward(first, "importance_sampling").result()
+            training.optim_step(tinker.AdamParams(learning_rate=1e-2)).result()
+        out = training.forward(first, "importance_sampling").result().loss_fn_outputs
+        sampled = [own["logprobs"].tolist()[1:] for own in out]
+        assert [len(own) for own in sampled] == [3, 4, 5, 6]
+        episodes = batch(plan, Base(client, service), sampled)[0]
+        for name in of:
+            training.forward_backward(data(plan, episodes, parts[name]), loss).result()
+        stepped = training.optim_step(tinker.AdamParams(learning_rate=1e-3)).result()
+        after = training.forward(first, "importance_sampling").result().loss_fn_outputs
+        return stepped.metrics["unclipped_grad_l2:mean"], [own["logprobs"].tolist() for own in after]
+
+    (both, then), (apart, also), (reward, _) = norm("both"), norm("reward", "signal"), norm("reward")
+    assert both == pytest.approx(apart, rel=1e-6)
+    assert both != pytest.approx(reward, rel=1e-3), "the penalty has a gradient"
+    for one, other in zip(then, also, strict=True):
+        assert one == pytest.approx(other, rel=1e-6)
+
+
+def test_centered_and_not_clipped_is_the_package_tinker_cookbook(
+    client: tinker.ServiceClient, service: LocalService
+) -> None:
+    metrics = pytest.importorskip("tinker_cookbook.rl.metrics", exc_type=ImportError)
+    import torch
+
+    plan = compile_file("solver_judge", [PENALTY])
+    episodes = batch(plan, Base(client, service))[0]
+    given: list[Any] = []
+    for step in (episode["solver"][0].steps[0] for episode in episodes):
+        tokens, length = [*step.prompt_ids, *step.response_ids], len(step.response_ids)
+        own = {
+            "logprobs": step.logprobs,
+            "advantages": [step.metadata["advantage"]] * length,
+            "mask": [1.0] * length,
+        }
+        before = [0.0] * (len(step.prompt_ids) - 1)
+        tensors = {name: torch.tensor([*before, *values]) for name, values in own.items()}
+        tensors["target_tokens"] = torch.tensor(tokens[1:])
+        inputs = {name: tinker.TensorData.from_torch(tensor) for name, tensor in tensors.items()}
+        given.append(
+            tinker.Datum(model_input=tinker.ModelInput.from_ints(tokens[:-1]), loss_fn_inputs=inputs)
+        )
+    asyncio.run(metrics.incorporate_kl_penalty(given, Base(client, service).sampler, 0.3, 0.0))
+    for datum, episode in zip(given, episodes, strict=True):
+        step = episode["solver"][0].steps[0]
+        theirs = datum.loss_fn_inputs["advantages"].to_torch()[-len(step.response_ids) :]
+        assert theirs.tolist() == pytest.approx([*step.advantages], abs=2e-6)

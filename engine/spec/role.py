@@ -315,8 +315,8 @@ class Role(SpecModel):
     estimator: Annotated[CallField, vocabulary.estimators] | None = None
     """Estimator of the advantages. A trainable role needs one."""
     signal: Annotated[CallField, vocabulary.signals] | None = None
-    """Source of advantages token by token, which are added to the estimator's; the only one of a
-    `precomputed` role. A demonstration replaces the role's own answer."""
+    """Source of advantages token by token, which are added to the estimator's, or stand alone with
+    `precomputed`. A demonstration replaces the role's own answer."""
     loss: Annotated[Loss, ATOMIC] | None = None
     """Training loss, such as `cispo` or `{ppo: {clip_high_threshold: 1.3}}`; None takes the estimator's own:
     `ppo` for grpo, `cross_entropy` for imitation, else `importance_sampling`."""

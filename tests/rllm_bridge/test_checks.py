@@ -286,6 +286,32 @@ def test_a_demonstration_cannot_be_imitated_under_rllm() -> None:
     )
 
 
+@pytest.mark.parametrize("backend", ["tinker", "verl"])
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["roles.solver.signal={reverse_kl: {teacher: base}}"], "rLLM adds no signal to the advantages"),
+        (
+            [
+                "roles.solver.estimator=precomputed",
+                "roles.solver.signal={reverse_kl: {teacher: base, center: true}}",
+            ],
+            "the mean of solver's signal is over a whole step",
+        ),
+    ],
+)
+def test_a_signal_that_rllm_cannot_add_or_center_is_named(
+    backend: Backend, words: list[str], message: str
+) -> None:
+    found = [*apart(check(backend, *(HOSTED,) * (backend == "verl"), *words))]
+    assert [diagnostic for diagnostic in found if message in diagnostic.message]
+
+
+def test_the_start_may_teach_a_role_of_a_tinker_backend_alone() -> None:
+    words = ("roles.solver.estimator=precomputed", "roles.solver.signal={reverse_kl: {teacher: base}}")
+    assert apart(check("tinker", *words)) == []
+
+
 def test_a_fault_stands_where_it_is_written(tmp_path: Path) -> None:
     spec = write_spec(tmp_path, "extends: solver_judge.yaml\nroles:\n  judge:\n    estimator: opo\n")
     found = only(check("verl", HOSTED, spec=str(spec)))

@@ -4,7 +4,7 @@
     python benchmarks/results.py at_grpo                    # three seeds; the same command resumes it
     python benchmarks/results.py at_grpo --seeds 1 --only shared
     python benchmarks/results.py at_grpo --seeds 1 --tiny   # one step on two tasks: does every arm run?
-    python benchmarks/results.py --page docs/results.md     # trains nothing; writes the page
+    python benchmarks/results.py --out benchmarks/measured --page docs/results.md  # trains nothing
 
 A run is one arm with one seed: `OUT/TABLE/ARM-SEED.json`. A run that has its JSON file is not repeated, and
 the page is made from these files alone. Trainings and episodes lie in `OUT/trainings/`; tables that train the

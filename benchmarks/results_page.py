@@ -41,8 +41,12 @@ How to read the figures:
   runs. `a ~ b` holds if the interval lies within 0.1 of 0, and does not if it lies beyond.
 - A claim holds if all its comparisons do, and does not if one does not; brackets count those that hold.
 - A figure after training is that of the last weights, not of the best ones on the tasks that are reported.
-- Minutes, model calls and tokens are those of one training, as means over the seeds. *Calls an episode* is
-  the price of one use of the workflow: compare arms where it is equal."""
+- Minutes, model calls and tokens are those of one training, as means over the seeds. The trainings of this
+  page had one core each, beside other work; alone on two cores a training takes less. *Calls an episode* is
+  the price of one use of the workflow: compare arms where it is equal.
+
+The figures lie in `benchmarks/measured`, one JSON file for each arm and seed, and
+`python benchmarks/results.py --out benchmarks/measured --page docs/results.md` writes this page from them."""
 
 
 def interval(values: BySeed) -> rg.Interval:
@@ -231,13 +235,14 @@ def repeat(found: Findings, name: str) -> str:
 
 def shipped(found: Findings, drawing: str) -> str:
     """Write the section of the shipped specs: each seed by itself, held against the interval of its start."""
-    table, rows, risen = found.table, list[list[str]](), 0
+    table, rows, risen, trained = found.table, list[list[str]](), 0, 0
     for arm, part in table.arms.items():
         before, after = found.values(f"{arm}.start"), found.values(arm)
         seeds = sorted(before.keys() & after.keys())
         starts = {seed: interval({seed: before[seed]}) for seed in seeds}
         rose = sum(mean(after[seed]) > starts[seed].high for seed in seeds)
-        risen += rose == len(table.seeds)
+        risen += 0 < len(seeds) == rose
+        trained += len(seeds)
         figure = f"`{part.figure or table.figure}`" + f" in `{part.test_spec}`" * bool(part.test_spec)
         if seeds:
             sides = [(starts[seed].mean, starts[seed].high, mean(after[seed])) for seed in seeds]
@@ -247,8 +252,10 @@ def shipped(found: Findings, drawing: str) -> str:
     text = (
         "A seed *rose* if its figure after training lies above the interval of its own start, which ends "
         "where the column *up to* says. "
-        f"**{risen} of {len(table.arms)} specs rose in all {len(table.seeds)} seeds.**"
+        f"**{risen} of {len(table.arms)} specs rose in all their seeds.**"
     )
+    if trained < (planned := len(table.arms) * len(table.seeds)):
+        text += f" {trained} of {planned} trainings are measured."
     longest = max(run.minutes for runs in found.runs.values() for run in runs.values())
     text += f" The longest training took {longest:.1f} minutes."
     if missing := [f"`{arm}`" for arm in table.arms if not found.runs[arm]]:

@@ -32,7 +32,7 @@ PLAYED = [
 ]
 BEST = {
     ("debate_judge", "con"): -1.0,  # loses what the other side wins
-    ("proposer_solver_judge", "proposer"): 0.0,  # earns what its solvers miss
+    ("proposer_solver_judge", "proposer"): 0.0,  # earns nothing where all solvers are right
     ("tool_and_reasoner", "coder"): 1.5,
     ("plan_path", "walker"): 1.5,
 }

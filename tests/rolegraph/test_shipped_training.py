@@ -60,10 +60,11 @@ def test_a_team_earns_the_same(one_step: OneStep) -> None:
         assert len({trajectory.reward for trajectory in episode.trajectories}) == 1
 
 
-def test_a_proposer_earns_where_its_solvers_do_not(one_step: OneStep) -> None:
+def test_a_proposer_earns_most_where_half_of_its_solvers_are_right(one_step: OneStep) -> None:
     for episode in episodes(one_step("proposer_solver_judge")):
         rewards = [trajectory.reward or 0.0 for trajectory in episode.trajectories]
-        assert rewards[0] == pytest.approx(1 - sum(rewards[1:5]) / 4)
+        right = sum(rewards[1:5])
+        assert rewards[0] == pytest.approx(right * (4 - right) / 4)
 
 
 # loops and games

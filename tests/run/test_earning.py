@@ -355,12 +355,14 @@ def test_a_judge_rates_each_answer_by_the_reference(tmp_path: Path) -> None:
     assert "One solution" not in asked["solver"]
 
 
-def test_a_proposer_earns_what_its_solvers_miss() -> None:
-    verdicts = [f"<verdict>{word}</verdict>" for word in ("correct", "incorrect", "incorrect", "incorrect")]
+@pytest.mark.parametrize(("right", "earns"), [(0, 0.0), (1, 0.75), (2, 1.0), (4, 0.0)])
+def test_a_proposer_earns_most_where_half_of_its_solvers_are_right(right: int, earns: float) -> None:
+    words = ["correct"] * right + ["incorrect"] * (4 - right)
+    verdicts = [f"<verdict>{word}</verdict>" for word in words]
     model = ScriptedModel(by_role({"proposer": "a task", "solver": RIGHT, "judge": verdicts}))
     episode = run_one(compile_file("proposer_solver_judge"), model)
-    assert earned(episode, "proposer") == [0.75]
-    assert earned(episode, "solver") == [1.0, 0.0, 0.0, 0.0]
+    assert earned(episode, "proposer") == [earns]
+    assert earned(episode, "solver") == [float(word == "correct") for word in words]
 
 
 def test_an_episode_cancelled_while_it_scores_leaves_no_task_behind(tmp_path: Path) -> None:

@@ -9,9 +9,12 @@ from statistics import fmean
 
 import pytest
 
-from rolegraph.engine.records import Episode, Task
+from rolegraph.engine.models.tokenizer import load_tokenizer
+from rolegraph.engine.records import Episode, Task, Trajectory
 from tests.compile.test_recipes import HEAD, RECIPES, ROW
 from tests.edge import write_spec
+from tests.models.edges import write_tokenizer
+from tests.prompts.templates import HERMES
 from tests.training.edge import Training
 
 DATA = "data: {train: rows.jsonl}\n"
@@ -173,3 +176,87 @@ def test_agentverse_composes_a_text_of_what_its_experts_said(training: Training,
             assert "".join(lines).strip() in said["solver", 1].chat_completions[0]["content"]
             talks += bool(lines)
     assert talks
+
+
+def calling(training: Training, folder: Path, name: str) -> None:
+    """Let a training be of a recipe whose model calls functions in the form of Hermes."""
+    recipe(training, folder, name)
+    template = HERMES.replace("<|im_start|>", "<|start|>").replace("<|im_end|>", "<|end|>")
+    training.tokenizer = write_tokenizer(folder / "hermes", template)
+    training.workflow.tokenizer = load_tokenizer(training.tokenizer)
+
+
+def of(episode: Episode, role: str) -> list[Trajectory]:
+    """Return the trajectories of a role, none for one that was never called."""
+    return [trajectory for trajectory in episode.trajectories if trajectory.name == role]
+
+
+def call(name: str, **arguments: str) -> str:
+    return f"<tool_call>{json.dumps({'name': name, 'arguments': arguments})}</tool_call>"
+
+
+def test_sub_agents_learn_from_each_of_their_calls(training: Training, tmp_path: Path) -> None:
+    pytest.importorskip("math_verify")
+    calling(training, tmp_path, "M-GRPO")
+
+    def answers(prompt: str, seed: int) -> str:
+        if "How useful" in prompt:
+            return f"<score>{seed % 11}</score>"
+        if "<report>" in prompt:
+            return f"<report>{seed % 5}</report>"
+        called = prompt.count("<tool_response>")
+        if called < seed % 3:
+            return call("helper", question=f"q{seed}", why="b") * (1 + seed % 2)
+        return f"<answer>{42 if seed % 2 else 41}</answer>"
+
+    training.workflow.answers = answers
+    episodes = trained(training, "roles.expert.policy=main")
+    called = [len(of(episode, "helper")) for episode in episodes]
+    assert len({*called}) > 1, "the rollouts differ in the number of calls"
+    for episode in episodes:
+        (main,) = episode["main"]
+        scores = {t.index: float(t.action) for t in of(episode, "expert")}
+        offered = [used for step in main.steps for used in step.metadata.get("calls", ())]
+        assert len([used for used in offered if "error" not in used]) == len(of(episode, "helper"))
+        for helper in of(episode, "helper"):
+            assert helper.terms["team"] == main.reward
+            assert helper.terms["expert"] == pytest.approx(0.1 * scores[helper.index])
+            assert all(step.advantage is not None for step in helper.steps)
+    by_task: dict[str, list[float]] = {}
+    for episode in episodes:
+        by_task.setdefault(episode.task_id, []).extend(t.reward or 0.0 for t in of(episode, "helper"))
+    for episode in episodes:
+        mean = fmean(by_task[episode.task_id]) if of(episode, "helper") else 0.0
+        for helper in of(episode, "helper"):
+            assert helper.steps[-1].advantage is not None and helper.reward is not None
+            assert (helper.steps[-1].advantage > 0) == (helper.reward > mean + 1e-9)
+
+
+def test_workers_are_paid_what_their_result_adds_to_the_others(training: Training, tmp_path: Path) -> None:
+    pytest.importorskip("math_verify")
+    calling(training, tmp_path, "SHARP")
+
+    def answers(prompt: str, seed: int) -> str:
+        if "<result>" in prompt:
+            return f"<result>part{seed % 7}</result>"
+        if "Ask workers" in prompt and "<tool_response>" not in prompt:
+            return (
+                "".join(call("worker", part=f"{seed} {n}") for n in range(seed % 4)) or "<answer>41</answer>"
+            )
+        return f"<answer>{42 if seed % 2 else 41}</answer>"
+
+    training.workflow.answers = answers
+    compared = 0
+    for episode in trained(training, "roles.without.policy=main"):
+        (planner,) = episode["planner"]
+        results = [str(worker.action) for worker in of(episode, "worker")]
+        for place, (worker, without) in enumerate(
+            zip(of(episode, "worker"), of(episode, "without"), strict=True)
+        ):
+            assert planner.reward is not None and without.reward is not None
+            marginal = planner.reward - without.reward
+            assert worker.reward == pytest.approx(planner.reward + 0.5 * marginal)
+            lines = without.steps[0].chat_completions[0]["content"].splitlines()[1:-1]
+            assert [line for line in lines if line] == results[:place] + results[place + 1 :]
+            compared += 1
+    assert compared

@@ -73,3 +73,38 @@ def test_a_turn_of_several_calls_leaves_as_so_many_steps_of_which_the_last_earns
     _, answer, result = engine.asked[1]
     assert answer["tool_calls"][0]["function"] == {"name": "add", "arguments": '{"a": 3, "b": 4}'}
     assert result == {"role": "tool", "content": "7"}
+
+
+CALLED = """\
+rolegraph: 1
+name: called
+data: {train: countdown}
+roles:
+  lead:
+    prompt: solver.j2
+    tools: [{role: helper}]
+    calls: 2
+    parser: {tag: answer}
+    reward: countdown
+    estimator: grpo
+  helper:
+    tool: {describe: Adds., arguments: {about: string}}
+    prompt: {inline: "help with {{ self.arguments.about }}"}
+    reward: {of: lead}
+    estimator: grpo
+"""
+
+
+def test_a_role_that_is_called_is_a_trajectory_of_its_own(tmp_path: Path) -> None:
+    def answer(said: str) -> str:
+        if said == "help with sums":
+            return "7"
+        return RIGHT if said == "7" else call("helper", about="sums")
+
+    engine = RecordedEngine(answer)
+    (episode,) = run_all(compile_workflow(write_spec(tmp_path, CALLED)), engine, tasks(1))
+    assert [(t.name, t.reward, len(t.steps)) for t in episode.trajectories] == [
+        ("lead", 1.0, 2),
+        ("helper", 1.0, 1),
+    ]
+    assert [prompt for prompt, _ in engine.calls][1:] == ["help with sums", "7"]

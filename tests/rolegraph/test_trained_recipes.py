@@ -42,3 +42,41 @@ def test_a_mean_for_each_role_trains_for_a_step(service: LocalService, tmp_path:
     assert "first" in saved.estimators, "its moves end the game, unless they are legal"
     for role, states in saved.estimators.items():
         assert done.metrics[-1][f"estimator/{role}"] == states["0"][""]
+
+
+CALLED = """\
+rolegraph: 1
+name: called
+data: {train: countdown, validation: countdown}
+roles:
+  agent:
+    prompt: react.j2
+    tools: [{role: calculator}]
+    calls: 3
+    parser: {tag: answer, default: No solution found}
+    reward: countdown
+    estimator: grpo
+  calculator:
+    tool: {describe: Compute an arithmetic expression., arguments: {expression: string}}
+    prompt: {inline: "Use {{ self.arguments.expression }}. Answer in <answer></answer>."}
+    parser: {tag: answer, default: "?"}
+    reward: {of: agent}
+    estimator: grpo
+train: {steps: 1}
+"""
+"""Spec whose agent calls a role as it was taught to call the calculator."""
+
+
+def test_a_role_that_the_base_model_calls_trains_for_a_step(service: LocalService, tmp_path: Path) -> None:
+    spec = write_spec(tmp_path, CALLED)
+    done = train(tmp_path / "run", str(spec), *STEP, "sampling.max_tokens=48", service=service)
+    episodes = [*read_episodes(done.folder / "episodes" / "train-000001.jsonl")]
+    calls = [t for episode in episodes for t in episode.trajectories if t.name == "calculator"]
+    assert calls
+    for episode in episodes:
+        own = [t for t in episode.trajectories if t.name == "calculator"]
+        used = [call for step in episode["agent"][0].steps for call in step.metadata.get("calls", ())]
+        assert len(own) <= len(used)
+        for called in own:
+            assert called.reward == episode["agent"][0].reward
+            assert all(step.advantage is not None and step.logprobs for step in called.steps)

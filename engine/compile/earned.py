@@ -45,8 +45,9 @@ def judged(rewards: Rewards) -> frozenset[str]:
 
 
 def deciding(spec: Spec, judged: Set[str]) -> str:
-    """Return the role that decides whether an episode is correct: the last in the file that can be right."""
-    names = [*spec.roles]
+    """Return the role that decides whether an episode is correct: the last in the file that can be right, and
+    that runs without a call of another role."""
+    names = [name for name, role in spec.roles.items() if role.tool is None] or [*spec.roles]
     return spec.episode.correct or next((name for name in names[::-1] if name in judged), names[-1])
 
 

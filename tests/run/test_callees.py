@@ -12,11 +12,16 @@ import pytest
 
 from rolegraph.engine.compile import Plan, compile_file, size_of
 from rolegraph.engine.compile.compiler import check_file
+from rolegraph.engine.drawing.picture import picture_of
+from rolegraph.engine.drawing.text_forms import mermaid
 from rolegraph.engine.errors import ModelError
 from rolegraph.engine.models import Completion, Request
 from rolegraph.engine.models.replay import Replay
 from rolegraph.engine.prompts.call_forms import HERMES
 from rolegraph.engine.records import Episode, TerminationReason
+from rolegraph.engine.run.preview import preview_task
+from rolegraph.engine.view.timeline import read_dag, timeline
+from rolegraph.engine.view.turns import turns
 from tests.clock import run_virtually
 from tests.edge import COUNTDOWN, RIGHT, WRONG, ScriptedModel, episode, limited, write_spec
 
@@ -42,7 +47,7 @@ SPEC: dict[str, Any] = {
 @pytest.fixture
 def compiled(tmp_path: Path) -> Callable[..., Plan]:
     def make(*overrides: str, loops: object = None, **further: object) -> Plan:
-        roles = {**SPEC, **further}
+        roles = {name: role for name, role in {**SPEC, **further}.items() if role is not None}
         spec = {"rolegraph": 1, "name": "called", "roles": roles, "data": {"train": "countdown"}}
         return compile_file(write_spec(tmp_path, json.dumps(spec | {"loops": loops or {}})), overrides)
 
@@ -112,6 +117,14 @@ def test_a_caller_that_calls_nothing_skips_the_callee(compiled: Callable[..., Pl
     done = run(compiled(reader=reader), scripted(RIGHT))
     assert [t.name for t in done.trajectories] == ["lead"]
     assert done.metadata["skipped"] == {"searcher": 1.0, "reader": 1.0}
+
+
+def test_a_role_that_is_called_does_not_decide_whether_an_episode_is_right(
+    compiled: Callable[..., Plan],
+) -> None:
+    searcher = SPEC["searcher"]
+    plan = compiled(searcher=None, last=searcher, lead=SPEC["lead"] | {"tools": [{"role": "last"}]})
+    assert plan.roles[plan.correct].name == "lead"
 
 
 def test_further_calls_and_wrong_arguments_are_errors_as_results(compiled: Callable[..., Plan]) -> None:
@@ -284,3 +297,35 @@ def test_group_keys_may_read_arguments(compiled: Callable[..., Plan]) -> None:
     one, other, again = [t.steps[0].metadata["by"]["self.arguments.question"] for t in done["searcher"]]
     assert one == again != other
     assert COUNTDOWN["id"] not in (one, other)
+
+
+def test_a_preview_calls_each_role_once_with_arguments_by_name(compiled: Callable[..., Plan]) -> None:
+    found = asyncio.run(preview_task(compiled(), COUNTDOWN))
+    searcher, lead = found.roles
+    assert [it.messages[-1]["content"] for it in searcher.asked] == ["Q: [lead: question]"]
+    assert searcher.facts["called by"] == "lead; at most 4 calls"
+    assert lead.facts["tools"] == "searcher; at most 3 calls of the model"
+    first, second = lead.asked
+    assert second.messages[-1] == {"role": "tool", "name": "searcher", "content": "[searcher 1]"}
+    assert [function.name for function in first.functions] == ["searcher"]
+
+
+def test_a_graph_has_an_arrow_for_calls(compiled: Callable[..., Plan]) -> None:
+    drawn = mermaid(picture_of(compiled().spec))
+    assert 'r1 -->|"calls"| r0' in drawn
+    assert "called, at most 4 times" in drawn
+
+
+def test_a_time_line_shows_the_calls_that_were_made_within_their_caller(
+    compiled: Callable[..., Plan],
+) -> None:
+    plan = compiled()
+    model = scripted(ask("a", "b"), RIGHT)
+    model.latency = lambda request: 1.0
+    done, _ = run_virtually(episode(plan, limited(plan, model)))
+    line = timeline(read_dag(plan.spec, {}), turns(done), frozenset({"searcher"}))
+    assert [lane.name for lane in line.lanes] == ["searcher 1", "searcher 2", "lead"]
+    *calls, lead = [bar for lane in line.lanes for bar in lane.bars]
+    assert all(lead.start < bar.start < bar.end < lead.end for bar in calls)
+    assert not line.joins
+    assert line.order[0].role == "lead"

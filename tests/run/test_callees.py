@@ -67,7 +67,11 @@ class Caller(ScriptedModel):
         return Completion(text, calls=calls, usage={"completion_tokens": 3})
 
 
-def scripted(*leads: str) -> Caller:
+def no_time(request: Request) -> float:
+    return 0.0
+
+
+def scripted(*leads: str, latency: Callable[[Request], float] = no_time) -> Caller:
     """Make a model whose lead gives these answers, call by call, and whose searcher answers in capitals."""
 
     def answer(request: Request) -> str:
@@ -75,7 +79,7 @@ def scripted(*leads: str) -> Caller:
             return leads[request.id.call - 1]
         return str(request.messages[-1]["content"]).removeprefix("Q: ").upper()
 
-    return Caller(answer)
+    return Caller(answer, latency)
 
 
 def run(plan: Plan, model: ScriptedModel, seed: int | None = None) -> Episode:
@@ -173,10 +177,12 @@ def test_arguments_are_values_and_no_templates(compiled: Callable[..., Plan]) ->
 
 
 def test_the_timeout_of_a_call_is_the_callees_own(compiled: Callable[..., Plan]) -> None:
+    def slow(request: Request) -> float:
+        return 5.0 if request.id.node.role == "searcher" else 0.5
+
     def seconds(*overrides: str) -> tuple[Sequence[str], float]:
         plan = compiled("roles.lead.timeout=1", *overrides)
-        model = scripted(ask("a"), RIGHT)
-        model.latency = lambda request: 5.0 if request.id.node.role == "searcher" else 0.5
+        model = scripted(ask("a"), RIGHT, latency=slow)
         _, taken = run_virtually(episode(plan, limited(plan, model)))
         return results(model), taken
 
@@ -320,8 +326,7 @@ def test_a_time_line_shows_the_calls_that_were_made_within_their_caller(
     compiled: Callable[..., Plan],
 ) -> None:
     plan = compiled()
-    model = scripted(ask("a", "b"), RIGHT)
-    model.latency = lambda request: 1.0
+    model = scripted(ask("a", "b"), RIGHT, latency=lambda request: 1.0)
     done, _ = run_virtually(episode(plan, limited(plan, model)))
     line = timeline(read_dag(plan.spec, {}), turns(done), frozenset({"searcher"}))
     assert [lane.name for lane in line.lanes] == ["searcher 1", "searcher 2", "lead"]

@@ -228,8 +228,9 @@ def test_sub_agents_learn_from_each_of_their_calls(training: Training, tmp_path:
     for episode in episodes:
         mean = fmean(by_task[episode.task_id]) if of(episode, "helper") else 0.0
         for helper in of(episode, "helper"):
-            assert helper.steps[-1].advantage is not None and helper.reward is not None
-            assert (helper.steps[-1].advantage > 0) == (helper.reward > mean + 1e-9)
+            advantage = helper.steps[-1].advantage
+            assert isinstance(advantage, float) and helper.reward is not None
+            assert (advantage > 0) == (helper.reward > mean + 1e-9)
 
 
 def test_workers_are_paid_what_their_result_adds_to_the_others(training: Training, tmp_path: Path) -> None:

@@ -26,7 +26,14 @@ ROW = {
     "reference": "It is 42.",
     "buyer_value": 90,
     "seller_cost": 40,
+    "values": [7, 3, 7],
 }
+INTENDED = {
+    "A game of reference": "sees task.target",
+    "STaR": "hinted sees task.answer",
+    "SiriuS": "feedback sees task.answer, and its words reach again",
+}
+"""Warning of a recipe, which its text mentions."""
 HEAD = "rolegraph: 1\nname: recipe\n"
 DATA = "data: {train: rows.jsonl, validation: rows.jsonl}\n"
 RECIPES = dict(
@@ -46,9 +53,8 @@ def test_a_recipe_is_short_valid_and_asks_what_can_be_rendered(name: str, tmp_pa
     (tmp_path / "rows.jsonl").write_text(json.dumps({"id": "1", **ROW}))
     own = "" if re.search(r"^(data|extends):", text, re.M) else DATA
     checked = check_file(write_spec(tmp_path, HEAD + own + text), allow=["python"])
-    said = [
-        str(diagnostic) for diagnostic in checked.diagnostics if "sees task.target" not in diagnostic.message
-    ]
+    meant = INTENDED.get(name, "no warning")
+    said = [str(diagnostic) for diagnostic in checked.diagnostics if meant not in diagnostic.message]
     assert not said
     assert len((HEAD + own + text).splitlines()) <= 40
     found = asyncio.run(preview_task(checked.valid(), {"id": "1", **ROW}))

@@ -29,7 +29,8 @@ def recipe(training: Training, folder: Path, name: str) -> None:
         ]
 
     (folder / "rows.jsonl").write_text(json.dumps({"id": "1", **ROW}))
-    training.spec = write_spec(folder, HEAD + DATA + RECIPES[name])
+    text = RECIPES[name]
+    training.spec = write_spec(folder, HEAD + ("" if text.startswith("data:") else DATA) + text)
     training.rows = rows
 
 

@@ -263,8 +263,8 @@ def _calls(spec: Spec) -> Iterator[Finding]:
     unknown: list[Finding] = []
     for name, role in spec.roles.items():
         for place, call in enumerate(role.tools):
-            callee = str(call.value)
-            if call.name == CALL_OF_A_ROLE and call.has_value:
+            callee = call.value
+            if call.name == CALL_OF_A_ROLE and isinstance(callee, str):
                 path: Path = ("roles", name, "tools", place)
                 unknown += [*unknown_role(spec, callee, path)]
                 if callee in spec.roles:

@@ -111,6 +111,7 @@ class _Unroller:
         for name in spec.roles:
             start, total = total, total + len(instances[name]) * self.rounds[name]
             self.nodes_of[name] = range(start, total)
+        self.calls = {name: callees_of(spec, name) for name in spec.roles}
         self.sites = {name: call_sites(spec, name, instances) for name in spec.roles}
         self.callees: dict[int, dict[str, Sequence[int]]] = {}
         self.callers: dict[int, int] = {}
@@ -151,7 +152,7 @@ class _Unroller:
     def grouped(self, name: str, number: int) -> dict[_BlockInputs, list[int]]:
         """Group a role's instances by their inputs in one round; each group becomes one block."""
         found: dict[_BlockInputs, list[int]] = {}
-        reads, callees = self.inputs[name], callees_of(self.spec, name)
+        reads, callees = self.inputs[name], self.calls[name]
         back = [RoleEdge(other, other, _BRANCH, earlier=True) for other in reads.until if number > 1]
         for place, me in enumerate(self.instances[name]):
             edges = tuple(self.input_edge(name, number, edge, me) for edge in reads.edges)
@@ -256,7 +257,7 @@ class _Unroller:
     def of_a_call(self, place: int, name: str, other: str) -> Sequence[int] | None:
         """Return the turns of role `other` that the reward of a node reads because one of the two called the
         other; None where no call tells."""
-        if any(site.caller == other for site in self.sites[name]):
+        if name in self.calls[other]:
             caller = self.callers[place]
             return (caller,) if caller in self.nodes_of[other] else ()
         if compares_turns(self.spec.roles[name]):

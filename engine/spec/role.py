@@ -348,7 +348,8 @@ class Role(SpecModel):
         for call in self.tools:
             if call.name == CALL_OF_A_ROLE and isinstance(call.value, str):
                 parallel = call.options.get("parallel", 1)
-                found[call.value] = (self.calls - 1) * (parallel if type(parallel) is int else 1)
+                is_number = type(parallel) is int and parallel > 0  # options are checked later
+                found[call.value] = (self.calls - 1) * (parallel if is_number else 1)
         return found
 
     @property

@@ -334,3 +334,22 @@ def test_a_time_line_shows_the_calls_that_were_made_within_their_caller(
     assert all(lead.start < bar.start < bar.end < lead.end for bar in calls)
     assert not line.joins
     assert line.order[0].role == "lead"
+
+
+@pytest.mark.parametrize("first", [1.0, 9.0])
+def test_turns_seeds_and_groups_do_not_depend_on_which_call_ends_first(
+    compiled: Callable[..., Plan], first: float
+) -> None:
+    searcher = SPEC["searcher"] | {"group": {"by": "self.arguments.question"}}
+    plan = compiled(searcher=searcher, lead=SPEC["lead"] | {"count": 2})
+
+    def took(late: Callable[[Request], float]) -> Any:
+        model = scripted(ask("a", "b"), ask("b", "a"), RIGHT, latency=late)
+        done, _ = run_virtually(episode(plan, limited(plan, model), seed=5))
+        keys = [(t.uid, t.reward, t.steps[0].metadata.get("by")) for t in done.trajectories]
+        return keys, {request.id: (request.seed, request.messages) for request in model.requests}
+
+    def late(request: Request) -> float:
+        return {1: first, 2: 3.0}.get(request.id.node.index, 1.0)
+
+    assert took(late) == took(no_time)

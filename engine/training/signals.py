@@ -99,7 +99,8 @@ async def apply_signals(
         teacher = None if ref is None else teachers[ref]
         for number, step in enumerate(learner.steps):
             step_name = f"{where}, step {number}"
-            if role.adds_signal and step.round not in learnt:
+            before_answer = signal.demonstration is not None and _is_continued(learner, number)
+            if role.adds_signal and (before_answer or step.round not in learnt):
                 advantages.append(0.0)
                 details.append({})
                 continue
@@ -140,6 +141,12 @@ async def apply_signals(
         for event, count in tally.counts.items():
             result.metrics[f"signal/{name}/{event}"] = float(count)
     return result
+
+
+def _is_continued(trajectory: Trajectory, number: int) -> bool:
+    """Return whether the step with a number, from 0, is followed by another call of its turn."""
+    steps = trajectory.steps
+    return number + 1 < len(steps) and steps[number + 1].round == steps[number].round
 
 
 def _center_and_measure(role: RolePlan, tally: _SignalTally, result: SignalResult) -> None:

@@ -18,6 +18,7 @@ from rllm.trainer.tinker.transform import transform_trajectory_groups_to_datums
 from rllm.types import Episode, TrajectoryGroup
 
 from rolegraph.engine.compile.compiler import compile_file
+from rolegraph.engine.errors import UsageError
 from rolegraph.engine.records import Episode as OurEpisode
 from rolegraph.engine.rllm_bridge import compile_workflow, grouping_hook
 from rolegraph.engine.training.advantages import estimate, group_episodes
@@ -85,6 +86,19 @@ def test_a_spec_that_mixes_precomputed_and_estimated_roles_loses_no_solver() -> 
     solver = [t.steps[0].advantage for t in by_role["solver"]]
     assert all(isinstance(value, float) for value in solver)
     assert min(solver) < 0 < max(solver)
+
+
+def test_the_model_itself_may_teach_a_role_under_rllm() -> None:
+    signal = "roles.judge.signal={reverse_kl: {teacher: base, coefficient: 2}}"
+    judges = [
+        t for e in episodes_of("solver_judge_distill", signal) for t in e.trajectories if t.name == "judge"
+    ]
+    assert {tuple(t.steps[0].advantage) for t in judges} == {(0.5, -0.5)}
+
+
+def test_a_signal_beside_an_estimator_is_refused_before_rollouts() -> None:
+    with pytest.raises(UsageError, match="the signal of solver is added to an estimator's advantages"):
+        episodes_of("solver_judge", "roles.solver.signal={reverse_kl: {teacher: base}}")
 
 
 def test_without_the_hook_rllm_drops_every_solver() -> None:

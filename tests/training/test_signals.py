@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +11,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from rolegraph.engine.compile import Plan, check_file, compile_file
 from rolegraph.engine.errors import AdvantageError, ModelError, WorldError
@@ -327,6 +330,49 @@ def test_a_demonstration_replaces_the_answer_where_its_template_writes_any() -> 
     assert [datum.model_input.to_ints()[2:] for datum in solver.data][1] == encode(
         f"{COUNTDOWN['solution']} of 1"
     )[:-1]
+
+
+def test_a_demonstration_replaces_the_last_call_of_a_turn_alone() -> None:
+    signal = "{imitation: {demonstration: {inline: right}}}"
+    plan = compile_file("solver_judge", ["roles.solver.estimator=reinforce", f"roles.solver.signal={signal}"])
+    step = Step(prompt_ids=[1, 2], response_ids=[3, 4], logprobs=[-1.0, -0.25])
+    calls = Trajectory("solver", 1, (step, step), 0.0, False, "t:0/solver/1")
+    made = [Episode("t", 0, {**COUNTDOWN, "id": "t"}, [calls])]
+    found = asyncio.run(apply_signals(plan, made, {}, {MAIN: encode}))
+    done = annotate(made, {calls.uid: (0.5, 0.5)}, found.details, added=found.added)
+    first, last = done[0]["solver"][0].steps
+    assert (first.advantage, last.advantage) == (0.5, 1.0)
+    assert "demonstration" not in first.metadata and last.metadata["demonstration"]["text"] == "right"
+
+
+LOGPROBS = st.floats(-20, 0, allow_nan=False)
+
+
+@given(
+    st.tuples(*(st.lists(LOGPROBS, min_size=size, max_size=size) for size in (3, 4, 5, 6))),
+    st.floats(0.01, 10),
+    st.none() | st.floats(0.01, 10),
+    st.booleans(),
+    st.sampled_from(["{by: task}", "turn", "[{by: task}, {by: 0, weight: 0.5}]"]),
+)
+@settings(max_examples=30)
+def test_an_advantage_is_the_sum_of_both_whatever_the_options(
+    sampled: tuple[list[float], ...], coefficient: float, clip: float | None, center: bool, group: str
+) -> None:
+    options = {"teacher": "base", "coefficient": coefficient, "clip": clip, "center": center}
+    words = [f"roles.solver.group={group}"]
+    both, _, _ = batch(
+        compile_file("solver_judge", [*words, f"roles.solver.signal={{reverse_kl: {json.dumps(options)}}}"]),
+        sampled=sampled,
+    )
+    alone, _, _ = batch(compile_file("solver_judge", words), sampled=sampled)
+    bound = clip or 100.0
+    parts = [[min(bound, max(-bound, -0.5 - p)) for p in own] for own in sampled]
+    mean = sum(map(sum, parts)) / 18 if center else 0.0
+    for added, reward, part in zip(values(both), values(alone), parts, strict=True):
+        expected = [r + coefficient * (gap - mean) for r, gap in zip(reward, part, strict=True)]
+        assert added == pytest.approx(expected, abs=1e-9)
+    assert outcome_figures(both, ["solver"]) == outcome_figures(alone, ["solver"])
 
 
 def test_a_demonstration_may_read_later_roles_and_those_that_were_skipped() -> None:

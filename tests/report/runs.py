@@ -56,6 +56,7 @@ def figures(step: int, steps: int, rng: random.Random) -> dict[str, float]:
             "optim/learning_rate": 4e-5 * (1 - step / (steps + 1)),
             "optim/grad_norm": 0.4 + abs(rng.gauss(0, 0.1)),
             "signal/judge/reverse_kl": 0.3 * (1 - gain) + abs(rng.gauss(0, 0.01)),
+            **{f"signal/solver/advantage/{part}": 0.1 * (1 - gain) for part in ("mean", "std", "max", "min")},
             "tokens/response": 144 * response,
             "tokens/per_response": response,
             "tokens/per_response/solver": response,

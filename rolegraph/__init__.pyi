@@ -100,6 +100,8 @@ from rolegraph.testing import record as record
 from rolegraph.testing import record_async as record_async
 from rolegraph.testing import test as test
 from rolegraph.testing import test_async as test_async
+from rolegraph.tracing import export_spans as export_spans
+from rolegraph.tracing import traced as traced
 from rolegraph.training import TrainingJob as TrainingJob
 from rolegraph.training import TrainingResult as TrainingResult
 from rolegraph.training import train as train

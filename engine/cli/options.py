@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from functools import wraps
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import click
 
@@ -166,6 +167,49 @@ multirun = click.option(
     help="Once for each combination of values with commas between them, as in roles.solver.count=1,2,4 "
     "or seed=0,1,2.",
 )
+
+
+class OtlpOptions(NamedTuple):
+    """Values of `--otlp`, `--otlp-share` and `--otlp-content`."""
+
+    url: str | None
+    """URL of the collector; None where no spans are sent."""
+    share: float
+    content: bool
+
+    def traced(
+        self, job: rg.RunJob | rg.TrainingJob, observe: rg.Observer
+    ) -> AbstractContextManager[rg.Observer]:
+        """Return a context manager that gives an observer; it sends a job's episodes where there is a URL."""
+        if self.url is None:
+            return nullcontext(observe)
+        return rg.traced(job, self.url, observe, share=self.share, content=self.content)
+
+
+def otlp(meaning: str) -> Decorator[Callable[..., Any]]:
+    """Add `--otlp`, `--otlp-share` and `--otlp-content`; pass them as one OtlpOptions, `otlp`.
+
+    Args:
+        meaning: Help text of `--otlp`.
+    """
+
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(command)
+        def with_otlp(*, otlp: str | None, otlp_share: float, otlp_content: bool, **others: Any) -> Any:
+            return command(otlp=OtlpOptions(otlp, otlp_share, otlp_content), **others)
+
+        decorated = flag("--otlp-content", "With --otlp: texts as well, without hidden fields.")(with_otlp)
+        decorated = click.option(
+            "--otlp-share",
+            type=click.FloatRange(0, 1, min_open=True),
+            default=1.0,
+            show_default=True,
+            metavar="SHARE",
+            help="With --otlp: share of the episodes.",
+        )(decorated)
+        return text("--otlp", "URL", meaning)(decorated)
+
+    return decorate
 
 
 correct = click.option("--correct/--wrong", default=None, help="Episodes that are correct, or not.")

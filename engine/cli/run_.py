@@ -40,6 +40,7 @@ LIMIT = 64
     "Exit with 1 where a figure is lower, such as answered=0.99 or judge_acc=0.5.",
     options.figure_floor,
 )
+@options.otlp("Send each finished episode as spans to an OpenTelemetry collector.")
 @options.output
 def command(
     source: rg.Source,
@@ -51,8 +52,9 @@ def command(
     multirun: bool,
     concurrency: int,
     floors: tuple[tuple[str, float], ...],
+    otlp: options.OtlpOptions,
     output: OutputOptions,
-    **options: Any,
+    **settings: Any,
 ) -> int:
     """Run SPEC (a file, or the name of a shipped spec) on its tasks and write the episodes.
 
@@ -61,11 +63,13 @@ def command(
     """
     from rolegraph.engine.cli.display import Display
 
-    given = {name: value for name, value in options.items() if value is not None}
+    given = {name: value for name, value in settings.items() if value is not None}
     if retry_failed and (multirun or not resume):
         raise click.UsageError("--retry-failed goes with --resume of one run")
     if replay_any:
         source = replace(source, overrides=(*source.overrides, "model.replay_any=true"))
+    if multirun and otlp.url is not None:
+        raise click.UsageError("--otlp goes with one run; rolegraph export FOLDER --otlp sends a sweep's")
     if multirun:
         from rolegraph.engine.cli.sweep import run_sweep
 
@@ -79,6 +83,6 @@ def command(
     else:
         job = rg.RunJob.create(rg.open_source(source), limit=limit or LIMIT, out=out, **given)
     display = Display(job, floors=dict(floors), output=output)
-    with display.shown():
-        run_until_done(job.run(display.observe, concurrency=concurrency))
+    with display.shown(), otlp.traced(job, display.observe) as observe:
+        run_until_done(job.run(observe, concurrency=concurrency))
     return display.exit_code()

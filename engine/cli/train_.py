@@ -36,6 +36,7 @@ from rolegraph.engine.cli.waiting import run_until_done
     help="The training loop: this project's, or rLLM's AgentTrainer.",
 )
 @options.backend("rLLM's backend, or a class of your own.")
+@options.otlp("Send each finished episode as spans to an OpenTelemetry collector.")
 @options.flag("--print-config", "Print rLLM's config and stop.")
 @options.output
 def command(
@@ -47,6 +48,7 @@ def command(
     track: tuple[rg.TrackerName, ...],
     trainer: str,
     backend: str | None,
+    otlp: options.OtlpOptions,
     print_config: bool,
     output: OutputOptions,
 ) -> int:
@@ -57,6 +59,8 @@ def command(
     training for each combination of values, in folders of one sweep. With --trainer rllm, words that begin
     with `rllm.` or `++` change rLLM's config.
     """
+    if otlp.url is not None and (multirun or trainer == "rllm"):
+        raise click.UsageError("--otlp goes with one training of this project's own loop")
     if trainer == "rllm":
         if multirun:
             raise click.UsageError("-m goes with this project's own loop, not with --trainer rllm")
@@ -86,6 +90,6 @@ def command(
         job = rg.TrainingJob.resume(out, source, seed=seed)
     else:
         job = rg.TrainingJob.create(rg.open_source(source), out=out, seed=seed or 0)
-    with train_display(job, output) as observe:
+    with train_display(job, output) as display, otlp.traced(job, display) as observe:
         run_until_done(job.run(observe, track))
     return 0

@@ -17,6 +17,8 @@ from rolegraph.engine.records.schema import Figure
 from rolegraph.engine.records.source import Source
 
 Kind = Literal["run", "train"]
+_EVER = ("id", "question")
+"""Task fields shown for runs of earlier versions, which do not record the hidden ones."""
 
 
 def without_credentials(text: str) -> str:
@@ -152,6 +154,11 @@ class RunInfo(SourceRecord):
         """Names of the trained policies, in the order of the roles."""
         names = self.trained_roles
         return tuple(dict.fromkeys(policy for name in names for policy in self.roles[name].policies))
+
+    def is_hidden(self, field: str) -> bool:
+        """Return whether a task field is hidden from prompts; for runs of earlier versions most fields count
+        as hidden."""
+        return field not in _EVER if self.hidden is None else field in self.hidden
 
     def policy_of(self, role: str, index: int) -> str:
         """Return the name of the policy of a role's instance; `index` counts from 1."""

@@ -104,7 +104,7 @@ class _Run:
             finished: Whether the run counts the episode; False for a cancelled one, which `--resume` repeats.
         """
         job, environment = self.session.job, self.environment
-        noted: dict[str, object] = {}
+        noted: dict[str, object] = {"started_at": self.session.started_at.isoformat(timespec="milliseconds")}
         if self.context.uncomputed:
             noted["uncomputed_conditions"] = self.context.uncomputed
         if environment is not None and environment.info:

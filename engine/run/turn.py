@@ -10,6 +10,7 @@ import asyncio
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any, NamedTuple, Self
 
 from rolegraph.engine.compile import RolePlan
@@ -74,6 +75,7 @@ class EpisodeSession:
         self.tools: OpenTools | None = None
         """None until a turn needs a tool."""
         self.began = time.monotonic()
+        self.started_at = datetime.now(UTC)
         self.kept = 0
         """Number of characters and tokens that the episode keeps, at most `episode_size`."""
 

@@ -128,6 +128,18 @@ class Spec(SpecModel):
     train: Train = Train()
     """Training settings."""
 
+    @property
+    def quoting(self) -> frozenset[str]:
+        """Roles whose texts may quote a hidden field: they show one, or read a role of these."""
+        found = {name for name, role in self.roles.items() if role.shows}
+        while more := {
+            name
+            for name, role in self.roles.items()
+            if name not in found and any((edge.of or key) in found for key, edge in role.needs.items())
+        }:
+            found |= more
+        return frozenset(found)
+
 
 def is_atomic(path: Path) -> bool:
     """Return True where `extends` and overrides replace the value at `path` as a whole."""

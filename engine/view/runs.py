@@ -21,8 +21,6 @@ from rolegraph.engine.records.episodes import EpisodeFile, IndexEntry
 from rolegraph.engine.spec import Spec, load_spec
 from rolegraph.engine.training.signals import DEMONSTRATION
 
-_EVER = ("id", "question")
-"""Task fields shown for runs of earlier versions, which do not record the hidden ones."""
 _LOOKED_AT = 20
 """Number of files in which `hidden_fields` looks at a task."""
 _PART = re.compile(r"(?P<split>train|validation)-(?P<step>\d{1,12})")
@@ -126,8 +124,7 @@ class ViewedRun:
     def is_hidden(self, field: str) -> bool:
         """Return whether a task field is hidden from prompts; for runs of earlier versions most fields count
         as hidden."""
-        hidden = self.info.hidden
-        return field not in _EVER if hidden is None else field in hidden
+        return self.info.is_hidden(field)
 
     def hidden_fields(self) -> set[str]:
         """Return the hidden fields in the first task of each file; raises DataError."""

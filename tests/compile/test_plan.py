@@ -64,6 +64,8 @@ def episodes(plan: Plan) -> list[dict[str, Any]]:
         return [await episode(plan, models, COUNTDOWN, rollout, seed=3) for rollout in range(3)]
 
     played = [finished.to_dict() for finished in asyncio.run(run())]
+    for made in played:
+        del made["info"]["started_at"]
     for step in (s for e in played for t in e["trajectories"] for s in t["steps"]):
         del step["info"]["started"], step["info"]["seconds"]
     return json.loads(json.dumps(played))

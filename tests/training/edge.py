@@ -166,6 +166,8 @@ class Training:
 def comparable(episodes: Sequence[Episode], *, weights: bool = True) -> list[dict[str, Any]]:
     """Return episodes as dictionaries without times, and without weight versions unless `weights`."""
     rows = [episode.to_dict() for episode in episodes]
+    for row in rows:
+        del row["info"]["started_at"]
     for step in (step for row in rows for t in row["trajectories"] for step in t["steps"]):
         del step["info"]["started"], step["info"]["seconds"]
         if not weights:

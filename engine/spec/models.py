@@ -130,13 +130,17 @@ class Spec(SpecModel):
 
     @property
     def quoting(self) -> frozenset[str]:
-        """Roles whose texts may quote a hidden field: they show one, or read a role of these."""
+        """Roles whose texts may quote a hidden field: they show one, or read or call a role of these, or one
+        of these calls them."""
         found = {name for name, role in self.roles.items() if role.shows}
-        while more := {
-            name
+        reads = {
+            name: {*role.callees, *(edge.of or key for key, edge in role.needs.items())}
             for name, role in self.roles.items()
-            if name not in found and any((edge.of or key) in found for key, edge in role.needs.items())
-        }:
+        }
+        for name, role in self.roles.items():
+            for callee in role.callees:  # it reads the arguments of the call
+                reads.get(callee, {*()}).add(name)
+        while more := {name for name, others in reads.items() if name not in found and others & found}:
             found |= more
         return frozenset(found)
 

@@ -27,6 +27,10 @@ pytest.importorskip("opentelemetry.exporter.otlp.proto.http")
 __all__ = ["rolegraph"]
 
 CLIENT, INTERNAL = 3, 1
+TEXTS = {
+    f"gen_ai.{name}"
+    for name in ("input.messages", "output.messages", "tool.call.arguments", "tool.call.result")
+}
 SECRET, KEY = "the-hidden-label", "sk-of-the-environment"
 SPEC = """
 rolegraph: 1
@@ -43,6 +47,16 @@ roles:
   vote: {needs: [solver], run: majority}
   teacher: {shows: [secret], prompt: {inline: "The label is {{ task.secret }}."}, trainable: false}
   reader: {needs: [teacher], prompt: {inline: "You were told: {{ teacher.action }}"}, trainable: false}
+  helper:
+    tool: {describe: Look it up., arguments: {question: string}}
+    prompt: {inline: "You were asked: {{ self.arguments.question }}"}
+    trainable: false
+  asker:
+    shows: [secret]
+    tools: [{role: helper}]
+    calls: 2
+    prompt: {inline: "Ask about {{ task.secret }}."}
+    trainable: false
 """
 
 
@@ -51,6 +65,12 @@ def said(body: dict[str, Any]) -> Response:
     told = [message["content"] for message in body["messages"]]
     if any("The label is" in str(text) for text in told):
         return chat_answer(f"It is {SECRET}", usage=usage(3, 4))
+    if "tools" in body and any("Ask about" in str(text) for text in told):
+        if body["messages"][-1]["role"] == "tool":
+            return chat_answer("thanks")
+        function = {"name": "helper", "arguments": json.dumps({"question": SECRET})}
+        call = {"id": "call-2", "type": "function", "function": function}
+        return chat_answer(None, finish="tool_calls", message={"tool_calls": [call]})
     if "tools" in body and body["messages"][-1]["role"] != "tool":
         function = {"name": "calculator", "arguments": json.dumps({"expression": "3 + 4"})}
         call = {"id": "call-1", "type": "function", "function": function}
@@ -238,10 +258,10 @@ def test_texts_leave_out_hidden_fields_and_keys(
         "7",
         '{"expression": "3 + 4"}',
     )
-    for role in ("teacher", "reader"):  # one shows the label, the other reads who does
-        for agent in collector.named(f"invoke_agent {role}"):
-            (chat,) = collector.below(agent)
-            assert "gen_ai.input.messages" not in chat.about and "gen_ai.output.messages" not in chat.about
+    # The teacher shows the label, and the reader reads the teacher; the asker quotes the label in a call.
+    for role in ("teacher", "reader", "asker", "helper"):
+        calls = [call for agent in collector.named(f"invoke_agent {role}") for call in collector.below(agent)]
+        assert calls and not any(call.about.keys() & TEXTS for call in calls), role
 
 
 def test_a_live_run_sends_the_spans_that_an_export_would_send(

@@ -30,6 +30,8 @@ from rolegraph.engine.vocabulary.foreign import FOREIGN_ERRORS, describe_error
 
 DEMONSTRATION = "demonstration"
 """Key of a Step's metadata with the turn to imitate: `text` and `ids`."""
+Lineages = Mapping[tuple[str, int], Sequence[int]]
+"""Lineage of an instance, by its role and index."""
 
 
 @dataclass(slots=True)
@@ -88,6 +90,8 @@ async def apply_signals(
     result = SignalResult()
     tallies: defaultdict[str, _SignalTally] = defaultdict(_SignalTally)
     roles, signals = plan.trained, plan.signals
+    is_read = any(signal.demonstration for signal in signals.values())
+    lineages = {node.id[:2]: node.lineage for node in plan.nodes} if is_read else {}
 
     async def apply(episode: Episode, learner: Trajectory, signal: SignalPlan) -> None:
         where = f"{learner.name} {learner.index}, task {episode.task_id}, rollout {episode.rollout}"
@@ -117,7 +121,8 @@ async def apply_signals(
                 plan,
                 signal.demonstration,
                 episode,
-                _own_view(learner, step),
+                _turn_view(learner, step, lineages),
+                lineages,
                 where=step_name,
                 tally=tally,
                 warnings=result.warnings,
@@ -203,6 +208,7 @@ def _demonstrate(
     template: Template,
     episode: Episode,
     own: ScoredView,
+    lineages: Lineages,
     *,
     where: str,
     tally: _SignalTally,
@@ -213,7 +219,9 @@ def _demonstrate(
     for role in plan.roles:
         finished = [t for t in episode.trajectories if t.name == role.name and t.steps]
         skipped = ScoredView(1, role.parser.default, "", "", 0.0, False, ran=False, role=role.name)
-        variables[role.name] = Views(list(map(_view, finished)), skipped if role.count == 1 else None)
+        variables[role.name] = Views(
+            [_view(t, lineages) for t in finished], skipped if role.count == 1 else None
+        )
     try:
         text = template.render(variables).strip()
     except PromptError as error:
@@ -226,14 +234,14 @@ def _demonstrate(
     return text
 
 
-def _view(trajectory: Trajectory) -> ScoredView:
+def _view(trajectory: Trajectory, lineages: Lineages) -> ScoredView:
     """Return the fields of a trajectory for a demonstration's template: its last turn, and its reward."""
-    return _own_view(trajectory, trajectory.steps[-1])._replace(
+    return _turn_view(trajectory, trajectory.steps[-1], lineages)._replace(
         action=trajectory.action, reward=trajectory.reward or 0.0
     )
 
 
-def _own_view(trajectory: Trajectory, step: Step) -> ScoredView:
+def _turn_view(trajectory: Trajectory, step: Step, lineages: Lineages) -> ScoredView:
     """Return the fields of the turn of a step for a demonstration's template, with the turn's own reward."""
     turn = [each for each in trajectory.steps if each.round == step.round]
     last, its = turn[-1], [each for each in turn if not each.tool]
@@ -245,6 +253,7 @@ def _own_view(trajectory: Trajectory, step: Step) -> ScoredView:
         reward=last.reward,
         is_correct=trajectory.is_correct,
         round=last.round,
+        lineage=lineages.get(trajectory.node[:2], ()),
         role=trajectory.name,
         tokens=sum(step.response_tokens for step in its),
         calls=len(its),

@@ -332,6 +332,34 @@ def test_a_demonstration_replaces_the_answer_where_its_template_writes_any() -> 
     )[:-1]
 
 
+def test_a_demonstration_knows_of_whom_an_instance_is() -> None:
+    one = "{{ own.response }}{{ own.lineage[-1] }}"
+    text = f"{{% for own in judge if own.lineage[0] == self.index %}}{one}{{% endfor %}}"
+    signal = f"{{imitation: {{demonstration: {{inline: '{text}'}}}}}}"
+    each = ["roles.judge.needs={solver: each}", "roles.judge.prompt={inline: '{{ solver.action }}'}"]
+    each += [
+        "roles.judge.parser=text",
+        "roles.judge.reward=null",
+        "roles.judge.trainable=false",
+        "roles.judge.count=2",
+    ]
+    plan = compile_file(
+        "solver_judge",
+        [
+            "roles.solver.estimator=precomputed",
+            "roles.solver.count=2",
+            *each,
+            "episode={correct: solver}",
+            f"roles.solver.signal={signal}",
+        ],
+    )
+    solvers = [t._replace(uid=f"s{t.index}") for t in episode().trajectories if t.name == "solver"]
+    step = solvers[0].steps[0]
+    judges = [Trajectory("judge", n, (step._replace(model_response="abcd"[n - 1]),)) for n in range(1, 5)]
+    found = signalled(plan, given=episode()._replace(trajectories=[*solvers, *judges]))
+    assert [found.details[f"s{n}"][0]["demonstration"]["text"] for n in (1, 2)] == ["a1b2", "c1d2"]
+
+
 def test_a_demonstration_replaces_the_last_call_of_a_turn_alone() -> None:
     signal = "{imitation: {demonstration: {inline: right}}}"
     plan = compile_file("solver_judge", ["roles.solver.estimator=reinforce", f"roles.solver.signal={signal}"])

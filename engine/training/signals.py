@@ -8,6 +8,7 @@ can leak into it.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -142,7 +143,7 @@ async def apply_signals(
     for name, tally in tallies.items():
         _center_and_measure(roles[name], tally, result)
         if tally.log_ratios:
-            result.metrics[f"signal/{name}/reverse_kl"] = sum(tally.log_ratios) / len(tally.log_ratios)
+            result.metrics[f"signal/{name}/reverse_kl"] = math.fsum(tally.log_ratios) / len(tally.log_ratios)
         for event, count in tally.counts.items():
             result.metrics[f"signal/{name}/{event}"] = float(count)
     return result
@@ -157,6 +158,7 @@ def _is_continued(trajectory: Trajectory, number: int) -> bool:
 def _center_and_measure(role: RolePlan, tally: _SignalTally, result: SignalResult) -> None:
     """Subtract the mean of a centered signal, and measure advantages that are added to an estimator's."""
     found = result.added if role.adds_signal else result.advantages
+    tally.steps.sort()  # teachers answer in any order, and a sum's rounding depends on the order
     arrays = [np.array(found[uid][number], dtype=np.float64) for uid, number in tally.steps]
     if not sum(map(len, arrays)):
         return

@@ -100,17 +100,28 @@ def expected(workflow: Workflow) -> Expected:
 
     def joined(me: NodeId, edge: dict[str, Any]) -> tuple[list[list[NodeId]], bool]:
         """Return the nodes that an edge joins, by instance, and True if only the last turn is visible."""
-        other, loop = edge["of"], workflow.loop_of(edge["of"])
+        other = edge["of"]
         members = list(all_of(other))
         if edge["fans"]:
             members = instances(me.role)[me.index - 1][1]
         elif edge["branch"]:
             members = branch(me, other)
-        rounds = range(1, workflow.rounds(other) + 1)
-        if loop is not None and loop is workflow.loop_of(me.role):
-            round = me.round
-            inside = {"this": [round], "last": [round - 1][: round - 1], "history": range(1, round)}
-            rounds = inside[edge["round"]]
+        mine, shared = workflow.loops_of(me.role), 0
+        for one, another in zip(mine, workflow.loops_of(other), strict=False):
+            shared += one is another
+        here = workflow.place(me)[:shared]
+
+        def reads(place: tuple[int, ...]) -> bool:
+            match edge["round"]:
+                case "this":
+                    return place[:shared] == here
+                case "last":
+                    return place[:shared] == (*here[:-1], here[-1] - 1)
+                case _:
+                    inside = len(place) > shared
+                    return place[:shared] < here or (inside and place[:shared] == here)
+
+        rounds = [number for number, place in enumerate(workflow.places(other), 1) if reads(place)]
         return [[NodeId(other, m, r) for r in rounds] for m in members], edge["round"] != "history"
 
     def seen(me: NodeId, edge: dict[str, Any]) -> list[Turn]:
@@ -127,55 +138,95 @@ def expected(workflow: Workflow) -> Expected:
         uncomputed += said is None
         return bool(said)
 
-    def ends(me: NodeId) -> list[NodeId]:
-        """Return the nodes of the previous round that the `until` condition of a turn's loop reads."""
-        loop = workflow.loop_of(me.role)
-        if loop is None or "until" not in loop or me.round == 1:
+    def ends(me: NodeId, depth: int) -> list[list[NodeId]]:
+        """Return the nodes, by instance, that the `until` of one of a turn's loops reads before the turn's
+        round in that loop; none in its first round."""
+        loop, here = workflow.loops_of(me.role)[depth], workflow.place(me)
+        if "until" not in loop or here[depth] == 1:
             return []
-        read = [role for role in loop["roles"] if f"{role} | " in loop["until"]]
-        return [NodeId(role, number, me.round - 1) for role in read for number in branch(me, role)]
+        before = (*here[:depth], here[depth] - 1)
+        return [
+            [
+                NodeId(role, number, round)
+                for round, place in enumerate(workflow.places(role), 1)
+                if place[: depth + 1] == before
+            ]
+            for role in workflow.roles_of(loop)
+            if f"{role} | " in loop["until"]
+            for number in branch(me, role)
+        ]
+
+    def asked(me: NodeId) -> list[NodeId]:
+        """Return all nodes that the conditions of a turn's loops read before it."""
+        depths = range(len(workflow.loops_of(me.role)))
+        return [node for depth in depths for nodes in ends(me, depth) for node in nodes]
 
     @cache
-    def board(round: int) -> tuple[int, Transition, float]:
-        """Return the environment's step count, transition and time at the start of a round."""
-        loop = next(loop for loop in workflow.loops.values() if "env" in loop)
+    def skipped(name: str) -> bool:
+        """Return whether the condition of a loop, or of the loop around it, is false."""
+        loop, nobody = workflow.loops[name], NodeId("", 0, 0)
+        found = "when" in loop and not holds(loop["when"], {}, nobody)
+        return found or any(skipped(outer) for outer, it in workflow.loops.items() if name in it["roles"])
+
+    def left_out(me: NodeId) -> bool:
+        return any(skipped(name) for name, loop in workflow.loops.items() if me.role in loop["roles"])
+
+    @cache
+    def board(name: str, round: int) -> tuple[int, Transition, float]:
+        """Return an environment's step count, transition and time at the start of a round."""
+        loop = workflow.loops[name]
         players = [(role, number) for role in loop["players"] for number in all_of(role)]
         if round == 1:
-            return 0, workflow.transition(0, len(players), {}), workflow.latency(0)
-        number, before, since = board(round - 1)
+            opening = workflow.transition(name, 0, len(players), {})
+            return 0, opening, 0.0 if skipped(name) else workflow.latency((name, 0))
+        number, before, since = board(name, round - 1)
         turns = [happens(NodeId(*player, round - 1)) for player in players]
         since = max([since, *(settled[NodeId(*player, round - 1)] for player in players)])
         actions = {player: turn.action for player, turn in enumerate(turns) if turn is not None}
         if before.done or not actions:
             return number, before, since
-        after = workflow.transition(number + 1, len(players), actions)
-        return number + 1, after, since + workflow.latency(number + 1)
+        after = workflow.transition(name, number + 1, len(players), actions)
+        return number + 1, after, since + workflow.latency((name, number + 1))
+
+    def board_of(me: NodeId) -> tuple[int, Transition, float]:
+        """Return the environment of a turn's loop at the start of the turn's round."""
+        loop = workflow.env_of(me.role)
+        assert loop is not None
+        return board(loop["env"]["drawn"], workflow.place(me)[0])
 
     def observed(me: NodeId) -> str | None:
         """Return the observation in a turn's prompt; None if the environment does not let the player move."""
-        loop = workflow.loop_of(me.role)
-        if loop is None or "env" not in loop:
+        loop = workflow.env_of(me.role)
+        if loop is None:
             return ""
-        seen = board(me.round)[1]
+        seen = board_of(me)[1]
         if me.role not in loop["players"]:
             return "\n\n".join(seen.observations.values()) + ";"
         players = [(role, number) for role in loop["players"] for number in all_of(role)]
         shown = seen.observations.get(players.index((me.role, me.index)))
         return None if shown is None else shown + ";"
 
-    @cache
     def over(me: NodeId) -> bool:
-        before, loop = ends(me), workflow.loop_of(me.role)
-        if loop is not None and "env" in loop:
-            return board(me.round)[1].done
-        if not before or loop is None:
-            return False
-        if over(me._replace(round=me.round - 1)) or all(over(node) for node in before):
+        if workflow.env_of(me.role) is not None and board_of(me)[1].done:
             return True
-        turns = [turn for node in before if (turn := happens(node)) is not None]
+        return any(over_in(me, depth) for depth in range(len(workflow.loops_of(me.role))))
+
+    @cache
+    def over_in(me: NodeId, depth: int) -> bool:
+        """Return whether one of a turn's loops ended by its condition before the turn's round in it."""
+        before, loop, here = ends(me, depth), workflow.loops_of(me.role)[depth], workflow.place(me)
+        if not before:
+            return False
+        earlier = workflow.places(me.role).index((*here[:depth], here[depth] - 1, *here[depth + 1 :]))
+        read = [node for nodes in before for node in nodes]
+        if over_in(me._replace(round=earlier + 1), depth) or all(over(node) for node in read):
+            return True
+        ran = [[turn for node in nodes if (turn := happens(node)) is not None] for nodes in before]
+        turns = [turn for each in ran for turn in each[-1:]]
         if any(turn.failed for turn in turns):
             return False
-        views = {role: [turn for turn in turns if turn.id.role == role] for role in loop["roles"]}
+        roles = workflow.roles_of(loop)
+        views = {role: [turn for turn in turns if turn.id.role == role] for role in roles}
         return holds(loop["until"], views, me)
 
     def runs(me: NodeId, views: Seen) -> bool:
@@ -215,41 +266,22 @@ def expected(workflow: Workflow) -> Expected:
             edges = edges + edges_of(CALLEE)
         return (
             [node for _, edge in edges for nodes in joined(me, edge)[0] for node in nodes]
-            + ends(me)
+            + asked(me)
             + own_turns(me)
         )
 
     @cache
     def opens(me: NodeId) -> float:
         """Return the time at which the last dependency of a turn is settled."""
-        loop, waited = workflow.loop_of(me.role), waits(me)
+        waited = waits(me)
         for node in waited:
             happens(node)
-        since = board(me.round)[2] if loop is not None and "env" in loop else 0.0
+        since = board_of(me)[2] if workflow.env_of(me.role) is not None else 0.0
         return max([since, *(settled[node] for node in waited)])
-
-    @cache
-    def let_go(me: NodeId) -> float:
-        """Return the time at which a turn is skipped because its loop has ended.
-
-        If all branches share one `until`, the first turn of a round to evaluate it skips the whole round.
-        """
-        loop = workflow.loop_of(me.role)
-        assert loop is not None
-        before = me._replace(round=me.round - 1)
-        if len({tuple(ends(node)) for node in round_of(loop, 2)}) > 1:
-            return opens(me)
-        if over(before):
-            return let_go(before)
-        inside = {*round_of(loop, me.round)}
-        return min(opens(node) for node in inside if not inside & {*waits(node)})
-
-    def round_of(loop: dict[str, Any], round: int) -> list[NodeId]:
-        return [NodeId(role, number, round) for role in loop["roles"] for number in all_of(role)]
 
     def answers(me: NodeId, shown: str, views: Seen) -> Turn:
         """Take the turn of a role with a model, and of those that it calls."""
-        prompts[me] = shown + prompt(views)
+        prompts[me] = shown + prompt(workflow, views)
         for number in range(1, workflow.uses(me) + 1):
             settled[me] += workflow.latency(me)
             helpers = called(me, number)
@@ -264,7 +296,7 @@ def expected(workflow: Workflow) -> Expected:
         if happens(caller) is None or number > workflow.uses(caller) or me not in called(caller, number):
             return None
         views = {key: seen(caller, edge) for key, edge in edges_of(CALLEE)}
-        prompts[me] = f"{workflow.asks(caller, number)[place]};{prompt(views)}"
+        prompts[me] = f"{workflow.asks(caller, number)[place]};{prompt(workflow, views)}"
         action = workflow.action(me)
         return Turn(me, action or "", action is None, 0 if action is None else 1)
 
@@ -273,8 +305,7 @@ def expected(workflow: Workflow) -> Expected:
         settled[me] = opens(me)
         if me.role == CALLEE:
             return helps(me)
-        if over(me):
-            settled[me] = let_go(me)
+        if left_out(me) or over(me):
             return None
         shown = observed(me)
         if shown is None:
@@ -283,7 +314,7 @@ def expected(workflow: Workflow) -> Expected:
         if not runs(me, views):
             return None
         if workflow.runs(me.role):
-            written = Turn(me, prompt(views), failed=False)
+            written = Turn(me, prompt(workflow, views), failed=False)
             return parsed(vote(me, views) if workflow.votes(me.role) else written)
         return answers(me, shown, views)
 
@@ -294,7 +325,7 @@ def expected(workflow: Workflow) -> Expected:
         for index in all_of(role)
         for node in [NodeId(role, index, round)]
     }
-    played = [board(loop["times"] + 1)[2] for loop in workflow.loops.values() if "env" in loop]
+    played = [board(name, loop["times"] + 1)[2] for name, loop in workflow.loops.items() if "env" in loop]
     return Expected(turns, prompts, max([*settled.values(), *played]), uncomputed)
 
 

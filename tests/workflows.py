@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -57,12 +58,30 @@ class Workflow:
     salt: int = 0
     """Seed for answers, failures and latencies."""
 
-    def loop_of(self, role: str) -> dict[str, Any] | None:
-        return next((loop for loop in self.loops.values() if role in loop["roles"]), None)
+    def loops_of(self, role: str) -> list[dict[str, Any]]:
+        """Return the loops around a role, the outermost first."""
+        found = [(name, loop) for name, loop in self.loops.items() if role in loop["roles"]]
+        around = [loop for loop in self.loops.values() if found and found[0][0] in loop["roles"]]
+        return [*around, *(loop for _, loop in found)]
+
+    def roles_of(self, loop: dict[str, Any]) -> list[str]:
+        """Return the roles of a loop and of the loops in it, in the order of the spec."""
+        return [role for role in self.roles or NAMES if loop in self.loops_of(role)]
+
+    def env_of(self, role: str) -> dict[str, Any] | None:
+        """Return the loop around a role that has an environment."""
+        return next((loop for loop in self.loops_of(role) if "env" in loop), None)
+
+    def places(self, role: str) -> list[tuple[int, ...]]:
+        """Return the rounds of a role's turns, in order: in each loop around it, the outermost first."""
+        return [*product(*(range(1, loop["times"] + 1) for loop in self.loops_of(role)))]
+
+    def place(self, node: NodeId) -> tuple[int, ...]:
+        """Return the round of a turn in each loop around it, the outermost first."""
+        return self.places(node.role)[node.round - 1]
 
     def rounds(self, role: str) -> int:
-        loop = self.loop_of(role)
-        return loop["times"] if loop else 1
+        return len(self.places(role))
 
     def drawn(self, node: object, what: str) -> int:
         """Hash a turn or an environment step to a number, different for each purpose `what`."""
@@ -108,19 +127,19 @@ class Workflow:
         """Return a latency in seconds, a multiple of 1/4, which floats represent exactly."""
         return self.drawn(node, "takes") % 8 / 4
 
-    def transition(self, number: int, players: int, actions: Mapping[int, Any]) -> Transition:
-        """Return the result of an environment step: the observations of the next movers, or the end."""
-        if number and self.drawn(number, "over") % 6 == 0:
+    def transition(self, board: str, number: int, players: int, actions: Mapping[int, Any]) -> Transition:
+        """Return the result of an environment's step: the observations of the next movers, or the end."""
+        if number and self.drawn((board, number), "over") % 6 == 0:
             return Transition({}, done=True)
-        movers = [p for p in range(players) if self.drawn((number, p), "moves") % 2] or [players - 1]
-        return Transition({p: f"{number} {p} {sorted(actions.items())}" for p in movers})
+        movers = [p for p in range(players) if self.drawn((board, number, p), "moves") % 2] or [players - 1]
+        return Transition({p: f"{board} {number} {p} {sorted(actions.items())}" for p in movers})
 
 
 class World:
     """Environment whose transitions and latencies come from a workflow."""
 
-    def __init__(self, workflow: Workflow) -> None:
-        self.workflow, self.number, self.players = workflow, 0, 0
+    def __init__(self, workflow: Workflow, board: str) -> None:
+        self.workflow, self.board, self.number, self.players = workflow, board, 0, 0
 
     async def reset(self, seed: int, players: int) -> Transition:
         self.players = players
@@ -131,9 +150,9 @@ class World:
         return await self._said(actions)
 
     async def _said(self, actions: Mapping[int, Any]) -> Transition:
-        if seconds := self.workflow.latency(self.number):
+        if seconds := self.workflow.latency((self.board, self.number)):
             await asyncio.sleep(seconds)
-        return self.workflow.transition(self.number, self.players, actions)
+        return self.workflow.transition(self.board, self.number, self.players, actions)
 
     async def close(self) -> None: ...
 
@@ -143,8 +162,8 @@ def _known(workflow: Workflow) -> Iterator[None]:
     """Register a workflow's environment as `drawn` while its spec is compiled."""
 
     @environments.register("drawn")
-    def drawn() -> Environment:
-        return Environment(partial(World, workflow), 1, 99)
+    def drawn(board: str, /) -> Environment:
+        return Environment(partial(World, workflow, board), 1, 99)
 
     try:
         yield
@@ -158,7 +177,7 @@ def compiled(workflow: Workflow) -> Plan:
         "rolegraph": 1,
         "name": "drawn",
         "roles": {
-            name: _written(role, moves="env" in (workflow.loop_of(name) or ()))
+            name: _written(role, moves=workflow.env_of(name) is not None)
             for name, role in workflow.roles.items()
         },
         "loops": workflow.loops,
@@ -181,16 +200,18 @@ def _written(role: dict[str, Any], *, moves: bool) -> dict[str, Any]:
 
 
 def _shows(name: str) -> str:
-    shown = "NAME:{% for v in NAME %} {{ v.index }}.{{ v.round }}={{ v.action }}{% endfor %};"
+    shown = "NAME:{% for v in NAME %} {{ v.index }}.{{ v.outer }}.{{ v.round }}={{ v.action }}{% endfor %};"
     return shown.replace("NAME", name)
 
 
-def prompt(seen: Seen) -> str:
+def prompt(workflow: Workflow, seen: Seen) -> str:
     """Return the expected rendering of the template that `_shows` builds."""
-    return "".join(
-        f"{name}:{''.join(f' {t.id.index}.{t.id.round}={t.action}' for t in turns)};"
-        for name, turns in seen.items()
-    )
+
+    def shown(turn: Turn) -> str:
+        outer, number = (1, 1, *workflow.place(turn.id))[-2:]
+        return f" {turn.id.index}.{outer}.{number}={turn.action}"
+
+    return "".join(f"{name}:{''.join(map(shown, turns))};" for name, turns in seen.items())
 
 
 # hypothesis strategies
@@ -203,7 +224,7 @@ def workflows(draw: st.DrawFn) -> Workflow:
     made = Workflow({}, draw(_loops(names)), salt=draw(st.integers(0, 1000)))
     instances: dict[str, int] = {}
     for place, name in enumerate(names):
-        loop = made.loop_of(name)
+        loops = made.loops_of(name)
         needs: dict[str, Any] = {}
         parents = 1
         for other in draw(_some(names[:place])):
@@ -211,14 +232,19 @@ def workflows(draw: st.DrawFn) -> Workflow:
             joins: list[Any] = ["all", "branch", {"of": other}]
             if not fanned and instances[other] <= MOST_INSTANCES:
                 joins += [{"chunks": n} for n in (2, 3) if instances[other] % n == 0] + ["each", "each"]
-            if made.loop_of(other) not in (None, loop):
+            if made.loops_of(other) not in ([], loops):
                 joins.append("history")
             edge = draw(st.sampled_from(joins))
             needs[f"the_{other}" if edge == {"of": other} else other] = edge
             if edge_of(edge)["fans"]:
                 parents = instances[other] // edge_of(edge)["size"]
-        for other in draw(_some(loop["roles"])) if loop else ():
-            edge = draw(st.sampled_from(["last", "history"]))
+        for other in draw(
+            _some([one for one in names if loops[:1] == made.loops_of(one)[:1]] if loops else [])
+        ):
+            inner = [one for loop in made.loops_of(other) if loop not in loops for one in loop["roles"]]
+            edge = draw(
+                st.sampled_from(["last", "history"] if all(one < name for one in inner) else ["last"])
+            )
             branch = draw(st.booleans())
             needs[f"old_{other}"] = {"of": other, "round": edge, "join": "branch" if branch else "all"}
         count = draw(st.integers(1, max(1, min(3, MOST_INSTANCES // parents))))
@@ -235,16 +261,19 @@ def workflows(draw: st.DrawFn) -> Workflow:
         elif kind == 1:
             made.roles[name] |= {"tools": ["calculator"], "calls": draw(st.integers(2, 3))}
         if draw(st.integers(0, 2)) == 0:
-            text, holds = draw(_when(list(needs), loops=loop is not None))
+            text, holds = draw(_when(list(needs), loops=bool(loops)))
             made.roles[name]["when"], made.holds[text] = text, holds
-    for loop in made.loops.values():
-        can = [] if any("env" in other for other in made.loops.values()) else _players(made, loop)
-        if can and draw(st.integers(0, 2)) == 0:
+    for board, loop in made.loops.items():
+        can = _players(made, loop)
+        if board != "inner" and can and draw(st.integers(0, 2)) == 0:
             some = st.lists(st.sampled_from(can), unique=True, min_size=1)
-            loop |= {"env": "drawn", "players": draw(some)}
+            loop |= {"env": {"drawn": board}, "players": draw(some)}
         elif draw(st.booleans()):
-            text, holds = draw(_until(loop["roles"]))
+            text, holds = draw(_until(made.roles_of(loop)))
             loop["until"], made.holds[text] = text, holds
+        if draw(st.integers(0, 4)) == 0:
+            text, is_true = draw(st.sampled_from(ABOUT_THE_TASK))
+            loop["when"], made.holds[text] = text, partial(_constant, is_true)
     if draw(st.booleans()):
         draw(_calls_of_a_role(made))
     return made
@@ -273,15 +302,23 @@ def _calls_of_a_role(draw: st.DrawFn, made: Workflow) -> None:
         made.roles["reader"] = {"count": 1, "needs": {CALLEE: join, callers[0]: "all"}}
 
 
+def _constant(value: bool | None, seen: Seen, me: NodeId) -> bool | None:
+    return value
+
+
+ABOUT_THE_TASK = [("task.id != ''", True), ("task.id == ''", False), ("task.id > 7", None)]
+"""Conditions of loops, with their values for the task of the tests."""
+
+
 def _players(made: Workflow, loop: dict[str, Any]) -> list[str]:
     """Return roles that can be players: each calls a model, and none waits for another in the same round."""
     waits: dict[str, set[str]] = {}
-    for role in loop["roles"]:
+    for role in made.roles_of(loop):
         edges = [(key, edge_of(edge)) for key, edge in made.roles[role]["needs"].items()]
         direct = {edge["of"] or key for key, edge in edges if edge["round"] == "this"} & waits.keys()
         waits[role] = direct.union(*(waits[other] for other in direct))
     players: list[str] = []
-    for role in loop["roles"]:
+    for role in [role for role in loop["roles"] if role in made.roles]:
         if not made.runs(role) and not waits[role] & {*players}:
             players.append(role)
     return players
@@ -299,6 +336,12 @@ def _loops(draw: st.DrawFn, names: list[str]) -> dict[str, dict[str, Any]]:
             times = draw(st.integers(1, 4))
             loops[name] = {"roles": rest[skipped : skipped + size], "times": times}
         rest = rest[skipped + size :]
+    if (outer := loops.get("first")) and draw(st.booleans()):
+        roles = outer["roles"]
+        start = draw(st.integers(0, len(roles) - 1))
+        end = draw(st.integers(start + 1, len(roles)))
+        outer["roles"] = [*roles[:start], "inner", *roles[end:]]
+        loops["inner"] = {"roles": roles[start:end], "times": draw(st.integers(1, 3))}
     return loops
 
 

@@ -180,7 +180,7 @@ class Display:
         tokens = sum(sums.response_tokens for sums in self._roles.values()) - self._tokens_before
         means = "".join(f"   {mean}" for mean in self._shown_means())
         plan = self._run.flow.plan
-        can_be = self._episodes and plan.roles[plan.correct].name in plan.judged
+        can_be = self._episodes and plan.can_be_correct
         share = f"   correct {self._correct / self._episodes:.1%}" if can_be else ""
         rate = f"   {tokens / seconds:,.0f} tokens/s" if tokens and seconds else ""
         made = f"{self._episodes - self._before} episodes in {seconds:.1f} s"

@@ -83,8 +83,7 @@ def _check(source: rg.Source, output: OutputOptions, backend: str | None) -> dic
         return row
     roles = ", ".join(f"{role.name} × {role.count}" for role in plan.roles)
     read = [f"{count:,} {split} tasks read" for split, count in tasks.items()]
-    deciding = plan.roles[plan.correct].name
-    correct = f"correct is {deciding}'s" if deciding in plan.judged else "no episode can be correct"
+    correct = f"correct is {plan.deciding}'s" if plan.can_be_correct else "no episode can be correct"
     output.line(f"{name}: valid ({'; '.join([roles, str(size), correct, *read, f'hash {plan.hash}'])})")
     prompts = {role.name: role.prompt_files for role in plan.roles if role.prompt_files}
     if prompts:
@@ -97,7 +96,7 @@ def _check(source: rg.Source, output: OutputOptions, backend: str | None) -> dic
     return {
         **row,
         "roles": {role.name: role.count for role in plan.roles},
-        "correct": deciding if deciding in plan.judged else None,
+        "correct": plan.deciding if plan.can_be_correct else None,
         "calls": size.calls,
         "chain": size.chain,
         "tasks": tasks,

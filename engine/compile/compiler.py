@@ -14,15 +14,17 @@ from rolegraph.engine.compile.graph import (
     Needs,
     callees_of,
     check_graph,
-    env_loop,
     in_order,
+    loop_around,
     loop_of,
     role_needs,
+    roles_in,
+    rounds_of,
     run_findings,
 )
 from rolegraph.engine.compile.inputs import role_inputs
 from rolegraph.engine.compile.instructions import instruction_findings
-from rolegraph.engine.compile.lineage import Instances, instances_of
+from rolegraph.engine.compile.lineage import Instances, history_findings, instances_of
 from rolegraph.engine.compile.model_files import ModelFiles
 from rolegraph.engine.compile.names import ResolvedNames, resolve_names
 from rolegraph.engine.compile.plan import (
@@ -185,6 +187,7 @@ def _compile(loaded: LoadedSpec, imports: Sequence[Import], allow: Sequence[str]
     findings = [*of_models, *check_graph(spec, needs), *run_findings(spec, data)]
     is_sound = all(finding.severity != "error" for finding in findings)
     instances = instances_of(spec) if is_sound else None
+    findings += history_findings(spec, instances) if instances else ()
     names, of_names = resolve_names(spec, needs, instances, files, python_interpreter(allow))
     findings += of_names
     counts = {name: len(instances[name]) if instances else role.count for name, role in spec.roles.items()}
@@ -251,6 +254,7 @@ def _assemble(
             when=role.when,
             loop=None if (loop := loop_of(spec, name)) is None else loops.index(loop),
             rounds=len(unrolled.nodes_of[name]) // counts[name],
+            times=1 if loop is None else spec.loops[loop].times,
             nodes=unrolled.nodes_of[name],
             prompt_per_instance=(written := spec.roles[name]).memory == "chat"
             or written.tool is not None
@@ -281,14 +285,24 @@ def _assemble(
         reward_inputs=unrolled.reward_inputs,
         callees=unrolled.callees,
         loops=tuple(
-            LoopPlan(name, loop.times, names.untils[name], unrolled.branches[name])
+            LoopPlan(
+                name,
+                loop.times,
+                names.untils[name],
+                unrolled.branches[name],
+                names.loop_whens[name],
+                None if (outer := loop_around(spec, name)) is None else loops.index(outer),
+            )
             for name, loop in spec.loops.items()
         ),
-        env=_env_plan(spec, names.environment, unrolled),
+        envs=tuple(
+            _env_plan(spec, name, _present(environment), unrolled)
+            for name, environment in names.environments.items()
+        ),
         reward_order=tuple(
             positions[name] for name in order if (reward := names.rewards[name]) and reward.is_deferred
         ),
-        correct=positions[deciding(spec, judged(names.rewards))],
+        correct=tuple(positions[name] for name in deciding(spec, judged(names.rewards))),
         judged=judged(names.rewards),
         metrics={name: _present(metric) for name, metric in names.metrics.items()},
         hidden=names.hidden,
@@ -311,14 +325,15 @@ async def _run_by_the_scheduler(arguments: Mapping[str, Any]) -> Any:
     raise AssertionError("a role is run by the scheduler")
 
 
-def _env_plan(spec: Spec, environment: Environment | None, unrolled: UnrolledGraph) -> EnvPlan | None:
-    name = env_loop(spec)
-    if name is None:
-        return None
+def _env_plan(spec: Spec, loop: str, environment: Environment, unrolled: UnrolledGraph) -> EnvPlan:
     first_player: dict[int, int] = {}
-    for player, node in enumerate(unrolled.player_nodes[0]):
+    player_nodes, positions = unrolled.player_nodes[loop], [*spec.roles]
+    for player, node in enumerate(player_nodes[0]):
         first_player.setdefault(unrolled.nodes[node].role, player)
-    return EnvPlan(_present(environment), [*spec.loops].index(name), first_player, unrolled.player_nodes)
+    times = spec.loops[loop].times
+    turns = {positions.index(name): rounds_of(spec, name) // times for name in roles_in(spec, loop)}
+    number = [*spec.loops].index(loop)
+    return EnvPlan(environment, number, unrolled.transitions[loop], first_player, player_nodes, turns)
 
 
 def _imports(names: ResolvedNames, given: Sequence[Import]) -> tuple[Import, ...]:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Set
+from collections.abc import Iterator, Sequence, Set
 
 from rolegraph.engine.compile.graph import (
     Needs,
+    SharedRounds,
     ancestors,
     callees_of,
     callers_of,
     cycles,
-    env_loop,
+    env_loop_of,
+    env_loops,
     format_cycle,
     loop_of,
     players_of,
@@ -44,11 +46,12 @@ def judged(rewards: Rewards) -> frozenset[str]:
     return frozenset(found)
 
 
-def deciding(spec: Spec, judged: Set[str]) -> str:
-    """Return the role that decides whether an episode is correct: the last in the file that can be right, and
-    that runs without a call of another role."""
+def deciding(spec: Spec, judged: Set[str]) -> Sequence[str]:
+    """Return the roles that decide whether an episode is correct: by default the last in the file that can be
+    right, and that runs without a call of another role."""
     names = [name for name, role in spec.roles.items() if role.tool is None] or [*spec.roles]
-    return spec.episode.correct or next((name for name in names[::-1] if name in judged), names[-1])
+    last = next((name for name in names[::-1] if name in judged), names[-1])
+    return tuple(dict.fromkeys(spec.episode.correct)) or (last,)
 
 
 def earning_findings(spec: Spec, names: ResolvedNames, instances: Instances | None) -> Iterator[Finding]:
@@ -65,9 +68,11 @@ def earning_findings(spec: Spec, names: ResolvedNames, instances: Instances | No
     if instances is None:
         return
     right = judged(rewards)
-    decides = deciding(spec, right)
-    if spec.episode.correct and decides not in right:
-        message = f"no episode can be correct: no reward of {decides} tells right from wrong"
+    for decides in spec.episode.correct:
+        if decides in right:
+            continue
+        episode = "no episode" if len(spec.episode.correct) == 1 else f"no episode in which {decides} runs"
+        message = f"{episode} can be correct: no reward of {decides} tells right from wrong"
         others = ", ".join(name for name in rewards if name in right)
         hint = f"name a role that can be right: {others}" if others else ""
         yield Finding(("episode", "correct"), message, hint=hint, severity="warning")
@@ -85,7 +90,7 @@ def _paid_alike(spec: Spec, name: str, reward: Reward, instances: Instances) -> 
     """Warn of raters that do not tell a role's answers apart, and of an outcome that each turn is paid."""
     role, loop, mine = spec.roles[name], loop_of(spec, name), instances[name]
     discounted = any((grouping.credit or role.credit).discount for grouping in role.group)
-    plays = loop is not None and loop == env_loop(spec)  # a rater may read answers through the environment
+    plays = env_loop_of(spec, name) is not None  # a rater may read answers through the environment
     for other in (other for other in reward.outcomes if other in instances and other != name):
         if discounted and rounds_of(spec, name) > 1 and loop_of(spec, other) != loop:
             message = f"the returns of {name} add what {other} pays once for each of its turns"
@@ -110,8 +115,9 @@ def _candidates(spec: Spec, name: str, tool: Tool, instances: Instances) -> int:
 
     def turns(key: str, edge: Edge, me: Instance) -> int:
         other = edge.of or key
-        earlier = rounds_of(spec, other) - (loop_of(spec, other) == loop_of(spec, name))
-        return len(joined(edge, me, instances[other])) * (earlier if edge.round == "history" else 1)
+        members, rounds = joined(edge, me, instances[other]), SharedRounds.of(spec, name, other)
+        earlier = len(rounds.read(rounds_of(spec, name), "history"))
+        return len(members) * (earlier if edge.round == "history" else 1)
 
     return max(sum(turns(key, edge, me) for key, edge in edges) for me in instances[name])
 
@@ -119,8 +125,7 @@ def _candidates(spec: Spec, name: str, tool: Tool, instances: Instances) -> int:
 def _read(spec: Spec, rewards: Rewards) -> Iterator[Finding]:
     """Yield a finding for each reward that reads a role without a reward, its own role, roles in a cycle, or
     the environment of a role without one."""
-    loop = env_loop(spec)
-    players = [] if loop is None else players_of(spec, loop)
+    players = [player for loop in env_loops(spec) for player in players_of(spec, loop)]
     for name, reward in rewards.items():
         path: Path = ("roles", name, "reward")
         for other in reward.roles if reward else ():

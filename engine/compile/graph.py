@@ -8,7 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from graphlib import CycleError, TopologicalSorter
-from typing import Any
+from itertools import takewhile
+from math import prod
+from typing import Any, Literal, NamedTuple, Self
 
 from rolegraph.engine.errors import did_you_mean
 from rolegraph.engine.limits.specs import SPEC_EDGES, SPEC_LINEAGES, SPEC_TURNS
@@ -49,11 +51,12 @@ def _waits(spec: Spec, name: str) -> Iterator[str]:
     for edges in (spec.roles[name].needs, callers, *called):
         for key, edge in edges.items():
             other = edge.of or key
-            loop = loop_of(spec, other)
             if other == name or other not in spec.roles:
                 continue
-            if loop is not None and loop != loop_of(spec, name):
-                yield from (member for member in spec.loops[loop].roles if member in spec.roles)
+            loops, shared = loops_around(spec, other), shared_loops(spec, name, other)
+            if len(loops) > shared:
+                if edge.round != "last" or not shared:
+                    yield from roles_in(spec, loops[shared])
             elif edge.round == "this":
                 yield other
 
@@ -77,19 +80,84 @@ def readers_of(spec: Spec, role: str) -> list[str]:
 
 
 def loop_of(spec: Spec, role: str) -> str | None:
-    """Return the name of the loop that a role is in; None for no loop."""
+    """Return the name of the loop that names a role; None for no loop."""
     return next((name for name, loop in spec.loops.items() if role in loop.roles), None)
 
 
-def rounds_of(spec: Spec, role: str) -> int:
-    """Return the most turns that an instance of a role takes: `times` of its loop, or 1 outside loops."""
+def loop_around(spec: Spec, loop: str) -> str | None:
+    """Return the name of the loop that a loop is in; None for an outermost loop."""
+    return None if loop in spec.roles else loop_of(spec, loop)
+
+
+def loops_around(spec: Spec, role: str) -> tuple[str, ...]:
+    """Return the names of the loops that a role is in, the outermost first."""
     loop = loop_of(spec, role)
-    return 1 if loop is None else spec.loops[loop].times
+    outer = None if loop is None else loop_around(spec, loop)
+    return tuple(name for name in (outer, loop) if name is not None)
 
 
-def env_loop(spec: Spec) -> str | None:
-    """Return the name of the loop with an environment; None for no such loop."""
-    return next((name for name, loop in spec.loops.items() if loop.env is not None), None)
+def roles_in(spec: Spec, loop: str) -> list[str]:
+    """Return the roles of a loop and of the loops in it."""
+    found: list[str] = []
+    for name in spec.loops[loop].roles:
+        inner = spec.loops[name].roles if name in spec.loops and name not in spec.roles else [name]
+        found += [role for role in inner if role in spec.roles]
+    return found
+
+
+def rounds_of(spec: Spec, role: str) -> int:
+    """Return the most turns that an instance of a role takes: the product of `times` of its loops, or 1."""
+    return prod(spec.loops[loop].times for loop in loops_around(spec, role))
+
+
+def shared_loops(spec: Spec, one: str, other: str) -> int:
+    """Return the number of loops, from the outermost, that two roles are both in."""
+    pairs = zip(loops_around(spec, one), loops_around(spec, other), strict=False)
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+
+
+class SharedRounds(NamedTuple):
+    """Rounds of the innermost loop that two roles are both in; one round, where they share no loop."""
+
+    mine: int
+    """Turns of an instance of the reader in one such round."""
+    theirs: int
+    """Turns of an instance of the role that is read in one such round."""
+    times: int
+    """Rounds after which the shared loop begins anew, where it is in another."""
+    inside: bool
+    """True where the role that is read is in a further loop."""
+
+    @classmethod
+    def of(cls, spec: Spec, name: str, other: str, most: int = 2) -> Self:
+        """Return the rounds that a reader shares with a role, in at most `most` loops."""
+        loops, depth = loops_around(spec, other), min(most, shared_loops(spec, name, other))
+        before = prod(spec.loops[loop].times for loop in loops[:depth])
+        times = spec.loops[loops[depth - 1]].times if depth else 1
+        mine, theirs = rounds_of(spec, name) // before, rounds_of(spec, other) // before
+        return cls(mine, theirs, times, len(loops) > depth)
+
+    def read(self, number: int, which: Literal["this", "last", "history"]) -> range:
+        """Return the numbers of the turns that a reader's turn with a number reads; both count through."""
+        passed = (number - 1) // self.mine
+        start, end = passed * self.theirs + 1, (passed + 1) * self.theirs + 1
+        match which:
+            case "this":
+                return range(start, end)
+            case "last":
+                return range(start - self.theirs, start) if passed % self.times else range(0)
+            case "history":
+                return range(1, end if self.inside else start)
+
+
+def env_loops(spec: Spec) -> list[str]:
+    """Return the names of the loops with an environment."""
+    return [name for name, loop in spec.loops.items() if loop.env is not None]
+
+
+def env_loop_of(spec: Spec, role: str) -> str | None:
+    """Return the name of the loop around a role that has an environment; None for no such loop."""
+    return next((name for name in loops_around(spec, role) if spec.loops[name].env is not None), None)
 
 
 def players_of(spec: Spec, loop: str) -> list[str]:
@@ -102,7 +170,7 @@ def players_of(spec: Spec, loop: str) -> list[str]:
 
 def trains_on_seeds(spec: Spec) -> bool:
     """Return whether the tasks are seeds of an environment, because the spec has no data."""
-    return spec.data.train is None and spec.data.validation is None and env_loop(spec) is not None
+    return spec.data.train is None and spec.data.validation is None and bool(env_loops(spec))
 
 
 def in_order(needs: Needs) -> list[str]:
@@ -149,8 +217,8 @@ def _names(spec: Spec) -> Iterator[Finding]:
                 taken = "is a role" if key in spec.roles else "is reserved in prompts"
                 message = f"{key!r} cannot be the name of {other}: it {taken}"
                 yield Finding(path, message, "another name", at_key=True)
-    if spec.episode.correct is not None:
-        yield from unknown_role(spec, spec.episode.correct, ("episode", "correct"))
+    for name in spec.episode.correct:
+        yield from unknown_role(spec, name, ("episode", "correct"))
 
 
 def run_findings(spec: Spec, data: Mapping[str, Any]) -> Iterator[Finding]:
@@ -178,10 +246,9 @@ def _loops(spec: Spec) -> Iterator[Finding]:
         path = ("loops", name, "roles")
         for role in loop.roles:
             if role in spec.loops and role not in spec.roles:
-                message, hint = f"{role} is a loop, and loops cannot be nested", "put its roles into this one"
-                yield Finding(path, message, "names of roles", hint, word=role)
-                continue
-            yield from unknown_role(spec, role, path)
+                yield from _inner_loop(spec, name, role)
+            else:
+                yield from unknown_role(spec, role, path)
             if loop.roles.count(role) > 1:
                 yield Finding(path, f"{role} is in the loop {name} twice", "each role once", word=role)
             if (first := loop_of(spec, role)) != name:
@@ -189,14 +256,25 @@ def _loops(spec: Spec) -> Iterator[Finding]:
                 yield Finding(path, message, "a loop for each role", word=role)
 
 
+def _inner_loop(spec: Spec, outer: str, name: str) -> Iterator[Finding]:
+    """Find what a loop in another cannot be: in itself, two loops deep, or driven by an environment."""
+    path: Path = ("loops", outer, "roles")
+    around = loop_around(spec, outer)
+    if name == outer:
+        yield Finding(path, f"the loop {name} is in itself", "roles, and other loops", word=name)
+    elif around is not None:
+        message = f"{name} is in the loop {outer}, which is in {around}: loops nest at most two deep"
+        yield Finding(path, message, "names of roles", f"put its roles into {outer}", word=name)
+    if spec.loops[name].env is not None:
+        message = f"{name} is in the loop {outer}, and only outermost loops have an environment"
+        hint = f"give `env` to {outer}"
+        yield Finding(("loops", name, "env"), message, "", hint, at_key=True)
+
+
 def _players(spec: Spec, needs: Needs) -> Iterator[Finding]:
-    """Find environments beyond the first, and roles that cannot be players."""
-    first = env_loop(spec)
+    """Find roles that cannot be players, and players without an environment."""
     for name, loop in spec.loops.items():
         path = ("loops", name, "players")
-        if loop.env is not None and name != first:
-            message = f"{first} has an environment already"
-            yield Finding(("loops", name, "env"), message, "one loop with `env` in a spec", at_key=True)
         if loop.players and loop.env is None:
             message = f"{name} has players, but nothing that they move in"
             yield Finding(path, message, "an environment beside them", "add `env`, such as env: grid")
@@ -221,7 +299,8 @@ def _players(spec: Spec, needs: Needs) -> Iterator[Finding]:
 def _edges(spec: Spec) -> Iterator[Finding]:
     """Find edges of `needs` that join roles, or name rounds, in a way the graph does not allow."""
     for name, role in spec.roles.items():
-        own, fans = loop_of(spec, readers_of(spec, name)[0]), list[str]()
+        reader, fans = readers_of(spec, name)[0], list[str]()
+        own = loop_of(spec, reader)
         for key, edge in role.needs.items():
             path, other = ("roles", name, "needs", key), edge.of or key
             if other not in spec.roles:
@@ -237,9 +316,10 @@ def _edges(spec: Spec) -> Iterator[Finding]:
                     message = f"{key} sets how many of {name} there are, so it is of the round itself"
                     yield Finding(path, message, "round: this", "or join: branch", at_key=True)
             loop, expected, hint = loop_of(spec, other), "round: this", ""
+            shared = shared_loops(spec, reader, other)
             if other == name and own is None and edge.round != "this":
                 message, expected = f"{name} is in no loop, so it has no turns before", f"{name} in `loops`"
-            elif edge.round == "last" and (own is None or loop != own):
+            elif edge.round == "last" and not shared:
                 message = f"{name} and {other} are in no loop together, so there is no round before"
                 hint = "or put both into `loops`"
             elif edge.round == "history" and loop is None:
@@ -313,7 +393,7 @@ def _callee(spec: Spec, name: str, role: Role) -> Iterator[Finding]:
         elif other in callers and edge.round == "this":
             message = f"{name} needs {other}, which calls it and has not answered yet"
             yield Finding(path, message, "", "pass what it should know as an argument", at_key=True)
-    if len({loop_of(spec, caller) for caller in callers}) > 1 and any(
+    if len({loops_around(spec, caller) for caller in callers}) > 1 and any(
         edge.round != "this" for edge in role.needs.values()
     ):
         message = f"{' and '.join(callers)} are in different loops, so their rounds before differ"

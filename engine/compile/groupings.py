@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from itertools import repeat
 
-from rolegraph.engine.compile.graph import rounds_of
+from rolegraph.engine.compile.graph import loop_of, rounds_of
 from rolegraph.engine.compile.lineage import Instance, Instances, joined
 from rolegraph.engine.compile.names import ResolvedRole
 from rolegraph.engine.compile.plan import GroupingPlan
@@ -16,11 +17,11 @@ from rolegraph.engine.records import MAIN
 from rolegraph.engine.spec import Edge, Finding, Path, Role, Spec
 from rolegraph.engine.vocabulary import Estimator, SelfView, Views
 
-SAME_FOR_ALL = frozenset({"self.role", "self.count", "self.round", "self.times"})
+SAME_FOR_ALL = frozenset({"self.role", "self.count", "self.round", "self.outer", "self.times"})
 """Fields of `self` that are equal for all instances of a role."""
 WHAT_WAS_BEFORE = frozenset({"self.history"})
 """Fields of `self` that differ between rollouts; observations are the same at least in the first turn."""
-KNOWN_AT_ONCE = frozenset({"self", "self.index", "self.round", "self.lineage"})
+KNOWN_AT_ONCE = frozenset({"self", "self.index", "self.round", "self.outer", "self.lineage"})
 """Names that a key may read and that are known before anything runs."""
 
 
@@ -88,7 +89,9 @@ def _smallest_group(
     if grouping.key is not None and instances is not None and grouping.key.mentions <= KNOWN_AT_ONCE:
         rounds = rounds_of(spec, name) if grouping.of_turns else 1
         if rounds * len(policies) <= SPEC_TURNS.most:
-            return rollouts * _rarest_key(name, grouping.key, instances[name], policies, rounds)
+            loop = loop_of(spec, name)
+            times = spec.loops[loop].times if loop else 1
+            return rollouts * _rarest_key(name, grouping.key, instances[name], policies, rounds, times)
     members: Counter[str] = Counter()
     sharing = roles if grouping.by == "episode" else (name,)
     for other in sharing:
@@ -103,14 +106,22 @@ def _smallest_group(
 
 
 def _rarest_key(
-    name: str, key: Template, instances: Sequence[Instance], policies: Mapping[int, str], rounds: int
+    name: str,
+    key: Template,
+    instances: Sequence[Instance],
+    policies: Mapping[int, str],
+    rounds: int,
+    times: int,
 ) -> int:
-    """Return how often the rarest key of one rollout occurs; 0 where none can be computed."""
+    """Return how often the rarest key of one rollout occurs; 0 where none can be computed.
+
+    `rounds` is the number of an instance's turns, `times` that of the rounds of its own loop.
+    """
     found: Counter[tuple[str, str]] = Counter()
     for index, policy in policies.items():
-        for number in range(1, rounds + 1):
-            lineage = instances[index - 1].path
-            me = SelfView(name, index, lineage, len(instances), number, rounds, Views(()))
+        for outer, number in map(divmod, range(rounds), repeat(times)):
+            own = (name, index, instances[index - 1].path, len(instances))
+            me = SelfView(*own, number + 1, times, Views(()), outer=outer + 1)
             try:
                 found[policy, key.render({SELF: me})] += 1
             except PromptError:

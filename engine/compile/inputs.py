@@ -10,8 +10,15 @@ from collections.abc import Mapping, Set
 from dataclasses import replace
 from typing import NamedTuple
 
-from rolegraph.engine.compile.graph import loop_of, readers_of
-from rolegraph.engine.prompts.checks import IN_A_CALL, IN_A_LOOP, OF_SELF, WITH_AN_ENVIRONMENT, TemplateScope
+from rolegraph.engine.compile.graph import SharedRounds, loops_around, readers_of, roles_in, shared_loops
+from rolegraph.engine.prompts.checks import (
+    IN_A_CALL,
+    IN_A_LOOP,
+    IN_AN_INNER_LOOP,
+    OF_SELF,
+    WITH_AN_ENVIRONMENT,
+    TemplateScope,
+)
 from rolegraph.engine.prompts.templates import mentions_of
 from rolegraph.engine.spec import Edge, Spec
 
@@ -28,17 +35,18 @@ class RoleEdge(NamedTuple):
     """The role that the edge joins."""
     edge: Edge
     earlier: bool
-    """True where both roles are in one loop and the edge joins earlier rounds only."""
+    """True where both roles are in one loop and the edge joins earlier rounds of it only."""
 
 
 class RoleInputs(NamedTuple):
-    """Inputs of one role's turns: other roles, its own earlier turns, and what its loop's `until` reads."""
+    """Inputs of one role's turns: other roles, its own earlier turns, and what the `until` of its loops
+    reads."""
 
     edges: tuple[RoleEdge, ...]
     own_turns: bool
     """True where a turn reads the turns of its own instance before it, and so waits for them."""
-    until: tuple[str, ...]
-    """Roles that the `until` of the role's loop reads, of the round before."""
+    untils: tuple[tuple[str, ...], ...]
+    """For each loop around the role, the outermost first, the roles that its `until` reads."""
 
 
 Mentions = Mapping[str, Set[str]]
@@ -55,23 +63,26 @@ def role_inputs(spec: Spec, of_roles: Mentions, of_loops: Mentions) -> dict[str,
     """
     inputs: dict[str, RoleInputs] = {}
     for name, role in spec.roles.items():
-        loop = loop_of(spec, name)
-        until = sorted(of_loops.get(loop, frozenset()) & spec.roles.keys()) if loop else ()
+        untils = tuple(
+            tuple(sorted(of_loops.get(loop, frozenset()) & spec.roles.keys()))
+            for loop in loops_around(spec, name)
+        )
         own_turns = role.memory == "chat" or OWN_TURNS in of_roles.get(name, ())
-        inputs[name] = RoleInputs(role_edges(spec, name), own_turns, tuple(until))
+        inputs[name] = RoleInputs(role_edges(spec, name), own_turns, untils)
     return inputs
 
 
 def role_edges(spec: Spec, name: str) -> tuple[RoleEdge, ...]:
     """Return a role's `needs` with the role that each entry joins."""
-    loop = loop_of(spec, readers_of(spec, name)[0])
+    reader = readers_of(spec, name)[0]
+
+    def is_earlier(other: str, edge: Edge) -> bool:
+        if edge.round == "this" or not shared_loops(spec, reader, other):
+            return False
+        return edge.round == "last" or not SharedRounds.of(spec, reader, other).inside
+
     return tuple(
-        RoleEdge(
-            key,
-            other := edge.of or key,
-            edge,
-            earlier=edge.round != "this" and loop is not None and loop_of(spec, other) == loop,
-        )
+        RoleEdge(key, other := edge.of or key, edge, earlier=is_earlier(other, edge))
         for key, edge in spec.roles[name].needs.items()
     )
 
@@ -87,15 +98,16 @@ def role_inputs_from_text(spec: Spec, texts: Mapping[str, list[str]]) -> dict[st
     """
     of_roles: dict[str, Set[str]] = {}
     for name, role in spec.roles.items():
-        scope = TemplateScope(
-            dict.fromkeys(role.needs, 1), own=(*OF_SELF, *IN_A_LOOP, *WITH_AN_ENVIRONMENT, *IN_A_CALL)
-        )
+        own = (*OF_SELF, *IN_A_LOOP, *IN_AN_INNER_LOOP, *WITH_AN_ENVIRONMENT, *IN_A_CALL)
+        scope = TemplateScope(dict.fromkeys(role.needs, 1), own=own)
         found = [mentions_of(text, scope) for text in texts.get(name, ())]
         of_roles[name] = frozenset[str]().union(
             *found, mentions_of(role.when or "", replace(scope, is_condition=True))
         )
     of_loops = {
-        name: mentions_of(loop.until or "", TemplateScope(dict.fromkeys(loop.roles, 1), is_condition=True))
+        name: mentions_of(
+            loop.until or "", TemplateScope(dict.fromkeys(roles_in(spec, name), 1), is_condition=True)
+        )
         for name, loop in spec.loops.items()
     }
     return role_inputs(spec, of_roles, of_loops)

@@ -7,11 +7,21 @@ and are the same in every round.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from rolegraph.engine.compile.graph import callees_of, callers_of, in_order, loop_of, role_needs, rounds_of
-from rolegraph.engine.spec import Edge, Role, Spec
+from rolegraph.engine.compile.graph import (
+    SharedRounds,
+    callees_of,
+    callers_of,
+    in_order,
+    loop_of,
+    readers_of,
+    role_needs,
+    rounds_of,
+)
+from rolegraph.engine.limits.specs import SPEC_EDGES
+from rolegraph.engine.spec import Edge, Finding, Role, Spec
 from rolegraph.engine.vocabulary import Pairs, Tool
 from rolegraph.engine.vocabulary.tool import NO_PAIRS
 
@@ -79,6 +89,33 @@ def on_branch(me: Instance, it: Instance) -> bool:
     return all(
         not numbers.isdisjoint(it.lineage[role]) for role, numbers in me.lineage.items() if role in it.lineage
     )
+
+
+def history_findings(spec: Spec, instances: Instances) -> Iterator[Finding]:
+    """Find the first edge at which the turns that all `history` edges see pass the limit on edges.
+
+    Instances that see the same turns share them, and count once.
+    """
+    total = 0
+    for name, role in spec.roles.items():
+        for key, edge in role.needs.items():
+            if edge.round != "history":
+                continue
+            other, before = edge.of or key, total
+            for reader in readers_of(spec, name):
+                shared, numbers = SharedRounds.of(spec, reader, other), range(1, rounds_of(spec, reader) + 1)
+                members = {tuple(joined(edge, me, instances[other])) for me in instances[reader]}
+                turns = sum(len(shared.read(number, "history")) for number in numbers)
+                total += turns * sum(map(len, members))
+            if total > SPEC_EDGES.most:
+                beside = f", beside {before:,} of others before it" if before else ""
+                message = (
+                    f"{name} would see {total - before:,} earlier turns of {other} in an episode{beside}"
+                )
+                hint = "lower `times`, or see the `last` round"
+                path = ("roles", name, "needs", key)
+                yield Finding(path, message, f"at most {SPEC_EDGES}", hint, at_key=True)
+                return
 
 
 def pairs_of(spec: Spec, instances: Instances | None, name: str, tool: Tool) -> Pairs:

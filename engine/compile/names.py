@@ -13,7 +13,7 @@ from pathlib import Path as FilePath
 from typing import Any, NamedTuple, TypeVar
 
 from rolegraph.engine import vocabulary
-from rolegraph.engine.compile.graph import Needs, env_loop, players_of, trains_on_seeds, unknown_role
+from rolegraph.engine.compile.graph import Needs, env_loops, players_of, trains_on_seeds, unknown_role
 from rolegraph.engine.compile.lineage import Instances, pairs_of
 from rolegraph.engine.compile.model_files import ModelFiles
 from rolegraph.engine.compile.plan import GroupingPlan, Permission, RunPlan, SignalPlan, StateKey
@@ -70,8 +70,10 @@ class ResolvedNames(NamedTuple):
     roles: Mapping[str, ResolvedRole]
     untils: Mapping[str, Template | None]
     """Compiled `until`, by loop."""
-    environment: vocabulary.Environment | None
-    """Environment of the one loop that has one."""
+    loop_whens: Mapping[str, Template | None]
+    """Compiled `when`, by loop."""
+    environments: Mapping[str, vocabulary.Environment | None]
+    """Environments, by loop."""
     metrics: Mapping[str, vocabulary.Metric | None]
     """Metrics by name."""
     data: Mapping[vocabulary.Split, vocabulary.Dataset]
@@ -131,7 +133,8 @@ class _Resolver:
         return ResolvedNames(
             roles={name: self.role(name, rewards, texts) for name in spec.roles},
             untils={name: texts.until(name) for name in spec.loops},
-            environment=self.environment(),
+            loop_whens={name: texts.loop_when(name) for name in spec.loops},
+            environments={name: self.environment(name) for name in env_loops(spec)},
             metrics={name: self.metric(name, call, rewards) for name, call in spec.episode.metrics.items()},
             data=data,
             hidden=hidden,
@@ -199,15 +202,11 @@ class _Resolver:
                 found[text] = texts.formula(("roles", name, "reward", *call.path_of(place)), text, name)
         return found
 
-    def environment(self) -> vocabulary.Environment | None:
-        """Resolve the environment and check its number of players."""
-        name = env_loop(self.spec)
-        call = self.spec.loops[name].env if name else None
-        if name is None or call is None:
-            return None
-        path = ("loops", name, "env")
+    def environment(self, name: str) -> vocabulary.Environment | None:
+        """Resolve the environment of a loop and check its number of players."""
+        call, path = self.spec.loops[name].env, ("loops", name, "env")
         environment = self.build(vocabulary.environments, call, path)
-        if environment is None or self.instances is None:
+        if environment is None or call is None or self.instances is None:
             return environment
         counts = {role: len(self.instances[role]) for role in players_of(self.spec, name)}
         least, most, number = environment.min_players, environment.max_players, sum(counts.values())

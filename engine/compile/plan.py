@@ -30,6 +30,7 @@ from rolegraph.engine.vocabulary import (
     Signal,
     Split,
     Tool,
+    View,
 )
 
 
@@ -161,7 +162,9 @@ class RolePlan:
     loop: int | None
     """Position in `Plan.loops`."""
     rounds: int
-    """Turns of one instance at most."""
+    """Turns of one instance at most, in all rounds of all loops around the role."""
+    times: int
+    """Rounds of the role's own loop at most; 1 outside loops."""
     nodes: range
     """The role's turns in `Plan.nodes`: all instances in the first round, then all in the next."""
     prompt_per_instance: bool
@@ -200,6 +203,10 @@ class RolePlan:
         """True where an estimator compares rewards, and compares those of turns, not of trajectories."""
         return any(grouping.of_turns for grouping in self.groupings)
 
+    def number_of(self, view: View) -> int:
+        """Return the number of a turn among all of its instance, as identities and records count."""
+        return (view.outer - 1) * self.times + view.round
+
     @property
     def why_unrated(self) -> str:
         """Cause of an answer without a reward, for messages."""
@@ -220,6 +227,10 @@ class LoopPlan:
     """A branch of the loop exits after a round in which this condition holds."""
     branches: int
     """Number of branches that exit separately."""
+    when: Template | None = None
+    """The loop is skipped where this condition is false."""
+    outer: int | None = None
+    """Position in `Plan.loops` of the loop that this one is in."""
 
 
 class CalleePlan(NamedTuple):
@@ -236,17 +247,22 @@ class EnvPlan(NamedTuple):
     """Environment of a loop, and its players.
 
     The environment's transitions are part of the wiring: one before each round and one after the last. They
-    are numbered behind the blocks, and as nodes behind the nodes. A transition waits for the players' turns
-    of the round before, and the players' turns of its own round wait for it.
+    are numbered behind the blocks, and as nodes behind the nodes, after those of the environments before it.
+    A transition waits for the players' turns of the round before, and the players' turns of its own round
+    wait for it.
     """
 
     environment: Environment
     loop: int
     """Position in `Plan.loops`."""
+    transitions: range
+    """Positions of its transitions as nodes."""
     players: Mapping[int, int]
     """By role, the player number of its first instance."""
     player_nodes: tuple[tuple[int, ...], ...]
     """For each round, the nodes of the players in the order of their numbers."""
+    turns: Mapping[int, int]
+    """By role of the loop, the turns of an instance in a round; more than 1 in a loop in the loop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,6 +276,10 @@ class Node:
     """Constant of this node in the seeds of its calls."""
     lineage: tuple[int, ...]
     """The instance's number under each parent; the last is its own."""
+    round: int = 1
+    """Round of the role's loop; `id.round` counts through the rounds of the loop around it."""
+    outer: int = 1
+    """Round of the loop around the role's loop."""
 
 
 class InputEdge(NamedTuple):
@@ -285,7 +305,11 @@ class Block:
     nodes: Sequence[int]
     inputs: tuple[InputEdge, ...]
     until_inputs: tuple[InputEdge, ...] = ()
-    """Turns of the round before that the loop's `until` reads on this branch."""
+    """Turns of the round before that the `until` of a loop reads on this branch."""
+    until_loop: int = -1
+    """Position in `Plan.loops` of the loop whose `until` is asked before the block; -1 for none."""
+    back: int = 1
+    """Number of the role's turns from the block that was asked before, of that loop, to this block."""
     may_skip: bool = False
     """True where some of the nodes may be skipped."""
 
@@ -339,11 +363,11 @@ class Plan:
     """By node that may call roles, the nodes for its calls of each, in order. Their blocks become ready when
     the caller has ended: the nodes of calls have a result then, and the others are skipped."""
     loops: tuple[LoopPlan, ...]
-    env: EnvPlan | None
+    envs: tuple[EnvPlan, ...]
     reward_order: tuple[int, ...]
     """Roles whose reward is deferred (`Reward.is_deferred`), each after the roles that its reward reads."""
-    correct: int
-    """Role whose correctness is the episode's."""
+    correct: tuple[int, ...]
+    """Roles whose correctness is the episode's, as far as they ran."""
     judged: frozenset[str]
     """Roles that can be right: their reward tells right from wrong, or passes on whether another is."""
     metrics: Mapping[str, Metric]
@@ -412,12 +436,26 @@ class Plan:
     @property
     def may_skip(self) -> bool:
         """True where an episode may leave out some of the turns."""
-        conditions = any(role.when for role in self.roles) or any(loop.until for loop in self.loops)
-        return conditions or self.env is not None or bool(self.callees)
+        conditions = any(role.when for role in self.roles) or bool(self.envs or self.callees)
+        return conditions or any(loop.until or loop.when for loop in self.loops)
 
-    def transition_at(self, block: int) -> int | None:
-        """Return the node position of the transition with number `block`; None for a block of turns."""
-        return None if block < len(self.blocks) else len(self.nodes) + block - len(self.blocks)
+    @property
+    def deciding(self) -> str:
+        """Names of the roles whose correctness is the episode's, for messages."""
+        return " and ".join(self.roles[role].name for role in self.correct)
+
+    @property
+    def can_be_correct(self) -> bool:
+        """True where one of the roles that decide can be right."""
+        return any(self.roles[role].name in self.judged for role in self.correct)
+
+    def env_at(self, block: int) -> tuple[int, int] | None:
+        """Return the position in `envs` and as a node of the transition with number `block`; None for a
+        block of turns."""
+        if block < len(self.blocks):
+            return None
+        node = len(self.nodes) + block - len(self.blocks)
+        return next((place, node) for place, env in enumerate(self.envs) if node in env.transitions)
 
     def endpoints_of(self, role: RolePlan) -> list[Endpoint]:
         """Return the endpoints of a role's instances, each once."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path as FilePath
 from typing import TypeVar
 
-from rolegraph.engine.compile.graph import Needs, env_loop, loop_of, readers_of
+from rolegraph.engine.compile.graph import Needs, env_loop_of, loops_around, readers_of, roles_in
 from rolegraph.engine.compile.lineage import Instances, joined
 from rolegraph.engine.compile.plan import GroupingPlan
 from rolegraph.engine.compile.turns import compares_turns
@@ -16,6 +16,7 @@ from rolegraph.engine.limits.specs import SPEC_TEMPLATES
 from rolegraph.engine.prompts import (
     IN_A_CALL,
     IN_A_LOOP,
+    IN_AN_INNER_LOOP,
     OF_SELF,
     WITH_AN_ENVIRONMENT,
     Template,
@@ -105,12 +106,9 @@ class TextReader:
     def groupings(self, name: str) -> tuple[GroupingPlan, ...]:
         """Compile the keys of a role's groupings, which may read hidden fields: no record has their value."""
         role = self.spec.roles[name]
-        loop = loop_of(self.spec, name)
-        own = KEY_OF_SELF if loop is None else (*KEY_OF_SELF, IN_A_LOOP[0])
+        own = (*KEY_OF_SELF, *self._of_loops(name, IN_A_LOOP[:1]))
         own = own if role.tool is None else (*own, *IN_A_CALL)
         arguments = tuple(role.tool.arguments) if role.tool else None
-        if loop is not None and loop == env_loop(self.spec):
-            own = (*own, *WITH_AN_ENVIRONMENT)
         return tuple(
             GroupingPlan(
                 by=grouping.by,
@@ -163,18 +161,22 @@ class TextReader:
         role, roles = self.spec.roles[name], self.spec.roles
         edges = {key: edge for key, edge in role.needs.items() if (edge.of or key) in roles}
         seen = {key: self._seen(name, edge.of or key, edge) for key, edge in edges.items()}
-        loop = loop_of(self.spec, name)
-        own = OF_SELF if loop is None else (*OF_SELF, *IN_A_LOOP)
+        own = (*OF_SELF, *self._of_loops(name, IN_A_LOOP))
         own = own if role.tool is None else (*own, *IN_A_CALL)
         arguments = tuple(role.tool.arguments) if role.tool else None
-        if loop is not None and loop == env_loop(self.spec):
-            own = (*own, *WITH_AN_ENVIRONMENT)
         called = {edge.of: key for key, edge in edges.items() if edge.of not in (None, key, *edges)}
         hidden = self.hidden - {*role.shows}
         files = tuple(file for file, fields in self.labels.items() if fields & hidden)
         return TemplateScope(
             seen, tuple(roles), self.columns, hidden, files, own=own, arguments=arguments, called=called
         )
+
+    def _of_loops(self, name: str, in_a_loop: tuple[str, ...]) -> Iterator[str]:
+        """Yield the fields of `self` that a role has by its loops: those `in_a_loop`, and further ones."""
+        loops = loops_around(self.spec, name)
+        yield from in_a_loop if loops else ()
+        yield from IN_AN_INNER_LOOP if len(loops) > 1 else ()
+        yield from WITH_AN_ENVIRONMENT if env_loop_of(self.spec, name) else ()
 
     def _seen(self, name: str, other: str, edge: Edge) -> int:
         """Return the largest number of instances of the role `other` that one instance of `name` reads by
@@ -198,7 +200,7 @@ class TextReader:
     def until(self, name: str) -> Template | None:
         """Compile the condition `until` of a loop; on each branch it reads the roles of the loop."""
         loop = self.spec.loops[name]
-        inside = [role for role in loop.roles if role in self.spec.roles]
+        inside = roles_in(self.spec, name)
         branch = Edge(join="branch", round="last")
         seen = {other: max(self._seen(role, other, branch) for role in inside) for other in inside}
         path = ("loops", name, "until")
@@ -208,6 +210,17 @@ class TextReader:
             message = f"the end of {name} depends on none of its roles"
             self.findings.append(Finding(path, message, f"something of {', '.join(inside)}"))
         return condition
+
+    def loop_when(self, name: str) -> Template | None:
+        """Compile the condition `when` of a loop, which reads visible fields of the task."""
+        outside = (
+            "the condition of a loop mentions {!r}, and it is computed before any role has run",
+            "read the task alone, or give `when` to a role",
+        )
+        around = TemplateScope({}, tuple(self.spec.roles), self.columns, self.hidden, outside=outside)
+        around = replace(around, is_condition=True)
+        path, source = ("loops", name, "when"), self.spec.loops[name].when
+        return self._compiled(path, source, lambda text: read_text(path, text, around))
 
     def _template(self, path: Path, source: PromptSource | None, around: TemplateScope) -> Template | None:
         return self._compiled(path, source, lambda text: read_template(path, text, self.folders, around))

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from rolegraph.engine.prompts import IN_A_CALL, IN_A_LOOP, OF_SELF, WITH_AN_ENVIRONMENT, TemplateScope
+from rolegraph.engine.prompts import (
+    IN_A_CALL,
+    IN_A_LOOP,
+    IN_AN_INNER_LOOP,
+    OF_SELF,
+    WITH_AN_ENVIRONMENT,
+    TemplateScope,
+)
 from rolegraph.engine.prompts.templates import mentions_of
 from rolegraph.engine.spec import Grouping, Role
 
-_SELF = TemplateScope(
-    {}, own=(*OF_SELF, *IN_A_LOOP, *WITH_AN_ENVIRONMENT, *IN_A_CALL), is_condition=True, has_value=True
-)
-_OF_A_TURN = frozenset({"self.round", "self.observation"})
+_OWN = (*OF_SELF, *IN_A_LOOP, *IN_AN_INNER_LOOP, *WITH_AN_ENVIRONMENT, *IN_A_CALL)
+_SELF = TemplateScope({}, own=_OWN, is_condition=True, has_value=True)
+_OF_A_TURN = frozenset({"self.round", "self.outer", "self.observation"})
 """Names that differ between the turns of one trajectory."""
 
 

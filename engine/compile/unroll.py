@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from rolegraph.engine.compile.graph import callees_of, env_loop, loop_of, players_of, rounds_of
+from rolegraph.engine.compile.graph import (
+    SharedRounds,
+    callees_of,
+    env_loop_of,
+    env_loops,
+    loops_around,
+    players_of,
+    rounds_of,
+)
 from rolegraph.engine.compile.inputs import RoleEdge, RoleInputs
 from rolegraph.engine.compile.lineage import Instance, Instances, call_sites, joined
 from rolegraph.engine.compile.plan import Block, InputEdge, Node, Plan, Wiring
@@ -27,8 +35,10 @@ class UnrolledGraph(NamedTuple):
     reward_inputs: Mapping[int, tuple[InputEdge, ...]]
     branches: Mapping[str, int]
     """By loop, the number of its parallel branches, each of which ends by itself."""
-    player_nodes: tuple[tuple[int, ...], ...]
-    """By player of the environment, the positions of the player's nodes."""
+    player_nodes: Mapping[str, tuple[tuple[int, ...], ...]]
+    """By loop with an environment, for each round the positions of the players' nodes."""
+    transitions: Mapping[str, range]
+    """By loop with an environment, the positions of its transitions as nodes."""
     nodes_of: Mapping[str, range]
     """By role, the positions of its nodes in `nodes`."""
     callees: Mapping[int, Mapping[str, Sequence[int]]]
@@ -52,20 +62,20 @@ def unroll(
     unroller = _Unroller(spec, instances, inputs)
     blocks, awaited = unroller.blocks()
     nodes = unroller.nodes(blocks)
-    player_nodes = unroller.player_nodes()
-    transitions = [[turn] for turn in ((), *player_nodes)] if player_nodes else []
-    names = list(spec.roles)
-    ends: dict[str, set[_Edges]] = {name: set() for name in spec.loops}
+    player_nodes = {name: unroller.player_nodes(name) for name in unroller.transitions}
+    transitions = [[turn] for turns in player_nodes.values() for turn in ((), *turns)]
+    ends: dict[int, set[_Edges]] = {}
     for block in blocks:
-        if block.round == 2 and (loop := unroller.loops[names[block.role]]):
-            ends[loop].add(block.until_inputs)
+        if block.round == block.back + 1:
+            ends.setdefault(block.until_loop, set()).add(block.until_inputs)
     return UnrolledGraph(
         nodes=nodes,
         blocks=blocks,
         wiring=_wire(len(nodes) + len(transitions), [*awaited, *transitions]),
         reward_inputs=unroller.reward_inputs(nodes, rewards),
-        branches={loop: max(1, len(its)) for loop, its in ends.items()},
+        branches={loop: len(ends.get(place, [()])) for place, loop in enumerate(spec.loops)},
         player_nodes=player_nodes,
+        transitions=unroller.transitions,
         nodes_of=unroller.nodes_of,
         callees=unroller.callees,
     )
@@ -93,15 +103,27 @@ _Edges = tuple[InputEdge, ...]
 
 
 _BlockInputs = tuple[_Edges, _Edges, tuple[Sequence[int], ...]]
-"""Inputs that the instances of one block share: its edges, those of the loop's `until`, and further nodes
+"""Inputs that the instances of one block share: its edges, those of a loop's `until`, and further nodes
 that the block waits for: the instance's turn before, and what the roles that it may call need."""
+
+
+class _Until(NamedTuple):
+    """Condition that may end a loop before a turn."""
+
+    loop: int
+    """Position of the loop; -1 for no condition."""
+    back: int
+    """Number of the role's turns since the condition was asked before."""
+    edges: Sequence[tuple[RoleEdge, SharedRounds]]
+    """Roles that the condition reads."""
 
 
 class _Unroller:
     def __init__(self, spec: Spec, instances: Instances, inputs: Mapping[str, RoleInputs]) -> None:
         self.spec, self.instances, self.inputs = spec, instances, inputs
-        self.env = env_loop(spec)
-        self.loops = {name: loop_of(spec, name) for name in spec.roles}
+        self.loops = {name: loops_around(spec, name) for name in spec.roles}
+        self.times = {name: spec.loops[loops[-1]].times if loops else 1 for name, loops in self.loops.items()}
+        self.shared: dict[tuple[str, str], SharedRounds] = {}
         self.rounds = {name: rounds_of(spec, name) for name in spec.roles}
         self.positions = {name: position for position, name in enumerate(spec.roles)}
         self.nodes_of: dict[str, range] = {}
@@ -112,6 +134,10 @@ class _Unroller:
             start, total = total, total + len(instances[name]) * self.rounds[name]
             self.nodes_of[name] = range(start, total)
         self.calls = {name: callees_of(spec, name) for name in spec.roles}
+        self.transitions: dict[str, range] = {}
+        for name in env_loops(spec):
+            start, total = total, total + spec.loops[name].times + 1
+            self.transitions[name] = range(start, total)
         self.sites = {name: call_sites(spec, name, instances) for name in spec.roles}
         self.callees: dict[int, dict[str, Sequence[int]]] = {}
         self.callers: dict[int, int] = {}
@@ -127,41 +153,63 @@ class _Unroller:
         """Return the blocks, and for each the sets of nodes that it waits for."""
         blocks: list[Block] = []
         awaited: list[list[Sequence[int]]] = []
-        total = sum(map(len, self.nodes_of.values()))
         for position, name in enumerate(self.spec.roles):
             for site in self.sites[name]:
                 me = self.instances[site.caller][site.member]
-                edges = self.inputs[name].edges
-                inputs = tuple(self.input_edge(site.caller, site.round, edge, me) for edge in edges)
+                inputs = tuple(
+                    self.input_edge(site.round, edge, self.shared_rounds(site.caller, edge.role), me)
+                    for edge in self.inputs[name].edges
+                )
                 nodes = self.turns(name, site.members, range(1, 2))
                 blocks.append(Block(position, 1, nodes, inputs, may_skip=True))
                 awaited.append([(self.node_at(site.caller, site.member, site.round),)])
             if self.sites[name]:
                 continue
-            moves = self.loops[name] is not None and self.loops[name] == self.env
-            conditional = moves or bool(self.spec.roles[name].when)
+            loops, env = self.loops[name], env_loop_of(self.spec, name)
+            conditional = env is not None or bool(self.spec.roles[name].when)
+            conditional = conditional or any(self.spec.loops[loop].when is not None for loop in loops)
+            turns = self.times[name] if len(loops) > 1 else 1
             for number in range(1, self.rounds[name] + 1):
-                for (inputs, until, further), members in self.grouped(name, number).items():
+                asked = self.asked_before(name, number)
+                for (inputs, until, further), members in self.grouped(name, number, asked).items():
                     nodes = self.turns(name, members, range(number, number + 1))
                     may_skip = conditional or bool(until) or any(edge.is_parent for edge in inputs)
-                    blocks.append(Block(position, number, nodes, inputs, until, may_skip))
-                    step = (total + number - 1,) if moves else ()
+                    block = Block(position, number, nodes, inputs, until, asked.loop, asked.back, may_skip)
+                    blocks.append(block)
+                    step = () if env is None else (self.transitions[env][(number - 1) // turns],)
                     awaited.append([*(edge.nodes for edge in (*inputs, *until)), *further, step])
         return tuple(blocks), awaited
 
-    def grouped(self, name: str, number: int) -> dict[_BlockInputs, list[int]]:
+    def asked_before(self, name: str, number: int) -> _Until:
+        """Return the condition that is asked before a turn: of the role's loop in all but its first round,
+        else of the loop around it; a loop without a condition passes on the one around it."""
+        loops, untils = self.loops[name], self.inputs[name].untils
+        for depth in range(len(loops), 0, -1):
+            turns = self.times[name] if depth < len(loops) else 1
+            is_first = (number - 1) // turns % self.spec.loops[loops[depth - 1]].times == 0
+            if untils[depth - 1] and not is_first:
+                reads = untils[depth - 1]
+                edges = [
+                    (
+                        RoleEdge(other, other, _BRANCH, earlier=True),
+                        SharedRounds.of(self.spec, name, other, depth),
+                    )
+                    for other in reads
+                ]
+                return _Until([*self.spec.loops].index(loops[depth - 1]), turns, edges)
+        return _Until(-1, 1, ())
+
+    def grouped(self, name: str, number: int, asked: _Until) -> dict[_BlockInputs, list[int]]:
         """Group a role's instances by their inputs in one round; each group becomes one block."""
         found: dict[_BlockInputs, list[int]] = {}
-        reads, callees = self.inputs[name], self.calls[name]
-        back = [RoleEdge(other, other, _BRANCH, earlier=True) for other in reads.until if number > 1]
+        reads = self.inputs[name]
+        edges_of = [(edge, self.shared_rounds(name, edge.role)) for edge in reads.edges]
+        called = [edge for callee in self.calls[name] for edge in self.inputs[callee].edges]
+        of_callees = [(edge, self.shared_rounds(name, edge.role)) for edge in called]
         for place, me in enumerate(self.instances[name]):
-            edges = tuple(self.input_edge(name, number, edge, me) for edge in reads.edges)
-            until = tuple(self.input_edge(name, number, edge, me) for edge in back)
-            further = [
-                self.input_edge(name, number, edge, me).nodes
-                for callee in callees
-                for edge in self.inputs[callee].edges
-            ]
+            edges = tuple(self.input_edge(number, edge, shared, me) for edge, shared in edges_of)
+            until = tuple(self.input_edge(number, edge, shared, me) for edge, shared in asked.edges)
+            further = [self.input_edge(number, edge, shared, me).nodes for edge, shared in of_callees]
             if reads.own_turns and number > 1:
                 further.append((self.node_at(name, place, number - 1),))
             found.setdefault((edges, until, tuple(further)), []).append(place)
@@ -172,9 +220,11 @@ class _Unroller:
         nodes: list[Node] = []
         for position, name in enumerate(self.spec.roles):
             for number in range(1, self.rounds[name] + 1):
+                outer, before = divmod(number - 1, self.times[name])
                 for index, instance in enumerate(self.instances[name], 1):
                     id, place = NodeId(name, index, number), len(nodes)
-                    nodes.append(Node(id, position, block_of[place], salt_of(id), instance.path))
+                    rounds = before + 1, outer + 1
+                    nodes.append(Node(id, position, block_of[place], salt_of(id), instance.path, *rounds))
         return tuple(nodes)
 
     def node_at(self, name: str, member: int, number: int) -> int:
@@ -182,26 +232,25 @@ class _Unroller:
         round `number` (from 1)."""
         return self.nodes_of[name].start + (number - 1) * len(self.instances[name]) + member
 
-    def player_nodes(self) -> tuple[tuple[int, ...], ...]:
-        if self.env is None:
-            return ()
-        players = players_of(self.spec, self.env)
+    def player_nodes(self, loop: str) -> tuple[tuple[int, ...], ...]:
+        """Return for each round of a loop with an environment the nodes of its players."""
+        players = players_of(self.spec, loop)
         members = [(name, place) for name in players for place in range(len(self.instances[name]))]
         return tuple(
             tuple(self.node_at(name, place, number) for name, place in members)
-            for number in range(1, self.spec.loops[self.env].times + 1)
+            for number in range(1, self.spec.loops[loop].times + 1)
         )
 
-    def input_edge(self, name: str, number: int, reads: RoleEdge, me: Instance) -> InputEdge:
-        """Resolve one edge of `needs` for one instance in one round to the node positions that it reads."""
+    def shared_rounds(self, name: str, other: str) -> SharedRounds:
+        """Return the rounds that two roles share."""
+        if (name, other) not in self.shared:
+            self.shared[name, other] = SharedRounds.of(self.spec, name, other)
+        return self.shared[name, other]
+
+    def input_edge(self, number: int, reads: RoleEdge, shared: SharedRounds, me: Instance) -> InputEdge:
+        """Resolve one edge for one instance in one round to the node positions that it reads."""
         members = joined(reads.edge, me, self.instances[reads.role])
-        rounds = self.all_rounds(reads.role)
-        if self.in_one_loop(name, reads.role):
-            rounds = {
-                "this": range(number, number + 1),
-                "last": range(max(1, number - 1), number),
-                "history": range(1, number),
-            }[reads.edge.round]
+        rounds = shared.read(number, reads.edge.round)
         is_history = reads.edge.round == "history"
         return InputEdge(
             name=reads.name,
@@ -222,20 +271,14 @@ class _Unroller:
             self.turn_nodes[key] = tuple(self.node_at(role, member, r) for member in members for r in rounds)
         return self.turn_nodes[key]
 
-    def all_rounds(self, name: str) -> range:
-        return range(1, self.rounds[name] + 1)
-
-    def in_one_loop(self, name: str, other: str) -> bool:
-        return self.loops[name] is not None and self.loops[name] == self.loops[other]
-
     def reward_inputs(
         self, nodes: Sequence[Node], rewards: Mapping[str, Sequence[str]]
     ) -> Mapping[int, tuple[InputEdge, ...]]:
         """Return by node the turns that its reward reads.
 
         A reward reads, of each instance on the turn's branch, the last turn that ran; where turns are
-        compared, of roles in the same loop the turn of the same round, and of a role that it calls the turns
-        that it called. Of its caller, a turn that was called reads the calling turn.
+        compared, of roles in the same loop the last turn in the same round, and of a role that it calls the
+        turns that it called. Of its caller, a turn that was called reads the calling turn.
         """
         read: dict[int, tuple[InputEdge, ...]] = {}
         for place, node in enumerate(nodes):
@@ -246,8 +289,9 @@ class _Unroller:
                     edges.append(InputEdge(other, self.positions[other], turns))
                     continue
                 members = joined(_BRANCH, self.instances[name][index - 1], self.instances[other])
-                same_round = compares_turns(self.spec.roles[name]) and self.in_one_loop(name, other)
-                rounds = range(number, number + 1) if same_round else self.all_rounds(other)
+                rounds = range(1, self.rounds[other] + 1)
+                if compares_turns(self.spec.roles[name]):
+                    rounds = self.shared_rounds(name, other).read(number, "this")
                 turns = self.turns(other, members, rounds)
                 edges.append(InputEdge(other, self.positions[other], turns, len(rounds)))
             if edges:

@@ -6,7 +6,7 @@ layers. Within a layer, boxes are placed near the boxes that they are joined to.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
@@ -83,50 +83,102 @@ class _Placed(NamedTuple):
     """Positions of the boxes on one level of a graph, and for each edge the points it bends at."""
 
     size: _Size
-    items: Mapping[Hashable, Rect]
+    items: Mapping[_Item, Rect]
     ways: Mapping[tuple[Hashable, Hashable], Sequence[Point]]
 
 
 def lay_out(picture: Picture) -> GraphLayout:
     """Compute the layout of a picture, whose arrows within a round have no cycle."""
-    cluster_of = {role: cluster.name for cluster in picture.clusters for role in cluster.roles}
-    forward = [arrow for arrow in picture.arrows if not arrow.earlier]
-    inner: dict[str, _Placed] = {}
-    for cluster in picture.clusters:
-        inside = [box for box in picture.boxes if box.name in cluster.roles]
-        edges = [(a.source, a.target) for a in forward if {a.source, a.target} <= {*cluster.roles}]
-        inner[cluster.name] = _placed({box.name: size_of(box) for box in inside}, edges)
-    sizes: dict[Hashable, _Size] = {}
-    for box in picture.boxes:
-        if box.name not in cluster_of:
-            sizes["box", box.name] = size_of(box)
-        elif ("loop", cluster_of[box.name]) not in sizes:
-            sizes["loop", cluster_of[box.name]] = _around(picture, cluster_of[box.name], inner)
-
-    def item(role: str) -> tuple[str, str]:
-        return ("loop", cluster_of[role]) if role in cluster_of else ("box", role)
-
-    top = _placed(sizes, [(item(a.source), item(a.target)) for a in forward])
-    alone = [box.name for box in picture.boxes if box.name not in cluster_of]
-    boxes = {role: top.items["box", role] for role in alone}
-    clusters = {cluster.name: top.items["loop", cluster.name] for cluster in picture.clusters}
+    levels = _Levels(picture)
+    boxes: dict[str, Rect] = {}
+    clusters: dict[str, Rect] = {}
     ways: dict[Arrow, Sequence[Point]] = {}
     lanes: dict[Arrow, float] = {}
-    for cluster in picture.clusters:
-        at, placed = clusters[cluster.name], inner[cluster.name]
-        aside = _aside(picture, cluster)
-        x, y = at.x + (at.width - placed.size.width - aside) / 2, at.y + PAD + HEAD
-        for role, rect in placed.items.items():
-            boxes[str(role)] = rect.moved(x, y)
-        for arrow in forward:
-            if way := placed.ways.get((arrow.source, arrow.target)):
+    todo: list[tuple[Cluster | None, float, float]] = [(None, 0.0, 0.0)]
+    for cluster, x, y in todo:  # grows while it is read
+        placed = levels.placed(cluster)
+        for (kind, name), rect in placed.items.items():
+            if kind == "box":
+                boxes[name] = rect.moved(x, y)
+                continue
+            inner, at = levels.clusters[name], rect.moved(x, y)
+            clusters[name] = at
+            free = at.width - levels.placed(inner).size.width - levels.aside(inner)
+            todo.append((inner, at.x + free / 2, at.y + PAD + HEAD))
+        for arrow, ends in levels.joined(cluster):
+            if way := placed.ways.get(ends):
                 ways[arrow] = [Point(point.x + x, point.y + y) for point in way]
-        for number, arrow in enumerate(_back(picture, cluster), 1):
+        for number, arrow in enumerate(levels.back(cluster) if cluster else (), 1):
             lanes[arrow] = x + placed.size.width + LANE * number
-    for arrow in forward:
-        if way := top.ways.get((item(arrow.source), item(arrow.target))):
-            ways[arrow] = way
-    return GraphLayout(top.size.width, top.size.height, boxes, clusters, ways, lanes)
+    top = levels.placed(None).size
+    return GraphLayout(top.width, top.height, boxes, clusters, ways, lanes)
+
+
+_Item = tuple[str, str]
+"""`box` or `loop`, and its name; a loop has all that is inside it."""
+
+
+class _Levels:
+    """Levels of a picture: the top, and the inside of each loop."""
+
+    def __init__(self, picture: Picture) -> None:
+        self._picture = picture
+        self.clusters = {cluster.name: cluster for cluster in picture.clusters}
+        self._loop_of = {box.name: box.loop for box in picture.boxes}
+        self._placed: dict[Cluster | None, _Placed] = {}
+
+    def placed(self, cluster: Cluster | None) -> _Placed:
+        """Return the positions of the items of a level; None is the top."""
+        if cluster not in self._placed:
+            sizes: dict[_Item, _Size] = {}
+            for box in self._picture.boxes:
+                item = self._item(box.name, cluster)
+                if item is not None and item not in sizes:
+                    kind, name = item
+                    sizes[item] = size_of(box) if kind == "box" else self._around(self.clusters[name])
+            self._placed[cluster] = _placed(sizes, [ends for _, ends in self.joined(cluster)])
+        return self._placed[cluster]
+
+    def joined(self, cluster: Cluster | None) -> Iterator[tuple[Arrow, tuple[_Item, _Item]]]:
+        """Yield the arrows down that join two items of a level, with the items."""
+        for arrow in self._picture.arrows:
+            source, target = self._item(arrow.source, cluster), self._item(arrow.target, cluster)
+            if not arrow.earlier and source is not None and target is not None and source != target:
+                yield arrow, (source, target)
+
+    def back(self, cluster: Cluster) -> list[Arrow]:
+        """Return the arrows back to an earlier round of a loop, not of one in it."""
+        return [arrow for arrow in self._picture.arrows if arrow.earlier and self._shared(arrow) == cluster]
+
+    def aside(self, cluster: Cluster) -> float:
+        """Return the width on the right of a loop's boxes for the arrows back."""
+        back = self.back(cluster)
+        return LANE * (len(back) + 1) + max(len(a.label) for a in back) * LABEL_CHAR if back else 0.0
+
+    def _around(self, cluster: Cluster) -> _Size:
+        """Return the width and height of a loop's frame, with room for its boxes, its label and arrows on
+        its right."""
+        size = self.placed(cluster).size
+        width = max(size.width + self.aside(cluster), len(cluster.label) * LABEL_CHAR)
+        return _Size(width + 2 * PAD, size.height + HEAD + 2 * PAD)
+
+    def _item(self, role: str, cluster: Cluster | None) -> _Item | None:
+        """Return the item of a level that a role is, or is in; None for a role outside of the level."""
+        item: _Item = ("box", role)
+        around = self._loop_of[role]
+        while around is not None:
+            loop = self.clusters[around]
+            if loop == cluster:
+                return item
+            item, around = ("loop", around), loop.outer
+        return item if cluster is None else None
+
+    def _shared(self, arrow: Arrow) -> Cluster | None:
+        """Return the innermost loop around both ends of an arrow."""
+        around = self._loop_of[arrow.target]
+        while around is not None and self._item(arrow.source, self.clusters[around]) is None:
+            around = self.clusters[around].outer
+        return None if around is None else self.clusters[around]
 
 
 def size_of(box: Box) -> _Size:
@@ -135,37 +187,18 @@ def size_of(box: Box) -> _Size:
     return _Size(max(84.0, width + 26), TITLE_HEIGHT + LINE_HEIGHT * len(box.lines) + 16)
 
 
-def _around(picture: Picture, name: str, inner: Mapping[str, _Placed]) -> _Size:
-    """Return the width and height of a loop's frame, with room for its boxes, its label and arrows on its
-    right."""
-    (cluster,) = (cluster for cluster in picture.clusters if cluster.name == name)
-    size = inner[name].size
-    width = max(size.width + _aside(picture, cluster), len(cluster.label) * LABEL_CHAR)
-    return _Size(width + 2 * PAD, size.height + HEAD + 2 * PAD)
-
-
-def _back(picture: Picture, cluster: Cluster) -> list[Arrow]:
-    return [arrow for arrow in picture.arrows if arrow.earlier and arrow.target in cluster.roles]
-
-
-def _aside(picture: Picture, cluster: Cluster) -> float:
-    """Return the width on the right of a loop's boxes for the arrows back."""
-    back = _back(picture, cluster)
-    return LANE * (len(back) + 1) + max(len(a.label) for a in back) * LABEL_CHAR if back else 0.0
-
-
 LANE = 14.0
 """Space between arrows back that run side by side."""
 
 
-def _placed(sizes: Mapping[Hashable, _Size], edges: Iterable[tuple[Hashable, Hashable]]) -> _Placed:
+def _placed(sizes: Mapping[_Item, _Size], edges: Iterable[tuple[_Item, _Item]]) -> _Placed:
     """Lay out one level: items of given sizes, and the edges between them."""
     graph: nx.DiGraph[Hashable] = nx.DiGraph()
     graph.add_nodes_from(sizes)
     graph.add_edges_from((a, b) for a, b in edges if a != b)
-    layers = [row for layer in nx.topological_generations(graph) for row in _rows(layer, sizes)]
+    size: dict[Hashable, _Size] = {**sizes}
+    layers = [row for layer in nx.topological_generations(graph) for row in _rows(layer, size)]
     layer_of = {item: number for number, layer in enumerate(layers) for item in layer}
-    size = dict(sizes)
     above: dict[Hashable, list[Hashable]] = {}
     chains: dict[tuple[Hashable, Hashable], list[Hashable]] = {}
     passed = sum(layer_of[b] - layer_of[a] - 1 for a, b in graph.edges)

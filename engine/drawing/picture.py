@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from rolegraph.engine.compile.graph import callees_of
+from rolegraph.engine.compile.graph import callees_of, loop_around
 from rolegraph.engine.compile.inputs import RoleEdge, role_edges
 from rolegraph.engine.compile.lineage import instances_of
 from rolegraph.engine.records import MAIN
@@ -55,7 +55,8 @@ class Cluster:
 
     name: str
     label: str
-    roles: Sequence[str]
+    outer: str | None = None
+    """Name of the loop that it is in."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +89,8 @@ def picture_of(spec: Spec) -> Picture:
         parts = [f"{name}: up to {rounds}" if loop.until or loop.env else f"{name}: {rounds}"]
         parts += [f"until {cut(loop.until, 48)}"] if loop.until else []
         parts += [f"in {shown(loop.env)}"] if loop.env else []
-        clusters.append(Cluster(name, ", ".join(parts), tuple(loop.roles)))
+        parts += [f"when {cut(loop.when, 48)}"] if loop.when else []
+        clusters.append(Cluster(name, ", ".join(parts), loop_around(spec, name)))
     return Picture(spec.name, boxes, arrows, clusters, policies)
 
 

@@ -49,7 +49,7 @@ def svg(picture: Picture) -> str:
 
 def _drawn(picture: Picture, layout: GraphLayout) -> Iterator[str]:
     """Yield a graph's SVG elements from back to front: loops, arrows, boxes, labels of arrows."""
-    for cluster in picture.clusters:
+    for cluster in sorted(picture.clusters, key=lambda cluster: cluster.outer is not None):
         at = layout.clusters[cluster.name]
         yield f'<rect class="loop" {_place(at)} rx="12"/>'
         yield f'<text x="{at.x + 12:.1f}" y="{at.y + HEAD - 5:.1f}">{text(cluster.label)}</text>'

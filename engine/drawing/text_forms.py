@@ -28,12 +28,7 @@ def mermaid(picture: Picture) -> str:
 def _mermaid_lines(picture: Picture) -> Iterator[str]:
     ids = {box.name: f"r{number}" for number, box in enumerate(picture.boxes)}
     yield "flowchart TD"
-    for number, cluster in enumerate(picture.clusters):
-        yield f'  subgraph l{number}["{_mermaid_text(cluster.label)}"]'
-        yield "    direction TB"
-        yield from (f"    {_mermaid_node(ids, box)}" for box in picture.boxes if box.loop == cluster.name)
-        yield "  end"
-    yield from (f"  {_mermaid_node(ids, box)}" for box in picture.boxes if box.loop is None)
+    yield from _mermaid_level(picture, ids, None)
     for arrow in picture.arrows:
         line = "-.->" if arrow.earlier else "-->"
         label = f'|"{_mermaid_text(arrow.label)}"|' if arrow.label else ""
@@ -43,6 +38,17 @@ def _mermaid_lines(picture: Picture) -> Iterator[str]:
         if members:
             yield f"  classDef p{number} stroke:{PALETTE[number % len(PALETTE)]},stroke-width:2px"
             yield f"  class {','.join(members)} p{number}"
+
+
+def _mermaid_level(picture: Picture, ids: dict[str, str], inside: str | None) -> Iterator[str]:
+    """Yield the loops and boxes inside a loop, or at the top."""
+    for number, cluster in enumerate(picture.clusters):
+        if cluster.outer == inside:
+            yield f'  subgraph l{number}["{_mermaid_text(cluster.label)}"]'
+            yield "    direction TB"
+            yield from (f"  {line}" for line in _mermaid_level(picture, ids, cluster.name))
+            yield "  end"
+    yield from (f"  {_mermaid_node(ids, box)}" for box in picture.boxes if box.loop == inside)
 
 
 def _mermaid_node(ids: dict[str, str], box: Box) -> str:
@@ -67,18 +73,24 @@ def dot(picture: Picture) -> str:
 def _dot_lines(picture: Picture) -> Iterator[str]:
     yield f"digraph {_dot_text(picture.name)} {{"
     yield '  node [fontname="Helvetica", fontsize=11]; edge [fontname="Helvetica", fontsize=9];'
-    for number, cluster in enumerate(picture.clusters):
-        yield f"  subgraph cluster_{number} {{"
-        yield f'    label={_dot_text(cluster.label)}; style="rounded,dashed"; fontsize=10;'
-        yield from (f"    {_dot_node(box)}" for box in picture.boxes if box.loop == cluster.name)
-        yield "  }"
-    yield from (f"  {_dot_node(box)}" for box in picture.boxes if box.loop is None)
+    yield from _dot_level(picture, None)
     for arrow in picture.arrows:
         options = [f"label={_dot_text(arrow.label)}"] if arrow.label else []
         options += ["style=dashed", "constraint=false"] if arrow.earlier else []
         shown = f" [{', '.join(options)}]" if options else ""
         yield f"  {_dot_text(arrow.source)} -> {_dot_text(arrow.target)}{shown};"
     yield "}"
+
+
+def _dot_level(picture: Picture, inside: str | None) -> Iterator[str]:
+    """Yield the loops and boxes inside a loop, or at the top."""
+    for number, cluster in enumerate(picture.clusters):
+        if cluster.outer == inside:
+            yield f"  subgraph cluster_{number} {{"
+            yield f'    label={_dot_text(cluster.label)}; style="rounded,dashed"; fontsize=10;'
+            yield from (f"  {line}" for line in _dot_level(picture, cluster.name))
+            yield "  }"
+    yield from (f"  {_dot_node(box)}" for box in picture.boxes if box.loop == inside)
 
 
 def _dot_node(box: Box) -> str:

@@ -6,6 +6,7 @@ from rolegraph.engine.prompts.chat import TokenizedPrompt as TokenizedPrompt
 from rolegraph.engine.prompts.chat import Tokenizer as Tokenizer
 from rolegraph.engine.prompts.checks import IN_A_CALL as IN_A_CALL
 from rolegraph.engine.prompts.checks import IN_A_LOOP as IN_A_LOOP
+from rolegraph.engine.prompts.checks import IN_AN_INNER_LOOP as IN_AN_INNER_LOOP
 from rolegraph.engine.prompts.checks import OF_SELF as OF_SELF
 from rolegraph.engine.prompts.checks import WITH_AN_ENVIRONMENT as WITH_AN_ENVIRONMENT
 from rolegraph.engine.prompts.lookup import read_template as read_template

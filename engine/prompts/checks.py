@@ -25,6 +25,8 @@ OF_SELF = ("role", "index", "lineage", "count")
 """Fields of `self` in every role."""
 IN_A_LOOP = ("round", "times", "history")
 """Further fields of `self` in a role of a loop."""
+IN_AN_INNER_LOOP = ("outer",)
+"""Further fields of `self` in a role of a loop that is in another loop."""
 WITH_AN_ENVIRONMENT = ("observation",)
 """Further fields of `self` where the loop has an environment."""
 IN_A_CALL = ("arguments",)
@@ -241,6 +243,8 @@ class _Walk:
             hint = did_you_mean(name, self.around.own, "self.{}")
             if name in IN_A_LOOP and not {*IN_A_LOOP} & {*self.around.own}:
                 there_is, hint = "only in a loop", "put the role into `loops`"
+            elif name in IN_AN_INNER_LOOP:
+                there_is, hint = "only in a loop that is in another", ""
             elif name in WITH_AN_ENVIRONMENT:
                 there_is = "only in a loop with `env`"
             elif name in IN_A_CALL:

@@ -114,7 +114,8 @@ def _to_rllm(episode: Episode, answered: Sequence[Call], plan: Plan, *, validati
                 whole[made.uid] = _by_step(made)
                 at |= zip((alone.uid for alone in whole[made.uid]), places, strict=True)
     loose = {alone.uid: alone for steps in whole.values() for alone in steps}
-    deciding = [t.reward or 0.0 for t in episode.trajectories if t.name == plan.roles[plan.correct].name]
+    names = {plan.roles[role].name for role in plan.correct}
+    deciding = [t.reward or 0.0 for t in episode.trajectories if t.name in names]
     return theirs.Episode(
         id=episode.id,
         task=episode.task,

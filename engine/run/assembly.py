@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import Any
 
 from rolegraph.engine.compile import Plan, RolePlan
@@ -23,7 +23,7 @@ def assemble(
     rollout: int,
     results: Results,
     endings: Endings,
-    over: int | None,
+    over: Set[int],
     *,
     stopped: bool,
     noted: Mapping[str, object],
@@ -36,7 +36,7 @@ def assemble(
         rollout: The episode's number among those of its task, from 0.
         results: Result of each node, by position; None for a turn that was skipped or did not finish.
         endings: Cause that ended each loop before its last round.
-        over: The position of the loop whose environment is done; None where no environment is done.
+        over: The positions of the loops whose environment is done.
         stopped: Whether the episode ended before all nodes had run.
         noted: Further metadata.
     """
@@ -45,8 +45,8 @@ def assemble(
     trajectories: list[Trajectory] = []
     failures: list[dict[str, object]] = []
     deciding: list[bool] = []
-    deciding_role = plan.roles[plan.correct]
-    for role, of_role in _by_role(plan, results):
+    for position, (role, of_role) in enumerate(_by_role(plan, results)):
+        decides = position in plan.correct
         sums_rewards = role.reward is not None and role.reward.reads_environment
         for turns in _instances(role, of_role):
             last, masked = turns[-1], False
@@ -64,7 +64,7 @@ def assemble(
             trajectories.append(
                 Trajectory(name, index, steps, reward, is_correct, uid, terms, last.failure, masked)
             )
-            if role is deciding_role:
+            if decides:
                 deciding.append(is_correct)
     reason = TerminationReason.ENV_DONE
     if stopped:
@@ -73,7 +73,7 @@ def assemble(
     metadata: dict[str, Any] = {"spec": plan.name, "hash": plan.hash, **noted}
     if plan.loops:
         metadata["rounds"] = _rounds(plan, results)
-        metadata["ended"] = _ended(plan, endings, over, stopped=stopped)
+        metadata["ended"] = _ended(plan, results, endings, over, stopped=stopped)
     if not stopped and None in results:
         shares = {role.name: its.count(None) / len(its) for role, its in _by_role(plan, results)}
         metadata["skipped"] = {name: share for name, share in shares.items() if share}
@@ -94,7 +94,7 @@ def assemble(
 def _failed(role: RolePlan, result: NodeResult, failure: Failure) -> dict[str, object]:
     where = {"role": role.name, "index": result.view.index}
     if role.loop is not None:
-        where["round"] = result.view.round
+        where["round"] = role.number_of(result.view)
     return {**where, **failure.to_dict()}
 
 
@@ -114,28 +114,47 @@ def _instances(role: RolePlan, results: Results) -> list[list[NodeResult]]:
 
 
 def _rounds(plan: Plan, results: Results) -> dict[str, int]:
-    """Return the number of rounds that each loop ran."""
-    rounds = dict.fromkeys((loop.name for loop in plan.loops), 0)
+    """Return the number of rounds that each loop ran, over all rounds of the loop around it."""
+    return {name: sum(last.values()) for name, last in _last_rounds(plan, results).items()}
+
+
+def _last_rounds(plan: Plan, results: Results) -> dict[str, dict[int, int]]:
+    """Return for each loop the last round that it ran, by the round of the loop around it."""
+    last: dict[str, dict[int, int]] = {loop.name: {} for loop in plan.loops}
     for role, its in _by_role(plan, results):
-        if role.loop is not None:
-            name = plan.loops[role.loop].name
-            last = max((result.view.round for result in its if result is not None), default=0)
-            rounds[name] = max(rounds[name], last)
-    return rounds
+        if role.loop is None:
+            continue
+        loop, around = plan.loops[role.loop], plan.loops[role.loop].outer
+        of_loop = last[loop.name]
+        for result in its:
+            if result is not None:
+                outer = result.view.outer
+                of_loop[outer] = max(of_loop.get(outer, 0), result.view.round)
+        if around is not None and of_loop:
+            of_outer = last[plan.loops[around].name]
+            of_outer[1] = max(of_outer.get(1, 0), *of_loop)
+    return last
 
 
 def _ended(
-    plan: Plan, endings: Endings, over: int | None, *, stopped: bool
+    plan: Plan, results: Results, endings: Endings, over: Set[int], *, stopped: bool
 ) -> dict[str, str | dict[str, int]]:
-    """Return what ended each loop: `until`, `env` or `times`; counted, where its branches end separately."""
+    """Return what ended each loop: `until`, `env`, `when` or `times`; counted, where its branches end
+    separately, or where it ran in several rounds of the loop around it."""
     ended: dict[str, str | dict[str, int]] = {}
     for number, loop in enumerate(plan.loops):
         found = Counter[str](endings.get(number, {}).values())
-        if not stopped:
-            found["env" if number == over else "times"] += loop.branches - found.total()
-        counted = {name: times for name, times in found.items() if times}
+        times = loop.branches
+        if loop.outer is not None:
+            begun = len(_last_rounds(plan, results)[loop.name])
+            if not begun:
+                continue
+            times = times * plan.loops[loop.outer].times if loop.until is not None else begun
+        if not stopped and not found["when"]:
+            found["env" if number in over else "times"] += times - found.total()
+        counted = {name: times for name, times in found.items() if times and name != "outer"}
         if counted:
-            ended[loop.name] = counted if loop.branches > 1 else next(iter(counted))
+            ended[loop.name] = counted if times > 1 else next(iter(counted))
     return ended
 
 
@@ -203,7 +222,7 @@ def _noted(role: RolePlan, view: View, call: ModelCall | ToolRun, *, masked: boo
     """Return the metadata of one call: start and duration in seconds, round, attempts, whether masked."""
     noted: dict[str, object] = {"started": call.started, "seconds": call.seconds}
     if role.loop is not None:
-        noted["round"] = view.round
+        noted["round"] = role.number_of(view)
     if call.attempt:
         noted["attempts"] = call.attempt + 1
     if masked:

@@ -41,7 +41,7 @@ class EpisodeContext:
     """
 
     __slots__ = (
-        "_environment",
+        "_environments",
         "_plan",
         "_results",
         "_task",
@@ -52,9 +52,13 @@ class EpisodeContext:
     )
 
     def __init__(
-        self, plan: Plan, task: Task, results: Results, environment: EnvironmentSession | None
+        self,
+        plan: Plan,
+        task: Task,
+        results: Results,
+        environments: Sequence[EnvironmentSession | None],
     ) -> None:
-        self._plan, self._task, self._results, self._environment = plan, task, results, environment
+        self._plan, self._task, self._results, self._environments = plan, task, results, environments
         self._visible_task = _without(task, plan.hidden)
         self.upstream: list[Upstream] = [NO_UPSTREAM] * len(plan.blocks)
         """By block, the results that its nodes see; set when the block opens."""
@@ -85,17 +89,15 @@ class EpisodeContext:
 
     def of_node(self, node: int) -> Mapping[str, Any]:
         """Return the variables of one node, `self` among them."""
-        plan, at, environment = self._plan, self._plan.nodes[node], self._environment
+        plan, at = self._plan, self._plan.nodes[node]
+        environment = self._environments[at.role]
         role = plan.roles[at.role]
         earlier = range(node - role.count * (at.id.round - 1), node, role.count)
         history = Views([result.view for turn in earlier if (result := self._results[turn]) is not None])
-        plays = environment is not None and environment.loop == role.loop
-        observation = environment.observation(at) if environment is not None and plays else ""
-        _, index, number = at.id
+        observation = environment.observation(at) if environment is not None else ""
         given = self.arguments.get(node, NO_ARGUMENTS)
-        own = SelfView(
-            role.name, index, at.lineage, role.count, number, role.rounds, history, observation, given
-        )
+        place = (at.round, role.times, history, observation, given, at.outer)
+        own = SelfView(role.name, at.id.index, at.lineage, role.count, *place)
         return {
             "task": self._task_of(role) if role.spec.shows else self._visible_task,
             SELF: own,

@@ -1,67 +1,97 @@
-"""The loops of one episode that end before their last round: on which branches, and by what."""
+"""The loops of one episode that are skipped or end early: on which branches, and by what."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
 from rolegraph.engine.compile import Plan
 from rolegraph.engine.compile.plan import Block, InputEdge
-from rolegraph.engine.run.context import EpisodeContext, Results
+from rolegraph.engine.run.context import EpisodeContext, Results, turns_taken
 from rolegraph.engine.run.environment import EnvironmentSession
 
-Ending = Literal["until", "env"]
-"""What ended a loop before its last round: its condition, or its environment."""
+Ending = Literal["until", "env", "when", "outer"]
+"""Cause of a loop's end before its last round: its condition, its environment, its `when`, or the end of the
+loop around it before it began."""
 Endings = Mapping[int, Mapping[tuple[InputEdge, ...], Ending]]
 """By loop, and by the edges that a branch's end is read from, what ended it."""
 
 
 @dataclass(slots=True, eq=False)
 class LoopEnds:
-    """The ends of one episode's loops. Loops, blocks and nodes are positions in the plan."""
+    """The ends of one episode's loops. Loops, blocks, roles and nodes are positions in the plan."""
 
     plan: Plan
     results: Results
     context: EpisodeContext
-    environment: EnvironmentSession | None
+    environments: Sequence[EnvironmentSession | None]
+    """By role, the environment of its loop."""
     endings: dict[int, dict[tuple[InputEdge, ...], Ending]] = field(init=False, default_factory=dict)
     _is_over: dict[int, bool] = field(init=False, default_factory=dict)
     """By block, whether its loop ended before it."""
 
+    def __post_init__(self) -> None:
+        """Skip the loops whose `when` is false."""
+        for number, loop in enumerate(self.plan.loops):
+            if loop.when is not None and not self.context.holds(loop.when, self.context.of_loop_end(())):
+                self._note("when", (), number)
+
+    def is_skipped(self, loop: int | None) -> bool:
+        """Return whether the `when` of a loop, or of the loop around it, is false."""
+        while loop is not None:
+            if self.plan.loops[loop].when is not None and self.endings.get(loop, {}).get(()) == "when":
+                return True
+            loop = self.plan.loops[loop].outer
+        return False
+
     def is_over(self, block: int, loop: int) -> bool:
-        """Return whether a loop ended, on the block's branch, in a round before the block's round."""
-        plan, undecided, number = self.plan, list[int](), block
-        while number not in self._is_over and (at := plan.blocks[number]).until_inputs:
+        """Return whether a loop is skipped, or ended on the block's branch in a round before the block's."""
+        if self.is_skipped(loop):
+            return True
+        plan, undecided, number, over = self.plan, list[int](), block, False
+        while number not in self._is_over:
             undecided.append(number)
-            # The block of the round before, which may not have been decided yet.
-            number = plan.nodes[at.nodes[0] - plan.roles[at.role].count].block
-        over = self._is_over.get(number, False)
+            at = plan.blocks[number]
+            if not at.until_inputs:
+                break
+            # The block that was asked before, which may not have been decided yet.
+            number = plan.nodes[at.nodes[0] - plan.roles[at.role].count * at.back].block
+        else:
+            over = self._is_over[number]
         for number in reversed(undecided):
-            over = self._is_over[number] = over or self._ends_before(plan.blocks[number], loop)
-        environment, at = self.environment, plan.blocks[block]
-        if not over and environment is not None and environment.loop == loop:
-            over = environment.over_before(at.round)
             if over:
-                self._is_over[block] = True
-                self._note("env", at, loop)
+                self._note_outer(plan.blocks[number])
+            over = self._is_over[number] = over or self._ends_before(plan.blocks[number])
         return over
 
-    def _ends_before(self, block: Block, loop: int) -> bool:
-        """Return whether the loop ends with the round before a block: no node of that round still ran, or
-        the loop's condition is true of the nodes that did."""
-        before = [node for edge in block.until_inputs for node in edge.nodes]
-        if all(self._is_over.get(self.plan.nodes[node].block) for node in before):
-            self._note("until", block, loop)
+    def _ends_before(self, block: Block) -> bool:
+        """Return whether a loop around a block ends with the round before: no node of that round still ran,
+        the loop's condition is true of the nodes that did, or the environment is done."""
+        if block.until_inputs and self._until_holds(block):
+            self._note("until", block.until_inputs, block.until_loop)
             return True
-        results = (self.results[node] for node in before)
-        if any(result is not None and result.failure is not None for result in results):
+        environment = self.environments[block.role]
+        if environment is None or not environment.over_before(block.role, block.round):
             return False
-        until = self.plan.loops[loop].until
-        if until is None or not self.context.holds(until, self.context.of_loop_end(block.until_inputs)):
-            return False
-        self._note("until", block, loop)
+        self._note("env", block.until_inputs, environment.loop)
         return True
 
-    def _note(self, ending: Ending, block: Block, loop: int) -> None:
-        self.endings.setdefault(loop, {}).setdefault(block.until_inputs, ending)
+    def _until_holds(self, block: Block) -> bool:
+        edges = block.until_inputs
+        if all(self._is_over.get(self.plan.nodes[node].block) for edge in edges for node in edge.nodes):
+            return True
+        read = (result for edge in edges for _, result in turns_taken(edge, self.results))
+        if any(result.failure is not None for result in read):
+            return False
+        until = self.plan.loops[block.until_loop].until
+        return until is not None and self.context.holds(until, self.context.of_loop_end(edges))
+
+    def _note_outer(self, block: Block) -> None:
+        """Note that a loop in another does not begin in a round, at the first block that asks its `until`."""
+        loop, is_second = block.until_loop, self.plan.nodes[block.nodes[0]].round == 2
+        if is_second and loop == self.plan.roles[block.role].loop and self.plan.loops[loop].outer is not None:
+            self._note("outer", block.until_inputs, loop)
+
+    def _note(self, ending: Ending, edges: tuple[InputEdge, ...], loop: int) -> None:
+        self.endings.setdefault(loop, {}).setdefault(edges, ending)

@@ -48,9 +48,11 @@ class EnvironmentSession:
         """True where the last transition was `done`."""
         return bool(self._transitions) and self._transitions[-1].done
 
-    def over_before(self, round: int) -> bool:
-        """Return whether the environment was done before a round; the round that ended it is completed."""
-        return bool(self._transitions) and self._transitions[min(round, len(self._transitions)) - 1].done
+    def over_before(self, role: int, number: int) -> bool:
+        """Return whether the environment was done before a role's turns with a number; the round that ended
+        it is completed."""
+        last = min(self._step(role, number), len(self._transitions) - 1)
+        return last >= 0 and self._transitions[last].done
 
     async def advance(self, results: Sequence[NodeResult | None]) -> None:
         """Reset the environment, or apply the actions of the last round.
@@ -114,13 +116,21 @@ class EnvironmentSession:
     def moves(self, node: Node) -> bool:
         """Return whether a node takes a turn in its round: a player whose turn it is, or any adviser."""
         player = self._player(node)
-        return player is None or player in self._transitions[node.id.round - 1].observations
+        return player is None or player in self._shown(node)
 
     def observation(self, node: Node) -> str:
         """Return the text that a node sees before its round; an adviser sees all players' texts."""
-        shown = self._transitions[node.id.round - 1].observations
+        shown = self._shown(node)
         player = self._player(node)
         return "\n\n".join(dict.fromkeys(shown.values())) if player is None else shown.get(player, "")
+
+    def _shown(self, node: Node) -> Mapping[int, str]:
+        """Return the observations before a node's round, by player."""
+        return self._transitions[self._step(node.role, node.id.round)].observations
+
+    def _step(self, role: int, number: int) -> int:
+        """Return the round, from 0, of a role's turns with a number."""
+        return (number - 1) // self._plan.turns[role]
 
     def _player(self, node: Node) -> int | None:
         first = self._plan.players.get(node.role)

@@ -137,7 +137,7 @@ def _without_conditions(plan: Plan) -> Plan:
     return replace(
         plan,
         roles=tuple(replace(role, when=None) for role in plan.roles),
-        loops=tuple(replace(loop, until=None) for loop in plan.loops),
+        loops=tuple(replace(loop, until=None, when=None) for loop in plan.loops),
     )
 
 
@@ -216,7 +216,7 @@ class _Runs:
         return replace(
             plan,
             roles=tuple(self._harmless_role(role, way, said) for role in plan.roles),
-            env=still_environment(plan.env) if stopped and plan.env is not None else plan.env,
+            envs=tuple(map(still_environment, plan.envs)) if stopped else plan.envs,
             reward_order=(),
             reward_inputs={},
             metrics={},
@@ -244,7 +244,11 @@ def facts_of(plan: Plan, role: RolePlan) -> Mapping[str, str]:
     if role.loop is not None:
         of = plan.loops[role.loop]
         until = f", until {of.until.source}" if of.until is not None else ""
-        loop = f"{of.name}, at most {of.times} rounds{until}"
+        rounds = f"{of.times}"
+        if of.outer is not None:
+            around = plan.loops[of.outer]
+            rounds = f"{around.times} × {of.times}"
+        loop = f"{of.name}, at most {rounds} rounds{until}"
     if written.tools:
         closed = _not_allowed(role, {permission.name for permission in plan.withheld})
         opened = [call.name for call in written.tools if call.name != CALL_OF_A_ROLE]

@@ -84,7 +84,8 @@ class LateRewards:
     plan: Plan
     session: EpisodeSession
     results: Results
-    environment: EnvironmentSession | None
+    environments: Sequence[EnvironmentSession | None]
+    """By role, the environment of its loop."""
     context: EpisodeContext
     _positions: dict[tuple[int, int], Mapping[tuple[int, int], int]] = field(init=False, default_factory=dict)
     """By block and role, what `_positions_in` found."""
@@ -123,7 +124,8 @@ class LateRewards:
 
     def _inputs(self, node: int, result: NodeResult, reward: Reward) -> RewardInputs:
         """Return what a reward reads of its own turn, of other turns and of the environment."""
-        at, environment = self.plan.nodes[node], self.environment
+        at = self.plan.nodes[node]
+        environment = self.environments[at.role]
         ran = {edge.name: turns_taken(edge, self.results) for edge in self.plan.reward_inputs.get(node, ())}
         scores = {
             name: tuple(turn.score for _, turn in ran[name] if turn.score is not None)

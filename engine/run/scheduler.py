@@ -75,8 +75,8 @@ async def run_episode(
     finally:
         if run.session.tools is not None:
             await run.session.tools.close()
-        if run.environment is not None:
-            await run.environment.close()
+        for environment in run.environments:
+            await environment.close()
 
 
 class _Run:
@@ -88,11 +88,16 @@ class _Run:
         self.frontier = Frontier(plan.wiring)
         self.tasks = TaskGroup()
         self.results: list[NodeResult | None] = [None] * len(plan.nodes)
-        self.environment = None if plan.env is None else EnvironmentSession(plan.env, task)
-        self.context = EpisodeContext(plan, task, self.results, self.environment)
+        self.environments = [EnvironmentSession(env, task) for env in plan.envs]
+        self.env_of: list[EnvironmentSession | None] = [None] * len(plan.roles)
+        """By role, the environment of its loop."""
+        for env, environment in zip(plan.envs, self.environments, strict=True):
+            for role in env.turns:
+                self.env_of[role] = environment
+        self.context = EpisodeContext(plan, task, self.results, self.env_of)
         self.loop_ends: LoopEnds | None = None
         if plan.loops:
-            self.loop_ends = LoopEnds(plan, self.results, self.context, self.environment)
+            self.loop_ends = LoopEnds(plan, self.results, self.context, self.env_of)
         self.messages: dict[int, Sequence[Message] | Failure] = {}
         """By block, the prompt that its nodes share; only of opened blocks: a long loop may end early."""
 
@@ -103,13 +108,14 @@ class _Run:
             stopped: Whether the episode ended before all nodes had run.
             finished: Whether the run counts the episode; False for a cancelled one, which `--resume` repeats.
         """
-        job, environment = self.session.job, self.environment
+        job = self.session.job
         noted: dict[str, object] = {"started_at": self.session.started_at.isoformat(timespec="milliseconds")}
         if self.context.uncomputed:
             noted["uncomputed_conditions"] = self.context.uncomputed
-        if environment is not None and environment.info:
-            noted["environment"] = environment.info
-        over = environment.loop if environment is not None and environment.over else None
+        reports = {self.plan.loops[its.loop].name: its.info for its in self.environments if its.info}
+        if reports:
+            noted["environment"] = reports if len(self.environments) > 1 else next(iter(reports.values()))
+        over = {environment.loop for environment in self.environments if environment.over}
         endings = self.loop_ends.endings if self.loop_ends is not None else {}
         episode = assemble(
             self.plan, job.task, job.rollout, self.results, endings, over, stopped=stopped, noted=noted
@@ -127,7 +133,7 @@ class _Run:
             self.start(self.open_blocks(self.plan.wiring.initial_blocks))
             await tasks.wait()
             if self.plan.reward_order:
-                late = LateRewards(self.plan, self.session, self.results, self.environment, self.context)
+                late = LateRewards(self.plan, self.session, self.results, self.env_of, self.context)
                 late.score(tasks.create_task)
                 await tasks.wait()
         except EpisodeStop:
@@ -166,8 +172,12 @@ class _Run:
         nodes_to_run: list[int] = []
         todo = [*blocks]
         for number in todo:  # grows while it is read
-            if self.environment is not None and (transition := plan.transition_at(number)) is not None:
-                self.tasks.create_task(self.advance(self.environment, transition))
+            if self.environments and (at := plan.env_at(number)) is not None:
+                place, transition = at
+                if self.loop_ends is not None and self.loop_ends.is_skipped(plan.envs[place].loop):
+                    todo += self.frontier.skip((transition,))
+                else:
+                    self.tasks.create_task(self.advance(self.environments[place], transition))
                 continue
             block = plan.blocks[number]
             role = plan.roles[block.role]
@@ -193,11 +203,11 @@ class _Run:
 
     def select_nodes(self, block: Block, role: RolePlan, number: int) -> Sequence[int]:
         """Return the nodes of a block that run: a parent ran, and the role's condition is true."""
-        context, environment = self.context, self.environment
+        context, environment = self.context, self.env_of[block.role]
         if any(edge.is_parent and not len(context.upstream[number][edge.name]) for edge in block.inputs):
             return ()
         nodes = block.nodes
-        if environment is not None and environment.loop == role.loop:
+        if environment is not None:
             nodes = [node for node in nodes if environment.moves(self.plan.nodes[node])]
         if role.when is None or not nodes:
             return nodes

@@ -207,7 +207,7 @@ async def model_turn(
     if isinstance(messages, Failure):
         return _failed(role, node, messages)
     job, episode_seed = session.job, session.seed
-    name, index, round_number = node.id
+    name, index, _ = node.id
     sampling = role.samplings[index - 1]
     if sampling.seed is not None:
         episode_seed = job.episode_seed(sampling.seed)
@@ -257,13 +257,14 @@ async def model_turn(
                 action,
                 text,
                 completion.thought,
-                round_number,
+                node.round,
                 node.lineage,
                 True,
                 False,
                 name,
                 _tokens(made),
                 len(made),
+                node.outer,
             )
             return NodeResult(view, made)
         except FOREIGN_ERRORS as error:  # a foreign client or parser: its error fails this node only
@@ -434,9 +435,9 @@ def node_result(
     tool_run: ToolRun | None = None,
 ) -> NodeResult:
     """Return the result of a turn; a failed one has the score of failures."""
-    name, index, round_number = node.id
+    name, index, _ = node.id
     failed = failure is not None
-    tokens, answers = _tokens(calls), len(calls)
-    view = View(index, action, text, thought, round_number, node.lineage, True, failed, name, tokens, answers)
+    usage = (_tokens(calls), len(calls), node.outer)
+    view = View(index, action, text, thought, node.round, node.lineage, True, failed, name, *usage)
     score = failure_score(role) if failed and role.reward else None
     return NodeResult(view, calls, failure, score, tool_run)

@@ -188,7 +188,7 @@ def _name_missing(path: Path, root: type[SpecModel]) -> str:
 def _right_place(path: Path, root: type[SpecModel]) -> str:
     """Return a hint for a key of another mapping, such as `temperature`, which belongs under `sampling`."""
     if path[0] == path[-1] == "loops":
-        return "loops cannot be nested: put the roles of both into one, with the larger `times`"
+        return "write it beside the other under `loops`, and its name among the `roles` of the other"
     if root is Spec and len(path) == 3 and path[-1] in Spec.model_fields:
         return f"`{path[-1]}` stands at the top of the spec"
     model = _model_at(path[:-1], root)

@@ -26,13 +26,16 @@ class Loop(SpecModel):
     """Roles that take turns for several rounds."""
 
     roles: Annotated[Strings, Field(min_length=1)]
-    """Names of the roles in the loop."""
+    """Names of the roles in the loop, and of loops whose rounds are run in each of its rounds."""
     times: Annotated[int, Field(ge=1, le=SPEC_ROUNDS.most)]
     """Largest number of rounds."""
     until: str | None = None
     """Condition that ends the loop, evaluated after each round, on each branch separately."""
+    when: str | None = None
+    """Condition on visible fields of the task; where it is false, the whole loop is skipped."""
     env: Annotated[CallField, vocabulary.environments] | None = None
-    """Environment in which the players move, one step each round; its end is the end of the loop."""
+    """Environment in which the players move, one step each round; its end is the end of the loop. A loop in
+    another has none."""
     players: Strings = []
     """Roles that move in `env`, in the order of the players' numbers; by default all that have a model."""
 
@@ -96,8 +99,8 @@ class Data(SpecModel):
 class EpisodeSpec(SpecModel):
     """Figures of a whole episode."""
 
-    correct: str | None = None
-    """Role whose correctness is the episode's; None takes the last role that can be right."""
+    correct: Strings = []
+    """Roles whose correctness is the episode's, as far as they ran; by default the last that can be right."""
     metrics: Mapping[Identifier, Annotated[CallField, vocabulary.metrics]] = {}
     """Numbers reported for each episode, by name."""
 

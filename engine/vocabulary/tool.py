@@ -68,7 +68,7 @@ class Pairs(NamedTuple):
             for candidate in candidates
             if isinstance(candidate, View)
             and candidate.index in indices
-            and (candidate.round == view.round or not self.by_round)
+            and ((candidate.outer, candidate.round) == (view.outer, view.round) or not self.by_round)
         ]
 
 

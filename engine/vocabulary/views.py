@@ -6,7 +6,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-VIEW_FIELDS = ("action", "response", "thought", "index", "lineage", "round", "ran", "role", "tokens", "calls")
+VIEW_FIELDS = (
+    "action",
+    "response",
+    "thought",
+    "index",
+    "lineage",
+    "round",
+    "ran",
+    "role",
+    "tokens",
+    "calls",
+    "outer",
+)
 """Fields of a finished instance that a template may read."""
 REWARD_FIELDS = ("reward", "is_correct")
 """Fields that a demonstration may read as well, because it is rendered after the episode."""
@@ -37,6 +49,8 @@ class View(NamedTuple):
     """Number of tokens that the model sampled in the turn; None where the endpoint tells no number."""
     calls: int = 0
     """Number of the turn's calls of the model that were answered."""
+    outer: int = 1
+    """Round of the loop that the instance's loop is in, from 1."""
 
 
 class SelfView(NamedTuple):
@@ -56,6 +70,8 @@ class SelfView(NamedTuple):
     """Observation of the loop's environment before this turn."""
     arguments: Mapping[str, Any] = MappingProxyType({})
     """Arguments of the call that this turn answers, in a role with `tool`."""
+    outer: int = 1
+    """Round of the loop that the instance's loop is in, from 1."""
 
 
 class ScoredView(NamedTuple):
@@ -73,6 +89,7 @@ class ScoredView(NamedTuple):
     role: str = ""
     tokens: int | None = 0
     calls: int = 0
+    outer: int = 1
 
 
 class Views:

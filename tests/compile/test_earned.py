@@ -142,7 +142,7 @@ def test_the_last_role_in_the_file_that_can_be_right_decides_of_the_episode(
 ) -> None:
     result = compiled(tmp_path, roles)
     plan = result.valid()
-    assert plan.roles[plan.correct].name == decides
+    assert plan.deciding == decides
     assert decides in plan.judged
 
 

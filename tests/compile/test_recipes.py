@@ -27,6 +27,8 @@ ROW = {
     "buyer_value": 90,
     "seller_cost": 40,
     "values": [7, 3, 7],
+    "wolves": [2, 4],
+    "game": "ttt",
 }
 INTENDED = {
     "A game of reference": "sees task.target",
@@ -50,6 +52,8 @@ def test_a_recipe_is_short_valid_and_asks_what_can_be_rendered(name: str, tmp_pa
     text = RECIPES[name]
     if "python:" in text or "tests" in text:
         pytest.importorskip("pydantic_monty")
+    if "textarena" in text:
+        pytest.importorskip("textarena")
     (tmp_path / "rows.jsonl").write_text(json.dumps({"id": "1", **ROW}))
     own = "" if re.search(r"^(data|extends):", text, re.M) else DATA
     checked = check_file(write_spec(tmp_path, HEAD + own + text), allow=["python"])

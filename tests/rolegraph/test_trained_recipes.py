@@ -36,14 +36,6 @@ def test_groups_in_groups_train_for_a_step(service: LocalService, tmp_path: Path
         assert step.metadata["by"] == {"self.observation": state["group"]["by"]}
 
 
-def test_a_mean_for_each_role_trains_for_a_step(service: LocalService, tmp_path: Path) -> None:
-    done = trained("Self-play with a mean for each role", tmp_path, service)
-    (saved,) = done.checkpoints
-    assert "first" in saved.estimators, "its moves end the game, unless they are legal"
-    for role, states in saved.estimators.items():
-        assert done.metrics[-1][f"estimator/{role}"] == states["0"][""]
-
-
 CALLED = """\
 rolegraph: 1
 name: called

@@ -301,3 +301,146 @@ def test_what_an_episode_is_done_with_it_holds_no_longer(tmp_path: Path) -> None
         gc.unfreeze()
     assert len(alive) == 80
     assert max(alive) < 10
+
+
+# loops in loops
+
+NESTED: Roles = {
+    "recruiter": {"needs": {"judge": "last"}, "prompt": show("judge")},
+    "expert": {
+        "count": 2,
+        "needs": {"recruiter": "this", "critic": "last", "judge": "history"},
+        "prompt": f"{{{{ recruiter.action }}}} {show('critic')}; {show('judge')}",
+    },
+    "critic": {"needs": {"expert": "this"}, "prompt": show("expert")},
+    "judge": {
+        "needs": {"expert": "this", "talk": {"of": "critic", "round": "history"}},
+        "prompt": f"{show('expert')}; {show('talk')}",
+    },
+}
+PLAN = {
+    "talk": {"roles": ["expert", "critic"], "times": 2},
+    "plan": {"roles": ["recruiter", "talk", "judge"], "times": 2},
+}
+
+
+def test_a_loop_in_a_loop_is_the_same_workflow_unrolled_by_hand(tmp_path: Path) -> None:
+    by_hand: Roles = {}
+    critics: dict[str, Any] = {}
+    for outer in (1, 2):
+        judge = {"judge": {"of": "judge_1"}} if outer == 2 else {}
+        judged = show("judge") if outer == 2 else ""
+        by_hand[f"recruiter_{outer}"] = {"needs": judge, "prompt": judged or "{{ '' }}"}
+        for number in (2 * outer - 1, 2 * outer):
+            critic = {} if number % 2 else {"critic": {"of": f"critic_{number - 1}"}}
+            criticised = "" if number % 2 else show("critic")
+            by_hand[f"expert_{number}"] = {
+                "count": 2,
+                "needs": {"recruiter": {"of": f"recruiter_{outer}"}, **critic, **judge},
+                "prompt": f"{{{{ recruiter.action }}}} {criticised}; {judged}",
+            }
+            by_hand[f"critic_{number}"] = {
+                "needs": {"expert": {"of": f"expert_{number}"}},
+                "prompt": show("expert"),
+            }
+            critics[f"talk_{number}"] = {"of": f"critic_{number}"}
+        by_hand[f"judge_{outer}"] = {
+            "needs": {"expert": {"of": f"expert_{2 * outer}"}, **critics},
+            "prompt": f"{show('expert')}; {''.join(map(show, critics))}",
+        }
+
+    def flat(request: Request) -> str:
+        role, _, number = request.id.node.role.partition("_")
+        return said(f"{role}{request.id.node.index}.{number or request.id.node.round}")
+
+    ours = run_one(plan(tmp_path, NESTED, PLAN), ScriptedModel(flat))
+    theirs = run_one(plan(tmp_path, by_hand), ScriptedModel(flat))
+    for role in NESTED:
+        for index, turns in enumerate(asked(ours, role)):
+            numbers = range(1, len(turns) + 1)
+            assert turns == [asked(theirs, f"{role}_{number}")[index][0] for number in numbers]
+    assert [step.round for step in ours["expert"][1].steps] == [1, 2, 3, 4]
+    assert ours.metadata["rounds"] == {"talk": 4, "plan": 2}
+    assert ours.metadata["ended"] == {"talk": {"times": 2}, "plan": "times"}
+
+
+def test_an_inner_loop_ends_in_each_outer_round_and_the_outer_one_for_all(tmp_path: Path) -> None:
+    loops = {
+        "talk": {**PLAN["talk"], "times": 3, "until": 'critic.action == "agree"'},
+        "plan": {**PLAN["plan"], "times": 5, "until": 'judge.action == "done"'},
+    }
+    place = "{{ self.outer }}.{{ self.round }} of {{ self.times }}"
+    roles = {**NESTED, "critic": {"needs": {"expert": "this"}, "prompt": place}}
+
+    def answer(request: Request) -> str:
+        node = request.id.node
+        ends = {"critic": node.round in (2, 4), "judge": node.round == 3}
+        return said({"critic": "agree", "judge": "done"}[node.role] if ends.get(node.role) else "more")
+
+    nested = plan(tmp_path, roles, loops, episode={"metrics": {"talked": {"rounds": "talk"}}})
+    episode = run_one(nested, ScriptedModel(answer))
+    assert [step.round for step in episode["critic"][0].steps] == [1, 2, 4, 7, 8, 9]
+    assert asked(episode, "critic") == [[f"{p} of 3" for p in ("1.1", "1.2", "2.1", "3.1", "3.2", "3.3")]]
+    assert episode.metadata["ended"] == {"talk": {"until": 2, "times": 1}, "plan": "until"}
+    assert episode.metrics["talked"] == 6
+
+
+def test_a_loop_whose_condition_is_false_is_skipped_with_the_loops_in_it(tmp_path: Path) -> None:
+    for when, ran in (("task.target == 7", True), ("task.target == 8", False), ("task.target > 'x'", False)):
+        skipped = {**PLAN, "plan": {**PLAN["plan"], "when": when}}
+        roles = {**NESTED, "after": {"needs": ["expert"], "prompt": "{{ expert | length }}"}}
+        episode = run_one(plan(tmp_path, roles, skipped), ScriptedModel(whose))
+        assert {t.name for t in episode.trajectories} == ({*roles} if ran else {"after"})
+        assert asked(episode, "after") == [["2" if ran else "0"]]
+        assert episode.metadata["rounds"] == ({"talk": 4, "plan": 2} if ran else {"talk": 0, "plan": 0})
+        assert ran or episode.metadata["ended"] == {"plan": "when"}
+        assert ("uncomputed_conditions" in episode.metadata) == ("x" in when)
+
+
+def test_of_the_roles_that_decide_those_that_ran_do(tmp_path: Path) -> None:
+    roles: Roles = {"a": {}, "b": {}, "c": {}}
+    loops = {
+        "one": {"roles": ["a"], "times": 1, "when": "task.target == 7"},
+        "two": {"roles": ["b"], "times": 1, "when": "task.target != 7"},
+    }
+    for correct, is_right in ((["a", "b"], True), (["b"], False), (["a", "c"], False), ("a", True)):
+        chosen = plan(tmp_path, roles, loops, episode={"correct": correct})
+        model = ScriptedModel(lambda request: WRONG if request.id.node.role == "c" else RIGHT)
+        assert run_one(chosen, model).is_correct is is_right
+
+
+def test_turns_of_one_place_in_both_loops_are_compared_and_rewards_read_the_outer_round(
+    tmp_path: Path,
+) -> None:
+    paid = {**NESTED, "critic": {**NESTED["critic"], "reward": {"of": "judge"}, "credit": "turn"}}
+    judged = plan(tmp_path, {**paid, "critic": {**paid["critic"], "group": "turn"}}, PLAN)
+
+    def answer(request: Request) -> str:
+        return RIGHT if request.id.node == ("judge", 1, 2) else WRONG
+
+    episode = run_one(judged, ScriptedModel(answer))
+    assert [step.reward for step in episode["critic"][0].steps] == [0.0, 0.0, 1.0, 1.0]
+    groups, _ = group_episodes([episode], judged.trained)
+    rounds = [group.key.round for group in groups if group.role == "critic"]
+    assert sorted(rounds) == [1, 2, 3, 4]
+    outer = plan(tmp_path, {**paid, "critic": {**paid["critic"], "group": {"by": "self.outer"}}}, PLAN)
+    groups, _ = group_episodes([run_one(outer, ScriptedModel(answer))], outer.trained)
+    sizes = [len(group.trajectories) for group in groups if group.role == "critic"]
+    assert sizes == [2, 2], "one group for each outer round"
+
+
+def test_an_environment_is_stepped_by_outer_rounds_and_another_stays_closed(tmp_path: Path) -> None:
+    walks = {"prompt": "{{ self.observation }}", "reward": "env"}
+    advice = "{{ self.outer }}.{{ self.round }} {{ self.observation }}"
+    roles: Roles = {"adviser": {"prompt": advice}, "agent": walks, "other": walks}
+    grid = {"grid": {"size": 4}}
+    loops = {
+        "confer": {"roles": ["adviser"], "times": 2},
+        "walk": {"roles": ["confer", "agent"], "env": grid, "players": "agent", "times": 3},
+        "again": {"roles": ["other"], "env": grid, "times": 3, "when": "task.target == 8"},
+    }
+    episode = run_one(plan(tmp_path, roles, loops), ScriptedModel(lambda request: said("hm")))
+    (seen,), (advised,) = asked(episode, "agent"), asked(episode, "adviser")
+    assert advised == [f"{n // 2 + 1}.{n % 2 + 1} {seen[n // 2]}" for n in range(6)]
+    assert {t.name for t in episode.trajectories} == {"adviser", "agent"}
+    assert episode.metadata["ended"]["again"] == "when"

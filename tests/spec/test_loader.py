@@ -37,7 +37,7 @@ def test_null_removes_a_key_of_the_extended_spec(tmp_path: Path) -> None:
     path = write_spec(tmp_path, "extends: solver_judge.yaml\nroles: {judge: null}\nepisode: null")
     spec = load_spec(path).spec
     assert list(spec.roles) == ["solver"]
-    assert spec.episode.correct is None
+    assert spec.episode.correct == []
 
 
 def test_null_leaves_nothing_where_the_extended_spec_has_nothing_either(tmp_path: Path) -> None:

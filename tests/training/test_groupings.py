@@ -61,10 +61,14 @@ def values(plan: Plan, made: list[Episode]) -> list[Any]:
 @given(workflows(), st.sampled_from(CREDITS))
 def test_a_key_of_the_round_is_turn_and_a_constant_is_task(workflow: Workflow, credit: Any) -> None:
     def loops(inside: Any, outside: Any) -> Callable[[str], Any]:
-        return lambda name: inside if workflow.loop_of(name) else outside
+        return lambda name: inside if workflow.loops_of(name) else outside
+
+    def by_round(name: str) -> Any:
+        key = {1: "self.round", 2: "self.outer ~ '.' ~ self.round"}
+        return {"by": key.get(len(workflow.loops_of(name)), 0)}
 
     pairs = [
-        (loops("turn", "task"), loops({"by": "self.round"}, {"by": 0})),
+        (loops("turn", "task"), by_round),
         (loops("task", "task"), loops({"by": 0}, {"by": 0})),
     ]
     for short, long in pairs:
@@ -83,7 +87,7 @@ def test_the_groups_are_those_of_the_second_reading_of_the_language(
 ) -> None:
     inside = "(self.index % 2) ~ task.id ~ (self.round // 2)" if by_turn else "self.index % 2"
     spec = trained(
-        workflow, lambda name: {"by": inside if workflow.loop_of(name) else "self.index % 2"}, credit
+        workflow, lambda name: {"by": inside if workflow.loops_of(name) else "self.index % 2"}, credit
     )
     for one in episodes(workflow, spec):
         groups, _ = group_episodes([one], spec.trained)
@@ -94,8 +98,8 @@ def test_the_groups_are_those_of_the_second_reading_of_the_language(
         answered = {NodeId(t.name, t.index, step.round): not step.masked for t, step in steps}
 
         def key(node: NodeId) -> object:
-            looped = by_turn and workflow.loop_of(node.role)
-            return (node.index % 2, node.round // 2) if looped else node.index % 2
+            looped = by_turn and workflow.loops_of(node.role)
+            return (node.index % 2, workflow.place(node)[-1] // 2) if looped else node.index % 2
 
         expected = [
             group
@@ -104,7 +108,7 @@ def test_the_groups_are_those_of_the_second_reading_of_the_language(
                 {node: counts for node, counts in answered.items() if node.role == role},
                 key,
                 whole=credit == "trajectory",
-                by_turn=by_turn and workflow.loop_of(role) is not None,
+                by_turn=by_turn and bool(workflow.loops_of(role)),
             )
         ]
         assert sorted(found) == sorted(expected)

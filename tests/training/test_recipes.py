@@ -262,3 +262,67 @@ def test_workers_are_paid_what_their_result_adds_to_the_others(training: Trainin
             assert [line for line in lines if line] == results[:place] + results[place + 1 :]
             compared += 1
     assert compared
+
+
+GAMES = {"ttt": "[4]", "poker": "[check]", "talk": "I make no offer."}
+"""Games of the recipe, with a first move in each."""
+
+
+def test_three_games_are_played_in_one_spec_each_side_with_its_own_mean(
+    training: Training, tmp_path: Path
+) -> None:
+    pytest.importorskip("textarena")
+    (tmp_path / "rows.jsonl").write_text(json.dumps({"id": "1", "game": "ttt", "seed": 1}))
+    training.spec = write_spec(tmp_path, HEAD + RECIPES["Self-play in three games"])
+    training.rows = lambda split, count: [
+        {"id": f"{split}{n}", "game": [*GAMES][n % 3], "seed": n} for n in range(count)
+    ]
+
+    def answers(prompt: str, seed: int) -> str:
+        game = next(name for name, word in zip(GAMES, ("Tic", "Kuhn", "trad"), strict=True) if word in prompt)
+        return f"<answer>{GAMES[game] if seed % 3 else '[fold]'}</answer>"
+
+    training.workflow.answers = answers
+    training.run("train.steps=1", "train.rollouts=4", "train.batch_size=3")
+    means: dict[str, float] = {}
+    for episode in training.episodes("train", 1):
+        game = episode.task["game"]
+        assert {t.name for t in episode.trajectories} <= {f"{game}_first", f"{game}_second"}
+        assert {name for name, count in episode.metadata["rounds"].items() if count} == {game}
+        assert {name for name, cause in episode.metadata["ended"].items() if cause == "when"} == {*GAMES} - {
+            game
+        }
+        assert {*episode.metadata.get("environment", ())} <= {game}
+        for trajectory in episode.trajectories:
+            mean = means.get(trajectory.name, 0.0)
+            assert trajectory.reward is not None
+            expected = [trajectory.reward - mean] * len(trajectory.steps)
+            assert [step.advantage for step in trajectory.steps] == pytest.approx(expected)
+            means[trajectory.name] = 0.95 * mean + 0.05 * trajectory.reward
+    assert len(means) >= 3
+    assert training.service.asked_for("forward_backward")
+
+
+def test_werewolf_ends_with_the_wolves_or_all_but_one_of_them(training: Training, tmp_path: Path) -> None:
+    recipe(training, tmp_path, "Werewolf")
+
+    def answers(prompt: str, seed: int) -> str:
+        if "Whom do you kill" in prompt:
+            return f"<kill>{(1, 3, 5)[seed % 3]}</kill>"
+        return f"<ban>{seed % 5 + 1}</ban>" if "Whom do you ban" in prompt else f"hm {seed % 7}"
+
+    training.workflow.answers = answers
+    outcomes = set[str]()
+    for episode in trained(training):
+        rounds = episode.metadata["rounds"]
+        (winner,), (living,) = episode["winner"], episode["living"]
+        alive = [[wolf for wolf in (2, 4) if wolf in step.action] for step in living.steps]
+        assert rounds["game"] == len(alive) == (2 if len(alive[0]) == 1 else 1)
+        wolves = alive[-1]
+        outcomes.add(f"{len(wolves)} in {rounds['game']}")
+        assert winner.action["wolves"] == bool(wolves)
+        for player in episode["speech"]:
+            assert player.reward == ((player.index in (2, 4)) == bool(wolves))
+        assert {t.reward for t in episode["plot"]} == {float(bool(wolves))}
+        assert {step.round for t in episode["plot"] for step in t.steps} <= set(range(1, 7))
+    assert len(outcomes) > 1

@@ -161,12 +161,16 @@ def expected(workflow: Workflow) -> Expected:
         depths = range(len(workflow.loops_of(me.role)))
         return [node for depth in depths for nodes in ends(me, depth) for node in nodes]
 
-    @cache
+    refused = {
+        name
+        for name, loop in workflow.loops.items()
+        if "when" in loop and not holds(loop["when"], {}, NodeId("", 0, 0))
+    }
+
     def skipped(name: str) -> bool:
         """Return whether the condition of a loop, or of the loop around it, is false."""
-        loop, nobody = workflow.loops[name], NodeId("", 0, 0)
-        found = "when" in loop and not holds(loop["when"], {}, nobody)
-        return found or any(skipped(outer) for outer, it in workflow.loops.items() if name in it["roles"])
+        around = (outer for outer, loop in workflow.loops.items() if name in loop["roles"])
+        return name in refused or any(map(skipped, around))
 
     def left_out(me: NodeId) -> bool:
         return any(skipped(name) for name, loop in workflow.loops.items() if me.role in loop["roles"])

@@ -221,7 +221,7 @@ def section(found: Findings, drawing: str) -> str:
 
 def repeat(found: Findings, name: str) -> str:
     """Write how to repeat a table, here and at the paper's size."""
-    lines = [f"python benchmarks/results.py {name}    # {found.minutes():.0f} minutes a seed, on two cores"]
+    lines = [f"python benchmarks/results.py {name}    # {found.minutes():.0f} minutes a seed, on one core"]
     if size := found.table.paper_size:
         lines += [f"python benchmarks/results.py {name} --paper-size    # every spec also with:"]
         lines += [f"    # {shlex.quote(word)}" for word in size.set]

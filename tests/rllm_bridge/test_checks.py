@@ -54,6 +54,17 @@ def test_a_shipped_spec_has_nothing_against_it(backend: Backend, spec: str) -> N
     assert apart(check(backend, spec=spec)) == []
 
 
+@pytest.mark.parametrize("backend", ["tinker", "verl"])
+def test_a_loop_in_a_loop_runs_and_a_group_by_its_outer_round_is_refused(backend: Backend) -> None:
+    spec = ("roles.verifier.group=turn", "loops.outer.roles=refine", "loops.outer.times=2")
+    assert apart(check(backend, *spec, spec="solver_verifier_loop")) == []
+    by = ("roles.verifier.group={by: self.outer}", *spec[1:])
+    assert (
+        "cannot group verifier by self.outer"
+        in only(check(backend, *by, spec="solver_verifier_loop")).message
+    )
+
+
 ERRORS: list[tuple[Backend, tuple[str, ...], str, str]] = [
     # The model
     ("tinker", ("model=openai:gpt-5",), "a model of openai cannot be trained", "model"),

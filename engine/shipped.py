@@ -15,6 +15,8 @@ SPECS = _PACKAGE.parent / "specs"
 PROMPTS = _PACKAGE.parent / "prompts"
 STARTER = _PACKAGE / "starter"
 """Folder of the templates for `rolegraph new`."""
+BRIDGES = _PACKAGE / "bridges"
+"""Folder of the templates for `rolegraph eject --verifiers` and `--slime`."""
 
 BASE_NAME = "rolegraph-base"
 _MODELS = _PACKAGE / "local" / "base"

@@ -8,6 +8,8 @@ from rolegraph.decorators import estimator as estimator
 from rolegraph.decorators import metric as metric
 from rolegraph.decorators import parser as parser
 from rolegraph.decorators import reward as reward
+from rolegraph.ejecting import eject_slime as eject_slime
+from rolegraph.ejecting import eject_verifiers as eject_verifiers
 from rolegraph.engine import vocabulary as vocabulary
 from rolegraph.engine.backends import BACKENDS as BACKENDS
 from rolegraph.engine.errors import DataError as DataError

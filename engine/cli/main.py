@@ -29,7 +29,7 @@ VERBS = {
     "run": "Run a spec on its tasks and write the episodes.",
     "train": "Train the roles of a spec.",
     "forecast": "Estimate the cost and effect of a first training step.",
-    "eject": "Write the Python script that trains a spec with rLLM.",
+    "eject": "Write a spec as code for rLLM, verifiers or slime.",
     "eval": "Compare a checkpoint with its base model.",
     "compare": "Compare runs, trainings or specs.",
     "export": "Write trained weights for other programs.",

@@ -1,4 +1,4 @@
-"""rLLM's trainer: `train --trainer rllm` starts it, `eject` writes the script that does."""
+"""rLLM's trainer, which `train --trainer rllm` starts, and `eject`, which writes specs for other trainers."""
 
 from __future__ import annotations
 
@@ -66,8 +66,25 @@ def show_warnings(job: RllmJob) -> None:
 @options.backend(default="tinker")
 @options.seed("Seed of the order of the data.")
 @options.path("--out", "out", "FILE.py", "File of the script. Default: standard output.")
-def command(source: rg.Source, backend: str, seed: int, out: Path | None) -> int:
-    """Write a script that trains SPEC as `rolegraph train SPEC --trainer rllm` does, to read and change."""
+@options.path("--verifiers", "verifiers", "DIR", "New folder of an environment package for verifiers.")
+@options.path("--slime", "slime", "DIR", "New folder of a module for slime.")
+def command(
+    source: rg.Source, backend: str, seed: int, out: Path | None, verifiers: Path | None, slime: Path | None
+) -> int:
+    """Write a script that trains SPEC as `rolegraph train SPEC --trainer rllm` does, to read and change.
+
+    With --verifiers or --slime, write a folder for that project instead.
+    """
+    if sum(path is not None for path in (out, verifiers, slime)) > 1:
+        raise rg.UsageError("--out, --verifiers and --slime exclude each other")
+    if verifiers is not None:
+        rg.eject_verifiers(source, verifiers)
+        click.echo(f"wrote {verifiers}; install it with: pip install -e {verifiers}")
+        return 0
+    if slime is not None:
+        rg.eject_slime(source, slime)
+        click.echo(f"wrote {slime}; the arguments of slime are in {slime / 'arguments.sh'}")
+        return 0
     job = prepare(source, backend, seed=seed)
     show_warnings(job)
     text = script(job)

@@ -1,0 +1,8 @@
+"""Specs as environments of verifiers, for the packages that `rolegraph eject --verifiers` writes."""
+# verifiers is an extra, so it is missing where types are checked.
+# pyright: reportUnknownVariableType=false
+
+from rolegraph.ejecting import load_ejected
+from rolegraph.engine.bridges.verifiers_env import RoleHarness, SpecEnv, SpecTaskset, role
+
+__all__ = ["RoleHarness", "SpecEnv", "SpecTaskset", "load_ejected", "role"]

@@ -1,0 +1,3 @@
+"""The command in this process, for `rolegraph eject`."""
+
+from tests.cli.conftest import rolegraph as rolegraph

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -12,7 +12,7 @@ from pathlib import Path
 
 from rolegraph.engine.compile import Plan, check_source, shared_message
 from rolegraph.engine.compile.trainable import training_findings
-from rolegraph.engine.errors import RolegraphError
+from rolegraph.engine.errors import RolegraphError, first_line
 from rolegraph.engine.records import (
     MAIN,
     Checkpoint,
@@ -28,10 +28,11 @@ from rolegraph.engine.records import (
     derive_seed,
     read_episodes,
 )
+from rolegraph.engine.records.info import without_credentials
 from rolegraph.engine.records.writer_lock import sole_writer
 from rolegraph.engine.training.schedule import planned_steps, validation_tasks
-from rolegraph.engine.training.trackers import Log, TrackerName, tracker
-from rolegraph.engine.vocabulary import shared_rows
+from rolegraph.engine.training.trackers import Table, Tracker, TrackerName, episode_table, tracker
+from rolegraph.engine.vocabulary import Split, shared_rows
 from rolegraph.jobs import (
     blocking,
     changed,
@@ -159,7 +160,8 @@ class TrainingJob:
 
         Args:
             observe: Function that is called with each event, such as the metrics of a step.
-            track: Trackers that metrics are sent to: `tensorboard`, `wandb`.
+            track: Trackers that metrics are sent to: `tensorboard`, `wandb`, `mlflow`, `trackio`; all but
+                the first get tables of episodes and the report as well.
 
         Returns:
             The training's folder.
@@ -190,7 +192,8 @@ async def train_async(
         flow: The workflow.
         out: Folder of the training; by default `runs/NAME-TIME`.
         seed: Seed of the order of the data, of all draws and of new adapters.
-        track: Trackers that metrics are sent to: `tensorboard`, `wandb`.
+        track: Trackers that metrics are sent to: `tensorboard`, `wandb`, `mlflow`, `trackio`; all but the
+            first get tables of episodes and the report as well.
         observe: Function that is called with each event: model calls, notes, episodes, metrics of a step.
 
     Returns:
@@ -205,6 +208,9 @@ async def train_async(
 
 
 train = blocking(train_async)
+
+
+SPLITS: tuple[Split, ...] = ("train", "validation")
 
 
 def _info_and_tasks(flow: Workflow, seed: int) -> tuple[RunInfo, list[Task]]:
@@ -228,7 +234,7 @@ async def _run(job: TrainingJob, observe: Observer, track: Sequence[TrackerName]
         elif folder.rewind() != start:
             raise changed(folder)
         config = info.model_dump(mode="json", exclude={"templates"}, exclude_defaults=True)
-        logs = [stack.enter_context(tracker(name, folder.path, plan.name, config)) for name in track]
+        trackers = [stack.enter_context(tracker(name, folder.path, plan.name, config)) for name in track]
         observe(Note("starting the model …"))
         services = stack.enter_context(Services(job.flow.source.base_url, folder.weights))
         located = await asyncio.gather(
@@ -281,7 +287,7 @@ async def _run(job: TrainingJob, observe: Observer, track: Sequence[TrackerName]
             models=frozen | teachers,
             isolation=await stack.enter_async_context(Isolation(plan.imports)),
             folder=folder,
-            observe=partial(_track, notify, logs),
+            observe=partial(_track, notify, trackers, job),
         )
         with folder.ending():
             try:
@@ -289,16 +295,40 @@ async def _run(job: TrainingJob, observe: Observer, track: Sequence[TrackerName]
             except BaseException:
                 with contextlib.suppress(RolegraphError):  # the first error is the one to report
                     await asyncio.to_thread(_write_results, plan, folder, info.steps)
+                _track_report(notify, trackers, folder)
                 raise
             await asyncio.to_thread(_write_results, plan, folder, info.steps)
+            _track_report(notify, trackers, folder)
 
 
-def _track(observe: Observer, logs: Sequence[Log], event: Event) -> None:
-    """Pass an event to an observer, and the metrics of a step to the trackers as well."""
-    if isinstance(event, StepLogged):
-        for log in logs:
-            log(event.step, event.metrics)
+def _track(observe: Observer, trackers: list[Tracker], job: TrainingJob, event: Event) -> None:
+    """Pass an event to an observer, and the metrics and episodes of a step to the trackers as well."""
+    if isinstance(event, StepLogged) and trackers:
+        tables: dict[str, Table] = {}
+        if any(one.has_tables for one in trackers):
+            for split in SPLITS:
+                if (file := job.folder.episodes_file(split, event.step)).exists():
+                    table = episode_table(read_episodes(file), job.flow.plan.spec)
+                    tables[f"episodes/{split}"] = table
+        _send(observe, trackers, lambda one: one.log(event.step, event.metrics, tables))
     observe(event)
+
+
+def _track_report(observe: Observer, trackers: list[Tracker], folder: RunFolder) -> None:
+    """Send the report to the trackers, where there is one."""
+    if folder.report.exists():
+        _send(observe, trackers, lambda one: one.add_file(folder.report))
+
+
+def _send(observe: Observer, trackers: list[Tracker], send: Callable[[Tracker], None]) -> None:
+    """Send to each tracker; one that fails gets nothing more, because it must not end a training."""
+    for one in [*trackers]:
+        try:
+            send(one)
+        except Exception as error:  # a tracker's library may raise anything
+            trackers.remove(one)
+            text = f"{one.name} failed, and gets nothing more of this training: {first_line(error)}"
+            observe(Note(without_credentials(text), "warning"))
 
 
 def _write_results(plan: Plan, folder: RunFolder, steps: int) -> None:

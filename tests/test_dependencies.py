@@ -19,7 +19,7 @@ VERIFIERS = ROOT / "engine" / "bridges" / "verifiers_env.py"
 """File that only packages ejected for verifiers import."""
 WITH_RLLM = {"rllm", "verl", "hydra", "omegaconf"}
 """Modules that every installation of rLLM provides, which the bridge imports undeclared."""
-GATHERED = {"pydantic-monty-client": "pydantic-monty"}
+GATHERED = {"pydantic-monty-client": "pydantic-monty", "mlflow": "mlflow-skinny"}
 """Distributions that another distribution installs, mapped to the distribution to declare."""
 ROOMS = ("rolegraph", "engine", "roles")
 NOT_OURS = {*sys.stdlib_module_names, *ROOMS}

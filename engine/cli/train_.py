@@ -24,9 +24,9 @@ from rolegraph.engine.cli.waiting import run_until_done
 @options.multirun
 @click.option(
     "--track",
-    type=click.Choice(["tensorboard", "wandb"]),
+    type=click.Choice(["tensorboard", "wandb", "mlflow", "trackio"]),
     multiple=True,
-    help="Send metrics to a tracker as well.",
+    help="Send metrics, episodes and the report to a tracker as well.",
 )
 @click.option(
     "--trainer",

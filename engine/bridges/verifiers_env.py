@@ -163,7 +163,7 @@ class SpecEnv(vf.Env[vf.EnvConfig]):
 
     def _record(self, episode: Episode, traces: dict[NodeId, vf.Trace]) -> None:
         """Record each trajectory on its trace; a masked one is no training data."""
-        deciding = self.plan.roles[self.plan.correct].name
+        deciding = {self.plan.roles[number].name for number in self.plan.correct}
         for trajectory in episode.trajectories:
             trace = traces.get(trajectory.node._replace(round=1))
             if trace is None:
@@ -171,7 +171,7 @@ class SpecEnv(vf.Env[vf.EnvConfig]):
             if trajectory.reward is not None:
                 trace.record_reward(REWARD, float(trajectory.reward))
             trace.record_metrics({name: float(value) for name, value in trajectory.terms.items()})
-            if trajectory.name == deciding:
+            if trajectory.name in deciding:
                 trace.record_metrics({**episode.metrics, "correct": float(episode.is_correct)})
             if trajectory.masked:
                 trace.agent.trainable = False

@@ -13,18 +13,20 @@ import pytest
 from starlette.responses import Response
 
 import rolegraph as rg
+from rolegraph.engine.local.launcher import LocalService
 from rolegraph.engine.records import NodeId
 from rolegraph.engine.records.episodes import read_episodes
 from rolegraph.engine.view.turns import turns
-from tests.cli.conftest import Command, rolegraph
+from tests.cli.conftest import Command, process, rolegraph
 from tests.edge import write_spec
 from tests.models.edges import chat_answer, serving
 from tests.rolegraph.collector import Collector, collecting
+from tests.trainings import STEP, key
 from tests.view.runs import write_run, write_training
 
 pytest.importorskip("opentelemetry.exporter.otlp.proto.http")
 
-__all__ = ["rolegraph"]
+__all__ = ["process", "rolegraph"]
 
 CLIENT, INTERNAL = 3, 1
 TEXTS = {
@@ -273,6 +275,24 @@ def test_a_live_run_sends_the_spans_that_an_export_would_send(
     collector.spans.clear()
     rolegraph("export", "out", "--otlp", collector.url, "--otlp-content", OPENAI_API_KEY=KEY)
     assert sorted((s.trace, s.id, s.name, json.dumps(s.about)) for s in collector.spans) == live
+
+
+@pytest.mark.service
+def test_a_live_training_sends_its_episodes(
+    service: LocalService, process: Command, tmp_path: Path, collector: Collector
+) -> None:
+    words = ("train", "solver_judge", *STEP, "--base-url", service.base_url, "--out", "out", "-q")
+    done = process(*words, "--otlp", collector.url, **key(service))
+    assert done.returncode == 0, done.stderr
+    written = [
+        e for file in (tmp_path / "out" / "episodes").glob("*[0-9].jsonl") for e in read_episodes(file)
+    ]
+    assert len(written) == len(collector.traces()) > 4
+    versions = {
+        span.about["rolegraph.weight_version"] for span in collector.spans if span.name.startswith("chat")
+    }
+    assert versions <= {0, 1}
+    assert service.api_key.encode() not in b"".join(collector.bodies)
 
 
 @pytest.mark.parametrize("status", [400, 307])

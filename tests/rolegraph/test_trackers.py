@@ -32,6 +32,7 @@ def mlflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Return MLflow's client of a database in the test's folder."""
     for library in ("mlflow", "pandas", "sqlalchemy"):
         pytest.importorskip(library)
+    monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")
     import mlflow
 
     monkeypatch.chdir(tmp_path)
@@ -168,6 +169,7 @@ def test_a_training_goes_to_its_trackers(
         *("--track", "mlflow", "--track", "trackio"),
         **key(service),
         MLFLOW_TRACKING_URI=os.environ["MLFLOW_TRACKING_URI"],
+        MLFLOW_DISABLE_TELEMETRY="true",
         TRACKIO_DIR=str(tmp_path / "trackio"),
     )
     assert done.returncode == 0, done.stderr

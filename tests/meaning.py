@@ -21,7 +21,8 @@ class Expected:
 
     turns: dict[NodeId, Turn | None]
     """Turns by node; None for a skipped node."""
-    prompts: dict[NodeId, str]
+    prompts: dict[NodeId, list[str]]
+    """Messages of each turn's first call."""
     seconds: float
     """End of the episode, in virtual seconds."""
     uncomputed: int
@@ -29,7 +30,7 @@ class Expected:
 
 def expected(workflow: Workflow) -> Expected:
     """Compute the outcome of a workflow, by recursion from each turn to the turns it waits for."""
-    prompts: dict[NodeId, str] = {}
+    prompts: dict[NodeId, list[str]] = {}
     settled: dict[NodeId, float] = {}
     uncomputed = 0
 
@@ -130,7 +131,7 @@ def expected(workflow: Workflow) -> Expected:
         for nodes in by_instance:
             ran = [turn for node in nodes if (turn := happens(node)) is not None]
             found += ran[-1:] if only_last else ran
-        return found
+        return found if only_last else sorted(found, key=lambda turn: (turn.id.round, turn.id.index))
 
     def holds(text: str, views: Seen, me: NodeId) -> bool:
         nonlocal uncomputed
@@ -247,6 +248,39 @@ def expected(workflow: Workflow) -> Expected:
         reads = "self.history" in workflow.roles[me.role].get("when", "")
         return [me._replace(round=number) for number in range(1, me.round)] if reads else []
 
+    def chat_before(me: NodeId) -> NodeId | None:
+        """Return the turn before in a turn's conversation; None for its first turn or without memory."""
+        memory = workflow.roles[me.role].get("memory")
+        if memory is None:
+            return None
+        roles = [
+            role for role, spec in workflow.roles.items() if memory != "chat" and spec.get("memory") == memory
+        ]
+        turns = [
+            NodeId(role, me.index, round)
+            for role in roles or [me.role]
+            for round in range(1, workflow.rounds(role) + 1)
+        ]
+        earlier = [turn for turn in turns if precedes(turn, me)]
+        return next((turn for turn in earlier if not any(precedes(turn, other) for other in earlier)), None)
+
+    def precedes(one: NodeId, other: NodeId) -> bool:
+        """Return whether one turn of a conversation is before another: in an earlier round of the loops that
+        both roles are in, or in the same round of a role that the other waits for."""
+        pairs = zip(workflow.loops_of(one.role), workflow.loops_of(other.role), strict=False)
+        shared = sum(mine is theirs for mine, theirs in pairs)
+        before, after = workflow.place(one)[:shared], workflow.place(other)[:shared]
+        return before < after or (before == after and one.role < other.role)
+
+    def conversation(me: NodeId | None) -> list[str]:
+        """Return the messages of a conversation after a turn."""
+        if me is None:
+            return []
+        turn, earlier = happens(me), conversation(chat_before(me))
+        if turn is None or turn.failed:
+            return earlier
+        return [*prompts[me], *["", "7"] * workflow.uses(me), turn.action]
+
     def vote(me: NodeId, views: Seen) -> Turn:
         voters = [turn for turns in views.values() for turn in turns]
         votes = [turn.action for turn in voters if not turn.failed] or [turn.action for turn in voters]
@@ -272,6 +306,7 @@ def expected(workflow: Workflow) -> Expected:
             [node for _, edge in edges for nodes in joined(me, edge)[0] for node in nodes]
             + asked(me)
             + own_turns(me)
+            + [node for node in [chat_before(me)] if node is not None]
         )
 
     @cache
@@ -285,7 +320,7 @@ def expected(workflow: Workflow) -> Expected:
 
     def answers(me: NodeId, shown: str, views: Seen) -> Turn:
         """Take the turn of a role with a model, and of those that it calls."""
-        prompts[me] = shown + prompt(workflow, views)
+        prompts[me] = [*conversation(chat_before(me)), shown + prompt(workflow, views)]
         for number in range(1, workflow.uses(me) + 1):
             settled[me] += workflow.latency(me)
             helpers = called(me, number)
@@ -300,7 +335,7 @@ def expected(workflow: Workflow) -> Expected:
         if happens(caller) is None or number > workflow.uses(caller) or me not in called(caller, number):
             return None
         views = {key: seen(caller, edge) for key, edge in edges_of(CALLEE)}
-        prompts[me] = f"{workflow.asks(caller, number)[place]};{prompt(workflow, views)}"
+        prompts[me] = [f"{workflow.asks(caller, number)[place]};{prompt(workflow, views)}"]
         action = workflow.action(me)
         return Turn(me, action or "", action is None, 0 if action is None else 1)
 

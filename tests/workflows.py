@@ -218,9 +218,13 @@ def prompt(workflow: Workflow, seen: Seen) -> str:
 
 
 @st.composite
-def workflows(draw: st.DrawFn) -> Workflow:
-    """Draw up to five roles that prompt a model, call tools or vote, with all kinds of edges and loops."""
-    names = list(NAMES[: draw(st.integers(1, len(NAMES)))])
+def workflows(draw: st.DrawFn, *, chats: bool = False) -> Workflow:
+    """Draw up to five roles that prompt a model, call tools or vote, with all kinds of edges and loops.
+
+    With `chats`, most have as many instances, ask the model only, and keep one conversation.
+    """
+    names = list(NAMES[: draw(st.integers(3 if chats else 1, len(NAMES)))])
+    alike = draw(st.integers(1, 2))
     made = Workflow({}, draw(_loops(names)), salt=draw(st.integers(0, 1000)))
     instances: dict[str, int] = {}
     for place, name in enumerate(names):
@@ -248,12 +252,13 @@ def workflows(draw: st.DrawFn) -> Workflow:
             branch = draw(st.booleans())
             needs[f"old_{other}"] = {"of": other, "round": edge, "join": "branch" if branch else "all"}
         count = draw(st.integers(1, max(1, min(3, MOST_INSTANCES // parents))))
+        count = alike if chats and parents == 1 else count
         instances[name] = count * parents
         made.roles[name] = {"count": count, "needs": needs}
         if draw(st.booleans()):
             retry = {"retry": draw(st.integers(0, 2)), "then": draw(st.sampled_from(["zero", "mask"]))}
             made.roles[name]["on_failure"] = retry
-        kind = draw(st.integers(0, 5))
+        kind = draw(st.integers(0, 5)) if not chats else 2
         if kind == 0:
             made.roles[name]["run"] = draw(st.sampled_from(["majority", "text"])) if needs else "text"
             if draw(st.booleans()):
@@ -263,6 +268,7 @@ def workflows(draw: st.DrawFn) -> Workflow:
         if draw(st.integers(0, 2)) == 0:
             text, holds = draw(_when(list(needs), loops=bool(loops)))
             made.roles[name]["when"], made.holds[text] = text, holds
+    draw(_memories(made, instances, st.just(True) if chats else st.booleans()))
     for board, loop in made.loops.items():
         can = _players(made, loop)
         if board != "inner" and can and draw(st.integers(0, 2)) == 0:
@@ -283,7 +289,7 @@ def workflows(draw: st.DrawFn) -> Workflow:
 def _calls_of_a_role(draw: st.DrawFn, made: Workflow) -> None:
     """Add a role that others call, and perhaps one that reads its answers."""
     names = list(made.roles)
-    can = [name for name in names if not made.runs(name)]
+    can = [name for name in names if not made.runs(name) and "memory" not in made.roles[name]]
     callers = draw(st.lists(st.sampled_from(can), unique=True, min_size=1, max_size=2)) if can else []
     if not callers:
         return
@@ -308,6 +314,43 @@ def _constant(value: bool | None, seen: Seen, me: NodeId) -> bool | None:
 
 ABOUT_THE_TASK = [("task.id != ''", True), ("task.id == ''", False), ("task.id > 7", None)]
 """Conditions of loops, with their values for the task of the tests."""
+
+
+@st.composite
+def _memories(
+    draw: st.DrawFn, made: Workflow, instances: Mapping[str, int], wanted: st.SearchStrategy[bool]
+) -> None:
+    """Give some roles memory: a conversation of their own in a loop, or one with roles that wait for them."""
+    waits: dict[str, set[str]] = {}
+    shared: list[str] = []
+    for name, role in made.roles.items():
+        waits[name] = set().union(*(_waited(made, name, *edge) for edge in role["needs"].items()))
+        waits[name] |= {further for other in waits[name] for further in waits[other]}
+        if made.runs(name) or not draw(wanted):
+            continue
+        first = shared[0] if shared else name
+        alike = instances[name] == instances[first] and role.get("tools") == made.roles[first].get("tools")
+        if alike and not waits[name] >= {*shared} and draw(wanted):
+            role["needs"]["before"] = {"of": shared[-1]}
+            waits[name] |= {*shared, *_waited(made, name, "before", {"of": shared[-1]})}
+        if alike and waits[name] >= {*shared}:
+            shared.append(name)
+        elif made.loops_of(name):
+            role["memory"] = "chat"
+    for name in shared:
+        if len(shared) > 1 or made.loops_of(name):
+            made.roles[name]["memory"] = {"chat": "shared"}
+
+
+def _waited(made: Workflow, name: str, key: str, written: Any) -> set[str]:
+    """Return the roles that a role waits for by one edge: another, or all of a loop that it is not in."""
+    edge = edge_of(written)
+    other = edge["of"] or key
+    mine, theirs = made.loops_of(name), made.loops_of(other)
+    beyond = [loop for loop in theirs if loop not in mine]
+    if beyond and (edge["round"] != "last" or len(beyond) == len(theirs)):
+        return {*made.roles_of(beyond[0])}
+    return {other} if edge["round"] == "this" and other != name and not beyond else set()
 
 
 def _players(made: Workflow, loop: dict[str, Any]) -> list[str]:

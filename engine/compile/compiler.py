@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path as FilePath
 from typing import Any, TypeVar
 
+from rolegraph.engine.compile.chats import chat_findings
 from rolegraph.engine.compile.earned import deciding, earning_findings, judged, scored
 from rolegraph.engine.compile.graph import (
     Needs,
@@ -191,6 +192,7 @@ def _compile(loaded: LoadedSpec, imports: Sequence[Import], allow: Sequence[str]
     names, of_names = resolve_names(spec, needs, instances, files, python_interpreter(allow))
     findings += of_names
     counts = {name: len(instances[name]) if instances else role.count for name, role in spec.roles.items()}
+    findings += chat_findings(spec, needs, counts) if instances else ()
     findings += earning_findings(spec, names, instances)
     findings += read_findings(spec, names)
     findings += instruction_findings(spec, names)
@@ -256,7 +258,7 @@ def _assemble(
             rounds=len(unrolled.nodes_of[name]) // counts[name],
             times=1 if loop is None else spec.loops[loop].times,
             nodes=unrolled.nodes_of[name],
-            prompt_per_instance=(written := spec.roles[name]).memory == "chat"
+            prompt_per_instance=(written := spec.roles[name]).memory is not None
             or written.tool is not None
             or "self" in role.mentions,
             tools=tuple(tool for tool in map(_present, role.tools) if not tool.callee),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence, Set
 
+from rolegraph.engine.compile.chats import turns_read
 from rolegraph.engine.compile.graph import (
     Needs,
     SharedRounds,
@@ -67,6 +68,7 @@ def earning_findings(spec: Spec, names: ResolvedNames, instances: Instances | No
         yield from _stripped(name, role.parser, role.reward)
     if instances is None:
         return
+    edges = _edges(spec)
     right = judged(rewards)
     for decides in spec.episode.correct:
         if decides in right:
@@ -78,7 +80,7 @@ def earning_findings(spec: Spec, names: ResolvedNames, instances: Instances | No
         yield Finding(("episode", "correct"), message, hint=hint, severity="warning")
     for name, role in names.roles.items():
         if role.reward is not None:
-            yield from _paid_alike(spec, name, role.reward, instances)
+            yield from _paid_alike(spec, name, role.reward, instances, edges)
         least = role.run.tool.least if role.run else 1
         if role.run and least > 1 and _candidates(spec, name, role.run.tool, instances) < least:
             message = f"{name} has one action, so {role.run.name} has nothing to compare it with"
@@ -86,7 +88,9 @@ def earning_findings(spec: Spec, names: ResolvedNames, instances: Instances | No
             yield Finding(("roles", name, "run"), message, hint=hint, severity="warning")
 
 
-def _paid_alike(spec: Spec, name: str, reward: Reward, instances: Instances) -> Iterator[Finding]:
+def _paid_alike(
+    spec: Spec, name: str, reward: Reward, instances: Instances, edges: Needs
+) -> Iterator[Finding]:
     """Warn of raters that do not tell a role's answers apart, and of an outcome that each turn is paid."""
     role, loop, mine = spec.roles[name], loop_of(spec, name), instances[name]
     discounted = any((grouping.credit or role.credit).discount for grouping in role.group)
@@ -100,7 +104,7 @@ def _paid_alike(spec: Spec, name: str, reward: Reward, instances: Instances) -> 
         if other not in reward.views or plays or any(name in it.lineage for it in theirs):
             continue
         branches = {tuple(joined(Edge(join="branch"), me, theirs)) for me in mine}
-        if name not in ancestors(_edges(spec), other) or len(branches) == 1 < min(len(mine), len(theirs)):
+        if name not in ancestors(edges, other) or len(branches) == 1 < min(len(mine), len(theirs)):
             message = f"{other} does not read the answer of {name} that it rates: every {name} earns the same"
             hint = f"let {other} read it, and nothing else of {name}: needs: {{{name}: each}}"
             yield Finding(("roles", name, "reward"), message, hint=hint, word=other, severity="warning")
@@ -166,12 +170,12 @@ def _shown(spec: Spec, names: ResolvedNames, rewards: Rewards) -> Iterator[Findi
     """Yield a finding for each role whose `shows` names a field that is not hidden, and for each answer field
     that a rewarded role can see through other roles."""
     columns = {column for dataset in names.data.values() for column in dataset.columns}
-    edges, reads = _edges(spec), scored(rewards)
+    edges, reads, chats = _edges(spec), scored(rewards), turns_read(spec)
     for name, role in names.roles.items():  # an edge that sets the count, or a `when`, passes no words on
         passed = {*role.mentions, *(role.parser.roles if role.parser else ())}
         if role.templates[0] is not None:
             needs = spec.roles[name].needs
-            silent = {needs[key].of or key for key in needs.keys() - passed}
+            silent = {needs[key].of or key for key in needs.keys() - passed}.difference(chats.get(name, ()))
             edges = {**edges, name: [other for other in edges[name] if other not in silent]}
     for name, role in spec.roles.items():
         if not role.shows:  # finding all roles that it reaches takes quadratic time
@@ -197,12 +201,14 @@ def _shown(spec: Spec, names: ResolvedNames, rewards: Rewards) -> Iterator[Findi
 
 def _edges(spec: Spec) -> Needs:
     """Return for each role the roles whose words it reads: answers of this round or an earlier one, arguments
-    of its callers, results of the roles that it calls."""
+    of its callers, results of the roles that it calls, turns of its conversation."""
+    chats = turns_read(spec)
     return {
         name: [
             *(other for key, edge in role.needs.items() if (other := edge.of or key) in spec.roles),
             *callers_of(spec, name),
             *callees_of(spec, name),
+            *chats.get(name, ()),
         ]
         for name, role in spec.roles.items()
     }

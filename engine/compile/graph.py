@@ -197,10 +197,6 @@ def ancestors(needs: Needs, name: str) -> set[str]:
 
 def _names(spec: Spec) -> Iterator[Finding]:
     for name, role in spec.roles.items():
-        if role.memory is not None and loop_of(spec, name) is None and role.tool is None:
-            message = f"{name} is in no loop, so it has one turn and nothing to remember"
-            hint = "remove it, or put the role into `loops`"
-            yield Finding(("roles", name, "memory"), message, "a role of a loop", hint, at_key=True)
         if name.lower() in RESERVED:
             message = f"a role cannot be named {name!r}, which is reserved in prompts"
             yield Finding(("roles", name), message, at_key=True)

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from itertools import repeat
 
+from rolegraph.engine.compile.chats import turns_read
 from rolegraph.engine.compile.graph import loop_of, rounds_of
 from rolegraph.engine.compile.lineage import Instance, Instances, joined
 from rolegraph.engine.compile.names import ResolvedRole
@@ -158,7 +159,7 @@ def _asked_alike(
     role, rounds = spec.roles[name], rounds_of(spec, name)
     count = len(instances[name])
     edges = {key: edge for key, edge in role.needs.items() if key in mentions}
-    remembers = role.memory is not None and rounds > 1
+    remembers = role.memory is not None and (rounds > 1 or bool(turns_read(spec).get(name)))
     if remembers or any(mention.startswith("self.") for mention in mentions - SAME_FOR_ALL):
         inputs: Iterable[object] = range(count)
     else:

@@ -62,12 +62,12 @@ def role_inputs(spec: Spec, of_roles: Mentions, of_loops: Mentions) -> dict[str,
         of_loops: By loop, the names that its `until` reads.
     """
     inputs: dict[str, RoleInputs] = {}
-    for name, role in spec.roles.items():
+    for name in spec.roles:
         untils = tuple(
             tuple(sorted(of_loops.get(loop, frozenset()) & spec.roles.keys()))
             for loop in loops_around(spec, name)
         )
-        own_turns = role.memory == "chat" or OWN_TURNS in of_roles.get(name, ())
+        own_turns = OWN_TURNS in of_roles.get(name, ())
         inputs[name] = RoleInputs(role_edges(spec, name), own_turns, untils)
     return inputs
 

@@ -7,9 +7,10 @@ or another role whose prompt mentions the word.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from rolegraph.engine.compile.chats import turns_read
 from rolegraph.engine.compile.graph import callers_of
 from rolegraph.engine.compile.names import ResolvedNames
 from rolegraph.engine.errors import RolegraphError
@@ -22,9 +23,10 @@ _SHOWN = 6
 
 def instruction_findings(spec: Spec, names: ResolvedNames) -> Iterator[Finding]:
     """Warn of each role whose prompts mention none of the words of a group that its parser expects."""
+    read = turns_read(spec)
     for name, role in names.roles.items():
         for words in role.parser.expects if role.parser and spec.roles[name].run is None else ():
-            if not _Mentions(spec, names, words).may_show(name):
+            if not _Mentions(spec, names, read, words).may_show(name):
                 some = [*words[:_SHOWN], *(["…"] if len(words) > _SHOWN else [])]
                 looked_for = " or ".join(some)
                 message = f"the prompt of {name} does not mention {looked_for}, which its parser looks for"
@@ -39,6 +41,8 @@ class _Mentions:
 
     spec: Spec
     names: ResolvedNames
+    turns_read: Mapping[str, Sequence[str]]
+    """By role, the other roles whose turns its conversation shows."""
     words: Sequence[str]
     searched: set[str] = field(default_factory=set[str])
 
@@ -63,6 +67,8 @@ class _Mentions:
         }
         if "self.arguments" in role.mentions:
             read |= {*callers_of(self.spec, name)}
+        if any(self.may_show(other) for other in {*self.turns_read.get(name, ())} - self.searched):
+            return True
         return any(self.may_pass_on(other, templates) for other in read - self.searched)
 
     def may_pass_on(self, name: str, readers: Sequence[Template]) -> bool:

@@ -312,6 +312,8 @@ class Block:
     """Number of the role's turns from the block that was asked before, of that loop, to this block."""
     may_skip: bool = False
     """True where some of the nodes may be skipped."""
+    chat_before: int | None = None
+    """Node of the turn before in the conversation that the block's only node continues."""
 
 
 @dataclass(frozen=True, slots=True)

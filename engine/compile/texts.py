@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path as FilePath
 from typing import TypeVar
 
+from rolegraph.engine.compile.chats import turns_read
 from rolegraph.engine.compile.graph import Needs, env_loop_of, loops_around, readers_of, roles_in
 from rolegraph.engine.compile.lineage import Instances, joined
 from rolegraph.engine.compile.plan import GroupingPlan
@@ -63,6 +64,11 @@ class TextReader:
     findings: list[Finding]
     compiled: int = 0
     """Syntax nodes of the templates and conditions so far."""
+    turns_read: Mapping[str, Sequence[str]] = field(init=False)
+    """By role, the other roles whose turns its conversation shows."""
+
+    def __post_init__(self) -> None:
+        self.turns_read = turns_read(self.spec)
 
     def prompts(self, name: str) -> tuple[Template | None, Template | None]:
         """Compile a role's prompt and system templates."""
@@ -70,8 +76,9 @@ class TextReader:
         prompt = self._template(("roles", name, "prompt"), role.prompt, around)
         system = self._template(("roles", name, "system"), role.system, around)
         mentioned = {m for template in (prompt, system) if template for m in template.mentions}
+        read = self.turns_read.get(name, ())
         for key, edge in role.needs.items():
-            if edge.fans_out:  # the edge sets the count, whatever the prompt reads
+            if edge.fans_out or (edge.of or key) in read:  # it sets the count, or the conversation shows it
                 continue
             if prompt and key in around.needs and key not in {*mentioned, name} and not role.when:
                 message = f"{name} waits for {key}, but its prompt does not mention it"

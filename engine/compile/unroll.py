@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from rolegraph.engine.compile.chats import turns_before
 from rolegraph.engine.compile.graph import (
     SharedRounds,
     callees_of,
@@ -104,7 +105,8 @@ _Edges = tuple[InputEdge, ...]
 
 _BlockInputs = tuple[_Edges, _Edges, tuple[Sequence[int], ...]]
 """Inputs that the instances of one block share: its edges, those of a loop's `until`, and further nodes
-that the block waits for: the instance's turn before, and what the roles that it may call need."""
+that the block waits for: the turn before, of the instance or of its conversation, and what the roles that it
+may call need."""
 
 
 class _Until(NamedTuple):
@@ -127,6 +129,7 @@ class _Unroller:
         self.rounds = {name: rounds_of(spec, name) for name in spec.roles}
         self.positions = {name: position for position, name in enumerate(spec.roles)}
         self.nodes_of: dict[str, range] = {}
+        self.turns_before = turns_before(spec)
         self.turn_nodes: dict[tuple[str, tuple[int, ...], range], Sequence[int]] = {}
         """Results of `turns`: instances that read the same turns share one sequence."""
         total = 0
@@ -174,8 +177,10 @@ class _Unroller:
                 for (inputs, until, further), members in self.grouped(name, number, asked).items():
                     nodes = self.turns(name, members, range(number, number + 1))
                     may_skip = conditional or bool(until) or any(edge.is_parent for edge in inputs)
-                    block = Block(position, number, nodes, inputs, until, asked.loop, asked.back, may_skip)
-                    blocks.append(block)
+                    before = self.turns_before.get(name, {}).get(number)
+                    chat = None if before is None else self.node_at(before[0], members[0], before[1])
+                    ends = asked.loop, asked.back
+                    blocks.append(Block(position, number, nodes, inputs, until, *ends, may_skip, chat))
                     step = () if env is None else (self.transitions[env][(number - 1) // turns],)
                     awaited.append([*(edge.nodes for edge in (*inputs, *until)), *further, step])
         return tuple(blocks), awaited
@@ -206,12 +211,15 @@ class _Unroller:
         edges_of = [(edge, self.shared_rounds(name, edge.role)) for edge in reads.edges]
         called = [edge for callee in self.calls[name] for edge in self.inputs[callee].edges]
         of_callees = [(edge, self.shared_rounds(name, edge.role)) for edge in called]
+        before = (name, number - 1) if reads.own_turns and number > 1 else None
+        if name in self.turns_before:  # the conversation's order includes the instance's own
+            before = self.turns_before[name].get(number)
         for place, me in enumerate(self.instances[name]):
             edges = tuple(self.input_edge(number, edge, shared, me) for edge, shared in edges_of)
             until = tuple(self.input_edge(number, edge, shared, me) for edge, shared in asked.edges)
             further = [self.input_edge(number, edge, shared, me).nodes for edge, shared in of_callees]
-            if reads.own_turns and number > 1:
-                further.append((self.node_at(name, place, number - 1),))
+            if before is not None:
+                further.append((self.node_at(before[0], place, before[1]),))
             found.setdefault((edges, until, tuple(further)), []).append(place)
         return found
 
@@ -255,7 +263,9 @@ class _Unroller:
         return InputEdge(
             name=reads.name,
             role=self.positions[reads.role],
-            nodes=self.turns(reads.role, members, rounds),
+            nodes=self.history(reads.role, members, rounds)
+            if is_history
+            else self.turns(reads.role, members, rounds),
             turns_per_instance=1 if is_history or not rounds else len(rounds),
             only_instance=members[0] + 1 if len(members) == 1 and not is_history else 0,
             is_parent=reads.edge.fans_out,
@@ -270,6 +280,12 @@ class _Unroller:
         if key not in self.turn_nodes:
             self.turn_nodes[key] = tuple(self.node_at(role, member, r) for member in members for r in rounds)
         return self.turn_nodes[key]
+
+    def history(self, role: str, members: Sequence[int], rounds: range) -> Sequence[int]:
+        """Return the nodes of some of a role's instances, from 0, in some rounds, by round."""
+        if len(members) == len(self.instances[role]):  # the order of the node table
+            return range(self.node_at(role, 0, rounds.start), self.node_at(role, 0, rounds.stop))
+        return tuple(self.node_at(role, member, number) for number in rounds for member in members)
 
     def reward_inputs(
         self, nodes: Sequence[Node], rewards: Mapping[str, Sequence[str]]

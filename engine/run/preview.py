@@ -268,7 +268,7 @@ def facts_of(plan: Plan, role: RolePlan) -> Mapping[str, str]:
         "tools": tools,
         "called by": f"{', '.join(callers)}; at most {role.count} calls" if callers else "",
         "sees hidden": ", ".join(sorted(written.shows)),
-        "memory": written.memory or "",
+        "memory": str(written.memory or ""),
     }
     return {name: fact for name, fact in facts.items() if fact}
 

@@ -253,7 +253,7 @@ class _Run:
         prefix = None
         if not role.prompt_per_instance:
             messages = self.messages[node.block]
-        elif role.spec.memory == "chat":
+        elif role.spec.memory is not None:
             messages, prefix = self.continue_chat(role, position)
         else:
             messages = self.render(role, self.context.of_node(position))
@@ -288,11 +288,13 @@ class _Run:
     def continue_chat(
         self, role: RolePlan, position: int
     ) -> tuple[Sequence[Message] | Failure, ChatPrefix | None]:
-        """Return the messages of a turn after those of its instance's last turn that was neither skipped nor
-        failed, and that turn's chat as tokens."""
-        round_number = self.plan.nodes[position].id.round
-        earlier = (self.results[position - role.count * back] for back in range(1, round_number))
-        last = next((result for result in earlier if result is not None and result.continues_chat), None)
+        """Return the messages of a turn after those of its conversation's last turn that was neither skipped
+        nor failed, and that turn's chat as tokens."""
+        plan, last = self.plan, None
+        at = plan.nodes[position]
+        while last is None and (before := plan.blocks[at.block].chat_before) is not None:
+            at, result = plan.nodes[before], self.results[before]
+            last = result if result is not None and result.continues_chat else None
         messages = self.render(role, self.context.of_node(position), with_system=last is None)
         if last is None or isinstance(messages, Failure):
             return messages, None

@@ -261,6 +261,23 @@ class CallSignature(SpecModel):
         }
 
 
+class Memory(SpecModel):
+    """Conversation that a role keeps for an episode."""
+
+    SHORT = Literal["chat"]
+    chat: Identifier | None
+    """Name of a conversation that all roles with this name keep together, instance by instance. None, or
+    `memory: chat`, is a conversation of the role's own."""
+
+    @classmethod
+    def expand_shorthand(cls, value: object) -> object:
+        """Expand `chat` to a conversation of the role's own."""
+        return {"chat": None} if value == "chat" else value
+
+    def __str__(self) -> str:
+        return self.chat or "chat"
+
+
 class Role(SpecModel):
     """A participant of the workflow: its prompt, parser, reward and training settings."""
 
@@ -287,8 +304,9 @@ class Role(SpecModel):
     each call, and its action is the result."""
     system: PromptSource | None = None
     """Template of the system message."""
-    memory: Literal["chat"] | None = None
-    """`chat`, in a loop: each instance keeps one conversation for the episode, to which every turn adds."""
+    memory: Annotated[Memory, ATOMIC] | None = None
+    """`chat`, in a loop: each instance keeps one conversation for the episode, to which every turn adds.
+    `{chat: NAME}`: the roles that give one name keep one conversation."""
     parser: Annotated[CallField, vocabulary.parsers] = ItemCall("text")
     """Parser of the answer; beside `run`, where it is given, of the tool's result."""
     tools: Annotated[

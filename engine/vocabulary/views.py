@@ -93,7 +93,7 @@ class ScoredView(NamedTuple):
 
 
 class Views:
-    """Sequence of the instances of one name, in order of index.
+    """Sequence of the instances of one name, in order of index; of several rounds, by round first.
 
     The fields of a single instance can be read from the sequence itself (`judge.action`); with any other
     number of instances that raises AttributeError. A single instance that was skipped is not in the sequence,

@@ -46,6 +46,8 @@ def remarks(folder: Path, roles: dict[str, dict[str, Any]], **more: Any) -> list
 
 SEES: dict[str, Any] = {"shows": ["answer"], "prompt": {"inline": "{{ task.answer }}"}, "reward": "f1"}
 PAID: dict[str, Any] = {"reward": "exact_match"}
+CHAT: dict[str, Any] = {"memory": {"chat": "both"}}
+DEAF: dict[str, Any] = {"prompt": {"inline": "Hi"}}
 LEAK = "and its words reach {}, which is rewarded by it"
 
 
@@ -67,8 +69,17 @@ LEAK = "and its words reach {}, which is rewarded by it"
             [LEAK.format("solver"), LEAK.format("team")],
         ),
         ({"judge": {**SEES}}, ["and is rewarded by it"]),
+        (
+            {
+                "tutor": {**SEES, "reward": {"length": {"under": 9}}},
+                "asker": {**CHAT, "needs": ["tutor"], "reward": {"length": {"under": 9}}},
+                "middle": {**DEAF, "trainable": False, "needs": ["asker"], "when": "asker.ran"},
+                "solver": {**CHAT, **PAID, **DEAF, "needs": ["middle"], "when": "middle.ran"},
+            },
+            [LEAK.format("solver")],
+        ),
     ],
-    ids=["nobody after it", "the next", "further on", "itself"],
+    ids=["nobody after it", "the next", "further on", "itself", "in one conversation"],
 )
 def test_words_that_carry_a_hidden_field_to_who_is_rewarded_by_it_are_warned_of(
     roles: dict[str, Any], reached: list[str], tmp_path: Path

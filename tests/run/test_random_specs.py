@@ -43,14 +43,26 @@ class Caller(ScriptedModel):
 @settings(max_examples=500)
 @given(workflows())
 def test_every_turn_is_taken_failed_or_skipped_once_as_the_language_says(workflow: Workflow) -> None:
+    compare(workflow)
+
+
+@settings(max_examples=150)
+@given(workflows(chats=True))
+def test_roles_keep_one_conversation_as_the_language_says(workflow: Workflow) -> None:
+    compare(workflow)
+
+
+def compare(workflow: Workflow) -> None:
+    """Run a workflow, and compare its turns, messages and time with the definition of the language."""
     plan, meant = compiled(workflow), expected(workflow)
-    asked: dict[NodeId, str] = {}
+    asked: dict[NodeId, list[str]] = {}
     attempts: Counter[NodeId] = Counter()
 
     def answer(request: Request) -> str:
         node = request.id.node
         attempts[node] += 1
-        asked[node] = request.messages[0]["content"]
+        if request.id.call == 1:
+            asked[node] = [message["content"] for message in request.messages]
         action = workflow.action(node)
         if action is None:
             raise ModelError("now and then")

@@ -1,0 +1,137 @@
+"""Conversations of `memory`: the roles that keep one, and the order of their turns. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from graphlib import CycleError
+from itertools import pairwise
+
+from rolegraph.engine.compile.graph import (
+    Needs,
+    ancestors,
+    in_order,
+    loop_of,
+    loops_around,
+    role_needs,
+    roles_in,
+    rounds_of,
+    shared_loops,
+)
+from rolegraph.engine.compile.policies import policy_names
+from rolegraph.engine.spec import Finding, Role, Spec
+
+Turn = tuple[str, int]
+"""Name of a role, and a round."""
+
+
+def chats_of(spec: Spec) -> list[list[str]]:
+    """Return the roles of each conversation, in the order of the spec; a role's own has one role."""
+    chats: dict[tuple[str, str], list[str]] = {}
+    for name, role in spec.roles.items():
+        if role.memory is not None:
+            key = ("chat", role.memory.chat) if role.memory.chat else ("role", name)
+            chats.setdefault(key, []).append(name)
+    return [*chats.values()]
+
+
+def turns_before(spec: Spec) -> dict[str, dict[int, Turn]]:
+    """Return for each role and round the conversation's turn before, of the same instance; the first turn of
+    a conversation, and roles without one, are left out.
+    """
+    before: dict[str, dict[int, Turn]] = {}
+    chats = chats_of(spec)
+    order = in_order(role_needs(spec)) if chats else []
+    for roles in chats:
+        places = {name: place for place, name in enumerate(filter({*roles}.__contains__, order))}
+        turns = [(name, number) for name in roles for number in range(1, rounds_of(spec, name) + 1)]
+        turns.sort(key=lambda turn: _time(spec, places, *turn))
+        for one, (name, number) in pairwise(turns):
+            before.setdefault(name, {})[number] = one
+    return before
+
+
+def _time(spec: Spec, places: Mapping[str, int], name: str, number: int) -> tuple[int, ...]:
+    """Return a key that sorts the turns of a conversation by time.
+
+    A loop's roles stand together in the order of `needs`: whoever is outside waits for the whole loop.
+    """
+    key: list[int] = []
+    turns, rest = rounds_of(spec, name), number - 1
+    for loop in loops_around(spec, name):
+        turns //= spec.loops[loop].times
+        passed, rest = divmod(rest, turns)
+        key += [min(places[role] for role in roles_in(spec, loop) if role in places), passed]
+    return (*key, places[name])
+
+
+def turns_read(spec: Spec) -> dict[str, list[str]]:
+    """Return for each role that shares a conversation the other roles whose turns it may read there; nothing
+    for a spec whose roles wait for each other, which is a fault of its own.
+    """
+    shared = [roles for roles in chats_of(spec) if len(roles) > 1]
+    try:
+        order = in_order(role_needs(spec)) if shared else []
+    except CycleError:
+        return {}
+    read: dict[str, list[str]] = {}
+    for roles in shared:
+        in_time = [name for name in order if name in roles]
+        for place, name in enumerate(in_time):
+            later = [other for other in in_time[place + 1 :] if shared_loops(spec, name, other)]
+            read[name] = [*in_time[:place], *later]
+    return read
+
+
+def chat_findings(spec: Spec, needs: Needs, counts: Mapping[str, int]) -> Iterator[Finding]:
+    """Find conversations with a single turn, of roles that differ, or of roles without an order.
+
+    Args:
+        spec: The parsed spec, whose graph has no fault.
+        needs: `role_needs` of the spec.
+        counts: The number of instances of each role.
+    """
+    order = in_order(needs)
+    for roles in chats_of(spec):
+        first, *others = roles
+        path = ("roles", first, "memory")
+        if not others and loop_of(spec, first) is None:
+            memory = spec.roles[first].memory
+            message = f"{first} is in no loop, so it has one turn and nothing to remember"
+            hint = "remove it, or put the role into `loops`"
+            if memory is not None and memory.chat:
+                hint = f"give another role `memory: {{chat: {memory.chat}}}`, or put {first} into `loops`"
+            yield Finding(path, message, "a role of a loop", hint, at_key=True)
+        for other in others:
+            yield from _differences(spec, first, other, counts)
+        for one, two in pairwise(name for name in order if name in roles):
+            if one not in ancestors(needs, two):
+                message = f"{one} and {two} keep one conversation, and neither waits for the other"
+                hint = f"let one need the other, such as {one} in the `needs` of {two}"
+                at = ("roles", two, "memory")
+                yield Finding(at, message, "roles that take turns one after the other", hint, at_key=True)
+
+
+def _differences(spec: Spec, one: str, other: str, counts: Mapping[str, int]) -> Iterator[Finding]:
+    """Find settings that two roles with one conversation must share: all its turns have one chat template,
+    one set of functions, and see the same of the task."""
+    first, second = spec.roles[one], spec.roles[other]
+    for key, mine, theirs in (
+        ("count", counts[one], counts[other]),
+        ("shows", sorted(first.shows), sorted(second.shows)),
+        ("policy", *(_policies(spec.roles[name], counts[name]) for name in (one, other))),
+        ("model", *(role.model if role.policy is None else None for role in (first, second))),
+        ("system", first.system, second.system),
+        ("tools", first.tools, second.tools),
+    ):
+        if mine != theirs:
+            written = key in second.model_fields_set
+            path = ("roles", other, key) if written else ("roles", other, "memory")
+            message = f"{one} and {other} keep one conversation, and their `{key}` differs"
+            hint = f"give both the same `{key}`, or a conversation each"
+            yield Finding(path, message, f"the {key} of {one}", hint, at_key=True)
+
+
+def _policies(role: Role, count: int) -> Sequence[str]:
+    """Return the policies of a role's instances, each once where all have the same."""
+    policies = policy_names(role, count)
+    return [*dict.fromkeys(policies)] if len({*policies}) == 1 else [*policies]

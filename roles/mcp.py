@@ -15,7 +15,14 @@ from urllib.parse import urlsplit
 from pydantic import Field, ValidationError
 
 from rolegraph.engine.limits.tools import MCP_BYTES, REPLY_SECONDS, TOOL_FUNCTIONS
-from rolegraph.engine.vocabulary import Function, Tool, ToolError, require_library
+from rolegraph.engine.vocabulary import (
+    Function,
+    Tool,
+    ToolError,
+    check_headers,
+    check_url,
+    require_library,
+)
 from rolegraph.engine.vocabulary.replies import RejectedReply, bound_replies
 
 if TYPE_CHECKING:
@@ -24,16 +31,24 @@ if TYPE_CHECKING:
     from mcp.types import ContentBlock
 
 
-def mcp(url: str, /, *, timeout: Annotated[float, Field(gt=0, le=3600)] = 60.0) -> Tool:
+def mcp(
+    url: str,
+    /,
+    *,
+    timeout: Annotated[float, Field(gt=0, le=3600)] = 60.0,
+    headers: Annotated[dict[str, str], Field(max_length=20)] | None = None,
+) -> Tool:
     """Offer the functions of an MCP server, with one session for each episode.
 
     url: the server's URL for streamable HTTP; it must be allowed on the command line
     timeout: seconds for each request
+    headers: of each request, such as X-Episode: "{{ episode.id }}"
     """
     if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname:
         raise ValueError(f"{url!r} is no URL of a server; expected one such as http://127.0.0.1:8001/mcp")
+    check_url(url)
     require_library("mcp", "mcp", "MCP servers")
-    return Tool(open=partial(_open, url, timeout), permissions=(url,))
+    return Tool(partial(_open, url, timeout), headers=check_headers(headers or {}), permissions=(url,))
 
 
 @cache
@@ -54,7 +69,9 @@ def _hush() -> None:
 
 
 @asynccontextmanager
-async def _open(url: str, seconds: float) -> AsyncGenerator[Sequence[Function], None]:
+async def _open(
+    url: str, seconds: float, headers: Mapping[str, str] | None = None
+) -> AsyncGenerator[Sequence[Function], None]:
     from mcp import ClientSession
     from mcp.client.streamable_http import streamable_http_client
 
@@ -62,7 +79,7 @@ async def _open(url: str, seconds: float) -> AsyncGenerator[Sequence[Function], 
     opened = False
     try:
         async with (
-            _client() as http,
+            _client(headers) as http,
             streamable_http_client(url, http_client=http) as (read, write, _),
             ClientSession(read, write, timedelta(seconds=seconds)) as session,
         ):
@@ -76,7 +93,7 @@ async def _open(url: str, seconds: float) -> AsyncGenerator[Sequence[Function], 
         raise ToolError(f"the MCP server at {url} cannot be used: {_message(error)}") from error
 
 
-def _client() -> httpx.AsyncClient:
+def _client(headers: Mapping[str, str] | None) -> httpx.AsyncClient:
     """Return an HTTP client that gives the session an error in place of a response that is rejected."""
     import httpx
 
@@ -116,7 +133,7 @@ def _client() -> httpx.AsyncClient:
 
     # The session limits a call, and an open stream may be silent; an error here would end the session.
     timeout = httpx.Timeout(REPLY_SECONDS.most, read=None)
-    client = httpx.AsyncClient(event_hooks={"response": [explain]}, timeout=timeout)
+    client = httpx.AsyncClient(headers=headers, event_hooks={"response": [explain]}, timeout=timeout)
     bound_replies(client, MCP_BYTES)
     return client
 

@@ -23,7 +23,18 @@ from rolegraph.engine.limits.answers import ANSWER_CALLS
 from rolegraph.engine.limits.tools import REPLY_BYTES, REPLY_SECONDS
 from rolegraph.engine.sandbox import PythonSandbox, SandboxError, WorldError, require_interpreter
 from rolegraph.engine.sandbox.python import MEMORY, SECONDS
-from rolegraph.engine.vocabulary import MONTY, Function, Pairs, Tool, ToolError, Upstream, View, check_url
+from rolegraph.engine.vocabulary import (
+    MONTY,
+    Function,
+    Pairs,
+    SessionCall,
+    Tool,
+    ToolError,
+    Upstream,
+    View,
+    check_headers,
+    check_url,
+)
 from rolegraph.engine.vocabulary.actions import ACTION_OF, NUMBER, TEXT, ActionRead, Shape
 from rolegraph.engine.vocabulary.replies import RejectedReply, bound_replies
 from rolegraph.roles import calculator as arithmetic
@@ -33,6 +44,10 @@ from rolegraph.roles.json_text import value_at
 
 Seconds = Annotated[float, Field(gt=0, le=600)]
 Method = Literal["POST", "GET"]
+Headers = Annotated[dict[str, str], Field(max_length=20)] | None
+"""Headers of a tool's requests, as a spec writes them."""
+Sent = Mapping[str, str] | None
+"""Headers of one request."""
 
 
 # The tool that writes
@@ -56,6 +71,19 @@ def role(name: str, /, *, parallel: Annotated[int, Field(ge=1, le=ANSWER_CALLS.m
     parallel: most calls of the role in one answer
     """
     return Tool(callee=name)
+
+
+# The tool that asks another role's tools
+
+
+def call(function: str, /, *, of: str, with_: str = "{}") -> Tool:
+    """Call a function of the tools that another role had in the episode, such as the state of its MCP server.
+
+    function: the function's name, which no model is offered then
+    of: the name of that role in `needs`; tools that it did not use are opened
+    with: the arguments, a template of a JSON object
+    """
+    return Tool(source=with_, roles=(of,), session=SessionCall(of, function), sends_body=True)
 
 
 # Tools that choose
@@ -176,7 +204,7 @@ def calculator(expression: str | None = None, /) -> Tool:
     return Tool(function, source=expression, example=1, gives=NUMBER)
 
 
-async def _calculate(expression: Any) -> int | float:
+async def _calculate(expression: Any, headers: Sent) -> int | float:
     try:
         return arithmetic.calculate(str(expression))
     except ValueError as error:
@@ -207,7 +235,7 @@ def python(
     return Tool(function, source=code, permissions=("python",), gives=TEXT)
 
 
-async def _execute(seconds: float, memory: int, interpreter: str, code: Any) -> str:
+async def _execute(seconds: float, memory: int, interpreter: str, code: Any, headers: Sent) -> str:
     try:
         ran = await _sandbox(seconds, memory, interpreter).run(_unfenced(str(code)))
     except WorldError as error:
@@ -241,6 +269,7 @@ def search(
     *,
     corpus: str | None = None,
     url: str | None = None,
+    headers: Headers = None,
     k: Annotated[int, Field(ge=1, le=100)] = 3,
     folder: Path = Path(),
 ) -> Tool:
@@ -251,9 +280,10 @@ def search(
       has them; ranked by BM25
     url: a retriever in its place, which is sent {"query": …, "k": …} and answers with a list of passages, or
       with {"results": […]}
+    headers: of requests to that url, such as X-Episode: "{{ episode.id }}"
     k: how many passages
     """
-    if (corpus is None) == (url is None):
+    if (corpus is None) == (url is None) or (headers and url is None):
         raise ValueError("needs either a corpus or a url")
     if url is not None:
         find, permissions, files = partial(_retrieve, check_url(url), k), (url,), {}
@@ -264,16 +294,23 @@ def search(
     function = _function("search", about, "query", "what is looked for, in a few words", find)
     gives = {"type": "array", "maxItems": k}
     return Tool(
-        function, source=query, permissions=permissions, example=_EXAMPLE_HITS, gives=gives, files=files
+        function,
+        headers=check_headers(headers or {}),
+        source=query,
+        permissions=permissions,
+        example=_EXAMPLE_HITS,
+        gives=gives,
+        files=files,
+        sends_body=url is not None,
     )
 
 
-async def _look_up(corpus: corpora.Corpus, k: int, query: Any) -> list[corpora.SearchHit]:
+async def _look_up(corpus: corpora.Corpus, k: int, query: Any, headers: Sent) -> list[corpora.SearchHit]:
     return await asyncio.to_thread(corpora.search, corpus, str(query), k)
 
 
-async def _retrieve(url: str, k: int, query: Any) -> list[Any]:
-    found = await _exchange(url, "POST", {"query": str(query), "k": k})
+async def _retrieve(url: str, k: int, query: Any, headers: Sent) -> list[Any]:
+    found = await _exchange(url, "POST", {"query": str(query), "k": k}, headers)
     if isinstance(found, Mapping):
         found = cast("Mapping[str, Any]", found).get("results")
     if not isinstance(found, list):
@@ -281,20 +318,27 @@ async def _retrieve(url: str, k: int, query: Any) -> list[Any]:
     return cast("list[Any]", found)[:k]
 
 
-def http(body: str | None = None, /, *, url: str, method: Method = "POST") -> Tool:
+def http(body: str | None = None, /, *, url: str, method: Method = "POST", headers: Headers = None) -> Tool:
     """Send JSON to a service and return its answer: JSON again, or text.
 
     body: the JSON, a template; left out where a model writes it. With GET an object, whose fields go into the
       URL's query
     url: the URL of the service
     method: the method of the request
+    headers: of the request, such as X-Episode: "{{ episode.id }}"
     """
     about = f"Sends JSON to {url} by {method}, and gives what it answers."
     send = partial(_exchange, check_url(url), method)
-    return Tool(_function("http", about, "body", "the JSON", send, {}), source=body, permissions=(url,))
+    return Tool(
+        _function("http", about, "body", "the JSON", send, {}),
+        headers=check_headers(headers or {}),
+        source=body,
+        permissions=(url,),
+        sends_body=method == "POST",
+    )
 
 
-async def _exchange(url: str, method: Method, body: Any) -> Any:
+async def _exchange(url: str, method: Method, body: Any, headers: Sent) -> Any:
     """Send a JSON value, or the text of one, without keys or cookies, and read the answer."""
     import httpx  # importing it takes longer than checking a spec
 
@@ -310,7 +354,7 @@ async def _exchange(url: str, method: Method, body: Any) -> Any:
     bound_replies(client, REPLY_BYTES)
     try:
         async with asyncio.timeout(REPLY_SECONDS.most), client:
-            answer = await client.request(method, url, **content)
+            answer = await client.request(method, url, headers=headers, **content)
         status, text = answer.status_code, answer.text
     except RejectedReply as error:
         raise ToolError(f"rejected response from {url}: {error}") from None
@@ -343,9 +387,9 @@ def _function(
     about: str,
     name: str,
     description: str,
-    run: Callable[[Any], Awaitable[Any]],
+    run: Callable[[Any, Sent], Awaitable[Any]],
     schema: Mapping[str, Any] = _TEXT,
-) -> Callable[[], nullcontext[Sequence[Function]]]:
+) -> Callable[..., nullcontext[Sequence[Function]]]:
     """Return the `open` of a tool with a single function that takes one argument and keeps no state.
 
     `name`, `description` and `schema` are those of the argument.
@@ -353,9 +397,12 @@ def _function(
     argument = {**schema, "description": description}
     parameters = {"type": "object", "properties": {name: argument}, "required": [name]}
 
-    async def call(arguments: Mapping[str, Any]) -> Any:
+    async def call(headers: Sent, arguments: Mapping[str, Any]) -> Any:
         if name not in arguments:
             raise ToolError(f"{tool} needs the argument {name}")
-        return await run(arguments[name])
+        return await run(arguments[name], headers)
 
-    return lambda: nullcontext((Function(tool, about, parameters, call),))
+    def open(headers: Sent = None) -> nullcontext[Sequence[Function]]:
+        return nullcontext((Function(tool, about, parameters, partial(call, headers)),))
+
+    return open

@@ -262,6 +262,7 @@ def _assemble(
             or written.tool is not None
             or "self" in role.mentions,
             tools=tuple(tool for tool in map(_present, role.tools) if not tool.callee),
+            kept_back=_kept_back(spec, names, name),
             formulas={text: _present(formula) for text, formula in role.formulas.items()},
             frozen=frozen_instances(spec, name, counts[name]),
             groupings=role.groupings if role.compares_rewards else (GroupingPlan(),),
@@ -325,6 +326,17 @@ def _callee_plan(spec: Spec, name: str, callee: str) -> CalleePlan:
 
 async def _run_by_the_scheduler(arguments: Mapping[str, Any]) -> Any:
     raise AssertionError("a role is run by the scheduler")
+
+
+def _kept_back(spec: Spec, names: ResolvedNames, name: str) -> frozenset[str]:
+    """Return the functions that a `run` calls of a role's tools, or of another role with one of them."""
+    found: set[str] = set()
+    for other, role in names.roles.items() if spec.roles[name].tools else ():
+        if role.run and (called := role.run.tool.session):
+            owner = spec.roles[other].needs[called.role].of or called.role
+            if any(tool in spec.roles[owner].tools for tool in spec.roles[name].tools):
+                found.add(called.function)
+    return frozenset(found)
 
 
 def _env_plan(spec: Spec, loop: str, environment: Environment, unrolled: UnrolledGraph) -> EnvPlan:

@@ -173,6 +173,8 @@ def _shown(spec: Spec, names: ResolvedNames, rewards: Rewards) -> Iterator[Findi
     edges, reads, chats = _edges(spec), scored(rewards), turns_read(spec)
     for name, role in names.roles.items():  # an edge that sets the count, or a `when`, passes no words on
         passed = {*role.mentions, *(role.parser.roles if role.parser else ())}
+        if role.run and role.run.tool.session:  # the session's state may hold what that role wrote
+            passed.add(role.run.tool.session.role)
         if role.templates[0] is not None:
             needs = spec.roles[name].needs
             silent = {needs[key].of or key for key in needs.keys() - passed}.difference(chats.get(name, ()))

@@ -56,7 +56,7 @@ class _Mentions:
             return True  # the template has a fault
         if self.found([text for template in templates for text in template.literals()]):
             return True
-        if role.run and role.run.tool.permissions:  # a service, or a program, may write anything
+        if role.run and (role.run.tool.permissions or role.run.session):  # a service, or a program
             return True
         if "self.observation" in role.mentions or ("task" in role.mentions and self.in_rows(written.shows)):
             return True

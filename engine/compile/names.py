@@ -118,6 +118,10 @@ class _Resolver:
     findings: list[Finding] = field(default_factory=list[Finding])
     used: dict[tuple[Registry[Any], str], None] = field(default_factory=dict[tuple[Registry[Any], str], None])
     permissions: list[Permission] = field(default_factory=list[Permission])
+    tools_of: dict[str, list[vocabulary.Tool | None]] = field(
+        default_factory=dict[str, list[vocabulary.Tool | None]]
+    )
+    """Tools of each role's model, as far as they have been resolved."""
 
     def names(self) -> ResolvedNames:
         spec = self.spec
@@ -153,7 +157,8 @@ class _Resolver:
         run, parser = None, self.parser(name, role)
         if tool and role.run:
             pairs = pairs_of(self.spec, self.instances, name, tool)
-            run = RunPlan(role.run.name, tool, templates[0], pairs, parser if role.parses else None)
+            parsed = parser if role.parses else None
+            run = RunPlan(role.run.name, tool, templates[0], pairs, parsed, self.session(name, tool))
         path = ("roles", name, "estimator")
         estimator = self.build(vocabulary.estimators, role.estimator, path)
         state_key = None
@@ -221,7 +226,9 @@ class _Resolver:
 
     def tools(self, name: str, role: Role) -> list[vocabulary.Tool | None]:
         """Resolve the tools that a role's model may call; the model sets a tool's argument, not the spec."""
-        found: list[vocabulary.Tool | None] = []
+        if name in self.tools_of:
+            return self.tools_of[name]
+        found = self.tools_of[name] = list[vocabulary.Tool | None]()
         for place, call in enumerate(role.tools):
             path: Path = ("roles", name, "tools", place)
             tool = self.build(vocabulary.tools, call, path)
@@ -231,6 +238,8 @@ class _Resolver:
             if tool is not None and tool.open is None:
                 does = "picks from" if tool.choose else "writes down"
                 message = f"{call.name} {does} a role's inputs and cannot be called by a model"
+                if tool.session:
+                    message = f"{call.name} calls a function of another role, and no model calls it"
                 expected = "a tool that does something"
                 hint = f"give it a role of its own, with `run: {call.name}`, that {name} needs"
                 self.findings.append(Finding(path, message, expected, hint, word=call.name))
@@ -302,6 +311,21 @@ class _Resolver:
         if message:
             self.findings.append(Finding(path, message, expected, word=role.run.name))
         return tool
+
+    def session(self, name: str, tool: vocabulary.Tool) -> tuple[vocabulary.Tool, ...]:
+        """Return the tools of the role whose function a role's tool calls; none for another tool."""
+        needs = self.spec.roles[name].needs
+        if tool.session is None or tool.session.role not in needs:
+            return ()
+        other = needs[tool.session.role].of or tool.session.role
+        if other not in self.spec.roles:
+            return ()
+        found = [each for each in self.tools(other, self.spec.roles[other]) if each and each.open]
+        if not found:
+            message = f"{name} calls {tool.session.function} of the tools of {other}, which has none"
+            path, expected = ("roles", name, "run"), f"a role with `tools` that have {tool.session.function}"
+            self.findings.append(Finding(path, message, expected, word=tool.session.role))
+        return tuple(found)
 
     def check_quoted(
         self, path: Path, tool: vocabulary.Tool | None, role: Role, labels: Mapping[FilePath, frozenset[str]]

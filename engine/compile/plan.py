@@ -91,6 +91,8 @@ class RunPlan:
     """Pairs of instances for `Tool.pairs`."""
     parser: Parser | None = None
     """Parser of the result; None where the result is the action as it is."""
+    session: tuple[Tool, ...] = ()
+    """Tools of the role whose function the tool calls (`Tool.session`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +173,8 @@ class RolePlan:
     """True where the prompts read `self` or continue a chat, so that each instance has its own."""
     tools: tuple[Tool, ...]
     """Tools that the model may call in its turn, roles aside."""
+    kept_back: frozenset[str]
+    """Functions of the tools that the model is not offered, because another role's `run` calls them."""
     formulas: Mapping[str, Template]
     """Expressions that the reward reads the value of, by their text."""
     groupings: tuple[GroupingPlan, ...]

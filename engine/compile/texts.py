@@ -91,8 +91,8 @@ class TextReader:
         call = self.spec.roles[name].run
         if call is None:
             return None
-        path = ("roles", name, "run", *call.path_of((0,)))
-        around = self._around(name)
+        path = ("roles", name, "run", *call.path_of(("with",) if tool.session else (0,)))
+        around = replace(self._around(name), has_episode=tool.sends_body)
         return self._compiled(path, tool.source, lambda text: read_text(path, text, around))
 
     def demonstration(self, path: Path, source: PromptSource | None, name: str) -> Template | None:

@@ -31,6 +31,8 @@ WITH_AN_ENVIRONMENT = ("observation",)
 """Further fields of `self` where the loop has an environment."""
 IN_A_CALL = ("arguments",)
 """Further fields of `self` in a role that other roles call."""
+EPISODE = "episode"
+"""Name of the episode, whose field `id` bodies of requests may hold."""
 
 _KEEPS_VIEWS = {"list", "reverse", "sort", "select", "selectattr", "reject", "rejectattr", "unique"}
 _AS_TEXT = {"join", "string", "tojson", "upper", "lower", "trim", "title", "capitalize", "e", "escape"}
@@ -58,9 +60,10 @@ _INSTEAD = {
 }
 """Hints for what cannot be used, by its name."""
 
-Kind = Literal["task", "self", "arguments", "several", "single", "view", "other"]
-"""Kind of value of an expression: the task, `self`, the arguments of a call, the instances of a role
-(several, or a single one whose fields can be read directly), one instance of several, or anything else."""
+Kind = Literal["task", "self", "arguments", "episode", "several", "single", "view", "other"]
+"""Kind of value of an expression: the task, `self`, the arguments of a call, the episode, the instances of a
+role (several, or a single one whose fields can be read directly), one instance of several, or anything
+else."""
 _Visit = Callable[[nodes.Node, dict[str, Kind]], Kind]
 
 
@@ -107,6 +110,8 @@ class TemplateScope:
     """True for an expression whose value counts, not only its truth."""
     values: tuple[str, ...] = ()
     """Further names, each of a plain value."""
+    has_episode: bool = False
+    """True for the body of a request, which may hold `episode.id`."""
 
 
 def check_tree(tree: nodes.Template, around: TemplateScope) -> tuple[list[TemplateFault], frozenset[str]]:
@@ -117,6 +122,8 @@ def check_tree(tree: nodes.Template, around: TemplateScope) -> tuple[list[Templa
     }
     if around.own:
         scope["self"] = "self"
+    if around.has_episode:
+        scope.setdefault(EPISODE, "episode")
     values: dict[str, Kind] = dict.fromkeys(around.values, "other")
     walk.visit(tree, {**scope, **values, "task": "task"})
     return list(walk.found), frozenset(walk.mentions)
@@ -168,6 +175,11 @@ class _Walk:
             name in self.around.needs and scope.get(name) in ("single", "several")
         ):
             self.mentions.add(name)
+        if name == EPISODE and scope.get(name) in (None, "episode") and name not in self.around.roles:
+            if name in scope:
+                return self.fault(node, name, "the episode has one field, its id", "write episode.id")
+            message = "episode.id differs in each run, and stands in headers and bodies of tools alone"
+            return self.fault(node, name, message)
         if scope.get(name) == "self":  # the whole value: any field may be read of it
             self.mentions |= {"self", *(f"self.{field}" for field in self.around.own)}
         if name in scope:
@@ -194,7 +206,7 @@ class _Walk:
         """Check the expression before a `.field` or `[field]`, and return the kind of value that it has."""
         if isinstance(field, str) and isinstance(node, nodes.Name):
             kind = scope.get(node.name)
-            if kind in ("self", "task"):
+            if kind in ("self", "task", "episode"):
                 return kind
         return self.visit(node, scope)
 
@@ -221,6 +233,9 @@ class _Walk:
             there_is = f"there is {_names(known)}"
             hint = did_you_mean(name, known, "self.arguments.{}")
             return self.fault(node, name, f"a call has no argument {name!r}; {there_is}", hint)
+        if kind == "episode":
+            self.mentions.add(EPISODE)
+            return "other" if name == "id" else self.fault(node, name, "the episode has one field, its id")
         if kind == "several" and name in self.around.fields:
             hint = "loop over it: {% for one in … %}, or take one with [0]"
             if self.around.is_condition:

@@ -204,8 +204,7 @@ def example_tool(tool: Tool, recorded: Episode | None) -> Tool:
 
     @asynccontextmanager
     async def opened() -> AsyncGenerator[Sequence[Function], None]:
-        assert tool.open is not None
-        async with tool.open() as functions:
+        async with tool.opened("preview") as functions:
             yield tuple(function._replace(call=partial(call, function.name)) for function in functions)
 
     return Tool(open=opened)

@@ -8,9 +8,9 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from rolegraph.engine.compile.plan import CalleePlan
 from rolegraph.engine.errors import UserError, did_you_mean
@@ -31,7 +31,9 @@ Functions = Mapping[str, Function]
 class OpenTools:
     """The tools of one episode, each open once for all turns."""
 
-    def __init__(self) -> None:
+    def __init__(self, episode: str) -> None:
+        """Make the tools of an episode with an id, of which none is open."""
+        self._episode = episode
         self._opened: dict[int, asyncio.Future[Sequence[Function]]] = {}
         """By the tool's id()."""
         self._holders: list[asyncio.Task[None]] = []
@@ -45,10 +47,19 @@ class OpenTools:
         # Shielded: a turn that is cancelled must not cancel the opening for the other turns.
         return await asyncio.shield(self._opened[id(tool)])
 
-    async def named_functions(self, tools: Sequence[Tool], roles: Sequence[Function] = ()) -> Functions:
+    async def named_functions(
+        self, tools: Sequence[Tool], roles: Sequence[Function] = (), without: Collection[str] = ()
+    ) -> Functions:
         """Open tools and return the functions of roles and of tools, by name; of two with one name, the later
-        is `name_2`."""
+        is `name_2`.
+
+        Args:
+            tools: The tools.
+            roles: The functions of roles.
+            without: Names of functions of the tools that are left out, as the tools or the result have them.
+        """
         found = {function.name: function for function in roles}
+        kept_back: set[str] = set()
         for functions in await asyncio.gather(*map(self.functions, tools)):
             for function in functions:
                 name, number = function.name, 1
@@ -56,16 +67,17 @@ class OpenTools:
                     number += 1
                     name = f"{function.name}_{number}"
                 found[name] = function._replace(name=name)
-        return found
+                if function.name in without or name in without:
+                    kept_back.add(name)
+        return {name: function for name, function in found.items() if name not in kept_back}
 
     async def _hold(self, tool: Tool, opened: asyncio.Future[Sequence[Function]]) -> None:
         """Open a tool, put its functions into `opened`, and close it at the end, all in one task.
 
         anyio's scopes must be left by the task that entered them.
         """
-        assert tool.open is not None
         try:
-            async with tool.open() as functions:
+            async with tool.opened(self._episode) as functions:
                 opened.set_result(functions)
                 await self._closing.wait()
         except FOREIGN_ERRORS as error:
@@ -128,6 +140,39 @@ class CallResult(NamedTuple):
     """The chat message that tells the model."""
     noted: Mapping[str, str]
     """The call in the record: the function's `name`, and the `error` where there is one."""
+
+
+async def call_session(
+    functions: Sequence[Function], role: str, name: str, arguments: str, seconds: float | None
+) -> object:
+    """Call a function of another role's tools.
+
+    Args:
+        functions: The functions of the tools.
+        role: The role whose tools they are, for messages.
+        name: The function's name.
+        arguments: Its arguments, the JSON of an object.
+        seconds: The limit of the call; None for no limit.
+
+    Raises:
+        ToolError: There is no such function, it does not take the arguments, or it fails.
+        TimeoutError: The call takes longer than `seconds`.
+    """
+    function = next((each for each in functions if each.name == name), None)
+    if function is None:
+        names = [each.name for each in functions]
+        hint = did_you_mean(name, names)
+        there_is = f"there is {', '.join(names) or 'none'}{f'; {hint}' if hint else ''}"
+        raise ToolError(f"the tools of {role} have no function {name!r}; {there_is}")
+    try:
+        given = json.loads(arguments)
+    except ValueError as error:
+        hint = "write a value as {{ … | tojson }}"
+        raise ToolError(f"the arguments of {name} are not JSON ({error}); {hint}") from None
+    if not isinstance(given, dict):
+        raise ToolError(f"the arguments of {name} are not the JSON of an object: {arguments[:200]}")
+    _check_arguments(function, cast("Mapping[str, Any]", given))
+    return await call_tool(function, cast("Mapping[str, Any]", given), seconds)
 
 
 async def call_all(

@@ -11,6 +11,8 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cached_property
+from secrets import token_hex
 from typing import Any, NamedTuple, Self
 
 from rolegraph.engine.compile import RolePlan
@@ -20,7 +22,7 @@ from rolegraph.engine.limits.answers import ANSWER_TEXT, EPISODE_SIZE, FAILURE_T
 from rolegraph.engine.limits.tools import TOOL_TEXT
 from rolegraph.engine.models import Completion, LimitedModel, Request
 from rolegraph.engine.models.limit import call_tool
-from rolegraph.engine.prompts import ChatPrefix, PromptError
+from rolegraph.engine.prompts import EPISODE, ChatPrefix, PromptError
 from rolegraph.engine.prompts.tools import answer_message
 from rolegraph.engine.records import (
     CallId,
@@ -33,7 +35,15 @@ from rolegraph.engine.records import (
     derive_seed,
 )
 from rolegraph.engine.records.jsonl import json_line
-from rolegraph.engine.run.tools import Callees, CallResult, Functions, OpenTools, call_all, result_text
+from rolegraph.engine.run.tools import (
+    Callees,
+    CallResult,
+    Functions,
+    OpenTools,
+    call_all,
+    call_session,
+    result_text,
+)
 from rolegraph.engine.vocabulary import Function, ParseFailure, Score, ToolError, Upstream, View
 from rolegraph.engine.vocabulary.foreign import FOREIGN_ERRORS, describe_error, plain_json
 from rolegraph.engine.vocabulary.isolation import CallTimeout, Isolation
@@ -81,8 +91,13 @@ class EpisodeSession:
 
     def open_tools(self) -> OpenTools:
         """Return the tools of the episode."""
-        self.tools = self.tools or OpenTools()
+        self.tools = self.tools or OpenTools(self.id)
         return self.tools
+
+    @cached_property
+    def id(self) -> str:
+        """Id that requests of tools may hold: random, and new in each run of an episode."""
+        return token_hex(16)
 
 
 @dataclass(slots=True, eq=False)
@@ -223,7 +238,8 @@ async def model_turn(
         try:
             if functions is None and (role.tools or role.callees):
                 offers = [callee.function for callee in role.callees]
-                functions = await session.open_tools().named_functions(role.tools, offers)
+                tools = session.open_tools()
+                functions = await tools.named_functions(role.tools, offers, role.kept_back)
                 offered = tuple(functions.values())
             request = Request(messages, sampling, seed, id, offered, prefix)
             completion, start, seconds = await model.complete(request, role.spec.timeout, session.observe)
@@ -296,6 +312,8 @@ async def tool_turn(
         upstream: The results of other nodes, for a tool that chooses among them.
     """
     try:
+        if run.value is not None and EPISODE in run.value.mentions:
+            variables = {EPISODE: {"id": session.id}, **variables}
         value = "" if run.value is None else run.value.render(variables)
     except PromptError as error:
         failure = Failure(FailureName.PROMPT_ERROR, str(error))
@@ -352,9 +370,15 @@ async def _run_tool(
             if tool.timeout is None:
                 return tool.choose(upstream, run.pairs)
             return await session.isolation.run(tool.choose, upstream, run.pairs, limit=tool.timeout)
-        if tool.open is None:
+        if tool.open is None and tool.session is None:
             return value
-        functions = await session.open_tools().functions(tool)
+        if tool.session is not None:
+            named = await session.open_tools().named_functions(run.session)
+            functions = [*named.values()]
+        else:
+            functions = await session.open_tools().functions(tool)
+    if tool.session is not None:
+        return await call_session(functions, *tool.session, value, seconds)
     if len(functions) != 1:
         raise ToolError(f"{run.name} has {len(functions)} functions; a role can run a tool of one")
     (function,) = functions

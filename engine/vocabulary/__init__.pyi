@@ -69,9 +69,11 @@ from rolegraph.engine.vocabulary.rows import seed_tasks as seed_tasks
 from rolegraph.engine.vocabulary.rows import shared_rows as shared_rows
 from rolegraph.engine.vocabulary.tool import Function as Function
 from rolegraph.engine.vocabulary.tool import Pairs as Pairs
+from rolegraph.engine.vocabulary.tool import SessionCall as SessionCall
 from rolegraph.engine.vocabulary.tool import Tool as Tool
 from rolegraph.engine.vocabulary.tool import ToolCall as ToolCall
 from rolegraph.engine.vocabulary.tool import ToolError as ToolError
+from rolegraph.engine.vocabulary.tool import check_headers as check_headers
 from rolegraph.engine.vocabulary.views import REWARD_FIELDS as REWARD_FIELDS
 from rolegraph.engine.vocabulary.views import VIEW_FIELDS as VIEW_FIELDS
 from rolegraph.engine.vocabulary.views import ScoredView as ScoredView

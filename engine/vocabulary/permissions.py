@@ -56,6 +56,11 @@ def check_url(text: str) -> str:
     Raises:
         ValueError: The text is no URL, or one that two parsers could read differently.
     """
+    if "{{" in text:
+        raise ValueError(
+            f"{text!r} holds a template, and a URL has none: it stands in logs; "
+            "episode.id may stand in `headers`, and in a body"
+        )
     _split_url(text)
     return text
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
@@ -74,16 +75,49 @@ class Pairs(NamedTuple):
 
 NO_PAIRS = Pairs({})
 
+EPISODE_ID = re.compile(r"\{\{\s*episode\.id\s*\}\}")
+"""Place of the episode's id in a header."""
+
+
+def check_headers(headers: Mapping[str, str]) -> Mapping[str, str]:
+    """Return the headers of a tool's requests unchanged.
+
+    Raises:
+        ValueError: A name is no `X-` header, or a value holds a template other than `{{ episode.id }}`.
+    """
+    for name, value in headers.items():
+        # Others steer a connection (Host, Content-Length, Cookie), which is the client's to do.
+        if not re.fullmatch(r"[Xx]-[A-Za-z0-9-]{1,80}", name):
+            raise ValueError(f"the header {name!r} does not start with X-, as a spec's headers do")
+        rest = EPISODE_ID.sub("", value)
+        if "{{" in rest or "{%" in rest:
+            raise ValueError(f"the header {name} holds a template; only {{{{ episode.id }}}} can stand there")
+        if not re.fullmatch(r"[ -~]{0,1000}", rest):
+            raise ValueError(f"the header {name} is not plain ASCII text of at most 1,000 characters")
+    return headers
+
+
+class SessionCall(NamedTuple):
+    """Function of the tools that another role had in the episode."""
+
+    role: str
+    """Name, in `needs`, of the role whose tools they are."""
+    function: str
+
 
 @dataclass(frozen=True, slots=True)
 class Tool(Item):
     """Tool of a `run:` role or of a model's turn; at most one of `open` and `choose` is given.
 
-    A tool without `open` is for `run:` roles only. Without `choose`, too, its result is the text of `source`.
+    A tool without `open` is for `run:` roles only. Without `choose` and `session`, too, its result is the
+    text of `source`.
     """
 
-    open: Callable[[], AbstractAsyncContextManager[Sequence[Function]]] | None = None
-    """Opens the tool's functions for one episode. A `run:` role takes a tool with a single function."""
+    open: Callable[..., AbstractAsyncContextManager[Sequence[Function]]] | None = None
+    """Opens the tool's functions for one episode. A `run:` role takes a tool with a single function. Its
+    argument are the `headers`, if there are any."""
+    headers: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Headers of the tool's requests, which may hold `{{ episode.id }}`."""
     callee: str = ""
     """Name of the role that a call runs; the engine has its function, so there is no `open`."""
     choose: Callable[[Upstream, Pairs], Any] | None = None
@@ -92,6 +126,11 @@ class Tool(Item):
     source: str | None = None
     """Template that a `run:` role writes as the tool's value; rendered, it is the first argument of
     the function."""
+    session: SessionCall | None = None
+    """Function that a tool without `open` and `choose` calls, of another role's tools; `source` is then the
+    JSON of its arguments."""
+    sends_body: bool = False
+    """True where the value is the body of a request, which may hold `{{ episode.id }}`."""
     roles: tuple[str, ...] = ()
     """Names of the role's `needs` that `choose` reads."""
     pairs: tuple[str, str] | None = None
@@ -109,3 +148,10 @@ class Tool(Item):
     """Shape of the result."""
     reads: tuple[ActionRead, ...] = ()
     """Numbers that `choose` reads in actions."""
+
+    def opened(self, episode: str) -> AbstractAsyncContextManager[Sequence[Function]]:
+        """Open the tool's functions for the episode with an id."""
+        assert self.open is not None
+        if not self.headers:
+            return self.open()
+        return self.open({name: EPISODE_ID.sub(episode, value) for name, value in self.headers.items()})

@@ -60,7 +60,7 @@ def hostile(listing: str) -> Iterator[str]:
 
 async def ask(url: str, *names: str, seconds: float = 60.0) -> list[CallResult]:
     """Call tools of a server one after the other in one turn and return the results."""
-    opened = OpenTools()
+    opened = OpenTools("x")
     try:
         tool = tools.build(ItemCall.parse({"mcp": url, "timeout": seconds}))
         functions = await opened.named_functions([tool])

@@ -26,12 +26,15 @@ ROW = {
     "reference": "It is 42.",
     "buyer_value": 90,
     "seller_cost": 40,
+    "wish": "You want to cancel order 7.",
+    "orders": {"7": "cancelled", "8": "pending", "9": "sent"},
     "values": [7, 3, 7],
     "wolves": [2, 4],
     "game": "ttt",
 }
 INTENDED = {
     "A game of reference": "sees task.target",
+    "tau-bench": "needs a permission: http://127.0.0.1:8001/mcp",
     "STaR": "hinted sees task.answer",
     "SiriuS": "feedback sees task.answer, and its words reach again",
 }

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from graphlib import CycleError
 from itertools import pairwise
 
-from rolegraph.engine.compile.graph import (
+from rolegraph.engine.compile.policies import policy_names
+from rolegraph.engine.compile.structure import (
     Needs,
     ancestors,
     in_order,
@@ -17,7 +18,6 @@ from rolegraph.engine.compile.graph import (
     rounds_of,
     shared_loops,
 )
-from rolegraph.engine.compile.policies import policy_names
 from rolegraph.engine.spec import Finding, Role, Spec
 
 Turn = tuple[str, int]

@@ -11,32 +11,13 @@ from typing import Any, TypeVar
 
 from rolegraph.engine.compile.chats import chat_findings
 from rolegraph.engine.compile.earned import deciding, earning_findings, judged, scored
-from rolegraph.engine.compile.graph import (
-    Needs,
-    callees_of,
-    check_graph,
-    in_order,
-    loop_around,
-    loop_of,
-    role_needs,
-    roles_in,
-    rounds_of,
-    run_findings,
-)
+from rolegraph.engine.compile.graph import check_graph, run_findings
 from rolegraph.engine.compile.inputs import role_inputs
 from rolegraph.engine.compile.instructions import instruction_findings
 from rolegraph.engine.compile.lineage import Instances, history_findings, instances_of
 from rolegraph.engine.compile.model_files import ModelFiles
 from rolegraph.engine.compile.names import ResolvedNames, resolve_names
-from rolegraph.engine.compile.plan import (
-    CalleePlan,
-    EnvPlan,
-    GroupingPlan,
-    LoopPlan,
-    Permission,
-    Plan,
-    RolePlan,
-)
+from rolegraph.engine.compile.plan import Plan
 from rolegraph.engine.compile.policies import (
     check_policies,
     endpoints_of,
@@ -47,7 +28,25 @@ from rolegraph.engine.compile.policies import (
 )
 from rolegraph.engine.compile.readable import read_findings
 from rolegraph.engine.compile.resolve import digest
+from rolegraph.engine.compile.role_plan import (
+    CalleePlan,
+    EnvPlan,
+    GroupingPlan,
+    LoopPlan,
+    Permission,
+    RolePlan,
+)
 from rolegraph.engine.compile.size import EpisodeBounds, size_of
+from rolegraph.engine.compile.structure import (
+    Needs,
+    callees_of,
+    in_order,
+    loop_around,
+    loop_of,
+    role_needs,
+    roles_in,
+    rounds_of,
+)
 from rolegraph.engine.compile.trainable import learning_findings, loss_of
 from rolegraph.engine.compile.unroll import UnrolledGraph, unroll
 from rolegraph.engine.errors import SpecError

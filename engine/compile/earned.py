@@ -5,22 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence, Set
 
 from rolegraph.engine.compile.chats import turns_read
-from rolegraph.engine.compile.graph import (
+from rolegraph.engine.compile.graph import cycles, format_cycle
+from rolegraph.engine.compile.lineage import Instance, Instances, joined
+from rolegraph.engine.compile.names import ResolvedNames, Rewards
+from rolegraph.engine.compile.structure import (
     Needs,
     SharedRounds,
     ancestors,
     callees_of,
     callers_of,
-    cycles,
     env_loop_of,
     env_loops,
-    format_cycle,
     loop_of,
     players_of,
     rounds_of,
 )
-from rolegraph.engine.compile.lineage import Instance, Instances, joined
-from rolegraph.engine.compile.names import ResolvedNames, Rewards
 from rolegraph.engine.errors import did_you_mean
 from rolegraph.engine.spec import Edge, Finding, Path, Spec
 from rolegraph.engine.vocabulary import Parser, Reward, Tool

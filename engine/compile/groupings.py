@@ -7,11 +7,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from itertools import repeat
 
 from rolegraph.engine.compile.chats import turns_read
-from rolegraph.engine.compile.graph import loop_of, rounds_of
 from rolegraph.engine.compile.lineage import Instance, Instances, joined
 from rolegraph.engine.compile.names import ResolvedRole
-from rolegraph.engine.compile.plan import GroupingPlan
 from rolegraph.engine.compile.policies import frozen_instances, policy_names
+from rolegraph.engine.compile.role_plan import GroupingPlan
+from rolegraph.engine.compile.structure import loop_of, rounds_of
 from rolegraph.engine.limits.specs import SPEC_TURNS
 from rolegraph.engine.prompts import SELF, PromptError, Template
 from rolegraph.engine.records import MAIN

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Set
 from dataclasses import replace
 from typing import NamedTuple
 
-from rolegraph.engine.compile.graph import SharedRounds, loops_around, readers_of, roles_in, shared_loops
+from rolegraph.engine.compile.structure import SharedRounds, loops_around, readers_of, roles_in, shared_loops
 from rolegraph.engine.prompts.checks import (
     IN_A_CALL,
     IN_A_LOOP,

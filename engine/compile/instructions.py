@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from rolegraph.engine.compile.chats import turns_read
-from rolegraph.engine.compile.graph import callers_of
 from rolegraph.engine.compile.names import ResolvedNames
+from rolegraph.engine.compile.structure import callers_of
 from rolegraph.engine.errors import RolegraphError
 from rolegraph.engine.prompts import Template
 from rolegraph.engine.spec import Finding, Spec

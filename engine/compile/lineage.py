@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from rolegraph.engine.compile.graph import (
+from rolegraph.engine.compile.structure import (
     SharedRounds,
     callees_of,
     callers_of,

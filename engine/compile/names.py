@@ -13,11 +13,12 @@ from pathlib import Path as FilePath
 from typing import Any, NamedTuple, TypeVar
 
 from rolegraph.engine import vocabulary
-from rolegraph.engine.compile.graph import Needs, env_loops, players_of, trains_on_seeds, unknown_role
+from rolegraph.engine.compile.graph import unknown_role
 from rolegraph.engine.compile.lineage import Instances, pairs_of
 from rolegraph.engine.compile.model_files import ModelFiles
-from rolegraph.engine.compile.plan import GroupingPlan, Permission, RunPlan, SignalPlan, StateKey
 from rolegraph.engine.compile.resolve import resolve, resolve_teacher, validate_option
+from rolegraph.engine.compile.role_plan import GroupingPlan, Permission, RunPlan, SignalPlan, StateKey
+from rolegraph.engine.compile.structure import Needs, env_loops, players_of, trains_on_seeds
 from rolegraph.engine.compile.texts import TextReader, columns_of
 from rolegraph.engine.prompts import Template
 from rolegraph.engine.records.files import is_same

@@ -7,266 +7,30 @@ read in every turn are dataclasses: reading a field of a NamedTuple takes severa
 
 from __future__ import annotations
 
-import json
 import pickle
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
-from typing import Any, Literal, NamedTuple
+from dataclasses import dataclass, fields
+from typing import Any, NamedTuple
 
-from rolegraph.engine.prompts import PromptError, Template
+from rolegraph.engine.compile.role_plan import (
+    Endpoint,
+    EnvPlan,
+    LoopPlan,
+    PastPlan,
+    Permission,
+    PolicyPlan,
+    RolePlan,
+    SignalPlan,
+)
 from rolegraph.engine.records import MAIN, NodeId
 from rolegraph.engine.shipped import BASE_NAME, taught_prompts
-from rolegraph.engine.spec import Credit, Lora, Loss, ModelRef, Path, Role, Sampling, Spec
+from rolegraph.engine.spec import ModelRef, Spec
 from rolegraph.engine.vocabulary import (
     Dataset,
-    Environment,
-    Estimator,
-    Function,
     Import,
     Metric,
-    Pairs,
-    Parser,
-    Reward,
-    Signal,
     Split,
-    Tool,
-    View,
 )
-
-
-class Endpoint(NamedTuple):
-    """Model that answers a node's calls: with the latest weights of `policy`, or unchanged if that is
-    None."""
-
-    model: ModelRef
-    """The model; the one that the policy starts from, where there is a policy."""
-    policy: str | None = None
-    """Name of a policy in training; None for a model as it is."""
-    past: str | None = None
-    """Name of a policy of past selves, whose copies answer in training steps in place of `model`."""
-
-
-class PolicyPlan(NamedTuple):
-    """Training settings of one policy."""
-
-    model: ModelRef
-    """The model that the policy starts from; its `checkpoint`, if any, names weights of that model."""
-    lora: Lora
-    learning_rate: float
-    """Before the schedule."""
-
-
-class PastPlan(NamedTuple):
-    """Frozen copies of a policy in training."""
-
-    of: str
-    """Name of the policy in training."""
-    every: int
-    """Updates between two copies."""
-    keep: int
-    """Number of copies that are kept."""
-    pick: Literal["uniform", "latest"]
-    """Copy that a task plays against: a draw of those kept, or the newest."""
-
-
-class SignalPlan(NamedTuple):
-    """Signal of a role, with the teacher and the template that it names."""
-
-    signal: Signal
-    teacher: ModelRef | Literal["base"] | None
-    """Model to compare with; `base` is the start of the policy itself."""
-    demonstration: Template | None
-
-
-@dataclass(frozen=True, slots=True)
-class RunPlan:
-    """Tool that a role runs in place of asking a model."""
-
-    name: str
-    """Name of the tool."""
-    tool: Tool
-    value: Template | None
-    """Template of the tool's argument; None for a tool that picks from the role's inputs."""
-    pairs: Pairs
-    """Pairs of instances for `Tool.pairs`."""
-    parser: Parser | None = None
-    """Parser of the result; None where the result is the action as it is."""
-    session: tuple[Tool, ...] = ()
-    """Tools of the role whose function the tool calls (`Tool.session`)."""
-
-
-@dataclass(frozen=True, slots=True)
-class GroupingPlan:
-    """One way of comparing a role's rewards."""
-
-    by: str = "task"
-    """`task`, `turn`, `prompt`, `episode`, or the expression of the group's key."""
-    key: Template | None = None
-    """The expression; None for a short form."""
-    of_turns: bool = False
-    """True where turns are compared, not trajectories."""
-    credit: Credit = field(default_factory=Credit)
-    weight: float = 1.0
-    """Factor of the advantages."""
-
-
-@dataclass(frozen=True, slots=True)
-class StateKey:
-    """Key of an estimator's state: an expression over the visible fields of a task."""
-
-    expression: Template
-    hidden: frozenset[str]
-    """Task fields that it does not see."""
-
-    def of(self, task: Mapping[str, Any]) -> str:
-        """Return the key of a task; empty where it cannot be computed."""
-        visible = {name: value for name, value in task.items() if name not in self.hidden}
-        try:
-            value = self.expression.value({"task": visible})
-        except PromptError:
-            return ""
-        return value if isinstance(value, str) else json.dumps(value)
-
-
-class Permission(NamedTuple):
-    """Permission that a plan needs from a person."""
-
-    name: str
-    """Value for `--allow`."""
-    path: Path
-    """Key of the spec that needs the permission."""
-
-
-@dataclass(frozen=True, slots=True)
-class RolePlan:
-    """One role: its part of the spec, and what its names resolved to."""
-
-    name: str
-    spec: Role
-    """Settings as they are written, such as `weight` or `timeout`."""
-    count: int
-    """Number of instances."""
-    prompt: Template | None
-    """None for a role that runs a tool."""
-    run: RunPlan | None
-    system: Template | None
-    parser: Parser
-    reward: Reward | None
-    estimator: Estimator | None
-    signal: SignalPlan | None
-    loss: Loss
-    endpoints: tuple[int, ...]
-    """Position in `Plan.endpoints` of each instance; empty for a role that runs a tool."""
-    samplings: tuple[Sampling, ...]
-    """Sampling of each instance; empty for a role that runs a tool."""
-    when: Template | None
-    """An instance is skipped where this condition is false."""
-    loop: int | None
-    """Position in `Plan.loops`."""
-    rounds: int
-    """Turns of one instance at most, in all rounds of all loops around the role."""
-    times: int
-    """Rounds of the role's own loop at most; 1 outside loops."""
-    nodes: range
-    """The role's turns in `Plan.nodes`: all instances in the first round, then all in the next."""
-    prompt_per_instance: bool
-    """True where the prompts read `self` or continue a chat, so that each instance has its own."""
-    tools: tuple[Tool, ...]
-    """Tools that the model may call in its turn, roles aside."""
-    kept_back: frozenset[str]
-    """Functions of the tools that the model is not offered, because another role's `run` calls them."""
-    formulas: Mapping[str, Template]
-    """Expressions that the reward reads the value of, by their text."""
-    groupings: tuple[GroupingPlan, ...]
-    """Groups in which its rewards are compared; their advantages are added."""
-    state_key: StateKey | None
-    """Key of the estimator's state; None where the role has one state."""
-    frozen: frozenset[int] = frozenset()
-    """Indices, from 1, of instances that are never trained, because past selves answer for them."""
-    callees: tuple[CalleePlan, ...] = ()
-    """Roles that the model may call in its turn."""
-    group_keys: tuple[Template, ...] = field(init=False)
-    """Expressions of the groupings, computed for each turn."""
-
-    def __post_init__(self) -> None:
-        keys = tuple(grouping.key for grouping in self.groupings if grouping.key is not None)
-        object.__setattr__(self, "group_keys", keys)  # a frozen dataclass has no other way
-
-    @property
-    def prompt_files(self) -> list[str]:
-        """Files of the role's system prompt and prompt, as messages show them: `judge.j2 (shipped)`."""
-        return [template.file for template in (self.system, self.prompt) if template and template.file]
-
-    @property
-    def adds_signal(self) -> bool:
-        """True where the signal's advantages are added to those that the estimator computes."""
-        return self.signal is not None and self.estimator is not None and self.estimator.compute is not None
-
-    @property
-    def compares_turns(self) -> bool:
-        """True where an estimator compares rewards, and compares those of turns, not of trajectories."""
-        return any(grouping.of_turns for grouping in self.groupings)
-
-    def number_of(self, view: View) -> int:
-        """Return the number of a turn among all of its instance, as identities and records count."""
-        return (view.outer - 1) * self.times + view.round
-
-    @property
-    def why_unrated(self) -> str:
-        """Cause of an answer without a reward, for messages."""
-        raters = dict.fromkeys((*self.reward.views, *self.reward.roles) if self.reward else ())
-        if not raters:
-            return "its reward was none"
-        return f"{' and '.join(raters)} did not run or gave no rating that can be read"
-
-
-@dataclass(frozen=True, slots=True)
-class LoopPlan:
-    """One loop of a spec."""
-
-    name: str
-    times: int
-    """Rounds at most."""
-    until: Template | None
-    """A branch of the loop exits after a round in which this condition holds."""
-    branches: int
-    """Number of branches that exit separately."""
-    when: Template | None = None
-    """The loop is skipped where this condition is false."""
-    outer: int | None = None
-    """Position in `Plan.loops` of the loop that this one is in."""
-
-
-class CalleePlan(NamedTuple):
-    """Role that a role's model may call."""
-
-    role: int
-    function: Function
-    """Name, description and arguments for the model; the scheduler runs the role in place of `call`."""
-    parallel: int
-    """Most calls of the role in one answer."""
-
-
-class EnvPlan(NamedTuple):
-    """Environment of a loop, and its players.
-
-    The environment's transitions are part of the wiring: one before each round and one after the last. They
-    are numbered behind the blocks, and as nodes behind the nodes, after those of the environments before it.
-    A transition waits for the players' turns of the round before, and the players' turns of its own round
-    wait for it.
-    """
-
-    environment: Environment
-    loop: int
-    """Position in `Plan.loops`."""
-    transitions: range
-    """Positions of its transitions as nodes."""
-    players: Mapping[int, int]
-    """By role, the player number of its first instance."""
-    player_nodes: tuple[tuple[int, ...], ...]
-    """For each round, the nodes of the players in the order of their numbers."""
-    turns: Mapping[int, int]
-    """By role of the loop, the turns of an instance in a round; more than 1 in a loop in the loop."""
 
 
 @dataclass(frozen=True, slots=True)

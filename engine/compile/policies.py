@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeVar
 
-from rolegraph.engine.compile.plan import Endpoint, PastPlan, PolicyPlan
+from rolegraph.engine.compile.role_plan import Endpoint, PastPlan, PolicyPlan
 from rolegraph.engine.records import MAIN
 from rolegraph.engine.spec import Finding, Lora, ModelRef, Path, Policy, Role, Sampling, Spec
 from rolegraph.engine.spec.faults import name_not_found

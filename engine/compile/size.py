@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from graphlib import TopologicalSorter
 from typing import NamedTuple
 
-from rolegraph.engine.compile.plan import Plan, RolePlan
+from rolegraph.engine.compile.plan import Plan
+from rolegraph.engine.compile.role_plan import RolePlan
 
 
 class EpisodeBounds(NamedTuple):

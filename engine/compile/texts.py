@@ -8,9 +8,9 @@ from pathlib import Path as FilePath
 from typing import TypeVar
 
 from rolegraph.engine.compile.chats import turns_read
-from rolegraph.engine.compile.graph import Needs, env_loop_of, loops_around, readers_of, roles_in
 from rolegraph.engine.compile.lineage import Instances, joined
-from rolegraph.engine.compile.plan import GroupingPlan
+from rolegraph.engine.compile.role_plan import GroupingPlan
+from rolegraph.engine.compile.structure import Needs, env_loop_of, loops_around, readers_of, roles_in
 from rolegraph.engine.compile.turns import compares_turns
 from rolegraph.engine.limits.prompts import PROMPT_PARTS
 from rolegraph.engine.limits.specs import SPEC_TEMPLATES

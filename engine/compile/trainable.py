@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from rolegraph.engine.compile.graph import trains_on_seeds
 from rolegraph.engine.compile.groupings import group_findings
 from rolegraph.engine.compile.lineage import Instances
 from rolegraph.engine.compile.names import ResolvedRole
-from rolegraph.engine.compile.plan import Plan, RolePlan, SignalPlan
+from rolegraph.engine.compile.plan import Plan
 from rolegraph.engine.compile.policies import samplings_of
+from rolegraph.engine.compile.role_plan import RolePlan, SignalPlan
+from rolegraph.engine.compile.structure import trains_on_seeds
 from rolegraph.engine.spec import Finding, Loss, Path, Role, Sampling, Spec
 from rolegraph.engine.spec.faults import name_not_found
 from rolegraph.engine.vocabulary import Estimator, estimators, signals

@@ -6,7 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from rolegraph.engine.compile.chats import turns_before
-from rolegraph.engine.compile.graph import (
+from rolegraph.engine.compile.inputs import RoleEdge, RoleInputs
+from rolegraph.engine.compile.lineage import Instance, Instances, call_sites, joined
+from rolegraph.engine.compile.plan import Block, InputEdge, Node, Plan, Wiring
+from rolegraph.engine.compile.structure import (
     SharedRounds,
     callees_of,
     env_loop_of,
@@ -15,9 +18,6 @@ from rolegraph.engine.compile.graph import (
     players_of,
     rounds_of,
 )
-from rolegraph.engine.compile.inputs import RoleEdge, RoleInputs
-from rolegraph.engine.compile.lineage import Instance, Instances, call_sites, joined
-from rolegraph.engine.compile.plan import Block, InputEdge, Node, Plan, Wiring
 from rolegraph.engine.compile.turns import compares_turns
 from rolegraph.engine.records import NodeId, salt_of
 from rolegraph.engine.spec import Edge, Spec

@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from rolegraph.engine.compile.graph import callees_of, loop_around
 from rolegraph.engine.compile.inputs import RoleEdge, role_edges
 from rolegraph.engine.compile.lineage import instances_of
+from rolegraph.engine.compile.structure import callees_of, loop_around
 from rolegraph.engine.records import MAIN
 from rolegraph.engine.spec import CALL_OF_A_ROLE, Role, Spec
 from rolegraph.engine.vocabulary import ItemCall

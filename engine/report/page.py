@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rolegraph.engine.compile.graph import check_graph, role_needs
+from rolegraph.engine.compile.graph import check_graph
+from rolegraph.engine.compile.structure import role_needs
 from rolegraph.engine.drawing import picture_of
 from rolegraph.engine.drawing.svg import svg
 from rolegraph.engine.records import RunFolder, Step

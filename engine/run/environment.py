@@ -9,7 +9,8 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rolegraph.engine.compile.plan import EnvPlan, Node
+from rolegraph.engine.compile.plan import Node
+from rolegraph.engine.compile.role_plan import EnvPlan
 from rolegraph.engine.limits.tools import OBSERVATION_TEXT, TOOL_TEXT
 from rolegraph.engine.records import Task, derive_seed
 from rolegraph.engine.run.turn import NodeResult

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from rolegraph.engine.compile import Plan, RolePlan
-from rolegraph.engine.compile.graph import callers_of
+from rolegraph.engine.compile.structure import callers_of
 from rolegraph.engine.models import LimitedModel, Request
 from rolegraph.engine.models.replay import Replay
 from rolegraph.engine.records import Episode, FailureName, Message, NodeId, Task

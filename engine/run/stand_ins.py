@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any, cast
 
 from rolegraph.engine.compile import RolePlan
-from rolegraph.engine.compile.plan import EnvPlan, RunPlan
+from rolegraph.engine.compile.role_plan import EnvPlan, RunPlan
 from rolegraph.engine.errors import ModelError
 from rolegraph.engine.models import Completion, Request
 from rolegraph.engine.models.replay import Replay

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple, cast
 
-from rolegraph.engine.compile.plan import CalleePlan
+from rolegraph.engine.compile.role_plan import CalleePlan
 from rolegraph.engine.errors import UserError, did_you_mean
 from rolegraph.engine.limits.answers import ANSWER_CALLS
 from rolegraph.engine.limits.records import CALL_SHOWN

@@ -16,7 +16,8 @@ from secrets import token_hex
 from typing import Any, NamedTuple, Self
 
 from rolegraph.engine.compile import RolePlan
-from rolegraph.engine.compile.plan import Node, RunPlan
+from rolegraph.engine.compile.plan import Node
+from rolegraph.engine.compile.role_plan import RunPlan
 from rolegraph.engine.errors import ContextFull, ModelError, RolegraphError
 from rolegraph.engine.limits.answers import ANSWER_TEXT, EPISODE_SIZE, FAILURE_TEXT
 from rolegraph.engine.limits.tools import TOOL_TEXT

@@ -15,7 +15,7 @@ from itertools import accumulate, groupby
 from typing import Any, NamedTuple
 
 from rolegraph.engine.compile import RolePlan
-from rolegraph.engine.compile.plan import GroupingPlan
+from rolegraph.engine.compile.role_plan import GroupingPlan
 from rolegraph.engine.records import (
     MAIN,
     Advantage,

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from rolegraph.engine.compile.plan import PastPlan
+from rolegraph.engine.compile.role_plan import PastPlan
 from rolegraph.engine.models import LimitedModel
 from rolegraph.engine.records import Checkpoint, PastCopy, Task, derive_seed
 from rolegraph.engine.training.policies import Policies

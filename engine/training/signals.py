@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rolegraph.engine.compile import Plan, RolePlan
-from rolegraph.engine.compile.plan import SignalPlan
+from rolegraph.engine.compile.role_plan import SignalPlan
 from rolegraph.engine.errors import AdvantageError, ModelError, WorldError
 from rolegraph.engine.models import LimitedModel
 from rolegraph.engine.prompts import SELF, PromptError, Template

@@ -6,7 +6,8 @@ import networkx as nx
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rolegraph.engine.compile.graph import check_graph, role_needs
+from rolegraph.engine.compile.graph import check_graph
+from rolegraph.engine.compile.structure import role_needs
 from rolegraph.engine.spec import Spec
 from rolegraph.engine.spec.diagnostics import Finding
 

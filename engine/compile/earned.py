@@ -200,6 +200,14 @@ def _shown(spec: Spec, names: ResolvedNames, rewards: Rewards) -> Iterator[Findi
                     yield Finding(path, message, word=field, severity="warning")
 
 
+def quoting_roles(spec: Spec) -> frozenset[str]:
+    """Return the roles whose texts may quote a hidden field: they show one, or read the words of a role that
+    may quote one."""
+    edges = _edges(spec)
+    shows = {name for name, role in spec.roles.items() if role.shows}
+    return frozenset(name for name in spec.roles if shows & {name, *ancestors(edges, name)})
+
+
 def _edges(spec: Spec) -> Needs:
     """Return for each role the roles whose words it reads: answers of this round or an earlier one, arguments
     of its callers, results of the roles that it calls, turns of its conversation."""

@@ -131,22 +131,6 @@ class Spec(SpecModel):
     train: Train = Train()
     """Training settings."""
 
-    @property
-    def quoting(self) -> frozenset[str]:
-        """Roles whose texts may quote a hidden field: they show one, or read or call a role of these, or one
-        of these calls them."""
-        found = {name for name, role in self.roles.items() if role.shows}
-        reads = {
-            name: {*role.callees, *(edge.of or key for key, edge in role.needs.items())}
-            for name, role in self.roles.items()
-        }
-        for name, role in self.roles.items():
-            for callee in role.callees:  # it reads the arguments of the call
-                reads.get(callee, {*()}).add(name)
-        while more := {name for name, others in reads.items() if name not in found and others & found}:
-            found |= more
-        return frozenset(found)
-
 
 def is_atomic(path: Path) -> bool:
     """Return True where `extends` and overrides replace the value at `path` as a whole."""

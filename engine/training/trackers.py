@@ -14,6 +14,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple
 
+from rolegraph.engine.compile.earned import quoting_roles
 from rolegraph.engine.errors import WorldError, first_line
 from rolegraph.engine.records import Episode
 from rolegraph.engine.records.info import without_credentials
@@ -54,7 +55,7 @@ def episode_table(episodes: Iterable[Episode], spec: Spec) -> Table:
         spec: The spec of the episodes.
     """
     rows: list[Sequence[object]] = []
-    quoting = spec.quoting
+    quoting = quoting_roles(spec)
     for episode in episodes:
         for one in episode.trajectories:
             tokens = sum(step.response_tokens for step in one.steps)

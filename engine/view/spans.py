@@ -16,9 +16,11 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cached_property
 from itertools import count
 from typing import Any, NamedTuple
 
+from rolegraph.engine.compile.earned import quoting_roles
 from rolegraph.engine.models.keys import OPENAI, TINKER, redact
 from rolegraph.engine.records import Episode, Message, RunInfo, Step, TerminationReason
 from rolegraph.engine.records.episode import NOTHING
@@ -62,7 +64,7 @@ class Span(NamedTuple):
         return f"{self.operation} {self.subject}".rstrip()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class TracedRun:
     """Facts about a run that the spans of its episodes carry."""
 
@@ -71,6 +73,10 @@ class TracedRun:
     info: RunInfo
     spec: Spec | None
     """The spec; None where it cannot be read, and then no text of a role is added."""
+
+    @cached_property
+    def _quoting(self) -> frozenset[str]:
+        return frozenset() if self.spec is None else quoting_roles(self.spec)
 
     def model_of(self, role: str, index: int) -> ModelRef | None:
         """Return the model that answers for a role's instance; None where it is not known."""
@@ -84,7 +90,7 @@ class TracedRun:
 
     def may_show(self, role: str) -> bool:
         """Return whether the texts of a role can quote no hidden field."""
-        return self.spec is not None and role in self.spec.roles and role not in self.spec.quoting
+        return self.spec is not None and role in self.spec.roles and role not in self._quoting
 
 
 def trace_id(episode: Episode) -> int:
@@ -258,10 +264,8 @@ def _cut(text: str) -> str:
 
 
 def _model(model: ModelRef | None) -> Attributes:
-    if model is None:
-        return {}
-    name = model.name or (BASE_NAME if model.provider == "local" else None)
-    return {"gen_ai.provider.name": model.provider, "gen_ai.request.model": name}
+    name = model and (model.name or (BASE_NAME if model.provider == "local" else None))
+    return {"gen_ai.provider.name": model and model.provider, "gen_ai.request.model": name}
 
 
 def _usage(steps: Sequence[Step]) -> Attributes:

@@ -7,8 +7,13 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.routing import Route
 
 from rolegraph.engine.records import Episode
+from tests.models.edges import served
 from tests.training.edge import STEPS, Training
 from tests.training.test_recipes import calling, of, recipe, trained
 
@@ -80,6 +85,38 @@ def test_an_agent_is_paid_for_the_state_of_a_database(training: Training, tmp_pa
     asked = [prompt for prompt in prompts if "You serve" in prompt]
     assert all("cancel_order" in prompt and "get_state" not in prompt for prompt in asked)
     assert not any("You want to cancel" in prompt for prompt in asked), "the wish is the customer's"
+
+
+def test_a_service_keeps_its_episodes_apart_by_their_ids(training: Training, tmp_path: Path) -> None:
+    """Let the agents of all rollouts at once guess the number of their task, in at most eight turns."""
+    recipe(training, tmp_path, "An environment behind a service")
+    numbers: dict[str, int] = {}
+
+    async def reset(request: Request) -> JSONResponse:
+        body = await request.json()
+        assert body["episode"] not in numbers
+        numbers[body["episode"]] = 1 + len(body["task"]) % 5
+        return JSONResponse({"observation": "Guess from 1 to 5.", "reward": 0, "done": False})
+
+    async def step(request: Request) -> JSONResponse:
+        body = await request.json()
+        found = int(body["action"]) == numbers[body["episode"]]
+        seen = {"observation": "Right." if found else "No. Again.", "reward": float(found), "done": found}
+        return JSONResponse(seen)
+
+    training.workflow.answers = lambda prompt, seed: f"<answer>{1 + seed % 5}</answer>"
+    routes = [Route(f"/{each.__name__}", each, methods=["POST"]) for each in (reset, step)]
+    with served(Starlette(routes=routes)) as url:
+        training.allow = (url,)
+        written = Path(training.spec).read_text()
+        Path(training.spec).write_text(written.replace("http://127.0.0.1:9000", url))
+        episodes = trained(training)
+    for episode in episodes:
+        (agent,), number = episode["agent"], 1 + len(episode.task_id) % 5
+        guesses = [int(str(step.action)) for step in agent.steps]
+        assert number not in guesses[:-1] and episode.is_correct == (guesses[-1] == number)
+        assert [step.reward for step in agent.steps] == [float(guess == number) for guess in guesses]
+    assert len({len(episode["agent"][0].steps) for episode in episodes}) > 1
 
 
 def orders(episode: Episode) -> str:

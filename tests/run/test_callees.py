@@ -128,7 +128,7 @@ def test_a_role_that_is_called_does_not_decide_whether_an_episode_is_right(
 ) -> None:
     searcher = SPEC["searcher"]
     plan = compiled(searcher=None, last=searcher, lead=SPEC["lead"] | {"tools": [{"role": "last"}]})
-    assert plan.roles[plan.correct].name == "lead"
+    assert [plan.roles[position].name for position in plan.correct] == ["lead"]
 
 
 def test_further_calls_and_wrong_arguments_are_errors_as_results(compiled: Callable[..., Plan]) -> None:

@@ -43,25 +43,27 @@ def turns_before(spec: Spec) -> dict[str, dict[int, Turn]]:
     order = in_order(role_needs(spec)) if chats else []
     for roles in chats:
         places = {name: place for place, name in enumerate(filter({*roles}.__contains__, order))}
-        turns = [(name, number) for name in roles for number in range(1, rounds_of(spec, name) + 1)]
-        turns.sort(key=lambda turn: _time(spec, places, *turn))
-        for one, (name, number) in pairwise(turns):
+        timed = sorted((time, (name, n)) for name in roles for n, time in _times(spec, places, name))
+        for (_, one), (_, (name, number)) in pairwise(timed):
             before.setdefault(name, {})[number] = one
     return before
 
 
-def _time(spec: Spec, places: Mapping[str, int], name: str, number: int) -> tuple[int, ...]:
-    """Return a key that sorts the turns of a conversation by time.
+def _times(spec: Spec, places: Mapping[str, int], name: str) -> Iterator[tuple[int, tuple[int, ...]]]:
+    """Yield the round of each turn of a role, and a key that sorts the turns of a conversation by time.
 
     A loop's roles stand together in the order of `needs`: whoever is outside waits for the whole loop.
     """
-    key: list[int] = []
-    turns, rest = rounds_of(spec, name), number - 1
+    turns, around = rounds_of(spec, name), list[tuple[int, int]]()
     for loop in loops_around(spec, name):
         turns //= spec.loops[loop].times
-        passed, rest = divmod(rest, turns)
-        key += [min(places[role] for role in roles_in(spec, loop) if role in places), passed]
-    return (*key, places[name])
+        around.append((turns, min(places[role] for role in roles_in(spec, loop) if role in places)))
+    for number in range(1, rounds_of(spec, name) + 1):
+        key, rest = list[int](), number - 1
+        for turns, place in around:
+            passed, rest = divmod(rest, turns)
+            key += (place, passed)
+        yield number, (*key, places[name])
 
 
 def turns_read(spec: Spec) -> dict[str, list[str]]:

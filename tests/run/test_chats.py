@@ -79,6 +79,20 @@ def test_a_turn_waits_for_the_conversation_and_for_nothing_else_of_it(tmp_path: 
     assert {*dag.edges} == {*pairwise(turns)}
 
 
+def test_a_conversation_goes_through_an_inner_loop_in_each_outer_round(tmp_path: Path) -> None:
+    roles: Roles = {
+        "ask": {**CTO, "prompt": "ask"},
+        "reply": {**CTO, "needs": ["ask"], "prompt": "reply"},
+        "close": {**CTO, "needs": ["reply"], "prompt": "close"},
+    }
+    talk = {"talk": {"roles": ["ask", "reply"], "times": 2}, "day": {"roles": ["talk", "close"], "times": 2}}
+    model = ScriptedModel(whose)
+    run_one(plan(tmp_path, roles, talk), model)
+    nodes = [f"{node.role}.{node.round}" for node in (request.id.node for request in model.requests)]
+    assert " ".join(nodes) == ("ask.1 reply.1 ask.2 reply.2 close.1 ask.3 reply.3 ask.4 reply.4 close.2")
+    assert [len(request.messages) for request in model.requests] == [*range(1, 20, 2)]
+
+
 def test_tokens_and_calls_of_one_role_continue_those_of_the_other(tmp_path: Path) -> None:
     own = {**CTO, "tools": ["calculator"], "calls": 2, "parser": "text"}
     roles: Roles = {"a": {**own, "prompt": "one"}, "b": {**own, "needs": ["a"], "prompt": "two"}}

@@ -8,14 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
+from rolegraph.engine.compile import compile_file
 from rolegraph.engine.errors import ModelError, SpecError
 from rolegraph.engine.models import Request
 from rolegraph.engine.models.replay import Replay
 from rolegraph.engine.records import Episode
 from rolegraph.engine.training.advantages import group_episodes
 from rolegraph.engine.vocabulary import RewardInputs
-from tests.edge import COUNTDOWN, RIGHT, WRONG, ScriptedModel, run_one
+from tests.edge import COUNTDOWN, RIGHT, WRONG, ScriptedModel, run_one, write_spec
 from tests.run.written import Roles, asked, plan, said, show, whose
 
 
@@ -444,3 +446,44 @@ def test_an_environment_is_stepped_by_outer_rounds_and_another_stays_closed(tmp_
     assert advised == [f"{n // 2 + 1}.{n % 2 + 1} {seen[n // 2]}" for n in range(6)]
     assert {t.name for t in episode.trajectories} == {"adviser", "agent"}
     assert episode.metadata["ended"]["again"] == "when"
+
+
+def test_a_history_and_its_ties_and_places_go_by_round_then_index(tmp_path: Path) -> None:
+    answers = {1: "zxx", 2: "yyw"}
+    roles: Roles = {
+        "a": {
+            "count": 2,
+            "reward": {"rated_by": "judge", "path": "scores.*"},
+            "credit": "turn",
+        },
+        "judge": {
+            "needs": {"a": "history"},
+            "prompt": show("a"),
+            "parser": "json",
+            "reward": None,
+            "trainable": False,
+        },
+    }
+    loops = {"talk": {"roles": ["a"], "times": 3}}
+
+    def answer(request: Request) -> str:
+        role, index, number = request.id.node
+        return '{"scores": [1, 2, 3, 4, 5, 6]}' if role == "judge" else said(answers[index][number - 1])
+
+    made = plan(tmp_path, roles, loops, episode={"correct": "judge"})
+    episode = run_one(made, ScriptedModel(answer))
+    assert asked(episode, "judge") == [["z y x y x w "]]
+    assert [[step.reward for step in t.steps] for t in episode["a"]] == [[1.0, 3.0, 5.0], [2.0, 4.0, 6.0]]
+    vote = {"vote": {"needs": {"a": "history"}, "run": "majority"}}
+    spec = {
+        "rolegraph": 1,
+        "name": "tie",
+        "data": {"train": "countdown"},
+        "roles": {
+            "a": {"count": 2, "prompt": {"inline": "?"}, "parser": {"tag": "answer"}, "trainable": False},
+            **vote,
+        },
+        "loops": loops,
+    }
+    tie = compile_file(write_spec(tmp_path, yaml.safe_dump(spec, sort_keys=False), "tie.yaml"))
+    assert run_one(tie, ScriptedModel(answer))["vote"][0].action == "y", "x and y twice each, y first"

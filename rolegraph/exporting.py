@@ -120,7 +120,7 @@ def export_chats(run: str | Path, file: str | Path, **where: str) -> int:
 
     A row has the chat's `messages` in OpenAI's form, and `task`, `rollout`, `role`, `index` and `reward`.
     Failed and masked turns are left out, and so are tools that ran in place of a model. A conversation over
-    several turns or calls is one row.
+    several turns or calls is one row; in it, answers of other roles and of masked turns have `weight` 0.
 
     Args:
         run: Folder of a run or a training; a folder of runs stands for all of them. Of a training, only

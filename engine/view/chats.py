@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from rolegraph.engine.records import Episode, Step, Trajectory
+from rolegraph.engine.records import Episode, Message, Step, Trajectory
 from rolegraph.engine.view.finding import EpisodeFilter
 
 
@@ -13,6 +13,7 @@ def chats(episode: Episode, where: EpisodeFilter) -> Iterator[dict[str, Any]]:
     """Yield a row for each chat of an episode: its `messages`, and whose they are.
 
     A chat that a later turn or call continues is part of that one's row. Failed and masked turns have none.
+    Answers in a row that are another role's, or of a masked turn, have the `weight` 0 of OpenAI's form.
 
     Args:
         episode: the episode.
@@ -27,16 +28,27 @@ def chats(episode: Episode, where: EpisodeFilter) -> Iterator[dict[str, Any]]:
         good = [
             s for s in trajectory.steps if _is_answer(trajectory, s) and _turn(trajectory, s) not in failed
         ]
+        own: set[int] = set()
         for step, following in zip(good, [*good[1:], None], strict=False):
+            own.add(len(step.chat_completions) - 1)
             if following is None or not _continues(following, step):
+                weighted = [
+                    _weighted(message, place in own) for place, message in enumerate(step.chat_completions)
+                ]
+                own.clear()
                 yield {
-                    "messages": [dict(message) for message in step.chat_completions],
+                    "messages": weighted,
                     "task": episode.task_id,
                     "rollout": episode.rollout,
                     "role": trajectory.name,
                     "index": trajectory.index,
                     "reward": trajectory.reward,
                 }
+
+
+def _weighted(message: Message, is_own: bool) -> dict[str, Any]:
+    """Return a message, with weight 0 for an answer that the row's role does not learn."""
+    return {**message} if is_own or message["role"] != "assistant" else {**message, "weight": 0}
 
 
 def _is_answer(trajectory: Trajectory, step: Step) -> bool:

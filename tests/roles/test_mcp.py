@@ -67,6 +67,12 @@ def url() -> Iterator[str]:
         await asyncio.sleep(60)
         return "done"
 
+    @server.tool()
+    def episode(context: fastmcp.Context) -> str:
+        """The header of the episode, if there is one."""
+        headers: Mapping[str, str] = context.request_context.request.headers
+        return headers.get("x-episode", "none")
+
     with running(server) as found:
         yield found
 
@@ -77,8 +83,7 @@ def item(url: str, **options: Any) -> Tool:
 
 def use(tool: Tool, work: Callable[[Mapping[str, Function]], Any]) -> Any:
     async def run() -> Any:
-        assert tool.open is not None
-        async with tool.open() as functions:
+        async with tool.opened("e1") as functions:
             return await work({function.name: function for function in functions})
 
     return asyncio.run(run())
@@ -89,7 +94,7 @@ def test_a_server_s_functions_are_what_it_lists(url: str) -> None:
         return functions
 
     functions = use(item(url), listed)
-    assert set(functions) == {"put", "price", "wait"}
+    assert set(functions) == {"put", "price", "wait", "episode"}
     assert functions["price"].description == "What something costs."
     assert functions["price"].parameters["required"] == ["what"]
     assert item(url).permissions == (url,)
@@ -101,6 +106,14 @@ def test_what_a_server_keeps_it_keeps_for_a_session(url: str) -> None:
 
     assert use(item(url), twice) == ["milk", "milk, eggs"]
     assert use(item(url), twice) == ["milk", "milk, eggs"]
+
+
+def test_each_request_has_the_headers_of_the_spec(url: str) -> None:
+    async def ask(functions: Mapping[str, Function]) -> Any:
+        return await functions["episode"].call({})
+
+    assert use(item(url), ask) == "none"
+    assert use(item(url, headers={"X-Episode": "of {{ episode.id }}"}), ask) == "of e1"
 
 
 def test_an_error_of_the_server_s_is_a_tool_error(url: str) -> None:

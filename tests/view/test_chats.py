@@ -81,6 +81,24 @@ loops: {lesson: {roles: [tutor], times: 3}}
     assert len({row["rollout"] for row in rows}) == len(rows)
 
 
+def test_what_another_role_said_in_a_conversation_has_no_weight(tmp_path: Path) -> None:
+    text = """
+rolegraph: 1
+name: talk
+roles:
+  ask: {prompt: {inline: "Ask {{ self.round }}"}, memory: {chat: both}, trainable: false}
+  reply: {needs: ask, prompt: {inline: "Reply {{ self.round }}"}, memory: {chat: both}, trainable: false}
+loops: {lesson: {roles: [ask, reply], times: 2}}
+"""
+    run = write_run(tmp_path / "run", str(write_spec(tmp_path, text)), tasks=1)
+    found: set[tuple[str, int]] = set()
+    for row in exported(run, tmp_path / "rows.jsonl"):
+        answered = [m.get("weight", 1) for m in row["messages"] if m["role"] == "assistant"]
+        assert answered == ([1, 0, 1] if row["role"] == "ask" else [0, 1, 0, 1])
+        found.add((row["role"], row["rollout"]))
+    assert {role for role, _ in found} == {"ask", "reply"}
+
+
 def test_nothing_is_written_where_no_chat_fits_or_the_file_exists(run: Path, tmp_path: Path) -> None:
     file = tmp_path / "rows.jsonl"
     with pytest.raises(rg.UsageError, match="no chat that fits"):

@@ -128,7 +128,7 @@ def _differences(spec: Spec, one: str, other: str, counts: Mapping[str, int]) ->
         if mine != theirs:
             written = key in second.model_fields_set
             path = ("roles", other, key) if written else ("roles", other, "memory")
-            message = f"{one} and {other} keep one conversation, and their `{key}` differs"
+            message = f"{one} and {other} keep one conversation, and do not have the same `{key}`"
             hint = f"give both the same `{key}`, or a conversation each"
             yield Finding(path, message, f"the {key} of {one}", hint, at_key=True)
 

@@ -168,7 +168,7 @@ def test_roles_that_keep_one_conversation_are_of_one_kind(
     calls = {"calls": 2} if key == "tools" else {}
     roles = {"a": {**CTO, key: mine}, "b": {**CTO, "needs": ["a"], **calls, key: theirs}}
     (fault,) = faults(tmp_path, roles, policies={"other": {}} if key == "policy" else {})
-    assert fault == f"a and b keep one conversation, and their `{key}` differs"
+    assert fault == f"a and b keep one conversation, and do not have the same `{key}`"
 
 
 def test_turns_without_an_order_and_a_conversation_of_one_turn_are_faults(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import asyncio
 import json
 import pickle
 import re
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -48,14 +48,18 @@ async def _counter() -> AsyncGenerator[tuple[Function, ...]]:
     yield Function("add", "", WHOLE, add), Function("total", "", {"type": "object"}, total)
 
 
-@tools.register("counter")
-def counter() -> Tool:
-    return Tool(_counter)
-
-
 @pytest.fixture(autouse=True)
-def _fresh() -> None:
+def _counters() -> Iterator[None]:
+    """Register the tool `counter` for a test."""
+
+    @tools.register("counter")
+    def counter() -> Tool:
+        return Tool(_counter)
+
     opened.clear()
+    yield
+    for table in ("_factories", "_definitions"):
+        getattr(tools, table).pop("counter", None)
 
 
 AGENT: dict[str, Any] = {"tools": ["counter"], "calls": 3, "trainable": False}

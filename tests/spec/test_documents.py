@@ -44,7 +44,10 @@ NEEDED = {
     "pydantic_monty": "python:",
 }
 """Optional modules, each with the word in a spec that requires the module."""
-TASK = {"question": "3 + 4?", "answer": "7", "nums": [3, 4], "target": 7, "solution": "3 + 4", "game": ""}
+TASK = {
+    **{"question": "3 + 4?", "answer": "7", "nums": [3, 4], "target": 7, "solution": "3 + 4", "game": ""},
+    **{"order": 7, "state": "cancelled"},
+}
 
 
 def faults(folder: Path, spec: str) -> list[str]:

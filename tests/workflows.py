@@ -298,7 +298,9 @@ def _calls_of_a_role(draw: st.DrawFn, made: Workflow) -> None:
         parallel, calls = draw(st.integers(1, 2)), draw(st.integers(2, 3))
         tools = [*role.get("tools", ()), {"role": CALLEE, "parallel": parallel}]
         role |= {"tools": tools, "calls": max(calls, role.get("calls", 1))}
-    before = names[: min(map(names.index, callers))]
+    # A player that waits for what its callee needs may wait for no other player.
+    played = [made.roles_of(loop) for loop in made.loops.values() if {*callers} & {*loop.get("players", ())}]
+    before = [n for n in names[: min(map(names.index, callers))] if not any(n in of for of in played)]
     needs = {other: draw(st.sampled_from(["all", "branch"])) for other in draw(_some(before))}
     made.roles[CALLEE] = {"tool": {"describe": "Helps.", "arguments": {"about": "string"}}, "needs": needs}
     if draw(st.booleans()):

@@ -217,6 +217,7 @@ def test_a_service_that_goes_away_fails_its_calls(
 
     async def run() -> None:
         with tinker_service(lambda _: JSONResponse({"type": "try_again"})) as service:
+            service.scoring = service.script
             ref = ModelRef(provider="tinker", base_url=service.base_url)
             model = await open_served(ServedModel(ref, api_key=KEY, tokenizer_dir=folder))
             calls = [asyncio.ensure_future(asking(model)) for _ in range(20)]

@@ -60,6 +60,8 @@ class Service:
     asked: list[dict[str, Any]] = field(default_factory=list)
     scored: list[dict[str, Any]] = field(default_factory=list)
     """Requests for the log-probabilities of given tokens."""
+    scoring: Script | None = None
+    """Script of these requests; by default the answer is `score`."""
     keys: set[str] = field(default_factory=set)
     gives_loss: bool = True
     """Whether the results of updates have the loss."""
@@ -160,7 +162,7 @@ class Service:
     def _sample(self, body: dict[str, Any]) -> dict[str, Any] | Response:
         if body.get("prompt_logprobs"):
             self.scored.append(body)
-            result = self._scores(body)
+            result = (self.scoring or self._scores)(body)
         else:
             self.asked.append(body)
             result = self.script(body)

@@ -11,14 +11,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from rolegraph.engine.compile.structure import SharedRounds, loops_around, readers_of, roles_in, shared_loops
-from rolegraph.engine.prompts.checks import (
-    IN_A_CALL,
-    IN_A_LOOP,
-    IN_AN_INNER_LOOP,
-    OF_SELF,
-    WITH_AN_ENVIRONMENT,
-    TemplateScope,
-)
+from rolegraph.engine.prompts.checks import ALL_OF_SELF, TemplateScope
 from rolegraph.engine.prompts.templates import mentions_of
 from rolegraph.engine.spec import Edge, Spec
 
@@ -98,8 +91,7 @@ def role_inputs_from_text(spec: Spec, texts: Mapping[str, list[str]]) -> dict[st
     """
     of_roles: dict[str, Set[str]] = {}
     for name, role in spec.roles.items():
-        own = (*OF_SELF, *IN_A_LOOP, *IN_AN_INNER_LOOP, *WITH_AN_ENVIRONMENT, *IN_A_CALL)
-        scope = TemplateScope(dict.fromkeys(role.needs, 1), own=own)
+        scope = TemplateScope(dict.fromkeys(role.needs, 1), own=ALL_OF_SELF)
         found = [mentions_of(text, scope) for text in texts.get(name, ())]
         of_roles[name] = frozenset[str]().union(
             *found, mentions_of(role.when or "", replace(scope, is_condition=True))

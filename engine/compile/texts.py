@@ -113,9 +113,8 @@ class TextReader:
     def groupings(self, name: str) -> tuple[GroupingPlan, ...]:
         """Compile the keys of a role's groupings, which may read hidden fields: no record has their value."""
         role = self.spec.roles[name]
-        own = (*KEY_OF_SELF, *self._of_loops(name, IN_A_LOOP[:1]))
-        own = own if role.tool is None else (*own, *IN_A_CALL)
-        arguments = tuple(role.tool.arguments) if role.tool else None
+        own = (*KEY_OF_SELF, *self._of_place(name, IN_A_LOOP[:1]))
+        arguments = self._arguments(name)
         return tuple(
             GroupingPlan(
                 by=grouping.by,
@@ -168,9 +167,8 @@ class TextReader:
         role, roles = self.spec.roles[name], self.spec.roles
         edges = {key: edge for key, edge in role.needs.items() if (edge.of or key) in roles}
         seen = {key: self._seen(name, edge.of or key, edge) for key, edge in edges.items()}
-        own = (*OF_SELF, *self._of_loops(name, IN_A_LOOP))
-        own = own if role.tool is None else (*own, *IN_A_CALL)
-        arguments = tuple(role.tool.arguments) if role.tool else None
+        own = (*OF_SELF, *self._of_place(name, IN_A_LOOP))
+        arguments = self._arguments(name)
         called = {edge.of: key for key, edge in edges.items() if edge.of not in (None, key, *edges)}
         hidden = self.hidden - {*role.shows}
         files = tuple(file for file, fields in self.labels.items() if fields & hidden)
@@ -178,12 +176,19 @@ class TextReader:
             seen, tuple(roles), self.columns, hidden, files, own=own, arguments=arguments, called=called
         )
 
-    def _of_loops(self, name: str, in_a_loop: tuple[str, ...]) -> Iterator[str]:
-        """Yield the fields of `self` that a role has by its loops: those `in_a_loop`, and further ones."""
+    def _arguments(self, name: str) -> tuple[str, ...] | None:
+        """Return the names of a role's arguments; None for a role that is not called."""
+        tool = self.spec.roles[name].tool
+        return tuple(tool.arguments) if tool else None
+
+    def _of_place(self, name: str, in_a_loop: tuple[str, ...]) -> Iterator[str]:
+        """Yield the fields of `self` that a role has by its loops, `in_a_loop` and further ones, and by being
+        called."""
         loops = loops_around(self.spec, name)
         yield from in_a_loop if loops else ()
         yield from IN_AN_INNER_LOOP if len(loops) > 1 else ()
         yield from WITH_AN_ENVIRONMENT if env_loop_of(self.spec, name) else ()
+        yield from IN_A_CALL if self.spec.roles[name].tool else ()
 
     def _seen(self, name: str, other: str, edge: Edge) -> int:
         """Return the largest number of instances of the role `other` that one instance of `name` reads by

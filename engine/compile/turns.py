@@ -2,19 +2,11 @@
 
 from __future__ import annotations
 
-from rolegraph.engine.prompts import (
-    IN_A_CALL,
-    IN_A_LOOP,
-    IN_AN_INNER_LOOP,
-    OF_SELF,
-    WITH_AN_ENVIRONMENT,
-    TemplateScope,
-)
+from rolegraph.engine.prompts import ALL_OF_SELF, TemplateScope
 from rolegraph.engine.prompts.templates import mentions_of
 from rolegraph.engine.spec import Grouping, Role
 
-_OWN = (*OF_SELF, *IN_A_LOOP, *IN_AN_INNER_LOOP, *WITH_AN_ENVIRONMENT, *IN_A_CALL)
-_SELF = TemplateScope({}, own=_OWN, is_condition=True, has_value=True)
+_SELF = TemplateScope({}, own=ALL_OF_SELF, is_condition=True, has_value=True)
 _OF_A_TURN = frozenset({"self.round", "self.outer", "self.observation"})
 """Names that differ between the turns of one trajectory."""
 

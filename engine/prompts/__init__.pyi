@@ -4,6 +4,7 @@ from rolegraph.engine.prompts.chat import ChatFormat as ChatFormat
 from rolegraph.engine.prompts.chat import ChatPrefix as ChatPrefix
 from rolegraph.engine.prompts.chat import TokenizedPrompt as TokenizedPrompt
 from rolegraph.engine.prompts.chat import Tokenizer as Tokenizer
+from rolegraph.engine.prompts.checks import ALL_OF_SELF as ALL_OF_SELF
 from rolegraph.engine.prompts.checks import EPISODE as EPISODE
 from rolegraph.engine.prompts.checks import IN_A_CALL as IN_A_CALL
 from rolegraph.engine.prompts.checks import IN_A_LOOP as IN_A_LOOP

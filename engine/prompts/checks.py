@@ -31,6 +31,8 @@ WITH_AN_ENVIRONMENT = ("observation",)
 """Further fields of `self` where the loop has an environment."""
 IN_A_CALL = ("arguments",)
 """Further fields of `self` in a role that other roles call."""
+ALL_OF_SELF = (*OF_SELF, *IN_A_LOOP, *IN_AN_INNER_LOOP, *WITH_AN_ENVIRONMENT, *IN_A_CALL)
+"""Every field that `self` has in some role."""
 EPISODE = "episode"
 """Name of the episode, whose field `id` bodies of requests may hold."""
 

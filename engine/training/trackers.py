@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import re
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import import_module
@@ -68,23 +69,23 @@ def episode_table(episodes: Iterable[Episode], spec: Spec) -> Table:
     return Table(COLUMNS, rows[:ROWS])
 
 
-class Tracker:
+class Tracker(ABC):
     """Run of a training in an experiment tracker; a base for each of the services."""
 
     name: ClassVar[str]
     has_tables: ClassVar[bool] = True
     """Whether the service shows tables."""
 
+    @abstractmethod
     def log(self, step: int, metrics: Mapping[str, float], tables: Mapping[str, Table]) -> None:
         """Send the metrics and the tables of a step, by name."""
-        raise NotImplementedError
 
-    def add_file(self, path: Path) -> None:
+    def add_file(self, path: Path) -> None:  # noqa: B027 - a service without artifacts sends none
         """Send a file as an artifact; nothing where the service has no artifacts."""
 
+    @abstractmethod
     def close(self, *, failed: bool) -> None:
         """End the run."""
-        raise NotImplementedError
 
 
 class _TensorBoard(Tracker):

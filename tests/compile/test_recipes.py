@@ -6,6 +6,7 @@ import asyncio
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,7 @@ from rolegraph.engine.run.preview import preview_task
 from tests.edge import write_spec
 
 PAGE = Path(__file__).parents[2] / "docs" / "recipes.md"
-ROW = {
+ROW: dict[str, Any] = {
     "question": "What is 6*7?",
     "answer": "42",
     "tests": ["assert f(1) == 2"],

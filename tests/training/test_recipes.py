@@ -188,7 +188,7 @@ def calling(training: Training, folder: Path, name: str) -> None:
 
 
 def of(episode: Episode, role: str) -> list[Trajectory]:
-    """Return the trajectories of a role, none for one that was never called."""
+    """Return the trajectories of a role, none for one that was skipped."""
     return [trajectory for trajectory in episode.trajectories if trajectory.name == role]
 
 

@@ -13,7 +13,7 @@ from rolegraph.engine.records import Episode, Trajectory
 from tests.compile.test_recipes import ROW
 from tests.models.tinker_edge import score
 from tests.training.edge import LOGPROB, STEPS, Training
-from tests.training.test_recipes import recipe, trained
+from tests.training.test_recipes import of, recipe, trained
 
 RIGHT, WRONG = "<answer>42</answer>", "<answer>41</answer>"
 
@@ -22,11 +22,6 @@ def whole(training: Training, *overrides: str) -> list[Episode]:
     """Train, and return the episodes of all steps."""
     trained(training, *overrides)
     return [episode for step in range(1, STEPS + 1) for episode in training.episodes("train", step)]
-
-
-def of(episode: Episode, role: str) -> list[Trajectory]:
-    """Return the role's trajectories; none where it was skipped."""
-    return [t for t in episode.trajectories if t.name == role]
 
 
 def gaps(trajectory: Trajectory) -> list[float]:

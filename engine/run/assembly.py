@@ -72,8 +72,9 @@ def assemble(
         reason = TerminationReason.TIMEOUT if last == FailureName.TIMEOUT.value else TerminationReason.ERROR
     metadata: dict[str, Any] = {"spec": plan.name, "hash": plan.hash, **noted}
     if plan.loops:
-        metadata["rounds"] = _rounds(plan, results)
-        metadata["ended"] = _ended(plan, results, endings, over, stopped=stopped)
+        rounds = _last_rounds(plan, results)
+        metadata["rounds"] = {name: sum(last.values()) for name, last in rounds.items()}
+        metadata["ended"] = _ended(plan, rounds, endings, over, stopped=stopped)
     if not stopped and None in results:
         shares = {role.name: its.count(None) / len(its) for role, its in _by_role(plan, results)}
         metadata["skipped"] = {name: share for name, share in shares.items() if share}
@@ -113,11 +114,6 @@ def _instances(role: RolePlan, results: Results) -> list[list[NodeResult]]:
     return [turns for turns in each if turns]
 
 
-def _rounds(plan: Plan, results: Results) -> dict[str, int]:
-    """Return the number of rounds that each loop ran, over all rounds of the loop around it."""
-    return {name: sum(last.values()) for name, last in _last_rounds(plan, results).items()}
-
-
 def _last_rounds(plan: Plan, results: Results) -> dict[str, dict[int, int]]:
     """Return for each loop the last round that it ran, by the round of the loop around it."""
     last: dict[str, dict[int, int]] = {loop.name: {} for loop in plan.loops}
@@ -137,16 +133,18 @@ def _last_rounds(plan: Plan, results: Results) -> dict[str, dict[int, int]]:
 
 
 def _ended(
-    plan: Plan, results: Results, endings: Endings, over: Set[int], *, stopped: bool
+    plan: Plan, rounds: Mapping[str, Mapping[int, int]], endings: Endings, over: Set[int], *, stopped: bool
 ) -> dict[str, str | dict[str, int]]:
     """Return what ended each loop: `until`, `env`, `when` or `times`; counted, where its branches end
-    separately, or where it ran in several rounds of the loop around it."""
+    separately, or where it ran in several rounds of the loop around it.
+
+    `rounds` has the last round of each loop, by the round of the loop around it."""
     ended: dict[str, str | dict[str, int]] = {}
     for number, loop in enumerate(plan.loops):
         found = Counter[str](endings.get(number, {}).values())
         times = loop.branches
         if loop.outer is not None:
-            begun = len(_last_rounds(plan, results)[loop.name])
+            begun = len(rounds[loop.name])
             if not begun:
                 continue
             times = times * plan.loops[loop.outer].times if loop.until is not None else begun

@@ -283,8 +283,10 @@ def search(
     headers: of requests to that url, such as X-Episode: "{{ episode.id }}"
     k: how many passages
     """
-    if (corpus is None) == (url is None) or (headers and url is None):
+    if (corpus is None) == (url is None):
         raise ValueError("needs either a corpus or a url")
+    if headers and url is None:
+        raise ValueError("has headers, which a corpus is never sent; leave them out")
     if url is not None:
         find, permissions, files = partial(_retrieve, check_url(url), k), (url,), {}
     else:

@@ -38,8 +38,9 @@ OWN: dict[str, Sequence[str]] = {
         f"roles.judge.signal={{reverse_kl: {{teacher: {{model: 'local:{BASE}/teacher'}}}}}}"
     ],
     "proposer_solver_judge": [f"roles.judge.model=local:{BASE}/teacher"],
+    "react": ["roles.agent.tools=[calculator]"],
 }
-"""Overrides of single specs: the teacher of this checkout, for both versions."""
+"""Overrides of single specs: the teacher of this checkout, for both versions, and no server of tools."""
 OF_TIME = ("started", "seconds", "hash", "model", "time/", "tokens/per_second")
 """Fields that differ between two runs of one version, or that name the spec's own hash."""
 

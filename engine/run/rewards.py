@@ -58,8 +58,9 @@ def score_at_once(
     """
     reward = role.reward
     if result.failure is None and reward is not None and not reward.is_deferred:
-        read = _turn_inputs(role, result) if reward.reads_turn else NO_INPUTS
-        inputs = _with_values(role, node, context, result, read)
+        inputs = _turn_inputs(role, result) if reward.reads_turn else NO_INPUTS
+        if role.formulas:
+            inputs = _with_values(role, node, context, result, inputs)
         limit, task = _seconds(reward, session), session.job.task
         if inputs is None:
             pass

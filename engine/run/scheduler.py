@@ -8,7 +8,7 @@ episode is returned. Knows no provider, no disk and no training.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Coroutine, Iterable, Mapping, Sequence, Set
 from typing import Any
 
 from rolegraph.engine.compile import Plan, RolePlan
@@ -109,13 +109,15 @@ class _Run:
             finished: Whether the run counts the episode; False for a cancelled one, which `--resume` repeats.
         """
         job = self.session.job
-        noted: dict[str, object] = {"started_at": self.session.started_at.isoformat(timespec="milliseconds")}
+        noted: dict[str, object] = {"started_at": self.session.started_at}
         if self.context.uncomputed:
             noted["uncomputed_conditions"] = self.context.uncomputed
-        reports = {self.plan.loops[its.loop].name: its.info for its in self.environments if its.info}
-        if reports:
-            noted["environment"] = reports if len(self.environments) > 1 else next(iter(reports.values()))
-        over = {environment.loop for environment in self.environments if environment.over}
+        over: Set[int] = frozenset()
+        if self.environments:
+            reports = {self.plan.loops[its.loop].name: its.info for its in self.environments if its.info}
+            if reports:
+                noted["environment"] = reports if len(self.environments) > 1 else next(iter(reports.values()))
+            over = {environment.loop for environment in self.environments if environment.over}
         endings = self.loop_ends.endings if self.loop_ends is not None else {}
         episode = assemble(
             self.plan, job.task, job.rollout, self.results, endings, over, stopped=stopped, noted=noted

@@ -10,7 +10,6 @@ import asyncio
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from functools import cached_property
 from secrets import token_hex
 from typing import Any, NamedTuple, Self
@@ -86,7 +85,8 @@ class EpisodeSession:
         self.tools: OpenTools | None = None
         """None until a turn needs a tool."""
         self.began = time.monotonic()
-        self.started_at = datetime.now(UTC)
+        self.started_at = time.time()
+        """Seconds since the epoch."""
         self.kept = 0
         """Number of characters and tokens that the episode keeps, at most `episode_size`."""
 

@@ -32,6 +32,8 @@ TEXT = 32_000
 """Characters of the texts in one attribute; of a longer chat the last messages are kept."""
 LONGEST = 1e9
 """Seconds from the start of an episode that a span may begin at; a stranger's file may have any number."""
+LATEST = 9e9
+"""Seconds from 1970 that an episode may start at; OTLP counts nanoseconds in 64 bits."""
 
 Attributes = Mapping[str, str | bool | int | float | Sequence[str] | None]
 """Attributes of a span by name; None stands for no attribute."""
@@ -125,8 +127,8 @@ class _Trace:
     def __init__(self, episode: Episode, run: TracedRun, *, content: bool) -> None:
         self.episode, self.run, self.content = episode, run, content
         self.id, self._numbers = trace_id(episode), count()
-        begin = _started_at(episode) or run.info.started or datetime.now(UTC)
-        self.begin = int(begin.timestamp() * 1e9)
+        begin = _started_at(episode) or (run.info.started or datetime.now(UTC)).timestamp()
+        self.begin = int(begin * 1e9)
 
     def spans(self, split: str, step: int | None) -> Iterator[Span]:
         """Yield the root, then the spans of each turn."""
@@ -282,13 +284,10 @@ def _times(step: Step) -> Times:
     return start, start + float(step.metadata.get("seconds") or 0.0)
 
 
-def _started_at(episode: Episode) -> datetime | None:
-    """Return when an episode started; None where that is not on record."""
-    try:
-        found = datetime.fromisoformat(str(episode.metadata.get("started_at")))
-    except ValueError:
-        return None
-    return found if found.tzinfo else found.replace(tzinfo=UTC)
+def _started_at(episode: Episode) -> float | None:
+    """Return the seconds from 1970 to the start of an episode; None where they are not on record."""
+    found = episode.metadata.get("started_at")
+    return found if isinstance(found, float) and 0 < found < LATEST else None
 
 
 def _plain(value: Any) -> Any:

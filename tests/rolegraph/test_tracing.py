@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -147,8 +147,8 @@ def test_an_episode_is_a_trace_of_its_turns_and_calls(run: Path, collector: Coll
 def test_spans_have_the_times_of_the_calls(run: Path, collector: Collector) -> None:
     rg.export_spans(run, collector.url)
     for episode in read_episodes(run / "episodes.jsonl"):
-        began = datetime.fromisoformat(episode.metadata["started_at"])
-        assert abs((datetime.now(UTC) - began).total_seconds()) < 3600
+        began = episode.metadata["started_at"]
+        assert abs(time.time() - began) < 3600
         (root,) = (
             s
             for s in collector.spans
@@ -157,7 +157,7 @@ def test_spans_have_the_times_of_the_calls(run: Path, collector: Collector) -> N
         )
         chats = [chat for agent in collector.below(root) for chat in collector.below(agent)]
         steps = [step for trajectory in episode.trajectories for step in trajectory.steps]
-        base = round(began.timestamp() * 1e9)
+        base = int(began * 1e9)
         assert root.start == pytest.approx(base, abs=1000)
         for chat, step in zip(chats, steps, strict=True):
             start, seconds = step.metadata["started"], step.metadata["seconds"]

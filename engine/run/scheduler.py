@@ -88,10 +88,12 @@ class _Run:
         self.frontier = Frontier(plan.wiring)
         self.tasks = TaskGroup()
         self.results: list[NodeResult | None] = [None] * len(plan.nodes)
-        self.environments = [EnvironmentSession(env, task) for env in plan.envs]
+        self.environments: list[EnvironmentSession] = []
         self.env_of: list[EnvironmentSession | None] = [None] * len(plan.roles)
         """By role, the environment of its loop."""
-        for env, environment in zip(plan.envs, self.environments, strict=True):
+        for env in plan.envs:
+            environment = EnvironmentSession(env, task)
+            self.environments.append(environment)
             for role in env.turns:
                 self.env_of[role] = environment
         self.context = EpisodeContext(plan, task, self.results, self.env_of)

@@ -14,6 +14,7 @@ import pytest
 pytest.importorskip("rllm", reason="needs rLLM: pip install 'rolegraph[rllm]'")
 
 from hypothesis import assume, given, settings
+from hypothesis import strategies as st
 
 from rolegraph.engine.errors import ModelError
 from rolegraph.engine.models import Completion, Request

@@ -1,0 +1,41 @@
+"""Record of how a Tinker service behaves where services differ."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceTraits:
+    """Behaviour of one Tinker service with one model. The defaults are those of hosted Tinker and of ours."""
+
+    sdk_version: str | None = None
+    """Version of the Tinker SDK that found these traits; None where nothing was probed."""
+    losses: tuple[str, ...] = ("cross_entropy", "importance_sampling", "ppo", "cispo")
+    """Loss functions that the service computes as their formulas say, thresholds given."""
+    reports_loss: bool = True
+    """True if a pass reports its loss (`loss:sum`)."""
+    takes_means: bool = False
+    """True if a pass divides its loss by the number of datums and each datum's share by the datum's length,
+    prompt included; False if the loss is a sum over tokens."""
+    accumulates: bool = True
+    """True if the gradients of several passes before one step are added."""
+    merges_losses: bool = False
+    """True if passes that are queued together take the loss function or the settings of one of them."""
+    has_clip_norm: bool = True
+    """True if `grad_clip_norm` limits the gradient."""
+    has_rank_scaling: bool = False
+    """True if the same Adam step moves an adapter of a higher rank further."""
+    has_leading_none: bool = True
+    """True if `compute_logprobs` returns an entry for each token of the prompt, None for the first."""
+    has_seed: bool = True
+    """True if the same seed samples the same tokens."""
+    keeps_old_samplers: bool = True
+    """True if sampling from older weights gives theirs, and leaves the weights in training alone."""
+    has_several_adapters: bool = True
+    """True if two adapters train at once without a mutual effect."""
+    restores_without_client: bool = True
+    """True if a training client can be created from a saved state; False if a state can only be loaded into
+    a client that exists."""
+    restores_optimizer: bool = True
+    """True if the first step after loading a state with its optimizer equals the step without the break."""

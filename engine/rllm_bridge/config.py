@@ -169,6 +169,10 @@ TABLE: Mapping[Backend, Sequence[ConfigKey]] = {
         ConfigKey("model.name", "actor_rollout_ref.model.path", lambda run: model_name(run.plan.spec.model)),
         ConfigKey("train.lora.rank", "actor_rollout_ref.model.lora_rank", lambda run: _policy(run).lora.rank),
         ConfigKey("train.batch_size", f"{_VERLS_ACTOR}.ppo_mini_batch_size"),
+        # verl refuses a config that says neither how many sequences nor how many tokens a pass has.
+        ConfigKey("", f"{_VERLS_ACTOR}.use_dynamic_bsz", lambda _: True),
+        ConfigKey("model.name", f"{_VERLS_ACTOR}.ppo_max_token_len_per_gpu", lambda run: _pass_tokens(run)),
+        ConfigKey("", "actor_rollout_ref.rollout.name", lambda _: "vllm"),
         ConfigKey("train.learning_rate", f"{_VERLS_ACTOR}.optim.lr", lambda run: _policy(run).learning_rate),
         ConfigKey("train.schedule.floor", f"{_VERLS_ACTOR}.optim.min_lr_ratio"),
         ConfigKey("train.gradient_clip", f"++{_VERLS_ACTOR}.optim.clip_grad"),
@@ -266,6 +270,11 @@ def _longest_prompt(run: Launch) -> int | None:
     # answer with. verl does not cut them.
     reserved = 2 if traits.is_service else _longest_answer(run)
     return max(1, run.context - reserved)
+
+
+def _pass_tokens(run: Launch) -> int:
+    """Return the tokens of a pass of verl's trainer: its own default, or a whole context that is longer."""
+    return max(16_384, run.context or 0)
 
 
 def _policy(run: Launch) -> PolicyPlan:

@@ -46,6 +46,7 @@ from rolegraph.engine.records import Task as Task
 from rolegraph.engine.records import Trajectory as Trajectory
 from rolegraph.engine.records import read_episodes as read_episodes
 from rolegraph.engine.report.compare.comparison import Comparison as Comparison
+from rolegraph.engine.report.optimization import OptimizationRecord as OptimizationRecord
 from rolegraph.engine.report.verdicts import Verdict as Verdict
 from rolegraph.engine.run.preview import RolePrompts as RolePrompts
 from rolegraph.engine.run.preview import SentPrompt as SentPrompt
@@ -74,6 +75,10 @@ from rolegraph.forecasting import forecast_async as forecast_async
 from rolegraph.graphing import Graph as Graph
 from rolegraph.graphing import graph as graph
 from rolegraph.jobs import new_folder as new_folder
+from rolegraph.optimizing import OptimizationJob as OptimizationJob
+from rolegraph.optimizing import OptimizationResult as OptimizationResult
+from rolegraph.optimizing import optimize as optimize
+from rolegraph.optimizing import optimize_async as optimize_async
 from rolegraph.previewing import Preview as Preview
 from rolegraph.previewing import preview as preview
 from rolegraph.previewing import preview_async as preview_async

@@ -98,7 +98,7 @@ def _eject(
         "roles": [role for role in policy_roles(plan) if role.name],
         "splits": [*plan.data],
     }
-    files = content(plan, _spec_files(plan, source), about)
+    files = content(plan, spec_files(plan, source), about)
     try:
         for name, text in files.items():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -114,7 +114,7 @@ def _eject(
     return written
 
 
-def _spec_files(plan: Plan, source: Source) -> Files:
+def spec_files(plan: Plan, source: Source) -> Files:
     """Return the spec, the templates and rows that it names, and the files that are imported for it."""
     data: dict[str, Any] = yaml.safe_load(plan.resolved)
     files: dict[str, bytes] = {Path(name).name: Path(name).read_bytes() for name in source.imports}

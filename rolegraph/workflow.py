@@ -154,6 +154,22 @@ class OpenWorkflow:
         table = await self._models.table(endpoints)
         return OpenWorkflow(self.flow, self._models, table, self._isolation)
 
+    async def with_flow(self, flow: Workflow) -> OpenWorkflow:
+        """Return another workflow on the models that are open, such as the same one with other prompts.
+
+        Args:
+            flow: The workflow; its imports are those of this one. Models that only it names are opened.
+
+        Returns:
+            An open workflow that ends with this one.
+
+        Raises:
+            UsageError: There is no such model, or no key for it.
+            WorldError: A model's endpoint does not answer.
+        """
+        table = await self._models.table(flow.plan.endpoints)
+        return OpenWorkflow(flow, self._models, table, self._isolation)
+
     def stream(
         self,
         split: Split | None = None,

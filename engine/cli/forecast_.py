@@ -34,6 +34,7 @@ PRICE_FIELDS = {"in": "prompt", "out": "response", "train": "train"}
 )
 @options.count("--probe", None, "Estimate from about so many episodes, made now, such as 32.")
 @options.text("--price", "in=N,out=N[,train=N]", "Price of a million tokens.")
+@options.count("--budget", None, "Also bound `rolegraph optimize` with so many episodes.")
 @options.seed("Seed of the probe.")
 @options.output
 def command(
@@ -41,6 +42,7 @@ def command(
     run: Path | None,
     probe: int | None,
     price: str | None,
+    budget: int | None,
     seed: int,
     output: OutputOptions,
 ) -> int:
@@ -60,8 +62,11 @@ def command(
     if estimated:
         following = [f"rolegraph train {words}"] if flow.is_trainable else []
     _show(found, output)
+    calls = None if budget is None else found.calls_of_an_episode * budget
+    if calls is not None:
+        output.line(f"optimize --budget {budget}: at most {calls:,} model calls of the roles")
     output.next(*following)
-    output.document({**_document(found), "next": following})
+    output.document({**_document(found), "optimize_calls_at_most": calls, "next": following})
     return 0
 
 

@@ -28,6 +28,7 @@ VERBS = {
     "trust": "Let the rolegraph.toml of a folder count.",
     "run": "Run a spec on its tasks and write the episodes.",
     "train": "Train the roles of a spec.",
+    "optimize": "Evolve the prompts of a spec by reflection.",
     "forecast": "Estimate the cost and effect of a first training step.",
     "eject": "Write a spec as code for rLLM, verifiers or slime.",
     "eval": "Compare a checkpoint with its base model.",

@@ -101,6 +101,11 @@ class Forecast:
         """Number of episodes: tasks times rollouts."""
         return self.tasks * self.rollouts
 
+    @property
+    def calls_of_an_episode(self) -> int:
+        """Upper bound of model calls of one episode."""
+        return self.calls_at_most // self.episodes
+
     def tokens(self, kind: str = "response") -> float | None:
         """Return the expected tokens of all roles together.
 

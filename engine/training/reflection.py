@@ -1,0 +1,225 @@
+"""Templates that a reflecting model may change, and the texts that it gets: a role's episodes, and its task.
+
+Hidden task fields never stand in them: of a role that may quote one only outcomes are listed, and a failure's
+message is left out where it may quote one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from rolegraph.engine.compile import Plan, check_source
+from rolegraph.engine.compile.earned import quoting_roles
+from rolegraph.engine.records import Episode, FailureName, Source, Split, Task, Trajectory
+
+Templates = Mapping[str, str]
+"""Text of each template that may change, by role and part: `solver.prompt`."""
+DataItem = tuple[Split, Task]
+"""Task with its split."""
+MINIBATCH = 3
+"""Training tasks of one reflection."""
+TRIES = 3
+"""Proposals of one reflection, while the compiler refuses them."""
+CORRECT, MEAN_REWARD = "correct", "mean reward"
+"""Scores of an episode."""
+TEXT = 4_000
+"""Characters of one text, such as a prompt or an answer."""
+MEMBERS = 4
+"""Members of a role's group on one task that are shown, those with the lowest rewards."""
+OF_ANSWERS = frozenset({FailureName.MALFORMED_OUTPUT, FailureName.UNPARSEABLE_CHOICE})
+"""Failures whose messages are of parsers, which see no hidden field."""
+
+PROMPT = """The workflow `{name}` asks several language models, each in a role. {description}
+This is the Jinja2 template of the {part} of its role `{role}`:
+```
+<curr_param>
+```
+
+The role's answer is read by the parser {parser}. Below are tasks, the messages that the role got, its \
+answers and their outcomes. A higher reward is better.
+```
+<side_info>
+```
+
+Find out from the outcomes why answers fail or earn little, and what the best answers do. Then write a \
+better template for this role, for tasks of this kind in general and not for these tasks alone. Keep the \
+form of the answer that the parser reads. Keep the expressions in braces that the role needs, such as \
+{names}; other names may be unknown or hidden, and the template is then refused.
+
+Give the whole new template between ``` and ```, and nothing else between them."""
+"""Prompt of a reflection; gepa replaces the words in angle brackets."""
+REFUSED = """The template was refused:
+
+{faults}
+
+Write the template again without these faults, between ``` and ```."""
+
+
+@dataclass(frozen=True, slots=True)
+class SearchPlan:
+    """Input of a search."""
+
+    workflow: Plan
+    source: Source
+    """Source of the workflow's spec."""
+    folder: Path
+    templates: Templates
+    """The spec's own templates, of those that may change."""
+    train: Sequence[DataItem]
+    validation: Sequence[DataItem]
+    budget: int
+    """Largest number of episodes."""
+    rollouts: int
+    score: str
+    """One of `scores_of`."""
+    seed: int
+
+    @property
+    def minibatch(self) -> int:
+        """Training tasks of one reflection."""
+        return min(MINIBATCH, len(self.train))
+
+    @property
+    def least(self) -> int:
+        """Episodes that the spec's own templates and one candidate take."""
+        return self.rollouts * (len(self.validation) + self.iteration)
+
+    @property
+    def iteration(self) -> int:
+        """Tasks that one iteration evaluates at most: a minibatch twice, and the validation tasks."""
+        return 2 * self.minibatch + len(self.validation)
+
+    @property
+    def reflections(self) -> int:
+        """Largest number of calls of the reflecting model, without retries."""
+        return TRIES * ((self.budget // self.rollouts - len(self.validation)) // self.minibatch)
+
+
+def scores_of(plan: Plan) -> list[str]:
+    """Return the figures that may score an episode of a plan, the default first.
+
+    The default is `correct`, or `MEAN_REWARD` where no role that decides can be right.
+    """
+    judged = any(plan.roles[role].name in plan.judged for role in plan.correct)
+    rewards = [f"reward/{role.name}" for role in plan.roles if role.reward is not None]
+    return [*([CORRECT] if judged else []), MEAN_REWARD, *plan.metrics, *rewards]
+
+
+def own_templates(plan: Plan) -> dict[str, str]:
+    """Return the templates of a plan's roles that ask a model."""
+    parts = {
+        f"{role.name}.{part}": template
+        for role in plan.asking
+        for part, template in (("system", role.system), ("prompt", role.prompt))
+    }
+    return {name: template.source for name, template in parts.items() if template is not None}
+
+
+def with_templates(source: Source, templates: Templates) -> Source:
+    """Return the source of a spec with other templates."""
+    # A quoted scalar takes any character; on a single line, no line break of its own is folded.
+    quoted = {
+        name: yaml.safe_dump(text, default_style='"', width=10**9).strip() for name, text in templates.items()
+    }
+    words = (f"roles.{name}={{inline: {text}}}" for name, text in quoted.items())
+    return replace(source, overrides=(*source.overrides, *words))
+
+
+def template_faults(source: Source, templates: Templates) -> str:
+    """Return the compiler's faults of a spec with other templates, one a line; empty where it compiles."""
+    faults = [
+        it for it in check_source(with_templates(source, templates)).diagnostics if it.severity == "error"
+    ]
+    parts = [(it.message, it.expected and f"expected: {it.expected}", it.hint) for it in faults]
+    return "\n".join("; ".join(filter(None, part)) for part in parts)
+
+
+def reflection_prompt(plan: Plan, template: str) -> str:
+    """Return the prompt that asks for a better template.
+
+    Args:
+        plan: The compiled spec.
+        template: Role and part, such as `solver.prompt`.
+    """
+    role, _, part = template.partition(".")
+    spec: dict[str, Any] = yaml.safe_load(plan.resolved)
+    (own,) = (one for one in plan.roles if one.name == role)
+    current = own.prompt if part == "prompt" else own.system
+    names = sorted(name for name in (current.mentions if current else ()) if "." in name)
+    return PROMPT.format(
+        name=plan.name,
+        description=plan.spec.description,
+        part="user message" if part == "prompt" else "system message",
+        role=role,
+        parser=f"`{spec['roles'][role].get('parser', 'text')}`",
+        names=", ".join(f"`{{{{ {name} }}}}`" for name in names) or "those that it has",
+    )
+
+
+def feedback(plan: Plan, role: str, task: Task, episodes: Sequence[Episode]) -> list[dict[str, Any]]:
+    """Return records of a role's answers to one task, for the reflecting model.
+
+    Args:
+        plan: The compiled spec.
+        role: Name of the role.
+        task: The task.
+        episodes: All rollouts of the task, which make the role's group.
+
+    Returns:
+        A record for each of the group's worst `MEMBERS` trajectories: the visible task, what the role was
+        asked and answered, the outcome, and a better answer of the group where there is one.
+    """
+    members = [(one, t) for one in episodes for t in one.trajectories if t.name == role]
+    members.sort(key=lambda member: _value(*member))
+    may_quote = role in quoting_roles(plan.spec)
+    records: list[dict[str, Any]] = []
+    for episode, trajectory in members[:MEMBERS]:
+        record: dict[str, Any] = {}
+        if not may_quote:
+            visible = {k: _cut(v) for k, v in task.items() if k != "id" and k not in plan.hidden}
+            record = {"Task": visible, "Asked": _asked(trajectory), "Answered": _answered(trajectory)}
+        record["Outcome"] = _outcome(episode, trajectory, may_quote=may_quote)
+        best_episode, best = members[-1]
+        if not may_quote and _value(best_episode, best) > _value(episode, trajectory):
+            record["A better answer to the same task"] = {
+                "Answered": _answered(best),
+                "Outcome": _outcome(best_episode, best, may_quote=may_quote),
+            }
+        records.append(record)
+    return records
+
+
+def _value(episode: Episode, trajectory: Trajectory) -> tuple[float, float, bool]:
+    """Return the rank of a group's member: its reward, the episode's correctness, no failure."""
+    reward = 0.0 if trajectory.reward is None else trajectory.reward
+    return reward, float(episode.is_correct), trajectory.failure is None
+
+
+def _outcome(episode: Episode, trajectory: Trajectory, *, may_quote: bool) -> dict[str, str]:
+    found: dict[str, str] = {}
+    if trajectory.reward is not None:
+        found["reward"] = f"{trajectory.reward:g}"
+    found |= {f"reward term {name}": f"{value:g}" for name, value in trajectory.terms.items()}
+    if (failure := trajectory.failure) is not None:
+        message = f": {_cut(failure.message)}" if not may_quote and failure.name in OF_ANSWERS else ""
+        found["failure"] = f"{failure.name.value}{message}"
+    return {**found, "the whole episode": "correct" if episode.is_correct else "not correct"}
+
+
+def _asked(trajectory: Trajectory) -> str:
+    messages = trajectory.steps[-1].chat_completions[:-1] if trajectory.steps else ()
+    return _cut("\n".join(f"[{one['role']}] {one.get('content') or ''}" for one in messages)) or "nothing"
+
+
+def _answered(trajectory: Trajectory) -> str:
+    return _cut(trajectory.steps[-1].model_response) if trajectory.steps else "nothing"
+
+
+def _cut(value: object) -> str:
+    text = str(value)
+    return text if len(text) <= TEXT else f"{text[:TEXT]} …"

@@ -11,7 +11,6 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict
 
 from rolegraph.ejecting import SPEC, spec_files
-from rolegraph.engine.compile import size_of
 from rolegraph.engine.errors import UsageError
 from rolegraph.engine.models import Models, Services
 from rolegraph.engine.records import Note, Observer
@@ -153,11 +152,6 @@ class OptimizationJob:
         job = cls(flow, plan, settings, reflector, reflect_url)
         job.check_folder()
         return job
-
-    @property
-    def calls(self) -> int:
-        """Largest number of model calls of all episodes, without retries."""
-        return self.plan.budget * size_of(self.flow.plan).calls
 
     def check_folder(self) -> None:
         """Raise UsageError where the folder holds files, but no optimisation of the same settings."""

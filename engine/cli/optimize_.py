@@ -44,9 +44,11 @@ def command(source: rg.Source, concurrency: int, output: OutputOptions, **settin
     """
     job = rg.OptimizationJob.create(rg.open_source(source), **settings)
     output.line(
-        f"budget: {job.plan.budget:,} episodes, at most {job.calls:,} model calls, and at most "
+        f"budget: {job.plan.budget:,} episodes, at most {job.plan.calls:,} model calls, and at most "
         f"{job.plan.reflections:,} reflections of {job.reflector}"
     )
+    if job.plan.untaught:
+        output.warn(job.plan.untaught)
     try:
         with progress_line(output, "starting the models …") as observe:
             result = run_until_done(job.run(observe, concurrency=concurrency))
@@ -63,7 +65,13 @@ def command(source: rg.Source, concurrency: int, output: OutputOptions, **settin
     if job.flow.is_trainable:
         commands.append(f"rolegraph train {words}")
     output.next(*commands)
-    document = {**record.model_dump(), "best": record.best, "spec": result.spec, "page": result.page}
+    document = {
+        **record.model_dump(),
+        "best": record.best,
+        "front": record.front,
+        "spec": result.spec,
+        "page": result.page,
+    }
     output.document({**document, "next": commands})
     return 0
 
@@ -75,7 +83,7 @@ def _show(record: rg.OptimizationRecord, output: OutputOptions) -> None:
         parents = [record.candidates[parent] for parent in candidate.parents]
         add_row(
             table,
-            str(number),
+            f"{number}, front" if number in record.front else str(number),
             f"{candidate.score:.3f}",
             f"{len(candidate.best_on)} of {len(candidate.scores)}",
             ", ".join(map(str, candidate.parents)) or "the spec",

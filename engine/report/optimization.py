@@ -30,7 +30,7 @@ class Candidate(BaseModel):
     figures: dict[str, Figure]
     """Means over the validation tasks: `correct`, the spec's metrics and `reward/{role}`."""
     best_on: tuple[str, ...]
-    """Ids of the tasks on which no other candidate has a higher score; none for one off the Pareto front."""
+    """Ids of the tasks on which no other candidate has a higher score."""
     folder: str
     """Folder of its runs, relative to that of the optimisation."""
 
@@ -39,10 +39,17 @@ class Candidate(BaseModel):
         """Mean score over the validation tasks."""
         return sum(self.scores.values()) / len(self.scores)
 
+    def dominates(self, other: Candidate) -> bool:
+        """Return whether no score is lower than another candidate's, and one is higher."""
+        pairs = [(score, other.scores[task]) for task, score in self.scores.items()]
+        return all(own >= its for own, its in pairs) and any(own > its for own, its in pairs)
+
     def changes(self, parent: Candidate) -> dict[str, list[str]]:
         """Return the unified diff from a parent of each template that differs."""
         return {
-            name: [*difflib.unified_diff(parent.templates[name].splitlines(), text.splitlines(), n=3)][2:]
+            name: [
+                *difflib.unified_diff(parent.templates[name].splitlines(), text.splitlines(), lineterm="")
+            ][2:]
             for name, text in self.templates.items()
             if text != parent.templates[name]
         }
@@ -82,6 +89,12 @@ class OptimizationRecord(BaseModel):
         scores = [candidate.score for candidate in self.candidates]
         return scores.index(max(scores))
 
+    @property
+    def front(self) -> list[int]:
+        """Numbers of the candidates that no other dominates: the Pareto front over the tasks."""
+        every = self.candidates
+        return [at for at, one in enumerate(every) if not any(other.dominates(one) for other in every)]
+
 
 def optimization_page(record: OptimizationRecord) -> str:
     """Return the HTML of an optimisation: its Pareto front, scores by task, and changes of templates."""
@@ -97,7 +110,7 @@ def optimization_page(record: OptimizationRecord) -> str:
         best=record.best,
         tasks=[*first.scores],
         figures=[name for name in first.figures if name != record.score],
-        front=[at for at, candidate in enumerate(record.candidates) if candidate.best_on],
+        front=record.front,
         change=change,
         number=number,
     )

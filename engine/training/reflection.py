@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from rolegraph.engine.compile import Plan, check_source
+from rolegraph.engine.compile import Plan, check_source, size_of
 from rolegraph.engine.compile.earned import quoting_roles
 from rolegraph.engine.records import Episode, FailureName, Source, Split, Task, Trajectory
 
@@ -93,6 +93,18 @@ class SearchPlan:
     def iteration(self) -> int:
         """Tasks that one iteration evaluates at most: a minibatch twice, and the validation tasks."""
         return 2 * self.minibatch + len(self.validation)
+
+    @property
+    def calls(self) -> int:
+        """Largest number of model calls of all episodes, without retries."""
+        return self.budget * size_of(self.workflow).calls
+
+    @property
+    def untaught(self) -> str:
+        """Warning of roles that a shipped model answers for; empty where there are none."""
+        models = {str(it.model) for it in self.workflow.endpoints if it.model.is_shipped}
+        text = "was taught the shipped prompts alone, so others hardly score higher; --model chooses a model"
+        return f"{', '.join(sorted(models))} {text}" if models else ""
 
     @property
     def reflections(self) -> int:

@@ -19,6 +19,7 @@ from starlette.responses import JSONResponse, Response
 
 import rolegraph as rg
 from rolegraph.engine.models.keys import OPENAI
+from rolegraph.engine.report.optimization import OptimizationRecord
 from tests.cli.conftest import ENVIRONMENT, Command, process, rolegraph
 from tests.edge import write_spec
 from tests.models.edges import Endpoint, chat_answer, serving
@@ -114,6 +115,7 @@ def test_the_better_prompt_is_found_within_the_budget(
     best = found["candidates"][found["best"]]
     assert best["templates"]["solver.prompt"] == BETTER and set(best["scores"].values()) == {1.0}
     assert set(found["candidates"][0]["scores"].values()) == {0.0, 1.0}
+    assert found["front"] == [found["best"]], "the spec's own prompt is dominated"
     assert found["episodes"] <= 160 and len(rule.asked) == 2 * found["episodes"]
     page = (tmp_path / "out" / "optimization.html").read_text()
     assert "Pareto front" in page and "+{{ task.question }} THINK FIRST." in page
@@ -240,6 +242,12 @@ def test_the_shipped_base_model_says_that_it_cannot_reflect(rolegraph: Command, 
     assert not (tmp_path / "runs").exists()
 
 
+def test_roles_that_the_shipped_model_answers_for_are_warned_of(tmp_path: Path) -> None:
+    flow = rg.load("solver_judge")
+    job = rg.OptimizationJob.create(flow, reflect_with="openai:tiny", out=tmp_path / "out")
+    assert "local was taught the shipped prompts alone" in job.plan.untaught
+
+
 def test_other_settings_are_refused_in_the_same_folder(
     rolegraph: Command, endpoint: Endpoint, spec: Path
 ) -> None:
@@ -275,3 +283,11 @@ def test_a_mean_reward_is_the_score_where_no_role_can_be_right(
 def test_a_forecast_bounds_the_calls_of_an_optimization(rolegraph: Command, spec: Path) -> None:
     done = rolegraph("forecast", "spec.yaml", "--budget", "160")
     assert "optimize --budget 160: at most 320 model calls of the roles" in done.stdout
+
+
+def test_the_front_has_the_candidates_that_no_other_dominates() -> None:
+    scores = [(0.5, 0.5, 0.5), (1.0, 0.0, 0.0), (0.5, 0.5, 0.6), (0.0, 0.4, 0.6), (1.0, 0.0, 0.0)]
+    none: dict[str, Any] = {"templates": {}, "parents": (), "figures": {}, "best_on": (), "folder": ""}
+    candidates = [{**none, "scores": dict(zip("abc", of, strict=True))} for of in scores]
+    about = {"name": "x", "score": "correct", "budget": 9, "episodes": 9, "reflections": 1, "refused": ()}
+    assert OptimizationRecord.model_validate({**about, "candidates": candidates}).front == [1, 2, 4]

@@ -21,6 +21,7 @@ from rolegraph.engine.compile import Plan, RolePlan
 from rolegraph.engine.errors import ContextFull, ModelError, UsageError
 from rolegraph.engine.models import Completion, LimitedModel, Models, Request, open_model
 from rolegraph.engine.models.tokenizer import load_tokenizer
+from rolegraph.engine.models.tokens import SampledTokens, completion, tokenize
 from rolegraph.engine.prompts import ChatFormat
 from rolegraph.engine.records import Episode, Trajectory
 from rolegraph.engine.rllm_bridge.prepared import PerEventLoop
@@ -62,10 +63,7 @@ class SGLangModel:
 
     async def complete(self, request: Request) -> Completion:
         """Answer one request; raises ModelError."""
-        if request.continues is None:
-            prompt = self._chat.prompt(request.messages, request.tools)
-        else:
-            prompt = self._chat.extended(request.continues, request.messages, request.tools)
+        prompt = tokenize(self._chat, request)
         body = {
             "input_ids": [*prompt.ids],
             "sampling_params": self._params(request),
@@ -89,18 +87,12 @@ class SGLangModel:
             raise ModelError(f"{self._url} does not answer as SGLang's /generate does: {error!r}") from error
         if reason == "abort":  # slime has all samples that it wants
             raise ModelError(f"{self._url} aborted the call")
-        ids = [int(token) for _, token, *_ in sampled]
-        thought, text = self._chat.answer(ids, stop=request.sampling.stop, thinking=prompt.thinking)
-        text, calls = self._chat.calls(text, request.tools)
-        return Completion(
-            text=text,
-            thought=thought,
-            prompt_ids=prompt.ids,
-            response_ids=ids,
-            logprobs=[float(logprob) for logprob, *_ in sampled],
-            finish_reason="length" if reason == "length" else "stop",
-            calls=calls,
+        tokens = SampledTokens(
+            [int(token) for _, token, *_ in sampled],
+            [float(logprob) for logprob, *_ in sampled],
+            "length" if reason == "length" else "stop",
         )
+        return completion(self._chat, request, prompt, tokens, self._url)
 
     async def aclose(self) -> None:
         """Do nothing: the client is shared."""

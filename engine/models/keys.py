@@ -63,6 +63,8 @@ TINKER = KeyRule(
     "TINKER_API_KEY", "TINKER_BASE_URL", "https://tinker.thinkingmachines.dev/services/tinker-prod"
 )
 OPENAI = KeyRule("OPENAI_API_KEY", "OPENAI_BASE_URL", "https://api.openai.com/v1")
+VLLM = KeyRule("VLLM_API_KEY", "VLLM_BASE_URL", "http://127.0.0.1:8000")
+SGLANG = KeyRule("SGLANG_API_KEY", "SGLANG_BASE_URL", "http://127.0.0.1:30000")
 
 
 _NO_PROXY = ("NO_PROXY", "no_proxy")

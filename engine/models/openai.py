@@ -22,7 +22,7 @@ from pydantic import BaseModel
 
 from rolegraph.engine.errors import ModelError, UsageError, WorldError
 from rolegraph.engine.limits.answers import COMPLETION_BYTES, COMPLETION_SECONDS
-from rolegraph.engine.models.keys import OPENAI, bypass_proxies, redact, same_origin
+from rolegraph.engine.models.keys import OPENAI, KeyRule, bypass_proxies, redact, same_origin
 from rolegraph.engine.models.limit import retry_after
 from rolegraph.engine.models.types import NO_USAGE, Completion, Request, ServedModel
 from rolegraph.engine.prompts.call_forms import tool_call
@@ -120,7 +120,7 @@ class OpenAIModel:
         except RejectedReply as error:
             raise ModelError(f"rejected response from {self._url}: {error}") from error
         except openai.OpenAIError as error:
-            raise self._failure(error) from error
+            raise failure(error, self._url, self._key) from error
         except ValueError as error:  # invalid JSON, or JSON of another shape
             # Transient, since a gateway under load may send such an answer.
             raise ModelError(
@@ -206,36 +206,57 @@ class OpenAIModel:
             ),
         )
 
-    def _failure(self, error: openai.OpenAIError) -> ModelError:
-        said = redact(_said(error), self._key)
-        match error:
-            case openai.AuthenticationError() | openai.PermissionDeniedError():
-                return ModelError(_refused(self._url, self._key, said))
-            case openai.APIStatusError():
-                is_spent = error.code == "insufficient_quota"
-                transient = (
-                    error.status_code in (408, 409, 429) or error.status_code >= 500
-                ) and not is_spent
-                after = retry_after(error.response.headers)
-                message = f"{self._url} answers {error.status_code}: {said}"
-                return ModelError(message, transient=transient, after=after)
-            case openai.APITimeoutError():
-                return ModelError(f"{self._url} did not answer in time.", transient=True)
-            case openai.APIConnectionError():
-                return ModelError(f"Cannot reach {self._url}: {said}", transient=True)
-            case _:
-                return ModelError(f"{self._url}: {said}")
+
+def failure(error: openai.OpenAIError, url: str, key: str | None, rule: KeyRule = OPENAI) -> ModelError:
+    """Return the ModelError for an error of the client, without the key."""
+    said = redact(_said(error), key)
+    match error:
+        case openai.AuthenticationError() | openai.PermissionDeniedError():
+            return ModelError(_refused(url, key, said, rule))
+        case openai.APIStatusError():
+            is_spent = error.code == "insufficient_quota"
+            transient = (error.status_code in (408, 409, 429) or error.status_code >= 500) and not is_spent
+            after = retry_after(error.response.headers)
+            message = f"{url} answers {error.status_code}: {said}"
+            return ModelError(message, transient=transient, after=after)
+        case openai.APITimeoutError():
+            return ModelError(f"{url} did not answer in time.", transient=True)
+        case openai.APIConnectionError():
+            return ModelError(f"Cannot reach {url}: {said}", transient=True)
+        case _:
+            return ModelError(f"{url}: {said}")
 
 
 async def open_openai(served: ServedModel) -> OpenAIModel:
     """Open the model that is named, or the endpoint's only model; errors as in `open_served`."""
-    ref, api_key, trusted_url = served.ref, served.api_key, served.trusted_url
-    url = OPENAI.url(ref.base_url)
-    key = OPENAI.key(url, explicit=api_key, trusted_url=trusted_url)
+    url = OPENAI.url(served.ref.base_url)
+    key = OPENAI.key(url, explicit=served.api_key, trusted_url=served.trusted_url)
     if key is None and url == OPENAI.default_url:
         raise UsageError(f"{OPENAI.key_variable} is not set, and {url} needs a key: put it in that variable.")
-    if os.environ.get(_HEADERS_VARIABLE) and not (api_key or OPENAI.trusts(url, trusted_url)):
-        raise UsageError(OPENAI.withheld(url, _HEADERS_VARIABLE))
+    client = open_client(served, OPENAI, url, key)
+    try:
+        names = [card.id for card in await list_models(client, url, key)]
+        return OpenAIModel(client, served.ref.name or _only_model(names, url), key=key)
+    except BaseException:
+        await client.close()
+        raise
+
+
+def open_client(served: ServedModel, rule: KeyRule, url: str, key: str | None) -> openai.AsyncOpenAI:
+    """Open the client of an endpoint.
+
+    Args:
+        served: The model at the endpoint.
+        rule: The provider's rule of keys.
+        url: Base URL of the calls.
+        key: The key to send.
+
+    Raises:
+        UsageError: The environment's headers may not be sent to `url`.
+    """
+    is_trusted = rule.trusts(url, served.trusted_url)
+    if os.environ.get(_HEADERS_VARIABLE) and not (served.api_key or is_trusted):
+        raise UsageError(rule.withheld(url, _HEADERS_VARIABLE))
     bypass_proxies(url)
 
     async def refuse_redirect(request: Any) -> None:
@@ -247,30 +268,41 @@ async def open_openai(served: ServedModel) -> OpenAIModel:
     http = openai.DefaultAsyncHttpxClient(event_hooks={"request": [refuse_redirect]})
     bound_replies(http, COMPLETION_BYTES)
     client = openai.AsyncOpenAI(base_url=url, api_key=key or _NO_KEY, max_retries=0, http_client=http)
-    if not OPENAI.trusts(
-        url, trusted_url
-    ):  # the client finds these in the environment, as would a copy of it
+    if rule is not OPENAI or not is_trusted:  # the client, and a copy of it, find these in the environment
         client.organization = client.project = None
-    try:
-        names = await _model_names(client, url, key)
-        return OpenAIModel(client, ref.name or _only_model(names, url), key=key)
-    except BaseException:
-        await client.close()
-        raise
+    return client
 
 
-async def _model_names(client: openai.AsyncOpenAI, url: str, key: str | None) -> list[str]:
+class ModelCard(BaseModel):
+    """Entry of an endpoint's list of models; vLLM and SGLang give more than the id."""
+
+    id: str
+    root: str | None = None
+    """Folder or name of the weights."""
+    parent: str | None = None
+    """Base model of an adapter."""
+    max_model_len: int | None = None
+
+
+class _ModelCards(BaseModel):
+    data: list[ModelCard]
+
+
+async def list_models(
+    client: openai.AsyncOpenAI, url: str, key: str | None, rule: KeyRule = OPENAI
+) -> list[ModelCard]:
     """List the endpoint's models; empty where it has no list. Raises within seconds where nothing answers."""
     try:
         async with asyncio.timeout(_PROBE_SECONDS):
-            return [model.id for model in (await client.models.list()).data]
+            answer = await client.models.with_raw_response.list()
+            return _ModelCards.model_validate_json(answer.http_response.content).data
     except (openai.APIConnectionError, TimeoutError) as error:
         said = _said(error) if isinstance(error, openai.OpenAIError) else f"not in {_PROBE_SECONDS:g} s"
         raise WorldError(
             f"Nothing answers at {url} ({said}). Is the server running, and is the URL right?"
         ) from error
     except openai.AuthenticationError as error:
-        raise UsageError(_refused(url, key, redact(_said(error), key))) from error
+        raise UsageError(_refused(url, key, redact(_said(error), key), rule)) from error
     except (openai.OpenAIError, RejectedReply, AttributeError, TypeError, ValueError):
         return []  # a gateway without a list of models, or with one in another shape
 
@@ -282,12 +314,12 @@ def _only_model(names: Sequence[str], url: str) -> str:
     raise UsageError(f"Which model? Write `openai:NAME`; {offer}{' and more' if len(names) > 5 else ''}.")
 
 
-def _refused(url: str, key: str | None, said: str) -> str:
+def _refused(url: str, key: str | None, said: str, rule: KeyRule) -> str:
     """Return the message for a 401 or 403."""
-    if key is None and os.environ.get(OPENAI.key_variable):
-        return f"{url} wants a key ({said}). {OPENAI.withheld(url)}"
+    if key is None and os.environ.get(rule.key_variable):
+        return f"{url} wants a key ({said}). {rule.withheld(url)}"
     state = "wants a key; put it in" if key is None else "refuses the key in"
-    return f"{url} {state} {OPENAI.key_variable} ({said})."
+    return f"{url} {state} {rule.key_variable} ({said})."
 
 
 def wire_message(message: Message) -> dict[str, object]:

@@ -23,11 +23,12 @@ import tinker
 from tinker.lib.retry_handler import RetryConfig  # pyright: ignore[reportMissingTypeStubs]
 from tinker.types import RequestErrorCategory
 
-from rolegraph.engine.errors import ContextFull, ModelError, UsageError, WorldError, did_you_mean
+from rolegraph.engine.errors import ModelError, UsageError, WorldError, did_you_mean
 from rolegraph.engine.local import PROCESS, is_loopback
 from rolegraph.engine.models.keys import TINKER, bypass_proxies, redact
 from rolegraph.engine.models.limit import retry_after
 from rolegraph.engine.models.tokenizer import load_tokenizer
+from rolegraph.engine.models.tokens import SampledTokens, answer_limit, completion, tokenize
 from rolegraph.engine.models.types import Completion, Request, ServedModel
 from rolegraph.engine.prompts import ChatFormat, TokenizedPrompt
 from rolegraph.engine.shipped import MODELS
@@ -67,29 +68,12 @@ class TinkerModel:
 
     async def complete(self, request: Request) -> Completion:
         """Answer one request; raises ModelError."""
-        messages, tools = request.messages, request.tools
-        if request.continues is None:
-            prompt = self.chat.prompt(messages, tools)
-        else:
-            prompt = self.chat.extended(request.continues, messages, tools)
+        prompt = tokenize(self.chat, request)
         params = self._params(request, prompt)
         sampled = self.client.sample(tinker.ModelInput.from_ints(list(prompt.ids)), 1, params)
         sequence = (await self._answer(sampled)).sequences[0]
-        ids, logprobs = sequence.tokens, sequence.logprobs or []
-        if logprobs and len(logprobs) != len(ids):
-            raise ModelError(f"{self.url} gave {len(logprobs)} log-probabilities for {len(ids)} tokens.")
-        thought, text = self.chat.answer(ids, stop=request.sampling.stop, thinking=prompt.thinking)
-        text, calls = self.chat.calls(text, tools)
-        return Completion(
-            text=text,
-            thought=thought,
-            prompt_ids=prompt.ids,
-            response_ids=ids,
-            logprobs=logprobs,
-            finish_reason=sequence.stop_reason,
-            weight_version=self.weight_version,
-            calls=calls,
-        )
+        tokens = SampledTokens(sequence.tokens, sequence.logprobs or [], sequence.stop_reason)
+        return completion(self.chat, request, prompt, tokens, self.url, self.weight_version)
 
     async def logprobs(self, prompt_ids: Sequence[int], response_ids: Sequence[int]) -> list[float]:
         """Return the log-probabilities of given response tokens, [T], at temperature 1; raises ModelError."""
@@ -125,21 +109,12 @@ class TinkerModel:
 
     def _params(self, request: Request, prompt: TokenizedPrompt) -> tinker.SamplingParams:
         sampling = request.sampling
-        max_tokens = sampling.max_tokens
-        if self.context is not None:
-            room = self.context - len(prompt.ids)
-            if room < 1:
-                raise ContextFull(
-                    f"The prompt does not fit: it has {len(prompt.ids)} tokens, and the model's context is "
-                    f"{self.context} tokens, prompt and answer together."
-                )
-            max_tokens = min(max_tokens, room)
         # The wire takes texts or token ids, not both.
         stop: Sequence[str] | Sequence[int] | None = self.chat.end_ids or None
         if sampling.stop:
             stop = [*sampling.stop, *self.chat.end_texts]
         return tinker.SamplingParams(
-            max_tokens=max_tokens,
+            max_tokens=answer_limit(prompt, sampling.max_tokens, self.context),
             temperature=sampling.temperature,
             top_p=sampling.top_p,
             seed=request.seed,

@@ -1,0 +1,84 @@
+"""Requests as prompt tokens, and sampled tokens as answers, for every model with token ids in and out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from rolegraph.engine.errors import ContextFull, ModelError
+from rolegraph.engine.models.types import Completion, Request
+from rolegraph.engine.prompts import ChatFormat, TokenizedPrompt
+
+
+class SampledTokens(NamedTuple):
+    """Sampled response of T tokens, as a server gives it."""
+
+    ids: Sequence[int]
+    logprobs: Sequence[float]
+    """Natural logs at the sampling temperature, length T; empty where the server gives none."""
+    finish_reason: str
+    """`length` where the answer was cut off."""
+
+
+def tokenize(chat: ChatFormat, request: Request) -> TokenizedPrompt:
+    """Render a request's messages as tokens; the tokens of an earlier turn are kept. Raises ModelError."""
+    if request.continues is None:
+        return chat.prompt(request.messages, request.tools)
+    return chat.extended(request.continues, request.messages, request.tools)
+
+
+def answer_limit(prompt: TokenizedPrompt, most: int, context: int | None) -> int:
+    """Return the largest number of tokens of an answer.
+
+    Args:
+        prompt: The prompt.
+        most: Limit of the sampling settings.
+        context: Largest number of tokens of prompt and answer together; None where unknown.
+
+    Raises:
+        ContextFull: The prompt leaves no room.
+    """
+    if context is None:
+        return most
+    room = context - len(prompt.ids)
+    if room < 1:
+        raise ContextFull(
+            f"The prompt does not fit: it has {len(prompt.ids)} tokens, and the model's context is "
+            f"{context} tokens, prompt and answer together."
+        )
+    return min(most, room)
+
+
+def completion(
+    chat: ChatFormat,
+    request: Request,
+    prompt: TokenizedPrompt,
+    sampled: SampledTokens,
+    url: str,
+    weight_version: int | None = None,
+) -> Completion:
+    """Return the answer that sampled tokens are; raises ModelError where log-probabilities are missing.
+
+    Args:
+        chat: Chat format of the model.
+        request: The request.
+        prompt: The prompt that was sent for the request.
+        sampled: The tokens.
+        url: URL of the server, for messages.
+        weight_version: Number of updates of the weights.
+    """
+    ids, logprobs = sampled.ids, sampled.logprobs
+    if logprobs and len(logprobs) != len(ids):
+        raise ModelError(f"{url} gave {len(logprobs)} log-probabilities for {len(ids)} tokens.")
+    thought, text = chat.answer(ids, stop=request.sampling.stop, thinking=prompt.thinking)
+    text, calls = chat.calls(text, request.tools)
+    return Completion(
+        text=text,
+        thought=thought,
+        prompt_ids=prompt.ids,
+        response_ids=ids,
+        logprobs=logprobs,
+        finish_reason=sampled.finish_reason,
+        weight_version=weight_version,
+        calls=calls,
+    )

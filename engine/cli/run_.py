@@ -19,8 +19,8 @@ LIMIT = 64
 
 @click.command("run")
 @options.source(
-    "The model that answers: local[:FOLDER], tinker:NAME, openai:NAME, replay:FILE.",
-    "The endpoint, for tinker (the default with this option) and openai.",
+    "The model that answers: local[:FOLDER], tinker:NAME, openai:NAME, vllm:NAME, replay:FILE.",
+    "The endpoint, for tinker (the default with this option), openai, vllm, sglang.",
     required=False,
 )
 @options.count("--limit", None, f"Number of tasks. Default: {LIMIT}.")

@@ -270,6 +270,14 @@ async def open_served(served: ServedModel) -> Model:
             from rolegraph.engine.models.openai import open_openai
 
             return await open_openai(served)
+        case "vllm":
+            from rolegraph.engine.models.vllm import VLLMServer
+
+            return await VLLMServer.open(served)
+        case "sglang":
+            from rolegraph.engine.models.sglang import SGLangServer
+
+            return await SGLangServer.open(served)
         case "replay":
             from rolegraph.engine.models.replay import Replay
 

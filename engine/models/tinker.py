@@ -14,7 +14,6 @@ import time
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TypeVar
 from urllib.parse import urlsplit
 
@@ -27,11 +26,10 @@ from rolegraph.engine.errors import ModelError, UsageError, WorldError, did_you_
 from rolegraph.engine.local import PROCESS, is_loopback
 from rolegraph.engine.models.keys import TINKER, bypass_proxies, redact
 from rolegraph.engine.models.limit import retry_after
-from rolegraph.engine.models.tokenizer import load_tokenizer
+from rolegraph.engine.models.tokenizer import open_chat
 from rolegraph.engine.models.tokens import SampledTokens, answer_limit, completion, tokenize
 from rolegraph.engine.models.types import Completion, Request, ServedModel
 from rolegraph.engine.prompts import ChatFormat, TokenizedPrompt
-from rolegraph.engine.shipped import MODELS
 from rolegraph.engine.spec import ModelRef
 
 _PROBE_SECONDS = 5.0
@@ -245,23 +243,6 @@ async def open_tinker(served: ServedModel) -> TinkerModel:
         key=session.key,
         service=session.service,
     )
-
-
-async def open_chat(name: str, tokenizer_dir: Path | None) -> ChatFormat:
-    """Load the chat format of a model; without a folder, its tokenizer is found by the model's name."""
-    source = tokenizer_dir or MODELS.get(name) or hub_name(name)
-    return ChatFormat(await asyncio.to_thread(load_tokenizer, source), name)
-
-
-def hub_name(name: str) -> str:
-    """Return a Tinker model's name on the Hugging Face hub, without the variant that the service appends.
-
-    >>> hub_name("Qwen/Qwen3-8B:peft:131072"), hub_name("org/model/variant"), hub_name("/models/mine")
-    ('Qwen/Qwen3-8B', 'org/model', '/models/mine')
-    """
-    if Path(name).is_dir() or name.startswith(("/", ".")):
-        return name
-    return "/".join(name.partition(":")[0].split("/")[:2])
 
 
 async def _probe(url: str) -> None:

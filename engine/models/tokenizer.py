@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from pathlib import Path
 from typing import Any, cast
 
 from rolegraph.engine.errors import UsageError, WorldError, first_line
 from rolegraph.engine.models.limited_tokenizer import limit_tokenizer, panics_as_errors
-from rolegraph.engine.prompts import Tokenizer
+from rolegraph.engine.prompts import ChatFormat, Tokenizer
 from rolegraph.engine.records.jsonl import read_json
+from rolegraph.engine.shipped import MODELS
 
 # transformers and its hub client print on import and on load. A value that the person has set is kept.
 _QUIET = {
@@ -22,6 +24,23 @@ _QUIET = {
 
 _FAST = ("PreTrainedTokenizerFast", "TokenizersBackend")
 """Names of the class that needs nothing but a tokenizer.json."""
+
+
+async def open_chat(name: str, tokenizer_dir: Path | None) -> ChatFormat:
+    """Load the chat format of a model; without a folder, its tokenizer is found by the model's name."""
+    source = tokenizer_dir or MODELS.get(name) or hub_name(name)
+    return ChatFormat(await asyncio.to_thread(load_tokenizer, source), name)
+
+
+def hub_name(name: str) -> str:
+    """Return a model's name on the Hugging Face hub, without the variant that the service appends.
+
+    >>> hub_name("Qwen/Qwen3-8B:peft:131072"), hub_name("org/model/variant"), hub_name("/models/mine")
+    ('Qwen/Qwen3-8B', 'org/model', '/models/mine')
+    """
+    if Path(name).is_dir() or name.startswith(("/", ".")):
+        return name
+    return "/".join(name.partition(":")[0].split("/")[:2])
 
 
 def load_tokenizer(source: str | Path) -> Tokenizer:

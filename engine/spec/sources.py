@@ -30,7 +30,7 @@ def api_of(provider: str) -> str:
     return "tinker" if provider == "local" else provider
 
 
-Provider = Literal["local", "tinker", "openai", "replay"]
+Provider = Literal["local", "tinker", "openai", "vllm", "sglang", "replay"]
 
 
 class ModelRef(SpecModel):
@@ -38,11 +38,12 @@ class ModelRef(SpecModel):
 
     SHORT = Annotated[str, StringConstraints(pattern=rf"^({'|'.join(get_args(Provider))})(:|$)")]
     provider: Provider = "local"
-    """`local` (a folder on this machine, served during the run), `tinker`, `openai` (any compatible endpoint)
-    or `replay` (recorded answers)."""
+    """`local` (a folder on this machine, served during the run), `tinker`, `openai` (any compatible
+    endpoint), `vllm` or `sglang` (such a server, with exact tokens) or `replay` (recorded answers)."""
     name: str | None = None
-    """A model folder (local; None is the shipped base model), the name of a model (tinker, openai), or an
-    episodes file or run folder (replay). A path in a spec lies beside the spec or below."""
+    """A model folder (local; None is the shipped base model), the service's name of a model (tinker, openai,
+    vllm, sglang), or an episodes file or run folder (replay). A path in a spec lies beside the spec or
+    below."""
     base_url: str | None = None
     """URL of the endpoint; None is the provider's own."""
     checkpoint: str | None = None

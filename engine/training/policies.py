@@ -20,12 +20,12 @@ from rolegraph.engine.models.tinker import (
     TinkerModel,
     TinkerSession,
     model_of,
-    open_chat,
     open_session,
     quiet,
     said,
     saying_why,
 )
+from rolegraph.engine.models.tokenizer import open_chat
 from rolegraph.engine.prompts import ChatFormat
 from rolegraph.engine.records import SavedPolicy
 from rolegraph.engine.spec import Lora

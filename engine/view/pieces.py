@@ -60,7 +60,7 @@ def _source(model: ModelRef) -> Path | None:
     from huggingface_hub import try_to_load_from_cache
     from huggingface_hub.errors import HFValidationError
 
-    from rolegraph.engine.models.tinker import hub_name  # imports the SDK
+    from rolegraph.engine.models.tokenizer import hub_name
 
     try:
         cached = try_to_load_from_cache(hub_name(model.name), "tokenizer.json")

@@ -15,8 +15,7 @@ from starlette.responses import JSONResponse, Response
 
 from rolegraph.engine.errors import ModelError, UsageError, WorldError
 from rolegraph.engine.models import Completion, Model, Request, ServedModel, open_model, open_served
-from rolegraph.engine.models.tinker import hub_name
-from rolegraph.engine.models.tokenizer import load_tokenizer
+from rolegraph.engine.models.tokenizer import hub_name, load_tokenizer
 from rolegraph.engine.models.types import LogprobScorer
 from rolegraph.engine.prompts import ChatPrefix
 from rolegraph.engine.prompts.chat import Tokenizer

@@ -1,0 +1,99 @@
+"""Models at an SGLang server, through its own `/generate`.
+
+Fields as in SGLang's `srt/managers/io_struct.py` and `srt/sampling/sampling_params.py`. Log-probabilities are
+computed after temperature and before top_p.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pydantic import BaseModel
+
+from rolegraph.engine.errors import ModelError
+from rolegraph.engine.models.keys import SGLANG
+from rolegraph.engine.models.token_server import Adapter, ServerAnswer, TokenServer
+from rolegraph.engine.models.tokens import SampledTokens
+
+_Score = tuple[float, int, str | None]
+"""Log-probability, token id and text."""
+
+
+class _FinishReason(BaseModel):
+    type: str
+
+
+class _Meta(BaseModel):
+    finish_reason: _FinishReason
+    prompt_tokens: int
+    output_token_logprobs: list[_Score]
+    output_top_logprobs: list[list[_Score] | None] | None = None
+
+
+class _Generated(BaseModel):
+    text: str
+    meta_info: _Meta
+    output_ids: list[int] | None = None
+    prompt_token_ids: list[int] | None = None
+
+
+class SGLangServer(TokenServer):
+    """Model at an SGLang server."""
+
+    RULE = SGLANG
+    PROCESSED = "start SGLang without SGLANG_RETURN_ORIGINAL_LOGPROB"
+    LOADS = "start SGLang with --enable-lora --max-lora-rank N --lora-target-modules all"
+
+    async def load_adapter(self, name: str, version: int, folder: str) -> None:
+        """Load an adapter under a name with its version, then unload the one before.
+
+        SGLang loads none in place; it ends the calls of an adapter before it unloads that adapter.
+        """
+        before, named = self.adapter, f"{name}-{version}"
+        await self._unload(named)  # a training that was killed may have left one of that name
+        await self._load("/load_lora_adapter", {"lora_name": named, "lora_path": folder})
+        self.adapter = Adapter(named, version)
+        if before is not None and before.name != named:
+            await self._unload(before.name)
+
+    async def _unload(self, name: str) -> None:
+        with contextlib.suppress(ModelError):  # SGLang refuses where there is none
+            await self._post("/unload_lora_adapter", {"lora_name": name})
+
+    async def _sample(self, ids: Sequence[int], params: Mapping[str, Any], top: int = 0) -> ServerAnswer:
+        body: dict[str, Any] = {
+            "input_ids": list(ids),
+            "sampling_params": params,
+            "return_logprob": True,
+            "top_logprobs_num": top,
+            "return_prompt_token_ids": True,
+        }
+        if self.adapter or self.name != self.base:
+            body["lora_path"] = self.adapter.name if self.adapter else self.name
+        content = await self._post("/generate", body)
+        try:
+            answer = _Generated.model_validate_json(content)
+        except ValueError as error:
+            raise self._misread(error) from error
+        meta = answer.meta_info
+        scored = [token for _, token, _ in meta.output_token_logprobs]
+        first = (meta.output_top_logprobs or [None])[0]
+        return ServerAnswer(
+            SampledTokens(
+                scored if answer.output_ids is None else answer.output_ids,
+                [logprob for logprob, _, _ in meta.output_token_logprobs],
+                self._finish(meta.finish_reason.type),
+            ),
+            scored,
+            answer.text,
+            meta.prompt_tokens if answer.prompt_token_ids is None else answer.prompt_token_ids,
+            max(logprob for logprob, _, _ in first) if first else None,
+        )
+
+    def _limit(self, tokens: int) -> dict[str, Any]:
+        return {"max_new_tokens": tokens}
+
+    def _seed(self, seed: int) -> dict[str, Any]:
+        return {"sampling_seed": seed}  # counts with --enable-deterministic-inference

@@ -1,0 +1,263 @@
+"""Models at vLLM and SGLang with token ids in and out, so that no conversation is tokenized again.
+
+The chat template is applied here, as for a Tinker service. Every answer is checked: a server or gateway that
+tokenizes text again is refused with the first token that differs. `vllm.py` and `sglang.py` have the routes
+and fields of the two.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple, Self
+
+import httpx
+import openai
+
+from rolegraph.engine.errors import ModelError, UsageError, WorldError, did_you_mean
+from rolegraph.engine.limits.answers import COMPLETION_SECONDS
+from rolegraph.engine.models.keys import KeyRule
+from rolegraph.engine.models.openai import ModelCard, failure, list_models, open_client
+from rolegraph.engine.models.tokenizer import open_chat
+from rolegraph.engine.models.tokens import SampledTokens, answer_limit, completion, tokenize
+from rolegraph.engine.models.types import Completion, Request, ServedModel
+from rolegraph.engine.prompts import ChatFormat, TokenizedPrompt
+from rolegraph.engine.vocabulary.replies import RejectedReply
+
+_PROBE_TEMPERATURE = 10.0
+_PROBE_DIFFERENCE = 0.1
+"""Least change of the likeliest token's log-probability that counts as an effect of the temperature."""
+_NOT_COMPARED = re.compile("[\\s\N{REPLACEMENT CHARACTER}]")
+"""Characters that differ between decoding token by token, as servers do, and decoding all at once."""
+# A server would take these from the model's generation_config.json.
+_WHOLE_VOCABULARY: Mapping[str, float] = {"top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0}
+
+
+class ServerAnswer(NamedTuple):
+    """Answer of a server, not checked yet."""
+
+    sampled: SampledTokens
+    scored: Sequence[int]
+    """Token ids that the log-probabilities are of."""
+    text: str
+    prompt: Sequence[int] | int
+    """Ids of the prompt; their number where the server's version gives no ids."""
+    best: float | None = None
+    """Log-probability of the likeliest first token, where the request asks for it."""
+
+
+class Adapter(NamedTuple):
+    """LoRA adapter that a server has loaded."""
+
+    name: str
+    version: int
+    """Number of updates of its weights."""
+
+
+@dataclass(eq=False)
+class TokenServer(ABC):
+    """Model at a server that samples from token ids; `open` opens one."""
+
+    client: openai.AsyncOpenAI
+    url: str
+    """URL without `/v1`."""
+    key: str | None
+    name: str
+    """The server's name for the model, or for an adapter that it was started with."""
+    base: str
+    """The server's name for the base model."""
+    chat: ChatFormat
+    context: int | None
+    """Largest number of tokens of prompt and answer together; None where the server does not say."""
+    adapter: Adapter | None = None
+    """Weights in training, in place of the model's own."""
+    is_processed: bool = True
+    """False where log-probabilities are computed before temperature."""
+
+    RULE: ClassVar[KeyRule]
+    PROCESSED: ClassVar[str]
+    """Advice for a server whose log-probabilities are computed before temperature."""
+    LOADS: ClassVar[str]
+    """Advice for a server that loads no adapters."""
+
+    @classmethod
+    async def open(cls, served: ServedModel) -> Self:
+        """Open the model or adapter that is named, or the first model; errors as in `open_served`."""
+        ref, rule = served.ref, cls.RULE
+        if ref.checkpoint is not None:
+            raise UsageError(
+                f"model: {ref.provider} takes no checkpoint; write it to a folder with `rolegraph export`, "
+                f"give the server that adapter, and write {ref.provider}:NAME with the adapter's name"
+            )
+        url = rule.url(ref.base_url).removesuffix("/v1")
+        key = rule.key(url, explicit=served.api_key, trusted_url=served.trusted_url)
+        client = open_client(served, rule, f"{url}/v1", key)
+        try:
+            cards = await list_models(client, f"{url}/v1", key, rule)
+            card = _card(cards, ref.name, url)
+            base = next((one for one in cards if one.id == card.parent), card)
+            chat = await open_chat(_tokenizer_of(base), served.tokenizer_dir)
+            server = cls(client, url, key, card.id, base.id, chat, base.max_model_len)
+            await server.probe()
+        except ModelError as error:
+            await client.close()
+            raise WorldError(f"cannot sample from {ref}: {error}") from error
+        except BaseException:
+            await client.close()
+            raise
+        return server
+
+    async def complete(self, request: Request) -> Completion:
+        """Answer one request; raises ModelError, also where the tokens are not those that were sampled."""
+        temperature = request.sampling.temperature
+        if temperature not in (0.0, 1.0) and not self.is_processed:
+            raise ModelError(
+                f"{self.url} gives log-probabilities before temperature, and the role samples at temperature "
+                f"{temperature:g}: {self.PROCESSED}, or sample at 1"
+            )
+        prompt = tokenize(self.chat, request)
+        adapter = self.adapter  # another may be loaded during the call: then part of the answer is newer
+        answer = await self._sample(prompt.ids, self._params(request, prompt))
+        self._check(prompt.ids, answer)
+        version = None if adapter is None else adapter.version
+        return completion(self.chat, request, prompt, answer.sampled, self.url, version)
+
+    async def probe(self) -> None:
+        """Find out whether log-probabilities are computed after temperature; raises ModelError."""
+        prompt, best = self.chat.turn("Hello"), list[float]()
+        for temperature in (1.0, _PROBE_TEMPERATURE):
+            params = {"temperature": temperature, "top_p": 1.0, **_WHOLE_VOCABULARY, **self._limit(1)}
+            answer = await self._sample(prompt, params, top=1)
+            self._check(prompt, answer)
+            if answer.best is not None:
+                best.append(answer.best)
+        self.is_processed = len(best) == 2 and abs(best[0] - best[1]) > _PROBE_DIFFERENCE
+
+    @abstractmethod
+    async def load_adapter(self, name: str, version: int, folder: str) -> None:
+        """Sample from an adapter in PEFT's form from now on, in place of an earlier one of that name.
+
+        Args:
+            name: Name of the adapter at the server.
+            version: Number of updates of its weights.
+            folder: The adapter's folder as an absolute path, the same at the server.
+
+        Raises:
+            ModelError: The server does not load the adapter.
+        """
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        await self.client.close()
+
+    @abstractmethod
+    async def _sample(self, ids: Sequence[int], params: Mapping[str, Any], top: int = 0) -> ServerAnswer:
+        """Sample an answer, with the `top` likeliest tokens at each place; raises ModelError."""
+
+    @abstractmethod
+    def _limit(self, tokens: int) -> dict[str, Any]:
+        """Return the field that limits the length of an answer."""
+
+    @abstractmethod
+    def _seed(self, seed: int) -> dict[str, Any]:
+        """Return the field of a call's seed."""
+
+    def _params(self, request: Request, prompt: TokenizedPrompt) -> dict[str, Any]:
+        sampling = request.sampling
+        return {
+            "temperature": sampling.temperature,
+            "top_p": sampling.top_p,
+            **_WHOLE_VOCABULARY,
+            "stop": list(sampling.stop),
+            "stop_token_ids": list(self.chat.end_ids),
+            "skip_special_tokens": False,
+            **self._limit(answer_limit(prompt, sampling.max_tokens, self.context)),
+            **({} if request.seed is None else self._seed(request.seed)),
+        }
+
+    async def _post(self, path: str, body: Mapping[str, Any]) -> bytes:
+        """Send a request; return the content of the answer. Raises ModelError."""
+        try:
+            async with asyncio.timeout(COMPLETION_SECONDS.most):
+                url = f"{self.url}{path}"
+                return (await self.client.post(url, cast_to=httpx.Response, body=dict(body))).content
+        except TimeoutError as error:
+            raise ModelError(f"{self.url} did not answer within {COMPLETION_SECONDS}") from error
+        except RejectedReply as error:
+            raise ModelError(f"rejected response from {self.url}: {error}") from error
+        except openai.OpenAIError as error:
+            raise failure(error, self.url, self.key, self.RULE) from error
+
+    async def _load(self, path: str, body: Mapping[str, Any]) -> None:
+        """Send a request to load an adapter; raises ModelError with the options of such a server."""
+        try:
+            await self._post(path, body)
+        except ModelError as error:
+            raise ModelError(f"cannot load an adapter: {error} ({self.LOADS})") from error
+
+    def _check(self, prompt: Sequence[int], answer: ServerAnswer) -> None:
+        """Raise ModelError unless an answer continues the prompt, and its ids, scores and text agree."""
+        if isinstance(answer.prompt, int):
+            if answer.prompt != len(prompt):
+                raise self._again(f"the prompt of {len(prompt)} tokens has {answer.prompt} there")
+        elif difference := self._difference(prompt, answer.prompt):
+            raise self._again(f"the prompt differs: {difference}")
+        ids = answer.sampled.ids
+        if difference := self._difference(answer.scored, ids):
+            raise self._again(f"log-probabilities and token ids of the answer differ: {difference}")
+        decoded, text = (_NOT_COMPARED.sub("", it) for it in (self._text(ids), answer.text))
+        if not decoded.startswith(text):
+            raise self._again(f"the answer {answer.text[:60]!r} has the ids of {self._text(ids)[:60]!r}")
+
+    def _again(self, found: str) -> ModelError:
+        return ModelError(
+            f"{self.url} does not keep tokens: {found}. The tokenizer here is not the server's, or a gateway "
+            "between tokenizes text again"
+        )
+
+    def _difference(self, expected: Sequence[int], found: Sequence[int]) -> str:
+        """Describe the first token that differs; empty where none does."""
+        pairs = zip(expected, found, strict=False)
+        shorter = min(len(expected), len(found))
+        place = next((at for at, (one, other) in enumerate(pairs) if one != other), shorter)
+        if place == len(expected) == len(found):
+            return ""
+        one, other = (self._token(ids[place : place + 1]) for ids in (expected, found))
+        return f"token {place + 1} is {other}, expected {one} ({len(found)} and {len(expected)} tokens)"
+
+    def _token(self, ids: Sequence[int]) -> str:
+        return f"{ids[0]} {self._text(ids)!r}" if ids else "missing"
+
+    def _text(self, ids: Sequence[int]) -> str:
+        return "".join(text for text, _ in self.chat.pieces(ids))
+
+    def _finish(self, reason: str | None) -> str:
+        if reason not in ("stop", "length"):
+            raise ModelError(f"{self.url} broke off the answer: {reason}", transient=reason == "abort")
+        return reason
+
+    def _misread(self, error: Exception) -> ModelError:
+        kind = type(self).__name__.removesuffix("Server")
+        return ModelError(f"{self.url} does not answer as {kind} does: {error}", transient=True)
+
+
+def _card(cards: Sequence[ModelCard], name: str | None, url: str) -> ModelCard:
+    """Return the entry of a model by name, or of the first model; raises UsageError where there is none."""
+    names = [card.id for card in cards]
+    if name is not None and name not in names:
+        offer = f"it offers {', '.join(names[:5])}" if names else "it lists no models"
+        raise UsageError(f"{url} has no model {name!r}; {did_you_mean(name, names) or offer}")
+    found = next((card for card in cards if card.id == name or (name is None and card.parent is None)), None)
+    if found is None:
+        raise UsageError(f"{url} lists no models, so it is not a server of token ids; is the URL right?")
+    return found
+
+
+def _tokenizer_of(card: ModelCard) -> str:
+    """Return the folder or name of a model's tokenizer: its weights', where these are here or on the hub."""
+    root = card.root or card.id
+    return root if Path(root).is_dir() or not root.startswith(("/", "~", ".")) else card.id

@@ -114,7 +114,7 @@ class Search:
                 scores={names[number]: score for number, score in found.val_subscores[at].items()},
                 figures=found.val_aggregate_subscores[at],
                 best_on=tuple(names[number] for number, front in fronts.items() if at in front),
-                folder=f"candidates/{identity(templates)}",
+                folder=f"candidates/{identity(templates)}-{plan.validation[0][0]}",
             )
             for at, templates in enumerate(found.candidates)
         )
@@ -206,7 +206,7 @@ class Search:
         if name not in self._flows:
             source = with_templates(plan.source, candidate)
             self._flows[name] = Workflow(check_source(source).valid(), source)
-        flow, folder = self._flows[name], RunFolder(plan.folder / "candidates" / name / split)
+        flow, folder = self._flows[name], RunFolder(plan.folder / "candidates" / f"{name}-{split}")
         info = describe(flow, "run", split=split, own_tasks=True, rollouts=plan.rollouts, seed=plan.seed)
         rows, resumed = [*tasks.values()], folder.info_file.exists()
         job = RunJob(flow, folder, info, rows, finished_in(folder), resumed=resumed)

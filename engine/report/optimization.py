@@ -32,7 +32,7 @@ class Candidate(BaseModel):
     best_on: tuple[str, ...]
     """Ids of the tasks on which no other candidate has a higher score."""
     folder: str
-    """Folder of its runs, relative to that of the optimisation."""
+    """Folder of its run on the validation tasks, relative to that of the optimisation."""
 
     @property
     def score(self) -> float:

@@ -117,6 +117,8 @@ def test_the_better_prompt_is_found_within_the_budget(
     assert set(found["candidates"][0]["scores"].values()) == {0.0, 1.0}
     assert found["front"] == [found["best"]], "the spec's own prompt is dominated"
     assert found["episodes"] <= 160 and len(rule.asked) == 2 * found["episodes"]
+    runs = {run.folder.path.name for run in rg.view(tmp_path / "out" / "candidates").runs}
+    assert {Path(candidate["folder"]).name for candidate in found["candidates"]} < runs
     page = (tmp_path / "out" / "optimization.html").read_text()
     assert "Pareto front" in page and "+{{ task.question }} THINK FIRST." in page
 

@@ -82,6 +82,9 @@ from rolegraph.optimizing import optimize_async as optimize_async
 from rolegraph.previewing import Preview as Preview
 from rolegraph.previewing import preview as preview
 from rolegraph.previewing import preview_async as preview_async
+from rolegraph.probing import ServiceReport as ServiceReport
+from rolegraph.probing import doctor as doctor
+from rolegraph.probing import doctor_async as doctor_async
 from rolegraph.project import PROJECT_FILE as PROJECT_FILE
 from rolegraph.project import Project as Project
 from rolegraph.project import is_trusted as is_trusted

@@ -43,6 +43,7 @@ VERBS = {
     "list": "Show the specs and the vocabulary that a spec may use.",
     "limits": "Show the limits on inputs, and their reasons.",
     "schema": "Write the JSON Schema of a spec, for an editor.",
+    "doctor": "Probe what a Tinker service does.",
     "serve": "Serve a local model folder over the Tinker API.",
 }
 MODULES = {"test": "spec_tests", "eject": "rllm", "limits": "list_", "schema": "list_"}

@@ -1,0 +1,219 @@
+"""Measurements of a Tinker service, of which `rolegraph.engine.training.probes` makes its checks.
+
+A service returns no gradients, so they are measured by their effect. With beta1 = beta2 = 0 and an eps far
+above every gradient, a step of Adam is eta · gradient, for a learning rate of eta · eps. To first order it
+changes the log-probabilities of a text by eta · K · g: g are the gradients by the log-probabilities [T], K
+depends on the weights alone. So from the same weights, gradients that are equal give equal changes, and one
+that is twice as large gives twice the change. An on-policy importance_sampling with the advantages A is the
+measure: its gradient by a log-probability is -A. Each measurement begins with `load_state` of the same start.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+import tinker
+
+from rolegraph.engine.models.tinker import NO_RETRIES, TinkerSession
+from rolegraph.engine.vocabulary import Floats
+
+RANK, LOWER_RANK = 8, 4
+TIMEOUT_SECONDS = 120.0
+_PROMPT = (17, 42, 99, 23, 64, 151, 33, 78, 120, 54, 12, 87)
+"""Token ids that every vocabulary has."""
+_ANSWER_TOKENS = 28
+_EPS = 1e4
+_STEP = 0.03
+"""Largest change of a log-probability by a step, in nats: above rounding, and small enough to be linear."""
+
+
+class Pass(NamedTuple):
+    """One forward_backward: the loss, the datums and the loss's settings."""
+
+    loss: str
+    data: Sequence[tinker.Datum]
+    settings: Mapping[str, float] | None = None
+
+
+def value_of(result: Any) -> Any:
+    """Wait for a future of the SDK; some versions return clients themselves."""
+    return result.result(timeout=TIMEOUT_SECONDS) if hasattr(result, "result") else result
+
+
+def make_datum(tokens: Sequence[int], **inputs: Floats) -> tinker.Datum:
+    """Return a datum that predicts each of the tokens after the first, with loss inputs [T]."""
+    tensors = {
+        name: tinker.TensorData.from_numpy(values.astype(np.float32)) for name, values in inputs.items()
+    }
+    tensors["target_tokens"] = tinker.TensorData.from_numpy(np.array(tokens[1:], np.int64))
+    return tinker.Datum(model_input=tinker.ModelInput.from_ints([*tokens[:-1]]), loss_fn_inputs=tensors)
+
+
+class ServiceMeter:
+    """Clients of one model of a service, and measurements with them. Blocks."""
+
+    def __init__(self, session: TinkerSession, model: str) -> None:
+        self.session, self.model = session, model
+        self._trainer: tinker.TrainingClient | None = None
+        self._start: str | None = None
+        self.eta = 1e-4
+        """Size of a step, relative to the gradient."""
+
+    # clients
+
+    def created(self, rank: int) -> tinker.TrainingClient:
+        """Create a training client with a new adapter."""
+        return value_of(self.session.service.create_lora_training_client(self.model, rank, 1))
+
+    @property
+    def trainer(self) -> tinker.TrainingClient:
+        """Training client of the measurements."""
+        if self._trainer is None:
+            self._trainer = self.created(RANK)
+        return self._trainer
+
+    @cached_property
+    def other(self) -> tinker.TrainingClient:
+        """Training client with an adapter of lower rank."""
+        return self.created(LOWER_RANK)
+
+    @cached_property
+    def base(self) -> tinker.SamplingClient:
+        """Sampling client of the model without an adapter."""
+        service = self.session.service
+        return value_of(service.create_sampling_client(base_model=self.model, retry_config=NO_RETRIES))
+
+    def sampler(self) -> tinker.SamplingClient:
+        """Return a sampling client of the trainer's current weights."""
+        return value_of(self.trainer.save_weights_and_get_sampling_client(retry_config=NO_RETRIES))
+
+    def recover(self) -> None:
+        """Forget a trainer that an error has made unusable, as a refused call does at some services."""
+        try:
+            if self._trainer is not None:
+                self.scores(self._trainer)
+        except Exception:  # the SDK raises ValueError, RuntimeError and its own family alike
+            self._trainer = None
+
+    def reset(self) -> None:
+        """Return the trainer to the weights at the start, with a new optimizer."""
+        start = self._start
+        if start is None:
+            start = self._start = value_of(self.trainer.save_state("rolegraph-doctor-start")).path
+        self.load(start)
+
+    def load(self, path: str, *, optimizer: bool = False) -> None:
+        """Load a saved state into the trainer."""
+        with warnings.catch_warnings():
+            # Its replacement makes a new client, and some services have room for three adapters.
+            warnings.simplefilter("ignore", FutureWarning)
+            client: Any = self.trainer
+            value_of((client.load_state_with_optimizer if optimizer else client.load_state)(path))
+
+    # log-probabilities
+
+    def sampled(
+        self, client: tinker.SamplingClient, *, count: int = 1, seed: int = 1, length: int = _ANSWER_TOKENS
+    ) -> list[tinker.SampledSequence]:
+        """Sample answers to the prompt at temperature 1."""
+        params = tinker.SamplingParams(max_tokens=length, seed=seed, temperature=1.0, stop=[])
+        prompt = tinker.ModelInput.from_ints([*_PROMPT])
+        return [*value_of(client.sample(prompt, count, params)).sequences]
+
+    @cached_property
+    def answer(self) -> tinker.SampledSequence:
+        """Answer of the base model, the end of the text."""
+        return self.sampled(self.base)[0]
+
+    @cached_property
+    def text(self) -> list[int]:
+        """Token ids of the text that all measurements use, T + 1 of them."""
+        return [*_PROMPT, *self.answer.tokens]
+
+    def entries(self, client: tinker.SamplingClient) -> list[float | None]:
+        """Return what compute_logprobs gives for the text."""
+        return [*value_of(client.compute_logprobs(tinker.ModelInput.from_ints(self.text)))]
+
+    def sampler_scores(self, client: tinker.SamplingClient) -> Floats:
+        """Return a sampler's log-probabilities [T] of the text's tokens but the first."""
+        found = [value for value in self.entries(client) if value is not None]
+        return np.array(found[1 - len(self.text) :])
+
+    def scores(self, client: tinker.TrainingClient | None = None) -> Floats:
+        """Return the trainer's log-probabilities [T] of the text's tokens but the first."""
+        datum = make_datum(self.text, weights=self.ones)
+        output = value_of((client or self.trainer).forward([datum], "cross_entropy"))
+        return np.array(output.loss_fn_outputs[0]["logprobs"].tolist())
+
+    @cached_property
+    def before(self) -> Floats:
+        """Log-probabilities [T] at the start."""
+        self.reset()
+        return self.scores()
+
+    @property
+    def ones(self) -> Floats:
+        """Advantages of 1 for all T tokens."""
+        return np.ones(len(self.text) - 1)
+
+    # steps
+
+    def rated(self, advantages: Floats, ratios: Floats | float = 1.0) -> tinker.Datum:
+        """Return a datum of the text's first tokens, as many as `advantages` has.
+
+        Args:
+            advantages: advantage of each token.
+            ratios: p / q of each token at the start; 1 is on-policy.
+        """
+        count = len(advantages)
+        sampled = self.before[:count] - np.log(np.ones(count) * ratios)
+        return make_datum(self.text[: count + 1], logprobs=sampled, advantages=advantages)
+
+    def on_policy(self, *advantages: Floats) -> Pass:
+        """Return an on-policy pass of importance_sampling with a datum for each array of advantages."""
+        return Pass("importance_sampling", [self.rated(each) for each in advantages])
+
+    def step(
+        self,
+        *passes: Pass,
+        client: tinker.TrainingClient | None = None,
+        adam: tinker.AdamParams | None = None,
+    ) -> None:
+        """Send passes and a step, which by default is in proportion to the gradient."""
+        client = client or self.trainer
+        futures: list[Any] = [
+            client.forward_backward([*data], cast("Any", loss), {**settings} if settings else None)
+            for loss, data, settings in passes
+        ]
+        for future in (*futures, client.optim_step(adam or self.plain_adam())):
+            value_of(future)
+
+    def plain_adam(self, clip: float = 0.0) -> tinker.AdamParams:
+        """Return the settings of a step that is `eta` times the gradient."""
+        return tinker.AdamParams(
+            learning_rate=self.eta * _EPS, beta1=0.0, beta2=0.0, eps=_EPS, grad_clip_norm=clip
+        )
+
+    def change(self, *passes: Pass, adam: tinker.AdamParams | None = None) -> Floats:
+        """Return the change [T] of the log-probabilities by one step on the passes from the start."""
+        before = self.before
+        self.reset()
+        self.step(*passes, adam=adam)
+        return self.scores() - before
+
+    def measured(self, advantages: Floats) -> Floats:
+        """Return the change [T] by the gradient `-advantages` of the text's first tokens."""
+        return self.change(self.on_policy(advantages))
+
+    def choose_step(self) -> None:
+        """Choose `eta` for a change of about `_STEP`."""
+        for _ in range(8):
+            largest = float(np.abs(self.measured(self.ones)).max())
+            if _STEP / 2 <= largest <= _STEP * 2:
+                return
+            factor = _STEP / max(largest, 1e-9) if np.isfinite(largest) else 0.0
+            self.eta *= min(max(factor, 1e-3), 1e3)

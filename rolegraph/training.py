@@ -257,6 +257,7 @@ async def _run(job: TrainingJob, observe: Observer, track: Sequence[TrackerName]
             for (name, policy), served in zip(plan.policies.items(), located, strict=True)
         }
         policies = await stack.enter_async_context(Policies.open(starts))
+        policies.check(plan)
         models = await stack.enter_async_context(Models(services.open))
         frozen = {e.model: await models.model(e.model) for e in plan.endpoints if e.policy is None}
         teachers = {

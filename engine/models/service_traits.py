@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import hashlib
+import json
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from pydantic import TypeAdapter, ValidationError
+
+from rolegraph.engine.errors import UsageError
 
 
 @dataclass(frozen=True, slots=True)
@@ -11,7 +19,7 @@ class ServiceTraits:
 
     sdk_version: str | None = None
     """Version of the Tinker SDK that found these traits; None where nothing was probed."""
-    losses: tuple[str, ...] = ("cross_entropy", "importance_sampling", "ppo", "cispo")
+    losses: tuple[str, ...] = ("cross_entropy", "importance_sampling", "ppo", "cispo", "gspo")
     """Loss functions that the service computes as their formulas say, thresholds given."""
     reports_loss: bool = True
     """True if a pass reports its loss (`loss:sum`)."""
@@ -39,3 +47,34 @@ class ServiceTraits:
     a client that exists."""
     restores_optimizer: bool = True
     """True if the first step after loading a state with its optimizer equals the step without the break."""
+
+    @classmethod
+    def of(cls, url: str, model: str) -> ServiceTraits:
+        """Return the record of a service with a model, or the defaults without one.
+
+        Raises:
+            UsageError: the record cannot be read.
+        """
+        file = _file(url, model)
+        if not file.is_file():
+            return cls()
+        try:
+            return TypeAdapter(cls).validate_json(file.read_bytes())
+        except (OSError, ValidationError) as error:
+            raise UsageError(
+                f"{file} is no record of a service; delete it ({type(error).__name__})"
+            ) from error
+
+    def save(self, url: str, model: str) -> Path:
+        """Write the record of a service with a model for later commands, and return its file."""
+        file = _file(url, model)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        part = file.with_suffix(f".{os.getpid()}.part")
+        part.write_text(json.dumps({"url": url, "model": model, **asdict(self)}, indent=1), encoding="utf-8")
+        return part.replace(file)
+
+
+def _file(url: str, model: str) -> Path:
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    name = hashlib.sha256(f"{url.rstrip('/')}\n{model}".encode()).hexdigest()[:32]
+    return cache / "rolegraph" / "services" / f"{name}.json"

@@ -11,9 +11,11 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Awaitable, Generator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 from urllib.parse import urlsplit
 
@@ -26,6 +28,14 @@ from rolegraph.engine.errors import ModelError, UsageError, WorldError, did_you_
 from rolegraph.engine.local import PROCESS, is_loopback
 from rolegraph.engine.models.keys import TINKER, bypass_proxies, redact
 from rolegraph.engine.models.limit import retry_after
+from rolegraph.engine.models.tinker_sdk import (
+    awaitable,
+    capabilities,
+    close,
+    created,
+    has_credentials,
+    is_sampleable,
+)
 from rolegraph.engine.models.tokenizer import open_chat
 from rolegraph.engine.models.tokens import SampledTokens, answer_limit, completion, tokenize
 from rolegraph.engine.models.types import Completion, Request, ServedModel
@@ -89,12 +99,13 @@ class TinkerModel:
         if self.service is None:
             return
         try:
-            await asyncio.wait_for(self.service.close("success").result_async(), _CLOSE_SECONDS)
+            if (closing := close(self.service, "success")) is not None:
+                await asyncio.wait_for(closing.result_async(), _CLOSE_SECONDS)
         except (tinker.TinkerError, httpx.HTTPError, TimeoutError) as error:
             # The run has its answers, and the service drops a silent session by itself.
             _logger.debug("Closing the session at %s: %s", self.url, error)
 
-    async def _answer(self, future: tinker.APIFuture[T]) -> T:
+    async def _answer(self, future: Awaitable[T] | Future[T]) -> T:
         """Wait for the service's answer; raises ModelError, also where the service is gone."""
         try:
             return await self._pulse.result(future)
@@ -130,12 +141,12 @@ class Pulse:
         self._fault = ""
         """The reason why the service counts as gone."""
 
-    async def result(self, future: tinker.APIFuture[T]) -> T:
+    async def result(self, future: Awaitable[T] | Future[T]) -> T:
         """Wait for the service's answer.
 
         Raises the SDK's errors, and WorldError where the service is gone: the SDK would wait for ever.
         """
-        call = asyncio.ensure_future(future.result_async())
+        call = asyncio.ensure_future(awaitable(future))
         try:
             while not (await asyncio.wait({call}, timeout=_PATIENCE_SECONDS))[0]:
                 await self._check()
@@ -218,10 +229,9 @@ async def open_session(served: ServedModel) -> TinkerSession:
     here = {PROCESS: str(os.getpid())} if is_loopback(urlsplit(url).hostname or "") else None
     service = tinker.ServiceClient(base_url=url, api_key=key, user_metadata=here)
     try:
-        # The SDK's constructors wait for the network.
-        return TinkerSession(service, url, key, await asyncio.to_thread(_offered, url, key))
+        return TinkerSession(service, url, key, await _offered(service, url, key))
     except BaseException:
-        service.close("errored")
+        close(service, "errored")
         raise
 
 
@@ -229,11 +239,11 @@ async def open_tinker(served: ServedModel) -> TinkerModel:
     """Open the model that is named, or its checkpoint, or the service's first model; see `open_served`."""
     session = await open_session(served)
     try:
-        client = await asyncio.to_thread(_connect, session, served.ref)
+        client = await _connect(session, served.ref)
         name = client.get_base_model()
         chat = await open_chat(name, served.tokenizer_dir)
     except BaseException:
-        session.service.close("errored")
+        close(session.service, "errored")
         raise
     return TinkerModel(
         client,
@@ -269,7 +279,7 @@ def _find_key(url: str, explicit: str | None, trusted_url: str | None) -> str | 
     key = TINKER.key(url, explicit=explicit, trusted_url=trusted_url)
     if key is not None and not key.startswith(("tml-", "eyJ")):
         raise UsageError(f"{TINKER.key_variable}: this is not a Tinker key; one starts with `tml-`.")
-    if key is None and not tinker.auth.tinker_has_credentials():
+    if key is None and not has_credentials():
         raise UsageError(
             f"{TINKER.key_variable} is not set, and {url} needs a key. Put the key in that environment "
             "variable (a service that checks no keys takes any value that starts with `tml-`)."
@@ -277,22 +287,25 @@ def _find_key(url: str, explicit: str | None, trusted_url: str | None) -> str | 
     return key
 
 
-def _offered(url: str, key: str | None) -> dict[str, int | None]:
+async def _offered(service: tinker.ServiceClient, url: str, key: str | None) -> dict[str, int | None]:
     with saying_why(url, key):
-        capabilities = tinker.RestClient(base_url=url, api_key=key).get_server_capabilities()
-        models = capabilities.result(timeout=_OPEN_SECONDS).supported_models
-    return {m.model_name: m.max_context_length for m in models if m.model_name and m.sampleable is not False}
+        async with asyncio.timeout(_OPEN_SECONDS):
+            models = (await capabilities(service, url, key)).supported_models
+    return {m.model_name: m.max_context_length for m in models if m.model_name and is_sampleable(m)}
 
 
-def _connect(session: TinkerSession, ref: ModelRef) -> tinker.SamplingClient:
-    """Create the sampling client of `ref`. Blocks."""
+async def _connect(session: TinkerSession, ref: ModelRef) -> tinker.SamplingClient:
+    """Create the sampling client of `ref`."""
+    create = partial(
+        session.service.create_sampling_client,
+        model_path=ref.checkpoint,
+        base_model=None if ref.checkpoint else model_of(session, ref),
+        retry_config=NO_RETRIES,
+    )
     try:
         with saying_why(session.url, session.key):
-            client = session.service.create_sampling_client(
-                model_path=ref.checkpoint,
-                base_model=None if ref.checkpoint else model_of(session, ref),
-                retry_config=NO_RETRIES,
-            ).result(timeout=_OPEN_SECONDS)
+            async with asyncio.timeout(_OPEN_SECONDS):
+                client = await created(create)
     except _REFUSALS as error:
         raise UsageError(_no_such_model(ref, session, redact(said(error), session.key))) from error
     quiet(client)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -182,10 +182,14 @@ def with_context(run: Launch, trusted_url: str | None) -> Launch:
     # Imported here because the SDK is slow to load.
     from rolegraph.engine.models import ServedModel
     from rolegraph.engine.models.tinker import open_session
+    from rolegraph.engine.models.tinker_sdk import close
 
-    session = asyncio.run(open_session(ServedModel(run.plan.spec.model, trusted_url=trusted_url)))
-    session.service.close("success")
-    return replace(run, context=session.lengths.get(run.plan.spec.model.name or ""))
+    async def lengths() -> Mapping[str, int | None]:
+        session = await open_session(ServedModel(run.plan.spec.model, trusted_url=trusted_url))
+        close(session.service, "success")
+        return session.lengths
+
+    return replace(run, context=asyncio.run(lengths()).get(run.plan.spec.model.name or ""))
 
 
 def is_served(run: Launch) -> bool:

@@ -8,12 +8,15 @@ import math
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 
 import tinker
 
+from rolegraph.engine.compile import Plan
 from rolegraph.engine.errors import UsageError, WorldError
 from rolegraph.engine.models import LimitedModel, ServedModel
 from rolegraph.engine.models.keys import redact
+from rolegraph.engine.models.service_traits import ServiceTraits
 from rolegraph.engine.models.tinker import (
     NO_RETRIES,
     Pulse,
@@ -25,11 +28,13 @@ from rolegraph.engine.models.tinker import (
     said,
     saying_why,
 )
+from rolegraph.engine.models.tinker_sdk import close, created, rest_client
 from rolegraph.engine.models.tokenizer import open_chat
 from rolegraph.engine.prompts import ChatFormat
 from rolegraph.engine.records import SavedPolicy
 from rolegraph.engine.spec import Lora
 from rolegraph.engine.training.batches import RoleBatch
+from rolegraph.engine.training.passes import check_service, loss_passes
 
 _DELETE_SECONDS = 30.0
 _logger = logging.getLogger(__name__)
@@ -47,6 +52,8 @@ class PolicyStart:
     """Seed of a new adapter."""
     saved: SavedPolicy | None = None
     """State to resume, with its optimizer."""
+    traits: ServiceTraits | None = None
+    """Behaviour of the service; None takes the record of its URL and model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +82,7 @@ class PolicyClient:
     version: int
     """Number of updates, from 0 for the starting weights."""
     pulse: Pulse
+    traits: ServiceTraits
     sampler: tuple[int, LimitedModel] | None = field(default=None)
     """Version and sampling model of the weights that were last sampled from."""
 
@@ -113,6 +121,11 @@ class Policies:
         """Return the number of updates a policy has had."""
         return self._policies[name].version
 
+    def check(self, plan: Plan) -> None:
+        """Raise UsageError for a plan that a policy's service cannot train as the plan says."""
+        for name, policy in self._policies.items():
+            check_service(plan, name, policy.session.url, policy.traits)
+
     def chat(self, name: str) -> ChatFormat:
         """Return the chat format of a policy's model."""
         return self._policies[name].chat
@@ -126,9 +139,8 @@ class Policies:
         policy = self._policies[name]
         if policy.sampler is None or policy.sampler[0] != policy.version:
             try:
-                client = await policy.pulse.result(
-                    policy.client.save_weights_and_get_sampling_client(retry_config=NO_RETRIES)
-                )
+                save = partial(policy.client.save_weights_and_get_sampling_client, retry_config=NO_RETRIES)
+                client = await policy.pulse.result(created(save))
             except Exception as error:  # the SDK raises ValueError, RuntimeError and its own family alike
                 raise policy.fault("give weights to sample from", error) from error
             model = _sampling_model(policy, client, policy.version)
@@ -156,6 +168,8 @@ class Policies:
         """
         learning = {name: own for name, own in batches.items() if own}
         updates = (_update(self._policies[name], own, rates[name], clip) for name, own in learning.items())
+        if any(self._policies[name].traits.merges_losses for name in learning):
+            return dict(zip(learning, [await update for update in updates], strict=True))
         return dict(zip(learning, await asyncio.gather(*updates), strict=True))
 
     async def save_copy(self, name: str, label: str) -> str:
@@ -176,8 +190,9 @@ class Policies:
         """
         policy = self._policies[name]
         try:
-            created = policy.session.service.create_sampling_client(model_path=path, retry_config=NO_RETRIES)
-            client = await policy.pulse.result(created)
+            service = policy.session.service
+            create = partial(service.create_sampling_client, model_path=path, retry_config=NO_RETRIES)
+            client = await policy.pulse.result(created(create))
         except Exception as error:
             raise policy.fault(f"sample from the copy {path}", error) from error
         quiet(client)
@@ -187,12 +202,10 @@ class Policies:
         """Delete a copy of a policy at the service; a service that keeps it is no fault."""
         session = self._policies[name].session
 
-        def delete() -> None:
-            rest = tinker.RestClient(base_url=session.url, api_key=session.key)
-            rest.delete_checkpoint_from_tinker_path(path).result(timeout=_DELETE_SECONDS)
-
         try:
-            await asyncio.to_thread(delete)
+            rest = rest_client(session.service, session.url, session.key)
+            async with asyncio.timeout(_DELETE_SECONDS):
+                await rest.delete_checkpoint_from_tinker_path(path)
         except Exception as error:  # the SDK raises ValueError, RuntimeError and its own family alike
             _logger.debug("Cannot delete %s: %s", path, said(error))
 
@@ -212,7 +225,7 @@ async def _open(start: PolicyStart) -> AsyncGenerator[PolicyClient, None]:
         chat = await open_chat(name, served.tokenizer_dir)
         try:
             with saying_why(session.url, session.key):
-                client = await pulse.result(_client(service, name, start))
+                client = await pulse.result(created(partial(_client, service, name, start)))
         except (tinker.APIStatusError, tinker.RequestFailedError) as error:
             path = start.saved.state if start.saved else served.ref.checkpoint
             action = f"train {name!r}" if path is None else f"resume from {path}"
@@ -227,17 +240,22 @@ async def _open(start: PolicyStart) -> AsyncGenerator[PolicyClient, None]:
             concurrency=served.ref.concurrency,
             version=start.saved.version if start.saved else 0,
             pulse=pulse,
+            traits=start.traits or ServiceTraits.of(session.url, name),
         )
     except BaseException:
-        service.close("errored")
+        close(service, "errored")
         raise
-    service.close("success")
+    close(service, "success")
 
 
 def _client(
     service: tinker.ServiceClient, name: str, start: PolicyStart
 ) -> tinker.APIFuture[tinker.TrainingClient]:
-    """Create the training client of a policy whose model the service calls `name`."""
+    """Create the training client of a policy whose model the service calls `name`; see `created`.
+
+    For a state, the SDKs that other services pin make a LoRA client first and load the state into it, since
+    those services refuse `load_weights` without a model.
+    """
     if start.saved is not None:
         return service.create_training_client_from_state_with_optimizer(start.saved.state)
     if start.served.ref.checkpoint is not None:
@@ -273,10 +291,11 @@ async def _update(
     adam = tinker.AdamParams(learning_rate=rate, grad_clip_norm=clip)
     try:
         # Everything is sent before the first await: a hosted service works in cycles and would skip one.
-        passes = [
-            policy.client.forward_backward(list(batch.data), batch.loss.name, {**batch.loss.settings} or None)
-            for batch in batches
-        ]
+        passes: list[tinker.APIFuture[tinker.ForwardBackwardOutput]] = []
+        for each in loss_passes(batches, policy.traits):
+            passes.append(policy.client.forward_backward([*each.data], each.loss, {**each.settings} or None))
+            if policy.traits.merges_losses:
+                await policy.pulse.result(passes[-1])
         step = policy.client.optim_step(adam)
         outputs = [await policy.pulse.result(output) for output in passes]
         stepped = await policy.pulse.result(step)

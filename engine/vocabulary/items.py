@@ -193,15 +193,14 @@ LossName = Literal["importance_sampling", "ppo", "cross_entropy", "cispo", "gspo
 
 `dro` is missing: its penalty counts every token of a sequence, and the prompt's tokens were not sampled."""
 LossSetting = Literal["clip_low_threshold", "clip_high_threshold"]
-_CLIPS: tuple[LossSetting, ...] = ("clip_low_threshold", "clip_high_threshold")
-LOSS_SETTINGS: Mapping[LossName, tuple[LossSetting, ...]] = {
-    "importance_sampling": (),
-    "ppo": _CLIPS,
-    "cross_entropy": (),
-    "cispo": _CLIPS,
-    "gspo": _CLIPS,
+LOSS_SETTINGS: Mapping[LossName, Mapping[LossSetting, float]] = {
+    "importance_sampling": {},
+    "ppo": {"clip_low_threshold": 0.8, "clip_high_threshold": 1.2},
+    "cross_entropy": {},
+    "cispo": {"clip_low_threshold": 0.0, "clip_high_threshold": 4.0},
+    "gspo": {"clip_low_threshold": 1 - 3e-4, "clip_high_threshold": 1 + 4e-4},
 }
-"""Settings of each loss."""
+"""Settings of each loss, with the hosted service's defaults; other services have other ones."""
 FIXED["loss"] = LOSS_SETTINGS
 
 GroupFunction = Callable[[Sequence[Floats], Sequence[TrajectoryGroup]], Sequence[Floats]]

@@ -1,4 +1,4 @@
-"""The Tinker API over HTTP, as SDK 0.38 calls it, in front of one `Backend`.
+"""The Tinker API over HTTP, as SDK 0.24 to 0.38 call it, in front of one `Backend`.
 
 Operations are answered with the id of a future at once; `retrieve_future` waits for the result. Paths that
 are not served give a 404. A failed operation gives a 200 with the error, since the SDK retries a 5xx at once.
@@ -112,7 +112,11 @@ class Service:
             "sampleable": True,
         }
         return {
-            "client/config": {"proto_compress_fwdbwd": False},
+            "client/config": {
+                "proto_compress_fwdbwd": False,
+                "proto_write_fwdbwd": True,
+                "fwd_via_fwdbwd": True,
+            },
             "client/dynamic_config": {"sample_cancel_enabled": True},
             "telemetry": {"status": "accepted"},
             "healthz": {"status": "ok"},

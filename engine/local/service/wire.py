@@ -1,4 +1,4 @@
-"""Requests and results of the Tinker API as SDK 0.38 sends and reads them: JSON, and protobuf for large ones.
+"""Requests and results of the Tinker API for SDK 0.24 to 0.38: JSON, and protobuf for large ones.
 
 Pure functions and models. A request that does not fit raises pydantic's ValidationError or `RequestError`.
 """

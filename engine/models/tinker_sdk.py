@@ -1,0 +1,86 @@
+"""Calls of the Tinker SDK whose form depends on its version, 0.24 to 0.38: services pin different ones.
+
+In older versions, calls that create a client block until the service has made it, samples come as futures of
+`concurrent.futures`, and a session cannot be closed: it ends when its process stops the heartbeats.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Future
+from typing import Any, Literal, TypeVar, cast
+
+import tinker
+
+T = TypeVar("T")
+
+
+def awaitable(call: Awaitable[T] | Future[T]) -> Awaitable[T]:
+    """Return what a call of the SDK returns as an awaitable."""
+    return asyncio.wrap_future(call) if isinstance(call, Future) else call
+
+
+async def created(call: Callable[[], tinker.APIFuture[T] | T]) -> T:
+    """Return the client that a call of the SDK creates, whether the call blocks or returns a future.
+
+    The call is made in a daemon thread, so that one that hangs does not keep the process.
+    """
+    loop = asyncio.get_running_loop()
+    started: asyncio.Future[Any] = loop.create_future()
+
+    def settle(result: object, error: BaseException | None) -> None:
+        if started.done():  # the caller was cancelled
+            return
+        if error is None:
+            started.set_result(result)
+        else:
+            started.set_exception(error)
+
+    def work() -> None:
+        result, error = None, None
+        try:
+            result = call()
+        except BaseException as raised:
+            error = raised
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(settle, result, error)
+
+    threading.Thread(target=work, name="tinker-create", daemon=True).start()
+    result = await started
+    return cast("T", await result.result_async() if isinstance(result, tinker.APIFuture) else result)
+
+
+def rest_client(service: tinker.ServiceClient, url: str, key: str | None) -> tinker.RestClient:
+    """Return a client of a service's endpoints that need no session."""
+    if hasattr(tinker, "RestClient"):
+        return tinker.RestClient(base_url=url, api_key=key)
+    return service.create_rest_client()  # pyright: ignore[reportDeprecated]
+
+
+async def capabilities(
+    service: tinker.ServiceClient, url: str, key: str | None
+) -> tinker.types.GetServerCapabilitiesResponse:
+    """Return the models of a service."""
+    rest = rest_client(service, url, key)
+    if hasattr(rest, "get_server_capabilities"):
+        return await created(rest.get_server_capabilities)
+    return await created(service.get_server_capabilities)  # pyright: ignore[reportDeprecated]
+
+
+def close(
+    service: tinker.ServiceClient, status: Literal["success", "errored"]
+) -> tinker.APIFuture[None] | None:
+    """Start to end a session; None where the SDK cannot."""
+    return service.close(status) if hasattr(service, "close") else None
+
+
+def has_credentials() -> bool:
+    """Return True if the SDK has a key of its own, from `tinker auth login`."""
+    return hasattr(tinker, "auth") and tinker.auth.tinker_has_credentials()
+
+
+def is_sampleable(model: tinker.types.SupportedModel) -> bool:
+    """Return True unless the service says that a model cannot be sampled from."""
+    return cast("bool | None", getattr(model, "sampleable", None)) is not False

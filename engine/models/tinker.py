@@ -24,7 +24,7 @@ import tinker
 from tinker.lib.retry_handler import RetryConfig  # pyright: ignore[reportMissingTypeStubs]
 from tinker.types import RequestErrorCategory
 
-from rolegraph.engine.errors import ModelError, UsageError, WorldError, did_you_mean
+from rolegraph.engine.errors import ModelError, RolegraphError, UsageError, WorldError, did_you_mean
 from rolegraph.engine.local import PROCESS, is_loopback
 from rolegraph.engine.models.keys import TINKER, bypass_proxies, redact
 from rolegraph.engine.models.limit import retry_after
@@ -333,6 +333,14 @@ def saying_why(url: str, key: str | None) -> Generator[None, None, None]:
         if isinstance(error, tinker.RequestFailedError) and error.category is RequestErrorCategory.User:
             raise
         raise WorldError(f"Cannot open a model at {url}: {redact(said(error), key)}") from error
+    except RolegraphError:
+        raise
+    except Exception as error:  # the SDK asserts fields that services of other versions do not send
+        reason = redact(said(error), key)
+        raise WorldError(
+            f"The Tinker service at {url} answers otherwise than tinker {tinker.__version__} expects "
+            f"({type(error).__name__}: {reason}). Install the version of tinker that the service pins."
+        ) from error
 
 
 def quiet(client: tinker.SamplingClient | tinker.TrainingClient) -> None:

@@ -19,7 +19,9 @@ T = TypeVar("T")
 
 def awaitable(call: Awaitable[T] | Future[T]) -> Awaitable[T]:
     """Return what a call of the SDK returns as an awaitable."""
-    return asyncio.wrap_future(call) if isinstance(call, Future) else call
+    if isinstance(call, Awaitable):  # futures of SDK 0.38 are of both kinds
+        return call
+    return asyncio.wrap_future(call)
 
 
 async def created(call: Callable[[], tinker.APIFuture[T] | T]) -> T:

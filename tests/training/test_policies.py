@@ -13,6 +13,7 @@ from starlette.responses import JSONResponse, Response
 
 from rolegraph.engine.errors import UsageError, WorldError
 from rolegraph.engine.models import Request, ServedModel
+from rolegraph.engine.models.service_traits import ServiceTraits
 from rolegraph.engine.records import MAIN, CallId, NodeId, SavedPolicy, Step
 from rolegraph.engine.spec import Lora, Loss, ModelRef, Sampling
 from rolegraph.engine.training.batches import RoleBatch, StepAdvantages, build_datum
@@ -37,12 +38,18 @@ class Training:
 
     @asynccontextmanager
     async def open(
-        self, lora: Lora | None = None, *, state: str | None = None, version: int = 0, name: str = "tiny"
+        self,
+        lora: Lora | None = None,
+        *,
+        state: str | None = None,
+        version: int = 0,
+        name: str = "tiny",
+        traits: ServiceTraits | None = None,
     ) -> AsyncGenerator[Policies]:
         ref = ModelRef(provider="tinker", name=name, base_url=self.service.base_url)
         served = ServedModel(ref, KEY, self.tokenizer)
         saved = SavedPolicy(version=version, state=state, sampler="") if state else None
-        start = PolicyStart(served, lora or Lora(), 7, saved)
+        start = PolicyStart(served, lora or Lora(), 7, saved, traits)
         async with Policies.open({MAIN: start}) as policies:
             yield policies
 
@@ -185,15 +192,20 @@ def test_an_answer_says_which_weights_gave_it(training: Training) -> None:
 @pytest.mark.parametrize(
     ("written", "sent"),
     [
-        ("cispo", ("cispo", {})),
-        ({"ppo": {"clip_high_threshold": 1.3}}, ("ppo", {"clip_high_threshold": 1.3})),
+        ("importance_sampling", ("importance_sampling", {})),
+        ("ppo", ("ppo", {"clip_low_threshold": 0.8, "clip_high_threshold": 1.2})),
+        ("cispo", ("cispo", {"clip_low_threshold": 0.0, "clip_high_threshold": 4.0})),
+        (
+            {"ppo": {"clip_high_threshold": 1.3}},
+            ("ppo", {"clip_low_threshold": 0.8, "clip_high_threshold": 1.3}),
+        ),
         (
             {"gspo": {"clip_low_threshold": 0.9, "clip_high_threshold": 1.1}},
             ("gspo", {"clip_low_threshold": 0.9, "clip_high_threshold": 1.1}),
         ),
     ],
 )
-def test_a_loss_is_sent_with_the_settings_that_are_written(
+def test_a_loss_is_sent_with_all_of_its_settings(
     training: Training, written: object, sent: tuple[str, dict[str, float]]
 ) -> None:
     loss = Loss.model_validate(written)

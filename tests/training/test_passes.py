@@ -1,0 +1,93 @@
+"""Passes for services that differ from the hosted one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+import rolegraph as rg
+
+torch = pytest.importorskip("torch")
+
+from rolegraph.engine.errors import UsageError  # noqa: E402
+from rolegraph.engine.local.service.losses import LOSSES, TokenScores  # noqa: E402
+from rolegraph.engine.models.service_traits import ServiceTraits  # noqa: E402
+from rolegraph.engine.records import MAIN, Step  # noqa: E402
+from rolegraph.engine.spec import Loss  # noqa: E402
+from rolegraph.engine.training.batches import RoleBatch, StepAdvantages, build_datum  # noqa: E402
+from rolegraph.engine.training.passes import LossPass, check_service, loss_passes  # noqa: E402
+from rolegraph.engine.vocabulary import LossName  # noqa: E402
+
+MEANS = ServiceTraits(takes_means=True)
+URL = "https://tinker.example"
+
+
+def batch(role: str, loss: LossName, *answers: Sequence[float]) -> RoleBatch:
+    """Return a batch with a datum for each answer, given as its tokens' sampling log-probabilities."""
+    data = []
+    for place, logprobs in enumerate(answers):
+        advantages = [0.5 - place] * len(logprobs)
+        step = Step([3] * (place + 2), [5] * len(logprobs), list(logprobs))
+        data.append(build_datum([StepAdvantages(step, advantages, role)], loss, 1.0))
+    return RoleBatch(role, Loss(name=loss), [d for d, _ in data], [s for _, s in data], steps=len(data))
+
+
+def gradients(passes: Sequence[LossPass], *, means: bool) -> list[list[float]]:
+    """Return the gradient of each datum's log-probabilities at a service that takes sums, or means."""
+    found: list[list[float]] = []
+    total = sum(len(each.data) for each in passes)
+    for each in passes:
+        for datum in each.data:
+            inputs = {name: torch.tensor(value.tolist()) for name, value in datum.loss_fn_inputs.items()}
+            length = len(inputs["target_tokens"])
+            logprobs = torch.linspace(-2.0, -0.5, length, requires_grad=True)
+            loss = LOSSES[each.loss].compute(TokenScores(logprobs, inputs, [length]), each.settings)
+            (loss / (length * total) if means else loss).backward()
+            found.append(logprobs.grad.tolist())
+    return found
+
+
+@pytest.mark.parametrize("second", ["importance_sampling", "cispo", "cross_entropy"])
+def test_a_service_that_takes_means_gets_the_gradient_of_sums(second: LossName) -> None:
+    batches = [
+        batch("solver", "ppo", [-1.0, -2.0], [-0.5, -1.5, -1.0]),
+        batch("judge", second, [-1.2, -0.7, -0.9, -1.1]),
+    ]
+    sums = gradients(loss_passes(batches, ServiceTraits()), means=False)
+    restored = gradients(loss_passes(batches, MEANS), means=True)
+    for one, other in zip(sums, restored, strict=True):
+        assert other == pytest.approx(one, abs=1e-6)
+    plain = gradients(loss_passes(batches, ServiceTraits()), means=True)
+    assert plain[0] != pytest.approx(sums[0], abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("traits", "words", "message"),
+    [
+        (ServiceTraits(keeps_old_samplers=False), ["train.staleness=1"], "set train.staleness to 0"),
+        (ServiceTraits(losses=("ppo",)), [], "the loss importance_sampling of judge"),
+        (ServiceTraits(accumulates=False), [], "give each of solver, judge a policy of its own"),
+    ],
+)
+def test_a_service_that_would_train_otherwise_is_refused(
+    traits: ServiceTraits, words: list[str], message: str
+) -> None:
+    plan = rg.load("solver_judge", *words).plan
+    check_service(plan, MAIN, URL, ServiceTraits())
+    with pytest.raises(UsageError, match=f"{URL} .*{message}"):
+        check_service(plan, MAIN, URL, traits)
+
+
+def test_the_record_of_a_service_is_kept_for_later_commands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert ServiceTraits.of(URL, "tiny") == ServiceTraits()
+    file = MEANS.save(URL, "tiny")
+    assert ServiceTraits.of(f"{URL}/", "tiny") == MEANS
+    assert ServiceTraits.of(URL, "other") == ServiceTraits()
+    file.write_text("[]")
+    with pytest.raises(UsageError, match="is no record of a service"):
+        ServiceTraits.of(URL, "tiny")

@@ -43,6 +43,7 @@ async def doctor_async(
     """Probe a Tinker service and compare each behaviour with that of hosted Tinker.
 
     Takes about a minute. Trains adapters of its own, and leaves saved states named `rolegraph-doctor-…`.
+    With a `base_url`, writes the record that `train` reads for that URL and model.
 
     Args:
         base_url: URL of the service; None serves a model folder of this machine for the probes.
@@ -58,6 +59,7 @@ async def doctor_async(
         WorldError: nothing answers at the URL.
     """
     from rolegraph.engine.models.tinker import model_of, open_session
+    from rolegraph.engine.models.tinker_sdk import close
     from rolegraph.engine.training.probes import ServiceProbe
 
     def probed() -> list[ProbeRow]:
@@ -76,7 +78,9 @@ async def doctor_async(
             probe = ServiceProbe(session, model_of(session, served.ref))
             rows = await asyncio.to_thread(probed)
         finally:
-            session.service.close("success")
+            close(session.service, "success")
+    if base_url:  # `train` reads the record; a service that is started for the probes is known
+        probe.traits.save(session.url, probe.meter.model)
     return ServiceReport(session.url, probe.meter.model, tuple(rows), probe.traits, time.monotonic() - start)
 
 

@@ -24,8 +24,8 @@ class ServiceTraits:
     reports_loss: bool = True
     """True if a pass reports its loss (`loss:sum`)."""
     takes_means: bool = False
-    """True if a pass divides its loss by the number of datums and each datum's share by the datum's length,
-    prompt included; False if the loss is a sum over tokens."""
+    """True if a gradient is divided by the number of datums since the last step, and each datum's share by
+    its length, prompt included; False if the loss is a sum over tokens."""
     accumulates: bool = True
     """True if the gradients of several passes before one step are added."""
     merges_losses: bool = False
@@ -61,9 +61,7 @@ class ServiceTraits:
         try:
             return TypeAdapter(cls).validate_json(file.read_bytes())
         except (OSError, ValidationError) as error:
-            raise UsageError(
-                f"{file} is no record of a service; delete it ({type(error).__name__})"
-            ) from error
+            raise UsageError(f"{file} is no record of a service; delete it") from error
 
     def save(self, url: str, model: str) -> Path:
         """Write the record of a service with a model for later commands, and return its file."""
@@ -75,6 +73,6 @@ class ServiceTraits:
 
 
 def _file(url: str, model: str) -> Path:
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    settings = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
     name = hashlib.sha256(f"{url.rstrip('/')}\n{model}".encode()).hexdigest()[:32]
-    return cache / "rolegraph" / "services" / f"{name}.json"
+    return settings / "rolegraph" / "services" / f"{name}.json"

@@ -1,5 +1,7 @@
 """Passes for services that differ from the hosted one."""
 
+# torch leaves parts of its types unknown.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -45,6 +47,7 @@ def gradients(passes: Sequence[LossPass], *, means: bool) -> list[list[float]]:
             logprobs = torch.linspace(-2.0, -0.5, length, requires_grad=True)
             loss = LOSSES[each.loss].compute(TokenScores(logprobs, inputs, [length]), each.settings)
             (loss / (length * total) if means else loss).backward()
+            assert logprobs.grad is not None
             found.append(logprobs.grad.tolist())
     return found
 
@@ -83,7 +86,7 @@ def test_a_service_that_would_train_otherwise_is_refused(
 def test_the_record_of_a_service_is_kept_for_later_commands(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     assert ServiceTraits.of(URL, "tiny") == ServiceTraits()
     file = MEANS.save(URL, "tiny")
     assert ServiceTraits.of(f"{URL}/", "tiny") == MEANS

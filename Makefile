@@ -36,7 +36,7 @@ $(VENV)/.run: pyproject.toml
 	touch $@
 
 $(VENV)/.test: $(VENV)/.run
-	$(BIN)/python -m pip install --quiet --editable ".[local,data,math,mcp,mlflow,optimize,otlp,png,reasoning-gym,sandbox,search,textarena,trackio,dev,docs]"
+	$(BIN)/python -m pip install --quiet --editable ".[local,data,math,mcp,mlflow,openenv,optimize,otlp,png,reasoning-gym,sandbox,search,textarena,trackio,dev,docs]"
 	touch $@
 
 clean:

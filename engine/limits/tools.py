@@ -34,5 +34,7 @@ GAME_SECONDS = Limit("game_seconds", 20, "seconds")
 """Time of a TextArena game for one move."""
 GAME_STOP_SECONDS = Limit("game_stop_seconds", 20, "seconds")
 """Further time before its process is killed, which may have to import TextArena."""
+ENV_BYTES = Limit("env_bytes", 4_000_000, "bytes")
+"""Message of an OpenEnv server, such as an observation with a picture."""
 TOOL_CLOSE_SECONDS = Limit("tool_close_seconds", 10, "seconds")
-"""Time that the tools of an episode have to close."""
+"""Time that the tools of an episode, or its session with an OpenEnv server, have to close."""

@@ -216,7 +216,9 @@ class _Runs:
         return replace(
             plan,
             roles=tuple(self._harmless_role(role, way, said) for role in plan.roles),
-            envs=tuple(map(still_environment, plan.envs)) if stopped else plan.envs,
+            envs=tuple(
+                still_environment(env) if stopped or env.environment.permissions else env for env in plan.envs
+            ),
             reward_order=(),
             reward_inputs={},
             metrics={},

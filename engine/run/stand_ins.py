@@ -241,20 +241,24 @@ def _filled(example: Any, said: str) -> Any:
 
 
 def still_environment(env: EnvPlan) -> EnvPlan:
-    """Make an environment for `preview`: every player moves in each round, and nothing else happens."""
+    """Make an environment for `preview`: every player moves in each round, and nothing else happens.
+
+    One that needs a permission is not opened at all.
+    """
     moving = env.environment
-    return env._replace(environment=replace(moving, open=lambda: _StillEnvironment(moving.open())))
+    start = None if moving.permissions else moving.open
+    return env._replace(environment=replace(moving, open=lambda: _StillEnvironment(start and start())))
 
 
 class _StillEnvironment:
     """An environment that stays at its start, since the result of a made-up move is unknown."""
 
-    def __init__(self, live: LiveEnvironment) -> None:
+    def __init__(self, live: LiveEnvironment | None) -> None:
         self._live = live
         self._shown = Transition({})
 
     async def reset(self, seed: int, players: int) -> Transition:
-        first = await self._live.reset(seed, players)
+        first = await self._live.reset(seed, players) if self._live else Transition({})
         unseen = {player: f"[what player {player + 1} sees]" for player in range(players)}
         self._shown = Transition({**unseen, **first.observations})
         return self._shown
@@ -263,4 +267,5 @@ class _StillEnvironment:
         return self._shown
 
     async def close(self) -> None:
-        await self._live.close()
+        if self._live:
+            await self._live.close()

@@ -13,7 +13,11 @@ _FOLDER = Path(__file__).parent
 
 
 def start_worker(
-    name: str, *arguments: str, env: Mapping[str, str], stdin: int = subprocess.DEVNULL
+    name: str,
+    *arguments: str,
+    env: Mapping[str, str],
+    stdin: int = subprocess.DEVNULL,
+    python: str = sys.executable,
 ) -> subprocess.Popen[str]:
     """Start a file of this folder in a Python process of its own; its output is read as UTF-8 text.
 
@@ -25,9 +29,10 @@ def start_worker(
         arguments: The arguments of the process.
         env: Variables of the environment to set.
         stdin: The standard input, as `subprocess.Popen` takes it.
+        python: The interpreter.
     """
     return subprocess.Popen(
-        [sys.executable, "-P", str(_FOLDER / name), *arguments],
+        [python, "-P", str(_FOLDER / name), *arguments],
         stdin=stdin,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,

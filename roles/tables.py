@@ -73,14 +73,20 @@ def _jsonl(path: Path) -> Iterator[tuple[int, Row]]:
         for number, line in enumerate(_lines(lines, path), 1):
             if not line.strip():
                 continue
-            row = _json(line, f"{path.name}:{number}", check_plain)
+            row = parse_row(line, f"{path.name}:{number}", check_plain)
             if not isinstance(row, dict):
                 raise DataError(f"{path.name}:{number}: not an object with a row's fields")
             yield number, cast("Row", row)
 
 
-def _json(line: str, where: str, check: Callable[[object], None] | None = None) -> object:
-    """Parse a line of JSON; raise DataError where it is no JSON or has too many parts."""
+def parse_row(line: str, where: str, check: Callable[[object], None] | None = None) -> object:
+    """Parse a line of JSON; raise DataError where it is no JSON or has too many parts.
+
+    Args:
+        line: The line.
+        where: The line's place, for messages.
+        check: Function that raises ValueError for a value that no row may hold.
+    """
     try:
         if len(line) > RECORD_PARTS.most and parts_of(line.encode()) > RECORD_PARTS.most:
             raise ValueError(RECORD_PARTS.exceeded("it has"))
@@ -128,7 +134,7 @@ def _parquet(path: Path) -> Iterator[tuple[int, Row]]:
         assert process.stdout
         try:
             for number, line in enumerate(_lines(process.stdout, path, "row"), 1):
-                row = _json(line, f"{path.name}:{number}")
+                row = parse_row(line, f"{path.name}:{number}")
                 if isinstance(row, str):
                     raise DataError(row)
                 left -= len(line) + 1_000

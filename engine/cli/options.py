@@ -152,7 +152,7 @@ allow_option = repeated(
     "--allow",
     "allow",
     "NAME_OR_URL",
-    "A permission of the spec: python (or python=docker:IMAGE), or a URL and everything below it.",
+    "A permission of the spec: python (or python=docker:IMAGE), verifiers:ID, or a URL and all below it.",
 )
 fresh_option = flag("--fresh", "Load a local model anew, and for this command alone.")
 split = click.option(

@@ -188,7 +188,7 @@ def _compile(loaded: LoadedSpec, imports: Sequence[Import], allow: Sequence[str]
     is_sound = all(finding.severity != "error" for finding in findings)
     instances = instances_of(spec) if is_sound else None
     findings += history_findings(spec, instances) if instances else ()
-    names, of_names = resolve_names(spec, needs, instances, files, python_interpreter(allow))
+    names, of_names = resolve_names(spec, needs, instances, files, allow)
     findings += of_names
     counts = {name: len(instances[name]) if instances else role.count for name, role in spec.roles.items()}
     findings += chat_findings(spec, needs, counts) if instances else ()

@@ -92,7 +92,7 @@ class ResolvedNames(NamedTuple):
 
 
 def resolve_names(
-    spec: Spec, needs: Needs, instances: Instances | None, files: ModelFiles, interpreter: str
+    spec: Spec, needs: Needs, instances: Instances | None, files: ModelFiles, allow: Sequence[str]
 ) -> tuple[ResolvedNames, list[Finding]]:
     """Resolve the names of a spec and return them with all findings.
 
@@ -101,9 +101,9 @@ def resolve_names(
         needs: `role_needs` of the spec.
         instances: The instances of each role; None where the graph has a fault.
         files: Folders of models and templates; data sets lie in the first.
-        interpreter: The interpreter of Python for the items that run programs.
+        allow: The permissions that a person gave.
     """
-    resolver = _Resolver(spec, needs, instances, files, interpreter)
+    resolver = _Resolver(spec, needs, instances, files, allow, vocabulary.python_interpreter(allow))
     return resolver.names(), resolver.findings
 
 
@@ -115,7 +115,9 @@ class _Resolver:
     needs: Needs
     instances: Instances | None
     files: ModelFiles
+    allow: Sequence[str]
     interpreter: str
+    """Interpreter of Python for the items that run programs."""
     findings: list[Finding] = field(default_factory=list[Finding])
     used: dict[tuple[Registry[Any], str], None] = field(default_factory=dict[tuple[Registry[Any], str], None])
     permissions: list[Permission] = field(default_factory=list[Permission])
@@ -392,7 +394,8 @@ class _Resolver:
             )
             if dataset is None:
                 continue
-            data[split] = dataset
+            missing = [name for name in dataset.permissions if not vocabulary.is_allowed(name, self.allow)]
+            data[split] = vocabulary.withheld(dataset, missing) if missing else dataset
             for name, reward in rewards.items():
                 for column in reward.fields if reward else ():
                     if column not in dataset.columns:

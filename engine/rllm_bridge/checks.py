@@ -297,7 +297,10 @@ def _training(plan: Plan, traits: BackendTraits) -> Iterator[Finding]:
 
 def _data(plan: Plan) -> Iterator[Finding]:
     size = plan.spec.train.batch_size
+    withheld = {permission.path[1] for permission in plan.withheld if permission.path[0] == "data"}
     for split, dataset in plan.data.items():
+        if split in withheld:
+            continue
         limit = None if split == "train" else plan.spec.train.validation.tasks
         names = [str(row["id"]) for row in dataset.rows(limit)]
         cut = next((name for name in names if ":" in name), None)

@@ -67,6 +67,7 @@ from rolegraph.engine.vocabulary.rows import open_dataset as open_dataset
 from rolegraph.engine.vocabulary.rows import part_of as part_of
 from rolegraph.engine.vocabulary.rows import seed_tasks as seed_tasks
 from rolegraph.engine.vocabulary.rows import shared_rows as shared_rows
+from rolegraph.engine.vocabulary.rows import withheld as withheld
 from rolegraph.engine.vocabulary.tool import Function as Function
 from rolegraph.engine.vocabulary.tool import Pairs as Pairs
 from rolegraph.engine.vocabulary.tool import SessionCall as SessionCall

@@ -15,7 +15,7 @@ from typing import Any, TypeVar, cast
 
 from pydantic_core import to_jsonable_python
 
-from rolegraph.engine.errors import DataError
+from rolegraph.engine.errors import DataError, UsageError
 from rolegraph.engine.records import SEEDS, Split, Task
 from rolegraph.engine.vocabulary.call import ItemCall
 from rolegraph.engine.vocabulary.foreign import short_repr
@@ -52,6 +52,16 @@ def open_dataset(call: ItemCall, *, split: Split, folder: Path) -> Dataset:
     except BadOptions as error:
         error.call = call  # the places of its errors are looked up in what the spec wrote
         raise
+
+
+def withheld(dataset: Dataset, permissions: Sequence[str]) -> Dataset:
+    """Return a dataset whose rows raise UsageError, because a person has not given these permissions."""
+
+    def rows(limit: int | None) -> Iterator[Task]:
+        flags = " ".join(f"--allow {name}" for name in permissions)
+        raise UsageError(f"these tasks are read only where that is allowed: {flags}")
+
+    return replace(dataset, rows=rows)
 
 
 def part_of(whole: Dataset, split: Split, *, share: float, seed: int) -> Dataset:
@@ -133,8 +143,9 @@ def dataset_of(
     stem: str,
     split: Split,
     shown: str,
+    columns: Sequence[str] | None = None,
 ) -> Dataset:
-    """Make a Dataset of numbered rows, and read the first; every other row must have its columns.
+    """Make a Dataset of numbered rows. Without `columns`, read the first; each row must have its columns.
 
     Args:
         read: Yields (line number, row) pairs from the start, each time it is called.
@@ -142,19 +153,21 @@ def dataset_of(
         stem: The beginning of generated ids, `STEM-SPLIT-NUMBER`, of rows without an `id`.
         split: The split of the rows.
         shown: The name of the source in messages.
+        columns: The columns of each row, where nothing may be read yet.
 
     Raises:
         DataError: There are no rows, or a hidden column does not exist. Reading the rows raises it, too, for
             a missing column and for an `id` that two rows share.
     """
-    found = next(read(), None)
-    if found is None:
-        raise DataError(f"{shown} has no rows")
-    first = found[1]
+    if columns is None:
+        found = next(read(), None)
+        if found is None:
+            raise DataError(f"{shown} has no rows")
+        columns = [*found[1]]
     for name in hidden:
-        if name not in first:
-            raise DataError(f"{shown} has no column {name!r} to hide; it has {', '.join(first)}")
-    columns = ("id", *(column for column in first if column != "id"))
+        if name not in columns:
+            raise DataError(f"{shown} has no column {name!r} to hide; it has {', '.join(columns)}")
+    columns = ("id", *(column for column in columns if column != "id"))
     stem = stem.replace(":", "-")
 
     def rows(limit: int | None) -> Iterator[Task]:

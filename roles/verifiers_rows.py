@@ -1,0 +1,152 @@
+"""Process that loads an environment of verifiers and writes its tasks as lines of JSON.
+
+In: a request on standard input. Out: `{"row": …}` for each task, then `{"end": true}`, or `{"error": …}`. The
+interpreter may belong to another virtual environment, so this file is run as it is, and imports the standard
+library and verifiers alone.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import json
+import os
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
+from typing import Any, TextIO
+
+Row = dict[str, Any]
+Request = Mapping[str, Any]
+"""`env`, `args`, `part` ("train", "eval" or None for the split's own), `split` and `count` of a dataset."""
+
+_OWN = ("example_id", "prompt", "question", "answer", "info", "task")
+"""Columns of a dataset of verifiers that are columns of the tasks, or are left out."""
+
+
+class NotUsable(Exception):
+    """Reason why an environment gives no tasks."""
+
+
+def rows(request: Request) -> Iterator[Row]:
+    """Yield the tasks of an environment: a taskset of verifiers v1, else what `load_environment` makes.
+
+    Raises:
+        NotUsable: verifiers is not installed, or the environment lacks the tasks that are asked for.
+        Exception: Whatever the environment raises.
+    """
+    if importlib.util.find_spec("verifiers") is None:
+        raise NotUsable(f"verifiers is not installed for {sys.executable}: pip install verifiers")
+    library: Any = importlib.import_module("verifiers")
+    taskset = None if importlib.util.find_spec("verifiers.v1") is None else _taskset(library, request)
+    if taskset is not None:
+        return _taskset_rows(taskset, request)
+    return _dataset_rows(library.load_environment(request["env"], **request["args"]), request)
+
+
+def _taskset(library: Any, request: Request) -> Any:
+    """Load the taskset of an environment; None for an environment of before v1, which has none."""
+    loaders: Any = importlib.import_module("verifiers.v1.utils.loaders")
+    try:
+        config = loaders.taskset_config_type(request["env"])
+    except (TypeError, AttributeError):  # the package exports no taskset
+        if hasattr(library, "load_environment"):  # importing it takes seconds
+            return None
+        raise
+    return loaders.load_taskset(config.model_validate({**request["args"], "id": request["env"]}))
+
+
+def _taskset_rows(taskset: Any, request: Request) -> Iterator[Row]:
+    if request["part"] is not None:
+        raise NotUsable("it is a taskset, which has one set of tasks: choose by `args`, not by `split_name`")
+    if taskset.INFINITE and request["count"] is None:
+        raise NotUsable("its taskset has no end: say how many tasks by `count`")
+    common = {*importlib.import_module("verifiers.v1").TaskData.model_fields}
+    for task in islice(taskset, request["count"]):
+        data = task.data.model_dump(mode="json")
+        own = {name: value for name, value in data.items() if name not in common}
+        prompt: str | list[Row] = data["prompt"] or []
+        messages: list[Row] = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
+        if data["system_prompt"]:
+            messages = [{"role": "system", "content": data["system_prompt"]}, *messages]
+        yield {
+            **({"id": data["id"]} if data.get("id") else {}),
+            "question": task.data.prompt_text,
+            "answer": own.pop("answer", None),
+            "prompt": messages,
+            "info": own,
+            "task": data["name"] or "",
+        }
+
+
+def _dataset_rows(environment: Any, request: Request) -> Iterator[Row]:
+    part = request["part"] or ("train" if request["split"] == "train" else "eval")
+    names = ("eval_dataset", "eval_dataset_source") if part == "eval" else ("dataset", "dataset_source")
+    if all(getattr(environment, name, None) is None for name in names):
+        other = "train" if part == "eval" else "eval"
+        raise NotUsable(f"it has no {part} set; `split_name: {other}` takes its other one")
+    found = environment.get_eval_dataset() if part == "eval" else environment.get_dataset()
+    for row in islice(found, request["count"]):
+        others = {name: value for name, value in row.items() if name not in _OWN}
+        info = _mapping(row.get("info"))
+        question = row.get("question")
+        yield {
+            "question": _last_user_text(row["prompt"]) if question is None else question,
+            "answer": row.get("answer"),
+            "prompt": row["prompt"],
+            "info": {**others, **info} if isinstance(info, dict) else info,
+            "task": row.get("task") or "",
+        }
+
+
+def _mapping(info: object) -> object:
+    """Return the `info` of a row, which some versions keep as JSON; an empty mapping for None."""
+    if isinstance(info, str) and info.startswith("{"):
+        return json.loads(info)
+    return {} if info is None else info
+
+
+def _last_user_text(prompt: str | Iterable[Mapping[str, Any]]) -> str:
+    if isinstance(prompt, str):
+        return prompt
+    said = [str(message["content"]) for message in prompt if message["role"] == "user"]
+    return said[-1] if said else ""
+
+
+def _written(value: Any) -> str:
+    """Return a date as text; raise TypeError for any other value that JSON does not have."""
+    if hasattr(value, "isoformat"):
+        return value.isoformat()
+    raise TypeError(f"a value is neither text, number, list nor mapping: {type(value).__name__}")
+
+
+def _reason(error: BaseException) -> str:
+    said = " ".join(str(error).split())[:600]
+    cause = f" ({error.__cause__})"[:200] if error.__cause__ else ""
+    return said if isinstance(error, NotUsable) else f"{type(error).__name__}: {said}{cause}"
+
+
+def _own_output() -> TextIO:
+    """Return a file for rows, and send what the environment prints to standard error."""
+    out = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    return out
+
+
+def main() -> None:
+    """Write the tasks of the request, which is the standard input."""
+    out = _own_output()
+    try:
+        for row in rows(json.load(sys.stdin)):
+            out.write(json.dumps({"row": row}, default=_written) + "\n")
+        out.write(json.dumps({"end": True}) + "\n")
+    except BrokenPipeError:  # nobody reads further rows
+        os._exit(0)
+    except (Exception, SystemExit) as error:  # an environment may raise anything
+        out.write(json.dumps({"error": _reason(error)}) + "\n")
+    out.flush()
+    os._exit(0)  # an environment may leave threads and exit handlers
+
+
+if __name__ == "__main__":
+    main()

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
+import tarfile
+import tempfile
+from functools import partial
 from pathlib import Path
+from typing import Literal
 
 import httpx
 import tinker
@@ -12,6 +17,7 @@ from rolegraph.engine.errors import UsageError, WorldError
 from rolegraph.engine.local.weights import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 from rolegraph.engine.models.keys import redact
 from rolegraph.engine.models.tinker import Pulse, open_session, quiet, said, saying_why
+from rolegraph.engine.models.tinker_sdk import archive_url, close, created, rest_client
 from rolegraph.engine.models.types import ServedModel
 from rolegraph.engine.spec import ModelRef
 
@@ -37,19 +43,29 @@ async def download_adapter(path: str, folder: Path, base_url: str | None = None)
     session = await open_session(
         ServedModel(ModelRef(provider="tinker", base_url=base_url), trusted_url=base_url)
     )
-    pulse, status = Pulse(session.url), "errored"
-    rest = tinker.RestClient(base_url=session.url, api_key=session.key)
+    pulse = Pulse(session.url)
+    status: Literal["success", "errored"] = "errored"
+    rest = rest_client(session.service, session.url, session.key)
+    load = partial(session.service.create_training_client_from_state, path)
     try:
         with saying_why(session.url, session.key):
             base = (await pulse.result(rest.get_weights_info_by_tinker_path(path))).base_model
-            client = await pulse.result(session.service.create_training_client_from_state(path))
+            client = await pulse.result(created(load))
             quiet(client)
-            saved = await pulse.result(client.save_weights_external("export", ttl_seconds=_LIFE_SECONDS))
+            in_archive = not hasattr(client, "save_weights_external")  # an older SDK
+            save = client.save_weights_for_sampler if in_archive else client.save_weights_external
+            saved = await pulse.result(save("export", ttl_seconds=_LIFE_SECONDS))
             try:
-                urls = (await pulse.result(rest.get_external_weights_urls(saved.path))).urls
-                await _fetch(urls, folder)
+                if in_archive:
+                    run, _, name = saved.path.removeprefix("tinker://").partition("/")
+                    archive = archive_url(rest, run, name.removeprefix("sampler_weights/"))
+                    await _fetch_archive(await pulse.result(archive), folder)
+                else:
+                    urls = (await pulse.result(rest.get_external_weights_urls(saved.path))).urls
+                    await _fetch(urls, folder)
             finally:
-                with contextlib.suppress(tinker.TinkerError):  # the service deletes it after an hour
+                # The service deletes it after an hour.
+                with contextlib.suppress(tinker.TinkerError, ValueError):
                     await pulse.result(rest.delete_checkpoint_from_tinker_path(saved.path))
         status = "success"
         return base
@@ -59,7 +75,28 @@ async def download_adapter(path: str, folder: Path, base_url: str | None = None)
     except (httpx.HTTPError, OSError) as error:
         raise WorldError(f"cannot download {path}: {str(error) or type(error).__name__}") from error
     finally:
-        session.service.close(status)
+        close(session.service, status)
+
+
+async def _fetch_archive(url: str, folder: Path) -> None:
+    """Download an archive (.tar.gz), and take the adapter's two files from it."""
+    with tempfile.TemporaryFile() as file:
+        client = httpx.AsyncClient(timeout=60, follow_redirects=True)
+        async with client, client.stream("GET", url) as answer:
+            answer.raise_for_status()
+            async for part in answer.aiter_bytes(1 << 20):
+                file.write(part)
+        file.seek(0)
+        try:
+            with tarfile.open(fileobj=file) as archive:
+                members = {Path(member.name).name: member for member in archive if member.isfile()}
+                for name in (ADAPTER_CONFIG, ADAPTER_WEIGHTS):
+                    content = archive.extractfile(members[name])
+                    assert content is not None  # it is a file
+                    with content, (folder / name).open("wb") as out:
+                        shutil.copyfileobj(content, out)
+        except (tarfile.TarError, KeyError) as error:
+            raise WorldError(f"the service gave no archive of an adapter: {error}") from error
 
 
 async def _fetch(urls: dict[str, str], folder: Path) -> None:

@@ -71,6 +71,12 @@ async def capabilities(
     return await created(service.get_server_capabilities)  # pyright: ignore[reportDeprecated]
 
 
+async def archive_url(rest: tinker.RestClient, run: str, checkpoint: str) -> str:
+    """Return the address of a sampler checkpoint's archive; later versions have no such call."""
+    call = cast("Any", rest).get_checkpoint_archive_url(run, checkpoint)
+    return cast("str", (await awaitable(call)).url)
+
+
 def close(
     service: tinker.ServiceClient, status: Literal["success", "errored"]
 ) -> tinker.APIFuture[None] | None:

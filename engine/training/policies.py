@@ -28,7 +28,7 @@ from rolegraph.engine.models.tinker import (
     said,
     saying_why,
 )
-from rolegraph.engine.models.tinker_sdk import close, created, rest_client
+from rolegraph.engine.models.tinker_sdk import awaitable, close, created, rest_client
 from rolegraph.engine.models.tokenizer import open_chat
 from rolegraph.engine.prompts import ChatFormat
 from rolegraph.engine.records import SavedPolicy
@@ -205,7 +205,7 @@ class Policies:
         try:
             rest = rest_client(session.service, session.url, session.key)
             async with asyncio.timeout(_DELETE_SECONDS):
-                await rest.delete_checkpoint_from_tinker_path(path)
+                await awaitable(rest.delete_checkpoint_from_tinker_path(path))
         except Exception as error:  # the SDK raises ValueError, RuntimeError and its own family alike
             _logger.debug("Cannot delete %s: %s", path, said(error))
 

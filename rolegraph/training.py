@@ -223,7 +223,7 @@ def _info_and_tasks(flow: Workflow, seed: int) -> tuple[RunInfo, list[Task]]:
 
 
 async def _run(job: TrainingJob, observe: Observer, track: Sequence[TrackerName]) -> None:
-    from rolegraph.engine.models import Models, Services
+    from rolegraph.engine.models import Models, ServedModel, Services
     from rolegraph.engine.run import Isolation
 
     plan, folder, info, start = job.flow.plan, job.folder, job.info, job.start
@@ -253,6 +253,8 @@ async def _run(job: TrainingJob, observe: Observer, track: Sequence[TrackerName]
                 policy.lora,
                 info.seed if name == MAIN else derive_seed(info.seed, "policy", name),
                 start.policies[name] if start else None,
+                sample_from=ServedModel(server) if (server := plan.spec.train.sample_from) else None,
+                adapters=folder.path / "adapters",
             )
             for (name, policy), served in zip(plan.policies.items(), located, strict=True)
         }

@@ -37,6 +37,10 @@ def learning_findings(
             yield Finding(("roles", name, "loss"), message, "cross_entropy", "or leave `loss` out")
     if spec.train.refill:
         yield from _refill_findings(spec, roles)
+    server = spec.train.sample_from
+    if server is not None and server.provider not in ("vllm", "sglang"):
+        message = f"{server.provider} does not load the adapters of a training"
+        yield Finding(("train", "sample_from"), message, "vllm or sglang", word=server.provider)
     best, figures = spec.train.validation.best, ["correct", *spec.episode.metrics]
     if best not in figures:
         yield name_not_found("figure", best, figures, ("train", "validation", "best"))

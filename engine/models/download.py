@@ -52,21 +52,7 @@ async def download_adapter(path: str, folder: Path, base_url: str | None = None)
             base = (await pulse.result(rest.get_weights_info_by_tinker_path(path))).base_model
             client = await pulse.result(created(load))
             quiet(client)
-            in_archive = not hasattr(client, "save_weights_external")  # an older SDK
-            save = client.save_weights_for_sampler if in_archive else client.save_weights_external
-            saved = await pulse.result(save("export", ttl_seconds=_LIFE_SECONDS))
-            try:
-                if in_archive:
-                    run, _, name = saved.path.removeprefix("tinker://").partition("/")
-                    archive = archive_url(rest, run, name.removeprefix("sampler_weights/"))
-                    await _fetch_archive(await pulse.result(archive), folder)
-                else:
-                    urls = (await pulse.result(rest.get_external_weights_urls(saved.path))).urls
-                    await _fetch(urls, folder)
-            finally:
-                # The service deletes it after an hour.
-                with contextlib.suppress(tinker.TinkerError, ValueError):
-                    await pulse.result(rest.delete_checkpoint_from_tinker_path(saved.path))
+            await fetch_adapter(client, rest, pulse, folder)
         status = "success"
         return base
     except (tinker.APIStatusError, tinker.RequestFailedError) as error:
@@ -97,6 +83,34 @@ async def _fetch_archive(url: str, folder: Path) -> None:
                         shutil.copyfileobj(content, out)
         except (tarfile.TarError, KeyError) as error:
             raise WorldError(f"the service gave no archive of an adapter: {error}") from error
+
+
+async def fetch_adapter(
+    client: tinker.TrainingClient, rest: tinker.RestClient, pulse: Pulse, folder: Path
+) -> None:
+    """Download the adapter that a client trains, as it is now; raises errors of the SDK, httpx and the disk.
+
+    Args:
+        client: The training client.
+        rest: A client of the same service.
+        pulse: The service's health check.
+        folder: An existing folder, which receives the adapter's two files.
+    """
+    in_archive = not hasattr(client, "save_weights_external")  # an older SDK
+    save = client.save_weights_for_sampler if in_archive else client.save_weights_external
+    saved = await pulse.result(save("export", ttl_seconds=_LIFE_SECONDS))
+    try:
+        if in_archive:
+            run, _, name = saved.path.removeprefix("tinker://").partition("/")
+            archive = archive_url(rest, run, name.removeprefix("sampler_weights/"))
+            await _fetch_archive(await pulse.result(archive), folder)
+        else:
+            urls = (await pulse.result(rest.get_external_weights_urls(saved.path))).urls
+            await _fetch(urls, folder)
+    finally:
+        # The service deletes it after an hour.
+        with contextlib.suppress(tinker.TinkerError, ValueError):
+            await pulse.result(rest.delete_checkpoint_from_tinker_path(saved.path))
 
 
 async def _fetch(urls: dict[str, str], folder: Path) -> None:

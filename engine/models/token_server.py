@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import re
+import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Self
 
@@ -50,12 +51,15 @@ class ServerAnswer(NamedTuple):
     """Log-probability of the likeliest first token, where the request asks for it."""
 
 
-class Adapter(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Adapter:
     """LoRA adapter that a server has loaded."""
 
     name: str
     version: int
     """Number of updates of its weights."""
+    salt: str = field(default_factory=lambda: uuid.uuid4().hex)
+    """Key of a cache of its prefixes, new for each load."""
 
 
 @dataclass(eq=False)

@@ -61,7 +61,7 @@ class VLLMServer(TokenServer):
         if self.adapter:
             # The prefix cache goes by the adapter's name, and would serve older weights' keys and values:
             # vllm-project/vllm#42125.
-            body["cache_salt"] = f"{self.adapter.name} {self.adapter.version}"
+            body["cache_salt"] = self.adapter.salt
         content = await self._post("/v1/completions", body)
         try:
             choice = _VLLMAnswer.model_validate_json(content).choices[0]

@@ -269,6 +269,9 @@ def _sampling(plan: Plan, traits: BackendTraits) -> Iterator[Finding]:
 
 def _training(plan: Plan, traits: BackendTraits) -> Iterator[Finding]:
     train = plan.spec.train
+    if train.sample_from is not None:
+        message = "rLLM samples from its own engine"
+        yield Finding(("train", "sample_from"), message, "", f"remove it, or {WITHOUT_RLLM}", at_key=True)
     clip = ("train", "gradient_clip")
     if train.gradient_clip and not traits.clips_gradients:
         message = f"rLLM does not clip gradients on {traits.name}, at {train.gradient_clip:g} or at all"

@@ -109,6 +109,10 @@ class Train(SpecModel):
     """Evaluation during the training."""
     checkpoint_every: Count = 10
     """Steps between checkpoints; the best and the last are always kept."""
+    sample_from: ModelRef | None = None
+    """vLLM or SGLang server that samples for the trained policies: `vllm`, or a mapping with `provider` and
+    `base_url`. It serves the model that is trained, and loads the adapter after each update. None samples
+    from the service that trains."""
     staleness: Annotated[int, Field(ge=0, le=SPEC_STALENESS.most)] = 0
     """Number of updates by which rollouts may be behind the policy: 0 waits for each update; n makes the
     rollouts of n batches during earlier updates, and each Step records the lag. A resumed run starts with no

@@ -9,12 +9,13 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 
 import tinker
 
 from rolegraph.engine.compile import Plan
-from rolegraph.engine.errors import UsageError, WorldError
-from rolegraph.engine.models import LimitedModel, ServedModel
+from rolegraph.engine.errors import ModelError, UsageError, WorldError
+from rolegraph.engine.models import LimitedModel, Model, ServedModel
 from rolegraph.engine.models.keys import redact
 from rolegraph.engine.models.service_traits import ServiceTraits
 from rolegraph.engine.models.tinker import (
@@ -35,6 +36,7 @@ from rolegraph.engine.records import SavedPolicy
 from rolegraph.engine.spec import Lora
 from rolegraph.engine.training.batches import RoleBatch
 from rolegraph.engine.training.passes import check_service, loss_passes
+from rolegraph.engine.training.sampling_server import SamplingServer
 
 _DELETE_SECONDS = 30.0
 _logger = logging.getLogger(__name__)
@@ -54,6 +56,10 @@ class PolicyStart:
     """State to resume, with its optimizer."""
     traits: ServiceTraits | None = None
     """Behaviour of the service; None takes the record of its URL and model."""
+    sample_from: ServedModel | None = None
+    """Server of vLLM or SGLang to sample from; None samples from the service that trains."""
+    adapters: Path = Path("adapters")
+    """Folder of the adapters that the server loads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +91,8 @@ class PolicyClient:
     traits: ServiceTraits
     sampler: tuple[int, LimitedModel] | None = field(default=None)
     """Version and sampling model of the weights that were last sampled from."""
+    server: SamplingServer | None = None
+    """Server to sample from, in place of the service."""
 
     def fault(self, action: str, error: Exception) -> WorldError:
         """Return a WorldError that names the service, the action and the reason, without the key."""
@@ -115,7 +123,9 @@ class Policies:
             WorldError: if the service does not answer.
         """
         async with AsyncExitStack() as stack:
-            yield cls({name: await stack.enter_async_context(_open(start)) for name, start in starts.items()})
+            yield cls(
+                {name: await stack.enter_async_context(_open(name, start)) for name, start in starts.items()}
+            )
 
     def version(self, name: str) -> int:
         """Return the number of updates a policy has had."""
@@ -139,11 +149,11 @@ class Policies:
         policy = self._policies[name]
         if policy.sampler is None or policy.sampler[0] != policy.version:
             try:
-                save = partial(policy.client.save_weights_and_get_sampling_client, retry_config=NO_RETRIES)
-                client = await policy.pulse.result(created(save))
+                model = await _current_model(policy)
+            except ModelError as error:
+                raise WorldError(str(error)) from error
             except Exception as error:  # the SDK raises ValueError, RuntimeError and its own family alike
                 raise policy.fault("give weights to sample from", error) from error
-            model = _sampling_model(policy, client, policy.version)
             # Episodes of an older version may still be running; all versions share one limit.
             before = policy.sampler and policy.sampler[1]
             limited = before.with_model(model) if before else LimitedModel(model, policy.concurrency)
@@ -196,7 +206,7 @@ class Policies:
         except Exception as error:
             raise policy.fault(f"sample from the copy {path}", error) from error
         quiet(client)
-        return (await self.sampler(name)).with_model(_sampling_model(policy, client, version))
+        return (await self.sampler(name)).with_model(_tinker_model(policy, client, version))
 
     async def delete_copy(self, name: str, path: str) -> None:
         """Delete a copy of a policy at the service; a service that keeps it is no fault."""
@@ -216,7 +226,7 @@ class Policies:
 
 
 @asynccontextmanager
-async def _open(start: PolicyStart) -> AsyncGenerator[PolicyClient, None]:
+async def _open(policy: str, start: PolicyStart) -> AsyncGenerator[PolicyClient, None]:
     served = start.served
     session = await open_session(served)
     pulse, service = Pulse(session.url), session.service
@@ -232,16 +242,22 @@ async def _open(start: PolicyStart) -> AsyncGenerator[PolicyClient, None]:
             reason = redact(said(error), session.key)
             raise UsageError(f"{session.url} cannot {action}: {reason}") from error
         quiet(client)
-        yield PolicyClient(
-            session=session,
-            client=client,
-            model=name,
-            chat=chat,
-            concurrency=served.ref.concurrency,
-            version=start.saved.version if start.saved else 0,
-            pulse=pulse,
-            traits=start.traits or ServiceTraits.of(session.url, name),
-        )
+        async with AsyncExitStack() as stack:
+            server = None
+            if start.sample_from is not None:
+                opening = SamplingServer.open(start.sample_from, chat, start.adapters, policy)
+                server = await stack.enter_async_context(opening)
+            yield PolicyClient(
+                session=session,
+                client=client,
+                model=name,
+                chat=chat,
+                concurrency=(start.sample_from or served).ref.concurrency,
+                version=start.saved.version if start.saved else 0,
+                pulse=pulse,
+                traits=start.traits or ServiceTraits.of(session.url, name),
+                server=server,
+            )
     except BaseException:
         close(service, "errored")
         raise
@@ -271,7 +287,17 @@ def _client(
     )
 
 
-def _sampling_model(policy: PolicyClient, client: tinker.SamplingClient, version: int) -> TinkerModel:
+async def _current_model(policy: PolicyClient) -> Model:
+    """Return a model that samples from a policy's weights as they are now."""
+    session, pulse = policy.session, policy.pulse
+    if policy.server is not None:
+        rest = rest_client(session.service, session.url, session.key)
+        return await policy.server.load(policy.client, rest, pulse, policy.version)
+    save = partial(policy.client.save_weights_and_get_sampling_client, retry_config=NO_RETRIES)
+    return _tinker_model(policy, await pulse.result(created(save)), policy.version)
+
+
+def _tinker_model(policy: PolicyClient, client: tinker.SamplingClient, version: int) -> TinkerModel:
     session = policy.session
     return TinkerModel(
         client,

@@ -1,0 +1,73 @@
+"""Sampling of a policy in training at a server of vLLM or SGLang, which loads the adapter of each update."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import shutil
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import tinker
+
+from rolegraph.engine.errors import UsageError
+from rolegraph.engine.models import ServedModel, open_served
+from rolegraph.engine.models.download import fetch_adapter
+from rolegraph.engine.models.tinker import Pulse
+from rolegraph.engine.models.token_server import TokenServer
+from rolegraph.engine.prompts import ChatFormat
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingServer:
+    """Server that samples for one policy."""
+
+    model: TokenServer
+    folder: Path
+    """Folder of the adapters, which the server sees at the same path."""
+    policy: str
+
+    @classmethod
+    @asynccontextmanager
+    async def open(
+        cls, served: ServedModel, chat: ChatFormat, folder: Path, policy: str
+    ) -> AsyncGenerator[SamplingServer, None]:
+        """Open a server; raises UsageError where its tokens are not those of `chat`, and as `open_served`."""
+        model = await open_served(served)
+        try:
+            if not isinstance(model, TokenServer) or not model.chat.same_tokens(chat):
+                raise UsageError(
+                    f"train.sample_from: {served.ref} has another vocabulary than the model that is trained"
+                )
+            yield cls(model, folder, policy)
+        finally:
+            await model.aclose()
+
+    async def load(
+        self, client: tinker.TrainingClient, rest: tinker.RestClient, pulse: Pulse, version: int
+    ) -> TokenServer:
+        """Let the server sample with a policy's weights as they are now; return the model.
+
+        Args:
+            client: The policy's training client.
+            rest: A client of the same service.
+            pulse: The service's health check.
+            version: Number of updates of the weights.
+
+        Raises:
+            ModelError: The server does not load the adapter.
+            Exception: As `fetch_adapter`.
+        """
+        folder = (self.folder / f"{self.policy}-{version:06d}").absolute()
+        older = [found for found in self.folder.glob(f"{self.policy}-[0-9]*") if found.name != folder.name]
+        await asyncio.to_thread(folder.mkdir, parents=True, exist_ok=True)
+        await fetch_adapter(client, rest, pulse, folder)
+        # Trainings may share a server: the name has the run's folder, and a digest of its path.
+        run = self.folder.absolute().parent
+        digest = hashlib.sha256(bytes(run)).hexdigest()[:8]
+        await self.model.load_adapter(f"{run.name}-{digest}-{self.policy}", version, str(folder))
+        for found in older:  # the server may read the folder of the adapter in use again
+            await asyncio.to_thread(shutil.rmtree, found, ignore_errors=True)
+        return self.model

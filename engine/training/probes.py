@@ -6,9 +6,8 @@ method by which gradients are seen.
 
 from __future__ import annotations
 
-import itertools
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal, NamedTuple, cast
@@ -21,6 +20,16 @@ from rolegraph.engine.errors import first_line
 from rolegraph.engine.models.keys import redact
 from rolegraph.engine.models.service_traits import ServiceTraits
 from rolegraph.engine.models.tinker import NO_RETRIES, TinkerSession, said
+from rolegraph.engine.models.tinker_sdk import close
+from rolegraph.engine.training.probe_findings import (
+    TOLERANCE,
+    Finding,
+    agreement,
+    coefficients,
+    compared,
+    thresholds,
+    tiled,
+)
 from rolegraph.engine.training.service_meter import (
     LOWER_RANK,
     RANK,
@@ -33,10 +42,6 @@ from rolegraph.engine.training.service_meter import (
 from rolegraph.engine.vocabulary import Floats
 
 Status = Literal["ok", "differs", "failed", "not offered"]
-_TOLERANCE = 0.1
-"""Largest error of a change, relative to the expected one."""
-_NATS = 0.02
-"""Largest mean difference of log-probabilities that sampler and trainer give the same tokens."""
 _SHORT = 8
 """Tokens of the short datum, the beginning of the long one."""
 _RATIOS = (0.5, 0.85, 1.0, 1.15, 1.5, 6.0)
@@ -60,11 +65,6 @@ class ProbeRow(NamedTuple):
     status: Status
 
 
-class _Finding(NamedTuple):
-    seen: str
-    ok: bool = True
-
-
 class _Unmeasurable(Exception):
     """Raised by a probe that rests on another behaviour, which this service lacks."""
 
@@ -73,13 +73,13 @@ class _Unmeasurable(Exception):
 class _Probe:
     name: str
     expected: str
-    find: Callable[[ServiceProbe], _Finding]
+    find: Callable[[ServiceProbe], Finding]
     differing: Mapping[str, Any]
     """Traits of a service that differs."""
 
 
 _PROBES: list[_Probe] = []
-_Method = Callable[["ServiceProbe"], _Finding]
+_Method = Callable[["ServiceProbe"], Finding]
 
 
 def _probe(name: str, expected: str, **differing: Any) -> Callable[[_Method], _Method]:
@@ -90,47 +90,6 @@ def _probe(name: str, expected: str, **differing: Any) -> Callable[[_Method], _M
         return find
 
     return add
-
-
-def _compared(change: Floats, expected: Floats) -> _Finding:
-    """Compare two changes of log-probabilities."""
-    size = float(expected @ expected) or 1.0
-    ratio = float(change @ expected) / size
-    beside = float(np.linalg.norm(change - ratio * expected)) / size**0.5
-    seen = f"{ratio:.2f} × the expected change"
-    if beside > _TOLERANCE:
-        seen += f", and {beside:.2f} × in other directions"
-    return _Finding(seen, abs(ratio - 1) <= _TOLERANCE and beside <= _TOLERANCE)
-
-
-def _agreement(found: Floats, expected: Floats) -> _Finding:
-    """Compare log-probabilities of the same tokens."""
-    if len(found) != len(expected):
-        return _Finding(f"{len(found)} in place of {len(expected)} log-probabilities", False)
-    apart = float(np.abs(found - expected).mean())
-    return _Finding(f"{apart:.1e} nats apart in the mean", apart <= _NATS)
-
-
-def _tiled(values: Sequence[float], count: int) -> Floats:
-    return np.array([*itertools.islice(itertools.cycle(values), count)])
-
-
-def _thresholds(low: float, high: float) -> Mapping[str, float]:
-    return {"clip_low_threshold": low, "clip_high_threshold": high}
-
-
-def _coefficients(loss: str, ratios: Floats, advantages: Floats, low: float, high: float) -> Floats:
-    """Return the negated gradient of a loss by each log-probability [T]; `low` is the beta of dro."""
-    match loss:
-        case "ppo":
-            clipped = (advantages > 0) & (ratios > high) | (advantages < 0) & (ratios < low)
-            return np.where(clipped, 0.0, ratios * advantages)
-        case "cispo":
-            return np.clip(ratios, low, high) * advantages
-        case "dro":
-            return advantages - low * np.log(ratios)
-        case _:
-            return ratios * advantages
 
 
 def _is_refusal(error: Exception) -> bool:
@@ -190,154 +149,154 @@ class ServiceProbe:
     # probes, in the order of the table
 
     @_probe("models", "the model is offered, with its context length")
-    def _models(self) -> _Finding:
+    def _models(self) -> Finding:
         model, lengths = self.meter.model, self.session.lengths
         seen = f"{model}, {lengths.get(model) or 'unknown'} tokens, one of {len(lengths)}"
-        return _Finding(f"{seen}; SDK {tinker.__version__}", lengths.get(model) is not None)
+        return Finding(f"{seen}; SDK {tinker.__version__}", lengths.get(model) is not None)
 
     @_probe("sampled log-probabilities", "those that compute_logprobs gives")
-    def _recomputed(self) -> _Finding:
+    def _recomputed(self) -> Finding:
         found = np.array(self.meter.answer.logprobs or ())
-        return _agreement(found, self.meter.sampler_scores(self.meter.base)[-len(self.meter.answer.tokens) :])
+        return agreement(found, self.meter.sampler_scores(self.meter.base)[-len(self.meter.answer.tokens) :])
 
     @_probe("leading None", "an entry for each token, None for the first", has_leading_none=False)
-    def _leading_none(self) -> _Finding:
+    def _leading_none(self) -> Finding:
         found, tokens = self.meter.entries(self.meter.base), len(self.meter.text)
         first = "None" if found[0] is None else f"{found[0]:.3f}"
         seen = f"{len(found)} entries for {tokens} tokens, the first is {first}"
-        return _Finding(seen, len(found) == tokens and found[0] is None)
+        return Finding(seen, len(found) == tokens and found[0] is None)
 
     @_probe("seed", "one seed gives the same tokens, another gives others", has_seed=False)
-    def _seed(self) -> _Finding:
+    def _seed(self) -> Finding:
         meter = self.meter
         one, same, other = ([*meter.sampled(meter.base, seed=seed)[0].tokens] for seed in (7, 7, 8))
         words = {True: "equal", False: "different"}
-        return _Finding(
+        return Finding(
             f"one seed: {words[one == same]}; two seeds: {words[one == other]}", one == same and one != other
         )
 
     @_probe("trainer's log-probabilities", "those of the sampler")
-    def _trainer_agrees(self) -> _Finding:
-        return _agreement(self.meter.before, self.meter.sampler_scores(self.meter.base))
+    def _trainer_agrees(self) -> Finding:
+        return agreement(self.meter.before, self.meter.sampler_scores(self.meter.base))
 
     @_probe("loss reported", "a pass has the metric loss:sum", reports_loss=False)
-    def _loss_reported(self) -> _Finding:
+    def _loss_reported(self) -> Finding:
         loss, data, _ = self.meter.on_policy(self.meter.ones)
         output = value_of(self.meter.trainer.forward([*data], cast("Any", loss)))
-        return _Finding(", ".join(sorted(output.metrics)) or "no metrics", "loss:sum" in output.metrics)
+        return Finding(", ".join(sorted(output.metrics)) or "no metrics", "loss:sum" in output.metrics)
 
     @_probe("optimizer settings", "with a large eps, a step is in proportion to the gradient")
-    def _settings(self) -> _Finding:
+    def _settings(self) -> Finding:
         self.meter.choose_step()
         once, twice = (self.meter.measured(factor * self.meter.ones) for factor in (1, 2))
-        found = _compared(twice, 2 * once)
+        found = compared(twice, 2 * once)
         self._is_plain = found.ok
         return found
 
     @_probe("cross_entropy", "the gradient of -Σ weight · log p")
-    def _cross_entropy(self) -> _Finding:
-        weights = _tiled((0.5, 1.0, 2.0), len(self._unit))
+    def _cross_entropy(self) -> Finding:
+        weights = tiled((0.5, 1.0, 2.0), len(self._unit))
         data = [make_datum(self.meter.text, weights=weights)]
-        return _compared(self.meter.change(Pass("cross_entropy", data)), self.meter.measured(weights))
+        return compared(self.meter.change(Pass("cross_entropy", data)), self.meter.measured(weights))
 
-    def _closed_form(self, loss: str, settings: Mapping[str, float] | None, *constants: float) -> _Finding:
+    def _closed_form(self, loss: str, settings: Mapping[str, float] | None, *constants: float) -> Finding:
         """Compare a loss off-policy with the measure whose gradient is the formula of the loss."""
         count = len(self._unit)
-        ratios, advantages = _tiled(_RATIOS, count), _tiled(_SIGNS, count)
+        ratios, advantages = tiled(_RATIOS, count), tiled(_SIGNS, count)
         found = self.meter.change(Pass(loss, [self.meter.rated(advantages, ratios)], settings))
         low, high = (*constants, 0.0, 0.0)[:2]
-        return _compared(found, self.meter.measured(_coefficients(loss, ratios, advantages, low, high)))
+        return compared(found, self.meter.measured(coefficients(loss, ratios, advantages, low, high)))
 
     @_probe("importance_sampling", "the gradient of -Σ p/q · advantage")
-    def _importance_sampling(self) -> _Finding:
+    def _importance_sampling(self) -> Finding:
         return self._closed_form("importance_sampling", None)
 
     @_probe("ppo", "the gradient of its formula, thresholds sent")
-    def _ppo(self) -> _Finding:
-        return self._closed_form("ppo", _thresholds(0.7, 1.3), 0.7, 1.3)
+    def _ppo(self) -> Finding:
+        return self._closed_form("ppo", thresholds(0.7, 1.3), 0.7, 1.3)
 
     @_probe("ppo defaults", "0.8 to 1.2")
-    def _ppo_defaults(self) -> _Finding:
+    def _ppo_defaults(self) -> Finding:
         return self._defaults("ppo")
 
     @_probe("cispo", "the gradient of its formula, thresholds sent")
-    def _cispo(self) -> _Finding:
-        return self._closed_form("cispo", _thresholds(0.7, 1.3), 0.7, 1.3)
+    def _cispo(self) -> Finding:
+        return self._closed_form("cispo", thresholds(0.7, 1.3), 0.7, 1.3)
 
     @_probe("cispo defaults", "0 to 4")
-    def _cispo_defaults(self) -> _Finding:
+    def _cispo_defaults(self) -> Finding:
         return self._defaults("cispo")
 
-    def _defaults(self, loss: str) -> _Finding:
+    def _defaults(self, loss: str) -> Finding:
         """Find the thresholds of a loss that explain its gradient without settings."""
         usual = _CLIPS[loss]
         for low, high in (usual, *_OTHER_CLIPS):
             if self._closed_form(loss, None, low, high).ok:
-                return _Finding(f"{low:g} to {high:g}", (low, high) == usual)
-        return _Finding("other thresholds", False)
+                return Finding(f"{low:g} to {high:g}", (low, high) == usual)
+        return Finding("other thresholds", False)
 
     @_probe("dro", "the gradient of its formula, beta sent")
-    def _dro(self) -> _Finding:
+    def _dro(self) -> Finding:
         return self._closed_form("dro", {"beta": 0.3}, 0.3)
 
     @_probe("dro defaults", f"beta {_BETA}")
-    def _dro_defaults(self) -> _Finding:
+    def _dro_defaults(self) -> Finding:
         return self._closed_form("dro", None, _BETA)
 
     @_probe("advantage 0", "a datum of advantage 0 adds nothing", takes_means=True)
-    def _zero(self) -> _Finding:
+    def _zero(self) -> Finding:
         ones = np.ones(len(self._unit))
-        return _compared(self.meter.change(self.meter.on_policy(ones, 0 * ones)), self._unit)
+        return compared(self.meter.change(self.meter.on_policy(ones, 0 * ones)), self._unit)
 
     @_probe("datum twice", "a datum twice doubles the gradient", takes_means=True)
-    def _twice(self) -> _Finding:
+    def _twice(self) -> Finding:
         ones = np.ones(len(self._unit))
-        return _compared(self.meter.change(self.meter.on_policy(ones, ones)), 2 * self._unit)
+        return compared(self.meter.change(self.meter.on_policy(ones, ones)), 2 * self._unit)
 
     @_probe("long datum", "tokens count as much in a long datum as in a short one", takes_means=True)
-    def _long(self) -> _Finding:
+    def _long(self) -> Finding:
         ones = np.ones(len(self._unit))
         rest = np.where(np.arange(len(ones)) < _SHORT, 0.0, ones)
-        return _compared(self._unit, self.meter.measured(ones[:_SHORT]) + self.meter.measured(rest))
+        return compared(self._unit, self.meter.measured(ones[:_SHORT]) + self.meter.measured(rest))
 
     @_probe("two passes", "the gradients of passes before a step are added", accumulates=False)
-    def _two_passes(self) -> _Finding:
+    def _two_passes(self) -> Finding:
         once = self.meter.on_policy(np.ones(len(self._unit)))
-        return _compared(self.meter.change(once, once), 2 * self._unit)
+        return compared(self.meter.change(once, once), 2 * self._unit)
 
     @_probe("mixed losses", "each pass has its own loss and settings", merges_losses=True)
-    def _mixed(self) -> _Finding:
+    def _mixed(self) -> Finding:
         data = [self.meter.rated(np.ones(len(self._unit)), 2.0)]
         # All tokens of the second pass are clipped, so that it adds nothing.
-        passes = Pass("importance_sampling", data), Pass("ppo", data, _thresholds(0.9, 1.1))
-        return _compared(self.meter.change(*passes), self.meter.measured(2 * self.meter.ones))
+        passes = Pass("importance_sampling", data), Pass("ppo", data, thresholds(0.9, 1.1))
+        return compared(self.meter.change(*passes), self.meter.measured(2 * self.meter.ones))
 
     @_probe("gradient clipping", "grad_clip_norm limits the step", has_clip_norm=False)
-    def _clipping(self) -> _Finding:
+    def _clipping(self) -> Finding:
         clipped = self.meter.plain_adam(1e-6)
         found = self.meter.change(self.meter.on_policy(np.ones(len(self._unit))), adam=clipped)
         ratio = float(np.linalg.norm(found) / np.linalg.norm(self._unit))
-        return _Finding(f"a norm of 1e-6 leaves {ratio:.2f} × the step", ratio < _TOLERANCE)
+        return Finding(f"a norm of 1e-6 leaves {ratio:.2f} × the step", ratio < TOLERANCE)
 
     @_probe("ranks", f"a step of Adam moves ranks {LOWER_RANK} and {RANK} alike", has_rank_scaling=True)
-    def _ranks(self) -> _Finding:
+    def _ranks(self) -> Finding:
         meter = self.meter
         one = meter.change(meter.on_policy(meter.ones), adam=_ADAM)
         before = meter.scores(meter.other)
         meter.step(meter.on_policy(meter.ones), client=meter.other, adam=_ADAM)
         ratio = float(np.linalg.norm(one) / np.linalg.norm(meter.scores(meter.other) - before))
         seen = f"rank {RANK} moves {ratio:.2f} × as far as rank {LOWER_RANK}"
-        return _Finding(seen, 2 / 3 < ratio < 3 / 2)
+        return Finding(seen, 2 / 3 < ratio < 3 / 2)
 
     @_probe("adapters at once", "a step moves no other adapter", has_several_adapters=False)
-    def _adapters(self) -> _Finding:
+    def _adapters(self) -> Finding:
         meter = self.meter
         before, moved = meter.scores(meter.other), meter.measured(meter.ones)
         apart = float(np.abs(meter.scores(meter.other) - before).max() / np.abs(moved).max())
-        return _Finding(f"the other moves {apart:.2f} × as far", apart < _TOLERANCE)
+        return Finding(f"the other moves {apart:.2f} × as far", apart < TOLERANCE)
 
     @_probe("old samplers", "old weights stay old; training is unmoved", keeps_old_samplers=False)
-    def _old_samplers(self) -> _Finding:
+    def _old_samplers(self) -> Finding:
         meter = self.meter
         meter.reset()
         old = meter.sampler()
@@ -354,18 +313,18 @@ class ServiceProbe:
             "training": np.abs(now - trained),
         }
         shares = {name: float(values.max()) / step for name, values in figures.items()}
-        wrong = [name for name, share in shares.items() if share > 3 * _TOLERANCE]
+        wrong = [name for name, share in shares.items() if share > 3 * TOLERANCE]
         seen = ", ".join(f"{name} {share:.2f}" for name, share in shares.items())
-        return _Finding(f"errors relative to the step: {seen}", not wrong)
+        return Finding(f"errors relative to the step: {seen}", not wrong)
 
     @_probe("resume", "a client from a saved state goes on with the same step", restores_optimizer=False)
-    def _resume(self) -> _Finding:
+    def _resume(self) -> Finding:
         meter = self.meter
         adam = tinker.AdamParams(learning_rate=1e-4)
         meter.reset()
         meter.step(meter.on_policy(meter.ones), adam=adam)
         path = value_of(meter.trainer.save_state("rolegraph-doctor-resume")).path
-        saved, signs = meter.scores(), _tiled(_SIGNS, len(meter.ones))
+        saved, signs = meter.scores(), tiled(_SIGNS, len(meter.ones))
         meter.step(meter.on_policy(signs), adam=adam)
         unbroken = meter.scores() - saved
         note, client = "", meter.trainer
@@ -376,11 +335,11 @@ class ServiceProbe:
             self.traits = replace(self.traits, restores_without_client=False)
             meter.load(path, optimizer=True)
         meter.step(meter.on_policy(signs), client=client, adam=adam)
-        seen, ok = _compared(meter.scores(client) - saved, unbroken)
-        return _Finding(note + seen, ok)
+        seen, ok = compared(meter.scores(client) - saved, unbroken)
+        return Finding(note + seen, ok)
 
     @_probe("new session", "a saved sampler can be opened by another session")
-    def _new_session(self) -> _Finding:
+    def _new_session(self) -> Finding:
         meter, session = self.meter, self.session
         meter.reset()
         meter.step(meter.on_policy(meter.ones))
@@ -388,12 +347,12 @@ class ServiceProbe:
         service = tinker.ServiceClient(base_url=session.url, api_key=session.key)
         try:
             client = value_of(service.create_sampling_client(model_path=path, retry_config=NO_RETRIES))
-            return _agreement(meter.sampler_scores(client), meter.scores())
+            return agreement(meter.sampler_scores(client), meter.scores())
         finally:
-            service.close("success")
+            close(service, "success")
 
     @_probe("speed", "any")
-    def _speed(self) -> _Finding:
+    def _speed(self) -> Finding:
         meter, start = self.meter, time.monotonic()
         sampled = sum(len(each.tokens) for each in meter.sampled(meter.base, count=16, length=64))
         middle = time.monotonic()
@@ -401,4 +360,4 @@ class ServiceProbe:
         meter.step(passed)
         trained, end = 16 * len(meter.ones), time.monotonic()
         rates = sampled / (middle - start), trained / (end - middle)
-        return _Finding(f"{rates[0]:,.0f} tokens/s sampled, {rates[1]:,.0f} trained")
+        return Finding(f"{rates[0]:,.0f} tokens/s sampled, {rates[1]:,.0f} trained")

@@ -41,21 +41,27 @@ def loss_passes(batches: Sequence[RoleBatch], traits: ServiceTraits) -> list[Los
     return [_restored(batch, total) if traits.takes_means else _plain(batch) for batch in batches]
 
 
+def _sent_loss(loss: LossName, traits: ServiceTraits) -> LossName:
+    """Return the loss function that a service computes for a loss.
+
+    A service of means divides a cross-entropy by the sum of the weights, which no factor restores. The
+    gradient of CISPO with both thresholds at 1 is that of a cross-entropy, whatever the sampling
+    log-probabilities.
+    """
+    return "cispo" if traits.takes_means and loss == "cross_entropy" else loss
+
+
 def _plain(batch: RoleBatch) -> LossPass:
     settings = {**LOSS_SETTINGS[batch.loss.name], **batch.loss.settings}
     return LossPass(batch.loss.name, settings, batch.data)
 
 
 def _restored(batch: RoleBatch, total: int) -> LossPass:
-    """Return the pass whose mean is the sum: a service divides by `total` datums and by each one's length.
-
-    It divides a cross-entropy by the sum of the weights, which no factor restores. The gradient of CISPO with
-    both thresholds at 1 is that of a cross-entropy, whatever the sampling log-probabilities.
-    """
-    plain = _plain(batch)
-    if plain.loss == "cross_entropy":
-        plain = LossPass("cispo", {"clip_low_threshold": 1.0, "clip_high_threshold": 1.0}, batch.data)
-    return LossPass(plain.loss, plain.settings, [_scaled(datum, total) for datum in batch.data])
+    """Return the pass whose mean is the sum: a service divides by `total` datums and by each one's length."""
+    plain, data = _plain(batch), [_scaled(datum, total) for datum in batch.data]
+    if plain.loss == "cross_entropy":  # see `_sent_loss`
+        return LossPass("cispo", {"clip_low_threshold": 1.0, "clip_high_threshold": 1.0}, data)
+    return LossPass(plain.loss, plain.settings, data)
 
 
 def _scaled(datum: tinker.Datum, total: int) -> tinker.Datum:
@@ -81,7 +87,7 @@ def check_service(plan: Plan, policy: str, url: str, traits: ServiceTraits) -> N
     lacks = [
         f"computes the loss {role.loss.name} of {role.name} otherwise; it has {', '.join(traits.losses)}"
         for role in roles
-        if role.loss.name not in traits.losses
+        if _sent_loss(role.loss.name, traits) not in traits.losses
     ]
     if not traits.keeps_old_samplers and train.staleness:
         lacks.append(

@@ -177,7 +177,7 @@ class ServiceProbe:
 
     @_probe("trainer's log-probabilities", "those of the sampler")
     def _trainer_agrees(self) -> Finding:
-        return agreement(self.meter.before, self.meter.sampler_scores(self.meter.base))
+        return agreement(self.meter.now, self.meter.sampler_scores(self.meter.base))
 
     @_probe("loss reported", "a pass has the metric loss:sum", reports_loss=False)
     def _loss_reported(self) -> Finding:
@@ -197,15 +197,17 @@ class ServiceProbe:
     def _cross_entropy(self) -> Finding:
         weights = tiled((0.5, 1.0, 2.0), len(self._unit))
         data = [make_datum(self.meter.text, weights=weights)]
-        return compared(self.meter.change(Pass("cross_entropy", data)), self.meter.measured(weights))
+        change = self.meter.effect(weights, Pass("cross_entropy", data))
+        return compared(change, self.meter.measured(weights))
 
     def _closed_form(self, loss: str, settings: Mapping[str, float] | None, *constants: float) -> Finding:
         """Compare a loss off-policy with the measure whose gradient is the formula of the loss."""
         count = len(self._unit)
         ratios, advantages = tiled(_RATIOS, count), tiled(_SIGNS, count)
-        found = self.meter.change(Pass(loss, [self.meter.rated(advantages, ratios)], settings))
         low, high = (*constants, 0.0, 0.0)[:2]
-        return compared(found, self.meter.measured(coefficients(loss, ratios, advantages, low, high)))
+        expected = coefficients(loss, ratios, advantages, low, high)
+        found = self.meter.effect(expected, Pass(loss, [self.meter.rated(advantages, ratios)], settings))
+        return compared(found, self.meter.measured(expected))
 
     @_probe("importance_sampling", "the gradient of -Σ p/q · advantage")
     def _importance_sampling(self) -> Finding:
@@ -246,12 +248,12 @@ class ServiceProbe:
     @_probe("advantage 0", "a datum of advantage 0 adds nothing", takes_means=True)
     def _zero(self) -> Finding:
         ones = np.ones(len(self._unit))
-        return compared(self.meter.change(self.meter.on_policy(ones, 0 * ones)), self._unit)
+        return compared(self.meter.effect(ones, self.meter.on_policy(ones, 0 * ones)), self._unit)
 
     @_probe("datum twice", "a datum twice doubles the gradient", takes_means=True)
     def _twice(self) -> Finding:
         ones = np.ones(len(self._unit))
-        return compared(self.meter.change(self.meter.on_policy(ones, ones)), 2 * self._unit)
+        return compared(self.meter.effect(2 * ones, self.meter.on_policy(ones, ones)), 2 * self._unit)
 
     @_probe("long datum", "tokens count as much in a long datum as in a short one", takes_means=True)
     def _long(self) -> Finding:
@@ -259,17 +261,25 @@ class ServiceProbe:
         rest = np.where(np.arange(len(ones)) < _SHORT, 0.0, ones)
         return compared(self._unit, self.meter.measured(ones[:_SHORT]) + self.meter.measured(rest))
 
+    @property
+    def _of_two(self) -> float:
+        """Part of the sum of two datums' gradients that the service takes, if one trait explains it."""
+        return 0.5 if self.traits.takes_means else 1.0
+
     @_probe("two passes", "the gradients of passes before a step are added", accumulates=False)
     def _two_passes(self) -> Finding:
-        once = self.meter.on_policy(np.ones(len(self._unit)))
-        return compared(self.meter.change(once, once), 2 * self._unit)
+        count = len(self._unit)
+        halves = [np.where((np.arange(count) < count // 2) == first, 1.0, 0.0) for first in (True, False)]
+        found = self.meter.effect(np.ones(count), *(self.meter.on_policy(half) for half in halves))
+        return compared(found, self._of_two * self._unit)
 
     @_probe("mixed losses", "each pass has its own loss and settings", merges_losses=True)
     def _mixed(self) -> Finding:
         data = [self.meter.rated(np.ones(len(self._unit)), 2.0)]
         # All tokens of the second pass are clipped, so that it adds nothing.
         passes = Pass("importance_sampling", data), Pass("ppo", data, thresholds(0.9, 1.1))
-        return compared(self.meter.change(*passes), self.meter.measured(2 * self.meter.ones))
+        expected = self._of_two * 2 * self.meter.ones
+        return compared(self.meter.effect(expected, *passes), self.meter.measured(expected))
 
     @_probe("gradient clipping", "grad_clip_norm limits the step", has_clip_norm=False)
     def _clipping(self) -> Finding:
@@ -298,17 +308,16 @@ class ServiceProbe:
     @_probe("old samplers", "old weights stay old; training is unmoved", keeps_old_samplers=False)
     def _old_samplers(self) -> Finding:
         meter = self.meter
-        meter.reset()
-        old = meter.sampler()
+        old, before = meter.sampler(), meter.now
         at_first = meter.sampler_scores(old)
         meter.step(meter.on_policy(3 * meter.ones))
         trained, new = meter.scores(), meter.sampler()
         sampled = meter.sampler_scores(new)
         again = meter.sampler_scores(old)
         now = meter.scores()
-        step = float(np.abs(trained - meter.before).max())
+        step = float(np.abs(trained - before).max())
         figures = {
-            "new weights": np.abs(sampled - at_first - (trained - meter.before)),
+            "new weights": np.abs(sampled - at_first - (trained - before)),
             "old weights": np.abs(again - at_first),
             "training": np.abs(now - trained),
         }
@@ -321,19 +330,18 @@ class ServiceProbe:
     def _resume(self) -> Finding:
         meter = self.meter
         adam = tinker.AdamParams(learning_rate=1e-4)
-        meter.reset()
         meter.step(meter.on_policy(meter.ones), adam=adam)
         path = value_of(meter.trainer.save_state("rolegraph-doctor-resume")).path
         saved, signs = meter.scores(), tiled(_SIGNS, len(meter.ones))
         meter.step(meter.on_policy(signs), adam=adam)
         unbroken = meter.scores() - saved
-        note, client = "", meter.trainer
+        note = ""
         try:
             client = value_of(self.session.service.create_training_client_from_state_with_optimizer(path))
         except Exception as error:  # the SDK raises ValueError, RuntimeError and its own family alike
             note = f"only into a client that exists ({first_line(ValueError(said(error)))}): "
             self.traits = replace(self.traits, restores_without_client=False)
-            meter.load(path, optimizer=True)
+            client = meter.resumed(path)
         meter.step(meter.on_policy(signs), client=client, adam=adam)
         seen, ok = compared(meter.scores(client) - saved, unbroken)
         return Finding(note + seen, ok)
@@ -341,7 +349,6 @@ class ServiceProbe:
     @_probe("new session", "a saved sampler can be opened by another session")
     def _new_session(self) -> Finding:
         meter, session = self.meter, self.session
-        meter.reset()
         meter.step(meter.on_policy(meter.ones))
         path = value_of(meter.trainer.save_weights_for_sampler("rolegraph-doctor-sampler")).path
         service = tinker.ServiceClient(base_url=session.url, api_key=session.key)

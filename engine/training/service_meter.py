@@ -5,7 +5,8 @@ above every gradient, a step of Adam is eta · gradient, for a learning rate of 
 changes the log-probabilities of a text by eta · K · g: g are the gradients by the log-probabilities [T], K
 depends on the weights alone. So from the same weights, gradients that are equal give equal changes, and one
 that is twice as large gives twice the change. An on-policy importance_sampling with the advantages A is the
-measure: its gradient by a log-probability is -A. Each measurement begins with `load_state` of the same start.
+measure: its gradient by a log-probability is -A. Each measurement ends with a step that takes its change
+back, since services load no state into a client that has trained.
 """
 
 from __future__ import annotations
@@ -59,8 +60,8 @@ class ServiceMeter:
     def __init__(self, session: TinkerSession, model: str) -> None:
         self.session, self.model = session, model
         self._trainer: tinker.TrainingClient | None = None
-        self._start: str | None = None
-        self.eta = 1e-4
+        self._now: Floats | None = None
+        self.eta = 1e-8
         """Size of a step, relative to the gradient."""
 
     # clients
@@ -97,22 +98,16 @@ class ServiceMeter:
             if self._trainer is not None:
                 self.scores(self._trainer)
         except Exception:  # the SDK raises ValueError, RuntimeError and its own family alike
-            self._trainer = None
+            self._trainer = self._now = None
 
-    def reset(self) -> None:
-        """Return the trainer to the weights at the start, with a new optimizer."""
-        start = self._start
-        if start is None:
-            start = self._start = value_of(self.trainer.save_state("rolegraph-doctor-start")).path
-        self.load(start)
-
-    def load(self, path: str, *, optimizer: bool = False) -> None:
-        """Load a saved state into the trainer."""
+    def resumed(self, path: str) -> tinker.TrainingClient:
+        """Return a new training client with a saved state loaded into it."""
+        client: Any = self.created(RANK)
         with warnings.catch_warnings():
-            # Its replacement makes a new client, and some services have room for three adapters.
+            # Its replacement makes the client, too, which some services cannot.
             warnings.simplefilter("ignore", FutureWarning)
-            client: Any = self.trainer
-            value_of((client.load_state_with_optimizer if optimizer else client.load_state)(path))
+            value_of(client.load_state_with_optimizer(path))
+        return client
 
     # log-probabilities
 
@@ -149,11 +144,12 @@ class ServiceMeter:
         output = value_of((client or self.trainer).forward([datum], "cross_entropy"))
         return np.array(output.loss_fn_outputs[0]["logprobs"].tolist())
 
-    @cached_property
-    def before(self) -> Floats:
-        """Log-probabilities [T] at the start."""
-        self.reset()
-        return self.scores()
+    @property
+    def now(self) -> Floats:
+        """Log-probabilities [T] by the trainer as it is."""
+        if self._now is None:
+            self._now = self.scores()
+        return self._now
 
     @property
     def ones(self) -> Floats:
@@ -167,10 +163,10 @@ class ServiceMeter:
 
         Args:
             advantages: advantage of each token.
-            ratios: p / q of each token at the start; 1 is on-policy.
+            ratios: p / q of each token; 1 is on-policy.
         """
         count = len(advantages)
-        sampled = self.before[:count] - np.log(np.ones(count) * ratios)
+        sampled = self.now[:count] - np.log(np.ones(count) * ratios)
         return make_datum(self.text[: count + 1], logprobs=sampled, advantages=advantages)
 
     def on_policy(self, *advantages: Floats) -> Pass:
@@ -185,6 +181,8 @@ class ServiceMeter:
     ) -> None:
         """Send passes and a step, which by default is in proportion to the gradient."""
         client = client or self.trainer
+        if client is self._trainer:
+            self._now = None
         futures: list[Any] = [
             client.forward_backward([*data], cast("Any", loss), {**settings} if settings else None)
             for loss, data, settings in passes
@@ -199,15 +197,20 @@ class ServiceMeter:
         )
 
     def change(self, *passes: Pass, adam: tinker.AdamParams | None = None) -> Floats:
-        """Return the change [T] of the log-probabilities by one step on the passes from the start."""
-        before = self.before
-        self.reset()
+        """Return the change [T] of the log-probabilities by one step on the passes."""
+        before = self.now
         self.step(*passes, adam=adam)
-        return self.scores() - before
+        return self.now - before
+
+    def effect(self, advantages: Floats, *passes: Pass) -> Floats:
+        """Return the change [T] by passes whose gradient should be `-advantages`, and take it back."""
+        change = self.change(*passes)
+        self.step(self.on_policy(-advantages))
+        return change
 
     def measured(self, advantages: Floats) -> Floats:
         """Return the change [T] by the gradient `-advantages` of the text's first tokens."""
-        return self.change(self.on_policy(advantages))
+        return self.effect(advantages, self.on_policy(advantages))
 
     def choose_step(self) -> None:
         """Choose `eta` for a change of about `_STEP`."""

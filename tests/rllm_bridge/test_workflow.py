@@ -94,7 +94,7 @@ def test_256_pooled_instances_carry_nothing_from_one_task_to_the_next() -> None:
             workflows.append(self)
 
     # Every second episode is cancelled with two solvers committed, and its instance reused.
-    options = {"timeout": 1.0}
+    options = {"timeout": 5.0}  # a busy machine may take a second for the others
     engine = RecordedEngine(agreeable, latency)
     episodes = run_all(Watched, engine, tasks(768), workflow_args=options)
     assert len(workflows) == 256

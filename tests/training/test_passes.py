@@ -22,7 +22,7 @@ from rolegraph.engine.training.batches import RoleBatch, StepAdvantages, build_d
 from rolegraph.engine.training.passes import LossPass, check_service, loss_passes  # noqa: E402
 from rolegraph.engine.vocabulary import LossName  # noqa: E402
 
-MEANS = ServiceTraits(takes_means=True)
+MEANS = ServiceTraits(losses=("importance_sampling", "ppo", "cispo"), takes_means=True)
 URL = "https://tinker.example"
 
 
@@ -79,6 +79,7 @@ def test_a_service_that_would_train_otherwise_is_refused(
 ) -> None:
     plan = rg.load("solver_judge", *words).plan
     check_service(plan, MAIN, URL, ServiceTraits())
+    check_service(rg.load("solver_judge", "roles.judge.loss=cross_entropy").plan, MAIN, URL, MEANS)
     with pytest.raises(UsageError, match=f"{URL} .*{message}"):
         check_service(plan, MAIN, URL, traits)
 

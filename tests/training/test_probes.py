@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from collections import Counter
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -35,15 +36,22 @@ KEY = "tml-test"
 
 
 class MeanBackend(Backend):
-    """Backend that divides a loss by the number of datums and each datum's share by its length."""
+    """Backend that divides a gradient by the datums since the last step, and each datum's by its length."""
+
+    def __init__(self, *words: Any) -> None:
+        super().__init__(*words)
+        self.data: Counter[str] = Counter()
 
     async def forward_backward(
         self, name: str, data: Sequence[Datum], loss: str, config: Mapping[str, float], *, backward: bool
     ) -> tuple[float, list[Any]]:
+        self.data[name] += len(data) * backward
         scaled: list[Datum] = []
         settings = {**config}
         for datum in data:
-            share = 1 / (len(data) * len(datum.tokens))
+            share = 1 / len(datum.tokens)
+            if loss == "cross_entropy":
+                share = 1 / float(datum.inputs["weights"].sum())
             inputs = {
                 key: value * share if key in ("advantages", "weights") else value
                 for key, value in datum.inputs.items()
@@ -52,6 +60,11 @@ class MeanBackend(Backend):
             if loss == "dro":  # the probes send one datum
                 settings["beta"] = config.get("beta", 0.05) * share
         return await super().forward_backward(name, scaled, loss, settings, backward=backward)
+
+    async def step(self, name: str, settings: AdamSettings) -> dict[str, float]:
+        """Divide the step, which is in proportion to the gradient where more than one datum was sent."""
+        rate = settings.learning_rate / self.data.pop(name)
+        return await super().step(name, settings.model_copy(update={"learning_rate": rate}))
 
     async def sample(self, job: SampleJob) -> SampleJob:
         """Leave out the entry of the first token."""
@@ -80,11 +93,13 @@ class MergingBackend(Backend):
 
 
 class RefusingService(Service):
-    """Service that loads a state only into a client that exists."""
+    """Service that loads a state only by the first request of a client that exists."""
 
     async def _load_weights(self, body: Any) -> object:
         if body.model_id is None:
             raise RequestError("model_id: field required", status=422)
+        if body.seq_id != 1:
+            raise RequestError(f"LoadWeights is not permitted with seq_id {body.seq_id}", status=400)
         return await super()._load_weights(body)
 
 
@@ -142,10 +157,13 @@ def test_the_projects_own_service_does_all_that_is_expected(
 def test_means_and_a_missing_first_entry_are_named(folder: Path, tmp_path: Path) -> None:
     with serving(folder, tmp_path, MeanBackend) as url:
         report = rg.doctor(base_url=url)
-    assert unexpected(report) == {"advantage 0", "datum twice", "long datum", "leading None"}
+    assert unexpected(report) == {"cross_entropy", "advantage 0", "datum twice", "long datum", "leading None"}
     assert not report.ok
-    assert (report.traits.takes_means, report.traits.has_leading_none) == (True, False)
-    assert report.traits.losses == ServiceTraits().losses
+    losses = tuple(loss for loss in ServiceTraits().losses if loss != "cross_entropy")
+    found = ServiceTraits(
+        sdk_version=tinker.__version__, takes_means=True, has_leading_none=False, losses=losses
+    )
+    assert report.traits == found
     assert next(row.seen for row in report.rows if row.name == "advantage 0") == "0.50 × the expected change"
 
 

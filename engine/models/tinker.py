@@ -337,6 +337,8 @@ def saying_why(url: str, key: str | None) -> Generator[None, None, None]:
         raise
     except Exception as error:  # the SDK asserts fields that services of other versions do not send
         reason = redact(said(error), key)
+        if isinstance(error.__cause__, tinker.TinkerError):  # older SDKs tell the service's error so
+            raise WorldError(f"Cannot open a model at {url}: {reason}") from error
         raise WorldError(
             f"The Tinker service at {url} answers otherwise than tinker {tinker.__version__} expects "
             f"({type(error).__name__}: {reason}). Install the version of tinker that the service pins."

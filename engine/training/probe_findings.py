@@ -58,6 +58,9 @@ def coefficients(loss: str, ratios: Floats, advantages: Floats, low: float, high
         case "ppo":
             clipped = (advantages > 0) & (ratios > high) | (advantages < 0) & (ratios < low)
             return np.where(clipped, 0.0, ratios * advantages)
+        case "gspo":
+            sequence = np.full(len(ratios), np.exp(np.log(ratios).mean()))
+            return coefficients("ppo", sequence, advantages, low, high)
         case "cispo":
             return np.clip(ratios, low, high) * advantages
         case "dro":

@@ -136,7 +136,7 @@ class ServiceProbe:
             return f"no answer in {TIMEOUT_SECONDS:.0f} s", "failed"
         except Exception as error:  # the SDK raises ValueError, RuntimeError and its own family alike
             self.meter.recover()
-            refused = probe.name.startswith("dro") and _is_refusal(error)
+            refused = probe.name in ("dro", "dro defaults", "gspo") and _is_refusal(error)
             return redact(said(error), self.session.key), "not offered" if refused else "failed"
 
     @cached_property
@@ -206,7 +206,9 @@ class ServiceProbe:
         ratios, advantages = tiled(_RATIOS, count), tiled(_SIGNS, count)
         low, high = (*constants, 0.0, 0.0)[:2]
         expected = coefficients(loss, ratios, advantages, low, high)
-        found = self.meter.effect(expected, Pass(loss, [self.meter.rated(advantages, ratios)], settings))
+        inputs = {"sequence_ratio_mask": np.ones(count)} if loss == "gspo" else {}
+        data = [self.meter.rated(advantages, ratios, inputs)]
+        found = self.meter.effect(expected, Pass(loss, data, settings))
         return compared(found, self.meter.measured(expected))
 
     @_probe("importance_sampling", "the gradient of -Σ p/q · advantage")
@@ -228,6 +230,10 @@ class ServiceProbe:
     @_probe("cispo defaults", "0 to 4")
     def _cispo_defaults(self) -> Finding:
         return self._defaults("cispo")
+
+    @_probe("gspo", "the gradient of its formula, thresholds sent")
+    def _gspo(self) -> Finding:
+        return self._closed_form("gspo", thresholds(0.7, 1.2), 0.7, 1.2)
 
     def _defaults(self, loss: str) -> Finding:
         """Find the thresholds of a loss that explain its gradient without settings."""

@@ -158,16 +158,19 @@ class ServiceMeter:
 
     # steps
 
-    def rated(self, advantages: Floats, ratios: Floats | float = 1.0) -> tinker.Datum:
+    def rated(
+        self, advantages: Floats, ratios: Floats | float = 1.0, inputs: Mapping[str, Floats] | None = None
+    ) -> tinker.Datum:
         """Return a datum of the text's first tokens, as many as `advantages` has.
 
         Args:
             advantages: advantage of each token.
             ratios: p / q of each token; 1 is on-policy.
+            inputs: further inputs of the loss [T].
         """
         count = len(advantages)
         sampled = self.now[:count] - np.log(np.ones(count) * ratios)
-        return make_datum(self.text[: count + 1], logprobs=sampled, advantages=advantages)
+        return make_datum(self.text[: count + 1], logprobs=sampled, advantages=advantages, **inputs or {})
 
     def on_policy(self, *advantages: Floats) -> Pass:
         """Return an on-policy pass of importance_sampling with a datum for each array of advantages."""

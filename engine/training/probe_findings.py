@@ -16,14 +16,14 @@ _NATS = 0.02
 """Largest mean difference of log-probabilities that sampler and trainer give the same tokens."""
 
 
-class Finding(NamedTuple):
+class ProbeFinding(NamedTuple):
     """Behaviour of a service, and whether it is the expected one."""
 
     seen: str
     ok: bool = True
 
 
-def compared(change: Floats, expected: Floats) -> Finding:
+def compared(change: Floats, expected: Floats) -> ProbeFinding:
     """Compare two changes of log-probabilities."""
     size = float(expected @ expected) or 1.0
     ratio = float(change @ expected) / size
@@ -31,15 +31,15 @@ def compared(change: Floats, expected: Floats) -> Finding:
     seen = f"{ratio:.2f} × the expected change"
     if beside > TOLERANCE:
         seen += f", and {beside:.2f} × in other directions"
-    return Finding(seen, abs(ratio - 1) <= TOLERANCE and beside <= TOLERANCE)
+    return ProbeFinding(seen, abs(ratio - 1) <= TOLERANCE and beside <= TOLERANCE)
 
 
-def agreement(found: Floats, expected: Floats) -> Finding:
+def agreement(found: Floats, expected: Floats) -> ProbeFinding:
     """Compare log-probabilities of the same tokens."""
     if len(found) != len(expected):
-        return Finding(f"{len(found)} in place of {len(expected)} log-probabilities", False)
+        return ProbeFinding(f"{len(found)} in place of {len(expected)} log-probabilities", False)
     apart = float(np.abs(found - expected).mean())
-    return Finding(f"{apart:.1e} nats apart in the mean", apart <= _NATS)
+    return ProbeFinding(f"{apart:.1e} nats apart in the mean", apart <= _NATS)
 
 
 def tiled(values: Sequence[float], count: int) -> Floats:

@@ -23,7 +23,7 @@ from rolegraph.engine.models.tinker import NO_RETRIES, TinkerSession, said
 from rolegraph.engine.models.tinker_sdk import close
 from rolegraph.engine.training.probe_findings import (
     TOLERANCE,
-    Finding,
+    ProbeFinding,
     agreement,
     coefficients,
     compared,
@@ -73,13 +73,13 @@ class _Unmeasurable(Exception):
 class _Probe:
     name: str
     expected: str
-    find: Callable[[ServiceProbe], Finding]
+    find: Callable[[ServiceProbe], ProbeFinding]
     differing: Mapping[str, Any]
     """Traits of a service that differs."""
 
 
 _PROBES: list[_Probe] = []
-_Method = Callable[["ServiceProbe"], Finding]
+_Method = Callable[["ServiceProbe"], ProbeFinding]
 
 
 def _probe(name: str, expected: str, **differing: Any) -> Callable[[_Method], _Method]:
@@ -149,44 +149,44 @@ class ServiceProbe:
     # probes, in the order of the table
 
     @_probe("models", "the model is offered, with its context length")
-    def _models(self) -> Finding:
+    def _models(self) -> ProbeFinding:
         model, lengths = self.meter.model, self.session.lengths
         seen = f"{model}, {lengths.get(model) or 'unknown'} tokens, one of {len(lengths)}"
-        return Finding(f"{seen}; SDK {tinker.__version__}", lengths.get(model) is not None)
+        return ProbeFinding(f"{seen}; SDK {tinker.__version__}", lengths.get(model) is not None)
 
     @_probe("sampled log-probabilities", "those that compute_logprobs gives")
-    def _recomputed(self) -> Finding:
+    def _recomputed(self) -> ProbeFinding:
         found = np.array(self.meter.answer.logprobs or ())
         return agreement(found, self.meter.sampler_scores(self.meter.base)[-len(self.meter.answer.tokens) :])
 
     @_probe("leading None", "an entry for each token, None for the first", has_leading_none=False)
-    def _leading_none(self) -> Finding:
+    def _leading_none(self) -> ProbeFinding:
         found, tokens = self.meter.entries(self.meter.base), len(self.meter.text)
         first = "None" if found[0] is None else f"{found[0]:.3f}"
         seen = f"{len(found)} entries for {tokens} tokens, the first is {first}"
-        return Finding(seen, len(found) == tokens and found[0] is None)
+        return ProbeFinding(seen, len(found) == tokens and found[0] is None)
 
     @_probe("seed", "one seed gives the same tokens, another gives others", has_seed=False)
-    def _seed(self) -> Finding:
+    def _seed(self) -> ProbeFinding:
         meter = self.meter
         one, same, other = ([*meter.sampled(meter.base, seed=seed)[0].tokens] for seed in (7, 7, 8))
         words = {True: "equal", False: "different"}
-        return Finding(
+        return ProbeFinding(
             f"one seed: {words[one == same]}; two seeds: {words[one == other]}", one == same and one != other
         )
 
     @_probe("trainer's log-probabilities", "those of the sampler")
-    def _trainer_agrees(self) -> Finding:
+    def _trainer_agrees(self) -> ProbeFinding:
         return agreement(self.meter.now, self.meter.sampler_scores(self.meter.base))
 
     @_probe("loss reported", "a pass has the metric loss:sum", reports_loss=False)
-    def _loss_reported(self) -> Finding:
+    def _loss_reported(self) -> ProbeFinding:
         loss, data, _ = self.meter.on_policy(self.meter.ones)
         output = value_of(self.meter.trainer.forward([*data], cast("Any", loss)))
-        return Finding(", ".join(sorted(output.metrics)) or "no metrics", "loss:sum" in output.metrics)
+        return ProbeFinding(", ".join(sorted(output.metrics)) or "no metrics", "loss:sum" in output.metrics)
 
     @_probe("optimizer settings", "with a large eps, a step is in proportion to the gradient")
-    def _settings(self) -> Finding:
+    def _settings(self) -> ProbeFinding:
         self.meter.choose_step()
         once, twice = (self.meter.measured(factor * self.meter.ones) for factor in (1, 2))
         found = compared(twice, 2 * once)
@@ -194,13 +194,15 @@ class ServiceProbe:
         return found
 
     @_probe("cross_entropy", "the gradient of -Σ weight · log p")
-    def _cross_entropy(self) -> Finding:
+    def _cross_entropy(self) -> ProbeFinding:
         weights = tiled((0.5, 1.0, 2.0), len(self._unit))
         data = [make_datum(self.meter.text, weights=weights)]
         change = self.meter.effect(weights, Pass("cross_entropy", data))
         return compared(change, self.meter.measured(weights))
 
-    def _closed_form(self, loss: str, settings: Mapping[str, float] | None, *constants: float) -> Finding:
+    def _closed_form(
+        self, loss: str, settings: Mapping[str, float] | None, *constants: float
+    ) -> ProbeFinding:
         """Compare a loss off-policy with the measure whose gradient is the formula of the loss."""
         count = len(self._unit)
         ratios, advantages = tiled(_RATIOS, count), tiled(_SIGNS, count)
@@ -212,57 +214,57 @@ class ServiceProbe:
         return compared(found, self.meter.measured(expected))
 
     @_probe("importance_sampling", "the gradient of -Σ p/q · advantage")
-    def _importance_sampling(self) -> Finding:
+    def _importance_sampling(self) -> ProbeFinding:
         return self._closed_form("importance_sampling", None)
 
     @_probe("ppo", "the gradient of its formula, thresholds sent")
-    def _ppo(self) -> Finding:
+    def _ppo(self) -> ProbeFinding:
         return self._closed_form("ppo", thresholds(0.7, 1.3), 0.7, 1.3)
 
     @_probe("ppo defaults", "0.8 to 1.2")
-    def _ppo_defaults(self) -> Finding:
+    def _ppo_defaults(self) -> ProbeFinding:
         return self._defaults("ppo")
 
     @_probe("cispo", "the gradient of its formula, thresholds sent")
-    def _cispo(self) -> Finding:
+    def _cispo(self) -> ProbeFinding:
         return self._closed_form("cispo", thresholds(0.7, 1.3), 0.7, 1.3)
 
     @_probe("cispo defaults", "0 to 4")
-    def _cispo_defaults(self) -> Finding:
+    def _cispo_defaults(self) -> ProbeFinding:
         return self._defaults("cispo")
 
     @_probe("gspo", "the gradient of its formula, thresholds sent")
-    def _gspo(self) -> Finding:
+    def _gspo(self) -> ProbeFinding:
         return self._closed_form("gspo", thresholds(0.7, 1.2), 0.7, 1.2)
 
-    def _defaults(self, loss: str) -> Finding:
+    def _defaults(self, loss: str) -> ProbeFinding:
         """Find the thresholds of a loss that explain its gradient without settings."""
         usual = _CLIPS[loss]
         for low, high in (usual, *_OTHER_CLIPS):
             if self._closed_form(loss, None, low, high).ok:
-                return Finding(f"{low:g} to {high:g}", (low, high) == usual)
-        return Finding("other thresholds", False)
+                return ProbeFinding(f"{low:g} to {high:g}", (low, high) == usual)
+        return ProbeFinding("other thresholds", False)
 
     @_probe("dro", "the gradient of its formula, beta sent")
-    def _dro(self) -> Finding:
+    def _dro(self) -> ProbeFinding:
         return self._closed_form("dro", {"beta": 0.3}, 0.3)
 
     @_probe("dro defaults", f"beta {_BETA}")
-    def _dro_defaults(self) -> Finding:
+    def _dro_defaults(self) -> ProbeFinding:
         return self._closed_form("dro", None, _BETA)
 
     @_probe("advantage 0", "a datum of advantage 0 adds nothing", takes_means=True)
-    def _zero(self) -> Finding:
+    def _zero(self) -> ProbeFinding:
         ones = np.ones(len(self._unit))
         return compared(self.meter.effect(ones, self.meter.on_policy(ones, 0 * ones)), self._unit)
 
     @_probe("datum twice", "a datum twice doubles the gradient", takes_means=True)
-    def _twice(self) -> Finding:
+    def _twice(self) -> ProbeFinding:
         ones = np.ones(len(self._unit))
         return compared(self.meter.effect(2 * ones, self.meter.on_policy(ones, ones)), 2 * self._unit)
 
     @_probe("long datum", "tokens count as much in a long datum as in a short one", takes_means=True)
-    def _long(self) -> Finding:
+    def _long(self) -> ProbeFinding:
         ones = np.ones(len(self._unit))
         rest = np.where(np.arange(len(ones)) < _SHORT, 0.0, ones)
         return compared(self._unit, self.meter.measured(ones[:_SHORT]) + self.meter.measured(rest))
@@ -273,14 +275,14 @@ class ServiceProbe:
         return 0.5 if self.traits.takes_means else 1.0
 
     @_probe("two passes", "the gradients of passes before a step are added", accumulates=False)
-    def _two_passes(self) -> Finding:
+    def _two_passes(self) -> ProbeFinding:
         count = len(self._unit)
         halves = [np.where((np.arange(count) < count // 2) == first, 1.0, 0.0) for first in (True, False)]
         found = self.meter.effect(np.ones(count), *(self.meter.on_policy(half) for half in halves))
         return compared(found, self._of_two * self._unit)
 
     @_probe("mixed losses", "each pass has its own loss and settings", merges_losses=True)
-    def _mixed(self) -> Finding:
+    def _mixed(self) -> ProbeFinding:
         data = [self.meter.rated(np.ones(len(self._unit)), 2.0)]
         # All tokens of the second pass are clipped, so that it adds nothing.
         passes = Pass("importance_sampling", data), Pass("ppo", data, thresholds(0.9, 1.1))
@@ -288,31 +290,31 @@ class ServiceProbe:
         return compared(self.meter.effect(expected, *passes), self.meter.measured(expected))
 
     @_probe("gradient clipping", "grad_clip_norm limits the step", has_clip_norm=False)
-    def _clipping(self) -> Finding:
+    def _clipping(self) -> ProbeFinding:
         clipped = self.meter.plain_adam(1e-6)
         found = self.meter.change(self.meter.on_policy(np.ones(len(self._unit))), adam=clipped)
         ratio = float(np.linalg.norm(found) / np.linalg.norm(self._unit))
-        return Finding(f"a norm of 1e-6 leaves {ratio:.2f} × the step", ratio < TOLERANCE)
+        return ProbeFinding(f"a norm of 1e-6 leaves {ratio:.2f} × the step", ratio < TOLERANCE)
 
     @_probe("ranks", f"a step of Adam moves ranks {LOWER_RANK} and {RANK} alike", has_rank_scaling=True)
-    def _ranks(self) -> Finding:
+    def _ranks(self) -> ProbeFinding:
         meter = self.meter
         one = meter.change(meter.on_policy(meter.ones), adam=_ADAM)
         before = meter.scores(meter.other)
         meter.step(meter.on_policy(meter.ones), client=meter.other, adam=_ADAM)
         ratio = float(np.linalg.norm(one) / np.linalg.norm(meter.scores(meter.other) - before))
         seen = f"rank {RANK} moves {ratio:.2f} × as far as rank {LOWER_RANK}"
-        return Finding(seen, 2 / 3 < ratio < 3 / 2)
+        return ProbeFinding(seen, 2 / 3 < ratio < 3 / 2)
 
     @_probe("adapters at once", "a step moves no other adapter", has_several_adapters=False)
-    def _adapters(self) -> Finding:
+    def _adapters(self) -> ProbeFinding:
         meter = self.meter
         before, moved = meter.scores(meter.other), meter.measured(meter.ones)
         apart = float(np.abs(meter.scores(meter.other) - before).max() / np.abs(moved).max())
-        return Finding(f"the other moves {apart:.2f} × as far", apart < TOLERANCE)
+        return ProbeFinding(f"the other moves {apart:.2f} × as far", apart < TOLERANCE)
 
     @_probe("old samplers", "old weights stay old; training is unmoved", keeps_old_samplers=False)
-    def _old_samplers(self) -> Finding:
+    def _old_samplers(self) -> ProbeFinding:
         meter = self.meter
         old, before = meter.sampler(), meter.now
         at_first = meter.sampler_scores(old)
@@ -330,10 +332,10 @@ class ServiceProbe:
         shares = {name: float(values.max()) / step for name, values in figures.items()}
         wrong = [name for name, share in shares.items() if share > 3 * TOLERANCE]
         seen = ", ".join(f"{name} {share:.2f}" for name, share in shares.items())
-        return Finding(f"errors relative to the step: {seen}", not wrong)
+        return ProbeFinding(f"errors relative to the step: {seen}", not wrong)
 
     @_probe("resume", "a client from a saved state goes on with the same step", restores_optimizer=False)
-    def _resume(self) -> Finding:
+    def _resume(self) -> ProbeFinding:
         meter = self.meter
         adam = tinker.AdamParams(learning_rate=1e-4)
         meter.step(meter.on_policy(meter.ones), adam=adam)
@@ -350,10 +352,10 @@ class ServiceProbe:
             client = meter.resumed(path)
         meter.step(meter.on_policy(signs), client=client, adam=adam)
         seen, ok = compared(meter.scores(client) - saved, unbroken)
-        return Finding(note + seen, ok)
+        return ProbeFinding(note + seen, ok)
 
     @_probe("new session", "a saved sampler can be opened by another session")
-    def _new_session(self) -> Finding:
+    def _new_session(self) -> ProbeFinding:
         meter, session = self.meter, self.session
         meter.step(meter.on_policy(meter.ones))
         path = value_of(meter.trainer.save_weights_for_sampler("rolegraph-doctor-sampler")).path
@@ -365,7 +367,7 @@ class ServiceProbe:
             close(service, "success")
 
     @_probe("speed", "any")
-    def _speed(self) -> Finding:
+    def _speed(self) -> ProbeFinding:
         meter, start = self.meter, time.monotonic()
         sampled = sum(len(each.tokens) for each in meter.sampled(meter.base, count=16, length=64))
         middle = time.monotonic()
@@ -373,4 +375,4 @@ class ServiceProbe:
         meter.step(passed)
         trained, end = 16 * len(meter.ones), time.monotonic()
         rates = sampled / (middle - start), trained / (end - middle)
-        return Finding(f"{rates[0]:,.0f} tokens/s sampled, {rates[1]:,.0f} trained")
+        return ProbeFinding(f"{rates[0]:,.0f} tokens/s sampled, {rates[1]:,.0f} trained")

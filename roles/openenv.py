@@ -1,17 +1,19 @@
 """Environments that an OpenEnv server keeps: a WebSocket session for each episode.
 
-A session is the server's own environment: HTTP requests of OpenEnv have none between a reset and a step. What
-a server sends is bounded in bytes, parts and time, as other replies are.
+OpenEnv's HTTP requests keep no state. What a server sends is bounded in bytes, parts and time.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+from collections import deque
 from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
-from functools import cache, partial
+from dataclasses import dataclass
+from dataclasses import field as dataclass_field
+from functools import partial
+from time import monotonic
 from typing import TYPE_CHECKING, Annotated, Any, cast
 from urllib.parse import urlsplit
 
@@ -40,7 +42,7 @@ _FRAME = 50
 _SAID = 200
 """Characters of a server's own message that an error quotes."""
 _PAUSES = (0.1, 2.0)
-"""Seconds before the first and the last attempts to get a session; each is twice the one before."""
+"""Shortest and longest seconds between attempts to get a session that other processes may hold."""
 _SPEC_FAULTS = ("missing", "extra_forbidden")
 """Types of pydantic's errors by which a server says that `field` is not the action's."""
 
@@ -76,7 +78,7 @@ def openenv(
 
 @dataclass(frozen=True, slots=True)
 class _Server:
-    """Server and options of an `openenv` environment."""
+    """Server and options of an `openenv` environment, and the episodes that wait for a session of it."""
 
     url: str
     socket: str
@@ -86,11 +88,24 @@ class _Server:
     reset: Mapping[str, Any]
     timeout: float
     wait: float
+    waiting: deque[asyncio.Future[None]] = dataclass_field(default_factory=deque[asyncio.Future[None]])
 
-    @property
-    def is_here(self) -> bool:
-        """True where the server runs on this machine, so that no proxy is asked."""
-        return urlsplit(self.url).hostname in ("localhost", "127.0.0.1", "::1")
+    async def until_free(self, seconds: float, *, first: bool) -> bool:
+        """Wait until an episode of this process gives its session back, or the seconds are over."""
+        place: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        (self.waiting.appendleft if first else self.waiting.append)(place)
+        try:
+            await asyncio.wait([place], timeout=seconds)
+        finally:
+            with suppress(ValueError):  # it was called
+                self.waiting.remove(place)
+        return place.done()
+
+    def call_next(self) -> None:
+        """Tell the episode that has waited longest that a session is free."""
+        if self.waiting:
+            place = self.waiting.popleft()
+            place.get_loop().call_soon_threadsafe(place.set_result, None)
 
     def shown(self, observation: Mapping[str, Any]) -> str:
         """Return the text that a player sees of an observation; that of an only field is the text itself."""
@@ -101,11 +116,9 @@ class _Server:
         try:
             return as_text(value_at(observation, self.observation))
         except LookupError:
-            has = ", ".join(map(str, observation))[:_SAID] or "no fields"
-            raise EnvironmentFailure(
-                f"the observation of {self.url} has no {self.observation!r}, which `observation` names; "
-                f"it has {has}"
-            ) from None
+            has = f"it has {', '.join(map(str, observation))[:_SAID] or 'no fields'}"
+            said = f"the observation of {self.url} has no {self.observation!r}; {has}"
+            raise EnvironmentFailure(said) from None
 
 
 class NoFreeSession(EnvironmentFailure):
@@ -125,46 +138,56 @@ class OpenEnvSession:
     """Session of a server in one episode."""
 
     _server: _Server
-    _socket: ClientConnection | None = field(default=None, init=False)
-    _seen: str = field(default="", init=False)
+    _socket: ClientConnection | None = dataclass_field(default=None, init=False)
+    _seen: str = dataclass_field(default="", init=False)
     """Text that the player saw last."""
 
     async def reset(self, seed: int, players: int) -> Transition:
         """Connect, and start an episode of the environment; wait while the server has no free session."""
-        loop, (pause, longest) = asyncio.get_running_loop(), _PAUSES
-        end = loop.time() + self._server.wait
+        await self.close()
+        server, pause, has_waited = self._server, _PAUSES[0], False
+        end = monotonic() + server.wait
         # Environments take seeds of NumPy, which takes none above.
-        message = {"type": "reset", "data": {**self._server.reset, "seed": seed % 2**32}}
+        message = {"type": "reset", "data": {**server.reset, "seed": seed % 2**32}}
         while True:
-            await self.close()
             try:
-                self._socket = await _connect(self._server)
+                self._socket = await _connect(server)
                 return await self._transition(message)
             except NoFreeSession as full:
-                if loop.time() + pause > end:
-                    said = f"no session has become free within {self._server.wait:g} s"
-                    raise EnvironmentFailure(f"{full}; {said}") from None
-            await asyncio.sleep(pause)
-            pause = min(2 * pause, longest)
+                await self._disconnect()
+                if monotonic() + pause > end:
+                    raise EnvironmentFailure(f"{full}; none became free in {server.wait:g} s") from None
+            called = await server.until_free(pause, first=has_waited)
+            # The server may take a moment to end the other session.
+            has_waited, pause = True, _PAUSES[0] if called else min(2 * pause, _PAUSES[1])
 
     async def step(self, actions: Mapping[int, Any]) -> Transition:
         """Send the player's action; a missing one is empty text. The player is told of an unreadable one."""
-        action = actions.get(0)
-        is_text = action is not None and not isinstance(action, Mapping)
-        named = cast("Message", action) if isinstance(action, Mapping) else {self._server.field: action or ""}
+        action = "" if actions.get(0) is None else actions[0]
+        data = cast("Message", action) if isinstance(action, dict) else {self._server.field: action}
         try:
-            return await self._transition({"type": "step", "data": named})
+            return await self._transition({"type": "step", "data": data})
         except RefusedAction as refused:
-            if is_text and any(kind in _SPEC_FAULTS for kind in refused.types):
-                hint = "`field` names the field of its action"
-                raise EnvironmentFailure(f"{self._server.url}: {refused}; {hint}") from None
+            if data is not action and action != "" and any(kind in _SPEC_FAULTS for kind in refused.types):
+                said = f"{self._server.url}: {refused}; `field` names the field of its action"
+                raise EnvironmentFailure(said) from None
             return Transition({0: f"{self._seen}\n\n{refused}"})
 
     async def close(self) -> None:
-        """End the session; the server has a few seconds to agree."""
+        """End the session, and give it to the next episode that waits."""
+        if self._socket is not None:
+            try:
+                await self._disconnect()
+            finally:
+                self._server.call_next()
+
+    async def _disconnect(self) -> None:
+        """Close the connection; the server has a few seconds to agree."""
+        from websockets.exceptions import ConnectionClosed
+
         socket, self._socket = self._socket, None
         if socket is not None:
-            with suppress(TimeoutError, *_closed()):
+            with suppress(TimeoutError, ConnectionClosed):
                 async with asyncio.timeout(TOOL_CLOSE_SECONDS.most):
                     await socket.send('{"type": "close"}')
                     await socket.close()
@@ -180,33 +203,29 @@ class OpenEnvSession:
         if not done:
             self._seen = self._server.shown(observation)
             return Transition({0: self._seen}, rewards)
-        info = {"observation": observation, "state": await self._state()}
+        info: dict[str, Any] = {"observation": observation}
+        with suppress(EnvironmentFailure):  # the server cannot give a state
+            info["state"] = await self._ask({"type": "state"})
         await self.close()  # a server has few sessions, and later roles may take their time
         with suppress(ValueError):  # too large to be recorded
             return Transition({}, rewards, done=True, info=plain_json(info, TOOL_TEXT))
         return Transition({}, rewards, done=True)
 
-    async def _state(self) -> Message | None:
-        """Return the environment's state; None where the server cannot give it."""
-        try:
-            return await self._ask({"type": "state"})
-        except EnvironmentFailure:
-            return None
-
     async def _ask(self, message: Message) -> Message:
         """Send a message and return the data of the reply."""
-        if self._socket is None:
-            raise RuntimeError("an environment that is not reset cannot be asked")
+        from websockets.exceptions import ConnectionClosed
+
+        assert self._socket is not None, "an environment is reset first"
         url, seconds = self._server.url, self._server.timeout
         try:
             async with asyncio.timeout(seconds):
-                with suppress(*_closed()):  # the server's last message says why
+                with suppress(ConnectionClosed):  # the server's last message says why
                     await self._socket.send(json.dumps(message))
                 text = b"".join([part async for part in _bounded(self._socket)])
             reply = from_json(text)
         except TimeoutError:
             raise EnvironmentFailure(f"{url} does not answer within {seconds:g} s") from None
-        except _closed() as error:
+        except ConnectionClosed as error:
             raise EnvironmentFailure(f"{url} has closed the session: {str(error)[:_SAID]}") from None
         except ValueError as error:
             raise EnvironmentFailure(f"rejected message from {url}: {str(error)[:_SAID]}") from None
@@ -253,18 +272,22 @@ async def _bounded(socket: ClientConnection) -> AsyncIterator[bytes]:
 
 async def _connect(server: _Server) -> ClientConnection:
     """Open a WebSocket; raise EnvironmentFailure where the server cannot be reached."""
+    from websockets.asyncio.client import connect
     from websockets.exceptions import WebSocketException
 
+    is_here = urlsplit(server.url).hostname in ("localhost", "127.0.0.1", "::1")
+    opening: Any = connect(
+        server.socket,
+        proxy=None if is_here else True,
+        compression=None,  # a thousand compressed bytes may hold a million
+        open_timeout=server.timeout,
+        close_timeout=TOOL_CLOSE_SECONDS.most,
+        ping_interval=None,  # an environment that computes may answer no ping
+        max_size=ENV_BYTES.most,
+    )
+    opening.process_redirect = _refuse_redirect
     try:
-        return await _direct()(
-            server.socket,
-            proxy=None if server.is_here else True,
-            compression=None,  # a thousand compressed bytes may hold a million
-            open_timeout=server.timeout,
-            close_timeout=TOOL_CLOSE_SECONDS.most,
-            ping_interval=None,  # an environment that computes may answer no ping
-            max_size=ENV_BYTES.most,
-        )
+        return await opening
     except TimeoutError:
         raise EnvironmentFailure(f"{server.url} does not answer within {server.timeout:g} s") from None
     except (OSError, ValueError, WebSocketException) as error:
@@ -272,21 +295,6 @@ async def _connect(server: _Server) -> ClientConnection:
         raise EnvironmentFailure(f"{server.url} cannot be asked: {said}") from None
 
 
-@cache
-def _direct() -> Any:
-    """Return a `connect` that follows no redirect: the permission is for one address."""
-    from websockets.asyncio.client import connect
-
-    class Direct(connect):
-        def process_redirect(self, exc: Exception) -> Exception | str:
-            return exc
-
-    return Direct
-
-
-@cache
-def _closed() -> tuple[type[Exception], ...]:
-    """Return the error of a connection that is closed; importing it waits for the first session."""
-    from websockets.exceptions import ConnectionClosed
-
-    return (ConnectionClosed,)
+def _refuse_redirect(error: Exception) -> Exception:
+    """Return the error that ends a connection: the permission is for one address."""
+    return error

@@ -28,6 +28,7 @@ from rolegraph.engine.models import Request
 from rolegraph.engine.records import FailureName
 from rolegraph.engine.run.preview import preview_task
 from rolegraph.engine.vocabulary import (
+    Environment,
     EnvironmentFailure,
     ItemCall,
     LiveEnvironment,
@@ -72,6 +73,7 @@ class GuessServer:
     def __init__(self, reply: Reply | None = None, sessions: int = 8) -> None:
         self.reply, self.free = reply or self.play, sessions
         self.heard: list[Any] = []
+        self.refused: list[int] = []
         self.most_open = self.open = 0
         self.seed = 0
 
@@ -95,6 +97,7 @@ class GuessServer:
     async def session(self, socket: WebSocket) -> None:
         await socket.accept()
         if self.open == self.free:
+            self.refused.append(self.open)
             await socket.send_json(error("CAPACITY_REACHED", f"{self.free} of {self.free} are in use"))
             await socket.close()
             return
@@ -189,6 +192,43 @@ def test_an_action_that_is_a_mapping_is_sent_as_it_is_and_a_missing_one_is_empty
     ]
 
 
+COMPOSED = """rolegraph: 1
+name: composed
+roles:
+  agent:
+    prompt: {inline: "{{ self.observation }} Answer in <answer></answer>."}
+    parser: {tag: answer}
+    reward: {of: move}
+    estimator: grpo
+  move:
+    needs: agent
+    run: {text: '{"message": {{ agent.action | tojson }}, "more": [1]}'}
+    parser: json
+    reward: env
+loops:
+  play: {roles: [agent, move], players: [move], env: {openenv: "URL"}, times: 4}
+train: {steps: 1}
+"""
+
+
+def test_a_role_without_a_model_composes_an_action_of_several_fields(tmp_path: Path) -> None:
+    said = iter(['"3"', "5"])
+    server = GuessServer()
+    with server.served() as url:
+        plan = compile_file(write_spec(tmp_path, COMPOSED.replace("URL", url)), allow=[url])
+        done = run_one(plan, ScriptedModel(lambda _: f"<answer>{next(said)}</answer>"), TASK)
+    sent = [each["data"] for each in server.heard if each["type"] == "step"]
+    assert sent == [{"message": '"3"', "more": [1]}, {"message": "5", "more": [1]}]
+    assert [trajectory.reward for trajectory in done["agent"]] == [1.0]
+
+
+def test_an_action_of_zero_is_no_missing_one() -> None:
+    server = GuessServer(lambda message: observation("x"))
+    with server.served() as url:
+        play(opened(url), 0, False)
+    assert [each["data"] for each in server.heard[1:]] == [{"message": 0}, {"message": False}]
+
+
 @pytest.mark.parametrize("move", [{"code": 1}, {}, 3])
 def test_the_player_is_told_of_an_action_that_the_server_cannot_read(move: object) -> None:
     with GuessServer().served() as url:
@@ -212,27 +252,38 @@ def test_a_part_that_an_observation_lacks_is_named_with_the_fields_that_it_has()
 
 def test_episodes_wait_for_a_free_session() -> None:
     server = GuessServer(sessions=1)
+    order: list[int] = []
 
-    async def one(url: str) -> bool:
-        live = opened(url)
+    async def one(made: Environment, number: int) -> None:
+        live = made.open()
         try:
-            await live.reset(5, 1)
-            return (await live.step({0: "5"})).done
+            await live.reset(number, 1)
+            order.append(number)
+            await live.step({0: "no"})
         finally:
             await live.close()
 
-    async def together(url: str) -> list[bool]:
-        return await asyncio.gather(*(one(url) for _ in range(4)))
+    async def together(url: str) -> None:
+        made = environments.build(ItemCall.parse({"openenv": url}))
+        first = made.open()
+        await first.reset(0, 1)
+        waiting = [asyncio.create_task(one(made, number)) for number in range(1, 6)]
+        while len(server.refused) < 5:  # noqa: ASYNC110  # the server runs in another thread
+            await asyncio.sleep(0.01)
+        waiting[3].cancel()  # one that gives up keeps its place from nobody
+        await first.close()
+        await asyncio.gather(*waiting, return_exceptions=True)
 
     with server.served() as url:
-        assert asyncio.run(together(url)) == [True] * 4
+        asyncio.run(together(url))
+    assert sorted(order) == [1, 2, 3, 5]
     assert server.most_open == 1
 
 
 def test_an_episode_does_not_wait_longer_than_the_spec_says() -> None:
     with GuessServer(sessions=0).served() as url, pytest.raises(EnvironmentFailure) as failure:
         play(opened(url, wait=0))
-    said = "answers CAPACITY_REACHED: 0 of 0 are in use; no session has become free within 0 s"
+    said = "answers CAPACITY_REACHED: 0 of 0 are in use; none became free in 0 s"
     assert str(failure.value) == f"{url} {said}"
 
 

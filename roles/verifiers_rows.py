@@ -74,7 +74,7 @@ def _taskset_rows(taskset: Any, request: Request) -> Iterator[Row]:
             "question": task.data.prompt_text,
             "answer": own.pop("answer", None),
             "prompt": messages,
-            "info": own,
+            "info": _info(own.pop("info", None), own),
             "task": data["name"] or "",
         }
 
@@ -88,22 +88,26 @@ def _dataset_rows(environment: Any, request: Request) -> Iterator[Row]:
     found = environment.get_eval_dataset() if part == "eval" else environment.get_dataset()
     for row in islice(found, request["count"]):
         others = {name: value for name, value in row.items() if name not in _OWN}
-        info = _mapping(row.get("info"))
         question = row.get("question")
         yield {
             "question": _last_user_text(row["prompt"]) if question is None else question,
             "answer": row.get("answer"),
             "prompt": row["prompt"],
-            "info": {**others, **info} if isinstance(info, dict) else info,
+            "info": _info(row.get("info"), others),
             "task": row.get("task") or "",
         }
 
 
-def _mapping(info: object) -> object:
-    """Return the `info` of a row, which some versions keep as JSON; an empty mapping for None."""
-    if isinstance(info, str) and info.startswith("{"):
-        return json.loads(info)
-    return {} if info is None else info
+def _info(info: Any, others: Row) -> Any:
+    """Return the `info` of a row, which some versions keep as JSON, with the fields that have no column."""
+    found: Any = json.loads(info) if isinstance(info, str) and info.startswith("{") else info
+    match found:
+        case None:
+            return others
+        case {**fields}:
+            return {**others, **fields}
+        case _:
+            return found
 
 
 def _last_user_text(prompt: str | Iterable[Mapping[str, Any]]) -> str:

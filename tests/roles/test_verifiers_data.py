@@ -279,6 +279,7 @@ print("loading")
 class SumData(vf.TaskData):
     answer: str
     level: int
+    info: dict[str, int]
 
 class SumConfig(vf.TasksetConfig):
     most: int = 3
@@ -291,7 +292,8 @@ class Sums(vf.Taskset[SumTask, SumConfig]):
 
     def load(self):
         for n in range(10**9 if self.INFINITE else self.config.most):
-            data = SumData(prompt=f"{n} + 1?", answer=str(n + 1), level=n, system_prompt="Be brief.")
+            own = {"answer": str(n + 1), "level": n, "info": {"n": n}}
+            data = SumData(prompt=f"{n} + 1?", system_prompt="Be brief.", **own)
             yield SumTask(data, self.config.task)
 
 __all__ = ["Sums"]
@@ -321,10 +323,10 @@ def test_a_taskset_of_v1_gives_its_tasks(with_verifiers: str) -> None:
         "question": "0 + 1?",
         "answer": "1",
         "prompt": messages,
-        "info": {"level": 0},
+        "info": {"level": 0, "n": 0},
         "task": "",
     }
-    assert second["info"] == {"level": 1}
+    assert second["info"] == {"level": 1, "n": 1}
 
 
 @pytest.mark.verifiers

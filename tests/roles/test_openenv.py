@@ -9,7 +9,7 @@ import os
 import pickle
 import subprocess
 import sys
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
@@ -312,6 +312,31 @@ def test_whatever_a_server_sends_ends_its_own_episode_with_a_name(answer: str) -
     reply, said = HOSTILE[answer]
     with GuessServer(lambda message: reply).served() as url, pytest.raises(EnvironmentFailure, match=said):
         play(opened(url, timeout=0.5 if reply is None else 60))
+
+
+def test_a_message_of_frames_without_end_is_rejected() -> None:
+    from websockets.asyncio.server import ServerConnection, serve
+
+    async def frames() -> AsyncGenerator[str]:
+        while True:
+            yield ""
+            await asyncio.sleep(0)  # the server shares its loop with the client
+
+    async def session(socket: ServerConnection) -> None:
+        await socket.recv()
+        await socket.send(frames())
+
+    async def run() -> None:
+        async with serve(session, "127.0.0.1", 0) as server:
+            port: int = next(iter(server.sockets)).getsockname()[1]
+            live = opened(f"http://127.0.0.1:{port}")
+            try:
+                await live.reset(5, 1)
+            finally:
+                await live.close()
+
+    with pytest.raises(EnvironmentFailure, match=r"rejected message from .*limit: env_bytes"):
+        asyncio.run(run())
 
 
 @pytest.mark.parametrize("reward", ["much", [1], 1e999])

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import aclosing, contextmanager, suppress
+from collections.abc import AsyncGenerator, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rolegraph.engine.errors import RolegraphError, UsageError
 from rolegraph.engine.records import (
     Episode,
     EpisodeDone,
+    Event,
     Note,
     Observer,
     RunFolder,
@@ -36,7 +38,10 @@ from rolegraph.jobs import (
 )
 from rolegraph.run_log import logged
 from rolegraph.sealing import resumed_source
-from rolegraph.workflow import OpenWorkflow, Workflow, open_source
+from rolegraph.workflow import Workflow, check_ids, open_source
+
+if TYPE_CHECKING:
+    from rolegraph.engine.run import EpisodeMaker
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,19 +190,23 @@ class RunJob:
             if 0 <= rollout < self.info.rollouts
         )
 
-    async def run(self, observe: Observer | None = None, *, concurrency: int = 64) -> RunResult:
+    async def run(
+        self, observe: Observer | None = None, *, concurrency: int = 64, on: str | None = None
+    ) -> RunResult:
         """Make the episodes that are missing.
 
         Args:
             observe: Function that is called with each event, such as an episode that is on disk.
-            concurrency: Episodes in flight at most.
+            concurrency: Episodes in flight at most; on a cluster, on each of its nodes.
+            on: Cluster that makes the episodes: `ray`, `ray://HOST:PORT` or the `HOST:PORT` of a Ray cluster;
+                None makes them in this process.
 
         Returns:
             The run's folder.
 
         Raises:
-            UsageError: No such model, or no key for it.
-            WorldError: The model's endpoint does not answer, or the disk is full.
+            UsageError: No such model, or no key for it; or Ray is not installed.
+            WorldError: The model's endpoint or the cluster does not answer, or the disk is full.
         """
         with self.open_folder(observe) as (notify, writer):
             if self.done == self.episodes:
@@ -206,10 +215,24 @@ class RunJob:
             if untaught := self.flow.plan.untaught:
                 notify(Note(untaught, "warning"))
             notify(Note("starting the model …"))
-            async with self.flow.open() as opened:
+            async with self._open(notify, concurrency, on) as (maker, in_flight):
                 notify(Note("", episodes=self.episodes - self.done))
-                await self.write_missing(opened, writer, notify, concurrency=concurrency)
+                await self.write_missing(maker, writer, notify, concurrency=in_flight)
         return RunResult(self.folder.path)
+
+    @asynccontextmanager
+    async def _open(
+        self, notify: Observer, concurrency: int, on: str | None
+    ) -> AsyncGenerator[tuple[EpisodeMaker, int]]:
+        """Open the workflow here or on a cluster; give its maker of episodes and the most in flight."""
+        if on is None:
+            async with self.flow.open() as opened:
+                yield opened, concurrency
+            return
+        from rolegraph.engine.run.cluster import open_on_ray
+
+        async with open_on_ray(self.flow.open, on, slots=concurrency, observe=notify) as pool:
+            yield pool, pool.slots
 
     @contextmanager
     def open_folder(self, observe: Observer | None) -> Generator[tuple[Observer, EpisodeWriter]]:
@@ -243,12 +266,12 @@ class RunJob:
                 yield notify, writer
 
     async def write_missing(
-        self, opened: OpenWorkflow, writer: EpisodeWriter, notify: Observer, *, concurrency: int
+        self, maker: EpisodeMaker, writer: EpisodeWriter, notify: Observer, *, concurrency: int
     ) -> None:
-        """Make the missing episodes with an open workflow, and append each to the folder's file.
+        """Make the missing episodes, and append each to the folder's file.
 
         Args:
-            opened: The job's workflow, or one with the same plan and other weights.
+            maker: The job's workflow, open here or on a cluster, or one with the same plan and other weights.
             writer: Writer of the folder's episodes, as `open_folder` gives it.
             notify: Function that is called with each event; with the end of an episode when it is on disk.
             concurrency: Episodes in flight at most.
@@ -256,13 +279,15 @@ class RunJob:
         Raises:
             WorldError: The disk is full.
         """
-        episodes = opened.stream(
-            tasks=self.tasks,
-            rollouts=self.info.rollouts,
-            seed=self.info.seed,
-            finished=self.finished,
-            concurrency=concurrency,
-            observe=lambda event: None if isinstance(event, EpisodeDone) else notify(event),
+        from rolegraph.engine.run import jobs, missing, run_jobs
+
+        def observe(event: Event) -> None:
+            if not isinstance(event, EpisodeDone):
+                notify(event)
+
+        planned = jobs(check_ids(self.flow, self.tasks), self.info.rollouts, self.info.seed)
+        episodes = run_jobs(
+            missing(planned, self.finished), lambda job: maker.make(job, observe), concurrency
         )
         began = time.monotonic()
         try:
@@ -285,6 +310,7 @@ async def run_async(
     tasks: Iterable[Task] | None = None,
     out: str | Path | None = None,
     concurrency: int = 64,
+    on: str | None = None,
     observe: Observer | None = None,
 ) -> RunResult:
     """Run a workflow on its tasks, and write each episode to `out/episodes.jsonl` when it finishes.
@@ -299,7 +325,8 @@ async def run_async(
         seed: Seed of all draws; the same seed and model give the same episodes.
         tasks: Tasks in place of those of the split, each a mapping with an `id`.
         out: Folder of the run; by default `runs/NAME-TIME`.
-        concurrency: Episodes in flight at most.
+        concurrency: Episodes in flight at most; on a cluster, on each of its nodes.
+        on: Cluster that makes the episodes, as for `RunJob.run`.
         observe: Function that is called with each event: model calls, notes, episodes that are on disk.
 
     Returns:
@@ -311,7 +338,7 @@ async def run_async(
         WorldError: The model's endpoint does not answer, or the disk is full.
     """
     job = RunJob.create(flow, split, limit=limit, rollouts=rollouts, seed=seed, tasks=tasks, out=out)
-    return await job.run(observe, concurrency=concurrency)
+    return await job.run(observe, concurrency=concurrency, on=on)
 
 
 run = blocking(run_async)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from rolegraph.engine.compile import Endpoint
     from rolegraph.engine.models import LimitedModel, Models
     from rolegraph.engine.records import Episode, Observer, Task
-    from rolegraph.engine.run import Isolation
+    from rolegraph.engine.run import EpisodeJob, Isolation
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,17 +203,25 @@ class OpenWorkflow:
         Raises:
             UsageError: The spec has no data for the split, or a task has no `id`.
         """
-        from rolegraph.engine.run import jobs, missing, stream
+        from rolegraph.engine.run import jobs, missing, run_jobs
 
-        rows = self.flow.dataset(split).rows(limit) if tasks is None else _check_ids(self.flow, tasks)
-        return stream(
-            self.flow.plan,
-            missing(jobs(rows, rollouts, seed), finished),
-            self._table,
-            isolation=self._isolation,
-            concurrency=concurrency,
-            observe=observe,
-        )
+        rows = self.flow.dataset(split).rows(limit) if tasks is None else check_ids(self.flow, tasks)
+        planned = missing(jobs(rows, rollouts, seed), finished)
+        return run_jobs(planned, partial(self.make, observe=observe), concurrency)
+
+    async def make(self, job: EpisodeJob, observe: Observer | None = None) -> Episode:
+        """Make the episode of a job in this process.
+
+        Args:
+            job: A task, a rollout and a seed.
+            observe: Function that is called with each event of the episode.
+
+        Returns:
+            The episode, also where a role of it failed.
+        """
+        from rolegraph.engine.run import run_episode
+
+        return await run_episode(self.flow.plan, job, self._table, isolation=self._isolation, observe=observe)
 
     async def episode(self, task: Task, *, seed: int = 0) -> Episode:
         """Make one episode on one task.
@@ -224,9 +233,9 @@ class OpenWorkflow:
         Returns:
             The episode, also where a role of it failed.
         """
-        row = {"id": "task", **task}
-        async with aclosing(self.stream(tasks=[row], seed=seed, concurrency=1)) as episodes:
-            return await anext(episodes)
+        from rolegraph.engine.run import EpisodeJob
+
+        return await self.make(EpisodeJob.of({"id": "task", **task}, seed=seed))
 
 
 def load(
@@ -387,7 +396,7 @@ async def _open(flow: Workflow) -> AsyncGenerator[OpenWorkflow, None]:
             yield OpenWorkflow(flow, models, await models.table(flow.plan.endpoints), isolation)
 
 
-def _check_ids(flow: Workflow, tasks: Iterable[Mapping[str, Any]]) -> Iterable[Task]:
+def check_ids(flow: Workflow, tasks: Iterable[Mapping[str, Any]]) -> Iterable[Task]:
     """Yield tasks; raise UsageError for the first without an `id`."""
     for task in tasks:
         if "id" not in task:

@@ -150,6 +150,8 @@ class Display:
             self._count(event.episode)
         elif isinstance(event, rg.Note) and event.kind == "warning":
             self._output.warn(event.text)
+        elif isinstance(event, rg.Note) and event.kind == "notice":
+            self._progress.console.print(rg.printable(event.text), markup=False, highlight=False)
         elif isinstance(event, rg.Note):
             if not event.text:
                 self._started = time.monotonic()

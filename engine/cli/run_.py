@@ -32,7 +32,12 @@ LIMIT = 64
 @options.flag("--resume", "Continue the newest run, or the one in --out: make missing episodes.")
 @options.flag("--retry-failed", "With --resume: make those with a failure again, too.")
 @options.multirun
-@options.count("--concurrency", 64, "Episodes in flight.")
+@options.count("--concurrency", 64, "Episodes in flight; with --on, on each node.")
+@options.text(
+    "--on",
+    "CLUSTER",
+    "Ray cluster that makes the episodes: ray (of RAY_ADDRESS or this machine), ray://HOST:PORT, HOST:PORT.",
+)
 @options.repeated(
     "--fail-under",
     "floors",
@@ -51,6 +56,7 @@ def command(
     retry_failed: bool,
     multirun: bool,
     concurrency: int,
+    on: str | None,
     floors: tuple[tuple[str, float], ...],
     otlp: options.OtlpOptions,
     output: OutputOptions,
@@ -76,7 +82,7 @@ def command(
         output.check_single("run")
         given["limit"] = limit or LIMIT
         return run_sweep(
-            "run", source, out, given, resume=resume, floors=dict(floors), concurrency=concurrency
+            "run", source, out, given, resume=resume, floors=dict(floors), concurrency=concurrency, on=on
         )
     if resume:
         job = rg.RunJob.resume(out, source, limit=limit, retry_failed=retry_failed, **given)
@@ -84,5 +90,5 @@ def command(
         job = rg.RunJob.create(rg.open_source(source), limit=limit or LIMIT, out=out, **given)
     display = Display(job, floors=dict(floors), output=output)
     with display.shown(), otlp.traced(job, display.observe) as observe:
-        run_until_done(job.run(observe, concurrency=concurrency))
+        run_until_done(job.run(observe, concurrency=concurrency, on=on))
     return display.exit_code()

@@ -67,6 +67,12 @@ VLLM = KeyRule("VLLM_API_KEY", "VLLM_BASE_URL", "http://127.0.0.1:8000")
 SGLANG = KeyRule("SGLANG_API_KEY", "SGLANG_BASE_URL", "http://127.0.0.1:30000")
 
 
+def provider_variables() -> dict[str, str]:
+    """Return the variables of the environment that providers read: keys, URLs and settings of their SDKs."""
+    prefixes = tuple(rule.key_variable.partition("_")[0] + "_" for rule in (TINKER, OPENAI, VLLM, SGLANG))
+    return {name: value for name, value in os.environ.items() if name.startswith((*prefixes, "HF_TOKEN"))}
+
+
 _NO_PROXY = ("NO_PROXY", "no_proxy")
 
 

@@ -43,8 +43,8 @@ class Note(NamedTuple):
 
     text: str
     """The message, one sentence."""
-    kind: Literal["progress", "warning"] = "progress"
-    """`progress` replaces the message before it; a `warning` is kept."""
+    kind: Literal["progress", "notice", "warning"] = "progress"
+    """`progress` replaces the message before it; a `notice` or a `warning` is kept."""
     about: str = ""
     """Subject of a warning; of several warnings with one subject, only the first is shown. Empty shows
     all."""

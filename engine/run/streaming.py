@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Sequence
+from typing import Protocol
 
 from rolegraph.engine.compile import Plan
 from rolegraph.engine.models import LimitedModel
@@ -15,6 +16,14 @@ from rolegraph.engine.records import Episode, Observer, Task
 from rolegraph.engine.run.scheduler import run_episode
 from rolegraph.engine.run.turn import EpisodeJob, is_large
 from rolegraph.engine.vocabulary.isolation import Isolation
+
+
+class EpisodeMaker(Protocol):
+    """Models that are open in this process or on a cluster, and make the episodes of one workflow."""
+
+    async def make(self, job: EpisodeJob, observe: Observer | None = None) -> Episode:
+        """Make the episode of a job, and send its events to an observer."""
+        ...
 
 
 def jobs(tasks: Iterable[Task], rollouts: int = 1, seed: int | None = None) -> Iterator[EpisodeJob]:
@@ -41,7 +50,7 @@ def missing(planned: Iterable[EpisodeJob], finished: Iterable[tuple[str, int]]) 
             yield job
 
 
-async def stream(
+def stream(
     plan: Plan,
     jobs: Iterable[EpisodeJob],
     models: Sequence[LimitedModel],
@@ -50,9 +59,7 @@ async def stream(
     concurrency: int = 64,
     observe: Observer | None = None,
 ) -> AsyncGenerator[Episode, None]:
-    """Run jobs and yield their episodes as they finish.
-
-    Closing the iterator, or an error in it, cancels the episodes that run and waits until they have ended.
+    """Run jobs in this process, and yield their episodes as `run_jobs` does.
 
     Args:
         plan: The workflow.
@@ -62,6 +69,23 @@ async def stream(
         concurrency: The most episodes that run at a time.
         observe: Receives the events of all episodes.
     """
+    return run_jobs(
+        jobs, lambda job: run_episode(plan, job, models, isolation=isolation, observe=observe), concurrency
+    )
+
+
+async def run_jobs(
+    jobs: Iterable[EpisodeJob], make: Callable[[EpisodeJob], Awaitable[Episode]], concurrency: int
+) -> AsyncGenerator[Episode, None]:
+    """Make the episodes of jobs, and yield each when it ends.
+
+    Closing the iterator, or an error in it, cancels the episodes that run and waits until they have ended.
+
+    Args:
+        jobs: The episodes to make, drawn one by one.
+        make: Function that makes the episode of a job.
+        concurrency: The most episodes in flight.
+    """
     waiting = iter(jobs)
     done: asyncio.Queue[Episode | BaseException | None] = asyncio.Queue(maxsize=concurrency)
     working = concurrency
@@ -70,7 +94,7 @@ async def stream(
         nonlocal working
         try:
             for job in waiting:
-                episode = await run_episode(plan, job, models, isolation=isolation, observe=observe)
+                episode = await make(job)
                 if done.full():
                     await done.put(episode)
                 else:

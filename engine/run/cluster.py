@@ -1,0 +1,302 @@
+"""Episodes on a Ray cluster: a worker on each node opens the models once, and makes episodes of jobs.
+
+The command hands a job to a worker with a free slot, and takes the episode back; the command alone writes. A
+job whose worker dies is handed to another one. A call is never repeated by Ray, and one answer is taken for
+each job, so that no episode comes twice. Only this module imports Ray, when a run asks for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple, cast
+
+import cloudpickle  # pyright: ignore[reportMissingTypeStubs]
+
+from rolegraph.engine.errors import UsageError, WorldError, first_line
+from rolegraph.engine.models.keys import provider_variables
+from rolegraph.engine.records import Episode, Event, Note, Observer
+from rolegraph.engine.run.streaming import EpisodeMaker
+from rolegraph.engine.run.turn import EpisodeJob
+from rolegraph.engine.vocabulary.imports import require_library
+
+OpenMaker = Callable[[], AbstractAsyncContextManager[EpisodeMaker]]
+"""Function that opens a workflow's models for the time of a block; pickled, and called in each worker."""
+
+ATTEMPTS = 4
+"""Workers that may die over one episode, and on one node before their models are open, until the run ends."""
+SLOW_START = 30.0
+"""Seconds without a ready worker after which the user is told where to look."""
+
+
+class WorkerSetup(NamedTuple):
+    """State of the command that a worker takes over."""
+
+    opener: bytes
+    """Pickled OpenMaker; unpickled last, because that may import files of the user."""
+    variables: Mapping[str, str]
+    """Keys and URLs of providers. They come as an argument of a call, from process to process: Ray writes the
+    variables of a runtime environment into its logs (2.60, runtime_env_agent.log)."""
+    folder: str
+    """Folder that relative paths of models start from, where the node has it."""
+
+
+class EpisodeWorker:
+    """Ray actor that holds open models, and makes several episodes at a time."""
+
+    def __init__(self) -> None:
+        self._maker: EpisodeMaker | None = None
+        self._settled = asyncio.Event()
+        """Set when the models are open, or could not be opened."""
+
+    async def hold(self, setup: WorkerSetup) -> None:
+        """Open the models and keep them open; the call ends with an error only, or with the worker."""
+        os.environ.update(setup.variables)
+        with suppress(OSError):
+            os.chdir(setup.folder)
+        try:
+            open_maker = cast("OpenMaker", cloudpickle.loads(setup.opener))
+            async with open_maker() as self._maker:
+                self._settled.set()
+                await asyncio.Event().wait()
+        finally:
+            self._settled.set()
+
+    async def ready(self) -> bool:
+        """Wait until the models are open; return False where `hold` ends with an error."""
+        await self._settled.wait()
+        return self._maker is not None
+
+    async def make(self, job: EpisodeJob) -> tuple[Episode, list[Event]]:
+        """Make the episode of a job; return it with its events."""
+        assert self._maker is not None
+        events: list[Event] = []
+        return await self._maker.make(job, events.append), events
+
+
+@dataclass(slots=True, eq=False)
+class _PlacedWorker:
+    """The command's side of one worker."""
+
+    actor: Any
+    opened: bool = False
+    alive: bool = True
+
+
+class WorkerPool:
+    """Workers on the nodes of a cluster, and their free slots."""
+
+    def __init__(
+        self, ray: Any, setup: WorkerSetup, nodes: Sequence[Mapping[str, Any]], slots: int, observe: Observer
+    ) -> None:
+        self.slots = slots * len(nodes)
+        """Episodes in flight at most, on all nodes together."""
+        self.opened = asyncio.Event()
+        """Set when the first worker is ready."""
+        self._ray, self._setup, self._nodes = ray, setup, nodes
+        self._slots_each, self._observe = slots, observe
+        self._free: asyncio.Queue[_PlacedWorker] = asyncio.Queue()
+        """A worker for each of its free slots; those of dead workers are dropped when they are drawn."""
+        self._actors: list[Any] = []
+
+    async def make(self, job: EpisodeJob, observe: Observer | None = None) -> Episode:
+        """Make the episode of a job on a worker with a free slot; on another one where that dies.
+
+        Raises:
+            WorldError: `ATTEMPTS` workers died over the episode.
+        """
+        for _ in range(ATTEMPTS):
+            worker = await self._free.get()
+            while not worker.alive:
+                worker = await self._free.get()
+            try:
+                episode, events = await self._answer(worker.actor.make.remote(job))
+            except self._ray.exceptions.RayError:
+                worker.alive = False  # `keep_worker` hears of it later, or soon
+                continue
+            finally:
+                self._free.put_nowait(worker)
+            if observe is not None:
+                for event in events:
+                    observe(event)
+            return episode
+        raise WorldError(
+            f"{ATTEMPTS} workers died over the episode of task {job.task['id']}, rollout {job.rollout} (too "
+            "little memory?); finished work is kept, and --resume does the rest"
+        )
+
+    async def keep_workers(self) -> None:
+        """Keep a worker on each node until cancelled.
+
+        Raises:
+            RolegraphError: A worker cannot open the models.
+            WorldError: `ATTEMPTS` workers died before their models were open.
+        """
+        await asyncio.gather(*(self._keep_worker(node) for node in self._nodes))
+
+    async def _keep_worker(self, node: Mapping[str, Any]) -> None:
+        """Keep a worker on a node, or on any other once the node is lost."""
+        where, failed = f"the Ray worker on {node['NodeManagerAddress']}", 0
+        while True:
+            worker = _PlacedWorker(self._start(node["NodeID"]))
+            held = worker.actor.hold.remote(self._setup)
+            try:
+                worker.opened = await self._answer(worker.actor.ready.remote())
+                for _ in range(self._slots_each if worker.opened else 0):
+                    self._free.put_nowait(worker)
+                if worker.opened:
+                    self.opened.set()
+                await self._answer(held)
+            except self._ray.exceptions.RayError as error:
+                worker.alive = False
+                self._ray.kill(worker.actor)  # a worker that cannot be reached may run on
+                failed = 0 if worker.opened else failed + 1
+                if failed == ATTEMPTS:
+                    raise WorldError(f"{where} cannot start: {_reason(error)}") from error
+                self._observe(
+                    Note(f"{where} has died, and its work is done again: {_reason(error)}", "warning")
+                )
+
+    async def _answer(self, answer: Any) -> Any:
+        """Wait for the answer of a call; raises the error that the call raised, or Ray's RayError."""
+        try:
+            return await answer
+        except self._ray.exceptions.RayTaskError as error:
+            raise error.cause from None
+        except ConnectionError as error:  # of ray://
+            raise WorldError(f"the connection to the Ray cluster is lost: {first_line(error)}") from error
+
+    def _start(self, node: str) -> Any:
+        strategies = import_module("ray.util.scheduling_strategies")
+        worker = self._ray.remote(EpisodeWorker).options(
+            num_cpus=1,
+            max_concurrency=self._slots_each + 2,  # `hold` and `ready` besides
+            scheduling_strategy=strategies.NodeAffinitySchedulingStrategy(node_id=node, soft=True),
+        )
+        actor = worker.remote()
+        self._actors.append(actor)
+        return actor
+
+    def kill_workers(self) -> None:
+        """Kill all workers."""
+        for actor in self._actors:
+            self._ray.kill(actor)
+
+
+@asynccontextmanager
+async def open_on_ray(
+    open_maker: OpenMaker, address: str, *, slots: int, observe: Observer
+) -> AsyncGenerator[WorkerPool]:
+    """Open a workflow's models in a worker on each node of a Ray cluster, for the time of a block.
+
+    The block starts when the first worker is ready. A process that is connected to a cluster uses that one.
+
+    Args:
+        open_maker: Function that opens the models, called in each worker.
+        address: `ray` for the cluster that RAY_ADDRESS names, that runs on this machine, or that is started
+            for the block; `ray://HOST:PORT` or `HOST:PORT` for another.
+        slots: Episodes in flight at most on each node.
+        observe: Function that is called with notes, such as one of a worker that has died.
+
+    Raises:
+        UsageError: Ray is not installed, or the address is none; or an error of `open_maker`.
+        WorldError: The cluster does not answer, or has no node with a CPU.
+    """
+    require_library("ray", "ray", "runs on a cluster")
+    if not re.fullmatch(r"ray|(ray://)?[\w.\[\]:-]+:\d+", address):
+        raise UsageError(f"{address!r} is no cluster; expected ray, ray://HOST:PORT or HOST:PORT")
+    setup = WorkerSetup(_dumps(open_maker), provider_variables(), str(Path.cwd()))
+    ray: Any = await asyncio.to_thread(import_module, "ray")
+    async with _connected(ray, address) as dashboard:
+        nodes = [node for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU")]
+        if not nodes:
+            raise WorldError("the Ray cluster has no node with a CPU; `ray status` lists its nodes")
+        shown = f" (dashboard: {dashboard})" if dashboard else ""
+        plural = "s" if len(nodes) > 1 else ""
+        observe(Note(f"Ray: {len(nodes)} node{plural}, {slots} episodes in flight on each{shown}", "notice"))
+        pool = WorkerPool(ray, setup, nodes, slots, observe)
+        try:
+            async with _ended_by(pool.keep_workers()):
+                await _first_worker(pool, observe)
+                yield pool
+        finally:
+            pool.kill_workers()
+
+
+async def _first_worker(pool: WorkerPool, observe: Observer) -> None:
+    """Wait for the first worker that is ready; say so where that takes long."""
+    try:
+        await asyncio.wait_for(pool.opened.wait(), SLOW_START)
+    except TimeoutError:
+        text = (
+            f"no Ray worker is ready after {SLOW_START:g} s; `ray status` shows whether a node has a free CPU"
+        )
+        observe(Note(text, "warning"))
+        await pool.opened.wait()
+
+
+@asynccontextmanager
+async def _ended_by(work: Coroutine[Any, Any, object]) -> AsyncGenerator[None]:
+    """Run a coroutine beside a block; an error of the coroutine ends the block, and is raised by it."""
+    errors: list[Exception] = []
+
+    async def watched(block: asyncio.Timeout) -> None:
+        try:
+            await work
+        except Exception as error:
+            errors.append(error)
+            block.reschedule(asyncio.get_running_loop().time())
+
+    try:
+        async with asyncio.timeout(None) as block:
+            task = asyncio.create_task(watched(block))
+            try:
+                yield
+            finally:
+                task.cancel()
+    except TimeoutError:
+        if not errors:
+            raise
+        raise errors[0] from None
+
+
+@asynccontextmanager
+async def _connected(ray: Any, address: str) -> AsyncGenerator[str]:
+    """Connect to a cluster for the time of a block, and give the dashboard's URL, or an empty text."""
+    if ray.is_initialized():
+        yield ""
+        return
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    with TemporaryDirectory(prefix="rolegraph-ray-") as empty:
+        connect = partial(
+            ray.init,
+            None if address == "ray" else address,
+            # Without a working folder, Ray puts the command's on the module path of the workers.
+            runtime_env={"working_dir": empty},
+            log_to_driver=False,
+            logging_level="ERROR",
+        )
+        try:
+            context = await asyncio.to_thread(connect)  # Ctrl-C ends the wait, not the thread
+        except Exception as error:  # of many kinds: no answer, another version, a bad address
+            raise WorldError(f"cannot connect to the Ray cluster {address}: {first_line(error)}") from error
+    try:
+        yield f"http://{context.dashboard_url}" if context.dashboard_url else ""
+    finally:
+        await asyncio.to_thread(ray.shutdown)
+
+
+def _reason(error: BaseException) -> str:
+    """Return the last line of Ray's message, which has the cause."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[-1].strip()
+
+
+_dumps = cast("Callable[[object], bytes]", cloudpickle.dumps)  # pyright: ignore[reportUnknownMemberType]

@@ -120,7 +120,7 @@ class WorkerPool:
             try:
                 episode, events = await self._answer(worker.actor.make.remote(job))
             except self._ray.exceptions.RayError:
-                worker.alive = False  # `keep_worker` hears of it later, or soon
+                worker.alive = False  # before `_keep_worker` learns it from the end of `hold`
                 continue
             finally:
                 self._free.put_nowait(worker)
@@ -140,7 +140,11 @@ class WorkerPool:
             RolegraphError: A worker cannot open the models.
             WorldError: `ATTEMPTS` workers died before their models were open.
         """
-        await asyncio.gather(*(self._keep_worker(node) for node in self._nodes))
+        tasks = [asyncio.create_task(self._keep_worker(node)) for node in self._nodes]
+        try:
+            await asyncio.gather(*tasks)
+        finally:
+            await _cancelled(*tasks)
 
     async def _keep_worker(self, node: Mapping[str, Any]) -> None:
         """Keep a worker on a node, or on any other once the node is lost."""
@@ -187,8 +191,9 @@ class WorkerPool:
 
     def kill_workers(self) -> None:
         """Kill all workers."""
-        for actor in self._actors:
-            self._ray.kill(actor)
+        with suppress(ConnectionError):  # a cluster that is gone has no workers
+            for actor in self._actors:
+                self._ray.kill(actor)
 
 
 @asynccontextmanager
@@ -261,11 +266,18 @@ async def _ended_by(work: Coroutine[Any, Any, object]) -> AsyncGenerator[None]:
             try:
                 yield
             finally:
-                task.cancel()
+                await _cancelled(task)
     except TimeoutError:
         if not errors:
             raise
         raise errors[0] from None
+
+
+async def _cancelled(*tasks: asyncio.Task[None]) -> None:
+    """Cancel tasks and wait until they have ended: a call after `ray.shutdown` would connect again."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 @asynccontextmanager

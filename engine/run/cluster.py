@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import pickle
 import re
 from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
@@ -17,9 +18,8 @@ from functools import partial
 from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, NamedTuple, cast
-
-import cloudpickle  # pyright: ignore[reportMissingTypeStubs]
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
 
 from rolegraph.engine.errors import UsageError, WorldError, first_line
 from rolegraph.engine.models.keys import provider_variables
@@ -35,6 +35,8 @@ ATTEMPTS = 4
 """Workers that may die over one episode, and on one node before their models are open, until the run ends."""
 SLOW_START = 30.0
 """Seconds without a ready worker after which the user is told where to look."""
+CONNECT_SECONDS = 10.0
+"""Seconds that a cluster may take to accept a connection."""
 
 
 class WorkerSetup(NamedTuple):
@@ -63,7 +65,7 @@ class EpisodeWorker:
         with suppress(OSError):
             os.chdir(setup.folder)
         try:
-            open_maker = cast("OpenMaker", cloudpickle.loads(setup.opener))
+            open_maker: OpenMaker = pickle.loads(setup.opener)
             async with open_maker() as self._maker:
                 self._settled.set()
                 await asyncio.Event().wait()
@@ -94,15 +96,12 @@ class _PlacedWorker:
 class WorkerPool:
     """Workers on the nodes of a cluster, and their free slots."""
 
-    def __init__(
-        self, ray: Any, setup: WorkerSetup, nodes: Sequence[Mapping[str, Any]], slots: int, observe: Observer
-    ) -> None:
-        self.slots = slots * len(nodes)
+    def __init__(self, ray: Any, setup: WorkerSetup, nodes: int, slots: int, observe: Observer) -> None:
+        self.slots = slots * nodes
         """Episodes in flight at most, on all nodes together."""
         self.opened = asyncio.Event()
         """Set when the first worker is ready."""
-        self._ray, self._setup, self._nodes = ray, setup, nodes
-        self._slots_each, self._observe = slots, observe
+        self._ray, self._setup, self._slots_each, self._observe = ray, setup, slots, observe
         self._free: asyncio.Queue[_PlacedWorker] = asyncio.Queue()
         """A worker for each of its free slots; those of dead workers are dropped when they are drawn."""
         self._actors: list[Any] = []
@@ -114,13 +113,12 @@ class WorkerPool:
             WorldError: `ATTEMPTS` workers died over the episode.
         """
         for _ in range(ATTEMPTS):
-            worker = await self._free.get()
-            while not worker.alive:
-                worker = await self._free.get()
+            while not (worker := await self._free.get()).alive:
+                pass
             try:
                 episode, events = await self._answer(worker.actor.make.remote(job))
             except self._ray.exceptions.RayError:
-                worker.alive = False  # before `_keep_worker` learns it from the end of `hold`
+                worker.alive = False  # before `keep_worker` learns it from the end of `hold`
                 continue
             finally:
                 self._free.put_nowait(worker)
@@ -133,41 +131,32 @@ class WorkerPool:
             "little memory?); finished work is kept, and --resume does the rest"
         )
 
-    async def keep_workers(self) -> None:
-        """Keep a worker on each node until cancelled.
+    async def keep_worker(self, node: Mapping[str, Any]) -> None:
+        """Keep a worker on a node until cancelled, or on any other node once that one is lost.
 
         Raises:
-            RolegraphError: A worker cannot open the models.
+            RolegraphError: The worker cannot open the models.
             WorldError: `ATTEMPTS` workers died before their models were open.
         """
-        tasks = [asyncio.create_task(self._keep_worker(node)) for node in self._nodes]
-        try:
-            await asyncio.gather(*tasks)
-        finally:
-            await _cancelled(*tasks)
-
-    async def _keep_worker(self, node: Mapping[str, Any]) -> None:
-        """Keep a worker on a node, or on any other once the node is lost."""
         where, failed = f"the Ray worker on {node['NodeManagerAddress']}", 0
         while True:
             worker = _PlacedWorker(self._start(node["NodeID"]))
             held = worker.actor.hold.remote(self._setup)
             try:
                 worker.opened = await self._answer(worker.actor.ready.remote())
-                for _ in range(self._slots_each if worker.opened else 0):
-                    self._free.put_nowait(worker)
                 if worker.opened:
                     self.opened.set()
+                    for _ in range(self._slots_each):
+                        self._free.put_nowait(worker)
                 await self._answer(held)
             except self._ray.exceptions.RayError as error:
                 worker.alive = False
                 self._ray.kill(worker.actor)  # a worker that cannot be reached may run on
                 failed = 0 if worker.opened else failed + 1
+                reason = str(error).strip().rpartition("\n")[2].strip()  # the last line has the cause
                 if failed == ATTEMPTS:
-                    raise WorldError(f"{where} cannot start: {_reason(error)}") from error
-                self._observe(
-                    Note(f"{where} has died, and its work is done again: {_reason(error)}", "warning")
-                )
+                    raise WorldError(f"{where} cannot start: {reason}") from error
+                self._observe(Note(f"{where} has died, and its work is done again: {reason}", "warning"))
 
     async def _answer(self, answer: Any) -> Any:
         """Wait for the answer of a call; raises the error that the call raised, or Ray's RayError."""
@@ -185,9 +174,8 @@ class WorkerPool:
             max_concurrency=self._slots_each + 2,  # `hold` and `ready` besides
             scheduling_strategy=strategies.NodeAffinitySchedulingStrategy(node_id=node, soft=True),
         )
-        actor = worker.remote()
-        self._actors.append(actor)
-        return actor
+        self._actors.append(worker.remote())
+        return self._actors[-1]
 
     def kill_workers(self) -> None:
         """Kill all workers."""
@@ -218,18 +206,17 @@ async def open_on_ray(
     require_library("ray", "ray", "runs on a cluster")
     if not re.fullmatch(r"ray|(ray://)?[\w.\[\]:-]+:\d+", address):
         raise UsageError(f"{address!r} is no cluster; expected ray, ray://HOST:PORT or HOST:PORT")
-    setup = WorkerSetup(_dumps(open_maker), provider_variables(), str(Path.cwd()))
+    setup = WorkerSetup(pickle.dumps(open_maker), provider_variables(), str(Path.cwd()))
     ray: Any = await asyncio.to_thread(import_module, "ray")
     async with _connected(ray, address) as dashboard:
         nodes = [node for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU")]
         if not nodes:
             raise WorldError("the Ray cluster has no node with a CPU; `ray status` lists its nodes")
         shown = f" (dashboard: {dashboard})" if dashboard else ""
-        plural = "s" if len(nodes) > 1 else ""
-        observe(Note(f"Ray: {len(nodes)} node{plural}, {slots} episodes in flight on each{shown}", "notice"))
-        pool = WorkerPool(ray, setup, nodes, slots, observe)
+        pool = WorkerPool(ray, setup, len(nodes), slots, observe)
+        observe(Note(f"Ray: {pool.slots} episodes in flight, {slots} on each node{shown}", "notice"))
         try:
-            async with _ended_by(pool.keep_workers()):
+            async with _ended_by([pool.keep_worker(node) for node in nodes]):
                 await _first_worker(pool, observe)
                 yield pool
         finally:
@@ -241,19 +228,17 @@ async def _first_worker(pool: WorkerPool, observe: Observer) -> None:
     try:
         await asyncio.wait_for(pool.opened.wait(), SLOW_START)
     except TimeoutError:
-        text = (
-            f"no Ray worker is ready after {SLOW_START:g} s; `ray status` shows whether a node has a free CPU"
-        )
+        text = f"no Ray worker is ready after {SLOW_START:g} s; `ray status` tells whether a CPU is free"
         observe(Note(text, "warning"))
         await pool.opened.wait()
 
 
 @asynccontextmanager
-async def _ended_by(work: Coroutine[Any, Any, object]) -> AsyncGenerator[None]:
-    """Run a coroutine beside a block; an error of the coroutine ends the block, and is raised by it."""
+async def _ended_by(works: Sequence[Coroutine[Any, Any, None]]) -> AsyncGenerator[None]:
+    """Run coroutines beside a block; an error of one ends the block, which raises the error."""
     errors: list[Exception] = []
 
-    async def watched(block: asyncio.Timeout) -> None:
+    async def watched(work: Coroutine[Any, Any, None], block: asyncio.Timeout) -> None:
         try:
             await work
         except Exception as error:
@@ -262,22 +247,18 @@ async def _ended_by(work: Coroutine[Any, Any, object]) -> AsyncGenerator[None]:
 
     try:
         async with asyncio.timeout(None) as block:
-            task = asyncio.create_task(watched(block))
+            tasks = [asyncio.create_task(watched(work, block)) for work in works]
             try:
                 yield
             finally:
-                await _cancelled(task)
+                for task in tasks:
+                    task.cancel()
+                # Before `ray.shutdown`: a call after that would connect again.
+                await asyncio.gather(*tasks, return_exceptions=True)
     except TimeoutError:
         if not errors:
             raise
         raise errors[0] from None
-
-
-async def _cancelled(*tasks: asyncio.Task[None]) -> None:
-    """Cancel tasks and wait until they have ended: a call after `ray.shutdown` would connect again."""
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 @asynccontextmanager
@@ -286,11 +267,13 @@ async def _connected(ray: Any, address: str) -> AsyncGenerator[str]:
     if ray.is_initialized():
         yield ""
         return
+    wanted = os.environ.get("RAY_ADDRESS") if address == "ray" else address
+    await _check_answers(wanted or "")
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     with TemporaryDirectory(prefix="rolegraph-ray-") as empty:
         connect = partial(
             ray.init,
-            None if address == "ray" else address,
+            wanted,
             # Without a working folder, Ray puts the command's on the module path of the workers.
             runtime_env={"working_dir": empty},
             log_to_driver=False,
@@ -306,9 +289,14 @@ async def _connected(ray: Any, address: str) -> AsyncGenerator[str]:
         await asyncio.to_thread(ray.shutdown)
 
 
-def _reason(error: BaseException) -> str:
-    """Return the last line of Ray's message, which has the cause."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[-1].strip()
-
-
-_dumps = cast("Callable[[object], bytes]", cloudpickle.dumps)  # pyright: ignore[reportUnknownMemberType]
+async def _check_answers(address: str) -> None:
+    """Raise WorldError where nothing listens at an address with a port; Ray itself tries for minutes."""
+    parts = urlsplit(address if "://" in address else f"//{address}")
+    if parts.port is None:
+        return
+    try:
+        async with asyncio.timeout(CONNECT_SECONDS):
+            _, writer = await asyncio.open_connection(parts.hostname, parts.port)
+            writer.close()
+    except OSError as error:  # TimeoutError is one, too
+        raise WorldError(f"no Ray cluster answers at {address}: {first_line(error)}") from error

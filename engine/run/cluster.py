@@ -14,7 +14,6 @@ import re
 from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass
-from functools import partial
 from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -271,16 +270,15 @@ async def _connected(ray: Any, address: str) -> AsyncGenerator[str]:
     await _check_answers(wanted or "")
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     with TemporaryDirectory(prefix="rolegraph-ray-") as empty:
-        connect = partial(
-            ray.init,
-            wanted,
-            # Without a working folder, Ray puts the command's on the module path of the workers.
-            runtime_env={"working_dir": empty},
-            log_to_driver=False,
-            logging_level="ERROR",
-        )
         try:
-            context = await asyncio.to_thread(connect)  # Ctrl-C ends the wait, not the thread
+            context = await asyncio.to_thread(  # Ctrl-C ends the wait, not the thread
+                ray.init,
+                wanted,
+                # Without a working folder, Ray puts the command's on the module path of the workers.
+                runtime_env={"working_dir": empty},
+                log_to_driver=False,
+                logging_level="ERROR",
+            )
         except Exception as error:  # of many kinds: no answer, another version, a bad address
             raise WorldError(f"cannot connect to the Ray cluster {address}: {first_line(error)}") from error
     try:

@@ -27,13 +27,13 @@ from rolegraph.run_log import logged
 from rolegraph.workflow import Workflow, open_source
 
 SETTINGS, RESULT, PAGE = "optimization.json", "result.json", "optimization.html"
-"""Files in the folder of an optimisation; the result is written last."""
+"""Files in the folder of an optimization; the result is written last."""
 OPTIMIZED = "optimized.yaml"
 """Spec with the best templates; it extends the old one, which lies beside it with its prompts and rows."""
 
 
 class OptimizationSettings(BaseModel):
-    """`optimization.json`: the settings that stay the same while an optimisation goes on."""
+    """`optimization.json`: the settings that stay the same while an optimization goes on."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -54,7 +54,7 @@ class OptimizationSettings(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class OptimizationResult:
-    """The folder of a finished optimisation."""
+    """The folder of a finished optimization."""
 
     folder: Path
 
@@ -76,7 +76,7 @@ class OptimizationResult:
 
 @dataclass(frozen=True, slots=True)
 class OptimizationJob:
-    """An optimisation that is ready to start or to go on; made by `create`, done by `run`."""
+    """An optimization that is ready to start or to go on; made by `create`, done by `run`."""
 
     flow: Workflow
     plan: SearchPlan
@@ -99,7 +99,7 @@ class OptimizationJob:
         seed: int = 0,
         out: str | Path | None = None,
     ) -> OptimizationJob:
-        """Prepare an optimisation; nothing is written yet, and nothing is spent.
+        """Prepare an optimization; nothing is written yet, and nothing is spent.
 
         The arguments and errors are those of `optimize_async`.
         """
@@ -154,7 +154,7 @@ class OptimizationJob:
         return job
 
     def check_folder(self) -> None:
-        """Raise UsageError where the folder holds files, but no optimisation of the same settings."""
+        """Raise UsageError where the folder holds files, but no optimization of the same settings."""
         folder = self.plan.folder
         if not (folder / SETTINGS).exists():
             if folder.is_file() or (folder.exists() and {it.name for it in folder.iterdir()} - {LOCK_FILE}):
@@ -174,7 +174,7 @@ class OptimizationJob:
             concurrency: Episodes in flight at most.
 
         Returns:
-            The optimisation's folder.
+            The optimization's folder.
 
         Raises:
             UsageError: No such model, no key for it, or another process writes in the folder.
@@ -223,7 +223,7 @@ async def optimize_async(
 ) -> OptimizationResult:
     """Let a model reflect on the episodes of a workflow, and evolve the templates of its roles (GEPA).
 
-    An optimisation that was stopped goes on with the same call, and makes only what is missing.
+    An optimization that was stopped goes on with the same call, and makes only what is missing.
 
     Args:
         flow: The workflow.
@@ -236,7 +236,7 @@ async def optimize_async(
         score: Figure to raise: `correct`, `mean reward`, a metric of the spec, or `reward/ROLE`; by
             default `correct`, or `mean reward` where no role can be right.
         seed: Seed of all draws.
-        out: Folder of the optimisation; by default `runs/NAME-optimize`. One that was stopped goes on.
+        out: Folder of the optimization; by default `runs/NAME-optimize`. One that was stopped goes on.
         concurrency: Episodes in flight at most.
         observe: Function that is called with each event: model calls, notes, episodes that are on disk.
 
@@ -281,7 +281,7 @@ def _write_result(plan: SearchPlan, record: OptimizationRecord) -> None:
     make_folder(plan.folder / "prompts")
     for name in best.changes(first):
         role, _, part = name.partition(".")
-        file = f"{name}-{identity(best.templates)}.j2"  # the old spec may be the result of an optimisation
+        file = f"{name}-{identity(best.templates)}.j2"  # the old spec may be the result of an optimization
         write_whole(plan.folder / "prompts" / file, best.templates[name].encode())
         roles.setdefault(role, {})[part] = file
     spec = {"extends": SPEC, "name": f"{record.name}_optimized", "roles": roles}

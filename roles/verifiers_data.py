@@ -134,5 +134,5 @@ def _lines(process: subprocess.Popen[str], wanted: _Request) -> Iterator[str]:
         if any(len(line) > ROW_TEXT.most for line in (*lines, rest)):
             raise DataError(ROW_TEXT.exceeded(f"{wanted.env}: a task has"))
         for line in lines:
-            yield line.decode()
+            yield line.decode(errors="replace")
     raise DataError(f"{wanted.env} gives no further task within {wanted.timeout:g} s")

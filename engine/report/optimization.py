@@ -1,4 +1,4 @@
-"""Result of an optimisation of prompts, as a record and as a page that opens offline."""
+"""Result of an optimization of prompts, as a record and as a page that opens offline."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _HERE = Path(__file__).parent
 
 
 class Candidate(BaseModel):
-    """Templates that an optimisation scored on every validation task."""
+    """Templates that an optimization scored on every validation task."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -32,7 +32,7 @@ class Candidate(BaseModel):
     best_on: tuple[str, ...]
     """Ids of the tasks on which no other candidate has a higher score."""
     folder: str
-    """Folder of its run on the validation tasks, relative to that of the optimisation."""
+    """Folder of its run on the validation tasks, relative to that of the optimization."""
 
     @property
     def score(self) -> float:
@@ -65,7 +65,7 @@ class RefusedTemplate(NamedTuple):
 
 
 class OptimizationRecord(BaseModel):
-    """`result.json`: the candidates of a finished optimisation."""
+    """`result.json`: the candidates of a finished optimization."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -97,7 +97,7 @@ class OptimizationRecord(BaseModel):
 
 
 def optimization_page(record: OptimizationRecord) -> str:
-    """Return the HTML of an optimisation: its Pareto front, scores by task, and changes of templates."""
+    """Return the HTML of an optimization: its Pareto front, scores by task, and changes of templates."""
     first = record.candidates[0]
 
     def change(candidate: Candidate) -> Mapping[str, list[str]]:

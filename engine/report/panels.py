@@ -91,8 +91,8 @@ def sections(run: RunRecord, digest: Digest) -> list[Section]:
             _present([*(_shares(run, groups) for groups in digest.groups), _group_rewards(run, roles)]),
         ),
         Section(
-            "optimisation",
-            "Optimisation, signals and speed",
+            "optimization",
+            "Optimization, signals and speed",
             "",
             _present(
                 [

@@ -86,12 +86,12 @@ def test_the_page_shows_the_run_from_its_header_to_its_spec(tmp_path: Path) -> N
         "best validation, step",
     ):
         assert words in text
-    for anchor in ("learning", "rewards", "groups", "optimisation", "failures", "barren", "episodes", "rest"):
+    for anchor in ("learning", "rewards", "groups", "optimization", "failures", "barren", "episodes", "rest"):
         assert section(text, anchor), anchor
         assert f'href="#{anchor}"' in text
-    assert "Signal reverse_kl: judge" in section(text, "optimisation")
+    assert "Signal reverse_kl: judge" in section(text, "optimization")
     both = "Standard deviation of both parts of the advantage: solver"
-    assert both in section(text, "optimisation") and "Signal advantage/std" not in text
+    assert both in section(text, "optimization") and "Signal advantage/std" not in text
     assert "malformed output" in section(text, "failures")
     assert "What is hard?" in section(text, "barren")
     assert "asked of judge 1" in section(text, "episodes")

@@ -5,7 +5,7 @@ increment: stop texts and tags; `first` has further fields of a whole response, 
 
 Token ids are returned in vLLM's fields (`prompt_token_ids`, and `token_ids` of a choice) on request.
 Reasoning is returned as `reasoning_content`. A streamed turn that may call tools is sent when it is complete,
-since only then its calls can be recognised.
+since only then its calls can be recognized.
 """
 
 from __future__ import annotations

@@ -19,6 +19,8 @@ OPTIMIZER = "optimizer.pt"
 """File of the optimizer's state, beside a checkpoint's weights."""
 META = "meta.json"
 """File with the description of a checkpoint."""
+_HEADER_BYTES = 100_000_000
+"""Largest header of a safetensors file, by its format."""
 _PATH = re.compile(r"tinker://(?P<run>[\w.:-]+)/(?P<kind>(?:sampler_|external_)?weights)/(?P<name>[\w.-]+)")
 
 
@@ -57,6 +59,24 @@ def base_of_adapter(folder: Path) -> Path | None:
             f"{folder} is an adapter of {base}, which is an adapter itself; merge that one first"
         )
     return base
+
+
+def complete_config(folder: Path) -> None:
+    """Write the adapted layers into an adapter's config that leaves them out: PEFT does not look for them.
+
+    Raises:
+        OSError: a file cannot be read or written.
+        ValueError: a file is not part of an adapter.
+    """
+    file = folder / ADAPTER_CONFIG
+    config: Any = read_json(file)
+    if config.get("target_modules"):
+        return
+    with (folder / ADAPTER_WEIGHTS).open("rb") as weights:
+        size = min(int.from_bytes(weights.read(8), "little"), _HEADER_BYTES)
+        names: dict[str, Any] = json.loads(weights.read(size))
+    layers = {name.partition(".lora_")[0].rpartition(".")[2] for name in names if ".lora_" in name}
+    file.write_text(json.dumps({**config, "target_modules": sorted(layers)}, indent=2), encoding="utf-8")
 
 
 def digest(folder: Path) -> str:

@@ -14,7 +14,7 @@ import httpx
 import tinker
 
 from rolegraph.engine.errors import UsageError, WorldError
-from rolegraph.engine.local.weights import ADAPTER_CONFIG, ADAPTER_WEIGHTS
+from rolegraph.engine.local.weights import ADAPTER_CONFIG, ADAPTER_WEIGHTS, complete_config
 from rolegraph.engine.models.keys import redact
 from rolegraph.engine.models.tinker import Pulse, open_session, quiet, said, saying_why
 from rolegraph.engine.models.tinker_sdk import archive_url, close, created, rest_client
@@ -81,7 +81,8 @@ async def _fetch_archive(url: str, folder: Path) -> None:
                     assert content is not None  # it is a file
                     with content, (folder / name).open("wb") as out:
                         shutil.copyfileobj(content, out)
-        except (tarfile.TarError, KeyError) as error:
+            complete_config(folder)
+        except (tarfile.TarError, KeyError, ValueError) as error:
             raise WorldError(f"the service gave no archive of an adapter: {error}") from error
 
 

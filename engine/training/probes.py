@@ -92,11 +92,13 @@ def _probe(name: str, expected: str, **differing: Any) -> Callable[[_Method], _M
     return add
 
 
-def _is_refusal(error: Exception) -> bool:
+def _is_refusal(error: BaseException | None) -> bool:
     """Return True for an error by which a service says that it does not serve the request."""
     if isinstance(error, tinker.RequestFailedError):
         return error.category is RequestErrorCategory.User
-    return isinstance(error, tinker.APIStatusError) and 400 <= error.status_code < 500
+    if isinstance(error, tinker.APIStatusError):
+        return 400 <= error.status_code < 500
+    return isinstance(error, ValueError) and _is_refusal(error.__cause__)  # by older SDKs
 
 
 class ServiceProbe:

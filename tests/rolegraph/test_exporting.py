@@ -22,6 +22,7 @@ torch = pytest.importorskip("torch", reason="needs the extra `local`")
 
 import rolegraph as rg  # noqa: E402
 from rolegraph.engine.local.launcher import BASE_MODEL, LocalService, check_model_folder  # noqa: E402
+from rolegraph.engine.local.weights import complete_config  # noqa: E402
 from rolegraph.engine.records import RunFolder  # noqa: E402
 from tests.cli.conftest import ENVIRONMENT  # noqa: E402
 from tests.local.client import logprobs_of  # noqa: E402
@@ -76,6 +77,20 @@ def test_an_adapter_is_the_best_checkpoint_s(run: Path, adapter: Path, expected:
     ours, theirs = (load_file(f / "adapter_model.safetensors") for f in (adapter, run / "weights" / path))
     assert ours.keys() == theirs.keys() and all(torch.equal(ours[name], theirs[name]) for name in ours)
     assert logprobs_of(base(), TOKENS) != pytest.approx(expected, abs=0.01)
+
+
+def test_an_adapter_whose_config_names_no_layers_is_completed(
+    adapter: Path, expected: list[float], tmp_path: Path
+) -> None:
+    """SkyRL's archives have no `target_modules`, and PEFT knows no layers of the shipped model."""
+    from peft import PeftModel
+
+    folder = tmp_path / "adapter"
+    shutil.copytree(adapter, folder)
+    file = folder / "adapter_config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "target_modules": None}))
+    complete_config(folder)
+    assert logprobs_of(PeftModel.from_pretrained(base(), str(folder)), TOKENS) == pytest.approx(expected)
 
 
 def test_merged_weights_give_the_adapter_s_logprobs(merged: Path, expected: list[float]) -> None:

@@ -80,7 +80,7 @@ class EpisodeWriter(contextlib.AbstractContextManager["EpisodeWriter"]):
         Raises DataError where a line of the file is not an episode, WorldError where the file is not
         writable.
         """
-        entries = EpisodeFile(path).entries() if path.exists() else []
+        entries = [*EpisodeFile(path).entries()] if path.exists() else []
         write_whole(index_path(path), b"".join(json_line(asdict(entry)) for entry in entries))
         self.path = path
         self._episodes = JsonlWriter(path, "episodes")
@@ -108,13 +108,15 @@ class EpisodeFile:
     def __init__(self, path: Path) -> None:
         self.path = path
 
-    def entries(self, broken: Callable[[DataError], object] = refuse) -> list[IndexEntry]:
-        """Return the index entries of all episodes in file order; `broken` is called with the error of each
+    def entries(self, broken: Callable[[DataError], object] = refuse) -> Iterator[IndexEntry]:
+        """Yield the index entries of all episodes in file order; `broken` is called with the error of each
         damaged line, and by default raises it."""
-        entries = self._indexed()
-        end, number = (entries[-1].end, len(entries) + 1) if entries else (0, 1)
-        rest = read_jsonl(self.path, _entry, _EPISODE, broken, start=end, number=number)
-        return [*entries, *(replace(line.value, offset=line.start) for line in rest)]
+        end, number = 0, 1
+        for entry in self._indexed():
+            end, number = entry.end, number + 1
+            yield entry
+        for line in read_jsonl(self.path, _entry, _EPISODE, broken, start=end, number=number):
+            yield replace(line.value, offset=line.start)
 
     def read(self, entry: IndexEntry) -> Episode:
         """Read the episode of an entry; raises DataError where the file has no longer that episode there."""
@@ -131,27 +133,22 @@ class EpisodeFile:
             raise DataError(f"{self.path}: cannot read {name}: {fault}") from error
         return episode
 
-    def _indexed(self) -> list[IndexEntry]:
-        """Read the entries of the index that fit the file: without gaps, and ending at a line's end."""
-        entries: list[IndexEntry] = []
+    def _indexed(self) -> Iterator[IndexEntry]:
+        """Yield the first entries of the index that fit the file: without gaps, each a line of the file."""
         if is_no_file(self.path):
-            return entries
+            return
         end = 0
-        with contextlib.suppress(DataError, OSError):  # the other entries are made from the episodes
-            size = self.path.stat().st_size
+        # The other entries are made from the episodes.
+        with contextlib.suppress(DataError, OSError), self.path.open("rb", buffering=0) as file:
             for line in read_jsonl(index_path(self.path), _indexed_entry, "an entry"):
-                if line.value.offset != end or not end < line.value.end <= size:
-                    break
-                entries.append(line.value)
-                end = line.value.end
-        return entries if self._starts_line(end) else []
-
-    def _starts_line(self, offset: int) -> bool:
-        if offset == 0:
-            return True
-        with self.path.open("rb") as file:
-            file.seek(offset - 1)
-            return file.read(1) == b"\n"
+                entry = line.value
+                if entry.offset != end or entry.length < 1:
+                    return
+                file.seek(entry.end - 1)
+                if file.read(1) != b"\n":
+                    return
+                yield entry
+                end = entry.end
 
 
 def index_path(path: Path) -> Path:
@@ -200,19 +197,21 @@ def drop_episodes(path: Path, dropped: Callable[[Episode], bool]) -> None:
     write_episodes(path, (episode for episode in read_episodes(path) if not dropped(episode)))
 
 
-def figures(entries: Sequence[IndexEntry]) -> dict[str, float]:
+def figures(entries: Iterable[IndexEntry]) -> dict[str, float]:
     """Return `episodes`, the means of `correct` and each metric, and the counts `failures/{role}/{name}`.
 
     A mean over fewer than all episodes, such as that of a role which some skipped, has its number of episodes
     beside it: `n/{metric}`.
     """
-    counts: Counter[str] = Counter(episodes=len(entries))
-    means = Means({"correct": float(entry.is_correct), **entry.metrics} for entry in entries)
+    counts: Counter[str] = Counter(episodes=0)
+    means = Means()
     for entry in entries:
+        counts["episodes"] += 1
+        means.add({"correct": float(entry.is_correct), **entry.metrics})
         for role, outcome in entry.roles.items():
             for name, times in outcome.failures.items():
                 counts[f"failures/{role}/{name}"] += times
-    counts.update({f"n/{name}": n for name, n in means.partial(len(entries)).items()})
+    counts.update({f"n/{name}": n for name, n in means.partial(counts["episodes"]).items()})
     return {**counts, **means.means()}
 
 

@@ -66,7 +66,7 @@ def test_an_episode_is_on_disk_before_the_file_is_closed(tmp_path: Path) -> None
     with EpisodeWriter(path) as writer:
         writer.append(episode(0))
         assert ids(path) == ["t0:0"]
-        assert len(EpisodeFile(path).entries()) == 1
+        assert len([*EpisodeFile(path).entries()]) == 1
 
 
 def test_a_full_disk_keeps_the_episodes_before_it(tmp_path: Path) -> None:
@@ -114,7 +114,7 @@ def test_a_file_written_whole_has_its_index_too(tmp_path: Path, file: Path) -> N
 
 
 def test_an_entry_says_how_each_role_did(file: Path) -> None:
-    entry = EpisodeFile(file).entries()[1]
+    entry = [*EpisodeFile(file).entries()][1]
     assert (entry.task, entry.rollout, entry.is_correct) == ("t1", 1, True)
     assert entry.roles == {
         "solver": RoleIndexEntry(2, [1.0, 0.0], {"malformed_output": 1}),
@@ -123,7 +123,7 @@ def test_an_entry_says_how_each_role_did(file: Path) -> None:
 
 
 def test_any_episode_is_read_by_its_entry(file: Path) -> None:
-    entries = EpisodeFile(file).entries()
+    entries = [*EpisodeFile(file).entries()]
     assert [EpisodeFile(file).read(entry).id for entry in reversed(entries)] == [
         "t3:1",
         "t2:0",
@@ -140,7 +140,7 @@ def test_the_index_is_read_in_place_of_the_episodes(file: Path) -> None:
 
 
 def test_without_its_index_a_file_says_the_same(file: Path) -> None:
-    entries = EpisodeFile(file).entries()
+    entries = [*EpisodeFile(file).entries()]
     index_path(file).unlink()
     assert figures(EpisodeFile(file).entries()) == figures(entries)
     assert [entry.offset for entry in EpisodeFile(file).entries()] == [entry.offset for entry in entries]
@@ -166,19 +166,19 @@ def test_episodes_cut_at_any_byte_are_those_before_the_cut_and_go_on(tmp_path: P
         file.write_bytes(whole[:cut])
         index_path(file).write_bytes(index)  # an index with more episodes than the file
         kept = [f"t{n}:{n % 2}" for n in range(whole[:cut].count(b"\n"))]
-        entries = EpisodeFile(file).entries()
+        entries = [*EpisodeFile(file).entries()]
         assert ids(file) == [f"{entry.task}:{entry.rollout}" for entry in entries] == kept
     for cut in (0, 1, len(whole) // 2, len(whole) - 1):
         file.write_bytes(whole[:cut])
         index_path(file).write_bytes(index)
         write(file, 9)
         assert ids(file)[-1] == "t9:1"
-        assert len(EpisodeFile(file).entries()) == whole[:cut].count(b"\n") + 1
+        assert len([*EpisodeFile(file).entries()]) == whole[:cut].count(b"\n") + 1
         assert index_path(file).read_bytes().count(b"\n") == len(ids(file))
 
 
 def test_an_episode_that_is_no_longer_where_it_was_is_named(file: Path) -> None:
-    entry = EpisodeFile(file).entries()[2]
+    entry = [*EpisodeFile(file).entries()][2]
     write_episodes(file, [episode(5)])
     with pytest.raises(DataError, match="cannot read the episode t2:0"):
         EpisodeFile(file).read(entry)
@@ -188,7 +188,7 @@ def test_a_damaged_file_can_be_looked_through(file: Path) -> None:
     lines = file.read_text().splitlines(keepends=True)
     file.write_text("".join([lines[0], "oops\n", *lines[1:]]))
     broken: list[DataError] = []
-    entries = EpisodeFile(file).entries(broken.append)
+    entries = [*EpisodeFile(file).entries(broken.append)]
     assert [EpisodeFile(file).read(entry).id for entry in entries] == ["t0:0", "t1:1", "t2:0", "t3:1"]
     assert [str(fault).split(": ")[0] for fault in broken] == [f"{file}:2"]
 
@@ -225,4 +225,4 @@ def test_an_episode_whose_task_takes_too_much_is_written_without_it(tmp_path: Pa
     assert read.task == {"id": "t1"}
     assert read.metadata == {"left_out": "steps and task"}
     assert [one.reward for one in read.trajectories] == [1.0, 0.0, None]
-    assert EpisodeFile(tmp_path / "e.jsonl").entries()[0].task == "t1"
+    assert next(iter(EpisodeFile(tmp_path / "e.jsonl").entries())).task == "t1"

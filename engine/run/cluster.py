@@ -113,7 +113,7 @@ class WorkerPool:
         """
         for _ in range(ATTEMPTS):
             while not (worker := await self._free.get()).alive:
-                pass
+                ...
             try:
                 episode, events = await self._answer(worker.actor.make.remote(job))
             except self._ray.exceptions.RayError:
@@ -133,9 +133,7 @@ class WorkerPool:
     async def keep_worker(self, node: Mapping[str, Any]) -> None:
         """Keep a worker on a node until cancelled, or on any other node once that one is lost.
 
-        Raises:
-            RolegraphError: The worker cannot open the models.
-            WorldError: `ATTEMPTS` workers died before their models were open.
+        Raises the error of a worker that cannot open the models, WorldError after `ATTEMPTS` failed starts.
         """
         where, failed = f"the Ray worker on {node['NodeManagerAddress']}", 0
         while True:
@@ -160,7 +158,10 @@ class WorkerPool:
     async def _answer(self, answer: Any) -> Any:
         """Wait for the answer of a call; raises the error that the call raised, or Ray's RayError."""
         try:
-            return await answer
+            future = asyncio.wrap_future(answer.future())
+            # Else Ray Client (2.60) prints a traceback of a cancelled future, asyncio one of an unread error.
+            future.add_done_callback(lambda done: done.cancelled() or done.exception())
+            return await asyncio.shield(future)
         except self._ray.exceptions.RayTaskError as error:
             raise error.cause from None
         except ConnectionError as error:  # of ray://
@@ -193,8 +194,7 @@ async def open_on_ray(
 
     Args:
         open_maker: Function that opens the models, called in each worker.
-        address: `ray` for the cluster that RAY_ADDRESS names, that runs on this machine, or that is started
-            for the block; `ray://HOST:PORT` or `HOST:PORT` for another.
+        address: `ray` (of RAY_ADDRESS, of this machine, or a new one), `ray://HOST:PORT` or `HOST:PORT`.
         slots: Episodes in flight at most on each node.
         observe: Function that is called with notes, such as one of a worker that has died.
 

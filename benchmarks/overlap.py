@@ -33,7 +33,7 @@ from rolegraph.engine.local.service.server import Service
 from rolegraph.engine.local.service.serving import listen
 
 KEY = "tml-benchmark"
-TASKS, ROLLOUTS = 4, 4
+TASKS, ROLLOUTS, SOLVERS = 4, 4, 2
 SHORTEST, LONGEST = 1.0, 10.0
 """Seconds of an answer."""
 
@@ -73,7 +73,7 @@ def rate(url: str, staleness: int, steps: int, seed: int, out: Path) -> tuple[fl
         f"train.batch_size={TASKS}",
         f"train.rollouts={ROLLOUTS}",
         "train.validation={every: 0, tasks: 1, rollouts: 1}",
-        f"model.concurrency={TASKS * ROLLOUTS}",
+        f"model.concurrency={SOLVERS * TASKS * ROLLOUTS}",
         "sampling.max_tokens=32",
     )
     flow = rg.load("solver_only", *words, base_url=url)

@@ -60,11 +60,12 @@ async def doctor_async(
     """
     from rolegraph.engine.models.tinker import model_of, open_session
     from rolegraph.engine.models.tinker_sdk import close
+    from rolegraph.engine.training.probe_checks import PROBES
     from rolegraph.engine.training.probes import ServiceProbe
 
     def probed() -> list[ProbeRow]:
         rows: list[ProbeRow] = []
-        for row in probe.rows():
+        for row in probe.rows(PROBES):
             rows.append(row)
             observer(Note(f"{row.name}: {row.status} …"))
         return rows

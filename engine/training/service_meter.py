@@ -30,6 +30,8 @@ _ANSWER_TOKENS = 28
 _EPS = 1e4
 _STEP = 0.03
 """Largest change of a log-probability by a step, in nats: above rounding, and small enough to be linear."""
+ALIKE = tinker.AdamParams(learning_rate=1e-4, beta1=0.0, beta2=0.0)
+"""A step in which each weight moves alike, whatever its gradient."""
 
 
 class Pass(NamedTuple):

@@ -20,6 +20,7 @@ import pytest
 from starlette.responses import JSONResponse, Response
 
 import rolegraph as rg
+from rolegraph.engine.local.launcher import LocalService
 from tests.cli.conftest import Command
 from tests.models.edges import chat_answer, serving
 
@@ -71,11 +72,11 @@ def stub(tasks: Sequence[rg.Task]) -> Callable[[dict[str, Any]], Response]:
 
 
 @asynccontextmanager
-async def opened(config: Any, url: str) -> AsyncGenerator[Callable[[int, int], Any]]:
+async def opened(config: Any, url: str, model: str = "tiny") -> AsyncGenerator[Callable[[int, int], Any]]:
     """Open the environment, and yield a function that runs the episodes of its first tasks."""
     from verifiers.v1.utils.loaders import load_environment
 
-    context = vf.ModelContext(model="tiny", client=vf.EvalClientConfig(base_url=url, api_key_var="NO_KEY"))
+    context = vf.ModelContext(model=model, client=vf.EvalClientConfig(base_url=url, api_key_var="NO_KEY"))
     environment = load_environment(config)
 
     async def episodes(tasks: int, rollouts: int = 1) -> list[Any]:
@@ -86,17 +87,17 @@ async def opened(config: Any, url: str) -> AsyncGenerator[Callable[[int, int], A
         yield episodes
 
 
-def under_verifiers(config: Any, url: str, tasks: int, rollouts: int = 1) -> list[Any]:
+def under_verifiers(config: Any, url: str, tasks: int, rollouts: int = 1, model: str = "tiny") -> list[Any]:
     async def run() -> list[Any]:
-        async with opened(config, url) as episodes:
+        async with opened(config, url, model) as episodes:
             return await episodes(tasks, rollouts)
 
     return asyncio.run(run())
 
 
-def ours(spec: str | Path, url: str, tasks: int, *words: str) -> list[rg.Episode]:
+def ours(spec: str | Path, url: str, tasks: int, *words: str, model: str = MODEL) -> list[rg.Episode]:
     async def run() -> list[rg.Episode]:
-        async with rg.load(spec, *words).open(MODEL, base_url=url) as flow:
+        async with rg.load(spec, *words).open(model, base_url=url) as flow:
             return [e async for e in flow.stream("train", limit=tasks, concurrency=1)]
 
     return asyncio.run(run())
@@ -118,6 +119,21 @@ def test_the_rewards_of_100_episodes_are_those_of_rolegraph(packed: Callable[...
     expected = [{(t.name, t.index): t.reward for t in e.trajectories} for e in own]
     assert [rewards_of(e) for e in theirs] == expected
     # The stub is right, wrong and unreadable, so that the comparison means something.
+    assert {0.0, 1.0} <= {reward for e in expected for reward in e.values()}
+
+
+@pytest.mark.service
+def test_the_rewards_on_a_served_model_are_those_of_rolegraph(
+    packed: Callable[..., Any], service: LocalService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """verifiers sends no seeds, so the model answers at temperature 0."""
+    for variable in ("NO_KEY", "OPENAI_API_KEY"):
+        monkeypatch.setenv(variable, service.api_key)
+    words, url, name = (ONE_CALL, "sampling.temperature=0"), f"{service.base_url}/v1", service.model_name
+    theirs = under_verifiers(packed("solver_judge", *words), url, 100, model=name)
+    own = ours("solver_judge", url, 100, *words, model=f"openai:{name}")
+    expected = [{(t.name, t.index): t.reward for t in e.trajectories} for e in own]
+    assert [rewards_of(e) for e in theirs] == expected
     assert {0.0, 1.0} <= {reward for e in expected for reward in e.values()}
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping
+from tokenize import TokenError
 from typing import Any, Literal, TypeVar, cast
 
 from pydantic import BaseModel, ValidationError
@@ -78,7 +79,7 @@ def digest(factory: Callable[..., Any]) -> str:
         return found.digest()
     try:
         return digest_of(inspect.getsource(inspect.unwrap(factory)).encode())
-    except (OSError, TypeError):
+    except (OSError, TypeError, SyntaxError, TokenError):  # no source, or lines of another file
         return "unknown"
 
 

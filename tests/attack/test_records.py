@@ -15,7 +15,7 @@ from tests.attack import records
 
 READERS: list[Callable[[Path], object]] = [
     lambda path: [*read_episodes(path)],
-    lambda path: EpisodeFile(path).entries(),
+    lambda path: [*EpisodeFile(path).entries()],
     lambda path: EpisodeWriter(path),
     lambda path: drop_episodes(path, lambda _: False),
     Replay.from_file,

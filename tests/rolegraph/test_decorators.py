@@ -131,6 +131,14 @@ def test_what_a_cell_of_a_notebook_holds_is_the_code_of_its_function() -> None:
     assert digests[0] != digests[1] == digests[2]
 
 
+def test_a_cell_whose_lines_are_another_text_has_no_digest() -> None:
+    """A file beside the notebook may have the name of a cell, and be no Python."""
+    source = "@rg.reward('prose')\ndef prose(task, action):\n    return 1.0\n"
+    exec(compile(source, "<prose>", "exec"), {"rg": rg, "__name__": "a_notebook"})
+    linecache.cache["<prose>"] = (99, None, ["Prose (with no end\n"], "<prose>")
+    assert digest(rewards.factory("prose")) == "unknown"
+
+
 def cell(name: str, worth: float) -> str:
     """Register a reward in a notebook cell and return the digest of its code."""
     source = f"@rg.reward({name!r})\ndef {name}(task, action):\n    return {worth}\n"

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from rolegraph.engine.compile import Plan, check_source, shared_message
 from rolegraph.engine.compile.trainable import training_findings
-from rolegraph.engine.errors import RolegraphError, first_line
+from rolegraph.engine.errors import RolegraphError, UsageError, first_line
 from rolegraph.engine.records import (
     MAIN,
     Checkpoint,
@@ -45,7 +45,10 @@ from rolegraph.jobs import (
 )
 from rolegraph.run_log import logged
 from rolegraph.sealing import resumed_source
-from rolegraph.workflow import Workflow, open_source
+from rolegraph.workflow import Workflow, open_served_episodes, open_source
+
+NODE_SLOTS = 64
+"""Episodes in flight at most on each node of a cluster."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,23 +158,33 @@ class TrainingJob:
         """Number of training steps that are done."""
         return self.start.step if self.start else 0
 
-    async def run(self, observe: Observer | None = None, track: Sequence[TrackerName] = ()) -> TrainingResult:
+    async def run(
+        self,
+        observe: Observer | None = None,
+        track: Sequence[TrackerName] = (),
+        *,
+        rollouts_on: str | None = None,
+    ) -> TrainingResult:
         """Train to the last step.
 
         Args:
             observe: Function that is called with each event, such as the metrics of a step.
             track: Trackers that metrics are sent to: `tensorboard`, `wandb`, `mlflow`, `trackio`; all but
                 the first get tables of episodes and the report as well.
+            rollouts_on: Cluster that makes the episodes: `ray`, `ray://HOST:PORT` or the `HOST:PORT` of a Ray
+                cluster, whose nodes reach the service that trains; None makes them in this process.
 
         Returns:
             The training's folder.
 
         Raises:
-            UsageError: No such model, no key for it, or a tracker that is not installed.
-            WorldError: The service does not answer, or the disk is full.
+            UsageError: No such model, no key for it, or a tracker or Ray is not installed.
+            WorldError: The service or the cluster does not answer, or the disk is full.
         """
+        if rollouts_on is not None and self.flow.plan.spec.train.sample_from is not None:
+            raise UsageError("train.sample_from and rollouts on a cluster exclude each other; leave one out")
         if self.done < self.steps:
-            await _run(self, observe or ignore_event, track)
+            await _run(self, observe or ignore_event, track, rollouts_on)
         return TrainingResult(self.folder.path)
 
 
@@ -182,6 +195,7 @@ async def train_async(
     seed: int = 0,
     track: Sequence[TrackerName] = (),
     observe: Observer | None = None,
+    rollouts_on: str | None = None,
 ) -> TrainingResult:
     """Train every trainable role of a workflow, as its spec's `train` says.
 
@@ -195,6 +209,7 @@ async def train_async(
         track: Trackers that metrics are sent to: `tensorboard`, `wandb`, `mlflow`, `trackio`; all but the
             first get tables of episodes and the report as well.
         observe: Function that is called with each event: model calls, notes, episodes, metrics of a step.
+        rollouts_on: Cluster that makes the episodes, as for `TrainingJob.run`.
 
     Returns:
         The training's folder, with its best weights, checkpoints and metrics.
@@ -204,7 +219,7 @@ async def train_async(
         UsageError: The folder holds a run, no training data, no such model, or no key for it.
         WorldError: The service does not answer, or the disk is full.
     """
-    return await TrainingJob.create(flow, out=out, seed=seed).run(observe, track)
+    return await TrainingJob.create(flow, out=out, seed=seed).run(observe, track, rollouts_on=rollouts_on)
 
 
 train = blocking(train_async)
@@ -222,9 +237,12 @@ def _info_and_tasks(flow: Workflow, seed: int) -> tuple[RunInfo, list[Task]]:
     return describe(flow, "train", seed=seed, steps=planned_steps(flow.plan.spec.train, len(tasks))), tasks
 
 
-async def _run(job: TrainingJob, observe: Observer, track: Sequence[TrackerName]) -> None:
+async def _run(
+    job: TrainingJob, observe: Observer, track: Sequence[TrackerName], rollouts_on: str | None
+) -> None:
     from rolegraph.engine.models import Models, ServedModel, Services
     from rolegraph.engine.run import Isolation
+    from rolegraph.engine.run.cluster import open_on_ray
 
     plan, folder, info, start = job.flow.plan, job.folder, job.info, job.start
     async with AsyncExitStack() as stack:
@@ -245,6 +263,7 @@ async def _run(job: TrainingJob, observe: Observer, track: Sequence[TrackerName]
         from rolegraph.engine.training import loop
         from rolegraph.engine.training.past import PastSelves
         from rolegraph.engine.training.policies import Policies, PolicyStart
+        from rolegraph.engine.training.remote import RemoteModels
         from rolegraph.engine.training.rollouts import TrainingSetup
 
         starts = {
@@ -261,7 +280,8 @@ async def _run(job: TrainingJob, observe: Observer, track: Sequence[TrackerName]
         policies = await stack.enter_async_context(Policies.open(starts))
         policies.check(plan)
         models = await stack.enter_async_context(Models(services.open))
-        frozen = {e.model: await models.model(e.model) for e in plan.endpoints if e.policy is None}
+        untrained = [endpoint.model for endpoint in plan.endpoints if endpoint.policy is None]
+        frozen = {ref: await models.model(ref) for ref in untrained}
         teachers = {
             signal.teacher: await models.teacher(signal.teacher, policies.chat(policy), role)
             for role, signal in plan.signals.items()
@@ -279,6 +299,13 @@ async def _run(job: TrainingJob, observe: Observer, track: Sequence[TrackerName]
             notify(Note(shared_message(shared), "warning"))
         if untaught := plan.untaught:
             notify(Note(untaught, "warning"))
+        remote = None
+        if rollouts_on is not None:
+            opener = partial(open_served_episodes, job.flow)
+            pool = open_on_ray(opener, rollouts_on, slots=NODE_SLOTS, observe=notify)
+            maker = await stack.enter_async_context(pool)
+            places = {ref: await services.located(ref) for ref in untrained}
+            remote = RemoteModels(maker, policies, places, plan.spec.train.staleness)
         setup = TrainingSetup(
             plan=plan,
             seed=info.seed,
@@ -291,6 +318,7 @@ async def _run(job: TrainingJob, observe: Observer, track: Sequence[TrackerName]
             isolation=await stack.enter_async_context(Isolation(plan.imports)),
             folder=folder,
             observe=partial(_track, notify, trackers, job),
+            remote=remote,
         )
         with folder.ending():
             try:

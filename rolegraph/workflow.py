@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from rolegraph.engine.compile import Endpoint
     from rolegraph.engine.models import LimitedModel, Models
     from rolegraph.engine.records import Episode, Observer, Task
-    from rolegraph.engine.run import EpisodeJob, Isolation
+    from rolegraph.engine.run import EpisodeJob, EpisodeMaker, Isolation
 
 
 @dataclass(frozen=True, slots=True)
@@ -394,6 +394,16 @@ async def _open(flow: Workflow) -> AsyncGenerator[OpenWorkflow, None]:
             Isolation(flow.plan.imports) as isolation,
         ):
             yield OpenWorkflow(flow, models, await models.table(flow.plan.endpoints), isolation)
+
+
+@asynccontextmanager
+async def open_served_episodes(flow: Workflow) -> AsyncGenerator[EpisodeMaker, None]:
+    """Open a maker of a workflow's episodes with the models that each job names."""
+    from rolegraph.engine.run import Isolation
+    from rolegraph.engine.run.served import ServedEpisodes
+
+    async with Isolation(flow.plan.imports) as isolation, ServedEpisodes(flow.plan, isolation) as maker:
+        yield maker
 
 
 def check_ids(flow: Workflow, tasks: Iterable[Mapping[str, Any]]) -> Iterable[Task]:

@@ -35,6 +35,11 @@ from rolegraph.engine.cli.waiting import run_until_done
     show_default=True,
     help="The training loop: this project's, or rLLM's AgentTrainer.",
 )
+@options.text(
+    "--rollouts-on",
+    "CLUSTER",
+    "Ray cluster that makes the episodes: ray (of RAY_ADDRESS or this machine), ray://HOST:PORT, HOST:PORT.",
+)
 @options.backend("rLLM's backend, or a class of your own.")
 @options.otlp("Send each finished episode as spans to an OpenTelemetry collector.")
 @options.flag("--print-config", "Print rLLM's config and stop.")
@@ -47,6 +52,7 @@ def command(
     multirun: bool,
     track: tuple[rg.TrackerName, ...],
     trainer: str,
+    rollouts_on: str | None,
     backend: str | None,
     otlp: options.OtlpOptions,
     print_config: bool,
@@ -59,8 +65,8 @@ def command(
     training for each combination of values, in folders of one sweep. With --trainer rllm, words that begin
     with `rllm.` or `++` change rLLM's config.
     """
-    if otlp.url is not None and (multirun or trainer == "rllm"):
-        raise click.UsageError("--otlp goes with one training of this project's own loop")
+    if (otlp.url or rollouts_on) and (multirun or trainer == "rllm"):
+        raise click.UsageError("--otlp and --rollouts-on go with one training of this project's own loop")
     if trainer == "rllm":
         if multirun:
             raise click.UsageError("-m goes with this project's own loop, not with --trainer rllm")
@@ -91,5 +97,5 @@ def command(
     else:
         job = rg.TrainingJob.create(rg.open_source(source), out=out, seed=seed or 0)
     with train_display(job, output) as display, otlp.traced(job, display) as observe:
-        run_until_done(job.run(observe, track))
+        run_until_done(job.run(observe, track, rollouts_on=rollouts_on))
     return 0

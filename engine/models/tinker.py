@@ -252,6 +252,7 @@ async def open_tinker(served: ServedModel) -> TinkerModel:
         context=session.lengths.get(name),
         key=session.key,
         service=session.service,
+        weight_version=served.weight_version,
     )
 
 

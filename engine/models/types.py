@@ -27,6 +27,8 @@ class ServedModel:
     """The folder of the tokenizer and chat template (tinker); None finds them by the model's name."""
     trusted_url: str | None = None
     """URL that the person gave outside the spec: the environment's key may be sent there."""
+    weight_version: int | None = None
+    """Number of updates of the weights, for those of a training."""
 
 
 class Request(NamedTuple):

@@ -20,7 +20,7 @@ from rolegraph.engine.compile.role_plan import RunPlan
 from rolegraph.engine.errors import ContextFull, ModelError, RolegraphError
 from rolegraph.engine.limits.answers import ANSWER_TEXT, EPISODE_SIZE, FAILURE_TEXT
 from rolegraph.engine.limits.tools import TOOL_TEXT
-from rolegraph.engine.models import Completion, LimitedModel, Request
+from rolegraph.engine.models import Completion, LimitedModel, Request, ServedModel
 from rolegraph.engine.models.limit import call_tool
 from rolegraph.engine.prompts import EPISODE, ChatPrefix, PromptError
 from rolegraph.engine.prompts.tools import answer_message
@@ -65,6 +65,8 @@ class EpisodeJob(NamedTuple):
     seed: int | None
     is_large: bool
     """True for a task that rewards read in a process of their own, where it holds up no other episode."""
+    models: Sequence[ServedModel] = ()
+    """Models of the plan's endpoints, for a maker that opens what a job names."""
 
     @classmethod
     def of(cls, task: Task, rollout: int = 0, seed: int | None = None) -> Self:

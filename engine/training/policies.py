@@ -7,7 +7,7 @@ import logging
 import math
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
@@ -81,6 +81,7 @@ class PolicyClient:
     """Tinker training client of one policy, with its chat format and sampler."""
 
     session: TinkerSession
+    served: ServedModel
     client: tinker.TrainingClient
     model: str
     chat: ChatFormat
@@ -208,6 +209,17 @@ class Policies:
         quiet(client)
         return (await self.sampler(name)).with_model(_tinker_model(policy, client, version))
 
+    def located_copy(self, name: str, path: str, version: int) -> ServedModel:
+        """Return the place of a policy's copy, for another process that samples from it.
+
+        Args:
+            name: the policy.
+            path: path of the copy, from `save_copy`.
+            version: the policy's number of updates at the copy.
+        """
+        served = self._policies[name].served
+        return replace(served, ref=served.ref.model_copy(update={"checkpoint": path}), weight_version=version)
+
     async def delete_copy(self, name: str, path: str) -> None:
         """Delete a copy of a policy at the service; a service that keeps it is no fault."""
         session = self._policies[name].session
@@ -249,6 +261,7 @@ async def _open(policy: str, start: PolicyStart) -> AsyncGenerator[PolicyClient,
                 server = await stack.enter_async_context(opening)
             yield PolicyClient(
                 session=session,
+                served=served,
                 client=client,
                 model=name,
                 chat=chat,

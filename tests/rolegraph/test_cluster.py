@@ -203,3 +203,68 @@ def test_a_cluster_that_does_not_answer_is_named(flow: rg.Workflow, address: str
 def test_an_address_that_is_none_is_refused(flow: rg.Workflow, tmp_path: Path) -> None:
     with pytest.raises(rg.UsageError, match="'slurm' is no cluster; expected ray, ray://HOST:PORT"):
         asyncio.run(job(flow, tmp_path / "run").run(on="slurm"))
+
+
+SMALL = (
+    "train.batch_size=2",
+    "train.rollouts=2",
+    "train.steps=3",
+    "train.validation={every: 3, tasks: 2, rollouts: 1}",
+)
+
+
+def trained(out: Path, *overrides: str, on: str | None, observe: rg.Observer | None = None) -> Path:
+    training = rg.TrainingJob.create(rg.load("solver_judge", *SMALL, *overrides), out=out, seed=3)
+    return asyncio.run(training.run(observe, rollouts_on=on)).folder
+
+
+def sampled(folder: Path) -> list[list[tuple[object, ...]]]:
+    """Return uid, reward, tokens and versions of each trajectory in each file, in the order of uids."""
+    files = sorted((folder / "episodes").glob("*[0-9].jsonl"))
+    return [
+        sorted(
+            (t.uid, t.reward, *((step.response_ids, step.weight_version) for step in t.steps))
+            for episode in rg.read_episodes(file)
+            for t in episode.trajectories
+        )
+        for file in files
+    ]
+
+
+def versions(folder: Path) -> list[set[int | None]]:
+    """Return the versions of the weights that sampled each step's training episodes."""
+    files = sorted((folder / "episodes").glob("train-*[0-9].jsonl"))
+    return [
+        {step.weight_version for e in rg.read_episodes(file) for t in e.trajectories for step in t.steps}
+        for file in files
+    ]
+
+
+def test_a_training_on_three_nodes_is_that_of_one_machine(address: str, tmp_path: Path) -> None:
+    here, there = trained(tmp_path / "a", on=None), trained(tmp_path / "b", on=address)
+    assert versions(there) == [{0}, {1}, {2}]
+    # The log-probabilities depend on what else is in the service's batch, in their last digits.
+    assert sampled(there) == sampled(here)
+    # Weights that only the rollouts needed are gone.
+    assert not [*there.rglob("rollouts-*")]
+
+
+def test_a_node_that_is_killed_during_a_training_costs_no_episode(
+    living: LivingCluster, address: str, tmp_path: Path
+) -> None:
+    def observe(event: rg.Event) -> None:
+        if isinstance(event, rg.StepLogged) and event.step == 1 and len(living.nodes) == 3:
+            living.kill_node()
+
+    folder = trained(tmp_path / "run", "train.staleness=1", on=address, observe=observe)
+    assert len(living.nodes) == 2
+    assert versions(folder) == [{0}, {0}, {1}]
+    assert [len({uid for uid, *_ in file}) for file in sampled(folder)] == [12, 12, 12, 6, 6]
+    assert [len(file) for file in sampled(folder)] == [12, 12, 12, 6, 6]
+    assert not [*folder.rglob("rollouts-*")]
+
+
+def test_a_server_for_samples_goes_with_rollouts_of_this_process(address: str, tmp_path: Path) -> None:
+    sample_from = "train.sample_from={provider: vllm, name: m, base_url: 'http://127.0.0.1:9'}"
+    with pytest.raises(rg.UsageError, match=r"train\.sample_from"):
+        trained(tmp_path / "run", sample_from, on=address)

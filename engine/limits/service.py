@@ -75,7 +75,7 @@ SILENT_SECONDS = Limit("service_silent_seconds", 300, "seconds")
 
 # Size of a batch.
 LIVE = Limit("service_live", 256, "sequences")
-"""Sequences of one set of weights that are sampled at a time."""
+"""Sequences that are sampled at a time in one batch, of whatever adapters."""
 LIVE_TOKENS = Limit("service_live_tokens", 131_072, "tokens")
 """Tokens of those in memory; one sequence may have more."""
 READ_TOKENS = Limit("service_read_tokens", 16_384, "tokens")

@@ -38,17 +38,29 @@ def gpt2(model_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> LocalMode
     return LocalModel(folder, threads=1)
 
 
-def make_request(chance: random.Random, number: int, longest: int = 60) -> SampleRequest:
-    prompt = [chance.randrange(4, 260) for _ in range(chance.randint(1, longest))]
-    return SampleRequest(prompt, chance.randint(1, 90), chance.choice([0.5, 1.0]), seed=(number, 0))
+def make_request(chance: random.Random, number: int, adapter: str | None = None) -> SampleRequest:
+    prompt = [chance.randrange(4, 260) for _ in range(chance.randint(1, 60))]
+    heat = chance.choice([0.5, 1.0])
+    return SampleRequest(prompt, chance.randint(1, 90), heat, seed=(number, 0), adapter=adapter)
 
 
-def check(model: LocalModel, adapter: str | None, sample: SampleRequest) -> None:
+def make_adapters(model: LocalModel, count: int) -> list[str]:
+    """Add adapters with random weights."""
+    names = [f"adapter-{number}" for number in range(count)]
+    for number, name in enumerate(names):
+        model.add_adapter(name, LoraShape(4, seed=number))
+        torch.manual_seed(number)
+        model.set_weights(name, {key: torch.randn_like(w) * 0.1 for key, w in model.weights(name).items()})
+    return names
+
+
+def check(model: LocalModel, sample: SampleRequest) -> None:
     """Compare log-probabilities with a plain forward pass at the request's temperature."""
     tokens = [*sample.prompt, *sample.tokens]
     with torch.inference_mode():
         logits = (
-            model.module(adapter)(input_ids=torch.tensor([tokens])).logits[0].float() / sample.temperature
+            model.module(sample.adapter)(input_ids=torch.tensor([tokens])).logits[0].float()
+            / sample.temperature
         )
     expected = logits.log_softmax(-1)[torch.arange(len(tokens) - 1), torch.tensor(tokens[1:])]
     assert sample.logprobs == pytest.approx(expected[len(sample.prompt) - 1 :].tolist(), abs=1e-4)
@@ -57,7 +69,7 @@ def check(model: LocalModel, adapter: str | None, sample: SampleRequest) -> None
 @pytest.mark.parametrize("seed", range(4))
 def test_sequences_may_join_and_leave_at_any_step(model: LocalModel, seed: int) -> None:
     chance = random.Random(seed)
-    decoder = Decoder(model, None)
+    decoder = Decoder(model)
     samples, removed = list[SampleRequest](), set[SampleRequest]()
     for number in range(60):
         if chance.random() < 0.4:
@@ -74,24 +86,30 @@ def test_sequences_may_join_and_leave_at_any_step(model: LocalModel, seed: int) 
     assert len(samples) > 30
     for sample in samples:
         assert sample in removed or len(sample.tokens) == sample.max_tokens
-        check(model, None, sample)
+        check(model, sample)
 
 
-def test_other_architectures_and_adapters_are_drawn_from_alike(gpt2: LocalModel) -> None:
-    gpt2.add_adapter("one", LoraShape(4, seed=1))
-    torch.manual_seed(1)
-    gpt2.set_weights("one", {key: torch.randn_like(w) * 0.1 for key, w in gpt2.weights("one").items()})
-    chance = random.Random(0)
-    for adapter in (None, "one"):
-        decoder = Decoder(gpt2, adapter)
-        samples = [make_request(chance, number) for number in range(8)]
-        decoder.add(samples[:4])
+@pytest.mark.parametrize("frozen", [False, True])
+@pytest.mark.parametrize("kind", ["model", "gpt2"])
+def test_sequences_of_several_adapters_are_sampled_in_one_batch(
+    kind: str, frozen: bool, request: pytest.FixtureRequest
+) -> None:
+    model: LocalModel = request.getfixturevalue(kind)
+    adapters, chance = make_adapters(model, 3), random.Random(0)
+    if frozen:
+        for adapter in adapters:
+            model.freeze(adapter)
+    decoder = Decoder(model)
+    samples = [make_request(chance, number, chance.choice(adapters)) for number in range(12)]
+    decoder.add(samples[:6])
+    decoder.step()
+    decoder.add(samples[6:])
+    while decoder.live:
         decoder.step()
-        decoder.add(samples[4:])
-        while decoder.live:
-            decoder.step()
-        for sample in samples:
-            check(gpt2, adapter, sample)
+    for sample in samples:
+        check(model, sample)
+    for adapter in adapters:
+        model.drop_adapter(adapter)
 
 
 @pytest.mark.parametrize("kind", ["model", "gpt2"])
@@ -99,39 +117,35 @@ def test_a_frozen_adapter_gives_the_numbers_of_the_unmerged_one(
     kind: str, request: pytest.FixtureRequest
 ) -> None:
     model: LocalModel = request.getfixturevalue(kind)
-    for number, name in enumerate(("frozen", "other")):
-        model.add_adapter(name, LoraShape(4, seed=number))
-        torch.manual_seed(number)
-        given = model.weights(name)
-        model.set_weights(name, {key: torch.randn_like(w) * 0.1 for key, w in given.items()})
+    one, two = make_adapters(model, 2)
     ids = torch.tensor([[5, 80, 90, 100, 110]])
 
     def logprobs(name: str | None) -> torch.Tensor:
         with torch.inference_mode():
             return model.module(name)(input_ids=ids).logits.log_softmax(-1)
 
-    base, before, other = logprobs(None), logprobs("frozen"), logprobs("other")
-    model.freeze("frozen")
-    after = logprobs("frozen")
+    base, before, other = logprobs(None), logprobs(one), logprobs(two)
+    model.freeze(one)
+    after = logprobs(one)
     assert torch.allclose(after, before, atol=1e-5)
     assert not torch.allclose(after, base, atol=1e-2)
-    assert torch.equal(logprobs("other"), other)
-    model.drop_adapter("other")
-    assert torch.equal(logprobs("frozen"), after)
-    model.drop_adapter("frozen")
+    assert torch.equal(logprobs(two), other)
+    model.drop_adapter(two)
+    assert torch.equal(logprobs(one), after)
+    model.drop_adapter(one)
     assert torch.equal(logprobs(None), base)
 
 
 def test_a_prompt_of_many_samples_is_read_once_and_each_sample_is_its_own(model: LocalModel) -> None:
     prompt = [5, 80, 90, 100]
     samples = [SampleRequest(prompt, 12, seed=(3, number)) for number in range(8)]
-    decoder = Decoder(model, None)
+    decoder = Decoder(model)
     decoder.add(samples)
     while decoder.live:
         decoder.step()
     assert len({tuple(sample.tokens) for sample in samples}) == 8
     for sample in samples:
-        check(model, None, sample)
+        check(model, sample)
 
 
 def test_a_short_request_need_not_wait_for_a_long_one(model: LocalModel) -> None:

@@ -1,4 +1,4 @@
-"""Continuous batching of sampling jobs, grouped by their weights.
+"""Continuous batching of sampling jobs; those whose adapters have one host share a batch.
 
 `Batcher.step` samples one token of every sequence, admits waiting sequences and finishes jobs. Everything
 runs on the compute thread. Knows no HTTP and no asyncio.
@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 import torch
+from torch import nn
 
 from rolegraph.engine.limits import service as limits
 from rolegraph.engine.local.service.decoder import Decoder
@@ -49,6 +50,11 @@ class SampleJob:
     """The likeliest tokens for each position of the prompt but the first."""
     done: Future[None] = field(default_factory=Future[None])
     """Future of the job's end; cancelling it stops the sampling."""
+
+    @property
+    def adapter(self) -> str | None:
+        """Name of the adapter that holds the weights."""
+        return self.requests[0].adapter
 
     @property
     def is_complete(self) -> bool:
@@ -108,11 +114,11 @@ class FairQueue(Generic[T]):
         return sum(map(len, self._queues.values()))
 
 
-class _WeightsGroup:
-    """The jobs that sample from one set of weights."""
+class _Group:
+    """The jobs that are sampled in one batch."""
 
-    def __init__(self, decoder: Decoder, adapter: str | None) -> None:
-        self.decoder, self.adapter = decoder, adapter
+    def __init__(self, model: LocalModel) -> None:
+        self.decoder = Decoder(model)
         self.jobs: list[SampleJob] = []
         self.waiting = FairQueue[SampleRequest]()
         self.unscored = FairQueue[SampleJob]()
@@ -137,21 +143,21 @@ class Batcher:
 
     def __init__(self, model: LocalModel, load: Callable[[str], str]) -> None:
         self._model, self._load = model, load
-        self._groups: dict[str | SampleJob | None, _WeightsGroup] = {}
-        """Groups by checkpoint path; a job that is sampled alone is the key of its group."""
+        self._groups: dict[nn.Module | SampleJob, _Group] = {}
+        """Groups by the host of their adapters; a job that is sampled alone is the key of its group."""
 
     def add(self, job: SampleJob) -> None:
         """Queue a job, or finish it with the error that loading its weights raises."""
         if job.done.done():
             return
         try:
-            if job.weights not in self._groups:
-                adapter = None if job.weights is None else self._load(job.weights)
-                self._groups[job.weights] = _WeightsGroup(Decoder(self._model, adapter), adapter)
+            adapter = None if job.weights is None else self._load(job.weights)
         except Exception as error:  # reported to the client of this job
             job.finish(error)
             return
-        self._groups[job.weights].add(job)
+        for request in job.requests:
+            request.adapter = adapter
+        self._groups.setdefault(self._model.host(adapter), _Group(self._model)).add(job)
 
     @property
     def busy(self) -> bool:
@@ -160,7 +166,7 @@ class Batcher:
 
     def adapters_in_use(self) -> set[str | None]:
         """Return the adapters of the unfinished jobs."""
-        return {group.adapter for group in self._groups.values()}
+        return {job.adapter for group in self._groups.values() for job in group.jobs}
 
     def step(self) -> None:
         """Sample one more token of every sequence; an error ends only the jobs that cause it."""
@@ -174,7 +180,7 @@ class Batcher:
             if not group.jobs:
                 del self._groups[key]
 
-    def _split(self, group: _WeightsGroup, error: Exception) -> None:
+    def _split(self, group: _Group, error: Exception) -> None:
         """Restart each job of a failed group alone, so that only the jobs at fault fail; end a single job."""
         if len(group.jobs) == 1:
             group.jobs[0].finish(error)
@@ -183,12 +189,11 @@ class Batcher:
             job.prompt_logprobs, job.top_prompt = [], []
             for request in job.requests:
                 request.restart()
-            alone = self._groups[job] = _WeightsGroup(Decoder(self._model, group.adapter), group.adapter)
+            alone = self._groups[job] = _Group(self._model)
             alone.add(job)
 
-    def _score(self, adapter: str | None, unscored: FairQueue[SampleJob]) -> None:
-        """Compute log-probabilities of the prompts of waiting jobs, up to `limits.READ_TOKENS` tokens in one
-        call."""
+    def _score_waiting(self, unscored: FairQueue[SampleJob]) -> None:
+        """Compute log-probabilities of the prompts of waiting jobs, up to `limits.READ_TOKENS` tokens."""
         jobs: list[SampleJob] = []
         tokens = 0
         while unscored:
@@ -196,6 +201,10 @@ class Batcher:
             if jobs and tokens > limits.READ_TOKENS.most:
                 break
             jobs.append(unscored.pop())
+        for adapter in {job.adapter for job in jobs}:
+            self._score(adapter, [job for job in jobs if job.adapter == adapter])
+
+    def _score(self, adapter: str | None, jobs: Sequence[SampleJob]) -> None:
         for job in jobs:
             job.prompt_logprobs = [float("nan")]
         longer = [job for job in jobs if len(job.requests[0].prompt) > 1]
@@ -213,14 +222,14 @@ class Batcher:
                     prompt = job.requests[0].prompt[:-1]
                     job.top_prompt = self._model.top_tokens(adapter, prompt, job.prompt_top)
 
-    def _advance(self, group: _WeightsGroup) -> None:
+    def _advance(self, group: _Group) -> None:
         for job in [job for job in group.jobs if job.done.done()]:
             unwanted = set(job.requests)
             group.decoder.remove(job.requests)
             group.waiting.filter(lambda request, unwanted=unwanted: request not in unwanted)
             group.unscored.filter(lambda waiting, job=job: waiting is not job)
             group.jobs.remove(job)
-        self._score(group.adapter, group.unscored)
+        self._score_waiting(group.unscored)
         group.decoder.step()
         for batch in padded_batches(
             self._joining(group), lambda request: len(request.prompt), limits.READ_TOKENS.most
@@ -233,7 +242,7 @@ class Batcher:
                 group.jobs.remove(job)
                 job.finish()
 
-    def _joining(self, group: _WeightsGroup) -> list[SampleRequest]:
+    def _joining(self, group: _Group) -> list[SampleRequest]:
         """Return the waiting sequences that join the decoding now; a few alone wait up to PATIENCE steps."""
         live = group.decoder.live
         group.waited += 1

@@ -1,4 +1,4 @@
-"""Batched decoding of sequences under one set of weights; sequences can join and leave at every step.
+"""Batched decoding of sequences, each under its own adapter; sequences can join and leave at every step.
 
 Keys and values are kept in slots: a row for each sequence, right-aligned at the newest token, so that a step
 appends one column for all. A new sequence takes the next free row; when one leaves, the last row moves into
@@ -62,10 +62,10 @@ class _CacheSlots(DynamicLayer):
 
 
 class Decoder:
-    """Decoder of sequences under one adapter of a model (None: the model itself). Not thread-safe."""
+    """Decoder of sequences whose adapters have one host (`LocalModel.host`). Not thread-safe."""
 
-    def __init__(self, model: LocalModel, adapter: str | None) -> None:
-        self._model, self._adapter = model, adapter
+    def __init__(self, model: LocalModel) -> None:
+        self._model = model
         self._window = _Window()
         self._slots: list[_CacheSlots] = []
         self._mask = torch.zeros(0, 0, dtype=torch.bool, device=model.device)
@@ -77,9 +77,9 @@ class Decoder:
     def add(self, requests: Sequence[SampleRequest]) -> None:
         """Prefill the prompts and sample the first token of each request. Equal prompts are computed once."""
         numbers = {prompt: number for number, prompt in enumerate(dict.fromkeys(map(_prompt, requests)))}
-        ids, mask = _left_padded(list(numbers), self._model.device)
-        cache = DynamicCache()
-        logits = self._forward(ids, mask, (mask.cumsum(-1) - 1).clamp(min=0), cache)
+        ids, mask = _left_padded([prompt for _, prompt in numbers], self._model.device)
+        cache, adapters = DynamicCache(), [adapter for adapter, _ in numbers]
+        logits = self._forward(adapters, ids, mask, (mask.cumsum(-1) - 1).clamp(min=0), cache)
         which = torch.tensor([numbers[_prompt(request)] for request in requests], device=logits.device)
         tokens = sample_next(logits[which], requests, self._model.decode)
         kept = [row for row, request in enumerate(requests) if request.reason is None]
@@ -99,7 +99,8 @@ class Decoder:
         self._mask[:rows, window.end] = True
         mask = self._mask[:rows, window.start : window.end + 1]
         ages = torch.tensor([request.length - 1 for request in self.live], device=mask.device)
-        logits = self._forward(self._last[:rows, None], mask, ages[:, None], Cache(layers=[*self._slots]))
+        adapters, cache = [request.adapter for request in self.live], Cache(layers=[*self._slots])
+        logits = self._forward(adapters, self._last[:rows, None], mask, ages[:, None], cache)
         window.end += 1
         self._last[:rows] = sample_next(logits, self.live, self._model.decode)
         self._drop([row for row, request in enumerate(self.live) if request.reason is not None])
@@ -110,15 +111,18 @@ class Decoder:
         unwanted = set(requests)
         self._drop([row for row, request in enumerate(self.live) if request in unwanted])
 
-    def _forward(self, ids: Tensor, mask: Tensor, positions: Tensor, cache: Cache) -> Tensor:
-        out: Any = self._model.module(self._adapter)(
-            input_ids=ids,
-            attention_mask=mask.long(),
-            position_ids=positions,
-            past_key_values=cache,
-            use_cache=True,
-            logits_to_keep=1,
-        )
+    def _forward(
+        self, adapters: Sequence[str | None], ids: Tensor, mask: Tensor, positions: Tensor, cache: Cache
+    ) -> Tensor:
+        with self._model.module_by_row(adapters) as module:
+            out: Any = module(
+                input_ids=ids,
+                attention_mask=mask.long(),
+                position_ids=positions,
+                past_key_values=cache,
+                use_cache=True,
+                logits_to_keep=1,
+            )
         return out.logits[:, -1, :]
 
     def _append(
@@ -183,8 +187,8 @@ class Decoder:
         window.rows = len(self.live)
 
 
-def _prompt(request: SampleRequest) -> tuple[int, ...]:
-    return tuple(request.prompt)
+def _prompt(request: SampleRequest) -> tuple[str | None, tuple[int, ...]]:
+    return request.adapter, tuple(request.prompt)
 
 
 def _left_padded(prompts: Sequence[Sequence[int]], device: torch.device) -> tuple[Tensor, Tensor]:

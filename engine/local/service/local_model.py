@@ -20,7 +20,7 @@ import warnings
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, cast
 from weakref import WeakValueDictionary
@@ -90,6 +90,28 @@ class _Adapter(NamedTuple):
 def _adapter(model: nn.Module, tensors: Mapping[str, nn.Parameter]) -> _Adapter:
     places = [model.get_submodule(name.removesuffix(".weight")) for name in tensors]
     return _Adapter(model, tensors, places)
+
+
+class _RowOrder(NamedTuple):
+    """Order of the rows of a batch by their adapters, its inverse, and the number of rows of each adapter."""
+
+    order: Tensor
+    inverse: Tensor
+    sizes: list[int]
+
+
+def _linear_by_row(place: nn.Module, weights: Sequence[Tensor], rows: _RowOrder, x: Tensor) -> Tensor:
+    """Compute a linear layer whose weight depends on the row of x [B, ..., D]."""
+    bias: Any = place.bias
+    if isinstance(place, Conv1D):
+        weights = [weight.T for weight in weights]
+    width = x[0].numel() // x.shape[-1]
+    columns = x.index_select(0, rows.order).flatten(0, -2).T
+    parts = columns.split([size * width for size in rows.sizes], 1)
+    # The weight comes first: few rows times a transposed weight take MKL almost twice the time.
+    out = torch.cat([weight @ part for weight, part in zip(weights, parts, strict=True)], 1).T
+    out = out.unflatten(0, x.shape[:-1]).index_select(0, rows.inverse)
+    return out if bias is None else out + bias
 
 
 class TopTokens(NamedTuple):
@@ -217,6 +239,34 @@ class LocalModel:
     def module(self, name: str | None) -> nn.Module:
         """Activate an adapter and return the model, which a later call with another adapter changes."""
         return self._plain if name is None else self._adapters[name].activate()
+
+    def host(self, name: str | None) -> nn.Module:
+        """Return the model that an adapter shares with those whose sequences can be in one batch with its."""
+        return self._plain if name is None else self._adapters[name].model
+
+    @contextmanager
+    def module_by_row(self, names: Sequence[str | None]) -> Generator[nn.Module, None, None]:
+        """Give the model under which row b of a batch is computed with adapter names[b]; they share a host.
+
+        The layers with other weights for each adapter compute the rows of each in turn, all others compute
+        the batch at once.
+        """
+        numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
+        if len(numbers) == 1:
+            yield self.module(names[0])
+            return
+        adapters = [self._adapters[name] for name in numbers if name is not None]
+        of_row = torch.tensor([numbers[name] for name in names], device=self.device)
+        order = of_row.argsort(stable=True)
+        rows = _RowOrder(order, order.argsort(), of_row.bincount().tolist())
+        by_place = zip(*(adapter.tensors.values() for adapter in adapters), strict=True)
+        for place, weights in zip(adapters[0].places, by_place, strict=True):
+            place.forward = partial(_linear_by_row, place, weights, rows)
+        try:
+            yield adapters[0].model
+        finally:
+            for place in adapters[0].places:
+                del place.forward
 
     @contextmanager
     def training(self) -> Generator[None, None, None]:

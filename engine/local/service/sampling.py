@@ -45,6 +45,8 @@ class SampleRequest:
     """The request's seed (not negative) and the sequence's number in it; None draws a random seed."""
     stop_ids: frozenset[int] = frozenset()
     stop_texts: tuple[str, ...] = ()
+    adapter: str | None = None
+    """Name of the adapter to sample from; None for the model itself."""
     tokens: list[int] = field(default_factory=list[int])
     logprobs: list[float] = field(default_factory=list[float])
     reason: Literal["stop", "length"] | None = None
@@ -88,7 +90,7 @@ def _choose(logits: Tensor, requests: Sequence[SampleRequest]) -> tuple[Tensor, 
     logprobs = (logits.float() / heat).log_softmax(-1)
     allowed = _restrict(logprobs, requests) if any(r.top_p < 1 or r.top_k > 0 for r in requests) else logprobs
     # Inverse transform sampling: the first token whose cumulative probability exceeds a uniform number.
-    cumulative = allowed.double().exp().cumsum(-1)
+    cumulative = allowed.exp().cumsum(-1, dtype=torch.float64)
     uniforms = torch.tensor(
         [request.random.random() for request in requests], dtype=torch.float64, device=device
     )

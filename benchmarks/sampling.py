@@ -4,10 +4,10 @@
     python benchmarks/sampling.py --old FOLDER              # and the service of another checkout
 
 The load is 128 answers of equal length to prompts of `solver_judge`'s solver, all in flight at once. The peer
-is one call of `generate` on the same prompts with the adapter merged into the model. The service runs in a
+is one call of `generate` on the same prompts, with a model whose adapter is merged. The service runs in a
 process of its own and is asked through the Tinker SDK: by a request for each prompt, by one for each answer,
-and by one for each prompt of a policy of its own. Everything takes turns; a cell is the median of the
-repetitions, with the ratio to the peer's in the same repetition.
+and by one for each of many policies. Everything takes turns; a cell is the median of the repetitions, and
+ratios are to the peer's time in the same repetition.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ import time
 from collections.abc import Awaitable, Callable, Generator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 os.environ["TINKER_TELEMETRY"] = "0"
@@ -42,15 +43,14 @@ from rolegraph.engine.prompts.chat import ChatFormat
 KEY = "tml-benchmark"
 ANSWERS = 128
 """Answers in flight."""
-
-Ask = Callable[[], Awaitable[object]]
+PROMPTS, POLICIES = 16, 32
 
 
 class Peer:
     """transformers, with the weights merged."""
 
     def __init__(self, prompts: Sequence[Sequence[int]], tokens: int) -> None:
-        self.model = load_model(Path(BASE_MODEL), torch.float32).eval()
+        self.model: Any = load_model(Path(BASE_MODEL), torch.float32).eval()
         self.ids, self.mask = padded(prompts, left=True)
         self.tokens = tokens
 
@@ -88,16 +88,13 @@ def serving(checkout: Path) -> Generator[tinker.ServiceClient]:
 
 
 class Service:
-    """Sampling clients of a service: for one policy, and for as many as answer one request each."""
+    """Sampling clients of a service, one for each of its policies."""
 
-    def __init__(
-        self, client: tinker.ServiceClient, prompts: Sequence[Sequence[int]], tokens: int, adapters: int
-    ) -> None:
-        name = client.get_server_capabilities().supported_models[0].model_name
-        assert name is not None
+    def __init__(self, client: tinker.ServiceClient, prompts: Sequence[Sequence[int]], tokens: int) -> None:
+        name = str(BASE_MODEL)
         trainings = [
             client.create_lora_training_client(base_model=name, rank=RANK, seed=seed)
-            for seed in range(adapters)
+            for seed in range(POLICIES)
         ]
         self.policies = [t.result().save_weights_and_get_sampling_client().result() for t in trainings]
         self.inputs = [types.ModelInput.from_ints(list(prompt)) for prompt in prompts]
@@ -107,7 +104,7 @@ class Service:
         """Ask for all answers, in as many requests."""
         samples = ANSWERS // requests
         self.seed += 1
-        futures = []
+        futures: list[Awaitable[types.SampleResponse]] = []
         for number in range(requests):
             seed = ANSWERS * self.seed + number
             params = types.SamplingParams(max_tokens=self.tokens, seed=seed, stop=[])
@@ -118,12 +115,15 @@ class Service:
             assert [len(s.tokens) for s in answer.sequences] == [self.tokens] * samples
 
     async def by_prompt(self) -> None:
-        await self._sample(self.policies[:1], len({tuple(i.to_ints()) for i in self.inputs}))
+        """Ask once for the answers to a prompt."""
+        await self._sample(self.policies[:1], PROMPTS)
 
     async def by_answer(self) -> None:
+        """Ask once for each answer, as `rolegraph train` does: each has a seed of its own."""
         await self._sample(self.policies[:1], ANSWERS)
 
     async def by_policy(self) -> None:
+        """Ask each policy once for its share of the answers."""
         await self._sample(self.policies, len(self.policies))
 
 
@@ -131,14 +131,12 @@ class Service:
 @click.option(
     "--old", type=click.Path(exists=True, file_okay=False, path_type=Path), help="Another checkout."
 )
-@click.option("--tasks", type=click.IntRange(min=1), default=16, show_default=True, help="Prompts.")
 @click.option("--tokens", type=click.IntRange(min=1), default=64, show_default=True, help="Of an answer.")
-@click.option("--adapters", type=click.IntRange(min=1), default=32, show_default=True)
 @click.option("--repetitions", type=click.IntRange(min=1), default=7, show_default=True)
-def main(old: Path | None, tasks: int, tokens: int, adapters: int, repetitions: int) -> None:
+def main(old: Path | None, tokens: int, repetitions: int) -> None:
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     chat = ChatFormat(AutoTokenizer.from_pretrained(BASE_MODEL), str(BASE_MODEL))
-    texts = [solver_prompt(task) for task in questions(tasks) for _ in range(ANSWERS // tasks)]
+    texts = [solver_prompt(task) for task in questions(PROMPTS) for _ in range(ANSWERS // PROMPTS)]
     prompts = [list(chat.prompt([{"role": "user", "content": text}]).ids) for text in texts]
     checkouts = {"old": old} if old else {}
     checkouts["new"] = Path(__file__).parent.parent
@@ -146,11 +144,11 @@ def main(old: Path | None, tasks: int, tokens: int, adapters: int, repetitions: 
         calls: dict[str, Callable[[], object]] = {"transformers": Peer(prompts, tokens).generate}
         for name, checkout in checkouts.items():
             client = stack.enter_context(serving(checkout))
-            service = Service(client, prompts, tokens, adapters)
+            service = Service(client, prompts, tokens)
             for title, ask in (
-                (f"{tasks} requests", service.by_prompt),
+                (f"{PROMPTS} requests", service.by_prompt),
                 (f"{ANSWERS} requests", service.by_answer),
-                (f"{adapters} adapters", service.by_policy),
+                (f"{POLICIES} policies", service.by_policy),
             ):
                 calls[f"{name}, {title}"] = lambda ask=ask: asyncio.run(ask())
         gc.collect()
@@ -164,7 +162,6 @@ def measure(calls: dict[str, Callable[[], object]], repetitions: int) -> dict[st
     for repetition in range(repetitions + 1):
         for name, call in calls.items():
             started = time.perf_counter()
-            click.echo(f"{name} {repetition}", err=True)
             call()
             if repetition:  # the first warms up
                 seconds[name].append(time.perf_counter() - started)

@@ -189,6 +189,22 @@ def test_weights_that_cannot_be_loaded_fail_only_those_who_asked_for_them(model:
     assert fine.done.result() is None
 
 
+def test_weights_saved_again_are_those_of_the_next_request(model: LocalModel) -> None:
+    adapters = make_adapters(model, 2)
+    loaded = iter(adapters)
+    batcher = Batcher(model, lambda _: next(loaded))
+    jobs = [SampleJob("tinker://x", [SampleRequest([5, 6], 12, seed=(n, 0))]) for n in range(2)]
+    for job in jobs:
+        batcher.add(job)
+        batcher.step()
+    while batcher.busy:
+        batcher.step()
+    for job, adapter in zip(jobs, adapters, strict=True):
+        assert job.adapter == adapter
+        check(model, job.requests[0])
+        model.drop_adapter(adapter)
+
+
 def test_what_ails_one_request_fails_it_alone(model: LocalModel) -> None:
     alone = SampleJob(None, [SampleRequest([5, 6], 12, seed=(3, 0))])
     batcher = Batcher(model, load=str)

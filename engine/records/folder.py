@@ -230,6 +230,22 @@ class RunFolder:
         """Append a line to `checkpoints.jsonl`, after the weights were saved."""
         _add(self.checkpoints_file, json_line(checkpoint.model_dump()))
 
+    def drop_checkpoints(self, keep: int) -> list[Checkpoint]:
+        """Remove the lines of all but the newest checkpoints and the best one, and return what they held."""
+        checkpoints = self.checkpoints()
+        best = self.best()
+        kept = [one for one in checkpoints[:-keep] if one.step == best.step] + checkpoints[-keep:]
+        dropped = [one for one in checkpoints if one not in kept]
+        if dropped:
+            write_whole(self.checkpoints_file, b"".join(json_line(one.model_dump()) for one in kept))
+        return dropped
+
+    def drop_episodes(self, split: Split, before: int) -> None:
+        """Delete the episodes of the steps before a step."""
+        for match, file in self._step_files():
+            if match["split"] == split and int(match["step"]) < before:
+                file.unlink(missing_ok=True)
+
     def write_episodes(self, split: Split, step: int, episodes: Iterable[Episode]) -> None:
         """Write the episodes of a step."""
         write_episodes(self.episodes_file(split, step), episodes)

@@ -30,6 +30,7 @@ from rolegraph.engine.rllm_bridge.override_checks import (
 )
 from rolegraph.engine.rllm_bridge.prepared import is_rllms
 from rolegraph.engine.spec import Finding, Loss, ModelRef, Path
+from rolegraph.engine.spec.train import Keep
 
 UNNAMED = "default_traj_name"
 """Name by which rLLM marks a trajectory without a name (types.py), and replaces it."""
@@ -272,6 +273,9 @@ def _training(plan: Plan, traits: BackendTraits) -> Iterator[Finding]:
     if train.sample_from is not None:
         message = "rLLM samples from its own engine"
         yield Finding(("train", "sample_from"), message, "", f"remove it, or {WITHOUT_RLLM}", at_key=True)
+    if train.keep != Keep():
+        message = "rLLM keeps what its own config says"
+        yield Finding(("train", "keep"), message, "", f"remove it, or {WITHOUT_RLLM}", at_key=True)
     clip = ("train", "gradient_clip")
     if train.gradient_clip and not traits.clips_gradients:
         message = f"rLLM does not clip gradients on {traits.name}, at {train.gradient_clip:g} or at all"

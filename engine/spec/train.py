@@ -81,6 +81,15 @@ class Validation(SpecModel):
     """Figure that selects the best checkpoint: `correct`, or one of the spec's metrics."""
 
 
+class Keep(SpecModel):
+    """Parts of a long training that stay on disk; what is left out stays whole."""
+
+    checkpoints: Count | None = None
+    """Number of the newest checkpoints that stay; the best one stays, too."""
+    episodes: Count | None = None
+    """Number of the newest steps whose training episodes stay. Those of validations stay."""
+
+
 class Train(SpecModel):
     """Training of the roles."""
 
@@ -109,6 +118,8 @@ class Train(SpecModel):
     """Evaluation during the training."""
     checkpoint_every: Count = 10
     """Steps between checkpoints; the best and the last are always kept."""
+    keep: Keep = Keep()
+    """Checkpoints and episodes that stay as the training goes on; all, where it is left out."""
     sample_from: ModelRef | None = None
     """vLLM or SGLang server that samples for the trained policies: `vllm`, or a mapping with `provider` and
     `base_url`. It serves the model that is trained, and loads the adapter after each update. None samples

@@ -290,10 +290,25 @@ class _Loop:
                 estimators={role: dict(states) for role, states in self.states.items()},
             )
         )
+        dropped = await self.drop_old(step)
         if not self.pending:  # a batch that is under way may still ask an old copy
-            await self.setup.past.prune(self.setup.folder.checkpoints())
+            await self.setup.past.prune(self.setup.folder.checkpoints(), dropped)
         if better:
             self.best = figure
+
+    async def drop_old(self, step: int) -> list[Checkpoint]:
+        """Delete the checkpoints and episodes that `train.keep` leaves out; return these checkpoints."""
+        keep, setup = self.train.keep, self.setup
+        if keep.episodes is not None:
+            setup.folder.drop_episodes("train", step - keep.episodes + 1)
+        if keep.checkpoints is None:
+            return []
+        dropped = setup.folder.drop_checkpoints(keep.checkpoints)  # before their weights, as a kill may come
+        for checkpoint in dropped:
+            for name, saved in checkpoint.policies.items():
+                await setup.policies.delete_copy(name, saved.state)
+                await setup.policies.delete_copy(name, saved.sampler)
+        return dropped
 
     def log(self, step: int, metrics: Metrics) -> None:
         """Write a step's metrics to the folder and the observer."""

@@ -96,8 +96,19 @@ class PastSelves:
             self._models[path] = await self._policies.copied(self._plans[name].of, path, version)
         return self._models[path]
 
-    async def prune(self, checkpoints: Sequence[Checkpoint]) -> None:
-        """Delete the copies that are no longer kept and that no checkpoint names."""
+    async def prune(self, checkpoints: Sequence[Checkpoint], dropped: Sequence[Checkpoint]) -> None:
+        """Delete the copies that are no longer kept and that no checkpoint names.
+
+        Args:
+            checkpoints: The training's checkpoints.
+            dropped: Those that were removed, whose copies may be named no more.
+        """
+        self._dropped += [
+            (self._plans[name].of, path)
+            for checkpoint in dropped
+            for name, copies in checkpoint.past.items()
+            for path in self._held({name: copies})
+        ]
         named = self._held(self.kept).union(*(self._held(checkpoint.past) for checkpoint in checkpoints))
         for policy, path in dict.fromkeys(self._dropped):
             if path not in named:

@@ -249,7 +249,7 @@ class Service:
         return self._done("optim_step", body, {"metrics": {"unclipped_grad_l2:mean": GRAD_NORM}})
 
     def _save_state(self, body: dict[str, Any]) -> dict[str, Any] | Response:
-        path = f"tinker://{_run(body)}/state/{body['path']}"
+        path = f"tinker://{_run(body)}/weights/{body['path']}"
         self.updates[path] = self.updates[body["model_id"]]
         return self._done("save_weights", body, {"path": path})
 

@@ -23,8 +23,23 @@ def test_a_checkpoint_is_kept_where_it_is_due_where_it_is_best_and_at_the_end(tr
     assert steps[1].validation["validation/correct"] == 1.0
     assert [checkpoint.policies[MAIN].version for checkpoint in steps.values()] == [1, 2, 3]
     saved = steps[2].policies[MAIN]
-    assert saved.state == "tinker://run/state/step-000002"
+    assert saved.state == "tinker://run/weights/step-000002"
     assert saved.sampler == "tinker://run/sampler_weights/step-000002"
+
+
+def test_of_a_long_training_the_newest_and_the_best_stay(training: Training) -> None:
+    training.workflow.solve = lambda seed, updates: RIGHT if updates == 1 or seed % 2 else WRONG
+    every = ("train.checkpoint_every=1", "train.validation.every=1")
+    training.run(*every, "train.keep={checkpoints: 1, episodes: 2}")
+    folder = training.folder
+    assert [checkpoint.step for checkpoint in folder.checkpoints()] == [1, 3]
+    assert folder.best().step == 1 and folder.rewind() == folder.checkpoints()[-1]
+    deleted = [body["path"] for body in training.service.asked_for("delete_checkpoint")]
+    label = "step-000002"
+    assert deleted == [f"tinker://run/weights/{label}", f"tinker://run/sampler_weights/{label}"]
+    assert [step for step, _ in folder.episodes_files("train")] == [2, 3]
+    assert [step for step, _ in folder.episodes_files("validation")] == [0, 1, 2, 3]
+    assert len(folder.metrics()) == 4
 
 
 def test_a_run_goes_on_from_a_checkpoint_as_if_it_had_not_been_stopped(

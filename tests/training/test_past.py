@@ -82,6 +82,16 @@ def test_copies_live_as_long_as_a_checkpoint_names_them(training: Training) -> N
     assert all(path in training.service.updates for path in named if path)
 
 
+def test_copies_go_with_the_checkpoints_that_named_them(training: Training) -> None:
+    training.run(*JUDGED, "policies.past.keep=1", "train.keep={checkpoints: 1}", "train.validation.every=0")
+    (last,) = training.folder.checkpoints()
+    named = {copy.sampler for copy in last.past["past"]}
+    deleted = {body["path"] for body in training.service.asked_for("delete_checkpoint")}
+    made = [body.get("path") or "" for body in training.service.asked_for("save_weights_for_sampler")]
+    copies = {f"tinker://run/sampler_weights/{path}" for path in made if path.startswith("past-")}
+    assert copies - deleted == named
+
+
 @pytest.mark.parametrize("done", [1, 2])
 def test_a_resumed_training_draws_the_same_opponents(done: int, training: Training, tmp_path: Path) -> None:
     training.workflow.solve = lambda seed, updates: RIGHT if seed % 2 else WRONG

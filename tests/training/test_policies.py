@@ -98,12 +98,12 @@ def test_a_new_adapter_has_the_shape_and_seed_that_were_asked_for(training: Trai
 
 def test_a_saved_state_is_taken_up_with_its_optimizer_and_its_version(training: Training) -> None:
     async def run() -> None:
-        async with training.open(state="tinker://run/state/step-000004", version=3) as policies:
+        async with training.open(state="tinker://run/weights/step-000004", version=3) as policies:
             assert policies.version(MAIN) == 3
 
     asyncio.run(run())
     (loaded,) = training.service.asked_for("load_weights")
-    assert (loaded["path"], loaded["optimizer"]) == ("tinker://run/state/step-000004", True)
+    assert (loaded["path"], loaded["optimizer"]) == ("tinker://run/weights/step-000004", True)
     assert training.service.asked_for("create_model") == []
 
 
@@ -121,8 +121,8 @@ REFUSED = f"no room for {KEY}"
         ("create_model", None, "cannot train 'tiny': .*no room for"),
         (
             "load_weights",
-            "tinker://run/state/gone",
-            "cannot resume from tinker://run/state/gone: .*no room for",
+            "tinker://run/weights/gone",
+            "cannot resume from tinker://run/weights/gone: .*no room for",
         ),
     ],
 )
@@ -276,7 +276,7 @@ def test_an_update_makes_a_version_and_nothing_to_learn_makes_none(training: Tra
 def test_a_checkpoint_is_a_state_and_weights_to_sample_from_under_one_label(training: Training) -> None:
     async def work(policies: Policies) -> None:
         saved = await policies.save("step-000002")
-        state, sampler = "tinker://run/state/step-000002", "tinker://run/sampler_weights/step-000002"
+        state, sampler = "tinker://run/weights/step-000002", "tinker://run/sampler_weights/step-000002"
         assert saved == {MAIN: SavedPolicy(version=0, state=state, sampler=sampler)}
 
     training.do(work)
@@ -363,7 +363,7 @@ def test_a_service_that_goes_away_in_an_update_is_named_instead_of_waited_for(
 
 
 @pytest.mark.parametrize(
-    ("operation", "state"), [("create_model", None), ("load_weights", "tinker://run/state/x")]
+    ("operation", "state"), [("create_model", None), ("load_weights", "tinker://run/weights/x")]
 )
 def test_a_service_that_goes_away_while_it_opens_is_named_instead_of_waited_for(
     operation: str, state: str | None, tokenizer: Path, monkeypatch: pytest.MonkeyPatch

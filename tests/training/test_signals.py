@@ -433,8 +433,8 @@ def test_the_loss_beside_an_estimator_is_the_estimators(estimator: str, signal: 
 
 
 def test_each_policys_own_start_is_its_teacher() -> None:
-    words = [BASE, "policies.other={checkpoint: 'tinker://run/state/x'}", "roles.solver.policy=[main, other]"]
+    words = [BASE, "policies.other={checkpoint: 'tinker://r/weights/x'}", "roles.solver.policy=[main, other]"]
     plan = compile_file("solver_judge", words)
     starts = [plan.teacher_of("solver", index) for index in (1, 2)]
-    assert [start and start.checkpoint for start in starts] == [None, "tinker://run/state/x"]
+    assert [start and start.checkpoint for start in starts] == [None, "tinker://r/weights/x"]
     assert plan.teachers == starts and plan.taught_by_start == ["main", "other"]

@@ -104,14 +104,19 @@ def adapter_code(folder: Path, mark: Path) -> None:
     ],
 )
 def test_no_code_of_a_model_s_folder_runs(
-    process: Command, honest: Path, tmp_path: Path, attack: Callable[[Path, Path], None]
+    rolegraph: Command,
+    honest: Path,
+    tmp_path: Path,
+    attack: Callable[[Path, Path], None],
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     folder, mark = shutil.copytree(honest, tmp_path / "model"), tmp_path / "mark"
     attack(folder, mark)
     words = ("run", "solver_judge", "sampling.max_tokens=4", "--limit", "1", "--out", "out")
-    done = process(*words, "--model", f"local:{folder}")
+    done = rolegraph(*words, "--model", f"local:{folder}")
     assert not mark.exists()
-    assert "Traceback" not in done.stderr and "internal error" not in done.stderr
+    said = done.stderr + capfd.readouterr().err  # of the command, and of the service that it starts
+    assert "Traceback" not in said and "internal error" not in said
     assert done.returncode == (0 if attack is generation_code else 2), done.stderr
 
 

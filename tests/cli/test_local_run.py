@@ -21,7 +21,7 @@ from rolegraph.engine.records.episodes import read_episodes
 from rolegraph.engine.records.folder import RunFolder
 from tests.cli.conftest import ENVIRONMENT, Command
 from tests.cli.conftest import process as process
-from tests.trainings import key
+from tests.trainings import STEP, key
 from tests.waiting import soon
 
 pytest.importorskip("torch", reason="needs the extra `local`")
@@ -232,6 +232,7 @@ def test_a_prompt_that_the_shipped_model_was_not_taught_is_named(rolegraph: Comm
     assert asked.returncode == 0, asked.stderr
     (warning,) = (line for line in asked.stderr.splitlines() if line.startswith("warning: "))
     assert "rolegraph-base" in warning and "solver" in warning
-    trained = rolegraph("train", "solver_only", prompt, "train.steps=1", "train.batch_size=1")
+    trained = rolegraph("train", "solver_only", prompt, *STEP)
     assert warning in trained.stderr.splitlines()
-    assert "warning" not in rolegraph("run", "solver_only", "--limit", "1").stderr
+    taught = rolegraph("run", "solver_only", "--limit", "1", "--rollouts", "1")
+    assert taught.returncode == 0 and "warning" not in taught.stderr

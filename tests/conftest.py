@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -32,8 +33,9 @@ def pytest_configure() -> None:
     settings.register_profile("random", deadline=None)
     settings.register_profile("repeatable", deadline=None, derandomize=True)
     settings.load_profile("repeatable")
-    # Child processes start faster with cached bytecode.
+    # Child processes, and the collection of the next run, start faster with cached bytecode.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    sys.dont_write_bytecode = False
     # Several torch threads would spin while waiting, on cores that other workers need.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     # A shell starts a background pytest with SIGINT ignored, and child processes would inherit that.

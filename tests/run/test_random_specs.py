@@ -6,7 +6,7 @@ import json
 from collections import Counter
 from dataclasses import replace
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rolegraph.engine.compile import size_of
@@ -16,6 +16,7 @@ from rolegraph.engine.prompts.call_forms import HERMES
 from rolegraph.engine.records import CallId, Episode, NodeId
 from tests.clock import run_virtually
 from tests.edge import ScriptedModel, episode, limited
+from tests.examples import examples
 from tests.meaning import expected
 from tests.workflows import CALLEE, TOKENS, Workflow, compiled, workflows
 
@@ -40,13 +41,13 @@ class Caller(ScriptedModel):
         return Completion(text, calls=calls, usage={"completion_tokens": TOKENS})
 
 
-@settings(max_examples=500)
+@examples(500)
 @given(workflows())
 def test_every_turn_is_taken_failed_or_skipped_once_as_the_language_says(workflow: Workflow) -> None:
     compare(workflow)
 
 
-@settings(max_examples=150)
+@examples(150)
 @given(workflows(chats=True))
 def test_roles_keep_one_conversation_as_the_language_says(workflow: Workflow) -> None:
     compare(workflow)
@@ -91,7 +92,7 @@ def compare(workflow: Workflow) -> None:
     assert plan.may_skip or bound == size.calls
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(workflows(), st.integers(1, 1000))
 def test_turns_and_seeds_are_the_same_in_whatever_order_calls_are_answered(
     workflow: Workflow, salt: int

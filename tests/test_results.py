@@ -70,7 +70,7 @@ def test_tables_that_train_the_same_spec_share_the_training(tmp_path: Path) -> N
     ]:
         assert work(table, arm) == work("shipped", spec)
         assert work(table, arm, 1) != work("shipped", spec)
-    assert work("at_grpo", "single") != work("at_grpo", "single_eight")
+    assert work("at_grpo", "single") != work("at_grpo", "single_ten")
 
 
 @pytest.mark.parametrize("name", TABLES)

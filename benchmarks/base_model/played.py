@@ -24,7 +24,11 @@ from rolegraph.engine.run import Isolation, jobs, stream
 from rolegraph.engine.vocabulary import Function
 from rolegraph.roles.countdown import generate
 
-GRIDS = tuple((f"loops.walk.env.grid.size={size}",) for size in (6, 5, 4))
+GRIDS = tuple(
+    (f"loops.walk.env.grid.size={size}", "loops.walk.env.grid.walls=0.25", "loops.walk.times=4")
+    for size in (6, 5, 4)
+)
+"""Walks that the base is taught: with more walls and fewer rounds than the spec has."""
 VARIANTS: Mapping[str, Sequence[Sequence[str]]] = {
     "react": (("roles.agent.tools=calculator",),),
     "plan_path": GRIDS,

@@ -224,7 +224,7 @@ class RunJob:
     async def _open(
         self, notify: Observer, concurrency: int, on: str | None
     ) -> AsyncGenerator[tuple[EpisodeMaker, int]]:
-        """Open the workflow here or on a cluster; give its maker of episodes and the most in flight."""
+        """Open the workflow here or on a cluster; give its maker of episodes and the most jobs at a time."""
         if on is None:
             async with self.flow.open() as opened:
                 yield opened, concurrency
@@ -232,7 +232,7 @@ class RunJob:
         from rolegraph.engine.run.cluster import open_on_ray
 
         async with open_on_ray(self.flow.open, on, slots=concurrency, observe=notify) as pool:
-            yield pool, pool.slots
+            yield pool, pool.jobs
 
     @contextmanager
     def open_folder(self, observe: Observer | None) -> Generator[tuple[Observer, EpisodeWriter]]:

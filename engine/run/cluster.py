@@ -1,6 +1,7 @@
 """Episodes on a Ray cluster: a worker on each node opens the models once, and makes episodes of jobs.
 
-The command hands a job to a worker with a free slot, and takes the episode back; the command alone writes. A
+The command hands a job to the worker that has the fewest, and takes the episode back; the command alone
+writes. A worker holds a few jobs more than it has slots, so that a free slot need not wait for the command. A
 job whose worker dies is handed to another one. A call is never repeated by Ray, and one answer is taken for
 each job, so that no episode comes twice. Only this module imports Ray, when a run asks for it.
 """
@@ -48,6 +49,13 @@ class WorkerSetup(NamedTuple):
     variables of a runtime environment into its logs (2.60, runtime_env_agent.log)."""
     folder: str
     """Folder that relative paths of models start from, where the node has it."""
+    slots: int
+    """Episodes in flight at most on a node."""
+
+    @property
+    def jobs(self) -> int:
+        """Jobs that a worker holds at most: those in flight, and an eighth that wait for a slot."""
+        return self.slots + max(1, self.slots // 8)
 
 
 class EpisodeWorker:
@@ -55,6 +63,7 @@ class EpisodeWorker:
 
     def __init__(self) -> None:
         self._maker: EpisodeMaker | None = None
+        self._slots = asyncio.Semaphore(0)
         self._settled = asyncio.Event()
         """Set when the models are open, or could not be opened."""
 
@@ -66,6 +75,7 @@ class EpisodeWorker:
         try:
             open_maker: OpenMaker = pickle.loads(setup.opener)
             async with open_maker() as self._maker:
+                self._slots = asyncio.Semaphore(setup.slots)
                 self._settled.set()
                 await asyncio.Event().wait()
         finally:
@@ -80,7 +90,8 @@ class EpisodeWorker:
         """Make the episode of a job; return it with its events."""
         assert self._maker is not None
         events: list[Event] = []
-        return await self._maker.make(job, events.append), events
+        async with self._slots:
+            return await self._maker.make(job, events.append), events
 
 
 @dataclass(slots=True, eq=False)
@@ -88,39 +99,45 @@ class _PlacedWorker:
     """The command's side of one worker."""
 
     actor: Any
+    jobs: int = 0
+    """Jobs that the worker has and has not answered."""
     opened: bool = False
-    alive: bool = True
 
 
 class WorkerPool:
-    """Workers on the nodes of a cluster, and their free slots."""
+    """Workers on the nodes of a cluster, and the jobs that each one has."""
 
-    def __init__(self, ray: Any, setup: WorkerSetup, nodes: int, slots: int, observe: Observer) -> None:
-        self.slots = slots * nodes
-        """Episodes in flight at most, on all nodes together."""
+    def __init__(self, ray: Any, setup: WorkerSetup, nodes: int, observe: Observer) -> None:
+        self.jobs = setup.jobs * nodes
+        """Jobs handed out at most, to all workers together."""
         self.opened = asyncio.Event()
         """Set when the first worker is ready."""
-        self._ray, self._setup, self._slots_each, self._observe = ray, setup, slots, observe
-        self._free: asyncio.Queue[_PlacedWorker] = asyncio.Queue()
-        """A worker for each of its free slots; those of dead workers are dropped when they are drawn."""
+        self._ray, self._setup, self._observe = ray, setup, observe
+        self._ready = set[_PlacedWorker]()
+        self._room = asyncio.Condition()
+        """Notified when a worker may take a job."""
         self._actors: list[Any] = []
 
     async def make(self, job: EpisodeJob, observe: Observer | None = None) -> Episode:
-        """Make the episode of a job on a worker with a free slot; on another one where that dies.
+        """Make the episode of a job on the worker that has the fewest jobs; on another one where that dies.
 
         Raises:
             WorldError: `ATTEMPTS` workers died over the episode.
         """
         for _ in range(ATTEMPTS):
-            while not (worker := await self._free.get()).alive:
-                ...
+            async with self._room:
+                await self._room.wait_for(self._has_room)
+                worker = min(self._ready, key=lambda each: each.jobs)
+                worker.jobs += 1
             try:
                 episode, events = await self._answer(worker.actor.make.remote(job))
             except self._ray.exceptions.RayError:
-                worker.alive = False  # before `keep_worker` learns it from the end of `hold`
+                self._ready.discard(worker)  # before `keep_worker` learns it from the end of `hold`
                 continue
             finally:
-                self._free.put_nowait(worker)
+                worker.jobs -= 1
+                async with self._room:
+                    self._room.notify()
             if observe is not None:
                 for event in events:
                     observe(event)
@@ -129,6 +146,9 @@ class WorkerPool:
             f"{ATTEMPTS} workers died over the episode of task {job.task['id']}, rollout {job.rollout} (too "
             "little memory?); finished work is kept, and --resume does the rest"
         )
+
+    def _has_room(self) -> bool:
+        return any(worker.jobs < self._setup.jobs for worker in self._ready)
 
     async def keep_worker(self, node: Mapping[str, Any]) -> None:
         """Keep a worker on a node until cancelled, or on any other node once that one is lost.
@@ -143,11 +163,12 @@ class WorkerPool:
                 worker.opened = await self._answer(worker.actor.ready.remote())
                 if worker.opened:
                     self.opened.set()
-                    for _ in range(self._slots_each):
-                        self._free.put_nowait(worker)
+                    async with self._room:
+                        self._ready.add(worker)
+                        self._room.notify_all()
                 await self._answer(held)
             except self._ray.exceptions.RayError as error:
-                worker.alive = False
+                self._ready.discard(worker)
                 self._ray.kill(worker.actor)  # a worker that cannot be reached may run on
                 failed = 0 if worker.opened else failed + 1
                 reason = str(error).strip().rpartition("\n")[2].strip()  # the last line has the cause
@@ -171,7 +192,7 @@ class WorkerPool:
         strategies = import_module("ray.util.scheduling_strategies")
         worker = self._ray.remote(EpisodeWorker).options(
             num_cpus=1,
-            max_concurrency=self._slots_each + 2,  # `hold` and `ready` besides
+            max_concurrency=self._setup.jobs + 2,  # `hold` and `ready` besides
             scheduling_strategy=strategies.NodeAffinitySchedulingStrategy(node_id=node, soft=True),
         )
         self._actors.append(worker.remote())
@@ -205,15 +226,15 @@ async def open_on_ray(
     require_library("ray", "ray", "runs on a cluster")
     if not re.fullmatch(r"ray|(ray://)?[\w.\[\]:-]+:\d+", address):
         raise UsageError(f"{address!r} is no cluster; expected ray, ray://HOST:PORT or HOST:PORT")
-    setup = WorkerSetup(pickle.dumps(open_maker), provider_variables(), str(Path.cwd()))
+    setup = WorkerSetup(pickle.dumps(open_maker), provider_variables(), str(Path.cwd()), slots)
     ray: Any = await asyncio.to_thread(import_module, "ray")
     async with _connected(ray, address) as dashboard:
         nodes = [node for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU")]
         if not nodes:
             raise WorldError("the Ray cluster has no node with a CPU; `ray status` lists its nodes")
         shown = f" (dashboard: {dashboard})" if dashboard else ""
-        pool = WorkerPool(ray, setup, len(nodes), slots, observe)
-        observe(Note(f"Ray: {pool.slots} episodes in flight, {slots} on each node{shown}", "notice"))
+        pool = WorkerPool(ray, setup, len(nodes), observe)
+        observe(Note(f"Ray: {slots * len(nodes)} episodes in flight, {slots} on each node{shown}", "notice"))
         try:
             async with _ended_by([pool.keep_worker(node) for node in nodes]):
                 await _first_worker(pool, observe)

@@ -5,19 +5,19 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from itertools import chain
 from pathlib import Path as FilePath
 from typing import Any, TypeVar
 
+from rolegraph.engine import vocabulary
 from rolegraph.engine.compile.chats import chat_findings
 from rolegraph.engine.compile.earned import deciding, earning_findings, judged, scored
 from rolegraph.engine.compile.graph import check_graph, run_findings
 from rolegraph.engine.compile.inputs import role_inputs
-from rolegraph.engine.compile.instructions import instruction_findings
 from rolegraph.engine.compile.lineage import Instances, history_findings, instances_of
-from rolegraph.engine.compile.model_files import ModelFiles
 from rolegraph.engine.compile.names import ResolvedNames, resolve_names
-from rolegraph.engine.compile.plan import Plan
+from rolegraph.engine.compile.plan import Plan, TurnGraph
 from rolegraph.engine.compile.policies import (
     check_policies,
     endpoints_of,
@@ -26,27 +26,19 @@ from rolegraph.engine.compile.policies import (
     samplings_of,
     trained_policies,
 )
-from rolegraph.engine.compile.readable import read_findings
-from rolegraph.engine.compile.resolve import digest
+from rolegraph.engine.compile.readable import instruction_findings, read_findings
+from rolegraph.engine.compile.resolve import ModelFiles, digest
 from rolegraph.engine.compile.role_plan import (
     CalleePlan,
     EnvPlan,
     GroupingPlan,
     LoopPlan,
     Permission,
+    ResolvedRole,
     RolePlan,
 )
 from rolegraph.engine.compile.size import EpisodeBounds, size_of
-from rolegraph.engine.compile.structure import (
-    Needs,
-    callees_of,
-    in_order,
-    loop_around,
-    loop_of,
-    role_needs,
-    roles_in,
-    rounds_of,
-)
+from rolegraph.engine.compile.structure import in_order
 from rolegraph.engine.compile.trainable import learning_findings, loss_of
 from rolegraph.engine.compile.unroll import UnrolledGraph, unroll
 from rolegraph.engine.errors import SpecError
@@ -55,19 +47,6 @@ from rolegraph.engine.spec import Diagnostic, Finding, Spec, load_spec
 from rolegraph.engine.spec.diagnostics import Severity
 from rolegraph.engine.spec.loader import LoadedSpec
 from rolegraph.engine.spec.merge import dump_yaml
-from rolegraph.engine.vocabulary import (
-    MONTY,
-    Dataset,
-    Environment,
-    Function,
-    Import,
-    Split,
-    import_file,
-    is_allowed,
-    python_interpreter,
-    shared_rows,
-    short_repr,
-)
 
 T = TypeVar("T")
 PlanCheck = Callable[[Plan], Iterable[Finding]]
@@ -92,7 +71,7 @@ class CompileResult:
         """Bounds of an episode's size; None without a plan."""
         return None if self.plan is None else size_of(self.plan)
 
-    def files(self) -> Mapping[Split, Dataset]:
+    def files(self) -> Mapping[vocabulary.Split, vocabulary.Dataset]:
         """Return the data sets that are files of the spec's author; only their first task has been read."""
         if self.plan is None:
             return {}
@@ -105,7 +84,7 @@ def data_findings(plan: Plan) -> Iterator[Finding]:
     """Warn of validation rows that are training rows as well; reads both files, and no other data set."""
     files = CompileResult(plan, ()).files()
     if len(files) == 2 and not plan.spec.data.split:
-        shared = shared_rows(files["train"].rows(None), files["validation"].rows(None))
+        shared = vocabulary.shared_rows(files["train"].rows(None), files["validation"].rows(None))
         if shared:
             hint = "hold rows out of one file: `data: {train: FILE, split: 0.1}`"
             yield Finding(("data", "validation"), shared_message(shared), hint=hint, severity="warning")
@@ -114,7 +93,7 @@ def data_findings(plan: Plan) -> Iterator[Finding]:
 def shared_message(shared: Sequence[Task]) -> str:
     """Describe validation tasks that are training tasks as well."""
     rows = "row is" if len(shared) == 1 else "rows are"
-    example = short_repr({key: value for key, value in shared[0].items() if key != "id"})
+    example = vocabulary.short_repr({key: value for key, value in shared[0].items() if key != "id"})
     return f"{len(shared):,} validation {rows} in the training data, too, such as {example}"
 
 
@@ -169,7 +148,7 @@ def check_source(source: Source, further: PlanCheck | None = None, *, runs: bool
     Raises:
         UsageError: No spec is named, or a file does not exist.
     """
-    imports = [import_file(FilePath(file)) for file in source.imports]
+    imports = [vocabulary.import_file(FilePath(file)) for file in source.imports]
     loaded = load_spec(source.named_spec, source.overrides, model=source.model, base_url=source.base_url)
     plan = _compile(loaded, imports, source.allow)
     if plan is not None:
@@ -179,19 +158,19 @@ def check_source(source: Source, further: PlanCheck | None = None, *, runs: bool
     return CompileResult(None if loaded.faults else plan, loaded.shown_diagnostics())
 
 
-def _compile(loaded: LoadedSpec, imports: Sequence[Import], allow: Sequence[str]) -> Plan | None:
+def _compile(loaded: LoadedSpec, imports: Sequence[vocabulary.Import], allow: Sequence[str]) -> Plan | None:
     """Report all findings to `loaded`, and return the plan; None where there is a fault."""
-    needs, data = role_needs(loaded.spec), loaded.data
+    data = loaded.data
     files = ModelFiles(loaded.folders, loaded.is_overridden)
     spec, of_models = files.all_located(loaded.spec)
-    findings = [*of_models, *check_graph(spec, needs), *run_findings(spec, data)]
+    findings = [*of_models, *check_graph(spec), *run_findings(spec, data)]
     is_sound = all(finding.severity != "error" for finding in findings)
     instances = instances_of(spec) if is_sound else None
     findings += history_findings(spec, instances) if instances else ()
-    names, of_names = resolve_names(spec, needs, instances, files, allow)
+    names, of_names = resolve_names(spec, instances, files, allow)
     findings += of_names
     counts = {name: len(instances[name]) if instances else role.count for name, role in spec.roles.items()}
-    findings += chat_findings(spec, needs, counts) if instances else ()
+    findings += chat_findings(spec, counts) if instances else ()
     findings += earning_findings(spec, names, instances)
     findings += read_findings(spec, names)
     findings += instruction_findings(spec, names)
@@ -200,29 +179,26 @@ def _compile(loaded: LoadedSpec, imports: Sequence[Import], allow: Sequence[str]
     loaded.report(findings)
     if instances is None or loaded.faults:  # with faults, parts of the spec are missing
         return None
-    return _assemble(spec, data, needs, instances, names, imports, allow)
+    return _assemble(spec, data, instances, names, imports, allow)
 
 
 def _assemble(
     spec: Spec,
     data: Mapping[str, Any],
-    needs: Needs,
     instances: Instances,
     names: ResolvedNames,
-    imports: Sequence[Import],
+    imports: Sequence[vocabulary.Import],
     allow: Sequence[str],
 ) -> Plan:
     """Build the plan of a spec without faults. Pure, except that `_hash` reads files of the vocabulary."""
     runs_programs = any(permission.name == "python" for permission in names.permissions)
-    interpreter = python_interpreter(allow) if runs_programs else ""
+    interpreter = vocabulary.python_interpreter(allow) if runs_programs else ""
     positions = {name: position for position, name in enumerate(spec.roles)}
     loops = list(spec.loops)
     counts = {name: len(its) for name, its in instances.items()}
     policies = trained_policies(spec, counts)
     endpoint_of = {name: endpoints_of(spec, name, count, policies) for name, count in counts.items()}
-    endpoints = dict.fromkeys(endpoint for its in endpoint_of.values() for endpoint in its)
-    position_of = {endpoint: position for position, endpoint in enumerate(endpoints)}
-    numbers = {name: [position_of[endpoint] for endpoint in its] for name, its in endpoint_of.items()}
+    endpoints = list(dict.fromkeys(chain.from_iterable(endpoint_of.values())))
     inputs = role_inputs(
         spec,
         {
@@ -239,34 +215,25 @@ def _assemble(
     )
     roles = tuple(
         RolePlan(
-            name=name,
-            spec=spec.roles[name],
+            **_values(role, ResolvedRole)
+            | {
+                "tools": tuple(tool for tool in map(_present, role.tools) if not tool.callee),
+                "groupings": role.groupings if role.compares_rewards else (GroupingPlan(),),
+            },
             count=counts[name],
-            prompt=None if role.run else _present(role.templates[0]),
-            run=role.run,
-            system=role.templates[1],
-            parser=_present(role.parser),
-            reward=role.reward,
-            estimator=role.estimator,
-            signal=role.signal,
-            loss=loss_of(spec.roles[name], role.estimator, role.signal),
-            endpoints=tuple(numbers[name]),
+            loss=loss_of(role.spec, role.estimator, role.signal),
+            endpoints=tuple(map(endpoints.index, endpoint_of[name])),
             samplings=tuple(sampling for _, sampling in samplings_of(spec, name, counts[name])),
-            when=role.when,
-            loop=None if (loop := loop_of(spec, name)) is None else loops.index(loop),
-            rounds=len(unrolled.nodes_of[name]) // counts[name],
+            loop=None if (loop := spec.loop_of(name)) is None else loops.index(loop),
+            rounds=spec.rounds_of(name),
             times=1 if loop is None else spec.loops[loop].times,
             nodes=unrolled.nodes_of[name],
-            prompt_per_instance=(written := spec.roles[name]).memory is not None
-            or written.tool is not None
+            prompt_per_instance=role.spec.memory is not None
+            or role.spec.tool is not None
             or "self" in role.mentions,
-            tools=tuple(tool for tool in map(_present, role.tools) if not tool.callee),
             kept_back=_kept_back(spec, names, name),
-            formulas={text: _present(formula) for text, formula in role.formulas.items()},
             frozen=frozen_instances(spec, name, counts[name]),
-            groupings=role.groupings if role.compares_rewards else (GroupingPlan(),),
-            state_key=role.state_key,
-            callees=tuple(_callee_plan(spec, name, callee) for callee in callees_of(spec, name)),
+            callees=tuple(_callee_plan(spec, name, callee) for callee in spec.callees_of(name)),
         )
         for name, role in names.roles.items()
     )
@@ -281,11 +248,7 @@ def _assemble(
         endpoints=tuple(endpoints),
         policies=policies,
         past=past_policies(spec, counts, policies),
-        nodes=unrolled.nodes,
-        blocks=unrolled.blocks,
-        wiring=unrolled.wiring,
-        reward_inputs=unrolled.reward_inputs,
-        callees=unrolled.callees,
+        **_values(unrolled, TurnGraph),
         loops=tuple(
             LoopPlan(
                 name,
@@ -293,7 +256,7 @@ def _assemble(
                 names.untils[name],
                 unrolled.branches[name],
                 names.loop_whens[name],
-                None if (outer := loop_around(spec, name)) is None else loops.index(outer),
+                None if (outer := spec.loop_around(name)) is None else loops.index(outer),
             )
             for name, loop in spec.loops.items()
         ),
@@ -310,16 +273,21 @@ def _assemble(
         hidden=names.hidden,
         data=names.data,
         permissions=tuple(names.permissions),
-        withheld=tuple(asked for asked in names.permissions if not is_allowed(asked.name, allow)),
+        withheld=tuple(asked for asked in names.permissions if not vocabulary.is_allowed(asked.name, allow)),
         interpreter=interpreter,
     )
+
+
+def _values(record: object, kind: type[Any]) -> dict[str, Any]:
+    """Return the values in a record of the fields that the dataclass `kind` has."""
+    return {its.name: getattr(record, its.name) for its in fields(kind)}
 
 
 def _callee_plan(spec: Spec, name: str, callee: str) -> CalleePlan:
     role = spec.roles[name]
     offered = _present(spec.roles[callee].tool)
-    function = Function(callee, offered.describe, offered.parameters, _run_by_the_scheduler)
-    parallel = callees_of(spec, name)[callee] // (role.calls - 1)
+    function = vocabulary.Function(callee, offered.describe, offered.parameters, _run_by_the_scheduler)
+    parallel = spec.callees_of(name)[callee] // (role.calls - 1)
     return CalleePlan([*spec.roles].index(callee), function, parallel)
 
 
@@ -338,30 +306,33 @@ def _kept_back(spec: Spec, names: ResolvedNames, name: str) -> frozenset[str]:
     return frozenset(found)
 
 
-def _env_plan(spec: Spec, loop: str, environment: Environment, unrolled: UnrolledGraph) -> EnvPlan:
+def _env_plan(spec: Spec, loop: str, environment: vocabulary.Environment, unrolled: UnrolledGraph) -> EnvPlan:
     first_player: dict[int, int] = {}
     player_nodes, positions = unrolled.player_nodes[loop], [*spec.roles]
     for player, node in enumerate(player_nodes[0]):
         first_player.setdefault(unrolled.nodes[node].role, player)
     times = spec.loops[loop].times
-    turns = {positions.index(name): rounds_of(spec, name) // times for name in roles_in(spec, loop)}
+    turns = {positions.index(name): spec.rounds_of(name) // times for name in spec.roles_in(loop)}
     number = [*spec.loops].index(loop)
     return EnvPlan(environment, number, unrolled.transitions[loop], first_player, player_nodes, turns)
 
 
-def _imports(names: ResolvedNames, given: Sequence[Import]) -> tuple[Import, ...]:
+def _imports(names: ResolvedNames, given: Sequence[vocabulary.Import]) -> tuple[vocabulary.Import, ...]:
     """Return the modules that another process must import to have the vocabulary."""
     wanted = (registry.imported_from(name) for registry, name in names.used)
     return tuple(dict.fromkeys([*given, *filter(None, wanted)]))
 
 
-def _hash(data: Mapping[str, Any], names: ResolvedNames, imports: Sequence[Import], interpreter: str) -> str:
+def _hash(
+    data: Mapping[str, Any], names: ResolvedNames, imports: Sequence[vocabulary.Import], interpreter: str
+) -> str:
     """Return the digest of a spec, its templates, the vocabulary it uses, the files imported for it, and the
     interpreter of its programs where that is not Monty.
     """
     sources: dict[str, list[str | None]] = {}
     for name, role in names.roles.items():
-        sources[name] = [template.source if template else None for template in role.templates]
+        templates = (role.run.value if role.run else role.prompt, role.system)
+        sources[name] = [template.source if template else None for template in templates]
         if role.signal:
             demonstration = role.signal.demonstration
             sources[name].append(demonstration.source if demonstration else None)
@@ -369,7 +340,7 @@ def _hash(data: Mapping[str, Any], names: ResolvedNames, imports: Sequence[Impor
     identity: dict[str, Any] = {"spec": data, "templates": sources, "vocabulary": used}
     if imports:
         identity["imports"] = sorted(wanted.digest() for wanted in imports)
-    if interpreter not in ("", MONTY):
+    if interpreter not in ("", vocabulary.MONTY):
         identity["interpreter"] = interpreter
     return hashlib.sha256(json.dumps(identity, sort_keys=True, default=str).encode()).hexdigest()[:16]
 

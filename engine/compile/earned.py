@@ -5,21 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence, Set
 
 from rolegraph.engine.compile.chats import turns_read
-from rolegraph.engine.compile.graph import cycles, format_cycle
 from rolegraph.engine.compile.lineage import Instance, Instances, joined
 from rolegraph.engine.compile.names import ResolvedNames, Rewards
-from rolegraph.engine.compile.structure import (
-    Needs,
-    SharedRounds,
-    ancestors,
-    callees_of,
-    callers_of,
-    env_loop_of,
-    env_loops,
-    loop_of,
-    players_of,
-    rounds_of,
-)
+from rolegraph.engine.compile.structure import Needs, ancestors, cycles, format_cycle
 from rolegraph.engine.errors import did_you_mean
 from rolegraph.engine.spec import Edge, Finding, Path, Spec
 from rolegraph.engine.vocabulary import Parser, Reward, Tool
@@ -91,11 +79,11 @@ def _paid_alike(
     spec: Spec, name: str, reward: Reward, instances: Instances, edges: Needs
 ) -> Iterator[Finding]:
     """Warn of raters that do not tell a role's answers apart, and of an outcome that each turn is paid."""
-    role, loop, mine = spec.roles[name], loop_of(spec, name), instances[name]
+    role, loop, mine = spec.roles[name], spec.loop_of(name), instances[name]
     discounted = any((grouping.credit or role.credit).discount for grouping in role.group)
-    plays = env_loop_of(spec, name) is not None  # a rater may read answers through the environment
+    plays = spec.env_loop_of(name) is not None  # a rater may read answers through the environment
     for other in (other for other in reward.outcomes if other in instances and other != name):
-        if discounted and rounds_of(spec, name) > 1 and loop_of(spec, other) != loop:
+        if discounted and spec.rounds_of(name) > 1 and spec.loop_of(other) != loop:
             message = f"the returns of {name} add what {other} pays once for each of its turns"
             hint = "leave `credit` out: then each turn is paid the outcome once"
             yield Finding(("roles", name, "credit"), message, hint=hint, severity="warning")
@@ -111,24 +99,21 @@ def _paid_alike(
 
 def _candidates(spec: Spec, name: str, tool: Tool, instances: Instances) -> int:
     """Return the most actions that a tool can choose from."""
-    needs = spec.roles[name].needs
-    edges = [
-        (key, needs[key]) for key in (tool.pairs[:1] if tool.pairs else tool.roles or needs) if key in needs
-    ]
+    wanted = tool.pairs[:1] if tool.pairs else tool.roles
+    edges = [(other, edge) for key, other, edge in spec.roles[name].edges if not wanted or key in wanted]
 
-    def turns(key: str, edge: Edge, me: Instance) -> int:
-        other = edge.of or key
-        members, rounds = joined(edge, me, instances[other]), SharedRounds.of(spec, name, other)
-        earlier = len(rounds.read(rounds_of(spec, name), "history"))
+    def turns(other: str, edge: Edge, me: Instance) -> int:
+        members, rounds = joined(edge, me, instances[other]), spec.shared_rounds(name, other)
+        earlier = len(rounds.read(spec.rounds_of(name), "history"))
         return len(members) * (earlier if edge.round == "history" else 1)
 
-    return max(sum(turns(key, edge, me) for key, edge in edges) for me in instances[name])
+    return max(sum(turns(other, edge, me) for other, edge in edges) for me in instances[name])
 
 
 def _read(spec: Spec, rewards: Rewards) -> Iterator[Finding]:
     """Yield a finding for each reward that reads a role without a reward, its own role, roles in a cycle, or
     the environment of a role without one."""
-    players = [player for loop in env_loops(spec) for player in players_of(spec, loop)]
+    players = [player for loop in spec.env_loops() for player in spec.players_of(loop)]
     for name, reward in rewards.items():
         path: Path = ("roles", name, "reward")
         for other in reward.roles if reward else ():
@@ -174,9 +159,9 @@ def _shown(spec: Spec, names: ResolvedNames, rewards: Rewards) -> Iterator[Findi
         passed = {*role.mentions, *(role.parser.roles if role.parser else ())}
         if role.run and role.run.tool.session:  # the session's state may hold what that role wrote
             passed.add(role.run.tool.session.role)
-        if role.templates[0] is not None:
-            needs = spec.roles[name].needs
-            silent = {needs[key].of or key for key in needs.keys() - passed}.difference(chats.get(name, ()))
+        if role.prompt or (role.run and role.run.value):
+            silent = {other for key, other, _ in spec.roles[name].edges if key not in passed}
+            silent.difference_update(chats.get(name, ()))
             edges = {**edges, name: [other for other in edges[name] if other not in silent]}
     for name, role in spec.roles.items():
         if not role.shows:  # finding all roles that it reaches takes quadratic time
@@ -214,9 +199,9 @@ def _edges(spec: Spec) -> Needs:
     chats = turns_read(spec)
     return {
         name: [
-            *(other for key, edge in role.needs.items() if (other := edge.of or key) in spec.roles),
-            *callers_of(spec, name),
-            *callees_of(spec, name),
+            *(other for _, other, _ in role.edges if other in spec.roles),
+            *spec.callers_of(name),
+            *spec.callees_of(name),
             *chats.get(name, ()),
         ]
         for name, role in spec.roles.items()

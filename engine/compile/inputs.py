@@ -10,10 +10,9 @@ from collections.abc import Mapping, Set
 from dataclasses import replace
 from typing import NamedTuple
 
-from rolegraph.engine.compile.structure import SharedRounds, loops_around, readers_of, roles_in, shared_loops
 from rolegraph.engine.prompts.checks import ALL_OF_SELF, TemplateScope
 from rolegraph.engine.prompts.templates import mentions_of
-from rolegraph.engine.spec import Edge, Spec
+from rolegraph.engine.spec import Edge, Grouping, Role, Spec
 
 OWN_TURNS = "self.history"
 """The name under which prompts and conditions read the earlier turns of their own instance."""
@@ -58,7 +57,7 @@ def role_inputs(spec: Spec, of_roles: Mentions, of_loops: Mentions) -> dict[str,
     for name in spec.roles:
         untils = tuple(
             tuple(sorted(of_loops.get(loop, frozenset()) & spec.roles.keys()))
-            for loop in loops_around(spec, name)
+            for loop in spec.loops_around(name)
         )
         own_turns = OWN_TURNS in of_roles.get(name, ())
         inputs[name] = RoleInputs(role_edges(spec, name), own_turns, untils)
@@ -67,17 +66,15 @@ def role_inputs(spec: Spec, of_roles: Mentions, of_loops: Mentions) -> dict[str,
 
 def role_edges(spec: Spec, name: str) -> tuple[RoleEdge, ...]:
     """Return a role's `needs` with the role that each entry joins."""
-    reader = readers_of(spec, name)[0]
+    reader = spec.readers_of(name)[0]
 
     def is_earlier(other: str, edge: Edge) -> bool:
-        if edge.round == "this" or not shared_loops(spec, reader, other):
+        if edge.round == "this" or not spec.shared_loops(reader, other):
             return False
-        return edge.round == "last" or not SharedRounds.of(spec, reader, other).inside
+        return edge.round == "last" or not spec.shared_rounds(reader, other).inside
 
-    return tuple(
-        RoleEdge(key, other := edge.of or key, edge, earlier=is_earlier(other, edge))
-        for key, edge in spec.roles[name].needs.items()
-    )
+    edges = spec.roles[name].edges
+    return tuple(RoleEdge(key, other, edge, is_earlier(other, edge)) for key, other, edge in edges)
 
 
 def role_inputs_from_text(spec: Spec, texts: Mapping[str, list[str]]) -> dict[str, RoleInputs]:
@@ -98,8 +95,23 @@ def role_inputs_from_text(spec: Spec, texts: Mapping[str, list[str]]) -> dict[st
         )
     of_loops = {
         name: mentions_of(
-            loop.until or "", TemplateScope(dict.fromkeys(roles_in(spec, name), 1), is_condition=True)
+            loop.until or "", TemplateScope(dict.fromkeys(spec.roles_in(name), 1), is_condition=True)
         )
         for name, loop in spec.loops.items()
     }
     return role_inputs(spec, of_roles, of_loops)
+
+
+_SELF = TemplateScope({}, own=ALL_OF_SELF, is_condition=True, has_value=True)
+_OF_A_TURN = frozenset({"self.round", "self.outer", "self.observation"})
+"""Names that differ between the turns of one trajectory."""
+
+
+def compares_turns(role: Role, *groupings: Grouping) -> bool:
+    """Return True where any of a role's groupings, or of those given, compares turns."""
+    for grouping in groupings or role.group:
+        if (grouping.credit or role.credit).kind != "trajectory" or grouping.by in ("turn", "prompt"):
+            return True
+        if grouping.is_expression and not _OF_A_TURN.isdisjoint(mentions_of(grouping.by, _SELF)):
+            return True
+    return False

@@ -9,21 +9,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import product
-from pathlib import Path as FilePath
 from typing import Any, NamedTuple, TypeVar
 
 from rolegraph.engine import vocabulary
 from rolegraph.engine.compile.graph import unknown_role
 from rolegraph.engine.compile.lineage import Instances, pairs_of
-from rolegraph.engine.compile.model_files import ModelFiles
-from rolegraph.engine.compile.resolve import resolve, resolve_teacher, validate_option
-from rolegraph.engine.compile.role_plan import GroupingPlan, Permission, RunPlan, SignalPlan, StateKey
-from rolegraph.engine.compile.structure import Needs, env_loops, players_of, trains_on_seeds
+from rolegraph.engine.compile.resolve import ModelFiles, resolve, resolve_teacher, validate_option
+from rolegraph.engine.compile.role_plan import Permission, ResolvedRole, RunPlan, SignalPlan, StateKey
 from rolegraph.engine.compile.texts import TextReader, columns_of
 from rolegraph.engine.prompts import Template
 from rolegraph.engine.records.files import is_same
 from rolegraph.engine.spec import Finding, ModelRef, Path, PromptSource, Role, Spec
-from rolegraph.engine.spec.faults import name_not_found
+from rolegraph.engine.spec.validation import name_not_found
 from rolegraph.engine.vocabulary import ItemCall, Registry
 
 ItemT = TypeVar("ItemT", bound=vocabulary.Item)
@@ -31,38 +28,6 @@ Rewards = Mapping[str, vocabulary.Reward | None]
 """Resolved rewards by role."""
 
 SPLITS: tuple[vocabulary.Split, ...] = ("train", "validation")
-
-
-class ResolvedRole(NamedTuple):
-    """Resolved names of one role; None for no name, or for a name with a finding."""
-
-    parser: vocabulary.Parser | None
-    reward: vocabulary.Reward | None
-    estimator: vocabulary.Estimator | None
-    signal: SignalPlan | None
-    run: RunPlan | None
-    """Tool of a tool role."""
-    tools: Sequence[vocabulary.Tool | None]
-    """Tools that the role's model may call."""
-    templates: tuple[Template | None, Template | None]
-    """Prompt and system template; for a tool role the template of the tool's argument, and None."""
-    when: Template | None
-    formulas: Mapping[str, Template | None]
-    """Expressions of the reward, by their text."""
-    groupings: tuple[GroupingPlan, ...] = ()
-    """Groups in which the role's rewards are compared."""
-    state_key: StateKey | None = None
-    """Key of the estimator's state."""
-
-    @property
-    def compares_rewards(self) -> bool:
-        """True where an estimator computes advantages from the role's rewards."""
-        return self.estimator is not None and self.estimator.compute is not None
-
-    @property
-    def mentions(self) -> set[str]:
-        """Names that the role's templates read."""
-        return {name for template in self.templates if template for name in template.mentions}
 
 
 class ResolvedNames(NamedTuple):
@@ -92,18 +57,17 @@ class ResolvedNames(NamedTuple):
 
 
 def resolve_names(
-    spec: Spec, needs: Needs, instances: Instances | None, files: ModelFiles, allow: Sequence[str]
+    spec: Spec, instances: Instances | None, files: ModelFiles, allow: Sequence[str]
 ) -> tuple[ResolvedNames, list[Finding]]:
     """Resolve the names of a spec and return them with all findings.
 
     Args:
         spec: The parsed spec.
-        needs: `role_needs` of the spec.
         instances: The instances of each role; None where the graph has a fault.
         files: Folders of models and templates; data sets lie in the first.
         allow: The permissions that a person gave.
     """
-    resolver = _Resolver(spec, needs, instances, files, allow, vocabulary.python_interpreter(allow))
+    resolver = _Resolver(spec, instances, files, allow, vocabulary.python_interpreter(allow))
     return resolver.names(), resolver.findings
 
 
@@ -112,7 +76,6 @@ class _Resolver:
     """Resolver of one spec, which collects findings."""
 
     spec: Spec
-    needs: Needs
     instances: Instances | None
     files: ModelFiles
     allow: Sequence[str]
@@ -121,10 +84,9 @@ class _Resolver:
     findings: list[Finding] = field(default_factory=list[Finding])
     used: dict[tuple[Registry[Any], str], None] = field(default_factory=dict[tuple[Registry[Any], str], None])
     permissions: list[Permission] = field(default_factory=list[Permission])
-    tools_of: dict[str, list[vocabulary.Tool | None]] = field(
-        default_factory=dict[str, list[vocabulary.Tool | None]]
-    )
-    """Tools of each role's model, as far as they have been resolved."""
+    texts: TextReader = field(init=False)
+    tools_of: Mapping[str, list[vocabulary.Tool | None]] = field(init=False)
+    """Tools of each role's model."""
 
     def names(self) -> ResolvedNames:
         spec = self.spec
@@ -134,14 +96,13 @@ class _Resolver:
         hidden = frozenset({*spec.data.hidden, *labels, *(f for d in data.values() for f in d.hidden)})
         label_fields = {it.file: hidden.intersection(it.columns) for it in data.values() if it.file}
         columns, folders = columns_of(data), self.files.folders
-        texts = TextReader(
-            spec, self.needs, self.instances, folders, columns, hidden, label_fields, self.findings
-        )
+        texts = TextReader(spec, self.instances, folders, columns, hidden, label_fields, self.findings)
+        self.texts, self.tools_of = texts, {name: self.tools(name, role) for name, role in spec.roles.items()}
         return ResolvedNames(
-            roles={name: self.role(name, rewards, texts) for name in spec.roles},
+            roles={name: self.role(name, reward) for name, reward in rewards.items()},
             untils={name: texts.until(name) for name in spec.loops},
             loop_whens={name: texts.loop_when(name) for name in spec.loops},
-            environments={name: self.environment(name) for name in env_loops(spec)},
+            environments={name: self.environment(name) for name in spec.env_loops()},
             metrics={name: self.metric(name, call, rewards) for name, call in spec.episode.metrics.items()},
             data=data,
             hidden=hidden,
@@ -149,19 +110,19 @@ class _Resolver:
             permissions=tuple(self.permissions),
         )
 
-    def role(self, name: str, rewards: Rewards, texts: TextReader) -> ResolvedRole:
-        role = self.spec.roles[name]
+    def role(self, name: str, reward: vocabulary.Reward | None) -> ResolvedRole:
+        role, texts = self.spec.roles[name], self.texts
         tool = self.tool(name, role)
-        templates = (texts.value(name, tool), None) if tool else texts.prompts(name)
-        tools = self.tools(name, role)
-        self.check_quoted(("roles", name, "run"), tool, role, texts.labels)
-        for place, called in enumerate(tools):
-            self.check_quoted(("roles", name, "tools", place), called, role, texts.labels)
+        prompt, system = (None, None) if tool else texts.prompts(name)
+        value = texts.value(name, tool) if tool else None
+        self.check_quoted(("roles", name, "run"), tool, role)
+        for place, called in enumerate(self.tools_of[name]):
+            self.check_quoted(("roles", name, "tools", place), called, role)
         run, parser = None, self.parser(name, role)
         if tool and role.run:
             pairs = pairs_of(self.spec, self.instances, name, tool)
             parsed = parser if role.parses else None
-            run = RunPlan(role.run.name, tool, templates[0], pairs, parsed, self.session(name, tool))
+            run = RunPlan(role.run.name, tool, value, pairs, parsed, self.session(name, tool))
         path = ("roles", name, "estimator")
         estimator = self.build(vocabulary.estimators, role.estimator, path)
         state_key = None
@@ -169,15 +130,18 @@ class _Resolver:
             path = (*path, *role.estimator.path_of(("by",)))
             state_key = texts.state_key(path, estimator.key)
         return ResolvedRole(
+            name=name,
+            spec=role,
+            prompt=prompt,
+            system=system,
             parser=parser,
-            reward=rewards[name],
+            reward=reward,
             estimator=estimator,
-            signal=self.signal(name, role.signal, texts),
+            signal=self.signal(name, role.signal),
             run=run,
-            tools=tools,
-            templates=templates,
+            tools=tuple(self.tools_of[name]),
             when=texts.when(name),
-            formulas=self.formulas(name, role.reward, rewards[name], texts),
+            formulas=self.formulas(name, role.reward, reward),
             groupings=texts.groupings(name),
             state_key=None if state_key is None else StateKey(state_key, texts.hidden),
         )
@@ -199,15 +163,15 @@ class _Resolver:
         return reward
 
     def formulas(
-        self, name: str, call: ItemCall | None, reward: vocabulary.Reward | None, texts: TextReader
+        self, name: str, call: ItemCall | None, reward: vocabulary.Reward | None
     ) -> Mapping[str, Template | None]:
-        """Compile the expressions of a role's reward."""
+        """Compile the expressions of a role's reward, each once."""
         found: dict[str, Template | None] = {}
         if reward is None or call is None:
             return found
         for text, place in reward.formulas:
             if text not in found:
-                found[text] = texts.formula(("roles", name, "reward", *call.path_of(place)), text, name)
+                found[text] = self.texts.formula(("roles", name, "reward", *call.path_of(place)), text, name)
         return found
 
     def environment(self, name: str) -> vocabulary.Environment | None:
@@ -216,7 +180,7 @@ class _Resolver:
         environment = self.build(vocabulary.environments, call, path)
         if environment is None or call is None or self.instances is None:
             return environment
-        counts = {role: len(self.instances[role]) for role in players_of(self.spec, name)}
+        counts = {role: len(self.instances[role]) for role in self.spec.players_of(name)}
         least, most, number = environment.min_players, environment.max_players, sum(counts.values())
         if not least <= number <= most:
             takes = f"{least}" if least == most else f"{least} to {most}"
@@ -229,9 +193,7 @@ class _Resolver:
 
     def tools(self, name: str, role: Role) -> list[vocabulary.Tool | None]:
         """Resolve the tools that a role's model may call; the model sets a tool's argument, not the spec."""
-        if name in self.tools_of:
-            return self.tools_of[name]
-        found = self.tools_of[name] = list[vocabulary.Tool | None]()
+        found: list[vocabulary.Tool | None] = []
         for place, call in enumerate(role.tools):
             path: Path = ("roles", name, "tools", place)
             tool = self.build(vocabulary.tools, call, path)
@@ -260,7 +222,7 @@ class _Resolver:
             self.findings.append(Finding(("roles", name, "calls"), message, "", hint, at_key=True))
         return found
 
-    def signal(self, name: str, call: ItemCall | None, texts: TextReader) -> SignalPlan | None:
+    def signal(self, name: str, call: ItemCall | None) -> SignalPlan | None:
         """Resolve a signal with the teacher and the template that it names."""
         path = ("roles", name, "signal")
         signal = self.build(vocabulary.signals, call, path)
@@ -275,7 +237,7 @@ class _Resolver:
             PromptSource, signal.demonstration, path, "demonstration", expected
         )
         self.findings += findings
-        demonstration = texts.demonstration((*path, *call.path_of(("demonstration",))), source, name)
+        demonstration = self.texts.demonstration((*path, *call.path_of(("demonstration",))), source, name)
         return SignalPlan(signal, teacher, demonstration)
 
     def metric(self, name: str, call: ItemCall, rewards: Rewards) -> vocabulary.Metric | None:
@@ -317,32 +279,20 @@ class _Resolver:
 
     def session(self, name: str, tool: vocabulary.Tool) -> tuple[vocabulary.Tool, ...]:
         """Return the tools of the role whose function a role's tool calls; none for another tool."""
-        needs = self.spec.roles[name].needs
-        if tool.session is None or tool.session.role not in needs:
+        roles = {key: other for key, other, _ in self.spec.roles[name].edges}
+        if tool.session is None or (other := roles.get(tool.session.role)) not in self.tools_of:
             return ()
-        other = needs[tool.session.role].of or tool.session.role
-        if other not in self.spec.roles:
-            return ()
-        found = [each for each in self.tools(other, self.spec.roles[other]) if each and each.open]
+        found = [each for each in self.tools_of[other] if each and each.open]
         if not found:
             message = f"{name} calls {tool.session.function} of the tools of {other}, which has none"
             path, expected = ("roles", name, "run"), f"a role with `tools` that have {tool.session.function}"
             self.findings.append(Finding(path, message, expected, word=tool.session.role))
         return tuple(found)
 
-    def check_quoted(
-        self, path: Path, tool: vocabulary.Tool | None, role: Role, labels: Mapping[FilePath, frozenset[str]]
-    ) -> None:
-        """Add a fault for each file of tasks whose hidden fields a role's tool quotes.
-
-        Args:
-            path: Key of the tool.
-            tool: The tool, if any.
-            role: The role, which may see the fields in its `shows`.
-            labels: The hidden fields of the tasks in each file of tasks.
-        """
+    def check_quoted(self, path: Path, tool: vocabulary.Tool | None, role: Role) -> None:
+        """Add a fault for each file of tasks with hidden fields that a tool quotes to a role without them."""
         quoted = [*tool.files.items()] if tool else []
-        for (file, fields), (tasks, hidden) in product(quoted, labels.items()):
+        for (file, fields), (tasks, hidden) in product(quoted, self.texts.labels.items()):
             leaked = sorted(hidden.intersection(fields).difference(role.shows))
             if leaked and is_same(file, tasks):
                 which = ", ".join(leaked)
@@ -378,7 +328,7 @@ class _Resolver:
 
     def datasets(self, rewards: Rewards) -> dict[vocabulary.Split, vocabulary.Dataset]:
         data: dict[vocabulary.Split, vocabulary.Dataset] = {}
-        if trains_on_seeds(self.spec):
+        if self.spec.trains_on_seeds():
             train = self.spec.train
             counts = {"train": (train.steps or 1) * train.batch_size, "validation": train.validation.tasks}
             return {split: vocabulary.seed_tasks(split, counts[split]) for split in SPLITS}

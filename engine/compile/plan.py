@@ -25,12 +25,7 @@ from rolegraph.engine.compile.role_plan import (
 from rolegraph.engine.records import MAIN, NodeId
 from rolegraph.engine.shipped import BASE_NAME, taught_prompts
 from rolegraph.engine.spec import ModelRef, Spec
-from rolegraph.engine.vocabulary import (
-    Dataset,
-    Import,
-    Metric,
-    Split,
-)
+from rolegraph.engine.vocabulary import Dataset, Import, Metric, Split
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +100,22 @@ class Wiring:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Plan:
+class TurnGraph:
+    """Turns of a workflow, and what each waits for and reads."""
+
+    nodes: tuple[Node, ...]
+    """In the order of roles, then rounds, then instances."""
+    blocks: tuple[Block, ...]
+    wiring: Wiring
+    reward_inputs: Mapping[int, tuple[InputEdge, ...]]
+    """By node, the turns that its reward reads; each edge is named after its role."""
+    callees: Mapping[int, Mapping[str, Sequence[int]]]
+    """By node that may call roles, the nodes for its calls of each, in order. Their blocks become ready when
+    the caller has ended: the nodes of calls have a result then, and the others are skipped."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Plan(TurnGraph):
     """One workflow, ready to run."""
 
     name: str
@@ -123,15 +133,6 @@ class Plan:
     """By name, the policies that training changes."""
     past: Mapping[str, PastPlan]
     """By name, the policies of past selves."""
-    nodes: tuple[Node, ...]
-    """In the order of roles, then rounds, then instances."""
-    blocks: tuple[Block, ...]
-    wiring: Wiring
-    reward_inputs: Mapping[int, tuple[InputEdge, ...]]
-    """By node, the turns that its reward reads; each edge is named after its role."""
-    callees: Mapping[int, Mapping[str, Sequence[int]]]
-    """By node that may call roles, the nodes for its calls of each, in order. Their blocks become ready when
-    the caller has ended: the nodes of calls have a result then, and the others are skipped."""
     loops: tuple[LoopPlan, ...]
     envs: tuple[EnvPlan, ...]
     reward_order: tuple[int, ...]

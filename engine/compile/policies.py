@@ -8,7 +8,7 @@ from typing import TypeVar
 from rolegraph.engine.compile.role_plan import Endpoint, PastPlan, PolicyPlan
 from rolegraph.engine.records import MAIN
 from rolegraph.engine.spec import Finding, Lora, ModelRef, Path, Policy, Role, Sampling, Spec
-from rolegraph.engine.spec.faults import name_not_found
+from rolegraph.engine.spec.validation import name_not_found
 
 S = TypeVar("S", Lora, Sampling)
 

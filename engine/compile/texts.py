@@ -2,33 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path as FilePath
-from typing import TypeVar
 
 from rolegraph.engine.compile.chats import turns_read
+from rolegraph.engine.compile.inputs import compares_turns
 from rolegraph.engine.compile.lineage import Instances, joined
 from rolegraph.engine.compile.role_plan import GroupingPlan
-from rolegraph.engine.compile.structure import Needs, env_loop_of, loops_around, readers_of, roles_in
-from rolegraph.engine.compile.turns import compares_turns
 from rolegraph.engine.limits.prompts import PROMPT_PARTS
 from rolegraph.engine.limits.specs import SPEC_TEMPLATES
-from rolegraph.engine.prompts import (
-    IN_A_CALL,
-    IN_A_LOOP,
-    IN_AN_INNER_LOOP,
-    OF_SELF,
-    WITH_AN_ENVIRONMENT,
-    Template,
-    TemplateScope,
-    read_template,
-    read_text,
-)
+from rolegraph.engine.prompts import Template, TemplateScope, checks, read_template, read_text
 from rolegraph.engine.spec import Edge, Finding, Path, PromptSource, Spec
 from rolegraph.engine.vocabulary import REWARD_FIELDS, VIEW_FIELDS, Dataset, Split, Tool
-
-S = TypeVar("S", str, PromptSource)
 
 OF_A_TURN = ("action", "tokens", "calls")
 """Names that an expression of a reward reads of the turn, besides `task` and `self`."""
@@ -51,7 +37,6 @@ class TextReader:
     """Compiler of one spec's texts, which collects findings."""
 
     spec: Spec
-    needs: Needs
     instances: Instances | None
     """None where the graph has a fault."""
     folders: tuple[FilePath, ...]
@@ -73,12 +58,12 @@ class TextReader:
     def prompts(self, name: str) -> tuple[Template | None, Template | None]:
         """Compile a role's prompt and system templates."""
         role, around = self.spec.roles[name], self._around(name)
-        prompt = self._template(("roles", name, "prompt"), role.prompt, around)
-        system = self._template(("roles", name, "system"), role.system, around)
+        prompt = self._compiled(("roles", name, "prompt"), role.prompt, around)
+        system = self._compiled(("roles", name, "system"), role.system, around)
         mentioned = {m for template in (prompt, system) if template for m in template.mentions}
         read = self.turns_read.get(name, ())
-        for key, edge in role.needs.items():
-            if edge.fans_out or (edge.of or key) in read:  # it sets the count, or the conversation shows it
+        for key, other, edge in role.edges:
+            if edge.fans_out or other in read:  # it sets the count, or the conversation shows it
                 continue
             if prompt and key in around.needs and key not in {*mentioned, name} and not role.when:
                 message = f"{name} waits for {key}, but its prompt does not mention it"
@@ -93,7 +78,7 @@ class TextReader:
             return None
         path = ("roles", name, "run", *call.path_of(("with",) if tool.session else (0,)))
         around = replace(self._around(name), has_episode=tool.sends_body)
-        return self._compiled(path, tool.source, lambda text: read_text(path, text, around))
+        return self._compiled(path, tool.source, around)
 
     def demonstration(self, path: Path, source: PromptSource | None, name: str) -> Template | None:
         """Compile the template of a demonstrated answer.
@@ -104,7 +89,7 @@ class TextReader:
         counts = {role: len(made[role]) if made else own.count for role, own in self.spec.roles.items()}
         fields = (*VIEW_FIELDS, *REWARD_FIELDS)
         around = TemplateScope(counts, tuple(counts), self.columns, fields=fields, own=fields)
-        return self._template(path, source, around)
+        return self._compiled(path, source, around)
 
     def when(self, name: str) -> Template | None:
         """Compile a role's `when`."""
@@ -113,7 +98,7 @@ class TextReader:
     def groupings(self, name: str) -> tuple[GroupingPlan, ...]:
         """Compile the keys of a role's groupings, which may read hidden fields: no record has their value."""
         role = self.spec.roles[name]
-        own = (*KEY_OF_SELF, *self._of_place(name, IN_A_LOOP[:1]))
+        own = (*KEY_OF_SELF, *self._of_place(name, checks.IN_A_LOOP[:1]))
         arguments = self._arguments(name)
         return tuple(
             GroupingPlan(
@@ -144,7 +129,7 @@ class TextReader:
         outside = ("the key mentions {!r}, which is another role", there_is)
         around = TemplateScope({}, tuple(self.spec.roles), self.columns, hidden, own=own, outside=outside)
         around = replace(around, arguments=arguments, is_condition=True, has_value=True)
-        return self._compiled(path, source, lambda text: read_text(path, text, around))
+        return self._compiled(path, source, around)
 
     def formula(self, path: Path, source: str, name: str) -> Template | None:
         """Compile an expression of a role's reward, which may read all fields of the task."""
@@ -160,16 +145,16 @@ class TextReader:
             is_condition=True,
             has_value=True,
         )
-        return self._compiled(path, source, lambda text: read_text(path, text, around))
+        return self._compiled(path, source, around)
 
     def _around(self, name: str) -> TemplateScope:
         """Return the variables that templates of role `name` may use: prompts, system prompt and `when`."""
         role, roles = self.spec.roles[name], self.spec.roles
-        edges = {key: edge for key, edge in role.needs.items() if (edge.of or key) in roles}
-        seen = {key: self._seen(name, edge.of or key, edge) for key, edge in edges.items()}
-        own = (*OF_SELF, *self._of_place(name, IN_A_LOOP))
+        edges = [(key, other, edge) for key, other, edge in role.edges if other in roles]
+        seen = {key: self._seen(name, other, edge) for key, other, edge in edges}
+        own = (*checks.OF_SELF, *self._of_place(name, checks.IN_A_LOOP))
         arguments = self._arguments(name)
-        called = {edge.of: key for key, edge in edges.items() if edge.of not in (None, key, *edges)}
+        called = {other: key for key, other, _ in edges if other not in seen}
         hidden = self.hidden - {*role.shows}
         files = tuple(file for file, fields in self.labels.items() if fields & hidden)
         return TemplateScope(
@@ -184,11 +169,11 @@ class TextReader:
     def _of_place(self, name: str, in_a_loop: tuple[str, ...]) -> Iterator[str]:
         """Yield the fields of `self` that a role has by its loops, `in_a_loop` and further ones, and by being
         called."""
-        loops = loops_around(self.spec, name)
+        loops = self.spec.loops_around(name)
         yield from in_a_loop if loops else ()
-        yield from IN_AN_INNER_LOOP if len(loops) > 1 else ()
-        yield from WITH_AN_ENVIRONMENT if env_loop_of(self.spec, name) else ()
-        yield from IN_A_CALL if self.spec.roles[name].tool else ()
+        yield from checks.IN_AN_INNER_LOOP if len(loops) > 1 else ()
+        yield from checks.WITH_AN_ENVIRONMENT if self.spec.env_loop_of(name) else ()
+        yield from checks.IN_A_CALL if self.spec.roles[name].tool else ()
 
     def _seen(self, name: str, other: str, edge: Edge) -> int:
         """Return the largest number of instances of the role `other` that one instance of `name` reads by
@@ -198,7 +183,7 @@ class TextReader:
         if self.instances is None:  # the graph has a fault: add no findings that may follow from it
             return self.spec.roles[other].count if edge.join == "all" else 1
         theirs = self.instances[other]
-        mine = [me for reader in readers_of(self.spec, name) for me in self.instances[reader]]
+        mine = [me for reader in self.spec.readers_of(name) for me in self.instances[reader]]
         return max((len(joined(edge, me, theirs)) for me in mine), default=0)
 
     def _condition(self, path: Path, source: str | None, around: TemplateScope) -> Template | None:
@@ -207,12 +192,12 @@ class TextReader:
         if path[0] == "loops":
             outside = ("the end of the loop mentions {!r}, which is not in it", "add {} to its `roles`")
         around = replace(around, is_condition=True, outside=outside)
-        return self._compiled(path, source, lambda text: read_text(path, text, around))
+        return self._compiled(path, source, around)
 
     def until(self, name: str) -> Template | None:
         """Compile the condition `until` of a loop; on each branch it reads the roles of the loop."""
         loop = self.spec.loops[name]
-        inside = roles_in(self.spec, name)
+        inside = self.spec.roles_in(name)
         branch = Edge(join="branch", round="last")
         seen = {other: max(self._seen(role, other, branch) for role in inside) for other in inside}
         path = ("loops", name, "until")
@@ -231,16 +216,12 @@ class TextReader:
         )
         around = TemplateScope({}, tuple(self.spec.roles), self.columns, self.hidden, outside=outside)
         around = replace(around, is_condition=True)
-        path, source = ("loops", name, "when"), self.spec.loops[name].when
-        return self._compiled(path, source, lambda text: read_text(path, text, around))
-
-    def _template(self, path: Path, source: PromptSource | None, around: TemplateScope) -> Template | None:
-        return self._compiled(path, source, lambda text: read_template(path, text, self.folders, around))
+        return self._compiled(("loops", name, "when"), self.spec.loops[name].when, around)
 
     def _compiled(
-        self, path: Path, source: S | None, read: Callable[[S], tuple[Template | None, list[Finding]]]
+        self, path: Path, source: str | PromptSource | None, around: TemplateScope
     ) -> Template | None:
-        """Compile the template or condition at `path` of the spec, and record the findings of `read`.
+        """Compile the template or condition at `path` of the spec, and record its findings.
 
         Syntax nodes count towards the limit on all templates of a spec; a faulty template counts as a tenth
         of the limit on a single template.
@@ -248,7 +229,10 @@ class TextReader:
         before = self.compiled
         if source is None or before > SPEC_TEMPLATES.most:
             return None
-        text, findings = read(source)
+        if isinstance(source, str):
+            text, findings = read_text(path, source, around)
+        else:
+            text, findings = read_template(path, source, self.folders, around)
         self.findings += findings
         self.compiled += text.parts if text else PROMPT_PARTS.most // 10
         if self.compiled > SPEC_TEMPLATES.most:

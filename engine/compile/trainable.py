@@ -1,19 +1,22 @@
-"""Checks of training: of each role's settings in any spec, and of a plan's model and data. Pure."""
+"""Checks of training: each role's settings and groups in any spec, and a plan's models and data. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from itertools import repeat
 
-from rolegraph.engine.compile.groupings import group_findings
-from rolegraph.engine.compile.lineage import Instances
-from rolegraph.engine.compile.names import ResolvedRole
+from rolegraph.engine.compile.chats import turns_read
+from rolegraph.engine.compile.lineage import Instance, Instances, joined
 from rolegraph.engine.compile.plan import Plan
-from rolegraph.engine.compile.policies import samplings_of
-from rolegraph.engine.compile.role_plan import RolePlan, SignalPlan
-from rolegraph.engine.compile.structure import trains_on_seeds
-from rolegraph.engine.spec import Finding, Loss, Path, Role, Sampling, Spec
-from rolegraph.engine.spec.faults import name_not_found
-from rolegraph.engine.vocabulary import Estimator, estimators, signals
+from rolegraph.engine.compile.policies import frozen_instances, policy_names, samplings_of
+from rolegraph.engine.compile.role_plan import GroupingPlan, ResolvedRole, RolePlan, SignalPlan
+from rolegraph.engine.limits.specs import SPEC_TURNS
+from rolegraph.engine.prompts import SELF, PromptError, Template
+from rolegraph.engine.records import MAIN
+from rolegraph.engine.spec import Edge, Finding, Loss, Path, Role, Sampling, Spec
+from rolegraph.engine.spec.validation import name_not_found
+from rolegraph.engine.vocabulary import Estimator, SelfView, Views, estimators, signals
 
 
 def learning_findings(
@@ -108,7 +111,7 @@ def policy_findings(plan: Plan) -> Iterator[Finding]:
     if "train" not in plan.data:
         hint = "add `data: {train: …}`, such as a .jsonl file"
         yield Finding(("data",), f"{plan.name} has no training data", "", hint, at_key=True)
-    elif trains_on_seeds(plan.spec) and plan.spec.train.steps is None:
+    elif plan.spec.trains_on_seeds() and plan.spec.train.steps is None:
         message = f"{plan.name} has no data, so its tasks are seeds, which have no end"
         hint = "say how long to train: train: {steps: 100}, or add `data`"
         yield Finding(("train", "steps"), message, "train.steps", hint, at_key=True)
@@ -154,3 +157,176 @@ def sampling_findings(plan: Plan) -> Iterator[Finding]:
 def drawn(plan: Plan, role: RolePlan) -> dict[Path, Sampling]:
     """Return the sampling settings that a role's instances use, each by the path of its key in the spec."""
     return dict(samplings_of(plan.spec, role.name, role.count))
+
+
+SAME_FOR_ALL = frozenset({"self.role", "self.count", "self.round", "self.outer", "self.times"})
+"""Fields of `self` that are equal for all instances of a role."""
+WHAT_WAS_BEFORE = frozenset({"self.history"})
+"""Fields of `self` that differ between rollouts; observations are the same at least in the first turn."""
+KNOWN_AT_ONCE = frozenset({"self", "self.index", "self.round", "self.outer", "self.lineage"})
+"""Names that a key may read and that are known before anything runs."""
+
+
+def group_findings(
+    spec: Spec, roles: Mapping[str, ResolvedRole], name: str, instances: Instances | None
+) -> Iterator[Finding]:
+    """Find groups of a trained role that are certainly too small, or can only hold equal rewards."""
+    role, found = spec.roles[name], roles[name]
+    estimator = found.estimator
+    if estimator is None or estimator.compute is None:
+        return
+    path: Path = ("roles", name, "group")
+    for place, grouping in enumerate(found.groupings):
+        if grouping.by == "episode" and any(other.by == "episode" for other in found.groupings[:place]):
+            yield Finding(path, f"{name} compares the episode twice", "episode once in a list")
+        least = _smallest_group(spec, roles, name, instances, grouping)
+        if least < estimator.min_group:
+            yield _too_small(name, grouping, estimator, least)
+        if grouping.by == "prompt" and instances is not None:
+            yield from _alike_findings(spec, name, instances, found)
+    if "weight" in role.group[0].model_fields_set and len(role.group) == 1:
+        message = f"the advantages of {name} are weighted, and there are no others"
+        hint = "remove it; `weight` of the role is the factor of its loss"
+        yield Finding((*path, 0, "weight"), message, hint=hint, severity="warning")
+
+
+def _too_small(name: str, grouping: GroupingPlan, estimator: Estimator, least: int) -> Finding:
+    """Return the fault of a group with fewer members than its estimator needs."""
+    at, compares = ("roles", name, "group"), f"{estimator.name} compares the members of a group"
+    if grouping.by == "prompt":
+        hint = "raise `count` (its prompt may not speak of `self`), or say `group: turn`"
+        message = f"{compares}, and {least} of {name} share a prompt"
+        return Finding(at, message, f"at least {estimator.min_group} that see the same", hint)
+    if grouping.key is not None:
+        hint = "raise `count` or `train.rollouts`, or compare more of them: `group: task`"
+        message = f"{compares}, and a group of {name} by {grouping.by} has {least}"
+        return Finding(at, message, f"groups of at least {estimator.min_group}", hint)
+    hint = "raise `count` or `train.rollouts`, or use reinforce"
+    expected = f"count × rollouts of at least {estimator.min_group}"
+    message = f"{compares}, and {name}'s group has {least}"
+    return Finding(("roles", name, "estimator"), message, expected, hint)
+
+
+def _smallest_group(
+    spec: Spec,
+    roles: Mapping[str, ResolvedRole],
+    name: str,
+    instances: Instances | None,
+    grouping: GroupingPlan,
+) -> int:
+    """Return the size of a role's smallest group where nothing is skipped and nothing fails.
+
+    With `group: prompt`, only instances with the same inputs are counted as sharing a prompt. A key that
+    reads the task or an observation is taken to be the same for all.
+    """
+    role, rollouts = spec.roles[name], spec.train.rollouts
+    if grouping.by == "prompt" and instances is not None:
+        if not _learning(spec, name, len(instances[name])):
+            return 0
+        families, upstream = _asked_alike(spec, name, instances, roles[name].mentions)
+        return min(map(len, families)) * (1 if upstream else rollouts)
+    policies = _learning(spec, name, len(instances[name]) if instances else role.count)
+    if not policies:
+        return 0
+    if grouping.key is not None and instances is not None and grouping.key.mentions <= KNOWN_AT_ONCE:
+        rounds = spec.rounds_of(name) if grouping.of_turns else 1
+        if rounds * len(policies) <= SPEC_TURNS.most:
+            loop = spec.loop_of(name)
+            times = spec.loops[loop].times if loop else 1
+            return rollouts * _rarest_key(name, grouping.key, instances[name], policies, rounds, times)
+    members: Counter[str] = Counter()
+    sharing = roles if grouping.by == "episode" else (name,)
+    for other in sharing:
+        written = spec.roles[other]
+        count = len(instances[other]) if instances else written.count
+        for own in roles[other].groupings if written.is_trained else ():
+            if own is grouping or (other != name and own.by == "episode"):
+                pooled = own.of_turns and own.by != "turn"
+                for policy in _learning(spec, other, count).values():
+                    members[policy] += spec.rounds_of(other) if pooled else 1
+    return min(members[policy] for policy in policies.values()) * rollouts
+
+
+def _rarest_key(
+    name: str,
+    key: Template,
+    instances: Sequence[Instance],
+    policies: Mapping[int, str],
+    rounds: int,
+    times: int,
+) -> int:
+    """Return how often the rarest key of one rollout occurs; 0 where none can be computed.
+
+    `rounds` is the number of an instance's turns, `times` that of the rounds of its own loop.
+    """
+    found: Counter[tuple[str, str]] = Counter()
+    for index, policy in policies.items():
+        for outer, number in map(divmod, range(rounds), repeat(times)):
+            own = (name, index, instances[index - 1].path, len(instances))
+            me = SelfView(*own, number + 1, times, Views(()), outer=outer + 1)
+            try:
+                found[policy, key.render({SELF: me})] += 1
+            except PromptError:
+                continue
+    return min(found.values(), default=0)
+
+
+def _alike_findings(spec: Spec, name: str, instances: Instances, role: ResolvedRole) -> Iterator[Finding]:
+    """Warn of a role whose groups can only hold equal rewards, because the reward is another role's."""
+    reward = role.reward
+    if reward is None or not reward.delegates or reward.views or not instances.keys() >= {*reward.roles}:
+        return  # its reward is its own, or depends on its position
+    families, upstream = _asked_alike(spec, name, instances, role.mentions)
+    read = {other: Edge(join="branch") for other in reward.roles}
+    all_alike = all(
+        len(family) > 1 and len({_joins(read, instances[name][n], instances) for n in family}) == 1
+        for family in families
+    )
+    if upstream and all_alike:
+        whose = " and ".join(reward.roles)
+        message = f"{name} is compared with those asked the same, who earn the same: what {whose} earns"
+        hint = "add what tells them apart (`weighted`), or compare them over all rollouts (`group: turn`)"
+        yield Finding(("roles", name, "reward"), message, hint=hint, severity="warning")
+
+
+def _asked_alike(
+    spec: Spec, name: str, instances: Instances, mentions: Set[str]
+) -> tuple[Sequence[Sequence[int]], bool]:
+    """Return the sets of instances (by index from 0) of a role that always have the same prompt as one
+    another, and True if a prompt may differ between rollouts of a task.
+
+    `mentions` are the names that the role's templates read.
+    """
+    role, rounds = spec.roles[name], spec.rounds_of(name)
+    count = len(instances[name])
+    edges = {key: edge for key, edge in role.needs.items() if key in mentions}
+    remembers = role.memory is not None and (rounds > 1 or bool(turns_read(spec).get(name)))
+    if remembers or any(mention.startswith("self.") for mention in mentions - SAME_FOR_ALL):
+        inputs: Iterable[object] = range(count)
+    else:
+        joins = (_joins(edges, me, instances) for me in instances[name])
+        inputs = zip(joins, _policies(role, count), strict=False)
+    differs = remembers or (rounds > 1 and bool(edges or mentions & WHAT_WAS_BEFORE))
+    upstream = differs or any(edge.round == "this" for edge in edges.values())
+    learning = _learning(spec, name, count)
+    families: dict[object, list[int]] = {}
+    for place, read in enumerate(inputs):
+        if place + 1 not in learning:
+            continue
+        families.setdefault(read, []).append(place)
+    return [*families.values()], upstream
+
+
+def _learning(spec: Spec, name: str, count: int) -> dict[int, str]:
+    """Return the policy of each instance of a role that is trained, by its index from 1."""
+    frozen = frozen_instances(spec, name, count)
+    policies = enumerate(_policies(spec.roles[name], count), 1)
+    return {index: policy for index, policy in policies if index not in frozen}
+
+
+def _policies(role: Role, count: int) -> Sequence[str]:
+    return policy_names(role, count) or (MAIN,) * count
+
+
+def _joins(edges: Mapping[str, Edge], me: Instance, instances: Instances) -> tuple[tuple[int, ...], ...]:
+    return tuple(tuple(joined(edge, me, instances[edge.of or key])) for key, edge in edges.items())

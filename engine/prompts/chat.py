@@ -17,7 +17,7 @@ from jinja2 import TemplateError
 
 from rolegraph.engine.errors import ModelError, UsageError
 from rolegraph.engine.prompts.call_forms import FORMS, CallForm, id_of
-from rolegraph.engine.prompts.tools import answer_message, calls_of, described
+from rolegraph.engine.prompts.tools import answer_message, call_entry, calls_of, described
 from rolegraph.engine.records import Message
 from rolegraph.engine.vocabulary import Function, ToolCall
 
@@ -102,7 +102,9 @@ class ChatFormat:
         self._tokenizer = tokenizer
         self._name = name
         try:
-            self.end_ids = end_of_turn_ids(tokenizer)
+            self._ending = _after_answer(tokenizer)
+            """Text that the template writes after an answer."""
+            self.end_ids = _end_of_turn_ids(tokenizer, self._ending)
             """Token ids that end the model's turn, the template's own first."""
             self.end_texts = tuple(self._decode([token]) for token in self.end_ids)
         except ModelError as error:
@@ -186,11 +188,6 @@ class ChatFormat:
             ending = ending.removeprefix(self.end_texts[0])
         return ending + whole[len(answered) :]
 
-    @cached_property
-    def _ending(self) -> str:
-        """Text that the template writes after an answer."""
-        return _after_answer(self._tokenizer)
-
     def _told(self, tools: Sequence[Function]) -> list[dict[str, Any]]:
         """Return tool descriptions for the chat template; raises ModelError where it takes no tools."""
         if tools and self._form is None:
@@ -257,19 +254,15 @@ def cut_at_stop(text: str, stop: Sequence[str]) -> str:
     return text[: min(ends)] if ends else text
 
 
-def end_of_turn_ids(tokenizer: Tokenizer) -> tuple[int, ...]:
+def _end_of_turn_ids(tokenizer: Tokenizer, ending: str) -> tuple[int, ...]:
     """Return the ids of the tokens that end an assistant's turn: the template's own first, then end-of-text.
 
     Some models have an end-of-text token that their template does not write.
     """
-    ids: list[int] = []
-    after = tokenizer.encode(_after_answer(tokenizer), add_special_tokens=False)
-    if after and after[0] in tokenizer.added_tokens_decoder:
-        ids.append(after[0])
-    for end in (tokenizer.eos_token_id, tokenizer.get_vocab().get(_ENDS_A_CALL)):
-        if end is not None and end not in ids:
-            ids.append(end)
-    return tuple(ids)
+    after = tokenizer.encode(ending, add_special_tokens=False)[:1]
+    own = [token for token in after if token in tokenizer.added_tokens_decoder]
+    further = (tokenizer.eos_token_id, tokenizer.get_vocab().get(_ENDS_A_CALL))
+    return tuple(dict.fromkeys([*own, *(end for end in further if end is not None)]))
 
 
 def _after_answer(tokenizer: Tokenizer) -> str:
@@ -291,16 +284,7 @@ def _turn(message: Message) -> dict[str, Any]:
     names = ("role", "content", "name", "tool_call_id")
     turn: dict[str, Any] = {name: message[name] for name in names if name in message}
     # A malformed call is in the content as text.
-    calls = [
-        {
-            **({"id": call.id} if call.id else {}),
-            "type": "function",
-            "function": {"name": call.name, "arguments": call.arguments},
-        }
-        for call in calls_of(message)
-        if call.name
-    ]
-    if calls:
+    if calls := [call_entry(call, call.arguments) for call in calls_of(message) if call.name]:
         turn["tool_calls"] = calls
     if message.get("reasoning"):
         turn["content"] = f"{OPEN}\n{message['reasoning']}\n{CLOSE}\n\n{message['content']}"

@@ -17,12 +17,17 @@ from jinja2.utils import htmlsafe_json_dumps
 from markupsafe import escape
 
 from rolegraph.engine.limits.prompts import PROMPT_DIGITS, PROMPT_INDENT
-from rolegraph.engine.prompts.operations import binary, number_for
-from rolegraph.engine.prompts.scope import ITEM, PromptError, RenderScope
+from rolegraph.engine.prompts.scope import ITEM, PromptError, RenderScope, binary, number_for
 
 Filter = Callable[..., Any]
-FILTERS: dict[str, Filter] = {}
-"""Filters by the names that templates use."""
+FILTERS: dict[str, Filter] = {
+    **dict.fromkeys(("default", "d"), jinja.do_default),
+    **dict.fromkeys(("count", "length"), len),
+    "first": jinja.sync_do_first,
+    "last": jinja.do_last,
+    "list": pass_context(RenderScope.items),
+}
+"""Filters by the names that templates use; here those whose cost does not depend on their arguments."""
 _WORD = 60
 """Units for a character in a filter that makes an object of each word."""
 _CALL = 20 * ITEM
@@ -37,11 +42,11 @@ _NUMBER = 400
 """Characters of a float in `format` at most, without its width and precision."""
 
 
-def _filter(*names: str) -> Callable[[Filter], Filter]:
+def _filter(name: str) -> Callable[[Filter], Filter]:
     """Register a filter that takes the rendering's scope first."""
 
     def register(function: Filter) -> Filter:
-        FILTERS.update(dict.fromkeys(names, pass_context(function)))
+        FILTERS[name] = pass_context(function)
         return function
 
     return register
@@ -176,31 +181,6 @@ def _float(scope: RenderScope, value: object, default: float = 0.0) -> float:
     if isinstance(value, str):
         scope.spend(len(value))
     return jinja.do_float(value, default)
-
-
-@_filter("default", "d")
-def _default(_: Any, value: object, default_value: object = "", boolean: bool = False) -> object:
-    return jinja.do_default(value, default_value, boolean)
-
-
-@_filter("count", "length")
-def _length(_: Any, value: Any) -> int:
-    return len(value)
-
-
-@_filter("first")
-def _first(scope: RenderScope, seq: Iterable[object]) -> object:
-    return next(iter(seq), scope.environment.undefined("No first item, sequence was empty."))
-
-
-@_filter("last")
-def _last(scope: RenderScope, seq: Any) -> object:
-    return next(iter(reversed(seq)), scope.environment.undefined("No last item, sequence was empty."))
-
-
-@_filter("list")
-def _list(scope: RenderScope, value: Iterable[Any]) -> list[Any]:
-    return scope.items(value)
 
 
 @_filter("items")

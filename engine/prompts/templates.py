@@ -19,9 +19,8 @@ from jinja2.parser import Parser
 
 from rolegraph.engine.limits.prompts import PROMPT_SOURCE, PROMPT_TEXT
 from rolegraph.engine.prompts.checks import TemplateFault, TemplateScope, check_tree
-from rolegraph.engine.prompts.sandbox import ENVIRONMENT, metered
+from rolegraph.engine.prompts.sandbox import ENVIRONMENT, check_shape, metered, too_deep
 from rolegraph.engine.prompts.scope import PromptError, RenderScope
-from rolegraph.engine.prompts.shape import check_shape, too_deep
 from rolegraph.engine.records import Message
 
 _SHORT = 200
@@ -62,10 +61,8 @@ class Template:
             raise PromptError(in_short(error)) from error
         if len(text) > PROMPT_TEXT.most:
             raise PromptError(PROMPT_TEXT.exceeded("the prompt has"))
-        if text.isascii():  # cheaper than encoding, and most prompts are
-            return text
         try:
-            text.encode()
+            text.isascii() or text.encode()
         except UnicodeEncodeError as error:
             code = f"U+{ord(text[error.start]):04X}"
             message = f"the prompt contains an unpaired surrogate ({code}) and cannot be encoded as UTF-8"
@@ -101,11 +98,6 @@ _SLIPS = (
 """Syntax of other languages, and the hint for each."""
 
 
-def _syntax_hint(source: str) -> str:
-    outside_quotes = re.sub(r"'[^']*'|\"[^\"]*\"", "", source)
-    return next((hint for slip, hint in _SLIPS if slip.search(outside_quotes)), "")
-
-
 def compile_template(source: str, around: TemplateScope) -> tuple[Template | None, list[TemplateFault]]:
     """Parse, check and compile a template or a condition.
 
@@ -130,7 +122,9 @@ def compile_template(source: str, around: TemplateScope) -> tuple[Template | Non
         message = f"not a valid {kind}: Python cannot compile it: {in_short(error)}"
         faults = [TemplateFault(0, "", message)]
     if around.is_condition:
-        faults = [replace(fault, hint=fault.hint or _syntax_hint(source)) for fault in faults]
+        outside_quotes = re.sub(r"'[^']*'|\"[^\"]*\"", "", source)
+        slip = next((hint for slip, hint in _SLIPS if slip.search(outside_quotes)), "")
+        faults = [replace(fault, hint=fault.hint or slip) for fault in faults]
     return None, faults
 
 

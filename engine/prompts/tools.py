@@ -32,12 +32,15 @@ def answer_message(text: str, thought: str = "", calls: Sequence[ToolCall] = ())
     if thought:
         message["reasoning"] = thought
     if calls:
-        message["tool_calls"] = [_written(call) for call in calls]
+        message["tool_calls"] = [
+            call_entry(call, call.malformed or json.dumps(call.arguments, ensure_ascii=False))
+            for call in calls
+        ]
     return message
 
 
-def _written(call: ToolCall) -> dict[str, Any]:
-    arguments = call.malformed or json.dumps(call.arguments, ensure_ascii=False)
+def call_entry(call: ToolCall, arguments: str | Mapping[str, Any]) -> dict[str, Any]:
+    """Return a call as an item of a message's `tool_calls`, with its arguments in the given form."""
     function = {"name": call.name, "arguments": arguments}
     return {**({"id": call.id} if call.id else {}), "type": "function", "function": function}
 

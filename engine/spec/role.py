@@ -355,6 +355,11 @@ class Role(SpecModel):
     """Seconds that one call of the model or tool may take; None sets no limit of its own."""
 
     @property
+    def edges(self) -> list[tuple[str, str, Edge]]:
+        """Entries of `needs`: the name that prompts use, the role that is joined, and the edge."""
+        return [(key, edge.of or key, edge) for key, edge in self.needs.items()]
+
+    @property
     def is_trained(self) -> bool:
         """True for a role that training changes; a role that runs a tool has no weights to change."""
         return self.trainable and self.run is None

@@ -17,9 +17,8 @@ import yaml
 
 from rolegraph.engine.errors import UsageError
 from rolegraph.engine.limits.specs import SPEC_BYTES, SPEC_DEPTH, SPEC_DIGITS, SPEC_VALUES
-from rolegraph.engine.spec.diagnostics import Diagnostic, Finding, Path, Place, SourceLines
+from rolegraph.engine.spec.diagnostics import Diagnostic, Finding, Path, Place, SourceLines, place_within
 from rolegraph.engine.spec.files import read_text, shown_path
-from rolegraph.engine.spec.scalars import place_within
 
 _DEPTH = SPEC_DEPTH.most
 

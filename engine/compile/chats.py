@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from graphlib import CycleError
 from itertools import pairwise
 
-from rolegraph.engine.compile.policies import policy_names
 from rolegraph.engine.compile.structure import ancestors, in_order
 from rolegraph.engine.spec import Finding, Role, Spec
 
@@ -125,5 +124,5 @@ def _differences(spec: Spec, one: str, other: str, counts: Mapping[str, int]) ->
 
 def _policies(role: Role, count: int) -> Sequence[str]:
     """Return the policies of a role's instances, each once where all have the same."""
-    policies = policy_names(role, count)
+    policies = role.policy_names(count)
     return [*dict.fromkeys(policies)] if len({*policies}) == 1 else [*policies]

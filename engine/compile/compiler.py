@@ -11,6 +11,7 @@ from pathlib import Path as FilePath
 from typing import Any, TypeVar
 
 from rolegraph.engine import vocabulary
+from rolegraph.engine.compile import role_plan
 from rolegraph.engine.compile.chats import chat_findings
 from rolegraph.engine.compile.earned import deciding, earning_findings, judged, scored
 from rolegraph.engine.compile.graph import check_graph, run_findings
@@ -21,22 +22,12 @@ from rolegraph.engine.compile.plan import Plan, TurnGraph
 from rolegraph.engine.compile.policies import (
     check_policies,
     endpoints_of,
-    frozen_instances,
     past_policies,
     samplings_of,
     trained_policies,
 )
 from rolegraph.engine.compile.readable import instruction_findings, read_findings
 from rolegraph.engine.compile.resolve import ModelFiles, digest
-from rolegraph.engine.compile.role_plan import (
-    CalleePlan,
-    EnvPlan,
-    GroupingPlan,
-    LoopPlan,
-    Permission,
-    ResolvedRole,
-    RolePlan,
-)
 from rolegraph.engine.compile.size import EpisodeBounds, size_of
 from rolegraph.engine.compile.structure import in_order
 from rolegraph.engine.compile.trainable import learning_findings, loss_of
@@ -214,11 +205,11 @@ def _assemble(
         {name: reward.read_roles for name, reward in names.rewards.items() if reward},
     )
     roles = tuple(
-        RolePlan(
-            **_values(role, ResolvedRole)
+        role_plan.RolePlan(
+            **_values(role, role_plan.ResolvedRole)
             | {
                 "tools": tuple(tool for tool in map(_present, role.tools) if not tool.callee),
-                "groupings": role.groupings if role.compares_rewards else (GroupingPlan(),),
+                "groupings": role.groupings if role.compares_rewards else (role_plan.GroupingPlan(),),
             },
             count=counts[name],
             loss=loss_of(role.spec, role.estimator, role.signal),
@@ -232,25 +223,26 @@ def _assemble(
             or role.spec.tool is not None
             or "self" in role.mentions,
             kept_back=_kept_back(spec, names, name),
-            frozen=frozen_instances(spec, name, counts[name]),
+            frozen=spec.frozen_instances(name, counts[name]),
             callees=tuple(_callee_plan(spec, name, callee) for callee in spec.callees_of(name)),
         )
         for name, role in names.roles.items()
     )
     order = in_order(scored(names.rewards))
+    imported = (registry.imported_from(name) for registry, name in names.used)
     return Plan(
         name=spec.name,
         spec=spec,
         resolved=dump_yaml(data),
         hash=_hash(data, names, imports, interpreter),
-        imports=_imports(names, imports),
+        imports=tuple(dict.fromkeys([*imports, *filter(None, imported)])),
         roles=roles,
         endpoints=tuple(endpoints),
         policies=policies,
         past=past_policies(spec, counts, policies),
         **_values(unrolled, TurnGraph),
         loops=tuple(
-            LoopPlan(
+            role_plan.LoopPlan(
                 name,
                 loop.times,
                 names.untils[name],
@@ -283,12 +275,12 @@ def _values(record: object, kind: type[Any]) -> dict[str, Any]:
     return {its.name: getattr(record, its.name) for its in fields(kind)}
 
 
-def _callee_plan(spec: Spec, name: str, callee: str) -> CalleePlan:
+def _callee_plan(spec: Spec, name: str, callee: str) -> role_plan.CalleePlan:
     role = spec.roles[name]
     offered = _present(spec.roles[callee].tool)
     function = vocabulary.Function(callee, offered.describe, offered.parameters, _run_by_the_scheduler)
     parallel = spec.callees_of(name)[callee] // (role.calls - 1)
-    return CalleePlan([*spec.roles].index(callee), function, parallel)
+    return role_plan.CalleePlan([*spec.roles].index(callee), function, parallel)
 
 
 async def _run_by_the_scheduler(arguments: Mapping[str, Any]) -> Any:
@@ -306,7 +298,9 @@ def _kept_back(spec: Spec, names: ResolvedNames, name: str) -> frozenset[str]:
     return frozenset(found)
 
 
-def _env_plan(spec: Spec, loop: str, environment: vocabulary.Environment, unrolled: UnrolledGraph) -> EnvPlan:
+def _env_plan(
+    spec: Spec, loop: str, environment: vocabulary.Environment, unrolled: UnrolledGraph
+) -> role_plan.EnvPlan:
     first_player: dict[int, int] = {}
     player_nodes, positions = unrolled.player_nodes[loop], [*spec.roles]
     for player, node in enumerate(player_nodes[0]):
@@ -314,13 +308,9 @@ def _env_plan(spec: Spec, loop: str, environment: vocabulary.Environment, unroll
     times = spec.loops[loop].times
     turns = {positions.index(name): spec.rounds_of(name) // times for name in spec.roles_in(loop)}
     number = [*spec.loops].index(loop)
-    return EnvPlan(environment, number, unrolled.transitions[loop], first_player, player_nodes, turns)
-
-
-def _imports(names: ResolvedNames, given: Sequence[vocabulary.Import]) -> tuple[vocabulary.Import, ...]:
-    """Return the modules that another process must import to have the vocabulary."""
-    wanted = (registry.imported_from(name) for registry, name in names.used)
-    return tuple(dict.fromkeys([*given, *filter(None, wanted)]))
+    return role_plan.EnvPlan(
+        environment, number, unrolled.transitions[loop], first_player, player_nodes, turns
+    )
 
 
 def _hash(
@@ -345,7 +335,9 @@ def _hash(
     return hashlib.sha256(json.dumps(identity, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
 
-def _permission_findings(permissions: Iterable[Permission], severity: Severity) -> Iterator[Finding]:
+def _permission_findings(
+    permissions: Iterable[role_plan.Permission], severity: Severity
+) -> Iterator[Finding]:
     """Report permissions that were not given, each at its key."""
     for name, path in permissions:
         message = f"{'.'.join(map(str, path))} needs a permission: {name}"

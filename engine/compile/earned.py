@@ -10,7 +10,7 @@ from rolegraph.engine.compile.names import ResolvedNames, Rewards
 from rolegraph.engine.compile.structure import Needs, ancestors, cycles, format_cycle
 from rolegraph.engine.errors import did_you_mean
 from rolegraph.engine.spec import Edge, Finding, Path, Spec
-from rolegraph.engine.vocabulary import Parser, Reward, Tool
+from rolegraph.engine.vocabulary import Reward, Tool
 
 
 def scored(rewards: Rewards) -> Needs:
@@ -52,7 +52,13 @@ def earning_findings(spec: Spec, names: ResolvedNames, instances: Instances | No
     yield from _failing(spec)
     yield from _shown(spec, names, rewards)
     for name, role in names.roles.items():
-        yield from _stripped(name, role.parser, role.reward)
+        patterns = role.reward.patterns if role.reward else ()
+        strips = role.parser.strips if role.parser else ()
+        lost = [mark for mark in strips if any(mark in pattern for pattern in patterns)]
+        if lost:
+            message = f"the reward of {name} looks for {', '.join(lost)}, which its parser takes off"
+            hint = "keep the tags (keep_tag: true), or look for what is inside them"
+            yield Finding(("roles", name, "reward"), message, "", hint, severity="warning")
     if instances is None:
         return
     edges = _edges(spec)
@@ -206,14 +212,3 @@ def _edges(spec: Spec) -> Needs:
         ]
         for name, role in spec.roles.items()
     }
-
-
-def _stripped(name: str, parser: Parser | None, reward: Reward | None) -> Iterator[Finding]:
-    """Warn where a reward looks in the answer for tags that the role's parser has already removed."""
-    if parser is None or reward is None:
-        return
-    lost = [mark for mark in parser.strips if any(mark in pattern for pattern in reward.patterns)]
-    if lost:
-        message = f"the reward of {name} looks for {', '.join(lost)}, which its parser takes off"
-        hint = "keep the tags (keep_tag: true), or look for what is inside them"
-        yield Finding(("roles", name, "reward"), message, "", hint, severity="warning")

@@ -169,8 +169,7 @@ def _calls(spec: Spec) -> Iterator[Finding]:
     unknown: list[Finding] = []
     for name, role in spec.roles.items():
         for place, call in enumerate(role.tools):
-            callee = call.value
-            if call.name == CALL_OF_A_ROLE and isinstance(callee, str):
+            if call.name == CALL_OF_A_ROLE and isinstance(callee := call.value, str):
                 path: Path = ("roles", name, "tools", place)
                 unknown += [*unknown_role(spec, callee, path)]
                 if callee in spec.roles:
@@ -186,10 +185,8 @@ def _call(spec: Spec, name: str, callee: str, path: Path, before: Sequence[ItemC
     if spec.roles[callee].tool is None:
         message, hint = f"{callee} cannot be called: it has no `tool`", "give it one: tool: {describe: …}"
     elif role.tool is not None:
-        message, hint = (
-            f"{name} is called itself, so it calls no role",
-            "let the role that calls it call both",
-        )
+        message = f"{name} is called itself, so it calls no role"
+        hint = "let the role that calls it call both"
     elif role.calls == 1:
         message = f"{name} may call its model once, so it never sees what {callee} answers"
         hint = "raise `calls`: calls: 4"

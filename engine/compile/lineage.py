@@ -131,7 +131,7 @@ def pairs_of(spec: Spec, instances: Instances | None, name: str, tool: Tool) -> 
     return Pairs(numbers, loop is not None and loop == spec.loop_of(other) and first.round == second.round)
 
 
-class _Group(NamedTuple):
+class _Siblings(NamedTuple):
     """Instances of a role that descend from the same instances of others."""
 
     lineage: Mapping[str, frozenset[int]]
@@ -142,7 +142,7 @@ class _Group(NamedTuple):
     """Last numbers of their paths."""
 
 
-def _groups(spec: Spec, name: str, done: Mapping[str, Sequence[Instance]]) -> Iterator[_Group]:
+def _groups(spec: Spec, name: str, done: Mapping[str, Sequence[Instance]]) -> Iterator[_Siblings]:
     """Yield the groups of a role's instances, in order.
 
     An instance of a role that is called descends from its caller's instance and from what the role needs, and
@@ -156,18 +156,18 @@ def _groups(spec: Spec, name: str, done: Mapping[str, Sequence[Instance]]) -> It
             caller = done[site.caller][site.member]
             first = (site.round - 1) * len(site.members) + 1
             numbers = range(first, first + len(site.members))
-            yield _Group({**before, **elsewhere, **caller.lineage}, caller.path, range(0), numbers)
+            yield _Siblings({**before, **elsewhere, **caller.lineage}, caller.path, range(0), numbers)
         return
     numbers = range(1, role.count + 1)
     parent = next(((done[other], edge.chunk_size) for _, other, edge in role.edges if edge.fans_out), None)
     if parent is None:
-        yield _Group(_needed(role, done), (), range(0), numbers)
+        yield _Siblings(_needed(role, done), (), range(0), numbers)
         return
     instances, size = parent
     for start in range(0, len(instances), size):
         group = instances[start : start + size]
         path = group[0].path if size == 1 else (start // size + 1,)
-        yield _Group(_union(group), path, range(start, start + len(group)), numbers)
+        yield _Siblings(_union(group), path, range(start, start + len(group)), numbers)
 
 
 def _needed(role: Role, done: Mapping[str, Sequence[Instance]]) -> dict[str, frozenset[int]]:

@@ -12,16 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
-from rolegraph.engine.compile.role_plan import (
-    Endpoint,
-    EnvPlan,
-    LoopPlan,
-    PastPlan,
-    Permission,
-    PolicyPlan,
-    RolePlan,
-    SignalPlan,
-)
+from rolegraph.engine.compile import role_plan
 from rolegraph.engine.records import MAIN, NodeId
 from rolegraph.engine.shipped import BASE_NAME, taught_prompts
 from rolegraph.engine.spec import ModelRef, Spec
@@ -126,15 +117,15 @@ class Plan(TurnGraph):
     """Hex digest of the spec, its templates and the vocabulary it uses."""
     imports: tuple[Import, ...]
     """Modules that another process must import before it unpickles the plan; none for installed packages."""
-    roles: tuple[RolePlan, ...]
+    roles: tuple[role_plan.RolePlan, ...]
     """In the order of the spec, which is the order of an episode's trajectories."""
-    endpoints: tuple[Endpoint, ...]
-    policies: Mapping[str, PolicyPlan]
+    endpoints: tuple[role_plan.Endpoint, ...]
+    policies: Mapping[str, role_plan.PolicyPlan]
     """By name, the policies that training changes."""
-    past: Mapping[str, PastPlan]
+    past: Mapping[str, role_plan.PastPlan]
     """By name, the policies of past selves."""
-    loops: tuple[LoopPlan, ...]
-    envs: tuple[EnvPlan, ...]
+    loops: tuple[role_plan.LoopPlan, ...]
+    envs: tuple[role_plan.EnvPlan, ...]
     reward_order: tuple[int, ...]
     """Roles whose reward is deferred (`Reward.is_deferred`), each after the roles that its reward reads."""
     correct: tuple[int, ...]
@@ -145,25 +136,25 @@ class Plan(TurnGraph):
     hidden: frozenset[str]
     """Task fields that prompts do not see."""
     data: Mapping[Split, Dataset]
-    permissions: tuple[Permission, ...]
+    permissions: tuple[role_plan.Permission, ...]
     """Permissions that the vocabulary asks for."""
-    withheld: tuple[Permission, ...]
+    withheld: tuple[role_plan.Permission, ...]
     """Permissions that were not given; a plan with any does not run."""
     interpreter: str = ""
     """Interpreter of the spec's programs, such as `monty`; empty where it has none."""
 
     @property
-    def asking(self) -> tuple[RolePlan, ...]:
+    def asking(self) -> tuple[role_plan.RolePlan, ...]:
         """Roles with a prompt, whose turns call a model; the other roles run a tool."""
         return tuple(role for role in self.roles if role.run is None)
 
     @property
-    def trained(self) -> dict[str, RolePlan]:
+    def trained(self) -> dict[str, role_plan.RolePlan]:
         """Roles that training changes, by name."""
         return {role.name: role for role in self.roles if role.spec.is_trained}
 
     @property
-    def signals(self) -> dict[str, SignalPlan]:
+    def signals(self) -> dict[str, role_plan.SignalPlan]:
         """Signals of trained roles, by role."""
         return {name: role.signal for name, role in self.trained.items() if role.signal is not None}
 
@@ -228,7 +219,7 @@ class Plan(TurnGraph):
         node = len(self.nodes) + block - len(self.blocks)
         return next((place, node) for place, env in enumerate(self.envs) if node in env.transitions)
 
-    def endpoints_of(self, role: RolePlan) -> list[Endpoint]:
+    def endpoints_of(self, role: role_plan.RolePlan) -> list[role_plan.Endpoint]:
         """Return the endpoints of a role's instances, each once."""
         return [self.endpoints[number] for number in dict.fromkeys(role.endpoints)]
 
@@ -242,10 +233,10 @@ class Plan(TurnGraph):
         (plan,) = (plan for plan in self.roles if plan.name == role)
         return (self.endpoints[plan.endpoints[index - 1]].policy if plan.endpoints else None) or MAIN
 
-    def untrained_weights(self, role: RolePlan) -> str:
+    def untrained_weights(self, role: role_plan.RolePlan) -> str:
         """Describe the weights of a role's instances that are not trained; empty where all are."""
 
-        def text(endpoint: Endpoint) -> str:
+        def text(endpoint: role_plan.Endpoint) -> str:
             if endpoint.past is not None:
                 return f"past selves of {self.past[endpoint.past].of}"
             return f"the latest of {endpoint.policy}" if endpoint.policy else f"{endpoint.model} as it is"

@@ -28,16 +28,14 @@ def size_of(plan: Plan) -> EpisodeBounds:
     """Return the bounds of a plan's episodes."""
     calls = [calls_of(role) for role in plan.roles]
     turns: Mapping[int, int] = Counter(node.role for node in plan.nodes)
-    in_turn = [own + _waited(plan, role) for own, role in zip(calls, plan.roles, strict=True)]
+    in_turn = [
+        # One after the other, each call of the model but the last waits for the longest role that it calls.
+        own + (role.spec.calls - 1) * max((calls[callee.role] for callee in role.callees), default=0)
+        for own, role in zip(calls, plan.roles, strict=True)
+    ]
     for callee in (callee.role for role in plan.roles for callee in role.callees):
         in_turn[callee] = 0  # within the turn that calls
     return EpisodeBounds(sum(calls[role] * count for role, count in turns.items()), _longest(plan, in_turn))
-
-
-def _waited(plan: Plan, role: RolePlan) -> int:
-    """Return the model calls of other roles that one turn waits for at most, one after the other."""
-    longest = max((calls_of(plan.roles[callee.role]) for callee in role.callees), default=0)
-    return (role.spec.calls - 1) * longest
 
 
 def calls_of(role: RolePlan) -> int:

@@ -9,9 +9,8 @@ from itertools import repeat
 from rolegraph.engine.compile.chats import turns_read
 from rolegraph.engine.compile.lineage import Instance, Instances, joined
 from rolegraph.engine.compile.plan import Plan
-from rolegraph.engine.compile.policies import frozen_instances, policy_names, samplings_of
+from rolegraph.engine.compile.policies import samplings_of
 from rolegraph.engine.compile.role_plan import GroupingPlan, ResolvedRole, RolePlan, SignalPlan
-from rolegraph.engine.limits.specs import SPEC_TURNS
 from rolegraph.engine.prompts import SELF, PromptError, Template
 from rolegraph.engine.records import MAIN
 from rolegraph.engine.spec import Edge, Finding, Loss, Path, Role, Sampling, Spec
@@ -219,21 +218,16 @@ def _smallest_group(
     With `group: prompt`, only instances with the same inputs are counted as sharing a prompt. A key that
     reads the task or an observation is taken to be the same for all.
     """
-    role, rollouts = spec.roles[name], spec.train.rollouts
-    if grouping.by == "prompt" and instances is not None:
-        if not _learning(spec, name, len(instances[name])):
-            return 0
-        families, upstream = _asked_alike(spec, name, instances, roles[name].mentions)
-        return min(map(len, families)) * (1 if upstream else rollouts)
-    policies = _learning(spec, name, len(instances[name]) if instances else role.count)
+    rollouts = spec.train.rollouts
+    policies = _learning(spec, name, len(instances[name]) if instances else spec.roles[name].count)
     if not policies:
         return 0
+    if grouping.by == "prompt" and instances is not None:
+        families, upstream = _asked_alike(spec, name, instances, roles[name].mentions)
+        return min(map(len, families)) * (1 if upstream else rollouts)
     if grouping.key is not None and instances is not None and grouping.key.mentions <= KNOWN_AT_ONCE:
         rounds = spec.rounds_of(name) if grouping.of_turns else 1
-        if rounds * len(policies) <= SPEC_TURNS.most:
-            loop = spec.loop_of(name)
-            times = spec.loops[loop].times if loop else 1
-            return rollouts * _rarest_key(name, grouping.key, instances[name], policies, rounds, times)
+        return rollouts * _rarest_key(spec, name, grouping.key, instances[name], policies, rounds)
     members: Counter[str] = Counter()
     sharing = roles if grouping.by == "episode" else (name,)
     for other in sharing:
@@ -248,17 +242,15 @@ def _smallest_group(
 
 
 def _rarest_key(
+    spec: Spec,
     name: str,
     key: Template,
     instances: Sequence[Instance],
     policies: Mapping[int, str],
     rounds: int,
-    times: int,
 ) -> int:
-    """Return how often the rarest key of one rollout occurs; 0 where none can be computed.
-
-    `rounds` is the number of an instance's turns, `times` that of the rounds of its own loop.
-    """
+    """Return how often the rarest key occurs in the `rounds` of one rollout; 0 where none can be computed."""
+    times = spec.loops[loop].times if (loop := spec.loop_of(name)) else 1
     found: Counter[tuple[str, str]] = Counter()
     for index, policy in policies.items():
         for outer, number in map(divmod, range(rounds), repeat(times)):
@@ -305,27 +297,22 @@ def _asked_alike(
         inputs: Iterable[object] = range(count)
     else:
         joins = (_joins(edges, me, instances) for me in instances[name])
-        inputs = zip(joins, _policies(role, count), strict=False)
+        inputs = zip(joins, role.policy_names(count) or (MAIN,) * count, strict=False)
     differs = remembers or (rounds > 1 and bool(edges or mentions & WHAT_WAS_BEFORE))
     upstream = differs or any(edge.round == "this" for edge in edges.values())
     learning = _learning(spec, name, count)
     families: dict[object, list[int]] = {}
     for place, read in enumerate(inputs):
-        if place + 1 not in learning:
-            continue
-        families.setdefault(read, []).append(place)
+        if place + 1 in learning:
+            families.setdefault(read, []).append(place)
     return [*families.values()], upstream
 
 
 def _learning(spec: Spec, name: str, count: int) -> dict[int, str]:
     """Return the policy of each instance of a role that is trained, by its index from 1."""
-    frozen = frozen_instances(spec, name, count)
-    policies = enumerate(_policies(spec.roles[name], count), 1)
+    frozen = spec.frozen_instances(name, count)
+    policies = enumerate(spec.roles[name].policy_names(count) or (MAIN,) * count, 1)
     return {index: policy for index, policy in policies if index not in frozen}
-
-
-def _policies(role: Role, count: int) -> Sequence[str]:
-    return policy_names(role, count) or (MAIN,) * count
 
 
 def _joins(edges: Mapping[str, Edge], me: Instance, instances: Instances) -> tuple[tuple[int, ...], ...]:

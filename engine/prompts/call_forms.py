@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, NoReturn, cast
+from typing import Any, cast
 
 from rolegraph.engine.vocabulary import Function, ToolCall
 
@@ -70,17 +70,13 @@ def tool_call(name: str, written: str, id: str = "") -> ToolCall:
 
 
 def _json(text: str) -> object:
-    """Parse JSON that can be written out again; raises ValueError."""
+    """Parse JSON that can be written out again, so no NaN or lone surrogate; raises ValueError."""
     try:
-        value: object = json.loads(text, parse_constant=_no_constant)
+        value: object = json.loads(text)
         json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
     except RecursionError as error:
         raise ValueError("nested too deeply") from error
     return value
-
-
-def _no_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not JSON")
 
 
 def _unread(body: str) -> ToolCall:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from math import log2
 from typing import Any, cast
 
@@ -52,17 +53,14 @@ def _filter(name: str) -> Callable[[Filter], Filter]:
     return register
 
 
-def _text_filter(name: str, change: Callable[[str], Any], units: int) -> None:
-    """Register a template filter on text that costs `units` of the rendering budget per character."""
-
-    @_filter(name)
-    def _(scope: RenderScope, s: object) -> object:
-        text = scope.text(s)
-        scope.spend(units * len(text))
-        result = change(text)
-        if isinstance(result, str):
-            scope.make_text(len(result))
-        return result
+def _change_text(change: Callable[[str], Any], units: int, scope: RenderScope, s: object) -> object:
+    """Change a text at a cost of `units` of the rendering budget per character."""
+    text = scope.text(s)
+    scope.spend(units * len(text))
+    result = change(text)
+    if isinstance(result, str):
+        scope.make_text(len(result))
+    return result
 
 
 def _escaped(text: str) -> str:
@@ -79,7 +77,7 @@ for _name, _change, _units in (
     ("escape", _escaped, 6),  # a character becomes 6 at most
     ("e", _escaped, 6),
 ):
-    _text_filter(_name, _change, _units)
+    _filter(_name)(partial(_change_text, _change, _units))
 
 
 @_filter("trim")
@@ -234,23 +232,20 @@ def _map(scope: RenderScope, value: Iterable[Any], *args: Any, **kwargs: Any) ->
     return [change(item) for item in items]
 
 
-def _selection(name: str, *, by_field: bool, keep: bool) -> None:
-    @_filter(name)
-    def _(scope: RenderScope, value: Iterable[Any], *args: Any, **kwargs: Any) -> list[Any]:
-        items = scope.items(value)
-        scope.spend(_SET_UP + (_CALL + _lookups(*args[:1] if by_field else ())) * len(items))
+def _select(name: str, scope: RenderScope, value: Iterable[Any], *args: Any, **kwargs: Any) -> list[Any]:
+    by_field, keep = name.endswith("attr"), name.startswith("select")
+    items = scope.items(value)
+    scope.spend(_SET_UP + (_CALL + _lookups(*args[:1] if by_field else ())) * len(items))
 
-        def kept(passes: object) -> bool:
-            return bool(passes) is keep
+    def kept(passes: object) -> bool:
+        return bool(passes) is keep
 
-        holds = jinja.prepare_select_or_reject(cast("Any", scope), args, kwargs, kept, by_field)
-        return [item for item in items if holds(item)]
+    holds = jinja.prepare_select_or_reject(cast("Any", scope), args, kwargs, kept, by_field)
+    return [item for item in items if holds(item)]
 
 
-_selection("select", by_field=False, keep=True)
-_selection("reject", by_field=False, keep=False)
-_selection("selectattr", by_field=True, keep=True)
-_selection("rejectattr", by_field=True, keep=False)
+for _name in ("select", "reject", "selectattr", "rejectattr"):
+    _filter(_name)(partial(_select, _name))
 
 
 def _unique(
@@ -281,19 +276,20 @@ def _compared(scope: RenderScope, value: Iterable[Any], *options: object, sorts:
     return items
 
 
-def _comparing_filter(name: str, find: Callable[..., object], *, sorts: bool) -> None:
-    """Register a filter that compares items, such as `sort`; each comparison is paid from the budget."""
-
-    @_filter(name)
-    def _(scope: RenderScope, value: Iterable[Any], *args: Any, **kwargs: Any) -> object:
-        items = _compared(scope, value, *args, *kwargs.values(), sorts=sorts)
-        return find(scope.environment, items, *args, **kwargs)
+def _compare(find: Filter, scope: RenderScope, value: Iterable[Any], *args: Any, **kwargs: Any) -> object:
+    """Apply a filter that compares items, such as `sort`; each comparison is paid from the budget."""
+    items = _compared(scope, value, *args, *kwargs.values(), sorts=find is jinja.do_sort)
+    return find(scope.environment, items, *args, **kwargs)
 
 
-_comparing_filter("sort", jinja.do_sort, sorts=True)
-_comparing_filter("min", jinja.do_min, sorts=False)
-_comparing_filter("max", jinja.do_max, sorts=False)
-_comparing_filter("unique", _unique, sorts=False)
+_COMPARED: Mapping[str, Filter] = {
+    "sort": jinja.do_sort,
+    "min": jinja.do_min,
+    "max": jinja.do_max,
+    "unique": _unique,
+}
+for _name, _find in _COMPARED.items():
+    _filter(_name)(partial(_compare, _find))
 
 
 @_filter("groupby")

@@ -11,12 +11,12 @@ from rolegraph.engine.errors import did_you_mean
 from rolegraph.engine.limits.specs import SPEC_BYTES
 from rolegraph.engine.prompts.checks import TemplateScope
 from rolegraph.engine.prompts.templates import Template, compile_template
-from rolegraph.engine.records.files import is_file, is_folder, is_no_file, is_same
+from rolegraph.engine.records.files import is_file, is_no_file, is_same
 from rolegraph.engine.shipped import PROMPTS
 from rolegraph.engine.spec import Finding, Path, PromptSource
 from rolegraph.engine.spec.diagnostics import point_at
+from rolegraph.engine.spec.files import names_in, shown_path
 from rolegraph.engine.spec.files import read_text as read_text_of
-from rolegraph.engine.spec.files import shown_path
 
 
 def read_template(
@@ -75,10 +75,7 @@ def _find(path: Path, name: str, folders: Sequence[FilePath]) -> tuple[FilePath 
             return file, []
     if any(is_no_file(place / name) for place in places):
         return None, [Finding(path, f"the template {name!r} is not a file", "a file with a template's text")]
-    hint = did_you_mean(
-        name,
-        [file.name for place in places if is_folder(place) for file in place.glob("*.j2") if is_file(file)],
-    )
+    hint = did_you_mean(name, names_in(places, "*.j2"))
     if not hint and re.search(r"\s|{[{%]", name):
         hint = "for the text itself, write `{inline: …}`"
     return None, [Finding(path, f"no template {name!r}", "a file beside the spec or in prompts/", hint)]

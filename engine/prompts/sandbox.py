@@ -216,20 +216,15 @@ def _positioned(source: str, tokens: Iterable[tuple[int, str, str]]) -> Iterator
         at += len(value)
 
 
-def _environment() -> _Environment:
-    environment = _Environment(
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        cache_size=0,
-        optimized=False,
-        finalize=pass_context(RenderScope.text),  # applied to every `{{ … }}`
-    )
-    environment.filters = cast("Any", {**FILTERS, **scope.OPERATIONS})
-    environment.tests = cast("Any", scope.TESTS)
-    environment.globals = cast("Any", scope.GLOBALS)
-    return environment
-
-
-ENVIRONMENT = _environment()
+ENVIRONMENT = _Environment(
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+    cache_size=0,
+    optimized=False,
+    finalize=pass_context(RenderScope.text),  # applied to every `{{ … }}`
+)
+ENVIRONMENT.filters = cast("Any", {**FILTERS, **scope.OPERATIONS})
+ENVIRONMENT.tests = cast("Any", scope.TESTS)
+ENVIRONMENT.globals = cast("Any", scope.GLOBALS)
 RenderScope.environment, RenderScope.eval_ctx = ENVIRONMENT, EvalContext(ENVIRONMENT)

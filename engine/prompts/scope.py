@@ -8,6 +8,7 @@ measures it.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, cast
 
 from jinja2 import Environment, Undefined, pass_context
@@ -294,31 +295,22 @@ _OF_TYPES: Sequence[str] = (
 ).split()
 
 
-def _comparison_test(sign: str) -> Operation:
-    def test(scope: RenderScope, left: object, right: object) -> bool:
-        return bool(compare(scope, sign, left, right))
-
-    return pass_context(test)
+def _comparison_test(sign: str, scope: RenderScope, left: object, right: object) -> bool:
+    return bool(compare(scope, sign, left, right))
 
 
-def _number_test(name: str) -> Operation:
-    def test(value: object, *args: object) -> bool:
-        return bool(_JINJA_TESTS[name](*(number_for(f"is {name}", one) for one in (value, *args))))
-
-    return test
+def _number_test(name: str, value: object, *args: object) -> bool:
+    return bool(_JINJA_TESTS[name](*(number_for(f"is {name}", one) for one in (value, *args))))
 
 
-def _text_test(name: str) -> Operation:
-    def test(scope: RenderScope, value: object) -> bool:
-        return bool(_JINJA_TESTS[name](scope.text(value)))
-
-    return pass_context(test)
+def _text_test(name: str, scope: RenderScope, value: object) -> bool:
+    return bool(_JINJA_TESTS[name](scope.text(value)))
 
 
 TESTS: Mapping[str, Operation] = {
     **{name: _JINJA_TESTS[name] for name in _OF_TYPES},
-    **{name: _number_test(name) for name in ("odd", "even", "divisibleby")},
-    **{name: _text_test(name) for name in ("lower", "upper")},
-    **{name: _comparison_test(name) for name in _COMPARING},
+    **{name: partial(_number_test, name) for name in ("odd", "even", "divisibleby")},
+    **{name: pass_context(partial(_text_test, name)) for name in ("lower", "upper")},
+    **{name: pass_context(partial(_comparison_test, name)) for name in _COMPARING},
 }
 """Tests by the names that a template uses after `is`."""

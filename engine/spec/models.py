@@ -234,6 +234,15 @@ class Spec(SpecModel):
         mine, theirs = self.rounds_of(name) // before, self.rounds_of(other) // before
         return SharedRounds(mine, theirs, times, len(loops) > depth)
 
+    def policy_named(self, name: str) -> Policy:
+        """Return the settings of a policy, which `main` has without being named."""
+        return self.policies.get(name) or Policy()
+
+    def frozen_instances(self, name: str, count: int) -> frozenset[int]:
+        """Return the indices, from 1, of a role's instances whose policy is one of past selves."""
+        policies = enumerate(self.roles[name].policy_names(count), 1)
+        return frozenset(index for index, policy in policies if self.policy_named(policy).of)
+
     def env_loops(self) -> list[str]:
         """Return the names of the loops with an environment."""
         return [name for name, loop in self.loops.items() if loop.env is not None]

@@ -18,7 +18,7 @@ from rolegraph.engine.compile.graph import check_graph, run_findings
 from rolegraph.engine.compile.inputs import role_inputs
 from rolegraph.engine.compile.lineage import Instances, history_findings, instances_of
 from rolegraph.engine.compile.names import ResolvedNames, resolve_names
-from rolegraph.engine.compile.plan import Plan, TurnGraph
+from rolegraph.engine.compile.plan import EpisodeBounds, Plan, TurnGraph, size_of
 from rolegraph.engine.compile.policies import (
     check_policies,
     endpoints_of,
@@ -28,7 +28,6 @@ from rolegraph.engine.compile.policies import (
 )
 from rolegraph.engine.compile.readable import instruction_findings, read_findings
 from rolegraph.engine.compile.resolve import ModelFiles, digest
-from rolegraph.engine.compile.size import EpisodeBounds, size_of
 from rolegraph.engine.compile.structure import in_order
 from rolegraph.engine.compile.trainable import learning_findings, loss_of
 from rolegraph.engine.compile.unroll import UnrolledGraph, unroll
@@ -212,7 +211,7 @@ def _assemble(
                 "groupings": role.groupings if role.compares_rewards else (role_plan.GroupingPlan(),),
             },
             count=counts[name],
-            loss=loss_of(role.spec, role.estimator, role.signal),
+            loss=loss_of(role),
             endpoints=tuple(map(endpoints.index, endpoint_of[name])),
             samplings=tuple(sampling for _, sampling in samplings_of(spec, name, counts[name])),
             loop=None if (loop := spec.loop_of(name)) is None else loops.index(loop),

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
-from itertools import repeat
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 
 from rolegraph.engine.compile.chats import turns_read
 from rolegraph.engine.compile.lineage import Instance, Instances, joined
 from rolegraph.engine.compile.plan import Plan
 from rolegraph.engine.compile.policies import samplings_of
-from rolegraph.engine.compile.role_plan import GroupingPlan, ResolvedRole, RolePlan, SignalPlan
+from rolegraph.engine.compile.role_plan import GroupingPlan, ResolvedRole, RolePlan
 from rolegraph.engine.prompts import SELF, PromptError, Template
 from rolegraph.engine.records import MAIN
-from rolegraph.engine.spec import Edge, Finding, Loss, Path, Role, Sampling, Spec
+from rolegraph.engine.spec import Edge, Finding, Loss, Path, Sampling, Spec
 from rolegraph.engine.spec.validation import name_not_found
 from rolegraph.engine.vocabulary import Estimator, SelfView, Views, estimators, signals
 
@@ -31,8 +32,8 @@ def learning_findings(
     for name, role in spec.roles.items():
         found = roles[name]
         if role.is_trained:
-            yield from _role_findings(name, role, found.estimator)
-            yield from group_findings(spec, roles, name, instances)
+            yield from _role_findings(found)
+            yield from _Groups(spec, roles, instances).findings(name)
         own = role.loss.name if role.loss else "cross_entropy"
         if found.signal and found.signal.signal.advantages is None and own != "cross_entropy":
             message = f"{name} learns turns that it did not sample, which {own} cannot train"
@@ -54,18 +55,16 @@ def _refill_findings(spec: Spec, roles: Mapping[str, ResolvedRole]) -> Iterator[
     if spec.train.staleness:
         message = "refill draws by what a batch has taught, and staleness draws before that is known"
         yield Finding(at, message, "", "remove `refill` or `staleness`", at_key=True)
-    estimated = [roles[name].estimator for name, role in spec.roles.items() if role.is_trained]
-    if not any(estimator is not None and estimator.compute is not None for estimator in estimated):
+    if not any(role.compares_rewards and role.spec.is_trained for role in roles.values()):
         message = "refill counts tasks on which rewards differ, and no role's rewards are compared"
         yield Finding(at, message, "", "remove it", at_key=True)
 
 
-def _role_findings(name: str, role: Role, estimator: Estimator | None) -> Iterator[Finding]:
+def _role_findings(resolved: ResolvedRole) -> Iterator[Finding]:
     """Find what keeps a trained role from learning."""
+    name, role, estimator = resolved.name, resolved.spec, resolved.estimator
     here: Path = ("roles", name)
-    at = (*here, "estimator")
-    compares = estimator is not None and estimator.compute is not None
-    if role.reward is None and (role.signal is None or compares):
+    if role.reward is None and (role.signal is None or resolved.compares_rewards):
         hint = "give it a reward or a signal, or say `trainable: false`"
         if role.signal is not None:
             hint = "give it a reward, or write `estimator: precomputed` to learn from the signal alone"
@@ -73,27 +72,26 @@ def _role_findings(name: str, role: Role, estimator: Estimator | None) -> Iterat
     elif role.estimator is None:
         hint = f"give it one of {', '.join(estimators.names())}, or say `trainable: false`"
         yield Finding(here, f"{name} is trained, but has no estimator", "", hint, at_key=True)
-    if estimator is None:
+    if estimator is None or estimator.compute is not None:
         return
-    if estimator.compute is None and role.signal is None:
+    if role.signal is None:
+        message = f"{name} is {estimator.name}, but nothing sets its advantages"
         hint = f"give it a signal ({', '.join(signals.names())}), or another estimator"
-        yield Finding(at, f"{name} is {estimator.name}, but nothing sets its advantages", "a `signal`", hint)
-    if estimator.compute is None:
-        for key in ("credit", "group"):
-            if key in role.model_fields_set:
-                message = f"{name} is {estimator.name}, so none of its rewards are compared"
-                yield Finding((*here, key), message, hint="remove it", severity="warning")
+        yield Finding((*here, "estimator"), message, "a `signal`", hint)
+    for key in {"credit", "group"} & role.model_fields_set:
+        message = f"{name} is {estimator.name}, so none of its rewards are compared"
+        yield Finding((*here, key), message, hint="remove it", severity="warning")
 
 
-def loss_of(role: Role, estimator: Estimator | None, signal: SignalPlan | None) -> Loss:
+def loss_of(role: ResolvedRole) -> Loss:
     """Return the loss of a role: its own, or the default of its signal or estimator.
 
     A signal that adds advantages to an estimator's leaves the loss to the estimator.
     """
-    default = estimator.loss if estimator else "importance_sampling"
-    if signal and (signal.demonstration or estimator is None or estimator.compute is None):
-        default = signal.signal.loss
-    return role.loss or Loss(name=default)
+    default = role.estimator.loss if role.estimator else "importance_sampling"
+    if role.signal and (role.signal.demonstration or not role.compares_rewards):
+        default = role.signal.signal.loss
+    return role.spec.loss or Loss(name=default)
 
 
 def training_findings(plan: Plan) -> Iterator[Finding]:
@@ -166,27 +164,113 @@ KNOWN_AT_ONCE = frozenset({"self", "self.index", "self.round", "self.outer", "se
 """Names that a key may read and that are known before anything runs."""
 
 
-def group_findings(
-    spec: Spec, roles: Mapping[str, ResolvedRole], name: str, instances: Instances | None
-) -> Iterator[Finding]:
-    """Find groups of a trained role that are certainly too small, or can only hold equal rewards."""
-    role, found = spec.roles[name], roles[name]
-    estimator = found.estimator
-    if estimator is None or estimator.compute is None:
-        return
-    path: Path = ("roles", name, "group")
-    for place, grouping in enumerate(found.groupings):
-        if grouping.by == "episode" and any(other.by == "episode" for other in found.groupings[:place]):
-            yield Finding(path, f"{name} compares the episode twice", "episode once in a list")
-        least = _smallest_group(spec, roles, name, instances, grouping)
-        if least < estimator.min_group:
-            yield _too_small(name, grouping, estimator, least)
-        if grouping.by == "prompt" and instances is not None:
-            yield from _alike_findings(spec, name, instances, found)
-    if "weight" in role.group[0].model_fields_set and len(role.group) == 1:
-        message = f"the advantages of {name} are weighted, and there are no others"
-        hint = "remove it; `weight` of the role is the factor of its loss"
-        yield Finding((*path, 0, "weight"), message, hint=hint, severity="warning")
+@dataclass(frozen=True, slots=True)
+class _Groups:
+    """Groups in which the rewards of trained roles are compared."""
+
+    spec: Spec
+    roles: Mapping[str, ResolvedRole]
+    instances: Instances | None
+
+    def findings(self, name: str) -> Iterator[Finding]:
+        """Find groups of a trained role that are certainly too small, or can only hold equal rewards."""
+        written, role = self.spec.roles[name].group, self.roles[name]
+        path: Path = ("roles", name, "group")
+        for place, grouping in enumerate(role.groupings if role.compares_rewards else ()):
+            if grouping.by == "episode" and any(other.by == "episode" for other in role.groupings[:place]):
+                yield Finding(path, f"{name} compares the episode twice", "episode once in a list")
+            least = self.smallest(name, grouping)
+            if role.estimator and least < role.estimator.min_group:
+                yield _too_small(name, grouping, role.estimator, least)
+            if grouping.by == "prompt" and self.instances is not None:
+                yield from self.alike_findings(name, self.instances)
+        if role.compares_rewards and "weight" in written[0].model_fields_set and len(written) == 1:
+            message = f"the advantages of {name} are weighted, and there are no others"
+            hint = "remove it; `weight` of the role is the factor of its loss"
+            yield Finding((*path, 0, "weight"), message, hint=hint, severity="warning")
+
+    def smallest(self, name: str, grouping: GroupingPlan) -> int:
+        """Return the size of a role's smallest group where nothing is skipped and nothing fails.
+
+        With `group: prompt`, only instances with the same inputs are counted as sharing a prompt. A key that
+        reads the task or an observation is taken to be the same for all.
+        """
+        rollouts, policies = self.spec.train.rollouts, self.learning(name)
+        if not policies:
+            return 0
+        if grouping.by == "prompt" and self.instances is not None:
+            families, upstream = self.asked_alike(name, self.instances)
+            return min(map(len, families)) * (1 if upstream else rollouts)
+        members: Counter[str] = Counter()
+        if grouping.key and self.instances is not None and grouping.key.mentions <= KNOWN_AT_ONCE:
+            keys = Counter(self.known_keys(name, grouping, grouping.key, self.instances[name]))
+            return rollouts * min(keys.values(), default=0)
+        for other in self.roles if grouping.by == "episode" else (name,):
+            for own in self.roles[other].groupings if self.spec.roles[other].is_trained else ():
+                if own is grouping or (other != name and own.by == "episode"):
+                    pooled = own.of_turns and own.by != "turn"
+                    for policy in self.learning(other).values():
+                        members[policy] += self.spec.rounds_of(other) if pooled else 1
+        return min(members[policy] for policy in policies.values()) * rollouts
+
+    def known_keys(
+        self, name: str, grouping: GroupingPlan, key: Template, instances: Sequence[Instance]
+    ) -> Iterator[tuple[str, str]]:
+        """Yield policy and key of each turn or trajectory of a rollout, as far as they can be computed."""
+        times = self.spec.loops[loop].times if (loop := self.spec.loop_of(name)) else 1
+        for index, policy in self.learning(name).items():
+            for number in range(self.spec.rounds_of(name) if grouping.of_turns else 1):
+                outer, before = divmod(number, times)
+                own = (name, index, instances[index - 1].path, len(instances))
+                me = SelfView(*own, before + 1, times, Views(()), outer=outer + 1)
+                with suppress(PromptError):
+                    yield policy, key.render({SELF: me})
+
+    def alike_findings(self, name: str, instances: Instances) -> Iterator[Finding]:
+        """Warn of a role whose groups can only hold equal rewards, because the reward is another role's."""
+        reward = self.roles[name].reward
+        if reward is None or not reward.delegates or reward.views or not instances.keys() >= {*reward.roles}:
+            return  # its reward is its own, or depends on its position
+        families, upstream = self.asked_alike(name, instances)
+        read = [(other, Edge(join="branch")) for other in reward.roles]
+        all_alike = all(
+            len(family) > 1 and len({_joins(read, instances[name][n], instances) for n in family}) == 1
+            for family in families
+        )
+        if upstream and all_alike:
+            whose = " and ".join(reward.roles)
+            message = f"{name} is compared with those asked the same, who earn the same: what {whose} earns"
+            hint = "add what tells them apart (`weighted`), or compare them over all rollouts (`group: turn`)"
+            yield Finding(("roles", name, "reward"), message, hint=hint, severity="warning")
+
+    def asked_alike(self, name: str, instances: Instances) -> tuple[Sequence[Sequence[int]], bool]:
+        """Return the sets of instances (by index from 0) of a role that always have the same prompt as one
+        another, and True if a prompt may differ between rollouts of a task."""
+        role, rounds, mentions = self.spec.roles[name], self.spec.rounds_of(name), self.roles[name].mentions
+        edges = [(other, edge) for key, other, edge in role.edges if key in mentions]
+        remembers = role.memory is not None and (rounds > 1 or bool(turns_read(self.spec).get(name)))
+        own = remembers or any(mention.startswith("self.") for mention in mentions - SAME_FOR_ALL)
+        differs = remembers or (rounds > 1 and bool(edges or mentions & WHAT_WAS_BEFORE))
+        upstream = differs or any(edge.round == "this" for _, edge in edges)
+        families: dict[object, list[int]] = {}
+        for index, policy in self.learning(name).items():
+            read = index if own else (policy, _joins(edges, instances[name][index - 1], instances))
+            families.setdefault(read, []).append(index - 1)
+        return [*families.values()], upstream
+
+    def learning(self, name: str) -> dict[int, str]:
+        """Return the policy of each instance of a role that is trained, by its index from 1."""
+        role = self.spec.roles[name]
+        count = len(self.instances[name]) if self.instances else role.count
+        frozen = self.spec.frozen_instances(name, count)
+        policies = enumerate(role.policy_names(count) or (MAIN,) * count, 1)
+        return {index: policy for index, policy in policies if index not in frozen}
+
+
+def _joins(
+    edges: Sequence[tuple[str, Edge]], me: Instance, instances: Instances
+) -> tuple[tuple[int, ...], ...]:
+    return tuple(tuple(joined(edge, me, instances[other])) for other, edge in edges)
 
 
 def _too_small(name: str, grouping: GroupingPlan, estimator: Estimator, least: int) -> Finding:
@@ -204,116 +288,3 @@ def _too_small(name: str, grouping: GroupingPlan, estimator: Estimator, least: i
     expected = f"count × rollouts of at least {estimator.min_group}"
     message = f"{compares}, and {name}'s group has {least}"
     return Finding(("roles", name, "estimator"), message, expected, hint)
-
-
-def _smallest_group(
-    spec: Spec,
-    roles: Mapping[str, ResolvedRole],
-    name: str,
-    instances: Instances | None,
-    grouping: GroupingPlan,
-) -> int:
-    """Return the size of a role's smallest group where nothing is skipped and nothing fails.
-
-    With `group: prompt`, only instances with the same inputs are counted as sharing a prompt. A key that
-    reads the task or an observation is taken to be the same for all.
-    """
-    rollouts = spec.train.rollouts
-    policies = _learning(spec, name, len(instances[name]) if instances else spec.roles[name].count)
-    if not policies:
-        return 0
-    if grouping.by == "prompt" and instances is not None:
-        families, upstream = _asked_alike(spec, name, instances, roles[name].mentions)
-        return min(map(len, families)) * (1 if upstream else rollouts)
-    if grouping.key is not None and instances is not None and grouping.key.mentions <= KNOWN_AT_ONCE:
-        rounds = spec.rounds_of(name) if grouping.of_turns else 1
-        return rollouts * _rarest_key(spec, name, grouping.key, instances[name], policies, rounds)
-    members: Counter[str] = Counter()
-    sharing = roles if grouping.by == "episode" else (name,)
-    for other in sharing:
-        written = spec.roles[other]
-        count = len(instances[other]) if instances else written.count
-        for own in roles[other].groupings if written.is_trained else ():
-            if own is grouping or (other != name and own.by == "episode"):
-                pooled = own.of_turns and own.by != "turn"
-                for policy in _learning(spec, other, count).values():
-                    members[policy] += spec.rounds_of(other) if pooled else 1
-    return min(members[policy] for policy in policies.values()) * rollouts
-
-
-def _rarest_key(
-    spec: Spec,
-    name: str,
-    key: Template,
-    instances: Sequence[Instance],
-    policies: Mapping[int, str],
-    rounds: int,
-) -> int:
-    """Return how often the rarest key occurs in the `rounds` of one rollout; 0 where none can be computed."""
-    times = spec.loops[loop].times if (loop := spec.loop_of(name)) else 1
-    found: Counter[tuple[str, str]] = Counter()
-    for index, policy in policies.items():
-        for outer, number in map(divmod, range(rounds), repeat(times)):
-            own = (name, index, instances[index - 1].path, len(instances))
-            me = SelfView(*own, number + 1, times, Views(()), outer=outer + 1)
-            try:
-                found[policy, key.render({SELF: me})] += 1
-            except PromptError:
-                continue
-    return min(found.values(), default=0)
-
-
-def _alike_findings(spec: Spec, name: str, instances: Instances, role: ResolvedRole) -> Iterator[Finding]:
-    """Warn of a role whose groups can only hold equal rewards, because the reward is another role's."""
-    reward = role.reward
-    if reward is None or not reward.delegates or reward.views or not instances.keys() >= {*reward.roles}:
-        return  # its reward is its own, or depends on its position
-    families, upstream = _asked_alike(spec, name, instances, role.mentions)
-    read = {other: Edge(join="branch") for other in reward.roles}
-    all_alike = all(
-        len(family) > 1 and len({_joins(read, instances[name][n], instances) for n in family}) == 1
-        for family in families
-    )
-    if upstream and all_alike:
-        whose = " and ".join(reward.roles)
-        message = f"{name} is compared with those asked the same, who earn the same: what {whose} earns"
-        hint = "add what tells them apart (`weighted`), or compare them over all rollouts (`group: turn`)"
-        yield Finding(("roles", name, "reward"), message, hint=hint, severity="warning")
-
-
-def _asked_alike(
-    spec: Spec, name: str, instances: Instances, mentions: Set[str]
-) -> tuple[Sequence[Sequence[int]], bool]:
-    """Return the sets of instances (by index from 0) of a role that always have the same prompt as one
-    another, and True if a prompt may differ between rollouts of a task.
-
-    `mentions` are the names that the role's templates read.
-    """
-    role, rounds = spec.roles[name], spec.rounds_of(name)
-    count = len(instances[name])
-    edges = {key: edge for key, edge in role.needs.items() if key in mentions}
-    remembers = role.memory is not None and (rounds > 1 or bool(turns_read(spec).get(name)))
-    if remembers or any(mention.startswith("self.") for mention in mentions - SAME_FOR_ALL):
-        inputs: Iterable[object] = range(count)
-    else:
-        joins = (_joins(edges, me, instances) for me in instances[name])
-        inputs = zip(joins, role.policy_names(count) or (MAIN,) * count, strict=False)
-    differs = remembers or (rounds > 1 and bool(edges or mentions & WHAT_WAS_BEFORE))
-    upstream = differs or any(edge.round == "this" for edge in edges.values())
-    learning = _learning(spec, name, count)
-    families: dict[object, list[int]] = {}
-    for place, read in enumerate(inputs):
-        if place + 1 in learning:
-            families.setdefault(read, []).append(place)
-    return [*families.values()], upstream
-
-
-def _learning(spec: Spec, name: str, count: int) -> dict[int, str]:
-    """Return the policy of each instance of a role that is trained, by its index from 1."""
-    frozen = spec.frozen_instances(name, count)
-    policies = enumerate(spec.roles[name].policy_names(count) or (MAIN,) * count, 1)
-    return {index: policy for index, policy in policies if index not in frozen}
-
-
-def _joins(edges: Mapping[str, Edge], me: Instance, instances: Instances) -> tuple[tuple[int, ...], ...]:
-    return tuple(tuple(joined(edge, me, instances[edge.of or key])) for key, edge in edges.items())

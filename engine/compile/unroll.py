@@ -223,10 +223,8 @@ class _Unroller:
         """Return for each round of a loop with an environment the nodes of its players."""
         players = self.spec.players_of(loop)
         members = [(name, place) for name in players for place in range(len(self.instances[name]))]
-        return tuple(
-            tuple(self.node_at(name, place, number) for name, place in members)
-            for number in range(1, self.spec.loops[loop].times + 1)
-        )
+        rounds = range(1, self.spec.loops[loop].times + 1)
+        return tuple(tuple(self.node_at(*member, number) for member in members) for number in rounds)
 
     def input_edge(self, name: str, number: int, reads: RoleEdge, me: Instance, depth: int = 2) -> InputEdge:
         """Resolve one edge for one instance of role `name` in one round to the nodes that it reads.
@@ -305,25 +303,22 @@ def _wire(nodes: int, awaited: Sequence[Sequence[Sequence[int]]]) -> Wiring:
         nodes: Number of nodes.
         awaited: For each block, the sets of nodes that must end before it starts.
     """
-    numbers: dict[Sequence[int], int] = {}
-    blocks_of_join: list[list[int]] = []
+    joins: dict[Sequence[int], list[int]] = {}
+    """By set, the blocks that wait for it."""
     joins_awaited: list[int] = []
     for block, sets in enumerate(awaited):
-        joins = dict.fromkeys(wanted for wanted in sets if len(wanted))
-        for wanted in joins:
-            if wanted not in numbers:
-                numbers[wanted] = len(blocks_of_join)
-                blocks_of_join.append([])
-            blocks_of_join[numbers[wanted]].append(block)
-        joins_awaited.append(len(joins))
+        own = dict.fromkeys(wanted for wanted in sets if len(wanted))
+        for wanted in own:
+            joins.setdefault(wanted, []).append(block)
+        joins_awaited.append(len(own))
     joins_of_node: list[list[int]] = [[] for _ in range(nodes)]
-    for wanted, join in numbers.items():
+    for join, wanted in enumerate(joins):
         for node in wanted:
             joins_of_node[node].append(join)
     return Wiring(
-        join_sizes=tuple(map(len, numbers)),
+        join_sizes=tuple(map(len, joins)),
         joins_of_node=tuple(map(tuple, joins_of_node)),
-        blocks_of_join=tuple(map(tuple, blocks_of_join)),
+        blocks_of_join=tuple(map(tuple, joins.values())),
         joins_awaited=tuple(joins_awaited),
         initial_blocks=tuple(block for block, count in enumerate(joins_awaited) if not count),
     )

@@ -17,7 +17,7 @@ from rolegraph.engine.compile.earned import deciding, earning_findings, judged, 
 from rolegraph.engine.compile.graph import check_graph, run_findings
 from rolegraph.engine.compile.inputs import role_inputs
 from rolegraph.engine.compile.lineage import Instances, history_findings, instances_of
-from rolegraph.engine.compile.names import ResolvedNames, resolve_names
+from rolegraph.engine.compile.names import ResolvedNames
 from rolegraph.engine.compile.plan import EpisodeBounds, Plan, TurnGraph, size_of
 from rolegraph.engine.compile.policies import (
     check_policies,
@@ -30,7 +30,7 @@ from rolegraph.engine.compile.readable import instruction_findings, read_finding
 from rolegraph.engine.compile.resolve import ModelFiles, digest
 from rolegraph.engine.compile.structure import in_order
 from rolegraph.engine.compile.trainable import learning_findings, loss_of
-from rolegraph.engine.compile.unroll import UnrolledGraph, unroll
+from rolegraph.engine.compile.unroll import UnrolledGraph
 from rolegraph.engine.errors import SpecError
 from rolegraph.engine.records import Source, Task
 from rolegraph.engine.spec import Diagnostic, Finding, Spec, load_spec
@@ -157,32 +157,26 @@ def _compile(loaded: LoadedSpec, imports: Sequence[vocabulary.Import], allow: Se
     is_sound = all(finding.severity != "error" for finding in findings)
     instances = instances_of(spec) if is_sound else None
     findings += history_findings(spec, instances) if instances else ()
-    names, of_names = resolve_names(spec, instances, files, allow)
-    findings += of_names
+    names = ResolvedNames(spec, instances, files, allow)
+    findings += names.findings
     counts = {name: len(instances[name]) if instances else role.count for name, role in spec.roles.items()}
     findings += chat_findings(spec, counts) if instances else ()
-    findings += earning_findings(spec, names, instances)
-    findings += read_findings(spec, names)
-    findings += instruction_findings(spec, names)
     findings += check_policies(spec, counts)
-    findings += learning_findings(spec, names.roles, instances)
+    for check in (earning_findings, read_findings, instruction_findings, learning_findings):
+        findings += check(names)
     loaded.report(findings)
     if instances is None or loaded.faults:  # with faults, parts of the spec are missing
         return None
-    return _assemble(spec, data, instances, names, imports, allow)
+    return _assemble(names, instances, data, imports)
 
 
 def _assemble(
-    spec: Spec,
-    data: Mapping[str, Any],
-    instances: Instances,
-    names: ResolvedNames,
-    imports: Sequence[vocabulary.Import],
-    allow: Sequence[str],
+    names: ResolvedNames, instances: Instances, data: Mapping[str, Any], imports: Sequence[vocabulary.Import]
 ) -> Plan:
     """Build the plan of a spec without faults. Pure, except that `_hash` reads files of the vocabulary."""
+    spec = names.spec
     runs_programs = any(permission.name == "python" for permission in names.permissions)
-    interpreter = vocabulary.python_interpreter(allow) if runs_programs else ""
+    interpreter = names.interpreter if runs_programs else ""
     positions = {name: position for position, name in enumerate(spec.roles)}
     loops = list(spec.loops)
     counts = {name: len(its) for name, its in instances.items()}
@@ -197,7 +191,7 @@ def _assemble(
         },
         {name: until.mentions for name, until in names.untils.items() if until},
     )
-    unrolled = unroll(
+    unrolled = UnrolledGraph(
         spec,
         instances,
         inputs,
@@ -221,7 +215,7 @@ def _assemble(
             prompt_per_instance=role.spec.memory is not None
             or role.spec.tool is not None
             or "self" in role.mentions,
-            kept_back=_kept_back(spec, names, name),
+            kept_back=_kept_back(names, name),
             frozen=spec.frozen_instances(name, counts[name]),
             callees=tuple(_callee_plan(spec, name, callee) for callee in spec.callees_of(name)),
         )
@@ -264,7 +258,9 @@ def _assemble(
         hidden=names.hidden,
         data=names.data,
         permissions=tuple(names.permissions),
-        withheld=tuple(asked for asked in names.permissions if not vocabulary.is_allowed(asked.name, allow)),
+        withheld=tuple(
+            asked for asked in names.permissions if not vocabulary.is_allowed(asked.name, names.allow)
+        ),
         interpreter=interpreter,
     )
 
@@ -286,13 +282,13 @@ async def _run_by_the_scheduler(arguments: Mapping[str, Any]) -> Any:
     raise AssertionError("a role is run by the scheduler")
 
 
-def _kept_back(spec: Spec, names: ResolvedNames, name: str) -> frozenset[str]:
+def _kept_back(names: ResolvedNames, name: str) -> frozenset[str]:
     """Return the functions that a `run` calls of a role's tools, or of another role with one of them."""
     found: set[str] = set()
-    for other, role in names.roles.items() if spec.roles[name].tools else ():
+    for role in names.roles.values():
         if role.run and (called := role.run.tool.session):
-            owner = spec.roles[other].needs[called.role].of or called.role
-            if any(tool in spec.roles[owner].tools for tool in spec.roles[name].tools):
+            owner = role.spec.needs[called.role].of or called.role
+            if any(tool in names.spec.roles[owner].tools for tool in names.spec.roles[name].tools):
                 found.add(called.function)
     return frozenset(found)
 

@@ -42,15 +42,12 @@ def deciding(spec: Spec, judged: Set[str]) -> Sequence[str]:
     return tuple(dict.fromkeys(spec.episode.correct)) or (last,)
 
 
-def earning_findings(spec: Spec, names: ResolvedNames, instances: Instances | None) -> Iterator[Finding]:
-    """Find faults in the rewards of roles, in tools that choose, and in hidden fields that roles are shown.
-
-    `instances` are those of each role; None where the graph has a fault.
-    """
-    rewards = names.rewards
+def earning_findings(names: ResolvedNames) -> Iterator[Finding]:
+    """Find faults in rewards, in tools that choose, and in hidden fields that roles are shown."""
+    spec, rewards, instances = names.spec, names.rewards, names.instances
     yield from _read(spec, rewards)
     yield from _failing(spec)
-    yield from _shown(spec, names, rewards)
+    yield from _shown(names)
     for name, role in names.roles.items():
         patterns = role.reward.patterns if role.reward else ()
         strips = role.parser.strips if role.parser else ()
@@ -156,9 +153,10 @@ def _failing(spec: Spec) -> Iterator[Finding]:
             yield Finding(path, message, "then: zero", "or leave `reward` out", at_key=True)
 
 
-def _shown(spec: Spec, names: ResolvedNames, rewards: Rewards) -> Iterator[Finding]:
+def _shown(names: ResolvedNames) -> Iterator[Finding]:
     """Yield a finding for each role whose `shows` names a field that is not hidden, and for each answer field
     that a rewarded role can see through other roles."""
+    spec, rewards = names.spec, names.rewards
     columns = {column for dataset in names.data.values() for column in dataset.columns}
     edges, reads, chats = _edges(spec), scored(rewards), turns_read(spec)
     for name, role in names.roles.items():  # an edge that sets the count, or a `when`, passes no words on

@@ -17,7 +17,7 @@ from rolegraph.engine.compile.chats import turns_read
 from rolegraph.engine.compile.names import ResolvedNames
 from rolegraph.engine.errors import RolegraphError, did_you_mean
 from rolegraph.engine.prompts import Template
-from rolegraph.engine.spec import Finding, Spec
+from rolegraph.engine.spec import Finding
 from rolegraph.engine.vocabulary import ACTION_OF, ActionRead, Shape
 
 _KINDS = {"string": "text", "number": "a number", "integer": "a number", "boolean": "true or false"}
@@ -31,11 +31,11 @@ class _Obstacle(NamedTuple):
     is_sure: bool = True
 
 
-def read_findings(spec: Spec, names: ResolvedNames) -> Iterator[Finding]:
+def read_findings(names: ResolvedNames) -> Iterator[Finding]:
     """Find the values that a reward or a tool reads although the action that it reads has none there."""
     shapes: dict[str, Shape] = {}
     for name, role in names.roles.items():
-        written, tool = spec.roles[name], role.run.tool if role.run else None
+        written, tool = role.spec, role.run.tool if role.run else None
         reading = (f"the reward of {name}", "reward", role.reward, written.reward)
         for reader, key, item, call in (reading, (name, "run", tool, written.run)):
             for read in dict.fromkeys(item.reads if item else ()):
@@ -43,9 +43,9 @@ def read_findings(spec: Spec, names: ResolvedNames) -> Iterator[Finding]:
                 if key == "run" and at not in written.needs:
                     continue
                 other = (written.needs[at].of if at in written.needs else None) or at
-                obstacle = _obstacle(_shape_of(spec, names, other, shapes), read)
-                if obstacle is None and "*" in read.path.split(".") and other in spec.roles:
-                    obstacle = _unplaced(spec, name, other)
+                obstacle = _obstacle(_shape_of(names, other, shapes), read)
+                if obstacle is None and "*" in read.path.split(".") and other in names.roles:
+                    obstacle = _unplaced(names, name, other)
                 if obstacle is not None and call is not None:
                     wanted = read.path or ("a word of its map" if read.words else "a number")
                     message = f"{reader} reads {wanted} in the action of {other}, {obstacle.reason}"
@@ -54,8 +54,8 @@ def read_findings(spec: Spec, names: ResolvedNames) -> Iterator[Finding]:
                     yield Finding(path, message, "", obstacle.hint, severity, read.path or other)
 
 
-def _unplaced(spec: Spec, name: str, other: str) -> _Obstacle | None:
-    if any(read == name for _, read, _ in spec.roles[other].edges):
+def _unplaced(names: ResolvedNames, name: str, other: str) -> _Obstacle | None:
+    if any(read == name for _, read, _ in names.roles[other].spec.edges):
         return None
     return _Obstacle(
         f"which does not read {name}: there is no position for `*`", f"let it read {name}", False
@@ -124,18 +124,18 @@ def _inside(shape: Shape, key: str) -> Shape:
     return cast("Shape", value) if isinstance(value, Mapping) else {}
 
 
-def _shape_of(spec: Spec, names: ResolvedNames, name: str, known: dict[str, Shape]) -> Shape:
+def _shape_of(names: ResolvedNames, name: str, known: dict[str, Shape]) -> Shape:
     """Return the shape of a role's actions, and add it to the `known` ones."""
     if name in known or name not in names.roles:
         return known.get(name, {})
     known[name] = {}  # a role that passes on its own action, in a loop, is unknown
-    role, needs = names.roles[name], spec.roles[name].needs
-    item = role.parser if spec.roles[name].parses else role.run and role.run.tool
+    role = names.roles[name]
+    needs, item = role.spec.needs, role.parser if role.spec.parses else role.run and role.run.tool
 
     def resolved(shape: Shape) -> Shape:
         if ACTION_OF in shape:
             keys = [key for key in needs if shape[ACTION_OF] in (key, None)]
-            first, *others = [_shape_of(spec, names, needs[key].of or key, known) for key in keys] or [{}]
+            first, *others = [_shape_of(names, needs[key].of or key, known) for key in keys] or [{}]
             return first if all(other == first for other in others) else {}
         return {**shape, "items": resolved(_inside(shape, "items"))} if "items" in shape else shape
 
@@ -147,12 +147,12 @@ _SHOWN = 6
 """Number of words that a message lists."""
 
 
-def instruction_findings(spec: Spec, names: ResolvedNames) -> Iterator[Finding]:
+def instruction_findings(names: ResolvedNames) -> Iterator[Finding]:
     """Warn of each role whose prompts mention none of the words of a group that its parser expects."""
-    read = turns_read(spec)
+    read = turns_read(names.spec)
     for name, role in names.roles.items():
-        for words in role.parser.expects if role.parser and spec.roles[name].run is None else ():
-            if not _Mentions(spec, names, read, words).may_show(name):
+        for words in role.parser.expects if role.parser and role.spec.run is None else ():
+            if not _Mentions(names, read, words).may_show(name):
                 some = [*words[:_SHOWN], *(["…"] if len(words) > _SHOWN else [])]
                 looked_for = " or ".join(some)
                 message = f"the prompt of {name} does not mention {looked_for}, which its parser looks for"
@@ -165,7 +165,6 @@ def instruction_findings(spec: Spec, names: ResolvedNames) -> Iterator[Finding]:
 class _Mentions:
     """Search for a group of words in everything that a role's prompts may show."""
 
-    spec: Spec
     names: ResolvedNames
     turns_read: Mapping[str, Sequence[str]]
     """By role, the other roles whose turns its conversation shows."""
@@ -175,7 +174,7 @@ class _Mentions:
     def may_show(self, name: str) -> bool:
         """Return True if the prompts of a role, or what they pass on, mention a word, or may."""
         self.searched.add(name)
-        role, written = self.names.roles[name], self.spec.roles[name]
+        role = self.names.roles[name]
         demonstration = role.signal.demonstration if role.signal else None
         templates = role.templates + ([demonstration] if demonstration else [])
         if not (role.run.value or role.run.tool.source is None if role.run else role.prompt):
@@ -184,15 +183,15 @@ class _Mentions:
             return True
         if role.run and (role.run.tool.permissions or role.run.session):  # a service, or a program
             return True
-        if "self.observation" in role.mentions or ("task" in role.mentions and self.in_rows(written.shows)):
+        if "self.observation" in role.mentions or ("task" in role.mentions and self.in_rows(role.spec.shows)):
             return True
         read = {
             other
-            for key, other, _ in written.edges
+            for key, other, _ in role.spec.edges
             if key in role.mentions or (role.run and role.run.tool.choose)
         }
         if "self.arguments" in role.mentions:
-            read |= {*self.spec.callers_of(name)}
+            read |= {*self.names.spec.callers_of(name)}
         if any(self.may_show(other) for other in {*self.turns_read.get(name, ())} - self.searched):
             return True
         return any(self.may_pass_on(other, templates) for other in read - self.searched)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from rolegraph.engine.compile.chats import turns_read
 from rolegraph.engine.compile.lineage import Instance, Instances, joined
+from rolegraph.engine.compile.names import ResolvedNames
 from rolegraph.engine.compile.plan import Plan
 from rolegraph.engine.compile.policies import samplings_of
 from rolegraph.engine.compile.role_plan import GroupingPlan, ResolvedRole, RolePlan
@@ -19,27 +20,20 @@ from rolegraph.engine.spec.validation import name_not_found
 from rolegraph.engine.vocabulary import Estimator, SelfView, Views, estimators, signals
 
 
-def learning_findings(
-    spec: Spec, roles: Mapping[str, ResolvedRole], instances: Instances | None
-) -> Iterator[Finding]:
-    """Check estimator, reward, signal and loss of each role against each other.
-
-    Args:
-        spec: The parsed spec.
-        roles: The resolved names of each role.
-        instances: The instances of each role; None where the graph has a fault.
-    """
-    for name, role in spec.roles.items():
-        found = roles[name]
+def learning_findings(names: ResolvedNames) -> Iterator[Finding]:
+    """Check estimator, reward, signal and loss of each role against each other."""
+    spec, groups = names.spec, _Groups(names.spec, names.roles, names.instances)
+    for name, found in names.roles.items():
+        role = found.spec
         if role.is_trained:
             yield from _role_findings(found)
-            yield from _Groups(spec, roles, instances).findings(name)
+            yield from groups.findings(name)
         own = role.loss.name if role.loss else "cross_entropy"
         if found.signal and found.signal.signal.advantages is None and own != "cross_entropy":
             message = f"{name} learns turns that it did not sample, which {own} cannot train"
             yield Finding(("roles", name, "loss"), message, "cross_entropy", "or leave `loss` out")
     if spec.train.refill:
-        yield from _refill_findings(spec, roles)
+        yield from _refill_findings(spec, names.roles)
     server = spec.train.sample_from
     if server is not None and server.provider not in ("vllm", "sglang"):
         message = f"{server.provider} does not load the adapters of a training"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from itertools import accumulate
 from typing import NamedTuple
@@ -20,57 +19,7 @@ _BRANCH = Edge(join="branch", round="last")
 """The edge that a loop's `until` reads the loop's roles by."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class UnrolledGraph(TurnGraph):
-    """Turns of a plan, after each role's instances and each loop's rounds were written out."""
-
-    branches: Mapping[str, int]
-    """By loop, the number of its parallel branches, each of which ends by itself."""
-    player_nodes: Mapping[str, tuple[tuple[int, ...], ...]]
-    """By loop with an environment, for each round the positions of the players' nodes."""
-    transitions: Mapping[str, range]
-    """By loop with an environment, the positions of its transitions as nodes."""
-    nodes_of: Mapping[str, range]
-    """By role, the positions of its nodes in `nodes`."""
-
-
-def unroll(
-    spec: Spec,
-    instances: Instances,
-    inputs: Mapping[str, RoleInputs],
-    rewards: Mapping[str, Sequence[str]] = _NO_REWARDS,
-) -> UnrolledGraph:
-    """Unroll the roles of a spec without faults, the rounds of its loops one after the other.
-
-    Args:
-        spec: The parsed spec.
-        instances: The instances of each role.
-        inputs: The inputs of each role.
-        rewards: By role, the roles that its reward reads.
-    """
-    unroller = _Unroller(spec, instances, inputs)
-    blocks, awaited = unroller.blocks()
-    nodes = unroller.nodes(blocks)
-    player_nodes = {name: unroller.player_nodes(name) for name in unroller.transitions}
-    transitions = [[turn] for turns in player_nodes.values() for turn in ((), *turns)]
-    ends: dict[int, set[_Edges]] = {}
-    for block in blocks:
-        if block.round == block.back + 1:
-            ends.setdefault(block.until_loop, set()).add(block.until_inputs)
-    return UnrolledGraph(
-        nodes=nodes,
-        blocks=blocks,
-        wiring=_wire(len(nodes) + len(transitions), [*awaited, *transitions]),
-        reward_inputs=unroller.reward_inputs(nodes, rewards),
-        branches={loop: len(ends.get(place, [()])) for place, loop in enumerate(spec.loops)},
-        player_nodes=player_nodes,
-        transitions=unroller.transitions,
-        nodes_of=unroller.nodes_of,
-        callees=unroller.callees,
-    )
-
-
-def predecessors(graph: TurnGraph) -> dict[NodeId, list[NodeId]]:
+def predecessors(graph: TurnGraph | UnrolledGraph) -> dict[NodeId, list[NodeId]]:
     """Return for each turn the turns it waits for: directly, or through a step of the environment."""
     before: dict[NodeId, list[NodeId]] = {node.id: [] for node in graph.nodes}
     for place, node in enumerate(graph.nodes):
@@ -79,7 +28,7 @@ def predecessors(graph: TurnGraph) -> dict[NodeId, list[NodeId]]:
     return before
 
 
-def _successors(graph: TurnGraph, place: int) -> Iterator[int]:
+def _successors(graph: TurnGraph | UnrolledGraph, place: int) -> Iterator[int]:
     for join in graph.wiring.joins_of_node[place]:
         for block in graph.wiring.blocks_of_join[join]:
             if block < len(graph.blocks):
@@ -116,8 +65,23 @@ def _ranges(sizes: Mapping[str, int], start: int = 0) -> dict[str, range]:
     return dict(zip(sizes, map(range, ends, ends[1:]), strict=True))
 
 
-class _Unroller:
-    def __init__(self, spec: Spec, instances: Instances, inputs: Mapping[str, RoleInputs]) -> None:
+class UnrolledGraph:
+    """Turns of a plan: each role's instances and each loop's rounds, written out one after the other.
+
+    Args:
+        spec: The parsed spec, without faults.
+        instances: The instances of each role.
+        inputs: The inputs of each role.
+        rewards: By role, the roles that its reward reads.
+    """
+
+    def __init__(
+        self,
+        spec: Spec,
+        instances: Instances,
+        inputs: Mapping[str, RoleInputs],
+        rewards: Mapping[str, Sequence[str]] = _NO_REWARDS,
+    ) -> None:
         self.spec, self.instances, self.inputs = spec, instances, inputs
         self.loops = {name: spec.loops_around(name) for name in spec.roles}
         self.times = {name: spec.loops[loops[-1]].times if loops else 1 for name, loops in self.loops.items()}
@@ -137,12 +101,25 @@ class _Unroller:
         """By node that answers a call, the node that calls."""
         for name, sites in self.sites.items():
             for site in sites:
-                caller = self.node_at(site.caller, site.member, site.round)
-                nodes = self.turns(name, site.members, range(1, 2))
+                caller = self._node_at(site.caller, site.member, site.round)
+                nodes = self._turns(name, site.members, range(1, 2))
                 self.callees.setdefault(caller, {})[name] = nodes
                 self.callers |= dict.fromkeys(nodes, caller)
+        self.blocks, awaited = self._blocks_and_awaited()
+        self.nodes = self._node_table(self.blocks)
+        self.player_nodes = {name: self._nodes_of_players(name) for name in self.transitions}
+        """By loop with an environment, for each round the positions of the players' nodes."""
+        transitions = [[turn] for turns in self.player_nodes.values() for turn in ((), *turns)]
+        self.wiring = _wire(len(self.nodes) + len(transitions), [*awaited, *transitions])
+        self.reward_inputs = self._read_by_rewards(self.nodes, rewards)
+        ends: dict[int, set[_Edges]] = {}
+        for block in self.blocks:
+            if block.round == block.back + 1:
+                ends.setdefault(block.until_loop, set()).add(block.until_inputs)
+        self.branches = {loop: len(ends.get(place, [()])) for place, loop in enumerate(spec.loops)}
+        """By loop, the number of its parallel branches, each of which ends by itself."""
 
-    def blocks(self) -> tuple[tuple[Block, ...], list[list[Sequence[int]]]]:
+    def _blocks_and_awaited(self) -> tuple[tuple[Block, ...], list[list[Sequence[int]]]]:
         """Return the blocks, and for each the sets of nodes that it waits for."""
         blocks: list[Block] = []
         awaited: list[list[Sequence[int]]] = []
@@ -150,10 +127,10 @@ class _Unroller:
             for site in self.sites[name]:
                 me = self.instances[site.caller][site.member]
                 edges = self.inputs[name].edges
-                inputs = tuple(self.input_edge(site.caller, site.round, edge, me) for edge in edges)
-                nodes = self.turns(name, site.members, range(1, 2))
+                inputs = tuple(self._input_edge(site.caller, site.round, edge, me) for edge in edges)
+                nodes = self._turns(name, site.members, range(1, 2))
                 blocks.append(Block(position, 1, nodes, inputs, may_skip=True))
-                awaited.append([(self.node_at(site.caller, site.member, site.round),)])
+                awaited.append([(self._node_at(site.caller, site.member, site.round),)])
             if self.sites[name]:
                 continue
             loops, env = self.loops[name], self.spec.env_loop_of(name)
@@ -161,19 +138,19 @@ class _Unroller:
             conditional = conditional or any(self.spec.loops[loop].when is not None for loop in loops)
             turns = self.times[name] if len(loops) > 1 else 1
             for number in range(1, self.rounds[name] + 1):
-                asked = self.asked_before(name, number)
-                for (inputs, until, further), members in self.grouped(name, number, asked).items():
-                    nodes = self.turns(name, members, range(number, number + 1))
+                asked = self._asked_before(name, number)
+                for (inputs, until, further), members in self._grouped(name, number, asked).items():
+                    nodes = self._turns(name, members, range(number, number + 1))
                     may_skip = conditional or bool(until) or any(edge.is_parent for edge in inputs)
                     before = self.turns_before.get(name, {}).get(number)
-                    chat = None if before is None else self.node_at(before[0], members[0], before[1])
+                    chat = None if before is None else self._node_at(before[0], members[0], before[1])
                     ends = asked.loop, asked.back
                     blocks.append(Block(position, number, nodes, inputs, until, *ends, may_skip, chat))
                     step = () if env is None else (self.transitions[env][(number - 1) // turns],)
                     awaited.append([*(edge.nodes for edge in (*inputs, *until)), *further, step])
         return tuple(blocks), awaited
 
-    def asked_before(self, name: str, number: int) -> _Until:
+    def _asked_before(self, name: str, number: int) -> _Until:
         """Return the condition that is asked before a turn: of the role's loop in all but its first round,
         else of the loop around it; a loop without a condition passes on the one around it."""
         loops, untils = self.loops[name], self.inputs[name].untils
@@ -185,7 +162,7 @@ class _Unroller:
                 return _Until([*self.spec.loops].index(loops[depth - 1]), turns, edges, depth)
         return _Until(-1, 1, (), 0)
 
-    def grouped(self, name: str, number: int, asked: _Until) -> dict[_BlockInputs, list[int]]:
+    def _grouped(self, name: str, number: int, asked: _Until) -> dict[_BlockInputs, list[int]]:
         """Group a role's instances by their inputs in one round; each group becomes one block."""
         found: dict[_BlockInputs, list[int]] = {}
         reads = self.inputs[name]
@@ -194,15 +171,15 @@ class _Unroller:
         if name in self.turns_before:  # the conversation's order includes the instance's own
             before = self.turns_before[name].get(number)
         for place, me in enumerate(self.instances[name]):
-            edges = tuple(self.input_edge(name, number, edge, me) for edge in reads.edges)
-            until = tuple(self.input_edge(name, number, edge, me, asked.depth) for edge in asked.edges)
-            further = [self.input_edge(name, number, edge, me).nodes for edge in called]
+            edges = tuple(self._input_edge(name, number, edge, me) for edge in reads.edges)
+            until = tuple(self._input_edge(name, number, edge, me, asked.depth) for edge in asked.edges)
+            further = [self._input_edge(name, number, edge, me).nodes for edge in called]
             if before is not None:
-                further.append((self.node_at(before[0], place, before[1]),))
+                further.append((self._node_at(before[0], place, before[1]),))
             found.setdefault((edges, until, tuple(further)), []).append(place)
         return found
 
-    def nodes(self, blocks: Sequence[Block]) -> tuple[Node, ...]:
+    def _node_table(self, blocks: Sequence[Block]) -> tuple[Node, ...]:
         block_of = {node: number for number, block in enumerate(blocks) for node in block.nodes}
         nodes: list[Node] = []
         for position, name in enumerate(self.spec.roles):
@@ -214,19 +191,19 @@ class _Unroller:
                     nodes.append(Node(id, position, block_of[place], salt_of(id), instance.path, *rounds))
         return tuple(nodes)
 
-    def node_at(self, name: str, member: int, number: int) -> int:
+    def _node_at(self, name: str, member: int, number: int) -> int:
         """Return the position in the node table of the turn of instance `member` (from 0) of role `name` in
         round `number` (from 1)."""
         return self.nodes_of[name].start + (number - 1) * len(self.instances[name]) + member
 
-    def player_nodes(self, loop: str) -> tuple[tuple[int, ...], ...]:
+    def _nodes_of_players(self, loop: str) -> tuple[tuple[int, ...], ...]:
         """Return for each round of a loop with an environment the nodes of its players."""
         players = self.spec.players_of(loop)
         members = [(name, place) for name in players for place in range(len(self.instances[name]))]
         rounds = range(1, self.spec.loops[loop].times + 1)
-        return tuple(tuple(self.node_at(*member, number) for member in members) for number in rounds)
+        return tuple(tuple(self._node_at(*member, number) for member in members) for number in rounds)
 
-    def input_edge(self, name: str, number: int, reads: RoleEdge, me: Instance, depth: int = 2) -> InputEdge:
+    def _input_edge(self, name: str, number: int, reads: RoleEdge, me: Instance, depth: int = 2) -> InputEdge:
         """Resolve one edge for one instance of role `name` in one round to the nodes that it reads.
 
         The rounds are those of the innermost loop that both roles are in, of `depth` loops at most.
@@ -237,28 +214,28 @@ class _Unroller:
         return InputEdge(
             name=reads.name,
             role=self.positions[reads.role],
-            nodes=self.turns(reads.role, members, rounds, by_round=is_history),
+            nodes=self._turns(reads.role, members, rounds, by_round=is_history),
             turns_per_instance=1 if is_history or not rounds else len(rounds),
             only_instance=members[0] + 1 if len(members) == 1 and not is_history else 0,
             is_parent=reads.edge.fans_out,
         )
 
-    def turns(
+    def _turns(
         self, role: str, members: Sequence[int], rounds: range, *, by_round: bool = False
     ) -> Sequence[int]:
         """Return the nodes of some of a role's instances, from 0, in some rounds, by instance or by round."""
         if len(members) == len(self.instances[role]) and (by_round or len(rounds) == 1):
             # The order of the node table.
-            return range(self.node_at(role, 0, rounds.start), self.node_at(role, 0, rounds.stop))
+            return range(self._node_at(role, 0, rounds.start), self._node_at(role, 0, rounds.stop))
         key = role, tuple(members), rounds, by_round
         if key not in self.turn_nodes:
             pairs = [(member, number) for member in members for number in rounds]
             if by_round:
                 pairs = [(member, number) for number in rounds for member in members]
-            self.turn_nodes[key] = tuple(self.node_at(role, *pair) for pair in pairs)
+            self.turn_nodes[key] = tuple(self._node_at(role, *pair) for pair in pairs)
         return self.turn_nodes[key]
 
-    def reward_inputs(
+    def _read_by_rewards(
         self, nodes: Sequence[Node], rewards: Mapping[str, Sequence[str]]
     ) -> Mapping[int, tuple[InputEdge, ...]]:
         """Return by node the turns that its reward reads.
@@ -272,20 +249,20 @@ class _Unroller:
             name, index, number = node.id
             edges: list[InputEdge] = []
             for other in rewards.get(name, ()):
-                if (turns := self.of_a_call(place, name, other)) is not None:
+                if (turns := self._of_a_call(place, name, other)) is not None:
                     edges.append(InputEdge(other, self.positions[other], turns))
                     continue
                 members = joined(_BRANCH, self.instances[name][index - 1], self.instances[other])
                 rounds = range(1, self.rounds[other] + 1)
                 if compares_turns(self.spec.roles[name]):
                     rounds = self.shared_rounds(name, other).read(number, "this")
-                turns = self.turns(other, members, rounds)
+                turns = self._turns(other, members, rounds)
                 edges.append(InputEdge(other, self.positions[other], turns, len(rounds)))
             if edges:
                 read[place] = tuple(edges)
         return read
 
-    def of_a_call(self, place: int, name: str, other: str) -> Sequence[int] | None:
+    def _of_a_call(self, place: int, name: str, other: str) -> Sequence[int] | None:
         """Return the turns of role `other` that the reward of a node reads because one of the two called the
         other; None where no call tells."""
         if name in self.calls[other]:

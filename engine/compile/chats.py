@@ -43,15 +43,13 @@ def _times(spec: Spec, places: Mapping[str, int], name: str) -> Iterator[tuple[i
 
     A loop's roles stand together in the order of `needs`: whoever is outside waits for the whole loop.
     """
-    turns, around = spec.rounds_of(name), list[tuple[int, int]]()
-    for loop in spec.loops_around(name):
-        turns //= spec.loops[loop].times
-        around.append((turns, min(places[role] for role in spec.roles_in(loop) if role in places)))
-    for number in range(1, spec.rounds_of(name) + 1):
-        key, rest = list[int](), number - 1
-        for turns, place in around:
+    rounds = spec.rounds_of(name)
+    for number in range(1, rounds + 1):
+        key, turns, rest = list[int](), rounds, number - 1
+        for loop in spec.loops_around(name):
+            turns //= spec.loops[loop].times
             passed, rest = divmod(rest, turns)
-            key += (place, passed)
+            key += (min(places[role] for role in spec.roles_in(loop) if role in places), passed)
         yield number, (*key, places[name])
 
 

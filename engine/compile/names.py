@@ -11,6 +11,7 @@ from itertools import product
 from typing import Any, TypeVar
 
 from rolegraph.engine import vocabulary
+from rolegraph.engine.compile.chats import turns_read
 from rolegraph.engine.compile.graph import unknown_role
 from rolegraph.engine.compile.lineage import Instances, pairs_of
 from rolegraph.engine.compile.resolve import ModelFiles, resolve, resolve_teacher, validate_option
@@ -59,8 +60,8 @@ class ResolvedNames:
         self.hidden = frozenset({*spec.data.hidden, *labels, *own})
         """Task fields that prompts do not see."""
         labelled = {it.file: self.hidden.intersection(it.columns) for it in self.data.values() if it.file}
-        columns, folders = columns_of(self.data), files.folders
-        self.texts = TextReader(spec, instances, folders, columns, self.hidden, labelled, self.findings)
+        known = (columns_of(self.data), self.hidden, labelled, turns_read(spec))
+        self.texts = TextReader(spec, instances, files.folders, *known, self.findings)
         self.roles = {name: self._role(name, reward) for name, reward in self.rewards.items()}
         self.untils = {name: self.texts.until(name) for name in spec.loops}
         self.loop_whens = {name: self.texts.loop_when(name) for name in spec.loops}

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path as FilePath
+from typing import Any
 
-from rolegraph.engine.compile.chats import turns_read
 from rolegraph.engine.compile.inputs import compares_turns
 from rolegraph.engine.compile.lineage import Instances, joined
 from rolegraph.engine.compile.role_plan import GroupingPlan
@@ -18,6 +18,7 @@ from rolegraph.engine.vocabulary import REWARD_FIELDS, VIEW_FIELDS, Dataset, Spl
 
 OF_A_TURN = ("action", "tokens", "calls")
 """Names that an expression of a reward reads of the turn, besides `task` and `self`."""
+_ANOTHER_ROLE = "the key mentions {!r}, which is another role"
 KEY_OF_SELF = ("index", "lineage")
 """Fields of `self` that the key of a group may read in every role."""
 MANY = 2
@@ -46,14 +47,11 @@ class TextReader:
     hidden: frozenset[str]
     labels: Mapping[FilePath, frozenset[str]]
     """Hidden fields of the tasks in each file of tasks."""
+    turns_read: Mapping[str, Sequence[str]]
+    """By role, the other roles whose turns its conversation shows."""
     findings: list[Finding]
     compiled: int = 0
     """Syntax nodes of the templates and conditions so far."""
-    turns_read: Mapping[str, Sequence[str]] = field(init=False)
-    """By role, the other roles whose turns its conversation shows."""
-
-    def __post_init__(self) -> None:
-        self.turns_read = turns_read(self.spec)
 
     def prompts(self, name: str) -> tuple[Template | None, Template | None]:
         """Compile a role's prompt and system templates."""
@@ -98,53 +96,38 @@ class TextReader:
     def groupings(self, name: str) -> tuple[GroupingPlan, ...]:
         """Compile the keys of a role's groupings, which may read hidden fields: no record has their value."""
         role = self.spec.roles[name]
+        outside = (_ANOTHER_ROLE, "a key is an expression over `task` and `self`")
         own = (*KEY_OF_SELF, *self._of_place(name, checks.IN_A_LOOP[:1]))
-        arguments = self._arguments(name)
-        return tuple(
-            GroupingPlan(
-                by=grouping.by,
-                key=self._key(("roles", name, "group", place, "by"), grouping.by, frozenset(), own, arguments)
-                if grouping.is_expression
-                else None,
-                of_turns=compares_turns(role, grouping),
-                credit=grouping.credit or role.credit,
-                weight=grouping.weight,
-            )
-            for place, grouping in enumerate(role.group)
-        )
+        scope = {"hidden": frozenset[str](), "own": own, "arguments": self._arguments(name)}
+        plans: list[GroupingPlan] = []
+        for place, grouping in enumerate(role.group):
+            path, by = ("roles", name, "group", place, "by"), grouping.by
+            key = self._expression(path, by, outside, **scope) if grouping.is_expression else None
+            of_turns, credit = compares_turns(role, grouping), grouping.credit or role.credit
+            plans.append(GroupingPlan(by, key, of_turns, credit, grouping.weight))
+        return tuple(plans)
 
     def state_key(self, path: Path, source: str) -> Template | None:
         """Compile the key of an estimator's state, which reads visible fields of the task."""
-        return self._key(path, source, self.hidden, ())
-
-    def _key(
-        self,
-        path: Path,
-        source: str,
-        hidden: frozenset[str],
-        own: tuple[str, ...],
-        arguments: tuple[str, ...] | None = None,
-    ) -> Template | None:
-        there_is = "a key is an expression over `task`" + (" and `self`" if own else "")
-        outside = ("the key mentions {!r}, which is another role", there_is)
-        around = TemplateScope({}, tuple(self.spec.roles), self.columns, hidden, own=own, outside=outside)
-        around = replace(around, arguments=arguments, is_condition=True, has_value=True)
-        return self._compiled(path, source, around)
+        return self._expression(path, source, (_ANOTHER_ROLE, "a key is an expression over `task`"))
 
     def formula(self, path: Path, source: str, name: str) -> Template | None:
         """Compile an expression of a role's reward, which may read all fields of the task."""
-        message = "the reward mentions {!r}, and an expression reads only the turn's own action and the task"
-        around = replace(
-            self._around(name),
-            needs={},
-            columns=None,  # the fields that a reward reads are compared with the data in any case
-            hidden=frozenset(),
-            values=OF_A_TURN,
-            called={},
-            outside=(message, "pay what {} says or earns with rated_by or of, as a term of `weighted`"),
-            is_condition=True,
-            has_value=True,
+        outside = (
+            "the reward mentions {!r}, and an expression reads only the turn's own action and the task",
+            "pay what {} says or earns with rated_by or of, as a term of `weighted`",
         )
+        own = (*checks.OF_SELF, *self._of_place(name, checks.IN_A_LOOP))
+        scope = {"hidden": frozenset[str](), "own": own, "arguments": self._arguments(name)}
+        # The fields of the task that a reward reads are compared with the data in any case.
+        return self._expression(path, source, outside, **scope, columns=None, values=OF_A_TURN)
+
+    def _expression(
+        self, path: Path, source: str | None, outside: tuple[str, str], **further: Any
+    ) -> Template | None:
+        """Compile an expression over the task, and over what `further` adds to its scope."""
+        around = TemplateScope({}, tuple(self.spec.roles), self.columns, self.hidden, outside=outside)
+        around = replace(around, **{"is_condition": True, "has_value": True, **further})
         return self._compiled(path, source, around)
 
     def _around(self, name: str) -> TemplateScope:
@@ -214,9 +197,8 @@ class TextReader:
             "the condition of a loop mentions {!r}, and it is computed before any role has run",
             "read the task alone, or give `when` to a role",
         )
-        around = TemplateScope({}, tuple(self.spec.roles), self.columns, self.hidden, outside=outside)
-        around = replace(around, is_condition=True)
-        return self._compiled(("loops", name, "when"), self.spec.loops[name].when, around)
+        path, source = ("loops", name, "when"), self.spec.loops[name].when
+        return self._expression(path, source, outside, has_value=False)
 
     def _compiled(
         self, path: Path, source: str | PromptSource | None, around: TemplateScope

@@ -105,12 +105,14 @@ class UnrolledGraph:
                 nodes = self._turns(name, site.members, range(1, 2))
                 self.callees.setdefault(caller, {})[name] = nodes
                 self.callers |= dict.fromkeys(nodes, caller)
-        self.blocks, awaited = self._blocks_and_awaited()
+        blocks = [*self._blocks()]
+        self.blocks = tuple(block for block, _ in blocks)
         self.nodes = self._node_table(self.blocks)
         self.player_nodes = {name: self._nodes_of_players(name) for name in self.transitions}
         """By loop with an environment, for each round the positions of the players' nodes."""
         transitions = [[turn] for turns in self.player_nodes.values() for turn in ((), *turns)]
-        self.wiring = _wire(len(self.nodes) + len(transitions), [*awaited, *transitions])
+        awaited = [*(sets for _, sets in blocks), *transitions]
+        self.wiring = _wire(len(self.nodes) + len(transitions), awaited)
         self.reward_inputs = self._read_by_rewards(self.nodes, rewards)
         ends: dict[int, set[_Edges]] = {}
         for block in self.blocks:
@@ -119,18 +121,16 @@ class UnrolledGraph:
         self.branches = {loop: len(ends.get(place, [()])) for place, loop in enumerate(spec.loops)}
         """By loop, the number of its parallel branches, each of which ends by itself."""
 
-    def _blocks_and_awaited(self) -> tuple[tuple[Block, ...], list[list[Sequence[int]]]]:
-        """Return the blocks, and for each the sets of nodes that it waits for."""
-        blocks: list[Block] = []
-        awaited: list[list[Sequence[int]]] = []
+    def _blocks(self) -> Iterator[tuple[Block, list[Sequence[int]]]]:
+        """Yield the blocks, each with the sets of nodes that it waits for."""
         for position, name in enumerate(self.spec.roles):
             for site in self.sites[name]:
                 me = self.instances[site.caller][site.member]
                 edges = self.inputs[name].edges
                 inputs = tuple(self._input_edge(site.caller, site.round, edge, me) for edge in edges)
                 nodes = self._turns(name, site.members, range(1, 2))
-                blocks.append(Block(position, 1, nodes, inputs, may_skip=True))
-                awaited.append([(self._node_at(site.caller, site.member, site.round),)])
+                caller = self._node_at(site.caller, site.member, site.round)
+                yield Block(position, 1, nodes, inputs, may_skip=True), [(caller,)]
             if self.sites[name]:
                 continue
             loops, env = self.loops[name], self.spec.env_loop_of(name)
@@ -145,10 +145,9 @@ class UnrolledGraph:
                     before = self.turns_before.get(name, {}).get(number)
                     chat = None if before is None else self._node_at(before[0], members[0], before[1])
                     ends = asked.loop, asked.back
-                    blocks.append(Block(position, number, nodes, inputs, until, *ends, may_skip, chat))
                     step = () if env is None else (self.transitions[env][(number - 1) // turns],)
-                    awaited.append([*(edge.nodes for edge in (*inputs, *until)), *further, step])
-        return tuple(blocks), awaited
+                    awaited = [*(edge.nodes for edge in (*inputs, *until)), *further, step]
+                    yield Block(position, number, nodes, inputs, until, *ends, may_skip, chat), awaited
 
     def _asked_before(self, name: str, number: int) -> _Until:
         """Return the condition that is asked before a turn: of the role's loop in all but its first round,

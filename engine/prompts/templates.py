@@ -38,13 +38,15 @@ class Template:
     parts: int
     """Number of nodes of the syntax tree."""
     _jinja: JinjaTemplate
-    _is_condition: bool = False
-    _has_value: bool = False
+    _form: tuple[bool, bool] = (False, False)
+    """`is_condition` and `has_value` of its scope."""
     file: str = ""
     """The file as messages show it, such as `judge.j2 (shipped)`; empty for a text in the spec."""
 
-    def __reduce__(self) -> tuple[Callable[..., Template], tuple[str, frozenset[str], int, bool, bool]]:
-        return _restored, (self.source, self.mentions, self.parts, self._is_condition, self._has_value)
+    def __reduce__(
+        self,
+    ) -> tuple[Callable[..., Template], tuple[str, frozenset[str], int, tuple[bool, bool]]]:
+        return _restored, (self.source, self.mentions, self.parts, self._form)
 
     def render(self, variables: Mapping[str, Any]) -> str:
         """Return the rendered text.
@@ -108,13 +110,12 @@ def compile_template(source: str, around: TemplateScope) -> tuple[Template | Non
     Returns:
         The template, or None and its faults.
     """
-    kind = "condition" if around.is_condition else "template"
+    kind, form = "condition" if around.is_condition else "template", (around.is_condition, around.has_value)
     try:
-        tree, parts = _parsed(source, around.is_condition, around.has_value)
+        tree, parts = _parsed(source, *form)
         faults, mentions = check_tree(tree, around)
         if not faults:
-            jinja = _compiled(tree)
-            return Template(source, mentions, parts, jinja, around.is_condition, around.has_value), []
+            return Template(source, mentions, parts, _compiled(tree), form), []
     except TemplateSyntaxError as error:
         at = min(error.lineno, len(source))
         faults = [TemplateFault(at, "", f"not a valid {kind}: {error.message}")]
@@ -176,12 +177,9 @@ def _compiled(tree: nodes.Template) -> JinjaTemplate:
     return ENVIRONMENT.from_string(metered(tree))
 
 
-def _restored(
-    source: str, mentions: frozenset[str], parts: int, is_condition: bool, has_value: bool
-) -> Template:
+def _restored(source: str, mentions: frozenset[str], parts: int, form: tuple[bool, bool]) -> Template:
     """Compile a template again that was checked before it was pickled."""
-    jinja = _compiled(_tree(source, is_condition, has_value))
-    return Template(source, mentions, parts, jinja, is_condition, has_value)
+    return Template(source, mentions, parts, _compiled(_tree(source, *form)), form)
 
 
 def render_messages(

@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from math import log2
+from operator import not_, truth
 from typing import Any, cast
 
 from jinja2 import Undefined, pass_context
@@ -233,14 +234,10 @@ def _map(scope: RenderScope, value: Iterable[Any], *args: Any, **kwargs: Any) ->
 
 
 def _select(name: str, scope: RenderScope, value: Iterable[Any], *args: Any, **kwargs: Any) -> list[Any]:
-    by_field, keep = name.endswith("attr"), name.startswith("select")
+    by_field, keep = name.endswith("attr"), truth if name.startswith("select") else not_
     items = scope.items(value)
     scope.spend(_SET_UP + (_CALL + _lookups(*args[:1] if by_field else ())) * len(items))
-
-    def kept(passes: object) -> bool:
-        return bool(passes) is keep
-
-    holds = jinja.prepare_select_or_reject(cast("Any", scope), args, kwargs, kept, by_field)
+    holds = jinja.prepare_select_or_reject(cast("Any", scope), args, kwargs, keep, by_field)
     return [item for item in items if holds(item)]
 
 
@@ -276,27 +273,24 @@ def _compared(scope: RenderScope, value: Iterable[Any], *options: object, sorts:
     return items
 
 
-def _compare(find: Filter, scope: RenderScope, value: Iterable[Any], *args: Any, **kwargs: Any) -> object:
+def _compare(name: str, scope: RenderScope, value: Iterable[Any], *args: Any, **kwargs: Any) -> object:
     """Apply a filter that compares items, such as `sort`; each comparison is paid from the budget."""
-    items = _compared(scope, value, *args, *kwargs.values(), sorts=find is jinja.do_sort)
+    find, set_ups = _COMPARING[name]
+    scope.spend(set_ups * _SET_UP)
+    items = _compared(scope, value, *args, *kwargs.values(), sorts=name in ("sort", "groupby"))
     return find(scope.environment, items, *args, **kwargs)
 
 
-_COMPARED: Mapping[str, Filter] = {
-    "sort": jinja.do_sort,
-    "min": jinja.do_min,
-    "max": jinja.do_max,
-    "unique": _unique,
+_COMPARING: Mapping[str, tuple[Filter, int]] = {
+    "sort": (jinja.do_sort, 0),
+    "min": (jinja.do_min, 0),
+    "max": (jinja.do_max, 0),
+    "unique": (_unique, 0),
+    "groupby": (jinja.sync_do_groupby, 2),
 }
-for _name, _find in _COMPARED.items():
-    _filter(_name)(partial(_compare, _find))
-
-
-@_filter("groupby")
-def _groupby(scope: RenderScope, value: Iterable[Any], *args: Any, **kwargs: Any) -> list[Any]:
-    scope.spend(2 * _SET_UP)
-    items = _compared(scope, value, *args, *kwargs.values(), sorts=True)
-    return jinja.sync_do_groupby(scope.environment, items, *args, **kwargs)
+"""By name, Jinja2's filter and how often it resolves arguments besides the comparison's own."""
+for _name in _COMPARING:
+    _filter(_name)(partial(_compare, _name))
 
 
 @_filter("dictsort")

@@ -11,7 +11,7 @@ from pathlib import Path as FilePath
 from typing import Any, TypeVar
 
 from rolegraph.engine import vocabulary
-from rolegraph.engine.compile import role_plan
+from rolegraph.engine.compile import policies, role_plan
 from rolegraph.engine.compile.chats import chat_findings
 from rolegraph.engine.compile.earned import deciding, earning_findings, judged, scored
 from rolegraph.engine.compile.graph import check_graph, run_findings
@@ -19,13 +19,6 @@ from rolegraph.engine.compile.inputs import role_inputs
 from rolegraph.engine.compile.lineage import Instances, history_findings, instances_of
 from rolegraph.engine.compile.names import ResolvedNames
 from rolegraph.engine.compile.plan import EpisodeBounds, Plan, TurnGraph, size_of
-from rolegraph.engine.compile.policies import (
-    check_policies,
-    endpoints_of,
-    past_policies,
-    samplings_of,
-    trained_policies,
-)
 from rolegraph.engine.compile.readable import instruction_findings, read_findings
 from rolegraph.engine.compile.resolve import ModelFiles, digest
 from rolegraph.engine.compile.structure import in_order
@@ -161,7 +154,7 @@ def _compile(loaded: LoadedSpec, imports: Sequence[vocabulary.Import], allow: Se
     findings += names.findings
     counts = {name: len(instances[name]) if instances else role.count for name, role in spec.roles.items()}
     findings += chat_findings(spec, counts) if instances else ()
-    findings += check_policies(spec, counts)
+    findings += policies.check_policies(spec, counts)
     for check in (earning_findings, read_findings, instruction_findings, learning_findings):
         findings += check(names)
     loaded.report(findings)
@@ -180,8 +173,8 @@ def _assemble(
     positions = {name: position for position, name in enumerate(spec.roles)}
     loops = list(spec.loops)
     counts = {name: len(its) for name, its in instances.items()}
-    policies = trained_policies(spec, counts)
-    endpoint_of = {name: endpoints_of(spec, name, count, policies) for name, count in counts.items()}
+    trained = policies.trained_policies(spec, counts)
+    endpoint_of = {name: policies.endpoints_of(spec, name, count, trained) for name, count in counts.items()}
     endpoints = list(dict.fromkeys(chain.from_iterable(endpoint_of.values())))
     inputs = role_inputs(
         spec,
@@ -207,7 +200,7 @@ def _assemble(
             count=counts[name],
             loss=loss_of(role),
             endpoints=tuple(map(endpoints.index, endpoint_of[name])),
-            samplings=tuple(sampling for _, sampling in samplings_of(spec, name, counts[name])),
+            samplings=tuple(sampling for _, sampling in policies.samplings_of(spec, name, counts[name])),
             loop=None if (loop := spec.loop_of(name)) is None else loops.index(loop),
             rounds=spec.rounds_of(name),
             times=1 if loop is None else spec.loops[loop].times,
@@ -231,8 +224,8 @@ def _assemble(
         imports=tuple(dict.fromkeys([*imports, *filter(None, imported)])),
         roles=roles,
         endpoints=tuple(endpoints),
-        policies=policies,
-        past=past_policies(spec, counts, policies),
+        policies=trained,
+        past=policies.past_policies(spec, counts, trained),
         **_values(unrolled, TurnGraph),
         loops=tuple(
             role_plan.LoopPlan(

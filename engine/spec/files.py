@@ -37,6 +37,11 @@ def names_in(folders: Iterable[Path], pattern: str) -> list[str]:
     return [entry.name for entry in found if is_file(entry)]
 
 
+def has_surrogate(text: str) -> bool:
+    """Return True for a text with an unpaired surrogate, which cannot be encoded as UTF-8."""
+    return not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text)
+
+
 def read_text(path: Path, most: Limit) -> str:
     """Return the text of a UTF-8 file without its byte-order mark, its line ends as newlines.
 

@@ -14,17 +14,11 @@ import yaml
 
 from rolegraph.engine.limits.specs import SPEC_DEPTH
 from rolegraph.engine.spec.diagnostics import Diagnostic, Path, Place
+from rolegraph.engine.spec.files import has_surrogate
 from rolegraph.engine.spec.models import is_atomic, type_at
 from rolegraph.engine.spec.sources import ModelRef, api_of
 from rolegraph.engine.spec.validation import name_not_found
-from rolegraph.engine.spec.yaml_source import (
-    KeyPosition,
-    KeyPositions,
-    YamlSource,
-    has_surrogate,
-    parse_yaml,
-    walk_paths,
-)
+from rolegraph.engine.spec.yaml_source import KeyPosition, KeyPositions, YamlSource, parse_yaml, walk_paths
 from rolegraph.engine.vocabulary import ItemCall
 
 

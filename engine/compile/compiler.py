@@ -135,7 +135,10 @@ def check_source(source: Source, further: PlanCheck | None = None, *, runs: bool
     loaded = load_spec(source.named_spec, source.overrides, model=source.model, base_url=source.base_url)
     plan = _compile(loaded, imports, source.allow)
     if plan is not None:
-        loaded.report(_permission_findings(plan.withheld, "error" if runs else "warning"))
+        severity: Severity = "error" if runs else "warning"
+        for name, path in plan.withheld:
+            message = f"{'.'.join(map(str, path))} needs a permission: {name}"
+            loaded.report([Finding(path, message, "", f"--allow {name}", severity, word=name)])
         if further is not None and not loaded.faults:
             loaded.report(further(plan))
     return CompileResult(None if loaded.faults else plan, loaded.shown_diagnostics())
@@ -143,53 +146,43 @@ def check_source(source: Source, further: PlanCheck | None = None, *, runs: bool
 
 def _compile(loaded: LoadedSpec, imports: Sequence[vocabulary.Import], allow: Sequence[str]) -> Plan | None:
     """Report all findings to `loaded`, and return the plan; None where there is a fault."""
-    data = loaded.data
     files = ModelFiles(loaded.folders, loaded.is_overridden)
     spec, of_models = files.all_located(loaded.spec)
-    findings = [*of_models, *check_graph(spec), *run_findings(spec, data)]
+    findings = [*of_models, *check_graph(spec), *run_findings(spec, loaded.data)]
     is_sound = all(finding.severity != "error" for finding in findings)
     instances = instances_of(spec) if is_sound else None
     findings += history_findings(spec, instances) if instances else ()
     names = ResolvedNames(spec, instances, files, allow)
     findings += names.findings
-    counts = {name: len(instances[name]) if instances else role.count for name, role in spec.roles.items()}
-    findings += chat_findings(spec, counts) if instances else ()
-    findings += policies.check_policies(spec, counts)
+    findings += chat_findings(spec, names.counts) if instances else ()
+    findings += policies.check_policies(spec, names.counts)
     for check in (earning_findings, read_findings, instruction_findings, learning_findings):
         findings += check(names)
     loaded.report(findings)
     if instances is None or loaded.faults:  # with faults, parts of the spec are missing
         return None
-    return _assemble(names, instances, data, imports)
+    return _assemble(names, instances, loaded.data, imports)
 
 
 def _assemble(
     names: ResolvedNames, instances: Instances, data: Mapping[str, Any], imports: Sequence[vocabulary.Import]
 ) -> Plan:
     """Build the plan of a spec without faults. Pure, except that `_hash` reads files of the vocabulary."""
-    spec = names.spec
+    spec, counts = names.spec, names.counts
     runs_programs = any(permission.name == "python" for permission in names.permissions)
     interpreter = names.interpreter if runs_programs else ""
     positions = {name: position for position, name in enumerate(spec.roles)}
     loops = list(spec.loops)
-    counts = {name: len(its) for name, its in instances.items()}
     trained = policies.trained_policies(spec, counts)
     endpoint_of = {name: policies.endpoints_of(spec, name, count, trained) for name, count in counts.items()}
     endpoints = list(dict.fromkeys(chain.from_iterable(endpoint_of.values())))
-    inputs = role_inputs(
-        spec,
-        {
-            name: role.mentions.union(*(it.mentions for it in (role.when, *role.formulas.values()) if it))
-            for name, role in names.roles.items()
-        },
-        {name: until.mentions for name, until in names.untils.items() if until},
-    )
-    unrolled = UnrolledGraph(
-        spec,
-        instances,
-        inputs,
-        {name: reward.read_roles for name, reward in names.rewards.items() if reward},
-    )
+    mentions = {
+        name: role.mentions.union(*(text.mentions for text in (role.when, *role.formulas.values()) if text))
+        for name, role in names.roles.items()
+    }
+    untils = {name: until.mentions for name, until in names.untils.items() if until}
+    rewards = {name: reward.read_roles for name, reward in names.rewards.items() if reward}
+    unrolled = UnrolledGraph(spec, instances, role_inputs(spec, mentions, untils), rewards)
     roles = tuple(
         role_plan.RolePlan(
             **_values(role, role_plan.ResolvedRole)
@@ -251,9 +244,7 @@ def _assemble(
         hidden=names.hidden,
         data=names.data,
         permissions=tuple(names.permissions),
-        withheld=tuple(
-            asked for asked in names.permissions if not vocabulary.is_allowed(asked.name, names.allow)
-        ),
+        withheld=tuple(it for it in names.permissions if not vocabulary.is_allowed(it.name, names.allow)),
         interpreter=interpreter,
     )
 
@@ -321,15 +312,6 @@ def _hash(
     if interpreter not in ("", vocabulary.MONTY):
         identity["interpreter"] = interpreter
     return hashlib.sha256(json.dumps(identity, sort_keys=True, default=str).encode()).hexdigest()[:16]
-
-
-def _permission_findings(
-    permissions: Iterable[role_plan.Permission], severity: Severity
-) -> Iterator[Finding]:
-    """Report permissions that were not given, each at its key."""
-    for name, path in permissions:
-        message = f"{'.'.join(map(str, path))} needs a permission: {name}"
-        yield Finding(path, message, "", f"--allow {name}", severity, word=name)
 
 
 def _present(value: T | None) -> T:

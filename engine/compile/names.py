@@ -44,6 +44,10 @@ class ResolvedNames:
         self, spec: Spec, instances: Instances | None, files: ModelFiles, allow: Sequence[str]
     ) -> None:
         self.spec, self.instances, self.files, self.allow = spec, instances, files, allow
+        self.counts = {
+            name: len(instances[name]) if instances else role.count for name, role in spec.roles.items()
+        }
+        """Number of instances of each role."""
         self.interpreter = vocabulary.python_interpreter(allow)
         """Interpreter of Python for the items that run programs."""
         self.findings: list[Finding] = []
@@ -138,7 +142,7 @@ class ResolvedNames:
         environment = self._build(vocabulary.environments, call, path)
         if environment is None or call is None or self.instances is None:
             return environment
-        counts = {role: len(self.instances[role]) for role in self.spec.players_of(name)}
+        counts = {role: self.counts[role] for role in self.spec.players_of(name)}
         least, most, number = environment.min_players, environment.max_players, sum(counts.values())
         if not least <= number <= most:
             takes = f"{least}" if least == most else f"{least} to {most}"

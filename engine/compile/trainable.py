@@ -22,7 +22,7 @@ from rolegraph.engine.vocabulary import Estimator, SelfView, Views, estimators, 
 
 def learning_findings(names: ResolvedNames) -> Iterator[Finding]:
     """Check estimator, reward, signal and loss of each role against each other."""
-    spec, groups = names.spec, _Groups(names.spec, names.roles, names.instances)
+    spec, groups = names.spec, _Groups(names)
     for name, found in names.roles.items():
         role = found.spec
         if role.is_trained:
@@ -162,13 +162,11 @@ KNOWN_AT_ONCE = frozenset({"self", "self.index", "self.round", "self.outer", "se
 class _Groups:
     """Groups in which the rewards of trained roles are compared."""
 
-    spec: Spec
-    roles: Mapping[str, ResolvedRole]
-    instances: Instances | None
+    names: ResolvedNames
 
     def findings(self, name: str) -> Iterator[Finding]:
         """Find groups of a trained role that are certainly too small, or can only hold equal rewards."""
-        written, role = self.spec.roles[name].group, self.roles[name]
+        written, role = self.names.spec.roles[name].group, self.names.roles[name]
         path: Path = ("roles", name, "group")
         for place, grouping in enumerate(role.groupings if role.compares_rewards else ()):
             if grouping.by == "episode" and any(other.by == "episode" for other in role.groupings[:place]):
@@ -176,8 +174,8 @@ class _Groups:
             least = self.smallest(name, grouping)
             if role.estimator and least < role.estimator.min_group:
                 yield _too_small(name, grouping, role.estimator, least)
-            if grouping.by == "prompt" and self.instances is not None:
-                yield from self.alike_findings(name, self.instances)
+            if grouping.by == "prompt" and self.names.instances is not None:
+                yield from self.alike_findings(name, self.names.instances)
         if role.compares_rewards and "weight" in written[0].model_fields_set and len(written) == 1:
             message = f"the advantages of {name} are weighted, and there are no others"
             hint = "remove it; `weight` of the role is the factor of its loss"
@@ -189,31 +187,31 @@ class _Groups:
         With `group: prompt`, only instances with the same inputs are counted as sharing a prompt. A key that
         reads the task or an observation is taken to be the same for all.
         """
-        rollouts, policies = self.spec.train.rollouts, self.learning(name)
+        rollouts, policies = self.names.spec.train.rollouts, self.learning(name)
         if not policies:
             return 0
-        if grouping.by == "prompt" and self.instances is not None:
-            families, upstream = self.asked_alike(name, self.instances)
+        if grouping.by == "prompt" and self.names.instances is not None:
+            families, upstream = self.asked_alike(name, self.names.instances)
             return min(map(len, families)) * (1 if upstream else rollouts)
         members: Counter[str] = Counter()
-        if grouping.key and self.instances is not None and grouping.key.mentions <= KNOWN_AT_ONCE:
-            keys = Counter(self.known_keys(name, grouping, grouping.key, self.instances[name]))
+        if grouping.key and self.names.instances is not None and grouping.key.mentions <= KNOWN_AT_ONCE:
+            keys = Counter(self.known_keys(name, grouping, grouping.key, self.names.instances[name]))
             return rollouts * min(keys.values(), default=0)
-        for other in self.roles if grouping.by == "episode" else (name,):
-            for own in self.roles[other].groupings if self.spec.roles[other].is_trained else ():
+        for other in self.names.roles if grouping.by == "episode" else (name,):
+            for own in self.names.roles[other].groupings if self.names.spec.roles[other].is_trained else ():
                 if own is grouping or (other != name and own.by == "episode"):
                     pooled = own.of_turns and own.by != "turn"
                     for policy in self.learning(other).values():
-                        members[policy] += self.spec.rounds_of(other) if pooled else 1
+                        members[policy] += self.names.spec.rounds_of(other) if pooled else 1
         return min(members[policy] for policy in policies.values()) * rollouts
 
     def known_keys(
         self, name: str, grouping: GroupingPlan, key: Template, instances: Sequence[Instance]
     ) -> Iterator[tuple[str, str]]:
         """Yield policy and key of each turn or trajectory of a rollout, as far as they can be computed."""
-        times = self.spec.loops[loop].times if (loop := self.spec.loop_of(name)) else 1
+        times = self.names.spec.loops[loop].times if (loop := self.names.spec.loop_of(name)) else 1
         for index, policy in self.learning(name).items():
-            for number in range(self.spec.rounds_of(name) if grouping.of_turns else 1):
+            for number in range(self.names.spec.rounds_of(name) if grouping.of_turns else 1):
                 outer, before = divmod(number, times)
                 own = (name, index, instances[index - 1].path, len(instances))
                 me = SelfView(*own, before + 1, times, Views(()), outer=outer + 1)
@@ -222,7 +220,7 @@ class _Groups:
 
     def alike_findings(self, name: str, instances: Instances) -> Iterator[Finding]:
         """Warn of a role whose groups can only hold equal rewards, because the reward is another role's."""
-        reward = self.roles[name].reward
+        reward = self.names.roles[name].reward
         if reward is None or not reward.delegates or reward.views or not instances.keys() >= {*reward.roles}:
             return  # its reward is its own, or depends on its position
         families, upstream = self.asked_alike(name, instances)
@@ -240,9 +238,10 @@ class _Groups:
     def asked_alike(self, name: str, instances: Instances) -> tuple[Sequence[Sequence[int]], bool]:
         """Return the sets of instances (by index from 0) of a role that always have the same prompt as one
         another, and True if a prompt may differ between rollouts of a task."""
-        role, rounds, mentions = self.spec.roles[name], self.spec.rounds_of(name), self.roles[name].mentions
+        role, mentions = self.names.spec.roles[name], self.names.roles[name].mentions
+        rounds = self.names.spec.rounds_of(name)
         edges = [(other, edge) for key, other, edge in role.edges if key in mentions]
-        remembers = role.memory is not None and (rounds > 1 or bool(turns_read(self.spec).get(name)))
+        remembers = role.memory is not None and (rounds > 1 or bool(turns_read(self.names.spec).get(name)))
         own = remembers or any(mention.startswith("self.") for mention in mentions - SAME_FOR_ALL)
         differs = remembers or (rounds > 1 and bool(edges or mentions & WHAT_WAS_BEFORE))
         upstream = differs or any(edge.round == "this" for _, edge in edges)
@@ -254,9 +253,9 @@ class _Groups:
 
     def learning(self, name: str) -> dict[int, str]:
         """Return the policy of each instance of a role that is trained, by its index from 1."""
-        role = self.spec.roles[name]
-        count = len(self.instances[name]) if self.instances else role.count
-        frozen = self.spec.frozen_instances(name, count)
+        role = self.names.spec.roles[name]
+        count = self.names.counts[name]
+        frozen = self.names.spec.frozen_instances(name, count)
         policies = enumerate(role.policy_names(count) or (MAIN,) * count, 1)
         return {index: policy for index, policy in policies if index not in frozen}
 

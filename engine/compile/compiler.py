@@ -20,7 +20,7 @@ from rolegraph.engine.compile.lineage import Instances, history_findings, instan
 from rolegraph.engine.compile.names import ResolvedNames
 from rolegraph.engine.compile.plan import EpisodeBounds, Plan, TurnGraph, size_of
 from rolegraph.engine.compile.readable import instruction_findings, read_findings
-from rolegraph.engine.compile.resolve import ModelFiles, digest
+from rolegraph.engine.compile.resolve import digest, locate_models
 from rolegraph.engine.compile.structure import in_order
 from rolegraph.engine.compile.trainable import learning_findings, loss_of
 from rolegraph.engine.compile.unroll import UnrolledGraph
@@ -146,13 +146,12 @@ def check_source(source: Source, further: PlanCheck | None = None, *, runs: bool
 
 def _compile(loaded: LoadedSpec, imports: Sequence[vocabulary.Import], allow: Sequence[str]) -> Plan | None:
     """Report all findings to `loaded`, and return the plan; None where there is a fault."""
-    files = ModelFiles(loaded.folders, loaded.is_overridden)
-    spec, of_models = files.all_located(loaded.spec)
+    spec, of_models = locate_models(loaded)
     findings = [*of_models, *check_graph(spec), *run_findings(spec, loaded.data)]
     is_sound = all(finding.severity != "error" for finding in findings)
     instances = instances_of(spec) if is_sound else None
     findings += history_findings(spec, instances) if instances else ()
-    names = ResolvedNames(spec, instances, files, allow)
+    names = ResolvedNames(spec, instances, loaded, allow)
     findings += names.findings
     findings += chat_findings(spec, names.counts) if instances else ()
     findings += policies.check_policies(spec, names.counts)

@@ -23,15 +23,12 @@ def scored(rewards: Rewards) -> Needs:
 
 def judged(rewards: Rewards) -> frozenset[str]:
     """Return the roles that can be right: their reward judges the answer, or passes on such a verdict."""
-    found: set[str] = set()
-    more = {name for name, reward in rewards.items() if reward and reward.judges}
-    while more:
-        found |= more
-        passing = {
-            name for name, reward in rewards.items() if reward and not more.isdisjoint(reward.verdicts)
-        }
-        more = passing - found
-    return frozenset(found)
+    judges = {name for name, reward in rewards.items() if reward and reward.judges}
+    passes_on = {
+        name: [other for other in reward.verdicts if other in rewards] if reward else []
+        for name, reward in rewards.items()
+    }
+    return frozenset(name for name in rewards if judges & {name, *ancestors(passes_on, name)})
 
 
 def deciding(spec: Spec, judged: Set[str]) -> Sequence[str]:

@@ -14,12 +14,13 @@ from rolegraph.engine import vocabulary
 from rolegraph.engine.compile.chats import turns_read
 from rolegraph.engine.compile.graph import unknown_role
 from rolegraph.engine.compile.lineage import Instances, pairs_of
-from rolegraph.engine.compile.resolve import ModelFiles, resolve, resolve_teacher, validate_option
+from rolegraph.engine.compile.resolve import locate_model, resolve, resolve_teacher, validate_option
 from rolegraph.engine.compile.role_plan import Permission, ResolvedRole, RunPlan, SignalPlan, StateKey
 from rolegraph.engine.compile.texts import TextReader, columns_of
 from rolegraph.engine.prompts import Template
 from rolegraph.engine.records.files import is_same
 from rolegraph.engine.spec import Finding, ModelRef, Path, PromptSource, Role, Spec
+from rolegraph.engine.spec.loader import LoadedSpec
 from rolegraph.engine.spec.validation import name_not_found
 from rolegraph.engine.vocabulary import ItemCall, Registry
 
@@ -36,14 +37,14 @@ class ResolvedNames:
     Args:
         spec: The parsed spec.
         instances: The instances of each role; None where the graph has a fault.
-        files: Folders of models and templates; data sets lie in the first.
+        loaded: The spec as it was loaded, with the folders of its models, templates and data.
         allow: The permissions that a person gave.
     """
 
     def __init__(
-        self, spec: Spec, instances: Instances | None, files: ModelFiles, allow: Sequence[str]
+        self, spec: Spec, instances: Instances | None, loaded: LoadedSpec, allow: Sequence[str]
     ) -> None:
-        self.spec, self.instances, self.files, self.allow = spec, instances, files, allow
+        self.spec, self.instances, self.loaded, self.allow = spec, instances, loaded, allow
         self.counts = {
             name: len(instances[name]) if instances else role.count for name, role in spec.roles.items()
         }
@@ -65,7 +66,7 @@ class ResolvedNames:
         """Task fields that prompts do not see."""
         labelled = {it.file: self.hidden.intersection(it.columns) for it in self.data.values() if it.file}
         known = (columns_of(self.data), self.hidden, labelled, turns_read(spec))
-        self.texts = TextReader(spec, instances, files.folders, *known, self.findings)
+        self.texts = TextReader(spec, instances, loaded.folders, *known, self.findings)
         self.roles = {name: self._role(name, reward) for name, reward in self.rewards.items()}
         self.untils = {name: self.texts.until(name) for name in spec.loops}
         self.loop_whens = {name: self.texts.loop_when(name) for name in spec.loops}
@@ -192,7 +193,7 @@ class ResolvedNames:
             return None
         teacher, findings = resolve_teacher(signal.teacher, path)
         if isinstance(teacher, ModelRef):
-            teacher, findings = self.files.located(teacher, (*path, *call.path_of(("teacher",))))
+            teacher, findings = locate_model(self.loaded, teacher, (*path, *call.path_of(("teacher",))))
         self.findings += findings
         expected = "a template's file name, or {inline: text}"
         source, findings = validate_option(
@@ -274,7 +275,7 @@ class ResolvedNames:
 
     def _build(self, registry: Registry[ItemT], call: ItemCall | None, path: Path) -> ItemT | None:
         """Build an item of the vocabulary; return None without a call, and on failure, with findings."""
-        known = {"folder": self.files.folders[0], "interpreter": self.interpreter}
+        known = {"folder": self.loaded.folders[0], "interpreter": self.interpreter}
         context = {name: known[name] for name in registry.context}
         return None if call is None else self._make(partial(registry.build, call, **context), path)
 
@@ -300,7 +301,7 @@ class ResolvedNames:
                 continue
             path = ("data", split)
             dataset = self._make(
-                partial(vocabulary.open_dataset, call, split=split, folder=self.files.folders[0]),
+                partial(vocabulary.open_dataset, call, split=split, folder=self.loaded.folders[0]),
                 path,
                 ", or the path of a .jsonl, .parquet or .csv file",
             )

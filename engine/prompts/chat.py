@@ -96,7 +96,7 @@ class ChatFormat:
         self._tokenizer = tokenizer
         self._name = name
         try:
-            self._ending = _after_answer(tokenizer)
+            self._ending = self._after_answer()
             """Text that the template writes after an answer."""
             self.end_ids = _end_of_turn_ids(tokenizer, self._ending)
             """Token ids that end the model's turn, the template's own first."""
@@ -201,7 +201,7 @@ class ChatFormat:
         for form in FORMS:
             call = ToolCall(_PROBE, {"a": 1}, id_of(1) if form.ids else "")
             turns = _turns([{"role": "user", "content": "?"}, answer_message("", calls=[call])])
-            render = partial(_render_text, self._tokenizer, tools=described([function]), form=form)
+            render = partial(self._text, tools=described([function]), form=form)
             try:
                 asked = render(turns[:1], add_generation_prompt=True)
                 answered = render(turns, add_generation_prompt=False)
@@ -212,11 +212,27 @@ class ChatFormat:
                 return form
         return None
 
-    def _text(self, turns: _Turns, tools: list[dict[str, Any]], *, add_generation_prompt: bool) -> str:
-        form = self._form if tools else None
-        return _render_text(
-            self._tokenizer, turns, add_generation_prompt=add_generation_prompt, tools=tools, form=form
+    def _text(
+        self, turns: _Turns, tools: _Turns, form: CallForm | None = None, *, add_generation_prompt: bool
+    ) -> str:
+        conversation = deepcopy(turns)  # a template may change its messages
+        form = form or (self._form if tools else None)
+        if form is not None and form.text_arguments:
+            for call in [call for turn in conversation for call in turn.get("tool_calls", ())]:
+                call["function"]["arguments"] = json.dumps(call["function"]["arguments"], ensure_ascii=False)
+        options: dict[str, Any] = {"tools": tools} if tools else {}
+        return self._tokenizer.apply_chat_template(
+            conversation, add_generation_prompt=add_generation_prompt, tokenize=False, **options
         )
+
+    def _after_answer(self) -> str:
+        """Return the text that the template writes after an assistant's turn."""
+        try:
+            turns = [{"role": "user", "content": "?"}, {"role": "assistant", "content": _PROBE}]
+            text = self._text(turns, [], add_generation_prompt=False)
+        except TemplateError:
+            return ""  # a template with other roles: the end-of-text token has to do
+        return text.rpartition(_PROBE)[2] if _PROBE in text else ""
 
     def _decode(self, ids: Sequence[int]) -> str:
         return self._tokenizer.decode(
@@ -259,16 +275,6 @@ def _end_of_turn_ids(tokenizer: Tokenizer, ending: str) -> tuple[int, ...]:
     return tuple(dict.fromkeys([*own, *(end for end in further if end is not None)]))
 
 
-def _after_answer(tokenizer: Tokenizer) -> str:
-    """Return the text that the template writes after an assistant's turn."""
-    try:
-        turns = [{"role": "user", "content": "?"}, {"role": "assistant", "content": _PROBE}]
-        text = _render_text(tokenizer, turns, add_generation_prompt=False)
-    except TemplateError:
-        return ""  # a template with other roles: the end-of-text token has to do
-    return text.rpartition(_PROBE)[2] if _PROBE in text else ""
-
-
 def _turns(messages: Sequence[Message]) -> _Turns:
     """Convert messages for a chat template: calls' arguments as mappings, reasoning in a `<think>` block."""
     return [_turn(message) for message in messages]
@@ -292,21 +298,3 @@ def _opens(text: str) -> bool:
 
 async def _unanswered(arguments: Mapping[str, Any]) -> None:
     """Do nothing: body of a tool that is only described to a chat template to see how it writes calls."""
-
-
-def _render_text(
-    tokenizer: Tokenizer,
-    turns: _Turns,
-    *,
-    add_generation_prompt: bool,
-    tools: list[dict[str, Any]] | None = None,
-    form: CallForm | None = None,
-) -> str:
-    conversation = deepcopy(turns)  # a template may change its messages
-    if form is not None and form.text_arguments:
-        for call in [call for turn in conversation for call in turn.get("tool_calls", ())]:
-            call["function"]["arguments"] = json.dumps(call["function"]["arguments"], ensure_ascii=False)
-    options: dict[str, Any] = {"tools": tools} if tools else {}
-    return tokenizer.apply_chat_template(
-        conversation, add_generation_prompt=add_generation_prompt, tokenize=False, **options
-    )

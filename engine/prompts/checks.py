@@ -69,6 +69,7 @@ _INSTEAD = {
 }
 """Hints for what cannot be used, by its name."""
 
+_NOT_NEEDED = ("the prompt mentions {!r}, which the role does not need", "add {} to its `needs`")
 Kind = Literal["task", "self", "arguments", "episode", "several", "single", "view", "other"]
 """Kind of value of an expression: the task, `self`, the arguments of a call, the episode, the instances of a
 role (several, or a single one whose fields can be read directly), one instance of several, or anything
@@ -108,10 +109,7 @@ class TemplateScope:
     """Names of the arguments of a call, in a role that other roles call; None where they are not known."""
     called: Mapping[str, str] = field(default_factory=dict[str, str])
     """Names of inputs by role, for roles whose input has another name."""
-    outside: tuple[str, str] = (
-        "the prompt mentions {!r}, which the role does not need",
-        "add {} to its `needs`",
-    )
+    outside: tuple[str, str] = _NOT_NEEDED
     """Message and hint for a role of the spec that is not an input."""
     is_condition: bool = False
     """True for an expression, in which hints cannot suggest a `for`."""
@@ -182,9 +180,8 @@ class _Walk:
             known = self.around.columns or ("question",)
             seen = next((it for it in known if it not in {"id", *self.around.hidden}), None)
             return self.fault(node, name, message, f"write task.{seen}" if seen else "")
-        if name in self.around.values or (
-            name in self.around.needs and scope.get(name) in ("single", "several")
-        ):
+        is_input = name in self.around.needs and scope.get(name) in ("single", "several")
+        if name in self.around.values or is_input:
             self.mentions.add(name)
         if name == EPISODE and scope.get(name) in (None, "episode") and name not in self.around.roles:
             if name in scope:
@@ -284,11 +281,8 @@ class _Walk:
             self.fault(node, "recursive", "recursive loops cannot be used in a prompt")
         kind = self.visit(node.iter, scope)
         self.visit(node.target, scope)
-        inner: dict[str, Kind] = {
-            **scope,
-            "loop": "other",
-            **_bind(node.target, "view" if kind in ("several", "single") else "other"),
-        }
+        item: Kind = "view" if kind in ("several", "single") else "other"
+        inner: dict[str, Kind] = {**scope, "loop": "other", **_bind(node.target, item)}
         if node.test is not None:
             self.visit(node.test, inner)
         self.block(node.body, inner)

@@ -13,17 +13,11 @@ from rolegraph.engine.vocabulary import Function, ToolCall
 
 def described(functions: Sequence[Function]) -> list[dict[str, Any]]:
     """Return the `tools` of a request for a list of functions."""
-    return [
-        {
-            "type": "function",
-            "function": {
-                "name": function.name,
-                "description": function.description,
-                "parameters": dict(function.parameters),
-            },
-        }
-        for function in functions
-    ]
+    entries = (
+        {"name": it.name, "description": it.description, "parameters": dict(it.parameters)}
+        for it in functions
+    )
+    return [{"type": "function", "function": entry} for entry in entries]
 
 
 def answer_message(text: str, thought: str = "", calls: Sequence[ToolCall] = ()) -> Message:

@@ -53,15 +53,15 @@ def role_inputs(spec: Spec, of_roles: Mentions, of_loops: Mentions) -> dict[str,
         of_roles: By role, the names that its prompt, system, tool value and `when` read.
         of_loops: By loop, the names that its `until` reads.
     """
-    inputs: dict[str, RoleInputs] = {}
-    for name in spec.roles:
-        untils = tuple(
-            tuple(sorted(of_loops.get(loop, frozenset()) & spec.roles.keys()))
-            for loop in spec.loops_around(name)
+    untils = {loop: tuple(sorted(of_loops.get(loop, set()) & spec.roles.keys())) for loop in spec.loops}
+    return {
+        name: RoleInputs(
+            role_edges(spec, name),
+            OWN_TURNS in of_roles.get(name, ()),
+            tuple(untils[loop] for loop in spec.loops_around(name)),
         )
-        own_turns = OWN_TURNS in of_roles.get(name, ())
-        inputs[name] = RoleInputs(role_edges(spec, name), own_turns, untils)
-    return inputs
+        for name in spec.roles
+    }
 
 
 def role_edges(spec: Spec, name: str) -> tuple[RoleEdge, ...]:
@@ -90,15 +90,12 @@ def role_inputs_from_text(spec: Spec, texts: Mapping[str, list[str]]) -> dict[st
     for name, role in spec.roles.items():
         scope = TemplateScope(dict.fromkeys(role.needs, 1), own=ALL_OF_SELF)
         found = [mentions_of(text, scope) for text in texts.get(name, ())]
-        of_roles[name] = frozenset[str]().union(
-            *found, mentions_of(role.when or "", replace(scope, is_condition=True))
-        )
-    of_loops = {
-        name: mentions_of(
-            loop.until or "", TemplateScope(dict.fromkeys(spec.roles_in(name), 1), is_condition=True)
-        )
-        for name, loop in spec.loops.items()
-    }
+        condition = mentions_of(role.when or "", replace(scope, is_condition=True))
+        of_roles[name] = condition.union(*found)
+    of_loops: dict[str, Set[str]] = {}
+    for name, loop in spec.loops.items():
+        scope = TemplateScope(dict.fromkeys(spec.roles_in(name), 1), is_condition=True)
+        of_loops[name] = mentions_of(loop.until or "", scope)
     return role_inputs(spec, of_roles, of_loops)
 
 

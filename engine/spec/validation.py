@@ -57,11 +57,9 @@ def validate(data: Mapping[str, Any]) -> FittedPart[Spec]:
     parts = {name: fit_model(Role, role, {}, ("roles", name)) for name, role in named.items()}
     roles = {name: part.value for name, part in parts.items()}
     top = fit_model(Spec, {**data, "roles": roles} if roles else data, REQUIRED, ())
-    findings, left_out = [*top.findings], set(top.left_out)
-    for name, part in parts.items():
-        if ("roles", name) not in top.left_out:
-            findings += part.findings
-        left_out |= part.left_out
+    kept = (part for name, part in parts.items() if ("roles", name) not in top.left_out)
+    findings = [*top.findings, *(finding for part in kept for finding in part.findings)]
+    left_out = top.left_out.union(*(part.left_out for part in parts.values()))
     # A role with an invalid name is kept, for the roles that need it.
     spec = top.value.model_copy(update={"roles": roles}) if roles else top.value
     return FittedPart(spec, findings, left_out)
@@ -93,7 +91,9 @@ def fit_model(
         more = findings_of(error, at, written, root)
         findings += [found for found in more if found.path[len(at) :] not in wrong]
         value, wrong = model.model_validate(required), {()}
-    return FittedPart(value, findings, {(*at, *_outside_lists(path)) for path in wrong})
+    # Cut before the first position in a list, because positions shift once a faulty item is left out.
+    outside = (takewhile(lambda key: isinstance(key, str), path) for path in wrong)
+    return FittedPart(value, findings, {(*at, *path) for path in outside})
 
 
 def _written_at(value: Any, path: Path) -> Path:
@@ -107,11 +107,6 @@ def _written_at(value: Any, path: Path) -> Path:
         except (LookupError, TypeError):  # a name as the index of a list
             return path[:depth] or path  # a missing key: its mapping, unless that is the whole part
     return path
-
-
-def _outside_lists(path: Path) -> Path:
-    """Cut a path before its first list position, because positions shift once a faulty item is left out."""
-    return tuple(takewhile(lambda key: isinstance(key, str), path))
 
 
 def _without(value: Any, wrong: Set[Path], at: Path = ()) -> Any:
@@ -201,10 +196,8 @@ def _key_of(path: Path) -> str:
 
 def _unknown_key(path: Path, root: type[SpecModel]) -> Finding:
     model = _model_at(path[:-1], root)
-    known = [
-        *(["extends"] if root is Spec and len(path) == 1 else []),
-        *(model.model_fields if model else ()),
-    ]
+    extends = ["extends"] if root is Spec and len(path) == 1 else []
+    known = [*extends, *(model.model_fields if model else ())]
     hint = _right_place(path, root) or did_you_mean(str(path[-1]), known)
     return Finding(path, f"unknown key {str(path[-1])!r}", ", ".join(known), hint, at_key=True)
 

@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, cast
 
 from rolegraph.engine.vocabulary import Function, ToolCall
@@ -95,16 +96,12 @@ def _of_value(value: object, key: str) -> ToolCall | None:
     return tool_call(name, written, str(call.get("id") or ""))
 
 
-def _one(key: str) -> Callable[[re.Match[str], Functions], Sequence[ToolCall]]:
-    """Make a reader for calls written as one JSON object, with a `name` and arguments under `key`."""
-
-    def read(match: re.Match[str], functions: Functions) -> Sequence[ToolCall]:
-        found = None
-        with suppress(ValueError):
-            found = _of_value(_json(match["body"]), key)
-        return [found or _unread(match["body"])]
-
-    return read
+def _one(key: str, match: re.Match[str], functions: Functions) -> Sequence[ToolCall]:
+    """Read a match whose body is one JSON object, with a `name` and arguments under `key`."""
+    found = None
+    with suppress(ValueError):
+        found = _of_value(_json(match["body"]), key)
+    return [found or _unread(match["body"])]
 
 
 def _list(match: re.Match[str], functions: Functions) -> Sequence[ToolCall]:
@@ -150,7 +147,7 @@ _FUNCTION = re.compile(r"<function=(?P<name>[^>\s]+)>(?P<fields>.*)</function>",
 _FIELD = re.compile(r"<parameter=([^<>\s]+)>\n?(.*?)\n?\Z", re.DOTALL)
 _TAGGED = re.compile(r"<tool_call>(?P<body>.*?)(?:</tool_call>|\Z)", re.DOTALL)
 
-HERMES = CallForm("Qwen", "<tool_call>", _TAGGED, _one("arguments"))
+HERMES = CallForm("Qwen", "<tool_call>", _TAGGED, partial(_one, "arguments"))
 """`<tool_call>{"name": …, "arguments": {…}}</tool_call>`, also used by many other families."""
 FORMS = (
     HERMES,
@@ -161,7 +158,7 @@ FORMS = (
         re.compile(
             r'\A\s*+(?:<\|python_tag\|>\s*+)?(?P<body>\{\s*"name"\s*:[^{}]*"parameters"\s*:.*)\Z', re.DOTALL
         ),
-        _one("parameters"),
+        partial(_one, "parameters"),
     ),
     CallForm(
         "Mistral",

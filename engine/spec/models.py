@@ -79,10 +79,9 @@ class Data(SpecModel):
             return value
         written = cast("dict[str, object]", value)
         train = written.get("train")
-        if not isinstance(train, dict) or "split" not in (call := cast("dict[str, object]", train)):
-            return written
-        name = next(iter(call))
-        if name != "file" and not name.endswith(vocabulary.SUFFIXES):
+        call = cast("dict[str, object]", train) if isinstance(train, dict) else {}
+        name = next(iter(call), "")
+        if "split" not in call or not (name == "file" or name.endswith(vocabulary.SUFFIXES)):
             return written
         share = call["split"]
         if not isinstance(share, int | float) or isinstance(share, bool) or not 0 < share < 1:
@@ -91,11 +90,8 @@ class Data(SpecModel):
             raise ValueError("one `split`, beside `train` or in it")
         rest = {key: part for key, part in call.items() if key not in ("split", "seed")}
         # Rounded, so that 1 - 0.9 is the 0.1 that a person would write beside `train`.
-        return {
-            **written,
-            "train": rest,
-            "split": {"share": round(1 - share, 12), "seed": call.get("seed", 0)},
-        }
+        split = {"share": round(1 - share, 12), "seed": call.get("seed", 0)}
+        return {**written, "train": rest, "split": split}
 
 
 class EpisodeSpec(SpecModel):

@@ -83,10 +83,8 @@ def _as_edges(value: object) -> object:
     for name in names:
         if not isinstance(name, str):
             keys = [*cast("dict[object, object]", name)] if isinstance(name, dict) else []
-            fix = (
-                f"; an edge with options is a mapping: needs: {{{keys[0]}: …}}" if keys else f", not {name!r}"
-            )
-            raise ValueError(f"a list of role names{fix}")
+            mapping = f"; an edge with options is a mapping: needs: {{{keys[0]}: …}}" if keys else ""
+            raise ValueError(f"a list of role names{mapping or f', not {name!r}'}")
     if len({*names}) < len(names):
         raise ValueError("a list that names each role once")
     return {name: Edge() for name in cast("list[str]", names)}

@@ -242,9 +242,8 @@ def _cycle_hint(spec: Spec, cycle: Sequence[str]) -> str:
         return f"in a loop, let {first} see the round before: needs: {{{last}: last}}"
     for before, name in zip(cycle, [*cycle[1:], first], strict=True):
         if before in spec.callers_of(name):
-            return (
-                f"{name} ends when {before}, which calls it, has ended: {before} reads its answers as results"
-            )
+            ends = f"{name} ends when {before}, which calls it, has ended"
+            return f"{ends}: {before} reads its answers as results"
         if before in spec.callees_of(name):
             continue
         if all(other != before for _, other, _ in spec.roles[name].edges):

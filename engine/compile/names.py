@@ -195,10 +195,8 @@ class ResolvedNames:
         if isinstance(teacher, ModelRef):
             teacher, findings = locate_model(self.loaded, teacher, (*path, *call.path_of(("teacher",))))
         self.findings += findings
-        expected = "a template's file name, or {inline: text}"
-        source, findings = validate_option(
-            PromptSource, signal.demonstration, path, "demonstration", expected
-        )
+        option = ("demonstration", "a template's file name, or {inline: text}")
+        source, findings = validate_option(PromptSource, signal.demonstration, path, *option)
         self.findings += findings
         demonstration = self.texts.demonstration((*path, *call.path_of(("demonstration",))), source, name)
         return SignalPlan(signal, teacher, demonstration)

@@ -57,9 +57,8 @@ def read_findings(names: ResolvedNames) -> Iterator[Finding]:
 def _unplaced(names: ResolvedNames, name: str, other: str) -> _Obstacle | None:
     if any(read == name for _, read, _ in names.roles[other].spec.edges):
         return None
-    return _Obstacle(
-        f"which does not read {name}: there is no position for `*`", f"let it read {name}", False
-    )
+    reason = f"which does not read {name}: there is no position for `*`"
+    return _Obstacle(reason, f"let it read {name}", False)
 
 
 def _obstacle(shape: Shape, read: ActionRead) -> _Obstacle | None:

@@ -53,9 +53,8 @@ def resolve_teacher(written: object, path: Path) -> tuple[ModelRef | Literal["ba
     if isinstance(written, Mapping):
         mapping = cast("Mapping[str, object]", written)
         written = mapping["model"] if set(mapping) == {"model"} else mapping
-    ref, findings = validate_option(
-        ModelRef, written, path, "teacher", "base, or a model, such as tinker:NAME or local:FOLDER"
-    )
+    expected = "base, or a model, such as tinker:NAME or local:FOLDER"
+    ref, findings = validate_option(ModelRef, written, path, "teacher", expected)
     if ref is not None and not ref.is_trainable:
         message = f"a teacher must give the log-probabilities of given tokens, which {ref.provider} does not"
         return None, [Finding(path, message, "a local or a tinker model", word=ref.provider)]

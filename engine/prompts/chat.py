@@ -195,9 +195,8 @@ class ChatFormat:
     @cached_property
     def _form(self) -> CallForm | None:
         """Form that parses the template's own text of a call; None where no form does."""
-        function = Function(
-            _PROBE, "", {"type": "object", "properties": {"a": {"type": "integer"}}}, _unanswered
-        )
+        schema = {"type": "object", "properties": {"a": {"type": "integer"}}}
+        function = Function(_PROBE, "", schema, _unanswered)
         for form in FORMS:
             call = ToolCall(_PROBE, {"a": 1}, id_of(1) if form.ids else "")
             turns = _turns([{"role": "user", "content": "?"}, answer_message("", calls=[call])])

@@ -109,9 +109,8 @@ def _truncate(
 ) -> str:
     text = scope.text(s)
     if length < len(end) or (leeway or 0) < 0:
-        raise PromptError(
-            f"truncate cannot make a text of {length!r} characters: its end alone has {len(end):,}"
-        )
+        message = f"truncate cannot make a text of {length!r} characters: its end alone has {len(end):,}"
+        raise PromptError(message)
     return jinja.do_truncate(scope.environment, text, length, killwords, end, leeway)
 
 

@@ -42,10 +42,8 @@ def call_entry(call: ToolCall, arguments: str | Mapping[str, Any]) -> dict[str, 
 def calls_of(message: Message) -> tuple[ToolCall, ...]:
     """Return the tool calls of an assistant message."""
     written: Sequence[Mapping[str, Any]] = message.get("tool_calls") or ()
-    return tuple(
-        tool_call(call["function"]["name"], call["function"]["arguments"], call.get("id") or "")
-        for call in written
-    )
+    parts = ((call["function"], call.get("id") or "") for call in written)
+    return tuple(tool_call(function["name"], function["arguments"], id) for function, id in parts)
 
 
 def result_message(call: ToolCall, text: str) -> Message:

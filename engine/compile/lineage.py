@@ -103,12 +103,10 @@ def history_findings(spec: Spec, instances: Instances) -> Iterator[Finding]:
                 total += turns * sum(map(len, members))
             if total > SPEC_EDGES.most:
                 beside = f", beside {before:,} of others before it" if before else ""
-                message = (
-                    f"{name} would see {total - before:,} earlier turns of {other} in an episode{beside}"
-                )
+                seen = f"{total - before:,} earlier turns of {other} in an episode{beside}"
                 hint = "lower `times`, or see the `last` round"
                 path = ("roles", name, "needs", key)
-                yield Finding(path, message, f"at most {SPEC_EDGES}", hint, at_key=True)
+                yield Finding(path, f"{name} would see {seen}", f"at most {SPEC_EDGES}", hint, at_key=True)
                 return
 
 

@@ -297,12 +297,9 @@ class ResolvedNames:
             call = getattr(self.spec.data, split)
             if call is None:
                 continue
-            path = ("data", split)
-            dataset = self._make(
-                partial(vocabulary.open_dataset, call, split=split, folder=self.loaded.folders[0]),
-                path,
-                ", or the path of a .jsonl, .parquet or .csv file",
-            )
+            make = partial(vocabulary.open_dataset, call, split=split, folder=self.loaded.folders[0])
+            known = ", or the path of a .jsonl, .parquet or .csv file"
+            dataset = self._make(make, ("data", split), known)
             if dataset is None:
                 continue
             missing = [name for name in dataset.permissions if not vocabulary.is_allowed(name, self.allow)]

@@ -244,12 +244,9 @@ class Plan(TurnGraph):
                 return f"past selves of {self.past[endpoint.past].of}"
             return f"the latest of {endpoint.policy}" if endpoint.policy else f"{endpoint.model} as it is"
 
-        found = [
-            text(self.endpoints[number])
-            for index, number in enumerate(role.endpoints, 1)
-            if index in role.frozen or not role.spec.is_trained
-        ]
-        return " and ".join(dict.fromkeys(found))
+        numbers = enumerate(role.endpoints, 1)
+        shown = [number for index, number in numbers if index in role.frozen or not role.spec.is_trained]
+        return " and ".join(dict.fromkeys(text(self.endpoints[number]) for number in shown))
 
     def is_past(self, role: str, index: int) -> bool:
         """Return True if past selves answer for instance `index`, from 1, of a role."""

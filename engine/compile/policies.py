@@ -52,14 +52,11 @@ def endpoints_of(spec: Spec, name: str, count: int, trained: Mapping[str, Policy
         return [Endpoint(role.model or spec.model)] * count
     # While a spec is only run, a trainable role may have a model of its own.
     own = role.model if role.policy is None else None
-    return [
-        Endpoint(
-            own or _model(spec, policy),
-            policy if policy in trained else None,
-            policy if spec.policy_named(policy).of in trained else None,
-        )
-        for policy in policies
-    ]
+    found: list[Endpoint] = []
+    for policy in policies:
+        past = policy if spec.policy_named(policy).of in trained else None
+        found.append(Endpoint(own or _model(spec, policy), policy if policy in trained else None, past))
+    return found
 
 
 def samplings_of(spec: Spec, name: str, count: int) -> list[tuple[Path, Sampling]]:

@@ -184,11 +184,8 @@ class _Mentions:
             return True
         if "self.observation" in role.mentions or ("task" in role.mentions and self.in_rows(role.spec.shows)):
             return True
-        read = {
-            other
-            for key, other, _ in role.spec.edges
-            if key in role.mentions or (role.run and role.run.tool.choose)
-        }
+        chooses = role.run is not None and role.run.tool.choose is not None
+        read = {other for key, other, _ in role.spec.edges if chooses or key in role.mentions}
         if "self.arguments" in role.mentions:
             read |= {*self.names.spec.callers_of(name)}
         if any(self.may_show(other) for other in {*self.turns_read.get(name, ())} - self.searched):

@@ -118,10 +118,8 @@ def policy_findings(plan: Plan) -> Iterator[Finding]:
         own = plan.spec.roles[role.name].model
         if own is not None and own != plan.spec.model:
             message = f"{role.name} has a model of its own, but the roles that are trained share one policy"
-            hint = (
-                f"write `policies: {{{role.name}: {{model: …}}}}` and `policy: {role.name}`, or say "
-                "`trainable: false`"
-            )
+            write = f"write `policies: {{{role.name}: {{model: …}}}}` and `policy: {role.name}`"
+            hint = f"{write}, or say `trainable: false`"
             yield Finding(("roles", role.name, "model"), message, "", hint)
 
 
@@ -137,10 +135,8 @@ def sampling_findings(plan: Plan) -> Iterator[Finding]:
             if temperature == 1.0 and top_p == 1.0:
                 continue
             path = (*at, "temperature" if temperature != 1.0 else "top_p")
-            message = (
-                f"{role.name} samples with temperature {temperature:g} and top_p {top_p:g}, but learns from "
-                "samples of the policy itself"
-            )
+            samples = f"{role.name} samples with temperature {temperature:g} and top_p {top_p:g}"
+            message = f"{samples}, but learns from samples of the policy itself"
             unlike.setdefault(path, Finding(path, message, "temperature 1 and top_p 1"))
     yield from unlike.values()
 

@@ -146,48 +146,25 @@ def _valued(text: str, schema: object) -> object:
 _FUNCTION = re.compile(r"<function=(?P<name>[^>\s]+)>(?P<fields>.*)</function>", re.DOTALL)
 _FIELD = re.compile(r"<parameter=([^<>\s]+)>\n?(.*?)\n?\Z", re.DOTALL)
 _TAGGED = re.compile(r"<tool_call>(?P<body>.*?)(?:</tool_call>|\Z)", re.DOTALL)
+_LLAMA = re.compile(r'(?s)\A\s*+(?:<\|python_tag\|>\s*+)?(?P<body>\{\s*"name"\s*:[^{}]*"parameters"\s*:.*)\Z')
+_MISTRAL_LIST = re.compile(r"\[TOOL_CALLS\]\s*(?P<body>\[.*)\Z", re.DOTALL)
+_MISTRAL = re.compile(
+    r"(?s)\[TOOL_CALLS\](?P<name>[^\[\]]*)(?:\[CALL_ID\](?P<id>\w*))?\[ARGS\]"
+    r"(?P<arguments>.*?)(?=\[TOOL_CALLS\]|\Z)"
+)
+_DEEPSEEK = re.compile(
+    r"(?s)(?:<｜tool▁calls▁begin｜>\s*+)?<｜tool▁call▁begin｜>(?P<name>[^<]*)<｜tool▁sep｜>"
+    r"(?P<arguments>.*?)(?:<｜tool▁call▁end｜>|\Z)\s*(?:<｜tool▁calls▁end｜>)?"
+)
 
 HERMES = CallForm("Qwen", "<tool_call>", _TAGGED, partial(_one, "arguments"))
 """`<tool_call>{"name": …, "arguments": {…}}</tool_call>`, also used by many other families."""
 FORMS = (
     HERMES,
     CallForm("Qwen Coder", "<tool_call>", _TAGGED, _fields),
-    CallForm(
-        "Llama",
-        '"parameters"',
-        re.compile(
-            r'\A\s*+(?:<\|python_tag\|>\s*+)?(?P<body>\{\s*"name"\s*:[^{}]*"parameters"\s*:.*)\Z', re.DOTALL
-        ),
-        partial(_one, "parameters"),
-    ),
-    CallForm(
-        "Mistral",
-        "[TOOL_CALLS]",
-        re.compile(r"\[TOOL_CALLS\]\s*(?P<body>\[.*)\Z", re.DOTALL),
-        _list,
-        ids=True,
-    ),
-    CallForm(
-        "Mistral",
-        "[ARGS]",
-        re.compile(
-            r"\[TOOL_CALLS\](?P<name>[^\[\]]*)(?:\[CALL_ID\](?P<id>\w*))?\[ARGS\]"
-            r"(?P<arguments>.*?)(?=\[TOOL_CALLS\]|\Z)",
-            re.DOTALL,
-        ),
-        _parts,
-        ids=True,
-    ),
-    CallForm(
-        "DeepSeek",
-        "<｜tool▁call▁begin｜>",
-        re.compile(
-            r"(?:<｜tool▁calls▁begin｜>\s*+)?<｜tool▁call▁begin｜>(?P<name>[^<]*)<｜tool▁sep｜>"
-            r"(?P<arguments>.*?)(?:<｜tool▁call▁end｜>|\Z)\s*(?:<｜tool▁calls▁end｜>)?",
-            re.DOTALL,
-        ),
-        _parts,
-        text_arguments=True,
-    ),
+    CallForm("Llama", '"parameters"', _LLAMA, partial(_one, "parameters")),
+    CallForm("Mistral", "[TOOL_CALLS]", _MISTRAL_LIST, _list, ids=True),
+    CallForm("Mistral", "[ARGS]", _MISTRAL, _parts, ids=True),
+    CallForm("DeepSeek", "<｜tool▁call▁begin｜>", _DEEPSEEK, _parts, text_arguments=True),
 )
 """Forms in the order in which they are tried."""

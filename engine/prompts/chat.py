@@ -185,11 +185,10 @@ class ChatFormat:
     def _told(self, tools: Sequence[Function]) -> list[dict[str, Any]]:
         """Return tool descriptions for the chat template; raises ModelError where it takes no tools."""
         if tools and self._form is None:
-            raise ModelError(
-                f"The chat template of {self._name} cannot say which tools there are, or not how they are "
-                f"called: give the role a model whose template can, such as Qwen's (known are the forms of "
-                f"{_KNOWN}), or one behind an OpenAI-compatible endpoint"
-            )
+            known = f"such as Qwen's (known are the forms of {_KNOWN})"
+            fix = f"a model whose template can, {known}, or one behind an OpenAI-compatible endpoint"
+            problem = "cannot say which tools there are, or not how they are called"
+            raise ModelError(f"The chat template of {self._name} {problem}: give the role {fix}")
         return described(tools)
 
     @cached_property

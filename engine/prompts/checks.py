@@ -124,15 +124,10 @@ class TemplateScope:
 def check_tree(tree: nodes.Template, around: TemplateScope) -> tuple[list[TemplateFault], frozenset[str]]:
     """Return the faults of a template, and the names that it reads as `Template.mentions` has them."""
     walk = _Walk(around)
-    scope: dict[str, Kind] = {
-        name: "single" if count == 1 else "several" for name, count in around.needs.items()
-    }
-    if around.own:
-        scope["self"] = "self"
-    if around.has_episode:
-        scope.setdefault(EPISODE, "episode")
-    values: dict[str, Kind] = dict.fromkeys(around.values, "other")
-    walk.visit(tree, {**scope, **values, "task": "task"})
+    scope: dict[str, Kind] = {EPISODE: "episode"} if around.has_episode else {}
+    scope |= {name: "single" if count == 1 else "several" for name, count in around.needs.items()}
+    scope |= {"self": "self"} if around.own else {}
+    walk.visit(tree, {**scope, **dict.fromkeys(around.values, "other"), "task": "task"})
     return list(walk.found), frozenset(walk.mentions)
 
 

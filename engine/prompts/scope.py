@@ -267,15 +267,12 @@ def _key(_: RenderScope, value: Any) -> Any:
 
 
 OPERATIONS: Mapping[str, Operation] = {
-    name: pass_context(function)
-    for name, function in {
-        "_each": RenderScope.each,
-        "_compare": _compare_chain,
-        "_concat": _concat,
-        "_slice": _slice,
-        "_spread": _spread,
-        "_key": _key,
-    }.items()
+    "_each": pass_context(RenderScope.each),
+    "_compare": pass_context(_compare_chain),
+    "_concat": pass_context(_concat),
+    "_slice": pass_context(_slice),
+    "_spread": pass_context(_spread),
+    "_key": pass_context(_key),
 }
 """Filters that the sandbox writes into the syntax tree; no template can name one with an underscore."""
 

@@ -11,6 +11,7 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path as FilePath
 from typing import Any
 
@@ -228,10 +229,9 @@ def read_template(
     except UnicodeDecodeError:
         return None, [Finding(path, f"cannot read {name}: it is not UTF-8 text")]
     template, faults = compile_template(text, around)
-    return template and replace(template, file=name), [
-        Finding(path, fault.message, hint=fault.hint, place=point_at(name, text, fault.at, fault.word))
-        for fault in faults
-    ]
+    placed = ((fault, point_at(name, text, fault.at, fault.word)) for fault in faults)
+    found = [Finding(path, fault.message, hint=fault.hint, place=place) for fault, place in placed]
+    return template and replace(template, file=name), found
 
 
 def read_text(path: Path, source: str, around: TemplateScope) -> tuple[Template | None, list[Finding]]:
@@ -242,10 +242,8 @@ def read_text(path: Path, source: str, around: TemplateScope) -> tuple[Template 
 
 def _find(path: Path, name: str, folders: Sequence[FilePath]) -> tuple[FilePath | None, list[Finding]]:
     """Look a template up beside the spec, in `prompts/` there or one folder up, then among the shipped."""
-    beside = [
-        place for folder in folders for place in (folder, folder / "prompts", folder.parent / "prompts")
-    ]
-    places = [*dict.fromkeys((*beside, PROMPTS))]
+    beside = ((folder, folder / "prompts", folder.parent / "prompts") for folder in folders)
+    places = [*dict.fromkeys((*chain.from_iterable(beside), PROMPTS))]
     if FilePath(name).is_absolute() or ".." in FilePath(name).parts:
         expected = "a file name, looked up beside the spec and in prompts/"
         return None, [Finding(path, f"the template {name!r} lies outside the spec's folders", expected)]

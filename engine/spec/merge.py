@@ -141,9 +141,8 @@ def _replace_model(source: YamlSource, model: str) -> None:
     of_the_model = {"provider", "name", "checkpoint"}
     of_the_model |= {"base_url"} if _provider(before) != _provider(model) else set()
     kept = {key: value for key, value in _full_model(before).items() if key not in of_the_model}
-    positions = {
-        at: spot for at, spot in source.positions.items() if at[1:] and at[0] == "model" and at[1] in kept
-    }
+    spots = source.positions.items()
+    positions = {at: spot for at, spot in spots if at[1:] and at[0] == "model" and at[1] in kept}
     _put(source, ("model",), {**_full_model(model), **kept} if kept else model, _flag("--model", model))
     source.positions |= positions
 

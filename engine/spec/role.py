@@ -236,13 +236,8 @@ class CallSignature(SpecModel):
     @property
     def parameters(self) -> Mapping[str, Any]:
         """JSON Schema of the arguments."""
-        properties = {name: argument.schema_of_value for name, argument in self.arguments.items()}
-        return {
-            "type": "object",
-            "properties": properties,
-            "required": [*properties],
-            "additionalProperties": False,
-        }
+        each = {name: argument.schema_of_value for name, argument in self.arguments.items()}
+        return {"type": "object", "properties": each, "required": [*each], "additionalProperties": False}
 
 
 class Memory(SpecModel):

@@ -188,9 +188,8 @@ def parse_yaml(text: str, file: str, mapping: tuple[str, str] = A_SPEC) -> YamlS
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         place = lines.place(mark.index) if mark else top
-        return unreadable_source(
-            place, f"not valid YAML: {error.problem or error.context}", hint=_quoted(place.text)
-        )
+        message = f"not valid YAML: {error.problem or error.context}"
+        return unreadable_source(place, message, hint=_quoted(place.text))
     except yaml.reader.ReaderError as error:
         place = lines.place(error.position)
         return unreadable_source(place, f"not valid YAML: character U+{error.character:04X} is not allowed")

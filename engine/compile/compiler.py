@@ -184,11 +184,12 @@ def _assemble(
     unrolled = UnrolledGraph(spec, instances, role_inputs(spec, mentions, untils), rewards)
     roles = tuple(
         role_plan.RolePlan(
-            **_values(role, role_plan.ResolvedRole)
-            | {
-                "tools": tuple(tool for tool in map(_present, role.tools) if not tool.callee),
-                "groupings": role.groupings if role.compares_rewards else (role_plan.GroupingPlan(),),
-            },
+            **_values(
+                role,
+                role_plan.ResolvedRole,
+                tools=tuple(tool for tool in map(_present, role.tools) if not tool.callee),
+                groupings=role.groupings if role.compares_rewards else (role_plan.GroupingPlan(),),
+            ),
             count=counts[name],
             loss=loss_of(role),
             endpoints=tuple(map(endpoints.index, endpoint_of[name])),
@@ -248,9 +249,9 @@ def _assemble(
     )
 
 
-def _values(record: object, kind: type[Any]) -> dict[str, Any]:
-    """Return the values in a record of the fields that the dataclass `kind` has."""
-    return {its.name: getattr(record, its.name) for its in fields(kind)}
+def _values(record: object, kind: type[Any], **others: Any) -> dict[str, Any]:
+    """Return the values in a record of the fields that the dataclass `kind` has, with `others` in place."""
+    return {its.name: getattr(record, its.name) for its in fields(kind)} | others
 
 
 def _callee_plan(spec: Spec, name: str, callee: str) -> role_plan.CalleePlan:

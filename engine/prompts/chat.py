@@ -39,13 +39,16 @@ class Tokenizer(Protocol):
     @property
     def eos_token_id(self) -> int | None:
         """Id of the end-of-text token."""
+        ...
 
     @property
     def added_tokens_decoder(self) -> Mapping[int, object]:
         """Added tokens by id, such as the markers of turns."""
+        ...
 
     def get_vocab(self) -> Mapping[str, int]:
         """Return the id of each token by its text."""
+        ...
 
     def apply_chat_template(
         self,
@@ -56,14 +59,17 @@ class Tokenizer(Protocol):
         tools: list[dict[str, Any]] | None = None,
     ) -> str:
         """Render a chat that offers `tools` as text."""
+        ...
 
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
         """Return the token ids of a text."""
+        ...
 
     def decode(
         self, token_ids: Sequence[int], *, skip_special_tokens: bool, clean_up_tokenization_spaces: bool
     ) -> str:
         """Return the text of token ids."""
+        ...
 
 
 class ChatPrefix(NamedTuple):

@@ -5,7 +5,7 @@ one budget before they are used, so that rendering ends without a timeout. The s
 
 Operations of fixed cost are paid for with the turn of the loop around them; outside loops, the template's
 size bounds their number. All others are rewritten in the syntax tree to calls of
-`rolegraph.engine.prompts.operations`, which take the scope as the filters do.
+`rolegraph.engine.prompts.scope`, which take the scope as the filters do.
 """
 
 from __future__ import annotations

@@ -74,7 +74,8 @@ class Template:
         if len(text) > PROMPT_TEXT.most:
             raise PromptError(PROMPT_TEXT.exceeded("the prompt has"))
         try:
-            text.isascii() or text.encode()
+            if not text.isascii():
+                text.encode()
         except UnicodeEncodeError as error:
             code = f"U+{ord(text[error.start]):04X}"
             message = f"the prompt contains an unpaired surrogate ({code}) and cannot be encoded as UTF-8"

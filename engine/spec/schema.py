@@ -164,7 +164,7 @@ def _keys(registry: Registry[Any], name: str, definitions: dict[str, Schema]) ->
     """Return the schema of each option of an item."""
     prefix = f"{registry.group}.{name}."
     keys = {option.name: _option(option, prefix, definitions) for option in registry.options(name)}
-    return keys | _SPLIT if registry is datasets and name == "file" else keys
+    return {**keys, **_SPLIT} if registry is datasets and name == "file" else keys
 
 
 def _mapping(keys: Mapping[str, Schema], *, more: bool) -> Schema:
@@ -182,11 +182,8 @@ def _files(definitions: dict[str, Schema]) -> Iterator[Schema]:
     pattern, described = f"({endings})$", {"description": datasets.summary("file")}
     yield {"type": "string", "pattern": pattern, **described}
     keys = _keys(datasets, "file", definitions)
-    yield {
-        **_mapping(keys, more=False),
-        "patternProperties": {pattern: _inside(keys, more=False)},
-        **described,
-    }
+    named = {pattern: _inside(keys, more=False)}
+    yield {**_mapping(keys, more=False), "patternProperties": named, **described}
 
 
 def _option(option: Option, prefix: str, definitions: dict[str, Schema]) -> Schema:
@@ -195,9 +192,8 @@ def _option(option: Option, prefix: str, definitions: dict[str, Schema]) -> Sche
     A type without a JSON Schema allows any value.
     """
     try:
-        made = TypeAdapter(option.hint).json_schema(
-            schema_generator=_Generator, ref_template=f"{REFERENCE}{prefix}{{model}}"
-        )
+        template = f"{REFERENCE}{prefix}{{model}}"
+        made = TypeAdapter(option.hint).json_schema(schema_generator=_Generator, ref_template=template)
     except PydanticUserError:
         made = Schema()
     definitions |= {f"{prefix}{name}": part for name, part in made.pop("$defs", {}).items()}

@@ -266,7 +266,9 @@ class _Reader:
         start, end = node.start_mark.index, node.end_mark.index
         return self.lines.place(start, end - start)
 
-    def value(self, node: yaml.Node, path: Path) -> Any:
+    def value(self, node: yaml.Node, path: Path, key: yaml.Node | None = None) -> Any:
+        """Return the value of a node, with the places of the value and of its key in a mapping."""
+        self.positions[path] = KeyPosition(key and self.place(key), self.place(node))
         self.visited += 1
         if self.visited > SPEC_VALUES.most or len(path) > _DEPTH:
             raise _TooLarge(node)
@@ -276,11 +278,7 @@ class _Reader:
         if isinstance(node, yaml.MappingNode):
             return self.mapping(node, path)
         if isinstance(node, yaml.SequenceNode):
-            items: list[Any] = []
-            for index, child in enumerate(node.value):
-                self.positions[*path, index] = KeyPosition(None, self.place(child))
-                items.append(self.value(child, (*path, index)))
-            return items
+            return [self.value(child, (*path, index)) for index, child in enumerate(node.value)]
         try:
             return _scalar(node.tag, node.value)
         except ValueError as error:
@@ -288,11 +286,8 @@ class _Reader:
             return None
 
     def mapping(self, node: yaml.MappingNode, path: Path) -> dict[str, Any]:
-        data: dict[str, Any] = {}
-        for key, (key_node, value_node) in self.pairs(node).items():
-            self.positions[*path, key] = KeyPosition(self.place(key_node), self.place(value_node))
-            data[key] = self.value(value_node, (*path, key))
-        return data
+        pairs = self.pairs(node).items()
+        return {key: self.value(value, (*path, key), key_node) for key, (key_node, value) in pairs}
 
     def pairs(self, node: yaml.MappingNode, merges: int = 0) -> dict[str, tuple[yaml.Node, yaml.Node]]:
         """Return the nodes of key and value for each key of a mapping, including those merged by `<<`.

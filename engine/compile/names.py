@@ -83,15 +83,13 @@ class ResolvedNames:
             self._check_quoted(("roles", name, "tools", place), called, role)
         run, parser = None, self._parser(name, role)
         if tool and role.run:
-            pairs = pairs_of(self.spec, self.instances, name, tool)
-            parsed = parser if role.parses else None
+            pairs, parsed = pairs_of(self.spec, self.instances, name, tool), parser if role.parses else None
             run = RunPlan(role.run.name, tool, value, pairs, parsed, self._session(name, tool))
         path = ("roles", name, "estimator")
         estimator = self._build(vocabulary.estimators, role.estimator, path)
-        state_key = None
+        key = None
         if estimator and role.estimator and estimator.key:
-            path = (*path, *role.estimator.path_of(("by",)))
-            state_key = texts.state_key(path, estimator.key)
+            key = texts.state_key((*path, *role.estimator.path_of(("by",))), estimator.key)
         return ResolvedRole(
             name=name,
             spec=role,
@@ -106,7 +104,7 @@ class ResolvedNames:
             when=texts.when(name),
             formulas=self._formulas(name, role.reward, reward),
             groupings=texts.groupings(name),
-            state_key=None if state_key is None else StateKey(state_key, texts.hidden),
+            state_key=key and StateKey(key, self.hidden),
         )
 
     # vocabulary
@@ -161,9 +159,9 @@ class ResolvedNames:
             path: Path = ("roles", name, "tools", place)
             tool = self._build(vocabulary.tools, call, path)
             found.append(tool)
-            if tool is not None and tool.callee:
+            if tool is None or tool.callee:
                 continue
-            if tool is not None and tool.open is None:
+            if tool.open is None:
                 does = "picks from" if tool.choose else "writes down"
                 message = f"{call.name} {does} a role's inputs and cannot be called by a model"
                 if tool.session:
@@ -171,7 +169,7 @@ class ResolvedNames:
                 expected = "a tool that does something"
                 hint = f"give it a role of its own, with `run: {call.name}`, that {name} needs"
                 self.findings.append(Finding(path, message, expected, hint, word=call.name))
-            elif tool is not None and tool.source is not None:
+            elif tool.source is not None:
                 message = f"the model sets the argument of {call.name} in each call"
                 self.findings.append(Finding(path, message, f"{call.name}, and its options", word=call.name))
         if role.tools and role.calls == 1 and not role.callees:

@@ -91,7 +91,9 @@ class TextReader:
 
     def when(self, name: str) -> Template | None:
         """Compile a role's `when`."""
-        return self._condition(("roles", name, "when"), self.spec.roles[name].when, self._around(name))
+        outside = ("the condition mentions {!r}, which the role does not need", "add {} to its `needs`")
+        around = replace(self._around(name), is_condition=True, outside=outside)
+        return self._compiled(("roles", name, "when"), self.spec.roles[name].when, around)
 
     def groupings(self, name: str) -> tuple[GroupingPlan, ...]:
         """Compile the keys of a role's groupings, which may read hidden fields: no record has their value."""
@@ -169,23 +171,13 @@ class TextReader:
         mine = [me for reader in self.spec.readers_of(name) for me in self.instances[reader]]
         return max((len(joined(edge, me, theirs)) for me in mine), default=0)
 
-    def _condition(self, path: Path, source: str | None, around: TemplateScope) -> Template | None:
-        _, hint = around.outside
-        outside = ("the condition mentions {!r}, which the role does not need", hint)
-        if path[0] == "loops":
-            outside = ("the end of the loop mentions {!r}, which is not in it", "add {} to its `roles`")
-        around = replace(around, is_condition=True, outside=outside)
-        return self._compiled(path, source, around)
-
     def until(self, name: str) -> Template | None:
         """Compile the condition `until` of a loop; on each branch it reads the roles of the loop."""
-        loop = self.spec.loops[name]
-        inside = self.spec.roles_in(name)
+        path, source, inside = ("loops", name, "until"), self.spec.loops[name].until, self.spec.roles_in(name)
         branch = Edge(join="branch", round="last")
         seen = {other: max(self._seen(role, other, branch) for role in inside) for other in inside}
-        path = ("loops", name, "until")
-        around = TemplateScope(seen, tuple(self.spec.roles), self.columns, self.hidden)
-        condition = self._condition(path, loop.until, around)
+        outside = ("the end of the loop mentions {!r}, which is not in it", "add {} to its `roles`")
+        condition = self._expression(path, source, outside, needs=seen, has_value=False)
         if condition is not None and condition.mentions.isdisjoint(inside):
             message = f"the end of {name} depends on none of its roles"
             self.findings.append(Finding(path, message, f"something of {', '.join(inside)}"))

@@ -259,12 +259,14 @@ def _unique(
     return list(found.values())
 
 
-def _compared(scope: RenderScope, value: Iterable[Any], *options: object, sorts: bool) -> list[Any]:
+def _compared(
+    scope: RenderScope, value: Iterable[Any], *options: object, sorts: bool, set_ups: int
+) -> list[Any]:
     """List an iterable's items after charging the render budget: for a sort, or for one comparison an item.
 
     Options that are texts or whole numbers may name fields to compare by.
     """
-    scope.spend(_SET_UP)
+    scope.spend(set_ups * _SET_UP)
     items = scope.items(value)
     times = int(log2(len(items) + 1) + 1) if sorts else 4
     scope.spend((scope.measure(items) // _READ_AT_ONCE + ITEM * len(items)) * times)
@@ -274,28 +276,26 @@ def _compared(scope: RenderScope, value: Iterable[Any], *options: object, sorts:
 
 def _compare(name: str, scope: RenderScope, value: Iterable[Any], *args: Any, **kwargs: Any) -> object:
     """Apply a filter that compares items, such as `sort`; each comparison is paid from the budget."""
-    find, set_ups = _COMPARING[name]
-    scope.spend(set_ups * _SET_UP)
-    items = _compared(scope, value, *args, *kwargs.values(), sorts=name in ("sort", "groupby"))
+    find, sorts, set_ups = _COMPARING[name]
+    items = _compared(scope, value, *args, *kwargs.values(), sorts=sorts, set_ups=set_ups)
     return find(scope.environment, items, *args, **kwargs)
 
 
-_COMPARING: Mapping[str, tuple[Filter, int]] = {
-    "sort": (jinja.do_sort, 0),
-    "min": (jinja.do_min, 0),
-    "max": (jinja.do_max, 0),
-    "unique": (_unique, 0),
-    "groupby": (jinja.sync_do_groupby, 2),
+_COMPARING: Mapping[str, tuple[Filter, bool, int]] = {
+    "sort": (jinja.do_sort, True, 1),
+    "min": (jinja.do_min, False, 1),
+    "max": (jinja.do_max, False, 1),
+    "unique": (_unique, False, 1),
+    "groupby": (jinja.sync_do_groupby, True, 3),
 }
-"""By name, Jinja2's filter and how often it resolves arguments besides the comparison's own."""
+"""By name, Jinja2's filter, True where it sorts, and how often it resolves arguments."""
 for _name in _COMPARING:
     _filter(_name)(partial(_compare, _name))
 
 
 @_filter("dictsort")
 def _dictsort(scope: RenderScope, value: Mapping[Any, Any], *args: Any, **kwargs: Any) -> list[Any]:
-    scope.spend(2 * _SET_UP)
-    _compared(scope, value.items(), sorts=True)
+    _compared(scope, value.items(), sorts=True, set_ups=3)
     return jinja.do_dictsort(value, *args, **kwargs)
 
 

@@ -66,15 +66,12 @@ def role_inputs(spec: Spec, of_roles: Mentions, of_loops: Mentions) -> dict[str,
 
 def role_edges(spec: Spec, name: str) -> tuple[RoleEdge, ...]:
     """Return a role's `needs` with the role that each entry joins."""
-    reader = spec.readers_of(name)[0]
-
-    def is_earlier(other: str, edge: Edge) -> bool:
-        if edge.round == "this" or not spec.shared_loops(reader, other):
-            return False
-        return edge.round == "last" or not spec.shared_rounds(reader, other).inside
-
-    edges = spec.roles[name].edges
-    return tuple(RoleEdge(key, other, edge, is_earlier(other, edge)) for key, other, edge in edges)
+    reader, found = spec.readers_of(name)[0], list[RoleEdge]()
+    for key, other, edge in spec.roles[name].edges:
+        is_earlier = edge.round != "this" and spec.shared_loops(reader, other) > 0
+        inside = edge.round == "history" and spec.shared_rounds(reader, other).inside
+        found.append(RoleEdge(key, other, edge, is_earlier and not inside))
+    return tuple(found)
 
 
 def role_inputs_from_text(spec: Spec, texts: Mapping[str, list[str]]) -> dict[str, RoleInputs]:

@@ -6,7 +6,7 @@ No other file looks names of a spec up in the registries.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from functools import cache, partial
 from itertools import product
 from typing import Any, TypeVar
 
@@ -57,8 +57,7 @@ class ResolvedNames:
         self.permissions: list[Permission] = []
         """Permissions that the items need."""
         self.rewards: Rewards = {name: self._reward(name, role) for name, role in spec.roles.items()}
-        self.tools_of = {name: self._tools(name, role) for name, role in spec.roles.items()}
-        """Tools of each role's model."""
+        self.tools_of = cache(self._tools)
         self.data = self._datasets()
         labels = {label for reward in self.rewards.values() if reward for label in reward.labels}
         own = (name for dataset in self.data.values() for name in dataset.hidden)
@@ -79,7 +78,7 @@ class ResolvedNames:
         prompt, system = (None, None) if tool else texts.prompts(name)
         value = texts.value(name, tool) if tool else None
         self._check_quoted(("roles", name, "run"), tool, role)
-        for place, called in enumerate(self.tools_of[name]):
+        for place, called in enumerate(self.tools_of(name)):
             self._check_quoted(("roles", name, "tools", place), called, role)
         run, parser = None, self._parser(name, role)
         if tool and role.run:
@@ -100,7 +99,7 @@ class ResolvedNames:
             estimator=estimator,
             signal=self._signal(name, role.signal),
             run=run,
-            tools=tuple(self.tools_of[name]),
+            tools=tuple(self.tools_of(name)),
             when=texts.when(name),
             formulas=self._formulas(name, role.reward, reward),
             groupings=texts.groupings(name),
@@ -152,9 +151,9 @@ class ResolvedNames:
             self.findings.append(Finding(path, message, f"{takes} {plural}", hint, word=call.name))
         return environment
 
-    def _tools(self, name: str, role: Role) -> list[vocabulary.Tool | None]:
+    def _tools(self, name: str) -> list[vocabulary.Tool | None]:
         """Resolve the tools that a role's model may call; the model sets a tool's argument, not the spec."""
-        found: list[vocabulary.Tool | None] = []
+        role, found = self.spec.roles[name], list[vocabulary.Tool | None]()
         for place, call in enumerate(role.tools):
             path: Path = ("roles", name, "tools", place)
             tool = self._build(vocabulary.tools, call, path)
@@ -239,9 +238,9 @@ class ResolvedNames:
     def _session(self, name: str, tool: vocabulary.Tool) -> tuple[vocabulary.Tool, ...]:
         """Return the tools of the role whose function a role's tool calls; none for another tool."""
         roles = {key: other for key, other, _ in self.spec.roles[name].edges}
-        if tool.session is None or (other := roles.get(tool.session.role)) not in self.tools_of:
+        if tool.session is None or (other := roles.get(tool.session.role, "")) not in self.spec.roles:
             return ()
-        found = [each for each in self.tools_of[other] if each and each.open]
+        found = [each for each in self.tools_of(other) if each and each.open]
         if not found:
             message = f"{name} calls {tool.session.function} of the tools of {other}, which has none"
             path, expected = ("roles", name, "run"), f"a role with `tools` that have {tool.session.function}"

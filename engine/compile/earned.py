@@ -198,12 +198,9 @@ def _edges(spec: Spec) -> Needs:
     """Return for each role the roles whose words it reads: answers of this round or an earlier one, arguments
     of its callers, results of the roles that it calls, turns of its conversation."""
     chats = turns_read(spec)
-    return {
-        name: [
-            *(other for _, other, _ in role.edges if other in spec.roles),
-            *spec.callers_of(name),
-            *spec.callees_of(name),
-            *chats.get(name, ()),
-        ]
-        for name, role in spec.roles.items()
-    }
+    edges: dict[str, list[str]] = {}
+    for name, role in spec.roles.items():
+        needed = (other for _, other, _ in role.edges if other in spec.roles)
+        called = (*spec.callers_of(name), *spec.callees_of(name))
+        edges[name] = [*needed, *called, *chats.get(name, ())]
+    return edges

@@ -216,9 +216,8 @@ def _callee(spec: Spec, name: str, role: Role) -> Iterator[Finding]:
         elif other in callers and edge.round == "this":
             message = f"{name} needs {other}, which calls it and has not answered yet"
             yield Finding(path, message, "", "pass what it should know as an argument", at_key=True)
-    if len({spec.loops_around(caller) for caller in callers}) > 1 and any(
-        edge.round != "this" for edge in role.needs.values()
-    ):
+    loops = {spec.loops_around(caller) for caller in callers}
+    if len(loops) > 1 and any(edge.round != "this" for edge in role.needs.values()):
         message = f"{' and '.join(callers)} are in different loops, so their rounds before differ"
         yield Finding((*at, "needs"), message, "edges of this round", at_key=True)
 

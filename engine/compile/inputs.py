@@ -54,14 +54,11 @@ def role_inputs(spec: Spec, of_roles: Mentions, of_loops: Mentions) -> dict[str,
         of_loops: By loop, the names that its `until` reads.
     """
     untils = {loop: tuple(sorted(of_loops.get(loop, set()) & spec.roles.keys())) for loop in spec.loops}
-    return {
-        name: RoleInputs(
-            role_edges(spec, name),
-            OWN_TURNS in of_roles.get(name, ()),
-            tuple(untils[loop] for loop in spec.loops_around(name)),
-        )
-        for name in spec.roles
-    }
+    inputs: dict[str, RoleInputs] = {}
+    for name in spec.roles:
+        own_turns, loops = OWN_TURNS in of_roles.get(name, ()), spec.loops_around(name)
+        inputs[name] = RoleInputs(role_edges(spec, name), own_turns, tuple(untils[loop] for loop in loops))
+    return inputs
 
 
 def role_edges(spec: Spec, name: str) -> tuple[RoleEdge, ...]:

@@ -37,10 +37,8 @@ def cycles(needs: Needs) -> Iterator[list[str]]:
         cycle: list[str] = error.args[1][:-1]  # its first role stands at both ends
         first = cycle.index(next(name for name in needs if name in cycle))
         yield cycle[first:] + cycle[:first]
-        rest = needs.keys() - set(cycle)
-        yield from cycles(
-            {name: [other for other in needs[name] if other in rest] for name in needs if name in rest}
-        )
+        rest = {name: others for name, others in needs.items() if name not in cycle}
+        yield from cycles({name: [*filter(rest.__contains__, others)] for name, others in rest.items()})
 
 
 def format_cycle(cycle: Sequence[str]) -> str:

@@ -207,7 +207,15 @@ def _assemble(
         )
         for name, role in names.roles.items()
     )
-    order = in_order(scored(names.rewards))
+    loop_plans: list[role_plan.LoopPlan] = []
+    for name, written in spec.loops.items():
+        outer, until, when = spec.loop_around(name), names.untils[name], names.loop_whens[name]
+        around = None if outer is None else loops.index(outer)
+        loop_plans.append(
+            role_plan.LoopPlan(name, written.times, until, unrolled.branches[name], when, around)
+        )
+    envs = [_env_plan(spec, name, _present(it), unrolled) for name, it in names.environments.items()]
+    deferred = {name for name, reward in names.rewards.items() if reward and reward.is_deferred}
     imported = (registry.imported_from(name) for registry, name in names.used)
     return Plan(
         name=spec.name,
@@ -220,24 +228,9 @@ def _assemble(
         policies=trained,
         past=policies.past_policies(spec, counts, trained),
         **_values(unrolled, TurnGraph),
-        loops=tuple(
-            role_plan.LoopPlan(
-                name,
-                loop.times,
-                names.untils[name],
-                unrolled.branches[name],
-                names.loop_whens[name],
-                None if (outer := spec.loop_around(name)) is None else loops.index(outer),
-            )
-            for name, loop in spec.loops.items()
-        ),
-        envs=tuple(
-            _env_plan(spec, name, _present(environment), unrolled)
-            for name, environment in names.environments.items()
-        ),
-        reward_order=tuple(
-            positions[name] for name in order if (reward := names.rewards[name]) and reward.is_deferred
-        ),
+        loops=tuple(loop_plans),
+        envs=tuple(envs),
+        reward_order=tuple(positions[name] for name in in_order(scored(names.rewards)) if name in deferred),
         correct=tuple(positions[name] for name in deciding(spec, judged(names.rewards))),
         judged=judged(names.rewards),
         metrics={name: _present(metric) for name, metric in names.metrics.items()},

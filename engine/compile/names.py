@@ -45,9 +45,8 @@ class ResolvedNames:
         self, spec: Spec, instances: Instances | None, loaded: LoadedSpec, allow: Sequence[str]
     ) -> None:
         self.spec, self.instances, self.loaded, self.allow = spec, instances, loaded, allow
-        self.counts = {
-            name: len(instances[name]) if instances else role.count for name, role in spec.roles.items()
-        }
+        sizes = {name: len(its) for name, its in (instances or {}).items()}
+        self.counts = {name: sizes.get(name, role.count) for name, role in spec.roles.items()}
         """Number of instances of each role."""
         self.interpreter = vocabulary.python_interpreter(allow)
         """Interpreter of Python for the items that run programs."""

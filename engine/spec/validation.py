@@ -164,10 +164,9 @@ def findings_of(
     """
     details = error.errors(include_url=False)
     # Findings past the limit are not shown and need only their paths, which mark the values to leave out.
-    return [
-        *(_finding(detail, at, written, root) for detail in details[: SPEC_FAULTS.most]),
-        *(Finding((*at, *rest["loc"]), rest["msg"], at_key=True) for rest in details[SPEC_FAULTS.most :]),
-    ]
+    shown, rest = details[: SPEC_FAULTS.most], details[SPEC_FAULTS.most :]
+    found = [_finding(detail, at, written, root) for detail in shown]
+    return found + [Finding((*at, *it["loc"]), it["msg"], at_key=True) for it in rest]
 
 
 def _finding(detail: ErrorDetails, at: Path, written: object, root: type[SpecModel]) -> Finding:

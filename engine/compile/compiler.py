@@ -208,12 +208,10 @@ def _assemble(
         for name, role in names.roles.items()
     )
     loop_plans: list[role_plan.LoopPlan] = []
-    for name, written in spec.loops.items():
+    for name, own in spec.loops.items():
         outer, until, when = spec.loop_around(name), names.untils[name], names.loop_whens[name]
         around = None if outer is None else loops.index(outer)
-        loop_plans.append(
-            role_plan.LoopPlan(name, written.times, until, unrolled.branches[name], when, around)
-        )
+        loop_plans.append(role_plan.LoopPlan(name, own.times, until, unrolled.branches[name], when, around))
     envs = [_env_plan(spec, name, _present(it), unrolled) for name, it in names.environments.items()]
     deferred = {name for name, reward in names.rewards.items() if reward and reward.is_deferred}
     imported = (registry.imported_from(name) for registry, name in names.used)

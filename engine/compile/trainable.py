@@ -72,7 +72,7 @@ def _role_findings(resolved: ResolvedRole) -> Iterator[Finding]:
         message = f"{name} is {estimator.name}, but nothing sets its advantages"
         hint = f"give it a signal ({', '.join(signals.names())}), or another estimator"
         yield Finding((*here, "estimator"), message, "a `signal`", hint)
-    for key in {"credit", "group"} & role.model_fields_set:
+    for key in sorted({"credit", "group"} & role.model_fields_set):
         message = f"{name} is {estimator.name}, so none of its rewards are compared"
         yield Finding((*here, key), message, hint="remove it", severity="warning")
 

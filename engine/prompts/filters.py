@@ -28,7 +28,6 @@ FILTERS: dict[str, Filter] = {
     "first": jinja.sync_do_first,
     "last": jinja.do_last,
     "list": pass_context(RenderScope.items),
-    "abs": lambda number: abs(number_for("abs", number)),
 }
 """Filters by the names that templates use; here those whose cost does not depend on their arguments."""
 _WORD = 60
@@ -152,6 +151,11 @@ def _tojson(scope: RenderScope, value: object, indent: int | None = None) -> str
     text = str(htmlsafe_json_dumps(value, indent=indent))
     scope.make_text(len(text))
     return text
+
+
+@_filter("abs")
+def _abs(_: Any, number: object) -> object:
+    return abs(number_for("abs", number))
 
 
 @_filter("round")

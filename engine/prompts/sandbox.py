@@ -29,16 +29,11 @@ from rolegraph.engine.prompts.filters import FILTERS
 from rolegraph.engine.prompts.scope import RECORDS, RenderScope, binary
 
 _CALLS: Mapping[type[nodes.Node], int] = {
-    nodes.Filter: 40,
-    nodes.Test: 16,
-    nodes.Call: 16,
-    nodes.Concat: 16,
-    nodes.Compare: 8,
+    **dict.fromkeys((nodes.Filter, nodes.For), 40),
+    **dict.fromkeys((nodes.Test, nodes.Call, nodes.Concat), 16),
+    **dict.fromkeys((nodes.Compare, nodes.Slice), 8),
+    **dict.fromkeys((nodes.Getitem, nodes.Output), 4),
     nodes.Getattr: 2,
-    nodes.Getitem: 4,
-    nodes.Slice: 8,
-    nodes.Output: 4,
-    nodes.For: 40,
 }
 """Cost of the call behind a node, in nodes."""
 _ARITHMETIC = 20

@@ -62,7 +62,7 @@ FAULTS = (
     Fault("a budget without end", "engine/prompts/scope.py", "if self.left < 0:", "if False:", "limit"),
     Fault(
         "an operation without a price",
-        "engine/prompts/operations.py",
+        "engine/prompts/scope.py",
         "_pay_for_numbers(scope, sign, left.bit_length()",
         "_ = (scope, sign, left.bit_length()",
         "limit",

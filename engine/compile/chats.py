@@ -6,18 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from graphlib import CycleError
 from itertools import pairwise
 
-from rolegraph.engine.compile.policies import policy_names
-from rolegraph.engine.compile.structure import (
-    Needs,
-    ancestors,
-    in_order,
-    loop_of,
-    loops_around,
-    role_needs,
-    roles_in,
-    rounds_of,
-    shared_loops,
-)
+from rolegraph.engine.compile.structure import ancestors, in_order
 from rolegraph.engine.spec import Finding, Role, Spec
 
 Turn = tuple[str, int]
@@ -40,7 +29,7 @@ def turns_before(spec: Spec) -> dict[str, dict[int, Turn]]:
     """
     before: dict[str, dict[int, Turn]] = {}
     chats = chats_of(spec)
-    order = in_order(role_needs(spec)) if chats else []
+    order = in_order(spec.role_needs()) if chats else []
     for roles in chats:
         places = {name: place for place, name in enumerate(filter({*roles}.__contains__, order))}
         timed = sorted((time, (name, n)) for name in roles for n, time in _times(spec, places, name))
@@ -54,15 +43,13 @@ def _times(spec: Spec, places: Mapping[str, int], name: str) -> Iterator[tuple[i
 
     A loop's roles stand together in the order of `needs`: whoever is outside waits for the whole loop.
     """
-    turns, around = rounds_of(spec, name), list[tuple[int, int]]()
-    for loop in loops_around(spec, name):
-        turns //= spec.loops[loop].times
-        around.append((turns, min(places[role] for role in roles_in(spec, loop) if role in places)))
-    for number in range(1, rounds_of(spec, name) + 1):
-        key, rest = list[int](), number - 1
-        for turns, place in around:
+    rounds = spec.rounds_of(name)
+    for number in range(1, rounds + 1):
+        key, turns, rest = list[int](), rounds, number - 1
+        for loop in spec.loops_around(name):
+            turns //= spec.loops[loop].times
             passed, rest = divmod(rest, turns)
-            key += (place, passed)
+            key += (min(places[role] for role in spec.roles_in(loop) if role in places), passed)
         yield number, (*key, places[name])
 
 
@@ -72,31 +59,31 @@ def turns_read(spec: Spec) -> dict[str, list[str]]:
     """
     shared = [roles for roles in chats_of(spec) if len(roles) > 1]
     try:
-        order = in_order(role_needs(spec)) if shared else []
+        order = in_order(spec.role_needs()) if shared else []
     except CycleError:
         return {}
     read: dict[str, list[str]] = {}
     for roles in shared:
         in_time = [name for name in order if name in roles]
         for place, name in enumerate(in_time):
-            later = [other for other in in_time[place + 1 :] if shared_loops(spec, name, other)]
+            later = [other for other in in_time[place + 1 :] if spec.shared_loops(name, other)]
             read[name] = [*in_time[:place], *later]
     return read
 
 
-def chat_findings(spec: Spec, needs: Needs, counts: Mapping[str, int]) -> Iterator[Finding]:
+def chat_findings(spec: Spec, counts: Mapping[str, int]) -> Iterator[Finding]:
     """Find conversations with a single turn, of roles that differ, or of roles without an order.
 
     Args:
         spec: The parsed spec, whose graph has no fault.
-        needs: `role_needs` of the spec.
         counts: The number of instances of each role.
     """
+    needs = spec.role_needs()
     order = in_order(needs)
     for roles in chats_of(spec):
         first, *others = roles
         path = ("roles", first, "memory")
-        if not others and loop_of(spec, first) is None:
+        if not others and spec.loop_of(first) is None:
             memory = spec.roles[first].memory
             message = f"{first} is in no loop, so it has one turn and nothing to remember"
             hint = "remove it, or put the role into `loops`"
@@ -135,5 +122,5 @@ def _differences(spec: Spec, one: str, other: str, counts: Mapping[str, int]) ->
 
 def _policies(role: Role, count: int) -> Sequence[str]:
     """Return the policies of a role's instances, each once where all have the same."""
-    policies = policy_names(role, count)
+    policies = role.policy_names(count)
     return [*dict.fromkeys(policies)] if len({*policies}) == 1 else [*policies]

@@ -5,69 +5,31 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from itertools import chain
 from pathlib import Path as FilePath
 from typing import Any, TypeVar
 
+from rolegraph.engine import vocabulary
+from rolegraph.engine.compile import policies, role_plan
 from rolegraph.engine.compile.chats import chat_findings
 from rolegraph.engine.compile.earned import deciding, earning_findings, judged, scored
 from rolegraph.engine.compile.graph import check_graph, run_findings
 from rolegraph.engine.compile.inputs import role_inputs
-from rolegraph.engine.compile.instructions import instruction_findings
 from rolegraph.engine.compile.lineage import Instances, history_findings, instances_of
-from rolegraph.engine.compile.model_files import ModelFiles
-from rolegraph.engine.compile.names import ResolvedNames, resolve_names
-from rolegraph.engine.compile.plan import Plan
-from rolegraph.engine.compile.policies import (
-    check_policies,
-    endpoints_of,
-    frozen_instances,
-    past_policies,
-    samplings_of,
-    trained_policies,
-)
-from rolegraph.engine.compile.readable import read_findings
-from rolegraph.engine.compile.resolve import digest
-from rolegraph.engine.compile.role_plan import (
-    CalleePlan,
-    EnvPlan,
-    GroupingPlan,
-    LoopPlan,
-    Permission,
-    RolePlan,
-)
-from rolegraph.engine.compile.size import EpisodeBounds, size_of
-from rolegraph.engine.compile.structure import (
-    Needs,
-    callees_of,
-    in_order,
-    loop_around,
-    loop_of,
-    role_needs,
-    roles_in,
-    rounds_of,
-)
+from rolegraph.engine.compile.names import ResolvedNames
+from rolegraph.engine.compile.plan import EpisodeBounds, Plan, TurnGraph, size_of
+from rolegraph.engine.compile.readable import instruction_findings, read_findings
+from rolegraph.engine.compile.resolve import digest, locate_models
+from rolegraph.engine.compile.structure import in_order
 from rolegraph.engine.compile.trainable import learning_findings, loss_of
-from rolegraph.engine.compile.unroll import UnrolledGraph, unroll
+from rolegraph.engine.compile.unroll import UnrolledGraph
 from rolegraph.engine.errors import SpecError
 from rolegraph.engine.records import Source, Task
 from rolegraph.engine.spec import Diagnostic, Finding, Spec, load_spec
 from rolegraph.engine.spec.diagnostics import Severity
 from rolegraph.engine.spec.loader import LoadedSpec
 from rolegraph.engine.spec.merge import dump_yaml
-from rolegraph.engine.vocabulary import (
-    MONTY,
-    Dataset,
-    Environment,
-    Function,
-    Import,
-    Split,
-    import_file,
-    is_allowed,
-    python_interpreter,
-    shared_rows,
-    short_repr,
-)
 
 T = TypeVar("T")
 PlanCheck = Callable[[Plan], Iterable[Finding]]
@@ -92,7 +54,7 @@ class CompileResult:
         """Bounds of an episode's size; None without a plan."""
         return None if self.plan is None else size_of(self.plan)
 
-    def files(self) -> Mapping[Split, Dataset]:
+    def files(self) -> Mapping[vocabulary.Split, vocabulary.Dataset]:
         """Return the data sets that are files of the spec's author; only their first task has been read."""
         if self.plan is None:
             return {}
@@ -105,7 +67,7 @@ def data_findings(plan: Plan) -> Iterator[Finding]:
     """Warn of validation rows that are training rows as well; reads both files, and no other data set."""
     files = CompileResult(plan, ()).files()
     if len(files) == 2 and not plan.spec.data.split:
-        shared = shared_rows(files["train"].rows(None), files["validation"].rows(None))
+        shared = vocabulary.shared_rows(files["train"].rows(None), files["validation"].rows(None))
         if shared:
             hint = "hold rows out of one file: `data: {train: FILE, split: 0.1}`"
             yield Finding(("data", "validation"), shared_message(shared), hint=hint, severity="warning")
@@ -114,7 +76,7 @@ def data_findings(plan: Plan) -> Iterator[Finding]:
 def shared_message(shared: Sequence[Task]) -> str:
     """Describe validation tasks that are training tasks as well."""
     rows = "row is" if len(shared) == 1 else "rows are"
-    example = short_repr({key: value for key, value in shared[0].items() if key != "id"})
+    example = vocabulary.short_repr({key: value for key, value in shared[0].items() if key != "id"})
     return f"{len(shared):,} validation {rows} in the training data, too, such as {example}"
 
 
@@ -169,199 +131,168 @@ def check_source(source: Source, further: PlanCheck | None = None, *, runs: bool
     Raises:
         UsageError: No spec is named, or a file does not exist.
     """
-    imports = [import_file(FilePath(file)) for file in source.imports]
+    imports = [vocabulary.import_file(FilePath(file)) for file in source.imports]
     loaded = load_spec(source.named_spec, source.overrides, model=source.model, base_url=source.base_url)
     plan = _compile(loaded, imports, source.allow)
     if plan is not None:
-        loaded.report(_permission_findings(plan.withheld, "error" if runs else "warning"))
+        severity: Severity = "error" if runs else "warning"
+        for name, path in plan.withheld:
+            message = f"{'.'.join(map(str, path))} needs a permission: {name}"
+            loaded.report([Finding(path, message, "", f"--allow {name}", severity, word=name)])
         if further is not None and not loaded.faults:
             loaded.report(further(plan))
     return CompileResult(None if loaded.faults else plan, loaded.shown_diagnostics())
 
 
-def _compile(loaded: LoadedSpec, imports: Sequence[Import], allow: Sequence[str]) -> Plan | None:
+def _compile(loaded: LoadedSpec, imports: Sequence[vocabulary.Import], allow: Sequence[str]) -> Plan | None:
     """Report all findings to `loaded`, and return the plan; None where there is a fault."""
-    needs, data = role_needs(loaded.spec), loaded.data
-    files = ModelFiles(loaded.folders, loaded.is_overridden)
-    spec, of_models = files.all_located(loaded.spec)
-    findings = [*of_models, *check_graph(spec, needs), *run_findings(spec, data)]
+    spec, of_models = locate_models(loaded)
+    findings = [*of_models, *check_graph(spec), *run_findings(spec, loaded.data)]
     is_sound = all(finding.severity != "error" for finding in findings)
     instances = instances_of(spec) if is_sound else None
     findings += history_findings(spec, instances) if instances else ()
-    names, of_names = resolve_names(spec, needs, instances, files, allow)
-    findings += of_names
-    counts = {name: len(instances[name]) if instances else role.count for name, role in spec.roles.items()}
-    findings += chat_findings(spec, needs, counts) if instances else ()
-    findings += earning_findings(spec, names, instances)
-    findings += read_findings(spec, names)
-    findings += instruction_findings(spec, names)
-    findings += check_policies(spec, counts)
-    findings += learning_findings(spec, names.roles, instances)
+    names = ResolvedNames(spec, instances, loaded, allow)
+    findings += names.findings
+    findings += chat_findings(spec, names.counts) if instances else ()
+    findings += policies.check_policies(spec, names.counts)
+    for check in (earning_findings, read_findings, instruction_findings, learning_findings):
+        findings += check(names)
     loaded.report(findings)
     if instances is None or loaded.faults:  # with faults, parts of the spec are missing
         return None
-    return _assemble(spec, data, needs, instances, names, imports, allow)
+    return _assemble(names, instances, loaded.data, imports)
 
 
 def _assemble(
-    spec: Spec,
-    data: Mapping[str, Any],
-    needs: Needs,
-    instances: Instances,
-    names: ResolvedNames,
-    imports: Sequence[Import],
-    allow: Sequence[str],
+    names: ResolvedNames, instances: Instances, data: Mapping[str, Any], imports: Sequence[vocabulary.Import]
 ) -> Plan:
     """Build the plan of a spec without faults. Pure, except that `_hash` reads files of the vocabulary."""
+    spec, counts = names.spec, names.counts
     runs_programs = any(permission.name == "python" for permission in names.permissions)
-    interpreter = python_interpreter(allow) if runs_programs else ""
+    interpreter = names.interpreter if runs_programs else ""
     positions = {name: position for position, name in enumerate(spec.roles)}
     loops = list(spec.loops)
-    counts = {name: len(its) for name, its in instances.items()}
-    policies = trained_policies(spec, counts)
-    endpoint_of = {name: endpoints_of(spec, name, count, policies) for name, count in counts.items()}
-    endpoints = dict.fromkeys(endpoint for its in endpoint_of.values() for endpoint in its)
-    position_of = {endpoint: position for position, endpoint in enumerate(endpoints)}
-    numbers = {name: [position_of[endpoint] for endpoint in its] for name, its in endpoint_of.items()}
-    inputs = role_inputs(
-        spec,
-        {
-            name: role.mentions.union(*(it.mentions for it in (role.when, *role.formulas.values()) if it))
-            for name, role in names.roles.items()
-        },
-        {name: until.mentions for name, until in names.untils.items() if until},
-    )
-    unrolled = unroll(
-        spec,
-        instances,
-        inputs,
-        {name: reward.read_roles for name, reward in names.rewards.items() if reward},
-    )
+    trained = policies.trained_policies(spec, counts)
+    endpoint_of = {name: policies.endpoints_of(spec, name, count, trained) for name, count in counts.items()}
+    endpoints = list(dict.fromkeys(chain.from_iterable(endpoint_of.values())))
+    mentions = {
+        name: role.mentions.union(*(text.mentions for text in (role.when, *role.formulas.values()) if text))
+        for name, role in names.roles.items()
+    }
+    untils = {name: until.mentions for name, until in names.untils.items() if until}
+    rewards = {name: reward.read_roles for name, reward in names.rewards.items() if reward}
+    unrolled = UnrolledGraph(spec, instances, role_inputs(spec, mentions, untils), rewards)
     roles = tuple(
-        RolePlan(
-            name=name,
-            spec=spec.roles[name],
+        role_plan.RolePlan(
+            **_values(
+                role,
+                role_plan.ResolvedRole,
+                tools=tuple(tool for tool in map(_present, role.tools) if not tool.callee),
+                groupings=role.groupings if role.compares_rewards else (role_plan.GroupingPlan(),),
+            ),
             count=counts[name],
-            prompt=None if role.run else _present(role.templates[0]),
-            run=role.run,
-            system=role.templates[1],
-            parser=_present(role.parser),
-            reward=role.reward,
-            estimator=role.estimator,
-            signal=role.signal,
-            loss=loss_of(spec.roles[name], role.estimator, role.signal),
-            endpoints=tuple(numbers[name]),
-            samplings=tuple(sampling for _, sampling in samplings_of(spec, name, counts[name])),
-            when=role.when,
-            loop=None if (loop := loop_of(spec, name)) is None else loops.index(loop),
-            rounds=len(unrolled.nodes_of[name]) // counts[name],
+            loss=loss_of(role),
+            endpoints=tuple(map(endpoints.index, endpoint_of[name])),
+            samplings=tuple(sampling for _, sampling in policies.samplings_of(spec, name, counts[name])),
+            loop=None if (loop := spec.loop_of(name)) is None else loops.index(loop),
+            rounds=spec.rounds_of(name),
             times=1 if loop is None else spec.loops[loop].times,
             nodes=unrolled.nodes_of[name],
-            prompt_per_instance=(written := spec.roles[name]).memory is not None
-            or written.tool is not None
+            prompt_per_instance=role.spec.memory is not None
+            or role.spec.tool is not None
             or "self" in role.mentions,
-            tools=tuple(tool for tool in map(_present, role.tools) if not tool.callee),
-            kept_back=_kept_back(spec, names, name),
-            formulas={text: _present(formula) for text, formula in role.formulas.items()},
-            frozen=frozen_instances(spec, name, counts[name]),
-            groupings=role.groupings if role.compares_rewards else (GroupingPlan(),),
-            state_key=role.state_key,
-            callees=tuple(_callee_plan(spec, name, callee) for callee in callees_of(spec, name)),
+            kept_back=_kept_back(names, name),
+            frozen=spec.frozen_instances(name, counts[name]),
+            callees=tuple(_callee_plan(spec, name, callee) for callee in spec.callees_of(name)),
         )
         for name, role in names.roles.items()
     )
-    order = in_order(scored(names.rewards))
+    loop_plans: list[role_plan.LoopPlan] = []
+    for name, own in spec.loops.items():
+        outer, until, when = spec.loop_around(name), names.untils[name], names.loop_whens[name]
+        around = None if outer is None else loops.index(outer)
+        loop_plans.append(role_plan.LoopPlan(name, own.times, until, unrolled.branches[name], when, around))
+    envs = [_env_plan(spec, name, _present(it), unrolled) for name, it in names.environments.items()]
+    deferred = {name for name, reward in names.rewards.items() if reward and reward.is_deferred}
+    imported = (registry.imported_from(name) for registry, name in names.used)
     return Plan(
         name=spec.name,
         spec=spec,
         resolved=dump_yaml(data),
         hash=_hash(data, names, imports, interpreter),
-        imports=_imports(names, imports),
+        imports=tuple(dict.fromkeys([*imports, *filter(None, imported)])),
         roles=roles,
         endpoints=tuple(endpoints),
-        policies=policies,
-        past=past_policies(spec, counts, policies),
-        nodes=unrolled.nodes,
-        blocks=unrolled.blocks,
-        wiring=unrolled.wiring,
-        reward_inputs=unrolled.reward_inputs,
-        callees=unrolled.callees,
-        loops=tuple(
-            LoopPlan(
-                name,
-                loop.times,
-                names.untils[name],
-                unrolled.branches[name],
-                names.loop_whens[name],
-                None if (outer := loop_around(spec, name)) is None else loops.index(outer),
-            )
-            for name, loop in spec.loops.items()
-        ),
-        envs=tuple(
-            _env_plan(spec, name, _present(environment), unrolled)
-            for name, environment in names.environments.items()
-        ),
-        reward_order=tuple(
-            positions[name] for name in order if (reward := names.rewards[name]) and reward.is_deferred
-        ),
+        policies=trained,
+        past=policies.past_policies(spec, counts, trained),
+        **_values(unrolled, TurnGraph),
+        loops=tuple(loop_plans),
+        envs=tuple(envs),
+        reward_order=tuple(positions[name] for name in in_order(scored(names.rewards)) if name in deferred),
         correct=tuple(positions[name] for name in deciding(spec, judged(names.rewards))),
         judged=judged(names.rewards),
         metrics={name: _present(metric) for name, metric in names.metrics.items()},
         hidden=names.hidden,
         data=names.data,
         permissions=tuple(names.permissions),
-        withheld=tuple(asked for asked in names.permissions if not is_allowed(asked.name, allow)),
+        withheld=tuple(it for it in names.permissions if not vocabulary.is_allowed(it.name, names.allow)),
         interpreter=interpreter,
     )
 
 
-def _callee_plan(spec: Spec, name: str, callee: str) -> CalleePlan:
+def _values(record: object, kind: type[Any], **others: Any) -> dict[str, Any]:
+    """Return the values in a record of the fields that the dataclass `kind` has, with `others` in place."""
+    return {its.name: getattr(record, its.name) for its in fields(kind)} | others
+
+
+def _callee_plan(spec: Spec, name: str, callee: str) -> role_plan.CalleePlan:
     role = spec.roles[name]
     offered = _present(spec.roles[callee].tool)
-    function = Function(callee, offered.describe, offered.parameters, _run_by_the_scheduler)
-    parallel = callees_of(spec, name)[callee] // (role.calls - 1)
-    return CalleePlan([*spec.roles].index(callee), function, parallel)
+    function = vocabulary.Function(callee, offered.describe, offered.parameters, _run_by_the_scheduler)
+    parallel = spec.callees_of(name)[callee] // (role.calls - 1)
+    return role_plan.CalleePlan([*spec.roles].index(callee), function, parallel)
 
 
 async def _run_by_the_scheduler(arguments: Mapping[str, Any]) -> Any:
     raise AssertionError("a role is run by the scheduler")
 
 
-def _kept_back(spec: Spec, names: ResolvedNames, name: str) -> frozenset[str]:
+def _kept_back(names: ResolvedNames, name: str) -> frozenset[str]:
     """Return the functions that a `run` calls of a role's tools, or of another role with one of them."""
     found: set[str] = set()
-    for other, role in names.roles.items() if spec.roles[name].tools else ():
+    for role in names.roles.values():
         if role.run and (called := role.run.tool.session):
-            owner = spec.roles[other].needs[called.role].of or called.role
-            if any(tool in spec.roles[owner].tools for tool in spec.roles[name].tools):
+            owner = role.spec.needs[called.role].of or called.role
+            if any(tool in names.spec.roles[owner].tools for tool in names.spec.roles[name].tools):
                 found.add(called.function)
     return frozenset(found)
 
 
-def _env_plan(spec: Spec, loop: str, environment: Environment, unrolled: UnrolledGraph) -> EnvPlan:
+def _env_plan(
+    spec: Spec, loop: str, environment: vocabulary.Environment, unrolled: UnrolledGraph
+) -> role_plan.EnvPlan:
     first_player: dict[int, int] = {}
     player_nodes, positions = unrolled.player_nodes[loop], [*spec.roles]
     for player, node in enumerate(player_nodes[0]):
         first_player.setdefault(unrolled.nodes[node].role, player)
     times = spec.loops[loop].times
-    turns = {positions.index(name): rounds_of(spec, name) // times for name in roles_in(spec, loop)}
+    turns = {positions.index(name): spec.rounds_of(name) // times for name in spec.roles_in(loop)}
     number = [*spec.loops].index(loop)
-    return EnvPlan(environment, number, unrolled.transitions[loop], first_player, player_nodes, turns)
+    return role_plan.EnvPlan(
+        environment, number, unrolled.transitions[loop], first_player, player_nodes, turns
+    )
 
 
-def _imports(names: ResolvedNames, given: Sequence[Import]) -> tuple[Import, ...]:
-    """Return the modules that another process must import to have the vocabulary."""
-    wanted = (registry.imported_from(name) for registry, name in names.used)
-    return tuple(dict.fromkeys([*given, *filter(None, wanted)]))
-
-
-def _hash(data: Mapping[str, Any], names: ResolvedNames, imports: Sequence[Import], interpreter: str) -> str:
+def _hash(
+    data: Mapping[str, Any], names: ResolvedNames, imports: Sequence[vocabulary.Import], interpreter: str
+) -> str:
     """Return the digest of a spec, its templates, the vocabulary it uses, the files imported for it, and the
     interpreter of its programs where that is not Monty.
     """
     sources: dict[str, list[str | None]] = {}
     for name, role in names.roles.items():
-        sources[name] = [template.source if template else None for template in role.templates]
+        templates = (role.run.value if role.run else role.prompt, role.system)
+        sources[name] = [template.source if template else None for template in templates]
         if role.signal:
             demonstration = role.signal.demonstration
             sources[name].append(demonstration.source if demonstration else None)
@@ -369,16 +300,9 @@ def _hash(data: Mapping[str, Any], names: ResolvedNames, imports: Sequence[Impor
     identity: dict[str, Any] = {"spec": data, "templates": sources, "vocabulary": used}
     if imports:
         identity["imports"] = sorted(wanted.digest() for wanted in imports)
-    if interpreter not in ("", MONTY):
+    if interpreter not in ("", vocabulary.MONTY):
         identity["interpreter"] = interpreter
     return hashlib.sha256(json.dumps(identity, sort_keys=True, default=str).encode()).hexdigest()[:16]
-
-
-def _permission_findings(permissions: Iterable[Permission], severity: Severity) -> Iterator[Finding]:
-    """Report permissions that were not given, each at its key."""
-    for name, path in permissions:
-        message = f"{'.'.join(map(str, path))} needs a permission: {name}"
-        yield Finding(path, message, "", f"--allow {name}", severity, word=name)
 
 
 def _present(value: T | None) -> T:

@@ -5,24 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence, Set
 
 from rolegraph.engine.compile.chats import turns_read
-from rolegraph.engine.compile.graph import cycles, format_cycle
 from rolegraph.engine.compile.lineage import Instance, Instances, joined
 from rolegraph.engine.compile.names import ResolvedNames, Rewards
-from rolegraph.engine.compile.structure import (
-    Needs,
-    SharedRounds,
-    ancestors,
-    callees_of,
-    callers_of,
-    env_loop_of,
-    env_loops,
-    loop_of,
-    players_of,
-    rounds_of,
-)
+from rolegraph.engine.compile.structure import Needs, ancestors, cycles, format_cycle
 from rolegraph.engine.errors import did_you_mean
 from rolegraph.engine.spec import Edge, Finding, Path, Spec
-from rolegraph.engine.vocabulary import Parser, Reward, Tool
+from rolegraph.engine.vocabulary import Reward, Tool
 
 
 def scored(rewards: Rewards) -> Needs:
@@ -35,15 +23,12 @@ def scored(rewards: Rewards) -> Needs:
 
 def judged(rewards: Rewards) -> frozenset[str]:
     """Return the roles that can be right: their reward judges the answer, or passes on such a verdict."""
-    found: set[str] = set()
-    more = {name for name, reward in rewards.items() if reward and reward.judges}
-    while more:
-        found |= more
-        passing = {
-            name for name, reward in rewards.items() if reward and not more.isdisjoint(reward.verdicts)
-        }
-        more = passing - found
-    return frozenset(found)
+    judges = {name for name, reward in rewards.items() if reward and reward.judges}
+    passes_on = {
+        name: [other for other in reward.verdicts if other in rewards] if reward else []
+        for name, reward in rewards.items()
+    }
+    return frozenset(name for name in rewards if judges & {name, *ancestors(passes_on, name)})
 
 
 def deciding(spec: Spec, judged: Set[str]) -> Sequence[str]:
@@ -54,17 +39,20 @@ def deciding(spec: Spec, judged: Set[str]) -> Sequence[str]:
     return tuple(dict.fromkeys(spec.episode.correct)) or (last,)
 
 
-def earning_findings(spec: Spec, names: ResolvedNames, instances: Instances | None) -> Iterator[Finding]:
-    """Find faults in the rewards of roles, in tools that choose, and in hidden fields that roles are shown.
-
-    `instances` are those of each role; None where the graph has a fault.
-    """
-    rewards = names.rewards
+def earning_findings(names: ResolvedNames) -> Iterator[Finding]:
+    """Find faults in rewards, in tools that choose, and in hidden fields that roles are shown."""
+    spec, rewards, instances = names.spec, names.rewards, names.instances
     yield from _read(spec, rewards)
     yield from _failing(spec)
-    yield from _shown(spec, names, rewards)
+    yield from _shown(names)
     for name, role in names.roles.items():
-        yield from _stripped(name, role.parser, role.reward)
+        patterns = role.reward.patterns if role.reward else ()
+        strips = role.parser.strips if role.parser else ()
+        lost = [mark for mark in strips if any(mark in pattern for pattern in patterns)]
+        if lost:
+            message = f"the reward of {name} looks for {', '.join(lost)}, which its parser takes off"
+            hint = "keep the tags (keep_tag: true), or look for what is inside them"
+            yield Finding(("roles", name, "reward"), message, "", hint, severity="warning")
     if instances is None:
         return
     edges = _edges(spec)
@@ -91,11 +79,11 @@ def _paid_alike(
     spec: Spec, name: str, reward: Reward, instances: Instances, edges: Needs
 ) -> Iterator[Finding]:
     """Warn of raters that do not tell a role's answers apart, and of an outcome that each turn is paid."""
-    role, loop, mine = spec.roles[name], loop_of(spec, name), instances[name]
+    role, loop, mine = spec.roles[name], spec.loop_of(name), instances[name]
     discounted = any((grouping.credit or role.credit).discount for grouping in role.group)
-    plays = env_loop_of(spec, name) is not None  # a rater may read answers through the environment
+    plays = spec.env_loop_of(name) is not None  # a rater may read answers through the environment
     for other in (other for other in reward.outcomes if other in instances and other != name):
-        if discounted and rounds_of(spec, name) > 1 and loop_of(spec, other) != loop:
+        if discounted and spec.rounds_of(name) > 1 and spec.loop_of(other) != loop:
             message = f"the returns of {name} add what {other} pays once for each of its turns"
             hint = "leave `credit` out: then each turn is paid the outcome once"
             yield Finding(("roles", name, "credit"), message, hint=hint, severity="warning")
@@ -111,24 +99,21 @@ def _paid_alike(
 
 def _candidates(spec: Spec, name: str, tool: Tool, instances: Instances) -> int:
     """Return the most actions that a tool can choose from."""
-    needs = spec.roles[name].needs
-    edges = [
-        (key, needs[key]) for key in (tool.pairs[:1] if tool.pairs else tool.roles or needs) if key in needs
-    ]
+    wanted = tool.pairs[:1] if tool.pairs else tool.roles
+    edges = [(other, edge) for key, other, edge in spec.roles[name].edges if not wanted or key in wanted]
 
-    def turns(key: str, edge: Edge, me: Instance) -> int:
-        other = edge.of or key
-        members, rounds = joined(edge, me, instances[other]), SharedRounds.of(spec, name, other)
-        earlier = len(rounds.read(rounds_of(spec, name), "history"))
+    def turns(other: str, edge: Edge, me: Instance) -> int:
+        members, rounds = joined(edge, me, instances[other]), spec.shared_rounds(name, other)
+        earlier = len(rounds.read(spec.rounds_of(name), "history"))
         return len(members) * (earlier if edge.round == "history" else 1)
 
-    return max(sum(turns(key, edge, me) for key, edge in edges) for me in instances[name])
+    return max(sum(turns(other, edge, me) for other, edge in edges) for me in instances[name])
 
 
 def _read(spec: Spec, rewards: Rewards) -> Iterator[Finding]:
     """Yield a finding for each reward that reads a role without a reward, its own role, roles in a cycle, or
     the environment of a role without one."""
-    players = [player for loop in env_loops(spec) for player in players_of(spec, loop)]
+    players = [player for loop in spec.env_loops() for player in spec.players_of(loop)]
     for name, reward in rewards.items():
         path: Path = ("roles", name, "reward")
         for other in reward.roles if reward else ():
@@ -165,18 +150,19 @@ def _failing(spec: Spec) -> Iterator[Finding]:
             yield Finding(path, message, "then: zero", "or leave `reward` out", at_key=True)
 
 
-def _shown(spec: Spec, names: ResolvedNames, rewards: Rewards) -> Iterator[Finding]:
+def _shown(names: ResolvedNames) -> Iterator[Finding]:
     """Yield a finding for each role whose `shows` names a field that is not hidden, and for each answer field
     that a rewarded role can see through other roles."""
+    spec, rewards = names.spec, names.rewards
     columns = {column for dataset in names.data.values() for column in dataset.columns}
     edges, reads, chats = _edges(spec), scored(rewards), turns_read(spec)
     for name, role in names.roles.items():  # an edge that sets the count, or a `when`, passes no words on
         passed = {*role.mentions, *(role.parser.roles if role.parser else ())}
         if role.run and role.run.tool.session:  # the session's state may hold what that role wrote
             passed.add(role.run.tool.session.role)
-        if role.templates[0] is not None:
-            needs = spec.roles[name].needs
-            silent = {needs[key].of or key for key in needs.keys() - passed}.difference(chats.get(name, ()))
+        if role.prompt or (role.run and role.run.value):
+            silent = {other for key, other, _ in spec.roles[name].edges if key not in passed}
+            silent.difference_update(chats.get(name, ()))
             edges = {**edges, name: [other for other in edges[name] if other not in silent]}
     for name, role in spec.roles.items():
         if not role.shows:  # finding all roles that it reaches takes quadratic time
@@ -212,23 +198,9 @@ def _edges(spec: Spec) -> Needs:
     """Return for each role the roles whose words it reads: answers of this round or an earlier one, arguments
     of its callers, results of the roles that it calls, turns of its conversation."""
     chats = turns_read(spec)
-    return {
-        name: [
-            *(other for key, edge in role.needs.items() if (other := edge.of or key) in spec.roles),
-            *callers_of(spec, name),
-            *callees_of(spec, name),
-            *chats.get(name, ()),
-        ]
-        for name, role in spec.roles.items()
-    }
-
-
-def _stripped(name: str, parser: Parser | None, reward: Reward | None) -> Iterator[Finding]:
-    """Warn where a reward looks in the answer for tags that the role's parser has already removed."""
-    if parser is None or reward is None:
-        return
-    lost = [mark for mark in parser.strips if any(mark in pattern for pattern in reward.patterns)]
-    if lost:
-        message = f"the reward of {name} looks for {', '.join(lost)}, which its parser takes off"
-        hint = "keep the tags (keep_tag: true), or look for what is inside them"
-        yield Finding(("roles", name, "reward"), message, "", hint, severity="warning")
+    edges: dict[str, list[str]] = {}
+    for name, role in spec.roles.items():
+        needed = (other for _, other, _ in role.edges if other in spec.roles)
+        called = (*spec.callers_of(name), *spec.callees_of(name))
+        edges[name] = [*needed, *called, *chats.get(name, ())]
+    return edges

@@ -7,39 +7,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from graphlib import CycleError
 from typing import Any
 
-from rolegraph.engine.compile.structure import (
-    Needs,
-    ancestors,
-    callees_of,
-    callers_of,
-    in_order,
-    loop_around,
-    loop_of,
-    loops_around,
-    players_of,
-    readers_of,
-    rounds_of,
-    shared_loops,
-)
+from rolegraph.engine.compile.structure import Needs, ancestors, cycles, format_cycle, in_order
 from rolegraph.engine.errors import did_you_mean
 from rolegraph.engine.limits.specs import SPEC_EDGES, SPEC_LINEAGES, SPEC_TURNS
 from rolegraph.engine.prompts.checks import RESERVED
 from rolegraph.engine.spec import CALL_OF_A_ROLE, TOOL_ROLE_KEYS, Finding, Path, Role, Spec
-from rolegraph.engine.spec.faults import name_not_found
+from rolegraph.engine.spec.validation import name_not_found
 from rolegraph.engine.spec.yaml_source import value_at
 from rolegraph.engine.vocabulary import ItemCall
 
 
-def check_graph(spec: Spec, needs: Needs) -> list[Finding]:
-    """Find unknown, repeated and reserved names, impossible edges, cycles, and graphs that are too large.
-
-    Args:
-        spec: The parsed spec.
-        needs: `role_needs` of the spec.
-    """
+def check_graph(spec: Spec) -> list[Finding]:
+    """Find unknown, repeated and reserved names, impossible edges, cycles, and graphs that are too large."""
+    needs = spec.role_needs()
     found = [*_names(spec), *_loops(spec), *_players(spec, needs), *_edges(spec), *_calls(spec)]
     return found + ([*_cycles(spec, needs)] or [*_size(spec, needs)])
 
@@ -49,11 +31,10 @@ def _names(spec: Spec) -> Iterator[Finding]:
         if name.lower() in RESERVED:
             message = f"a role cannot be named {name!r}, which is reserved in prompts"
             yield Finding(("roles", name), message, at_key=True)
-        for key, edge in role.needs.items():
+        for key, other, edge in role.edges:
             path = ("roles", name, "needs", key)
-            other = edge.of or key
             if other == name and edge.round == "this":
-                hint = "its own earlier turns are self.history" if loop_of(spec, name) else ""
+                hint = "its own earlier turns are self.history" if spec.loop_of(name) else ""
                 yield Finding(path, f"{name} needs itself", "other roles", hint, at_key=True, word=other)
             else:
                 unknown = unknown_role(spec, other, path)
@@ -96,7 +77,7 @@ def _loops(spec: Spec) -> Iterator[Finding]:
                 yield from unknown_role(spec, role, path)
             if loop.roles.count(role) > 1:
                 yield Finding(path, f"{role} is in the loop {name} twice", "each role once", word=role)
-            if (first := loop_of(spec, role)) != name:
+            if (first := spec.loop_of(role)) != name:
                 message = f"{role} is in the loop {first} already"
                 yield Finding(path, message, "a loop for each role", word=role)
 
@@ -104,7 +85,7 @@ def _loops(spec: Spec) -> Iterator[Finding]:
 def _inner_loop(spec: Spec, outer: str, name: str) -> Iterator[Finding]:
     """Find what a loop in another cannot be: in itself, two loops deep, or driven by an environment."""
     path: Path = ("loops", outer, "roles")
-    around = loop_around(spec, outer)
+    around = spec.loop_around(outer)
     if name == outer:
         yield Finding(path, f"the loop {name} is in itself", "roles, and other loops", word=name)
     elif around is not None:
@@ -130,7 +111,7 @@ def _players(spec: Spec, needs: Needs) -> Iterator[Finding]:
                 yield Finding(path, message, expected, did_you_mean(role, loop.roles), word=role)
             elif role in loop.players[:place]:
                 yield Finding(path, f"{role} is named twice", "each player once", word=role)
-        players = players_of(spec, name) if loop.env is not None else []
+        players = spec.players_of(name) if loop.env is not None else []
         for role in players:
             before = ancestors(needs, role).intersection(players) - {role}
             if before:
@@ -144,10 +125,10 @@ def _players(spec: Spec, needs: Needs) -> Iterator[Finding]:
 def _edges(spec: Spec) -> Iterator[Finding]:
     """Find edges of `needs` that join roles, or name rounds, in a way the graph does not allow."""
     for name, role in spec.roles.items():
-        reader, fans = readers_of(spec, name)[0], list[str]()
-        own = loop_of(spec, reader)
-        for key, edge in role.needs.items():
-            path, other = ("roles", name, "needs", key), edge.of or key
+        reader, fans = spec.readers_of(name)[0], list[str]()
+        own = spec.loop_of(reader)
+        for key, other, edge in role.edges:
+            path = ("roles", name, "needs", key)
             if other not in spec.roles:
                 continue
             if edge.chunks is not None and not edge.fans_out:
@@ -160,8 +141,8 @@ def _edges(spec: Spec) -> Iterator[Finding]:
                 if edge.round != "this":
                     message = f"{key} sets how many of {name} there are, so it is of the round itself"
                     yield Finding(path, message, "round: this", "or join: branch", at_key=True)
-            loop, expected, hint = loop_of(spec, other), "round: this", ""
-            shared = shared_loops(spec, reader, other)
+            loop, expected, hint = spec.loop_of(other), "round: this", ""
+            shared = spec.shared_loops(reader, other)
             if other == name and own is None and edge.round != "this":
                 message, expected = f"{name} is in no loop, so it has no turns before", f"{name} in `loops`"
             elif edge.round == "last" and not shared:
@@ -188,15 +169,14 @@ def _calls(spec: Spec) -> Iterator[Finding]:
     unknown: list[Finding] = []
     for name, role in spec.roles.items():
         for place, call in enumerate(role.tools):
-            callee = call.value
-            if call.name == CALL_OF_A_ROLE and isinstance(callee, str):
+            if call.name == CALL_OF_A_ROLE and isinstance(callee := call.value, str):
                 path: Path = ("roles", name, "tools", place)
                 unknown += [*unknown_role(spec, callee, path)]
                 if callee in spec.roles:
                     yield from _call(spec, name, callee, path, role.tools[:place])
     yield from unknown
     for name, role in spec.roles.items():
-        if role.tool is not None and not (unknown and not callers_of(spec, name)):
+        if role.tool is not None and not (unknown and not spec.callers_of(name)):
             yield from _callee(spec, name, role)
 
 
@@ -205,10 +185,8 @@ def _call(spec: Spec, name: str, callee: str, path: Path, before: Sequence[ItemC
     if spec.roles[callee].tool is None:
         message, hint = f"{callee} cannot be called: it has no `tool`", "give it one: tool: {describe: …}"
     elif role.tool is not None:
-        message, hint = (
-            f"{name} is called itself, so it calls no role",
-            "let the role that calls it call both",
-        )
+        message = f"{name} is called itself, so it calls no role"
+        hint = "let the role that calls it call both"
     elif role.calls == 1:
         message = f"{name} may call its model once, so it never sees what {callee} answers"
         hint = "raise `calls`: calls: 4"
@@ -220,7 +198,7 @@ def _call(spec: Spec, name: str, callee: str, path: Path, before: Sequence[ItemC
 
 
 def _callee(spec: Spec, name: str, role: Role) -> Iterator[Finding]:
-    callers, at = callers_of(spec, name), ("roles", name)
+    callers, at = spec.callers_of(name), ("roles", name)
     if not callers:
         hint = f"let a role call it: tools: [{{role: {name}}}], with `calls`"
         yield Finding((*at, "tool"), f"{name} can be called, but no role calls it", "", hint, at_key=True)
@@ -228,19 +206,18 @@ def _callee(spec: Spec, name: str, role: Role) -> Iterator[Finding]:
     for key in _PLAIN:
         if getattr(role, key) != Role.model_fields[key].default:
             yield Finding((*at, key), f"{once}, so it has no `{key}`", "", "remove it", at_key=True)
-    if (loop := loop_of(spec, name)) is not None:
+    if (loop := spec.loop_of(name)) is not None:
         message = f"{once}, so it is in no loop; {' and '.join(callers) or 'who calls it'} may be"
         yield Finding(("loops", loop, "roles"), message, "", "remove it", word=name)
-    for key, edge in role.needs.items():
-        path, other = (*at, "needs", key), edge.of or key
+    for key, other, edge in role.edges:
+        path = (*at, "needs", key)
         if edge.fans_out:
             yield Finding(path, f"{once}, and not for each {other}", "all or branch", at_key=True)
         elif other in callers and edge.round == "this":
             message = f"{name} needs {other}, which calls it and has not answered yet"
             yield Finding(path, message, "", "pass what it should know as an argument", at_key=True)
-    if len({loops_around(spec, caller) for caller in callers}) > 1 and any(
-        edge.round != "this" for edge in role.needs.values()
-    ):
+    loops = {spec.loops_around(caller) for caller in callers}
+    if len(loops) > 1 and any(edge.round != "this" for edge in role.needs.values()):
         message = f"{' and '.join(callers)} are in different loops, so their rounds before differ"
         yield Finding((*at, "needs"), message, "edges of this round", at_key=True)
 
@@ -257,39 +234,19 @@ def _cycles(spec: Spec, needs: Needs) -> Iterator[Finding]:
         yield Finding(("roles", cycle[0], "needs"), message, "an acyclic graph", hint, word=cycle[-1])
 
 
-def cycles(needs: Needs) -> Iterator[list[str]]:
-    """Yield cycles that share no role, each from the first of its roles in `needs`."""
-    try:
-        in_order(needs)
-    except CycleError as error:
-        cycle: list[str] = error.args[1][:-1]  # its first role stands at both ends
-        first = cycle.index(next(name for name in needs if name in cycle))
-        yield cycle[first:] + cycle[:first]
-        rest = needs.keys() - set(cycle)
-        yield from cycles(
-            {name: [other for other in needs[name] if other in rest] for name in needs if name in rest}
-        )
-
-
-def format_cycle(cycle: Sequence[str]) -> str:
-    """Format a cycle as `a -> b -> a`."""
-    return " -> ".join([*cycle, cycle[0]])
-
-
 def _cycle_hint(spec: Spec, cycle: Sequence[str]) -> str:
     last, first = cycle[-1], cycle[0]
-    loop = loop_of(spec, first)
-    if loop is not None and loop == loop_of(spec, last):
+    loop = spec.loop_of(first)
+    if loop is not None and loop == spec.loop_of(last):
         return f"in a loop, let {first} see the round before: needs: {{{last}: last}}"
     for before, name in zip(cycle, [*cycle[1:], first], strict=True):
-        if before in callers_of(spec, name):
-            return (
-                f"{name} ends when {before}, which calls it, has ended: {before} reads its answers as results"
-            )
-        if before in callees_of(spec, name):
+        if before in spec.callers_of(name):
+            ends = f"{name} ends when {before}, which calls it, has ended"
+            return f"{ends}: {before} reads its answers as results"
+        if before in spec.callees_of(name):
             continue
-        if all((edge.of or key) != before for key, edge in spec.roles[name].needs.items()):
-            whole = loop_of(spec, before)
+        if all(other != before for _, other, _ in spec.roles[name].edges):
+            whole = spec.loop_of(before)
             return f"{name} waits for the whole loop {whole}, which {before} is in: put {name} into it, too"
     return f"remove one of these needs, such as {last} from {first}"
 
@@ -301,24 +258,21 @@ def _size(spec: Spec, needs: Needs) -> Iterator[Finding]:
     for name in in_order(needs):
         role, path = spec.roles[name], ("roles", name, "count")
         count = role.count
-        for key, edge in role.needs.items():
-            theirs = counts.get(edge.of or key, 1)
+        for key, other, edge in role.edges:
+            theirs = counts.get(other, 1)
             if edge.fans_out:
                 if theirs % edge.chunk_size:
-                    message = f"{theirs} of {edge.of or key} cannot be put into chunks of {edge.chunk_size}"
+                    message = f"{theirs} of {other} cannot be put into chunks of {edge.chunk_size}"
                     yield Finding(("roles", name, "needs", key), message, f"a divisor of {theirs}")
                 count *= max(1, theirs // edge.chunk_size)
-        callers = callers_of(spec, name)
+        callers = spec.callers_of(name)
         if callers:
-            turns_of = {caller: counts.get(caller, 1) * rounds_of(spec, caller) for caller in callers}
-            count = sum(turns_of[caller] * callees_of(spec, caller)[name] for caller in callers)
+            turns_of = {caller: counts.get(caller, 1) * spec.rounds_of(caller) for caller in callers}
+            count = sum(turns_of[caller] * spec.callees_of(caller)[name] for caller in callers)
         counts[name] = count
-        turns = count * rounds_of(spec, name)
-        edges = sum(
-            counts.get(edge.of or key, 1) * count
-            for key, edge in role.needs.items()
-            if edge.join == "all" and (edge.of or key) in spec.roles
-        )
+        turns = count * spec.rounds_of(name)
+        joined = (other for _, other, edge in role.edges if edge.join == "all" and other in spec.roles)
+        edges = count * sum(counts.get(other, 1) for other in joined)
         for limit, own, what in (
             (SPEC_TURNS, turns, f"{name} would take {turns:,} turns an episode"),
             (SPEC_EDGES, edges, f"{name} would have {edges:,} incoming edges"),

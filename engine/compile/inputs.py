@@ -10,10 +10,9 @@ from collections.abc import Mapping, Set
 from dataclasses import replace
 from typing import NamedTuple
 
-from rolegraph.engine.compile.structure import SharedRounds, loops_around, readers_of, roles_in, shared_loops
 from rolegraph.engine.prompts.checks import ALL_OF_SELF, TemplateScope
 from rolegraph.engine.prompts.templates import mentions_of
-from rolegraph.engine.spec import Edge, Spec
+from rolegraph.engine.spec import Edge, Grouping, Role, Spec
 
 OWN_TURNS = "self.history"
 """The name under which prompts and conditions read the earlier turns of their own instance."""
@@ -54,30 +53,22 @@ def role_inputs(spec: Spec, of_roles: Mentions, of_loops: Mentions) -> dict[str,
         of_roles: By role, the names that its prompt, system, tool value and `when` read.
         of_loops: By loop, the names that its `until` reads.
     """
+    untils = {loop: tuple(sorted(of_loops.get(loop, set()) & spec.roles.keys())) for loop in spec.loops}
     inputs: dict[str, RoleInputs] = {}
     for name in spec.roles:
-        untils = tuple(
-            tuple(sorted(of_loops.get(loop, frozenset()) & spec.roles.keys()))
-            for loop in loops_around(spec, name)
-        )
-        own_turns = OWN_TURNS in of_roles.get(name, ())
-        inputs[name] = RoleInputs(role_edges(spec, name), own_turns, untils)
+        own_turns, loops = OWN_TURNS in of_roles.get(name, ()), spec.loops_around(name)
+        inputs[name] = RoleInputs(role_edges(spec, name), own_turns, tuple(untils[loop] for loop in loops))
     return inputs
 
 
 def role_edges(spec: Spec, name: str) -> tuple[RoleEdge, ...]:
     """Return a role's `needs` with the role that each entry joins."""
-    reader = readers_of(spec, name)[0]
-
-    def is_earlier(other: str, edge: Edge) -> bool:
-        if edge.round == "this" or not shared_loops(spec, reader, other):
-            return False
-        return edge.round == "last" or not SharedRounds.of(spec, reader, other).inside
-
-    return tuple(
-        RoleEdge(key, other := edge.of or key, edge, earlier=is_earlier(other, edge))
-        for key, edge in spec.roles[name].needs.items()
-    )
+    reader, found = spec.readers_of(name)[0], list[RoleEdge]()
+    for key, other, edge in spec.roles[name].edges:
+        is_earlier = edge.round != "this" and spec.shared_loops(reader, other) > 0
+        inside = edge.round == "history" and spec.shared_rounds(reader, other).inside
+        found.append(RoleEdge(key, other, edge, is_earlier and not inside))
+    return tuple(found)
 
 
 def role_inputs_from_text(spec: Spec, texts: Mapping[str, list[str]]) -> dict[str, RoleInputs]:
@@ -93,13 +84,25 @@ def role_inputs_from_text(spec: Spec, texts: Mapping[str, list[str]]) -> dict[st
     for name, role in spec.roles.items():
         scope = TemplateScope(dict.fromkeys(role.needs, 1), own=ALL_OF_SELF)
         found = [mentions_of(text, scope) for text in texts.get(name, ())]
-        of_roles[name] = frozenset[str]().union(
-            *found, mentions_of(role.when or "", replace(scope, is_condition=True))
-        )
-    of_loops = {
-        name: mentions_of(
-            loop.until or "", TemplateScope(dict.fromkeys(roles_in(spec, name), 1), is_condition=True)
-        )
-        for name, loop in spec.loops.items()
-    }
+        condition = mentions_of(role.when or "", replace(scope, is_condition=True))
+        of_roles[name] = condition.union(*found)
+    of_loops: dict[str, Set[str]] = {}
+    for name, loop in spec.loops.items():
+        scope = TemplateScope(dict.fromkeys(spec.roles_in(name), 1), is_condition=True)
+        of_loops[name] = mentions_of(loop.until or "", scope)
     return role_inputs(spec, of_roles, of_loops)
+
+
+_SELF = TemplateScope({}, own=ALL_OF_SELF, is_condition=True, has_value=True)
+_OF_A_TURN = frozenset({"self.round", "self.outer", "self.observation"})
+"""Names that differ between the turns of one trajectory."""
+
+
+def compares_turns(role: Role, *groupings: Grouping) -> bool:
+    """Return True where any of a role's groupings, or of those given, compares turns."""
+    for grouping in groupings or role.group:
+        if (grouping.credit or role.credit).kind != "trajectory" or grouping.by in ("turn", "prompt"):
+            return True
+        if grouping.is_expression and not _OF_A_TURN.isdisjoint(mentions_of(grouping.by, _SELF)):
+            return True
+    return False

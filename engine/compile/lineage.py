@@ -10,16 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from rolegraph.engine.compile.structure import (
-    SharedRounds,
-    callees_of,
-    callers_of,
-    in_order,
-    loop_of,
-    readers_of,
-    role_needs,
-    rounds_of,
-)
+from rolegraph.engine.compile.structure import in_order
 from rolegraph.engine.limits.specs import SPEC_EDGES
 from rolegraph.engine.spec import Edge, Finding, Role, Spec
 from rolegraph.engine.vocabulary import Pairs, Tool
@@ -44,9 +35,12 @@ Instances = Mapping[str, Sequence[Instance]]
 def instances_of(spec: Spec) -> Instances:
     """Return the instances of a spec whose graph has no fault."""
     done: dict[str, list[Instance]] = {}
-    for name in in_order(role_needs(spec)):
-        role, sites = spec.roles[name], call_sites(spec, name, done)
-        done[name] = _instances(role, name, done) if role.tool is None else _called(role, name, sites, done)
+    for name in in_order(spec.role_needs()):
+        made = done[name] = list[Instance]()
+        for group in _groups(spec, name, done):
+            for number in group.numbers:
+                lineage = {**group.lineage, name: frozenset((len(made) + 1,))}
+                made.append(Instance(lineage, (*group.path, number), group.parents))
     return {name: done[name] for name in spec.roles}
 
 
@@ -66,10 +60,10 @@ def call_sites(spec: Spec, name: str, instances: Instances) -> list[CallSite]:
     """Return the turns that may call a role, by caller and turn; none for a role without `tool`."""
     sites: list[CallSite] = []
     start = 0
-    for caller in callers_of(spec, name):
-        most = callees_of(spec, caller)[name]
+    for caller in spec.callers_of(name):
+        most = spec.callees_of(caller)[name]
         for member in range(len(instances[caller])):
-            for number in range(1, rounds_of(spec, caller) + 1):
+            for number in range(1, spec.rounds_of(caller) + 1):
                 sites.append(CallSite(caller, member, number, range(start, start + most)))
                 start += most
     return sites
@@ -98,23 +92,21 @@ def history_findings(spec: Spec, instances: Instances) -> Iterator[Finding]:
     """
     total = 0
     for name, role in spec.roles.items():
-        for key, edge in role.needs.items():
+        for key, other, edge in role.edges:
             if edge.round != "history":
                 continue
-            other, before = edge.of or key, total
-            for reader in readers_of(spec, name):
-                shared, numbers = SharedRounds.of(spec, reader, other), range(1, rounds_of(spec, reader) + 1)
+            before = total
+            for reader in spec.readers_of(name):
+                shared, numbers = spec.shared_rounds(reader, other), range(1, spec.rounds_of(reader) + 1)
                 members = {tuple(joined(edge, me, instances[other])) for me in instances[reader]}
                 turns = sum(len(shared.read(number, "history")) for number in numbers)
                 total += turns * sum(map(len, members))
             if total > SPEC_EDGES.most:
                 beside = f", beside {before:,} of others before it" if before else ""
-                message = (
-                    f"{name} would see {total - before:,} earlier turns of {other} in an episode{beside}"
-                )
+                seen = f"{total - before:,} earlier turns of {other} in an episode{beside}"
                 hint = "lower `times`, or see the `last` round"
                 path = ("roles", name, "needs", key)
-                yield Finding(path, message, f"at most {SPEC_EDGES}", hint, at_key=True)
+                yield Finding(path, f"{name} would see {seen}", f"at most {SPEC_EDGES}", hint, at_key=True)
                 return
 
 
@@ -133,51 +125,53 @@ def pairs_of(spec: Spec, instances: Instances | None, name: str, tool: Tool) -> 
         number: frozenset(place for place, it in enumerate(theirs, 1) if on_branch(me, it))
         for number, me in enumerate(instances[one], 1)
     }
-    loop = loop_of(spec, one)
-    return Pairs(numbers, loop is not None and loop == loop_of(spec, other) and first.round == second.round)
+    loop = spec.loop_of(one)
+    return Pairs(numbers, loop is not None and loop == spec.loop_of(other) and first.round == second.round)
 
 
-def _instances(role: Role, name: str, done: Mapping[str, Sequence[Instance]]) -> list[Instance]:
-    for key, edge in role.needs.items():
-        if edge.fans_out:
-            return _fanned(role.count, name, done[edge.of or key], edge)
-    others = [edge.of or key for key, edge in role.needs.items() if edge.round == "this"]
-    before = _union([instance for other in others for instance in done[other]])
-    return [
-        Instance({**before, name: frozenset((number,))}, (number,), range(0))
-        for number in range(1, role.count + 1)
-    ]
+class _Siblings(NamedTuple):
+    """Instances of a role that descend from the same instances of others."""
+
+    lineage: Mapping[str, frozenset[int]]
+    path: tuple[int, ...]
+    """Path of the instances without their own numbers."""
+    parents: range
+    numbers: range
+    """Last numbers of their paths."""
 
 
-def _called(
-    role: Role, name: str, sites: Sequence[CallSite], done: Mapping[str, Sequence[Instance]]
-) -> list[Instance]:
-    """Return the instances of a role that is called: each descends from its caller's instance and from what
-    it needs, and from no instance of another caller."""
-    others = [edge.of or key for key, edge in role.needs.items() if edge.round == "this"]
-    before = _union([instance for other in others for instance in done[other]])
-    elsewhere = dict.fromkeys((site.caller for site in sites), frozenset[int]())
-    made: list[Instance] = []
-    for site in sites:
-        caller = done[site.caller][site.member]
-        lineage = {**before, **elsewhere, **caller.lineage}
-        for number, member in enumerate(site.members, (site.round - 1) * len(site.members) + 1):
-            own = {**lineage, name: frozenset((member + 1,))}
-            made.append(Instance(own, (*caller.path, number), range(0)))
-    return made
+def _groups(spec: Spec, name: str, done: Mapping[str, Sequence[Instance]]) -> Iterator[_Siblings]:
+    """Yield the groups of a role's instances, in order.
 
-
-def _fanned(count: int, name: str, parents: Sequence[Instance], edge: Edge) -> list[Instance]:
-    size = edge.chunk_size
-    made: list[Instance] = []
-    for start in range(0, len(parents), size):
-        group = parents[start : start + size]
-        before = _union(group)
+    An instance of a role that is called descends from its caller's instance and from what the role needs, and
+    from no instance of another caller.
+    """
+    role = spec.roles[name]
+    if role.tool is not None:
+        sites, before = call_sites(spec, name, done), _needed(role, done)
+        elsewhere = dict.fromkeys((site.caller for site in sites), frozenset[int]())
+        for site in sites:
+            caller = done[site.caller][site.member]
+            first = (site.round - 1) * len(site.members) + 1
+            numbers = range(first, first + len(site.members))
+            yield _Siblings({**before, **elsewhere, **caller.lineage}, caller.path, range(0), numbers)
+        return
+    numbers = range(1, role.count + 1)
+    parent = next(((done[other], edge.chunk_size) for _, other, edge in role.edges if edge.fans_out), None)
+    if parent is None:
+        yield _Siblings(_needed(role, done), (), range(0), numbers)
+        return
+    instances, size = parent
+    for start in range(0, len(instances), size):
+        group = instances[start : start + size]
         path = group[0].path if size == 1 else (start // size + 1,)
-        for number in range(1, count + 1):
-            lineage = {**before, name: frozenset((len(made) + 1,))}
-            made.append(Instance(lineage, (*path, number), range(start, start + len(group))))
-    return made
+        yield _Siblings(_union(group), path, range(start, start + len(group)), numbers)
+
+
+def _needed(role: Role, done: Mapping[str, Sequence[Instance]]) -> dict[str, frozenset[int]]:
+    """Return the lineage that an instance takes from all instances that its role needs in this round."""
+    others = [other for _, other, edge in role.edges if edge.round == "this"]
+    return _union([instance for other in others for instance in done[other]])
 
 
 def _union(instances: Sequence[Instance]) -> dict[str, frozenset[int]]:

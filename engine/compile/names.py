@@ -6,24 +6,22 @@ No other file looks names of a spec up in the registries.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from itertools import product
-from pathlib import Path as FilePath
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from rolegraph.engine import vocabulary
+from rolegraph.engine.compile.chats import turns_read
 from rolegraph.engine.compile.graph import unknown_role
 from rolegraph.engine.compile.lineage import Instances, pairs_of
-from rolegraph.engine.compile.model_files import ModelFiles
-from rolegraph.engine.compile.resolve import resolve, resolve_teacher, validate_option
-from rolegraph.engine.compile.role_plan import GroupingPlan, Permission, RunPlan, SignalPlan, StateKey
-from rolegraph.engine.compile.structure import Needs, env_loops, players_of, trains_on_seeds
+from rolegraph.engine.compile.resolve import locate_model, resolve, resolve_teacher, validate_option
+from rolegraph.engine.compile.role_plan import Permission, ResolvedRole, RunPlan, SignalPlan, StateKey
 from rolegraph.engine.compile.texts import TextReader, columns_of
 from rolegraph.engine.prompts import Template
 from rolegraph.engine.records.files import is_same
 from rolegraph.engine.spec import Finding, ModelRef, Path, PromptSource, Role, Spec
-from rolegraph.engine.spec.faults import name_not_found
+from rolegraph.engine.spec.loader import LoadedSpec
+from rolegraph.engine.spec.validation import name_not_found
 from rolegraph.engine.vocabulary import ItemCall, Registry
 
 ItemT = TypeVar("ItemT", bound=vocabulary.Item)
@@ -33,190 +31,115 @@ Rewards = Mapping[str, vocabulary.Reward | None]
 SPLITS: tuple[vocabulary.Split, ...] = ("train", "validation")
 
 
-class ResolvedRole(NamedTuple):
-    """Resolved names of one role; None for no name, or for a name with a finding."""
-
-    parser: vocabulary.Parser | None
-    reward: vocabulary.Reward | None
-    estimator: vocabulary.Estimator | None
-    signal: SignalPlan | None
-    run: RunPlan | None
-    """Tool of a tool role."""
-    tools: Sequence[vocabulary.Tool | None]
-    """Tools that the role's model may call."""
-    templates: tuple[Template | None, Template | None]
-    """Prompt and system template; for a tool role the template of the tool's argument, and None."""
-    when: Template | None
-    formulas: Mapping[str, Template | None]
-    """Expressions of the reward, by their text."""
-    groupings: tuple[GroupingPlan, ...] = ()
-    """Groups in which the role's rewards are compared."""
-    state_key: StateKey | None = None
-    """Key of the estimator's state."""
-
-    @property
-    def compares_rewards(self) -> bool:
-        """True where an estimator computes advantages from the role's rewards."""
-        return self.estimator is not None and self.estimator.compute is not None
-
-    @property
-    def mentions(self) -> set[str]:
-        """Names that the role's templates read."""
-        return {name for template in self.templates if template for name in template.mentions}
-
-
-class ResolvedNames(NamedTuple):
-    """Resolved names of a spec; None for no name, or for a name with a finding."""
-
-    roles: Mapping[str, ResolvedRole]
-    untils: Mapping[str, Template | None]
-    """Compiled `until`, by loop."""
-    loop_whens: Mapping[str, Template | None]
-    """Compiled `when`, by loop."""
-    environments: Mapping[str, vocabulary.Environment | None]
-    """Environments, by loop."""
-    metrics: Mapping[str, vocabulary.Metric | None]
-    """Metrics by name."""
-    data: Mapping[vocabulary.Split, vocabulary.Dataset]
-    hidden: frozenset[str]
-    """Task fields that prompts do not see."""
-    used: Sequence[tuple[Registry[Any], str]]
-    """All vocabulary items in use, also those inside others."""
-    permissions: Sequence[Permission]
-    """Permissions that the items need."""
-
-    @property
-    def rewards(self) -> Rewards:
-        """Reward of each role."""
-        return {name: role.reward for name, role in self.roles.items()}
-
-
-def resolve_names(
-    spec: Spec, needs: Needs, instances: Instances | None, files: ModelFiles, allow: Sequence[str]
-) -> tuple[ResolvedNames, list[Finding]]:
-    """Resolve the names of a spec and return them with all findings.
+class ResolvedNames:
+    """Resolved names of a spec, with all findings; None for no name, or for a name with a finding.
 
     Args:
         spec: The parsed spec.
-        needs: `role_needs` of the spec.
         instances: The instances of each role; None where the graph has a fault.
-        files: Folders of models and templates; data sets lie in the first.
+        loaded: The spec as it was loaded, with the folders of its models, templates and data.
         allow: The permissions that a person gave.
     """
-    resolver = _Resolver(spec, needs, instances, files, allow, vocabulary.python_interpreter(allow))
-    return resolver.names(), resolver.findings
 
+    def __init__(
+        self, spec: Spec, instances: Instances | None, loaded: LoadedSpec, allow: Sequence[str]
+    ) -> None:
+        self.spec, self.instances, self.loaded, self.allow = spec, instances, loaded, allow
+        sizes = {name: len(its) for name, its in (instances or {}).items()}
+        self.counts = {name: sizes.get(name, role.count) for name, role in spec.roles.items()}
+        """Number of instances of each role."""
+        self.interpreter = vocabulary.python_interpreter(allow)
+        """Interpreter of Python for the items that run programs."""
+        self.findings: list[Finding] = []
+        self.used: dict[tuple[Registry[Any], str], None] = {}
+        """All vocabulary items in use, also those inside others."""
+        self.permissions: list[Permission] = []
+        """Permissions that the items need."""
+        self.rewards: Rewards = {name: self._reward(name, role) for name, role in spec.roles.items()}
+        self.tools_of = cache(self._tools)
+        self.data = self._datasets()
+        labels = {label for reward in self.rewards.values() if reward for label in reward.labels}
+        own = (name for dataset in self.data.values() for name in dataset.hidden)
+        self.hidden = frozenset({*spec.data.hidden, *labels, *own})
+        """Task fields that prompts do not see."""
+        labelled = {it.file: self.hidden.intersection(it.columns) for it in self.data.values() if it.file}
+        known = (columns_of(self.data), self.hidden, labelled, turns_read(spec))
+        self.texts = TextReader(spec, instances, loaded.folders, *known, self.findings)
+        self.roles = {name: self._role(name, reward) for name, reward in self.rewards.items()}
+        self.untils = {name: self.texts.until(name) for name in spec.loops}
+        self.loop_whens = {name: self.texts.loop_when(name) for name in spec.loops}
+        self.environments = {name: self._environment(name) for name in spec.env_loops()}
+        self.metrics = {name: self._metric(name, call) for name, call in spec.episode.metrics.items()}
 
-@dataclass(slots=True)
-class _Resolver:
-    """Resolver of one spec, which collects findings."""
-
-    spec: Spec
-    needs: Needs
-    instances: Instances | None
-    files: ModelFiles
-    allow: Sequence[str]
-    interpreter: str
-    """Interpreter of Python for the items that run programs."""
-    findings: list[Finding] = field(default_factory=list[Finding])
-    used: dict[tuple[Registry[Any], str], None] = field(default_factory=dict[tuple[Registry[Any], str], None])
-    permissions: list[Permission] = field(default_factory=list[Permission])
-    tools_of: dict[str, list[vocabulary.Tool | None]] = field(
-        default_factory=dict[str, list[vocabulary.Tool | None]]
-    )
-    """Tools of each role's model, as far as they have been resolved."""
-
-    def names(self) -> ResolvedNames:
-        spec = self.spec
-        rewards = {name: self.reward(name, role) for name, role in spec.roles.items()}
-        data = self.datasets(rewards)
-        labels = {label for reward in rewards.values() if reward for label in reward.labels}
-        hidden = frozenset({*spec.data.hidden, *labels, *(f for d in data.values() for f in d.hidden)})
-        label_fields = {it.file: hidden.intersection(it.columns) for it in data.values() if it.file}
-        columns, folders = columns_of(data), self.files.folders
-        texts = TextReader(
-            spec, self.needs, self.instances, folders, columns, hidden, label_fields, self.findings
-        )
-        return ResolvedNames(
-            roles={name: self.role(name, rewards, texts) for name in spec.roles},
-            untils={name: texts.until(name) for name in spec.loops},
-            loop_whens={name: texts.loop_when(name) for name in spec.loops},
-            environments={name: self.environment(name) for name in env_loops(spec)},
-            metrics={name: self.metric(name, call, rewards) for name, call in spec.episode.metrics.items()},
-            data=data,
-            hidden=hidden,
-            used=tuple(self.used),
-            permissions=tuple(self.permissions),
-        )
-
-    def role(self, name: str, rewards: Rewards, texts: TextReader) -> ResolvedRole:
-        role = self.spec.roles[name]
-        tool = self.tool(name, role)
-        templates = (texts.value(name, tool), None) if tool else texts.prompts(name)
-        tools = self.tools(name, role)
-        self.check_quoted(("roles", name, "run"), tool, role, texts.labels)
-        for place, called in enumerate(tools):
-            self.check_quoted(("roles", name, "tools", place), called, role, texts.labels)
-        run, parser = None, self.parser(name, role)
+    def _role(self, name: str, reward: vocabulary.Reward | None) -> ResolvedRole:
+        role, texts = self.spec.roles[name], self.texts
+        tool = self._tool(name, role)
+        prompt, system = (None, None) if tool else texts.prompts(name)
+        value = texts.value(name, tool) if tool else None
+        self._check_quoted(("roles", name, "run"), tool, role)
+        for place, called in enumerate(self.tools_of(name)):
+            self._check_quoted(("roles", name, "tools", place), called, role)
+        run, parser = None, self._parser(name, role)
         if tool and role.run:
-            pairs = pairs_of(self.spec, self.instances, name, tool)
-            parsed = parser if role.parses else None
-            run = RunPlan(role.run.name, tool, templates[0], pairs, parsed, self.session(name, tool))
+            pairs, parsed = pairs_of(self.spec, self.instances, name, tool), parser if role.parses else None
+            run = RunPlan(role.run.name, tool, value, pairs, parsed, self._session(name, tool))
         path = ("roles", name, "estimator")
-        estimator = self.build(vocabulary.estimators, role.estimator, path)
-        state_key = None
+        estimator = self._build(vocabulary.estimators, role.estimator, path)
+        key = None
         if estimator and role.estimator and estimator.key:
-            path = (*path, *role.estimator.path_of(("by",)))
-            state_key = texts.state_key(path, estimator.key)
+            key = texts.state_key((*path, *role.estimator.path_of(("by",))), estimator.key)
         return ResolvedRole(
+            name=name,
+            spec=role,
+            prompt=prompt,
+            system=system,
             parser=parser,
-            reward=rewards[name],
+            reward=reward,
             estimator=estimator,
-            signal=self.signal(name, role.signal, texts),
+            signal=self._signal(name, role.signal),
             run=run,
-            tools=tools,
-            templates=templates,
+            tools=tuple(self.tools_of(name)),
             when=texts.when(name),
-            formulas=self.formulas(name, role.reward, rewards[name], texts),
+            formulas=self._formulas(name, role.reward, reward),
             groupings=texts.groupings(name),
-            state_key=None if state_key is None else StateKey(state_key, texts.hidden),
+            state_key=key and StateKey(key, self.hidden),
         )
 
     # vocabulary
 
-    def parser(self, name: str, role: Role) -> vocabulary.Parser | None:
+    def _parser(self, name: str, role: Role) -> vocabulary.Parser | None:
         path = ("roles", name, "parser")
-        parser = self.build(vocabulary.parsers, role.parser, path)
+        parser = self._build(vocabulary.parsers, role.parser, path)
         for other in parser.roles if parser else ():
-            self.check_needed(name, other, path, "picks from")
+            self._check_needed(name, other, path, "picks from")
         return parser
 
-    def reward(self, name: str, role: Role) -> vocabulary.Reward | None:
+    def _reward(self, name: str, role: Role) -> vocabulary.Reward | None:
         path = ("roles", name, "reward")
-        reward = self.build(vocabulary.rewards, role.reward, path)
+        reward = self._build(vocabulary.rewards, role.reward, path)
         for other in reward.read_roles if reward else ():
             self.findings += unknown_role(self.spec, other, path)
         return reward
 
-    def formulas(
-        self, name: str, call: ItemCall | None, reward: vocabulary.Reward | None, texts: TextReader
+    def _formulas(
+        self, name: str, call: ItemCall | None, reward: vocabulary.Reward | None
     ) -> Mapping[str, Template | None]:
-        """Compile the expressions of a role's reward."""
+        """Compile the expressions of a role's reward, each once."""
         found: dict[str, Template | None] = {}
         if reward is None or call is None:
             return found
         for text, place in reward.formulas:
             if text not in found:
-                found[text] = texts.formula(("roles", name, "reward", *call.path_of(place)), text, name)
+                found[text] = self.texts.formula(("roles", name, "reward", *call.path_of(place)), text, name)
         return found
 
-    def environment(self, name: str) -> vocabulary.Environment | None:
+    def _environment(self, name: str) -> vocabulary.Environment | None:
         """Resolve the environment of a loop and check its number of players."""
         call, path = self.spec.loops[name].env, ("loops", name, "env")
-        environment = self.build(vocabulary.environments, call, path)
+        environment = self._build(vocabulary.environments, call, path)
         if environment is None or call is None or self.instances is None:
             return environment
-        counts = {role: len(self.instances[role]) for role in players_of(self.spec, name)}
+        counts = {role: self.counts[role] for role in self.spec.players_of(name)}
         least, most, number = environment.min_players, environment.max_players, sum(counts.values())
         if not least <= number <= most:
             takes = f"{least}" if least == most else f"{least} to {most}"
@@ -227,18 +150,16 @@ class _Resolver:
             self.findings.append(Finding(path, message, f"{takes} {plural}", hint, word=call.name))
         return environment
 
-    def tools(self, name: str, role: Role) -> list[vocabulary.Tool | None]:
+    def _tools(self, name: str) -> list[vocabulary.Tool | None]:
         """Resolve the tools that a role's model may call; the model sets a tool's argument, not the spec."""
-        if name in self.tools_of:
-            return self.tools_of[name]
-        found = self.tools_of[name] = list[vocabulary.Tool | None]()
+        role, found = self.spec.roles[name], list[vocabulary.Tool | None]()
         for place, call in enumerate(role.tools):
             path: Path = ("roles", name, "tools", place)
-            tool = self.build(vocabulary.tools, call, path)
+            tool = self._build(vocabulary.tools, call, path)
             found.append(tool)
-            if tool is not None and tool.callee:
+            if tool is None or tool.callee:
                 continue
-            if tool is not None and tool.open is None:
+            if tool.open is None:
                 does = "picks from" if tool.choose else "writes down"
                 message = f"{call.name} {does} a role's inputs and cannot be called by a model"
                 if tool.session:
@@ -246,7 +167,7 @@ class _Resolver:
                 expected = "a tool that does something"
                 hint = f"give it a role of its own, with `run: {call.name}`, that {name} needs"
                 self.findings.append(Finding(path, message, expected, hint, word=call.name))
-            elif tool is not None and tool.source is not None:
+            elif tool.source is not None:
                 message = f"the model sets the argument of {call.name} in each call"
                 self.findings.append(Finding(path, message, f"{call.name}, and its options", word=call.name))
         if role.tools and role.calls == 1 and not role.callees:
@@ -260,46 +181,44 @@ class _Resolver:
             self.findings.append(Finding(("roles", name, "calls"), message, "", hint, at_key=True))
         return found
 
-    def signal(self, name: str, call: ItemCall | None, texts: TextReader) -> SignalPlan | None:
+    def _signal(self, name: str, call: ItemCall | None) -> SignalPlan | None:
         """Resolve a signal with the teacher and the template that it names."""
         path = ("roles", name, "signal")
-        signal = self.build(vocabulary.signals, call, path)
+        signal = self._build(vocabulary.signals, call, path)
         if signal is None or call is None:
             return None
         teacher, findings = resolve_teacher(signal.teacher, path)
         if isinstance(teacher, ModelRef):
-            teacher, findings = self.files.located(teacher, (*path, *call.path_of(("teacher",))))
+            teacher, findings = locate_model(self.loaded, teacher, (*path, *call.path_of(("teacher",))))
         self.findings += findings
-        expected = "a template's file name, or {inline: text}"
-        source, findings = validate_option(
-            PromptSource, signal.demonstration, path, "demonstration", expected
-        )
+        option = ("demonstration", "a template's file name, or {inline: text}")
+        source, findings = validate_option(PromptSource, signal.demonstration, path, *option)
         self.findings += findings
-        demonstration = texts.demonstration((*path, *call.path_of(("demonstration",))), source, name)
+        demonstration = self.texts.demonstration((*path, *call.path_of(("demonstration",))), source, name)
         return SignalPlan(signal, teacher, demonstration)
 
-    def metric(self, name: str, call: ItemCall, rewards: Rewards) -> vocabulary.Metric | None:
+    def _metric(self, name: str, call: ItemCall) -> vocabulary.Metric | None:
         path = ("episode", "metrics", name)
-        metric = self.build(vocabulary.metrics, call, path)
+        metric = self._build(vocabulary.metrics, call, path)
         if metric and metric.loop is not None and metric.loop not in self.spec.loops:
             self.findings.append(name_not_found("loop", metric.loop, self.spec.loops, path))
         if metric and metric.role is not None:
             self.findings += unknown_role(self.spec, metric.role, path)
-            reward = rewards.get(metric.role)
+            reward = self.rewards.get(metric.role)
             if metric.term and reward and metric.term not in reward.terms:
                 known = ", ".join(reward.terms) or "none: only a `weighted` reward has named terms"
                 message = f"the reward of {metric.role} has no term {metric.term!r}"
                 self.findings.append(Finding(path, message, known, word=metric.term))
         return metric
 
-    def tool(self, name: str, role: Role) -> vocabulary.Tool | None:
+    def _tool(self, name: str, role: Role) -> vocabulary.Tool | None:
         """Resolve the tool of a tool role; None for another role."""
         path = ("roles", name, "run")
-        tool = self.build(vocabulary.tools, role.run, path)
+        tool = self._build(vocabulary.tools, role.run, path)
         if tool is None or role.run is None:
             return None
         for other in tool.roles:
-            self.check_needed(name, other, path, "reads")
+            self._check_needed(name, other, path, "reads")
         message, expected = "", ""
         if tool.choose is not None and not role.needs:
             message, expected = f"{role.run.name} picks from what {name} needs, which is nothing", "`needs`"
@@ -315,34 +234,22 @@ class _Resolver:
             self.findings.append(Finding(path, message, expected, word=role.run.name))
         return tool
 
-    def session(self, name: str, tool: vocabulary.Tool) -> tuple[vocabulary.Tool, ...]:
+    def _session(self, name: str, tool: vocabulary.Tool) -> tuple[vocabulary.Tool, ...]:
         """Return the tools of the role whose function a role's tool calls; none for another tool."""
-        needs = self.spec.roles[name].needs
-        if tool.session is None or tool.session.role not in needs:
+        roles = {key: other for key, other, _ in self.spec.roles[name].edges}
+        if tool.session is None or (other := roles.get(tool.session.role, "")) not in self.spec.roles:
             return ()
-        other = needs[tool.session.role].of or tool.session.role
-        if other not in self.spec.roles:
-            return ()
-        found = [each for each in self.tools(other, self.spec.roles[other]) if each and each.open]
+        found = [each for each in self.tools_of(other) if each and each.open]
         if not found:
             message = f"{name} calls {tool.session.function} of the tools of {other}, which has none"
             path, expected = ("roles", name, "run"), f"a role with `tools` that have {tool.session.function}"
             self.findings.append(Finding(path, message, expected, word=tool.session.role))
         return tuple(found)
 
-    def check_quoted(
-        self, path: Path, tool: vocabulary.Tool | None, role: Role, labels: Mapping[FilePath, frozenset[str]]
-    ) -> None:
-        """Add a fault for each file of tasks whose hidden fields a role's tool quotes.
-
-        Args:
-            path: Key of the tool.
-            tool: The tool, if any.
-            role: The role, which may see the fields in its `shows`.
-            labels: The hidden fields of the tasks in each file of tasks.
-        """
+    def _check_quoted(self, path: Path, tool: vocabulary.Tool | None, role: Role) -> None:
+        """Add a fault for each file of tasks with hidden fields that a tool quotes to a role without them."""
         quoted = [*tool.files.items()] if tool else []
-        for (file, fields), (tasks, hidden) in product(quoted, labels.items()):
+        for (file, fields), (tasks, hidden) in product(quoted, self.texts.labels.items()):
             leaked = sorted(hidden.intersection(fields).difference(role.shows))
             if leaked and is_same(file, tasks):
                 which = ", ".join(leaked)
@@ -350,7 +257,7 @@ class _Resolver:
                 hint = f"take another file; a role that may see the field says `shows: [{which}]`"
                 self.findings.append(Finding(path, message, hint=hint, word=file.name))
 
-    def check_needed(self, name: str, other: str, path: Path, verb: str) -> None:
+    def _check_needed(self, name: str, other: str, path: Path, verb: str) -> None:
         """Add a fault where an item of role `name` reads role `other`, which its `needs` lacks."""
         needs = self.spec.roles[name].needs
         if other not in needs:
@@ -360,13 +267,13 @@ class _Resolver:
             found = [*unknown_role(self.spec, other, path)]
             self.findings += found or [Finding(path, message, "", hint, word=other)]
 
-    def build(self, registry: Registry[ItemT], call: ItemCall | None, path: Path) -> ItemT | None:
+    def _build(self, registry: Registry[ItemT], call: ItemCall | None, path: Path) -> ItemT | None:
         """Build an item of the vocabulary; return None without a call, and on failure, with findings."""
-        known = {"folder": self.files.folders[0], "interpreter": self.interpreter}
+        known = {"folder": self.loaded.folders[0], "interpreter": self.interpreter}
         context = {name: known[name] for name in registry.context}
-        return None if call is None else self.make(partial(registry.build, call, **context), path)
+        return None if call is None else self._make(partial(registry.build, call, **context), path)
 
-    def make(self, make: Callable[[], ItemT], path: Path, known: str = "") -> ItemT | None:
+    def _make(self, make: Callable[[], ItemT], path: Path, known: str = "") -> ItemT | None:
         """Build an item by `make` and note the code that it used; where `make` fails, add faults."""
         with vocabulary.record_items(self.used):
             item, findings = resolve(make, path, known)
@@ -376,9 +283,9 @@ class _Resolver:
 
     # data
 
-    def datasets(self, rewards: Rewards) -> dict[vocabulary.Split, vocabulary.Dataset]:
+    def _datasets(self) -> dict[vocabulary.Split, vocabulary.Dataset]:
         data: dict[vocabulary.Split, vocabulary.Dataset] = {}
-        if trains_on_seeds(self.spec):
+        if self.spec.trains_on_seeds():
             train = self.spec.train
             counts = {"train": (train.steps or 1) * train.batch_size, "validation": train.validation.tasks}
             return {split: vocabulary.seed_tasks(split, counts[split]) for split in SPLITS}
@@ -386,17 +293,14 @@ class _Resolver:
             call = getattr(self.spec.data, split)
             if call is None:
                 continue
-            path = ("data", split)
-            dataset = self.make(
-                partial(vocabulary.open_dataset, call, split=split, folder=self.files.folders[0]),
-                path,
-                ", or the path of a .jsonl, .parquet or .csv file",
-            )
+            make = partial(vocabulary.open_dataset, call, split=split, folder=self.loaded.folders[0])
+            known = ", or the path of a .jsonl, .parquet or .csv file"
+            dataset = self._make(make, ("data", split), known)
             if dataset is None:
                 continue
             missing = [name for name in dataset.permissions if not vocabulary.is_allowed(name, self.allow)]
             data[split] = vocabulary.withheld(dataset, missing) if missing else dataset
-            for name, reward in rewards.items():
+            for name, reward in self.rewards.items():
                 for column in reward.fields if reward else ():
                     if column not in dataset.columns:
                         reads = f"the reward of {name} reads task.{column}"

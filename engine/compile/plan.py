@@ -8,29 +8,18 @@ read in every turn are dataclasses: reading a field of a NamedTuple takes severa
 from __future__ import annotations
 
 import pickle
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from graphlib import TopologicalSorter
 from typing import Any, NamedTuple
 
-from rolegraph.engine.compile.role_plan import (
-    Endpoint,
-    EnvPlan,
-    LoopPlan,
-    PastPlan,
-    Permission,
-    PolicyPlan,
-    RolePlan,
-    SignalPlan,
-)
+from rolegraph.engine.compile import role_plan
+from rolegraph.engine.compile.role_plan import RolePlan
 from rolegraph.engine.records import MAIN, NodeId
 from rolegraph.engine.shipped import BASE_NAME, taught_prompts
 from rolegraph.engine.spec import ModelRef, Spec
-from rolegraph.engine.vocabulary import (
-    Dataset,
-    Import,
-    Metric,
-    Split,
-)
+from rolegraph.engine.vocabulary import Dataset, Import, Metric, Split
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +94,22 @@ class Wiring:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Plan:
+class TurnGraph:
+    """Turns of a workflow, and what each waits for and reads."""
+
+    nodes: tuple[Node, ...]
+    """In the order of roles, then rounds, then instances."""
+    blocks: tuple[Block, ...]
+    wiring: Wiring
+    reward_inputs: Mapping[int, tuple[InputEdge, ...]]
+    """By node, the turns that its reward reads; each edge is named after its role."""
+    callees: Mapping[int, Mapping[str, Sequence[int]]]
+    """By node that may call roles, the nodes for its calls of each, in order. Their blocks become ready when
+    the caller has ended: the nodes of calls have a result then, and the others are skipped."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Plan(TurnGraph):
     """One workflow, ready to run."""
 
     name: str
@@ -116,24 +120,15 @@ class Plan:
     """Hex digest of the spec, its templates and the vocabulary it uses."""
     imports: tuple[Import, ...]
     """Modules that another process must import before it unpickles the plan; none for installed packages."""
-    roles: tuple[RolePlan, ...]
+    roles: tuple[role_plan.RolePlan, ...]
     """In the order of the spec, which is the order of an episode's trajectories."""
-    endpoints: tuple[Endpoint, ...]
-    policies: Mapping[str, PolicyPlan]
+    endpoints: tuple[role_plan.Endpoint, ...]
+    policies: Mapping[str, role_plan.PolicyPlan]
     """By name, the policies that training changes."""
-    past: Mapping[str, PastPlan]
+    past: Mapping[str, role_plan.PastPlan]
     """By name, the policies of past selves."""
-    nodes: tuple[Node, ...]
-    """In the order of roles, then rounds, then instances."""
-    blocks: tuple[Block, ...]
-    wiring: Wiring
-    reward_inputs: Mapping[int, tuple[InputEdge, ...]]
-    """By node, the turns that its reward reads; each edge is named after its role."""
-    callees: Mapping[int, Mapping[str, Sequence[int]]]
-    """By node that may call roles, the nodes for its calls of each, in order. Their blocks become ready when
-    the caller has ended: the nodes of calls have a result then, and the others are skipped."""
-    loops: tuple[LoopPlan, ...]
-    envs: tuple[EnvPlan, ...]
+    loops: tuple[role_plan.LoopPlan, ...]
+    envs: tuple[role_plan.EnvPlan, ...]
     reward_order: tuple[int, ...]
     """Roles whose reward is deferred (`Reward.is_deferred`), each after the roles that its reward reads."""
     correct: tuple[int, ...]
@@ -144,25 +139,25 @@ class Plan:
     hidden: frozenset[str]
     """Task fields that prompts do not see."""
     data: Mapping[Split, Dataset]
-    permissions: tuple[Permission, ...]
+    permissions: tuple[role_plan.Permission, ...]
     """Permissions that the vocabulary asks for."""
-    withheld: tuple[Permission, ...]
+    withheld: tuple[role_plan.Permission, ...]
     """Permissions that were not given; a plan with any does not run."""
     interpreter: str = ""
     """Interpreter of the spec's programs, such as `monty`; empty where it has none."""
 
     @property
-    def asking(self) -> tuple[RolePlan, ...]:
+    def asking(self) -> tuple[role_plan.RolePlan, ...]:
         """Roles with a prompt, whose turns call a model; the other roles run a tool."""
         return tuple(role for role in self.roles if role.run is None)
 
     @property
-    def trained(self) -> dict[str, RolePlan]:
+    def trained(self) -> dict[str, role_plan.RolePlan]:
         """Roles that training changes, by name."""
         return {role.name: role for role in self.roles if role.spec.is_trained}
 
     @property
-    def signals(self) -> dict[str, SignalPlan]:
+    def signals(self) -> dict[str, role_plan.SignalPlan]:
         """Signals of trained roles, by role."""
         return {name: role.signal for name, role in self.trained.items() if role.signal is not None}
 
@@ -227,7 +222,7 @@ class Plan:
         node = len(self.nodes) + block - len(self.blocks)
         return next((place, node) for place, env in enumerate(self.envs) if node in env.transitions)
 
-    def endpoints_of(self, role: RolePlan) -> list[Endpoint]:
+    def endpoints_of(self, role: role_plan.RolePlan) -> list[role_plan.Endpoint]:
         """Return the endpoints of a role's instances, each once."""
         return [self.endpoints[number] for number in dict.fromkeys(role.endpoints)]
 
@@ -241,20 +236,17 @@ class Plan:
         (plan,) = (plan for plan in self.roles if plan.name == role)
         return (self.endpoints[plan.endpoints[index - 1]].policy if plan.endpoints else None) or MAIN
 
-    def untrained_weights(self, role: RolePlan) -> str:
+    def untrained_weights(self, role: role_plan.RolePlan) -> str:
         """Describe the weights of a role's instances that are not trained; empty where all are."""
 
-        def text(endpoint: Endpoint) -> str:
+        def text(endpoint: role_plan.Endpoint) -> str:
             if endpoint.past is not None:
                 return f"past selves of {self.past[endpoint.past].of}"
             return f"the latest of {endpoint.policy}" if endpoint.policy else f"{endpoint.model} as it is"
 
-        found = [
-            text(self.endpoints[number])
-            for index, number in enumerate(role.endpoints, 1)
-            if index in role.frozen or not role.spec.is_trained
-        ]
-        return " and ".join(dict.fromkeys(found))
+        numbers = enumerate(role.endpoints, 1)
+        shown = [number for index, number in numbers if index in role.frozen or not role.spec.is_trained]
+        return " and ".join(dict.fromkeys(text(self.endpoints[number]) for number in shown))
 
     def is_past(self, role: str, index: int) -> bool:
         """Return True if past selves answer for instance `index`, from 1, of a role."""
@@ -269,3 +261,58 @@ def _restored(imports: Sequence[Import], values: bytes) -> Plan:
         wanted.ensure()
     unpickled: list[Any] = pickle.loads(values)
     return Plan(*unpickled)
+
+
+class EpisodeBounds(NamedTuple):
+    """Bounds of one episode in which no turn is skipped and no call is retried."""
+
+    calls: int
+    """Model calls."""
+    chain: int
+    """Model calls on the longest path through the DAG of turns, which is an episode's time at best."""
+
+    def __str__(self) -> str:
+        s = "" if self.calls == 1 else "s"
+        return f"at most {self.calls:,} model call{s} an episode, longest chain {self.chain:,}"
+
+
+def size_of(plan: Plan) -> EpisodeBounds:
+    """Return the bounds of a plan's episodes."""
+    calls = [calls_of(role) for role in plan.roles]
+    turns: Mapping[int, int] = Counter(node.role for node in plan.nodes)
+    in_turn = [
+        # One after the other, each call of the model but the last waits for the longest role that it calls.
+        own + (role.spec.calls - 1) * max((calls[callee.role] for callee in role.callees), default=0)
+        for own, role in zip(calls, plan.roles, strict=True)
+    ]
+    for callee in (callee.role for role in plan.roles for callee in role.callees):
+        in_turn[callee] = 0  # within the turn that calls
+    return EpisodeBounds(sum(calls[role] * count for role, count in turns.items()), _longest(plan, in_turn))
+
+
+def calls_of(role: RolePlan) -> int:
+    """Return the model calls of one turn of a role at most."""
+    return role.spec.calls if role.run is None else 0
+
+
+def _longest(plan: Plan, calls: list[int]) -> int:
+    """Return the largest number of model calls that follow one another on a path through the plan's DAG.
+
+    `calls` holds the model calls of one turn, by the position of its role.
+    """
+    wiring = plan.wiring
+    block_of = [node.block for node in plan.nodes]
+    block_of += range(len(plan.blocks), len(wiring.joins_awaited))  # transitions of the environment
+    # Blocks by their numbers, joins by the complements of theirs.
+    before: dict[int, set[int]] = {block: set() for block in wiring.initial_blocks}
+    for join, blocks in enumerate(wiring.blocks_of_join):
+        for block in blocks:
+            before.setdefault(block, set()).add(~join)
+    for node, joins in enumerate(wiring.joins_of_node):
+        for join in joins:
+            before.setdefault(~join, set()).add(block_of[node])
+    ends: dict[int, int] = {}
+    for place in TopologicalSorter(before).static_order():
+        own = calls[plan.blocks[place].role] if 0 <= place < len(plan.blocks) else 0
+        ends[place] = own + max((ends[earlier] for earlier in before[place]), default=0)
+    return max(ends.values())

@@ -2,47 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import TypeVar
 
 from rolegraph.engine.compile.role_plan import Endpoint, PastPlan, PolicyPlan
 from rolegraph.engine.records import MAIN
-from rolegraph.engine.spec import Finding, Lora, ModelRef, Path, Policy, Role, Sampling, Spec
-from rolegraph.engine.spec.faults import name_not_found
+from rolegraph.engine.spec import Finding, Lora, ModelRef, Path, Sampling, Spec
+from rolegraph.engine.spec.validation import name_not_found
 
 S = TypeVar("S", Lora, Sampling)
 
 
-def policy_names(role: Role, count: int) -> Sequence[str]:
-    """Return the policy of each instance of a role; nothing for a role that asks a model as it is."""
-    if role.policy is None:
-        return (MAIN,) * count if role.is_trained else ()
-    return role.policy * count if len(role.policy) == 1 else role.policy
-
-
 def trained_policies(spec: Spec, counts: Mapping[str, int]) -> dict[str, PolicyPlan]:
     """Return the policies of trained roles, `main` first, then in the order of the spec."""
-    used = {
-        policy
-        for name, role in spec.roles.items()
-        if role.is_trained
-        for policy in policy_names(role, counts[name])
-        if not _written(spec, policy).of
-    }
+    trained = {name: count for name, count in counts.items() if spec.roles[name].is_trained}
+    used = {policy for policy in _used(spec, trained) if not spec.policy_named(policy).of}
     plans: dict[str, PolicyPlan] = {}
     for name in dict.fromkeys((MAIN, *spec.policies)):
         if name in used:
-            own, train = _written(spec, name), spec.train
+            own, train = spec.policy_named(name), spec.train
             lora = _laid_over(train.lora, own.lora)
             plans[name] = PolicyPlan(_model(spec, name), lora, own.learning_rate or train.learning_rate)
     return plans
+
+
+def _used(spec: Spec, counts: Mapping[str, int]) -> set[str]:
+    """Return the policies of the instances of these roles."""
+    return {policy for name, count in counts.items() for policy in spec.roles[name].policy_names(count)}
 
 
 def past_policies(
     spec: Spec, counts: Mapping[str, int], trained: Mapping[str, PolicyPlan]
 ) -> dict[str, PastPlan]:
     """Return the policies of past selves that a role has, of policies in training."""
-    used = {policy for name, role in spec.roles.items() for policy in policy_names(role, counts[name])}
+    used = _used(spec, counts)
     return {
         name: PastPlan(own.of, own.every, own.keep, own.pick)
         for name, own in spec.policies.items()
@@ -50,29 +43,20 @@ def past_policies(
     }
 
 
-def frozen_instances(spec: Spec, name: str, count: int) -> frozenset[int]:
-    """Return the indices, from 1, of a role's instances whose policy is one of past selves."""
-    policies = policy_names(spec.roles[name], count)
-    return frozenset(index for index, policy in enumerate(policies, 1) if _written(spec, policy).of)
-
-
 def endpoints_of(spec: Spec, name: str, count: int, trained: Mapping[str, PolicyPlan]) -> list[Endpoint]:
     """Return the model endpoint of each instance of a role, in order; empty for a role that runs a tool."""
     role = spec.roles[name]
     if role.run is not None:
         return []
-    if not (policies := policy_names(role, count)):
+    if not (policies := role.policy_names(count)):
         return [Endpoint(role.model or spec.model)] * count
     # While a spec is only run, a trainable role may have a model of its own.
     own = role.model if role.policy is None else None
-    return [
-        Endpoint(
-            own or _model(spec, policy),
-            policy if policy in trained else None,
-            policy if _written(spec, policy).of in trained else None,
-        )
-        for policy in policies
-    ]
+    found: list[Endpoint] = []
+    for policy in policies:
+        past = policy if spec.policy_named(policy).of in trained else None
+        found.append(Endpoint(own or _model(spec, policy), policy if policy in trained else None, past))
+    return found
 
 
 def samplings_of(spec: Spec, name: str, count: int) -> list[tuple[Path, Sampling]]:
@@ -83,10 +67,10 @@ def samplings_of(spec: Spec, name: str, count: int) -> list[tuple[Path, Sampling
     if role.sampling is not None:
         return [(("roles", name, "sampling"), role.sampling)] * count
     found: list[tuple[Path, Sampling]] = []
-    for policy in policy_names(role, count) or ("",) * count:
-        if (written := _written(spec, policy)).of and written.sampling is None:
+    for policy in role.policy_names(count) or ("",) * count:
+        if (written := spec.policy_named(policy)).of and written.sampling is None:
             policy = written.of  # a past self answers as its policy does
-        own = _written(spec, policy).sampling
+        own = spec.policy_named(policy).sampling
         path: Path = ("sampling",) if own is None else ("policies", policy, "sampling")
         found.append((path, _laid_over(spec.sampling, own)))
     return found
@@ -94,17 +78,17 @@ def samplings_of(spec: Spec, name: str, count: int) -> list[tuple[Path, Sampling
 
 def check_policies(spec: Spec, counts: Mapping[str, int]) -> Iterator[Finding]:
     """Find faults in the policies of roles; `counts` are the numbers of instances by role."""
-    used = {policy for name, role in spec.roles.items() for policy in policy_names(role, counts[name])}
+    used = _used(spec, counts)
     known = list(dict.fromkeys((MAIN, *spec.policies)))
     for name, role in spec.roles.items():
         path: Path = ("roles", name, "policy")
-        for policy in dict.fromkeys(policy_names(role, counts[name])):
+        for policy in dict.fromkeys(role.policy_names(counts[name])):
             if policy not in known:
                 yield name_not_found("policy", policy, known, path)
         if role.policy is not None and len(role.policy) not in (1, counts[name]):
             message = f"{name} has {counts[name]} instances, and its list of policies has {len(role.policy)}"
             yield Finding(path, message, "a policy for each instance, or one for all")
-        if role.is_trained and len(frozen_instances(spec, name, counts[name])) == counts[name]:
+        if role.is_trained and len(spec.frozen_instances(name, counts[name])) == counts[name]:
             message = f"{name} is trained, and past selves, which are not trained, answer for it"
             hint = "say `trainable: false`"
             yield Finding(path, message, "a policy that is trained, for an instance", hint)
@@ -138,7 +122,7 @@ def _past_findings(spec: Spec, counts: Mapping[str, int], name: str) -> Iterator
     for key in sorted({"model", "checkpoint", "lora", "learning_rate"}.intersection(written)):
         message = f"{name} has the weights of {policy.of}, and is not trained itself"
         yield Finding((*here, key), message, "", "remove it", at_key=True)
-    others = [other for other in (MAIN, *spec.policies) if not _written(spec, other).of]
+    others = [other for other in (MAIN, *spec.policies) if not spec.policy_named(other).of]
     if policy.of not in others or name == MAIN:
         yield name_not_found("policy to copy", policy.of, [*dict.fromkeys(others)], (*here, "of"))
     elif policy.of not in trained_policies(spec, counts):
@@ -146,14 +130,10 @@ def _past_findings(spec: Spec, counts: Mapping[str, int], name: str) -> Iterator
         yield Finding((*here, "of"), message, "a policy of a trained role")
 
 
-def _written(spec: Spec, name: str) -> Policy:
-    return spec.policies.get(name) or Policy()
-
-
 def _model(spec: Spec, name: str) -> ModelRef:
     """Return the model that a policy starts from."""
-    policy = _written(spec, name)
-    policy = _written(spec, policy.of) if policy.of else policy
+    policy = spec.policy_named(name)
+    policy = spec.policy_named(policy.of) if policy.of else policy
     model = policy.model or spec.model
     return model.model_copy(update={"checkpoint": policy.checkpoint}) if policy.checkpoint else model
 

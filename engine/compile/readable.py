@@ -1,17 +1,23 @@
-"""Values that rewards and tools read in actions, and faults where no action can hold them. Pure.
+"""Checks of what is looked for where it cannot be: values in actions, words in prompts. Pure.
 
-An action is known as far as its parser or tool says what it gives; nothing is found in an unknown one.
+An action is known as far as its parser or tool says what it gives; nothing is found in an unknown one. A
+prompt mentions a word that it writes itself, or that it may pass on: from the task, an environment, a tool,
+or another role whose prompt mentions the word.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from math import inf
 from typing import NamedTuple, cast
 
+from rolegraph.engine.compile.chats import turns_read
 from rolegraph.engine.compile.names import ResolvedNames
-from rolegraph.engine.errors import did_you_mean
-from rolegraph.engine.spec import Finding, Spec
+from rolegraph.engine.errors import RolegraphError, did_you_mean
+from rolegraph.engine.prompts import Template
+from rolegraph.engine.spec import Finding
 from rolegraph.engine.vocabulary import ACTION_OF, ActionRead, Shape
 
 _KINDS = {"string": "text", "number": "a number", "integer": "a number", "boolean": "true or false"}
@@ -25,11 +31,11 @@ class _Obstacle(NamedTuple):
     is_sure: bool = True
 
 
-def read_findings(spec: Spec, names: ResolvedNames) -> Iterator[Finding]:
+def read_findings(names: ResolvedNames) -> Iterator[Finding]:
     """Find the values that a reward or a tool reads although the action that it reads has none there."""
     shapes: dict[str, Shape] = {}
     for name, role in names.roles.items():
-        written, tool = spec.roles[name], role.run.tool if role.run else None
+        written, tool = role.spec, role.run.tool if role.run else None
         reading = (f"the reward of {name}", "reward", role.reward, written.reward)
         for reader, key, item, call in (reading, (name, "run", tool, written.run)):
             for read in dict.fromkeys(item.reads if item else ()):
@@ -37,9 +43,9 @@ def read_findings(spec: Spec, names: ResolvedNames) -> Iterator[Finding]:
                 if key == "run" and at not in written.needs:
                     continue
                 other = (written.needs[at].of if at in written.needs else None) or at
-                obstacle = _obstacle(_shape_of(spec, names, other, shapes), read)
-                if obstacle is None and "*" in read.path.split(".") and other in spec.roles:
-                    obstacle = _unplaced(spec, name, other)
+                obstacle = _obstacle(_shape_of(names, other, shapes), read)
+                if obstacle is None and "*" in read.path.split(".") and other in names.roles:
+                    obstacle = _unplaced(names, name, other)
                 if obstacle is not None and call is not None:
                     wanted = read.path or ("a word of its map" if read.words else "a number")
                     message = f"{reader} reads {wanted} in the action of {other}, {obstacle.reason}"
@@ -48,12 +54,11 @@ def read_findings(spec: Spec, names: ResolvedNames) -> Iterator[Finding]:
                     yield Finding(path, message, "", obstacle.hint, severity, read.path or other)
 
 
-def _unplaced(spec: Spec, name: str, other: str) -> _Obstacle | None:
-    if any((edge.of or key) == name for key, edge in spec.roles[other].needs.items()):
+def _unplaced(names: ResolvedNames, name: str, other: str) -> _Obstacle | None:
+    if any(read == name for _, read, _ in names.roles[other].spec.edges):
         return None
-    return _Obstacle(
-        f"which does not read {name}: there is no position for `*`", f"let it read {name}", False
-    )
+    reason = f"which does not read {name}: there is no position for `*`"
+    return _Obstacle(reason, f"let it read {name}", False)
 
 
 def _obstacle(shape: Shape, read: ActionRead) -> _Obstacle | None:
@@ -118,20 +123,106 @@ def _inside(shape: Shape, key: str) -> Shape:
     return cast("Shape", value) if isinstance(value, Mapping) else {}
 
 
-def _shape_of(spec: Spec, names: ResolvedNames, name: str, known: dict[str, Shape]) -> Shape:
+def _shape_of(names: ResolvedNames, name: str, known: dict[str, Shape]) -> Shape:
     """Return the shape of a role's actions, and add it to the `known` ones."""
     if name in known or name not in names.roles:
         return known.get(name, {})
     known[name] = {}  # a role that passes on its own action, in a loop, is unknown
-    role, needs = names.roles[name], spec.roles[name].needs
-    item = role.parser if spec.roles[name].parses else role.run and role.run.tool
+    role = names.roles[name]
+    needs, item = role.spec.needs, role.parser if role.spec.parses else role.run and role.run.tool
 
     def resolved(shape: Shape) -> Shape:
         if ACTION_OF in shape:
             keys = [key for key in needs if shape[ACTION_OF] in (key, None)]
-            first, *others = [_shape_of(spec, names, needs[key].of or key, known) for key in keys] or [{}]
+            first, *others = [_shape_of(names, needs[key].of or key, known) for key in keys] or [{}]
             return first if all(other == first for other in others) else {}
         return {**shape, "items": resolved(_inside(shape, "items"))} if "items" in shape else shape
 
     known[name] = resolved(item.gives) if item else {}
     return known[name]
+
+
+_SHOWN = 6
+"""Number of words that a message lists."""
+
+
+def instruction_findings(names: ResolvedNames) -> Iterator[Finding]:
+    """Warn of each role whose prompts mention none of the words of a group that its parser expects."""
+    read = turns_read(names.spec)
+    for name, role in names.roles.items():
+        for words in role.parser.expects if role.parser and role.spec.run is None else ():
+            if not _Mentions(names, read, words).may_show(name):
+                some = [*words[:_SHOWN], *(["…"] if len(words) > _SHOWN else [])]
+                looked_for = " or ".join(some)
+                message = f"the prompt of {name} does not mention {looked_for}, which its parser looks for"
+                hint = "say it in the prompt: answers without it are the failure malformed_output"
+                word = words[0].strip("<>")
+                yield Finding(("roles", name, "parser"), message, "", hint, "warning", word)
+
+
+@dataclass(slots=True)
+class _Mentions:
+    """Search for a group of words in everything that a role's prompts may show."""
+
+    names: ResolvedNames
+    turns_read: Mapping[str, Sequence[str]]
+    """By role, the other roles whose turns its conversation shows."""
+    words: Sequence[str]
+    searched: set[str] = field(default_factory=set[str])
+
+    def may_show(self, name: str) -> bool:
+        """Return True if the prompts of a role, or what they pass on, mention a word, or may."""
+        self.searched.add(name)
+        role = self.names.roles[name]
+        demonstration = role.signal.demonstration if role.signal else None
+        templates = role.templates + ([demonstration] if demonstration else [])
+        if not (role.run.value or role.run.tool.source is None if role.run else role.prompt):
+            return True  # the template has a fault
+        if self.found([text for template in templates for text in template.literals()]):
+            return True
+        if role.run and (role.run.tool.permissions or role.run.session):  # a service, or a program
+            return True
+        if "self.observation" in role.mentions or ("task" in role.mentions and self.in_rows(role.spec.shows)):
+            return True
+        chooses = role.run is not None and role.run.tool.choose is not None
+        read = {other for key, other, _ in role.spec.edges if chooses or key in role.mentions}
+        if "self.arguments" in role.mentions:
+            read |= {*self.names.spec.callers_of(name)}
+        if any(self.may_show(other) for other in {*self.turns_read.get(name, ())} - self.searched):
+            return True
+        return any(self.may_pass_on(other, templates) for other in read - self.searched)
+
+    def may_pass_on(self, name: str, readers: Sequence[Template]) -> bool:
+        """Return True if a word may be in what these templates read of a role."""
+        parser = self.names.roles[name].parser
+        whole = any(re.search(r"\b(?:response|thought)\b", template.source) for template in readers)
+        if parser is not None and not whole and {*self.words} <= {*parser.strips}:
+            return False
+        return self.may_show(name)
+
+    def in_rows(self, shows: Sequence[str]) -> bool:
+        """Return True if the first task of a split mentions a word, or cannot be read."""
+        hidden = self.names.hidden - {*shows}
+        try:
+            rows = [row for data in self.names.data.values() for row in data.rows(1)]
+        except RolegraphError:
+            return True
+        visible = [str(value) for row in rows for key, value in row.items() if key not in hidden]
+        return not rows or self.found(visible)
+
+    def found(self, texts: Sequence[str]) -> bool:
+        """Return True if one of the texts mentions one of the words."""
+        return any(_mentions(texts, word) for word in self.words)
+
+
+def _mentions(texts: Sequence[str], word: str) -> bool:
+    """Return True if texts mention a word as a whole; `<x>` is mentioned by a tag's name, too."""
+    everything = " ".join(" ".join(texts).split())
+    name = word.strip("<>")
+    whole = re.compile(rf"(?<!\w){re.escape(name)}(?!\w)", re.IGNORECASE)
+    if name == word:
+        return whole.search(everything) is not None
+    if re.search(rf"</?{re.escape(name)}\b", everything, re.IGNORECASE):
+        return True
+    is_about_tags = re.search(r"\btags?\b", everything, re.IGNORECASE) and whole.search(everything)
+    return bool(is_about_tags) or any(text.strip("</> \n") == name for text in texts)

@@ -1,4 +1,4 @@
-"""Resolution of vocabulary items: from the call in a spec to the item, or to findings."""
+"""Resolution of what a spec names outside itself: items of the vocabulary, and files of models."""
 
 from __future__ import annotations
 
@@ -11,8 +11,12 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from rolegraph.engine.errors import UserError, did_you_mean, first_line
-from rolegraph.engine.spec import Finding, ModelRef, Path
-from rolegraph.engine.spec.faults import short_value
+from rolegraph.engine.records.files import is_file, is_folder
+from rolegraph.engine.shipped import MODELS
+from rolegraph.engine.spec import Finding, ModelRef, Path, Policy, Role, Spec
+from rolegraph.engine.spec.files import display_path, resolve_path
+from rolegraph.engine.spec.loader import LoadedSpec
+from rolegraph.engine.spec.validation import short_value
 from rolegraph.engine.vocabulary import BadOptions, Import, Item, UnknownName, digest_of
 from rolegraph.engine.vocabulary.foreign import FOREIGN_ERRORS
 
@@ -49,9 +53,8 @@ def resolve_teacher(written: object, path: Path) -> tuple[ModelRef | Literal["ba
     if isinstance(written, Mapping):
         mapping = cast("Mapping[str, object]", written)
         written = mapping["model"] if set(mapping) == {"model"} else mapping
-    ref, findings = validate_option(
-        ModelRef, written, path, "teacher", "base, or a model, such as tinker:NAME or local:FOLDER"
-    )
+    expected = "base, or a model, such as tinker:NAME or local:FOLDER"
+    ref, findings = validate_option(ModelRef, written, path, "teacher", expected)
     if ref is not None and not ref.is_trainable:
         message = f"a teacher must give the log-probabilities of given tokens, which {ref.provider} does not"
         return None, [Finding(path, message, "a local or a tinker model", word=ref.provider)]
@@ -126,3 +129,51 @@ def _of_argument(error: BadOptions, detail: ErrorDetails, at: Path) -> Finding:
 
 def _takes(error: BadOptions) -> str:
     return ", ".join(option.name for option in error.options) or "no options"
+
+
+P = TypeVar("P", Spec, Role, Policy)
+
+
+def locate_model(loaded: LoadedSpec, ref: ModelRef, path: Path) -> tuple[ModelRef, list[Finding]]:
+    """Find the file or folder of a model that a spec names: beside the spec or below it.
+
+    A spec may come from a stranger, and the replay or the model folder that it names is read. A path given on
+    the command line may lie anywhere, and is relative to the working folder.
+
+    Args:
+        loaded: The spec.
+        ref: The model.
+        path: Key of the model in the spec.
+
+    Returns:
+        The model with a path relative to the working folder, and faults such as a path outside the folder.
+    """
+    name = ref.name
+    is_file_name = ref.provider == "replay" or (ref.served_here and name not in MODELS)
+    if name is None or not is_file_name or loaded.is_overridden((*path, "name")):
+        return ref, []
+    places = [(folder, folder / name) for folder in loaded.folders]
+    inside = [file for folder, file in places if resolve_path(file).is_relative_to(folder)]
+    if not inside:
+        expected = "a path beside the spec or below it"
+        message = f"{name} lies outside the spec's folder"
+        return ref, [Finding(path, message, expected, "--model names one anywhere", word=name)]
+    file = next((file for file in inside if is_file(file) or is_folder(file)), inside[0])
+    return ref.model_copy(update={"name": display_path(file)}), []
+
+
+def locate_models(loaded: LoadedSpec) -> tuple[Spec, list[Finding]]:
+    """Return a spec with the paths of all its models but its signals' teachers located, and findings."""
+    findings: list[Finding] = []
+
+    def located(part: P, *path: str) -> P:
+        if part.model is None:
+            return part
+        model, wrong = locate_model(loaded, part.model, (*path, "model"))
+        findings.extend(wrong)
+        return part.model_copy(update={"model": model})
+
+    spec = located(loaded.spec)
+    roles = {name: located(role, "roles", name) for name, role in spec.roles.items()}
+    policies = {name: located(policy, "policies", name) for name, policy in spec.policies.items()}
+    return spec.model_copy(update={"roles": roles, "policies": policies}), findings

@@ -11,19 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
+from rolegraph.engine import vocabulary
 from rolegraph.engine.prompts import PromptError, Template
 from rolegraph.engine.spec import Credit, Lora, Loss, ModelRef, Path, Role, Sampling
-from rolegraph.engine.vocabulary import (
-    Environment,
-    Estimator,
-    Function,
-    Pairs,
-    Parser,
-    Reward,
-    Signal,
-    Tool,
-    View,
-)
 
 
 class Endpoint(NamedTuple):
@@ -64,7 +54,7 @@ class PastPlan(NamedTuple):
 class SignalPlan(NamedTuple):
     """Signal of a role, with the teacher and the template that it names."""
 
-    signal: Signal
+    signal: vocabulary.Signal
     teacher: ModelRef | Literal["base"] | None
     """Model to compare with; `base` is the start of the policy itself."""
     demonstration: Template | None
@@ -76,14 +66,14 @@ class RunPlan:
 
     name: str
     """Name of the tool."""
-    tool: Tool
+    tool: vocabulary.Tool
     value: Template | None
     """Template of the tool's argument; None for a tool that picks from the role's inputs."""
-    pairs: Pairs
+    pairs: vocabulary.Pairs
     """Pairs of instances for `Tool.pairs`."""
-    parser: Parser | None = None
+    parser: vocabulary.Parser | None = None
     """Parser of the result; None where the result is the action as it is."""
-    session: tuple[Tool, ...] = ()
+    session: tuple[vocabulary.Tool, ...] = ()
     """Tools of the role whose function the tool calls (`Tool.session`)."""
 
 
@@ -129,30 +119,63 @@ class Permission(NamedTuple):
     """Key of the spec that needs the permission."""
 
 
-@dataclass(frozen=True, slots=True)
-class RolePlan:
-    """One role: its part of the spec, and what its names resolved to."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResolvedRole:
+    """One role with its resolved names; None for no name, or for a name with a finding."""
 
     name: str
     spec: Role
     """Settings as they are written, such as `weight` or `timeout`."""
-    count: int
-    """Number of instances."""
     prompt: Template | None
     """None for a role that runs a tool."""
     run: RunPlan | None
     system: Template | None
-    parser: Parser
-    reward: Reward | None
-    estimator: Estimator | None
+    parser: vocabulary.Parser | None
+    reward: vocabulary.Reward | None
+    estimator: vocabulary.Estimator | None
     signal: SignalPlan | None
+    tools: tuple[vocabulary.Tool | None, ...]
+    """Tools that the model may call in its turn."""
+    when: Template | None
+    """An instance is skipped where this condition is false."""
+    formulas: Mapping[str, Template | None]
+    """Expressions that the reward reads the value of, by their text."""
+    groupings: tuple[GroupingPlan, ...]
+    """Groups in which its rewards are compared; their advantages are added."""
+    state_key: StateKey | None
+    """Key of the estimator's state; None where the role has one state."""
+
+    @property
+    def templates(self) -> list[Template]:
+        """Templates of the prompt and the system prompt, or of the tool's argument."""
+        return [it for it in (self.prompt, self.run and self.run.value, self.system) if it]
+
+    @property
+    def compares_rewards(self) -> bool:
+        """True where an estimator computes advantages from the role's rewards."""
+        return self.estimator is not None and self.estimator.compute is not None
+
+    @property
+    def mentions(self) -> set[str]:
+        """Names that the role's templates read."""
+        return {name for template in self.templates for name in template.mentions}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RolePlan(ResolvedRole):
+    """One role of a plan, without faults, and its place in the graph."""
+
+    parser: vocabulary.Parser
+    tools: tuple[vocabulary.Tool, ...]
+    """Tools that the model may call in its turn, roles aside."""
+    formulas: Mapping[str, Template]
+    count: int
+    """Number of instances."""
     loss: Loss
     endpoints: tuple[int, ...]
     """Position in `Plan.endpoints` of each instance; empty for a role that runs a tool."""
     samplings: tuple[Sampling, ...]
     """Sampling of each instance; empty for a role that runs a tool."""
-    when: Template | None
-    """An instance is skipped where this condition is false."""
     loop: int | None
     """Position in `Plan.loops`."""
     rounds: int
@@ -163,16 +186,8 @@ class RolePlan:
     """The role's turns in `Plan.nodes`: all instances in the first round, then all in the next."""
     prompt_per_instance: bool
     """True where the prompts read `self` or continue a chat, so that each instance has its own."""
-    tools: tuple[Tool, ...]
-    """Tools that the model may call in its turn, roles aside."""
     kept_back: frozenset[str]
     """Functions of the tools that the model is not offered, because another role's `run` calls them."""
-    formulas: Mapping[str, Template]
-    """Expressions that the reward reads the value of, by their text."""
-    groupings: tuple[GroupingPlan, ...]
-    """Groups in which its rewards are compared; their advantages are added."""
-    state_key: StateKey | None
-    """Key of the estimator's state; None where the role has one state."""
     frozen: frozenset[int] = frozenset()
     """Indices, from 1, of instances that are never trained, because past selves answer for them."""
     callees: tuple[CalleePlan, ...] = ()
@@ -192,14 +207,14 @@ class RolePlan:
     @property
     def adds_signal(self) -> bool:
         """True where the signal's advantages are added to those that the estimator computes."""
-        return self.signal is not None and self.estimator is not None and self.estimator.compute is not None
+        return self.signal is not None and self.compares_rewards
 
     @property
     def compares_turns(self) -> bool:
         """True where an estimator compares rewards, and compares those of turns, not of trajectories."""
         return any(grouping.of_turns for grouping in self.groupings)
 
-    def number_of(self, view: View) -> int:
+    def number_of(self, view: vocabulary.View) -> int:
         """Return the number of a turn among all of its instance, as identities and records count."""
         return (view.outer - 1) * self.times + view.round
 
@@ -233,7 +248,7 @@ class CalleePlan(NamedTuple):
     """Role that a role's model may call."""
 
     role: int
-    function: Function
+    function: vocabulary.Function
     """Name, description and arguments for the model; the scheduler runs the role in place of `call`."""
     parallel: int
     """Most calls of the role in one answer."""
@@ -248,7 +263,7 @@ class EnvPlan(NamedTuple):
     wait for it.
     """
 
-    environment: Environment
+    environment: vocabulary.Environment
     loop: int
     """Position in `Plan.loops`."""
     transitions: range

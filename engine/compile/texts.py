@@ -2,36 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path as FilePath
-from typing import TypeVar
+from typing import Any
 
-from rolegraph.engine.compile.chats import turns_read
+from rolegraph.engine.compile.inputs import compares_turns
 from rolegraph.engine.compile.lineage import Instances, joined
 from rolegraph.engine.compile.role_plan import GroupingPlan
-from rolegraph.engine.compile.structure import Needs, env_loop_of, loops_around, readers_of, roles_in
-from rolegraph.engine.compile.turns import compares_turns
 from rolegraph.engine.limits.prompts import PROMPT_PARTS
 from rolegraph.engine.limits.specs import SPEC_TEMPLATES
-from rolegraph.engine.prompts import (
-    IN_A_CALL,
-    IN_A_LOOP,
-    IN_AN_INNER_LOOP,
-    OF_SELF,
-    WITH_AN_ENVIRONMENT,
-    Template,
-    TemplateScope,
-    read_template,
-    read_text,
-)
+from rolegraph.engine.prompts import Template, TemplateScope, checks, read_template, read_text
 from rolegraph.engine.spec import Edge, Finding, Path, PromptSource, Spec
 from rolegraph.engine.vocabulary import REWARD_FIELDS, VIEW_FIELDS, Dataset, Split, Tool
 
-S = TypeVar("S", str, PromptSource)
-
 OF_A_TURN = ("action", "tokens", "calls")
 """Names that an expression of a reward reads of the turn, besides `task` and `self`."""
+_ANOTHER_ROLE = "the key mentions {!r}, which is another role"
 KEY_OF_SELF = ("index", "lineage")
 """Fields of `self` that the key of a group may read in every role."""
 MANY = 2
@@ -51,7 +38,6 @@ class TextReader:
     """Compiler of one spec's texts, which collects findings."""
 
     spec: Spec
-    needs: Needs
     instances: Instances | None
     """None where the graph has a fault."""
     folders: tuple[FilePath, ...]
@@ -61,24 +47,21 @@ class TextReader:
     hidden: frozenset[str]
     labels: Mapping[FilePath, frozenset[str]]
     """Hidden fields of the tasks in each file of tasks."""
+    turns_read: Mapping[str, Sequence[str]]
+    """By role, the other roles whose turns its conversation shows."""
     findings: list[Finding]
     compiled: int = 0
     """Syntax nodes of the templates and conditions so far."""
-    turns_read: Mapping[str, Sequence[str]] = field(init=False)
-    """By role, the other roles whose turns its conversation shows."""
-
-    def __post_init__(self) -> None:
-        self.turns_read = turns_read(self.spec)
 
     def prompts(self, name: str) -> tuple[Template | None, Template | None]:
         """Compile a role's prompt and system templates."""
         role, around = self.spec.roles[name], self._around(name)
-        prompt = self._template(("roles", name, "prompt"), role.prompt, around)
-        system = self._template(("roles", name, "system"), role.system, around)
+        prompt = self._compiled(("roles", name, "prompt"), role.prompt, around)
+        system = self._compiled(("roles", name, "system"), role.system, around)
         mentioned = {m for template in (prompt, system) if template for m in template.mentions}
         read = self.turns_read.get(name, ())
-        for key, edge in role.needs.items():
-            if edge.fans_out or (edge.of or key) in read:  # it sets the count, or the conversation shows it
+        for key, other, edge in role.edges:
+            if edge.fans_out or other in read:  # it sets the count, or the conversation shows it
                 continue
             if prompt and key in around.needs and key not in {*mentioned, name} and not role.when:
                 message = f"{name} waits for {key}, but its prompt does not mention it"
@@ -93,7 +76,7 @@ class TextReader:
             return None
         path = ("roles", name, "run", *call.path_of(("with",) if tool.session else (0,)))
         around = replace(self._around(name), has_episode=tool.sends_body)
-        return self._compiled(path, tool.source, lambda text: read_text(path, text, around))
+        return self._compiled(path, tool.source, around)
 
     def demonstration(self, path: Path, source: PromptSource | None, name: str) -> Template | None:
         """Compile the template of a demonstrated answer.
@@ -104,72 +87,59 @@ class TextReader:
         counts = {role: len(made[role]) if made else own.count for role, own in self.spec.roles.items()}
         fields = (*VIEW_FIELDS, *REWARD_FIELDS)
         around = TemplateScope(counts, tuple(counts), self.columns, fields=fields, own=fields)
-        return self._template(path, source, around)
+        return self._compiled(path, source, around)
 
     def when(self, name: str) -> Template | None:
         """Compile a role's `when`."""
-        return self._condition(("roles", name, "when"), self.spec.roles[name].when, self._around(name))
+        outside = ("the condition mentions {!r}, which the role does not need", "add {} to its `needs`")
+        around = replace(self._around(name), is_condition=True, outside=outside)
+        return self._compiled(("roles", name, "when"), self.spec.roles[name].when, around)
 
     def groupings(self, name: str) -> tuple[GroupingPlan, ...]:
         """Compile the keys of a role's groupings, which may read hidden fields: no record has their value."""
         role = self.spec.roles[name]
-        own = (*KEY_OF_SELF, *self._of_place(name, IN_A_LOOP[:1]))
-        arguments = self._arguments(name)
-        return tuple(
-            GroupingPlan(
-                by=grouping.by,
-                key=self._key(("roles", name, "group", place, "by"), grouping.by, frozenset(), own, arguments)
-                if grouping.is_expression
-                else None,
-                of_turns=compares_turns(role, grouping),
-                credit=grouping.credit or role.credit,
-                weight=grouping.weight,
-            )
-            for place, grouping in enumerate(role.group)
-        )
+        outside = (_ANOTHER_ROLE, "a key is an expression over `task` and `self`")
+        own = (*KEY_OF_SELF, *self._of_place(name, checks.IN_A_LOOP[:1]))
+        scope = {"hidden": frozenset[str](), "own": own, "arguments": self._arguments(name)}
+        plans: list[GroupingPlan] = []
+        for place, grouping in enumerate(role.group):
+            path, by = ("roles", name, "group", place, "by"), grouping.by
+            key = self._expression(path, by, outside, **scope) if grouping.is_expression else None
+            of_turns, credit = compares_turns(role, grouping), grouping.credit or role.credit
+            plans.append(GroupingPlan(by, key, of_turns, credit, grouping.weight))
+        return tuple(plans)
 
     def state_key(self, path: Path, source: str) -> Template | None:
         """Compile the key of an estimator's state, which reads visible fields of the task."""
-        return self._key(path, source, self.hidden, ())
-
-    def _key(
-        self,
-        path: Path,
-        source: str,
-        hidden: frozenset[str],
-        own: tuple[str, ...],
-        arguments: tuple[str, ...] | None = None,
-    ) -> Template | None:
-        there_is = "a key is an expression over `task`" + (" and `self`" if own else "")
-        outside = ("the key mentions {!r}, which is another role", there_is)
-        around = TemplateScope({}, tuple(self.spec.roles), self.columns, hidden, own=own, outside=outside)
-        around = replace(around, arguments=arguments, is_condition=True, has_value=True)
-        return self._compiled(path, source, lambda text: read_text(path, text, around))
+        return self._expression(path, source, (_ANOTHER_ROLE, "a key is an expression over `task`"))
 
     def formula(self, path: Path, source: str, name: str) -> Template | None:
         """Compile an expression of a role's reward, which may read all fields of the task."""
-        message = "the reward mentions {!r}, and an expression reads only the turn's own action and the task"
-        around = replace(
-            self._around(name),
-            needs={},
-            columns=None,  # the fields that a reward reads are compared with the data in any case
-            hidden=frozenset(),
-            values=OF_A_TURN,
-            called={},
-            outside=(message, "pay what {} says or earns with rated_by or of, as a term of `weighted`"),
-            is_condition=True,
-            has_value=True,
+        outside = (
+            "the reward mentions {!r}, and an expression reads only the turn's own action and the task",
+            "pay what {} says or earns with rated_by or of, as a term of `weighted`",
         )
-        return self._compiled(path, source, lambda text: read_text(path, text, around))
+        own = (*checks.OF_SELF, *self._of_place(name, checks.IN_A_LOOP))
+        scope = {"hidden": frozenset[str](), "own": own, "arguments": self._arguments(name)}
+        # The fields of the task that a reward reads are compared with the data in any case.
+        return self._expression(path, source, outside, **scope, columns=None, values=OF_A_TURN)
+
+    def _expression(
+        self, path: Path, source: str | None, outside: tuple[str, str], **further: Any
+    ) -> Template | None:
+        """Compile an expression over the task, and over what `further` adds to its scope."""
+        around = TemplateScope({}, tuple(self.spec.roles), self.columns, self.hidden, outside=outside)
+        around = replace(around, **{"is_condition": True, "has_value": True, **further})
+        return self._compiled(path, source, around)
 
     def _around(self, name: str) -> TemplateScope:
         """Return the variables that templates of role `name` may use: prompts, system prompt and `when`."""
         role, roles = self.spec.roles[name], self.spec.roles
-        edges = {key: edge for key, edge in role.needs.items() if (edge.of or key) in roles}
-        seen = {key: self._seen(name, edge.of or key, edge) for key, edge in edges.items()}
-        own = (*OF_SELF, *self._of_place(name, IN_A_LOOP))
+        edges = [(key, other, edge) for key, other, edge in role.edges if other in roles]
+        seen = {key: self._seen(name, other, edge) for key, other, edge in edges}
+        own = (*checks.OF_SELF, *self._of_place(name, checks.IN_A_LOOP))
         arguments = self._arguments(name)
-        called = {edge.of: key for key, edge in edges.items() if edge.of not in (None, key, *edges)}
+        called = {other: key for key, other, _ in edges if other not in seen}
         hidden = self.hidden - {*role.shows}
         files = tuple(file for file, fields in self.labels.items() if fields & hidden)
         return TemplateScope(
@@ -184,11 +154,11 @@ class TextReader:
     def _of_place(self, name: str, in_a_loop: tuple[str, ...]) -> Iterator[str]:
         """Yield the fields of `self` that a role has by its loops, `in_a_loop` and further ones, and by being
         called."""
-        loops = loops_around(self.spec, name)
+        loops = self.spec.loops_around(name)
         yield from in_a_loop if loops else ()
-        yield from IN_AN_INNER_LOOP if len(loops) > 1 else ()
-        yield from WITH_AN_ENVIRONMENT if env_loop_of(self.spec, name) else ()
-        yield from IN_A_CALL if self.spec.roles[name].tool else ()
+        yield from checks.IN_AN_INNER_LOOP if len(loops) > 1 else ()
+        yield from checks.WITH_AN_ENVIRONMENT if self.spec.env_loop_of(name) else ()
+        yield from checks.IN_A_CALL if self.spec.roles[name].tool else ()
 
     def _seen(self, name: str, other: str, edge: Edge) -> int:
         """Return the largest number of instances of the role `other` that one instance of `name` reads by
@@ -198,26 +168,16 @@ class TextReader:
         if self.instances is None:  # the graph has a fault: add no findings that may follow from it
             return self.spec.roles[other].count if edge.join == "all" else 1
         theirs = self.instances[other]
-        mine = [me for reader in readers_of(self.spec, name) for me in self.instances[reader]]
+        mine = [me for reader in self.spec.readers_of(name) for me in self.instances[reader]]
         return max((len(joined(edge, me, theirs)) for me in mine), default=0)
-
-    def _condition(self, path: Path, source: str | None, around: TemplateScope) -> Template | None:
-        _, hint = around.outside
-        outside = ("the condition mentions {!r}, which the role does not need", hint)
-        if path[0] == "loops":
-            outside = ("the end of the loop mentions {!r}, which is not in it", "add {} to its `roles`")
-        around = replace(around, is_condition=True, outside=outside)
-        return self._compiled(path, source, lambda text: read_text(path, text, around))
 
     def until(self, name: str) -> Template | None:
         """Compile the condition `until` of a loop; on each branch it reads the roles of the loop."""
-        loop = self.spec.loops[name]
-        inside = roles_in(self.spec, name)
+        path, source, inside = ("loops", name, "until"), self.spec.loops[name].until, self.spec.roles_in(name)
         branch = Edge(join="branch", round="last")
         seen = {other: max(self._seen(role, other, branch) for role in inside) for other in inside}
-        path = ("loops", name, "until")
-        around = TemplateScope(seen, tuple(self.spec.roles), self.columns, self.hidden)
-        condition = self._condition(path, loop.until, around)
+        outside = ("the end of the loop mentions {!r}, which is not in it", "add {} to its `roles`")
+        condition = self._expression(path, source, outside, needs=seen, has_value=False)
         if condition is not None and condition.mentions.isdisjoint(inside):
             message = f"the end of {name} depends on none of its roles"
             self.findings.append(Finding(path, message, f"something of {', '.join(inside)}"))
@@ -229,18 +189,13 @@ class TextReader:
             "the condition of a loop mentions {!r}, and it is computed before any role has run",
             "read the task alone, or give `when` to a role",
         )
-        around = TemplateScope({}, tuple(self.spec.roles), self.columns, self.hidden, outside=outside)
-        around = replace(around, is_condition=True)
         path, source = ("loops", name, "when"), self.spec.loops[name].when
-        return self._compiled(path, source, lambda text: read_text(path, text, around))
-
-    def _template(self, path: Path, source: PromptSource | None, around: TemplateScope) -> Template | None:
-        return self._compiled(path, source, lambda text: read_template(path, text, self.folders, around))
+        return self._expression(path, source, outside, has_value=False)
 
     def _compiled(
-        self, path: Path, source: S | None, read: Callable[[S], tuple[Template | None, list[Finding]]]
+        self, path: Path, source: str | PromptSource | None, around: TemplateScope
     ) -> Template | None:
-        """Compile the template or condition at `path` of the spec, and record the findings of `read`.
+        """Compile the template or condition at `path` of the spec, and record its findings.
 
         Syntax nodes count towards the limit on all templates of a spec; a faulty template counts as a tenth
         of the limit on a single template.
@@ -248,7 +203,10 @@ class TextReader:
         before = self.compiled
         if source is None or before > SPEC_TEMPLATES.most:
             return None
-        text, findings = read(source)
+        if isinstance(source, str):
+            text, findings = read_text(path, source, around)
+        else:
+            text, findings = read_template(path, source, self.folders, around)
         self.findings += findings
         self.compiled += text.parts if text else PROMPT_PARTS.most // 10
         if self.compiled > SPEC_TEMPLATES.most:

@@ -1,42 +1,39 @@
-"""Checks of training: of each role's settings in any spec, and of a plan's model and data. Pure."""
+"""Checks of training: each role's settings and groups in any spec, and a plan's models and data. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 
-from rolegraph.engine.compile.groupings import group_findings
-from rolegraph.engine.compile.lineage import Instances
-from rolegraph.engine.compile.names import ResolvedRole
+from rolegraph.engine.compile.chats import turns_read
+from rolegraph.engine.compile.lineage import Instance, Instances, joined
+from rolegraph.engine.compile.names import ResolvedNames
 from rolegraph.engine.compile.plan import Plan
 from rolegraph.engine.compile.policies import samplings_of
-from rolegraph.engine.compile.role_plan import RolePlan, SignalPlan
-from rolegraph.engine.compile.structure import trains_on_seeds
-from rolegraph.engine.spec import Finding, Loss, Path, Role, Sampling, Spec
-from rolegraph.engine.spec.faults import name_not_found
-from rolegraph.engine.vocabulary import Estimator, estimators, signals
+from rolegraph.engine.compile.role_plan import GroupingPlan, ResolvedRole, RolePlan
+from rolegraph.engine.prompts import SELF, PromptError, Template
+from rolegraph.engine.records import MAIN
+from rolegraph.engine.spec import Edge, Finding, Loss, Path, Sampling, Spec
+from rolegraph.engine.spec.validation import name_not_found
+from rolegraph.engine.vocabulary import Estimator, SelfView, Views, estimators, signals
 
 
-def learning_findings(
-    spec: Spec, roles: Mapping[str, ResolvedRole], instances: Instances | None
-) -> Iterator[Finding]:
-    """Check estimator, reward, signal and loss of each role against each other.
-
-    Args:
-        spec: The parsed spec.
-        roles: The resolved names of each role.
-        instances: The instances of each role; None where the graph has a fault.
-    """
-    for name, role in spec.roles.items():
-        found = roles[name]
+def learning_findings(names: ResolvedNames) -> Iterator[Finding]:
+    """Check estimator, reward, signal and loss of each role against each other."""
+    spec, groups = names.spec, _Groups(names)
+    for name, found in names.roles.items():
+        role = found.spec
         if role.is_trained:
-            yield from _role_findings(name, role, found.estimator)
-            yield from group_findings(spec, roles, name, instances)
+            yield from _role_findings(found)
+            yield from groups.findings(name)
         own = role.loss.name if role.loss else "cross_entropy"
         if found.signal and found.signal.signal.advantages is None and own != "cross_entropy":
             message = f"{name} learns turns that it did not sample, which {own} cannot train"
             yield Finding(("roles", name, "loss"), message, "cross_entropy", "or leave `loss` out")
     if spec.train.refill:
-        yield from _refill_findings(spec, roles)
+        yield from _refill_findings(spec, names.roles)
     server = spec.train.sample_from
     if server is not None and server.provider not in ("vllm", "sglang"):
         message = f"{server.provider} does not load the adapters of a training"
@@ -52,18 +49,16 @@ def _refill_findings(spec: Spec, roles: Mapping[str, ResolvedRole]) -> Iterator[
     if spec.train.staleness:
         message = "refill draws by what a batch has taught, and staleness draws before that is known"
         yield Finding(at, message, "", "remove `refill` or `staleness`", at_key=True)
-    estimated = [roles[name].estimator for name, role in spec.roles.items() if role.is_trained]
-    if not any(estimator is not None and estimator.compute is not None for estimator in estimated):
+    if not any(role.compares_rewards and role.spec.is_trained for role in roles.values()):
         message = "refill counts tasks on which rewards differ, and no role's rewards are compared"
         yield Finding(at, message, "", "remove it", at_key=True)
 
 
-def _role_findings(name: str, role: Role, estimator: Estimator | None) -> Iterator[Finding]:
+def _role_findings(resolved: ResolvedRole) -> Iterator[Finding]:
     """Find what keeps a trained role from learning."""
+    name, role, estimator = resolved.name, resolved.spec, resolved.estimator
     here: Path = ("roles", name)
-    at = (*here, "estimator")
-    compares = estimator is not None and estimator.compute is not None
-    if role.reward is None and (role.signal is None or compares):
+    if role.reward is None and (role.signal is None or resolved.compares_rewards):
         hint = "give it a reward or a signal, or say `trainable: false`"
         if role.signal is not None:
             hint = "give it a reward, or write `estimator: precomputed` to learn from the signal alone"
@@ -71,27 +66,26 @@ def _role_findings(name: str, role: Role, estimator: Estimator | None) -> Iterat
     elif role.estimator is None:
         hint = f"give it one of {', '.join(estimators.names())}, or say `trainable: false`"
         yield Finding(here, f"{name} is trained, but has no estimator", "", hint, at_key=True)
-    if estimator is None:
+    if estimator is None or estimator.compute is not None:
         return
-    if estimator.compute is None and role.signal is None:
+    if role.signal is None:
+        message = f"{name} is {estimator.name}, but nothing sets its advantages"
         hint = f"give it a signal ({', '.join(signals.names())}), or another estimator"
-        yield Finding(at, f"{name} is {estimator.name}, but nothing sets its advantages", "a `signal`", hint)
-    if estimator.compute is None:
-        for key in ("credit", "group"):
-            if key in role.model_fields_set:
-                message = f"{name} is {estimator.name}, so none of its rewards are compared"
-                yield Finding((*here, key), message, hint="remove it", severity="warning")
+        yield Finding((*here, "estimator"), message, "a `signal`", hint)
+    for key in sorted({"credit", "group"} & role.model_fields_set):
+        message = f"{name} is {estimator.name}, so none of its rewards are compared"
+        yield Finding((*here, key), message, hint="remove it", severity="warning")
 
 
-def loss_of(role: Role, estimator: Estimator | None, signal: SignalPlan | None) -> Loss:
+def loss_of(role: ResolvedRole) -> Loss:
     """Return the loss of a role: its own, or the default of its signal or estimator.
 
     A signal that adds advantages to an estimator's leaves the loss to the estimator.
     """
-    default = estimator.loss if estimator else "importance_sampling"
-    if signal and (signal.demonstration or estimator is None or estimator.compute is None):
-        default = signal.signal.loss
-    return role.loss or Loss(name=default)
+    default = role.estimator.loss if role.estimator else "importance_sampling"
+    if role.signal and (role.signal.demonstration or not role.compares_rewards):
+        default = role.signal.signal.loss
+    return role.spec.loss or Loss(name=default)
 
 
 def training_findings(plan: Plan) -> Iterator[Finding]:
@@ -108,7 +102,7 @@ def policy_findings(plan: Plan) -> Iterator[Finding]:
     if "train" not in plan.data:
         hint = "add `data: {train: …}`, such as a .jsonl file"
         yield Finding(("data",), f"{plan.name} has no training data", "", hint, at_key=True)
-    elif trains_on_seeds(plan.spec) and plan.spec.train.steps is None:
+    elif plan.spec.trains_on_seeds() and plan.spec.train.steps is None:
         message = f"{plan.name} has no data, so its tasks are seeds, which have no end"
         hint = "say how long to train: train: {steps: 100}, or add `data`"
         yield Finding(("train", "steps"), message, "train.steps", hint, at_key=True)
@@ -124,10 +118,8 @@ def policy_findings(plan: Plan) -> Iterator[Finding]:
         own = plan.spec.roles[role.name].model
         if own is not None and own != plan.spec.model:
             message = f"{role.name} has a model of its own, but the roles that are trained share one policy"
-            hint = (
-                f"write `policies: {{{role.name}: {{model: …}}}}` and `policy: {role.name}`, or say "
-                "`trainable: false`"
-            )
+            write = f"write `policies: {{{role.name}: {{model: …}}}}` and `policy: {role.name}`"
+            hint = f"{write}, or say `trainable: false`"
             yield Finding(("roles", role.name, "model"), message, "", hint)
 
 
@@ -143,10 +135,8 @@ def sampling_findings(plan: Plan) -> Iterator[Finding]:
             if temperature == 1.0 and top_p == 1.0:
                 continue
             path = (*at, "temperature" if temperature != 1.0 else "top_p")
-            message = (
-                f"{role.name} samples with temperature {temperature:g} and top_p {top_p:g}, but learns from "
-                "samples of the policy itself"
-            )
+            samples = f"{role.name} samples with temperature {temperature:g} and top_p {top_p:g}"
+            message = f"{samples}, but learns from samples of the policy itself"
             unlike.setdefault(path, Finding(path, message, "temperature 1 and top_p 1"))
     yield from unlike.values()
 
@@ -154,3 +144,136 @@ def sampling_findings(plan: Plan) -> Iterator[Finding]:
 def drawn(plan: Plan, role: RolePlan) -> dict[Path, Sampling]:
     """Return the sampling settings that a role's instances use, each by the path of its key in the spec."""
     return dict(samplings_of(plan.spec, role.name, role.count))
+
+
+SAME_FOR_ALL = frozenset({"self.role", "self.count", "self.round", "self.outer", "self.times"})
+"""Fields of `self` that are equal for all instances of a role."""
+WHAT_WAS_BEFORE = frozenset({"self.history"})
+"""Fields of `self` that differ between rollouts; observations are the same at least in the first turn."""
+KNOWN_AT_ONCE = frozenset({"self", "self.index", "self.round", "self.outer", "self.lineage"})
+"""Names that a key may read and that are known before anything runs."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Groups:
+    """Groups in which the rewards of trained roles are compared."""
+
+    names: ResolvedNames
+
+    def findings(self, name: str) -> Iterator[Finding]:
+        """Find groups of a trained role that are certainly too small, or can only hold equal rewards."""
+        written, role = self.names.spec.roles[name].group, self.names.roles[name]
+        path: Path = ("roles", name, "group")
+        for place, grouping in enumerate(role.groupings if role.compares_rewards else ()):
+            if grouping.by == "episode" and any(other.by == "episode" for other in role.groupings[:place]):
+                yield Finding(path, f"{name} compares the episode twice", "episode once in a list")
+            least = self.smallest(name, grouping)
+            if role.estimator and least < role.estimator.min_group:
+                yield _too_small(name, grouping, role.estimator, least)
+            if grouping.by == "prompt" and self.names.instances is not None:
+                yield from self.alike_findings(name, self.names.instances)
+        if role.compares_rewards and "weight" in written[0].model_fields_set and len(written) == 1:
+            message = f"the advantages of {name} are weighted, and there are no others"
+            hint = "remove it; `weight` of the role is the factor of its loss"
+            yield Finding((*path, 0, "weight"), message, hint=hint, severity="warning")
+
+    def smallest(self, name: str, grouping: GroupingPlan) -> int:
+        """Return the size of a role's smallest group where nothing is skipped and nothing fails.
+
+        With `group: prompt`, only instances with the same inputs are counted as sharing a prompt. A key that
+        reads the task or an observation is taken to be the same for all.
+        """
+        rollouts, policies = self.names.spec.train.rollouts, self.learning(name)
+        if not policies:
+            return 0
+        if grouping.by == "prompt" and self.names.instances is not None:
+            families, upstream = self.asked_alike(name, self.names.instances)
+            return min(map(len, families)) * (1 if upstream else rollouts)
+        members: Counter[str] = Counter()
+        if grouping.key and self.names.instances is not None and grouping.key.mentions <= KNOWN_AT_ONCE:
+            keys = Counter(self.known_keys(name, grouping, grouping.key, self.names.instances[name]))
+            return rollouts * min(keys.values(), default=0)
+        for other in self.names.roles if grouping.by == "episode" else (name,):
+            for own in self.names.roles[other].groupings if self.names.spec.roles[other].is_trained else ():
+                if own is grouping or (other != name and own.by == "episode"):
+                    pooled = own.of_turns and own.by != "turn"
+                    for policy in self.learning(other).values():
+                        members[policy] += self.names.spec.rounds_of(other) if pooled else 1
+        return min(members[policy] for policy in policies.values()) * rollouts
+
+    def known_keys(
+        self, name: str, grouping: GroupingPlan, key: Template, instances: Sequence[Instance]
+    ) -> Iterator[tuple[str, str]]:
+        """Yield policy and key of each turn or trajectory of a rollout, as far as they can be computed."""
+        times = self.names.spec.loops[loop].times if (loop := self.names.spec.loop_of(name)) else 1
+        for index, policy in self.learning(name).items():
+            for number in range(self.names.spec.rounds_of(name) if grouping.of_turns else 1):
+                outer, before = divmod(number, times)
+                own = (name, index, instances[index - 1].path, len(instances))
+                me = SelfView(*own, before + 1, times, Views(()), outer=outer + 1)
+                with suppress(PromptError):
+                    yield policy, key.render({SELF: me})
+
+    def alike_findings(self, name: str, instances: Instances) -> Iterator[Finding]:
+        """Warn of a role whose groups can only hold equal rewards, because the reward is another role's."""
+        reward = self.names.roles[name].reward
+        if reward is None or not reward.delegates or reward.views or not instances.keys() >= {*reward.roles}:
+            return  # its reward is its own, or depends on its position
+        families, upstream = self.asked_alike(name, instances)
+        read = [(other, Edge(join="branch")) for other in reward.roles]
+        all_alike = all(
+            len(family) > 1 and len({_joins(read, instances[name][n], instances) for n in family}) == 1
+            for family in families
+        )
+        if upstream and all_alike:
+            whose = " and ".join(reward.roles)
+            message = f"{name} is compared with those asked the same, who earn the same: what {whose} earns"
+            hint = "add what tells them apart (`weighted`), or compare them over all rollouts (`group: turn`)"
+            yield Finding(("roles", name, "reward"), message, hint=hint, severity="warning")
+
+    def asked_alike(self, name: str, instances: Instances) -> tuple[Sequence[Sequence[int]], bool]:
+        """Return the sets of instances (by index from 0) of a role that always have the same prompt as one
+        another, and True if a prompt may differ between rollouts of a task."""
+        role, mentions = self.names.spec.roles[name], self.names.roles[name].mentions
+        rounds = self.names.spec.rounds_of(name)
+        edges = [(other, edge) for key, other, edge in role.edges if key in mentions]
+        remembers = role.memory is not None and (rounds > 1 or bool(turns_read(self.names.spec).get(name)))
+        own = remembers or any(mention.startswith("self.") for mention in mentions - SAME_FOR_ALL)
+        differs = remembers or (rounds > 1 and bool(edges or mentions & WHAT_WAS_BEFORE))
+        upstream = differs or any(edge.round == "this" for _, edge in edges)
+        families: dict[object, list[int]] = {}
+        for index, policy in self.learning(name).items():
+            read = index if own else (policy, _joins(edges, instances[name][index - 1], instances))
+            families.setdefault(read, []).append(index - 1)
+        return [*families.values()], upstream
+
+    def learning(self, name: str) -> dict[int, str]:
+        """Return the policy of each instance of a role that is trained, by its index from 1."""
+        role = self.names.spec.roles[name]
+        count = self.names.counts[name]
+        frozen = self.names.spec.frozen_instances(name, count)
+        policies = enumerate(role.policy_names(count) or (MAIN,) * count, 1)
+        return {index: policy for index, policy in policies if index not in frozen}
+
+
+def _joins(
+    edges: Sequence[tuple[str, Edge]], me: Instance, instances: Instances
+) -> tuple[tuple[int, ...], ...]:
+    return tuple(tuple(joined(edge, me, instances[other])) for other, edge in edges)
+
+
+def _too_small(name: str, grouping: GroupingPlan, estimator: Estimator, least: int) -> Finding:
+    """Return the fault of a group with fewer members than its estimator needs."""
+    at, compares = ("roles", name, "group"), f"{estimator.name} compares the members of a group"
+    if grouping.by == "prompt":
+        hint = "raise `count` (its prompt may not speak of `self`), or say `group: turn`"
+        message = f"{compares}, and {least} of {name} share a prompt"
+        return Finding(at, message, f"at least {estimator.min_group} that see the same", hint)
+    if grouping.key is not None:
+        hint = "raise `count` or `train.rollouts`, or compare more of them: `group: task`"
+        message = f"{compares}, and a group of {name} by {grouping.by} has {least}"
+        return Finding(at, message, f"groups of at least {estimator.min_group}", hint)
+    hint = "raise `count` or `train.rollouts`, or use reinforce"
+    expected = f"count × rollouts of at least {estimator.min_group}"
+    message = f"{compares}, and {name}'s group has {least}"
+    return Finding(("roles", name, "estimator"), message, expected, hint)

@@ -3,22 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from itertools import accumulate
 from typing import NamedTuple
 
 from rolegraph.engine.compile.chats import turns_before
-from rolegraph.engine.compile.inputs import RoleEdge, RoleInputs
+from rolegraph.engine.compile.inputs import RoleEdge, RoleInputs, compares_turns
 from rolegraph.engine.compile.lineage import Instance, Instances, call_sites, joined
-from rolegraph.engine.compile.plan import Block, InputEdge, Node, Plan, Wiring
-from rolegraph.engine.compile.structure import (
-    SharedRounds,
-    callees_of,
-    env_loop_of,
-    env_loops,
-    loops_around,
-    players_of,
-    rounds_of,
-)
-from rolegraph.engine.compile.turns import compares_turns
+from rolegraph.engine.compile.plan import Block, InputEdge, Node, TurnGraph, Wiring
 from rolegraph.engine.records import NodeId, salt_of
 from rolegraph.engine.spec import Edge, Spec
 
@@ -27,62 +19,7 @@ _BRANCH = Edge(join="branch", round="last")
 """The edge that a loop's `until` reads the loop's roles by."""
 
 
-class UnrolledGraph(NamedTuple):
-    """Nodes and edges of a plan, after each role's instances and each loop's rounds were written out."""
-
-    nodes: tuple[Node, ...]
-    blocks: tuple[Block, ...]
-    wiring: Wiring
-    reward_inputs: Mapping[int, tuple[InputEdge, ...]]
-    branches: Mapping[str, int]
-    """By loop, the number of its parallel branches, each of which ends by itself."""
-    player_nodes: Mapping[str, tuple[tuple[int, ...], ...]]
-    """By loop with an environment, for each round the positions of the players' nodes."""
-    transitions: Mapping[str, range]
-    """By loop with an environment, the positions of its transitions as nodes."""
-    nodes_of: Mapping[str, range]
-    """By role, the positions of its nodes in `nodes`."""
-    callees: Mapping[int, Mapping[str, Sequence[int]]]
-    """By node that may call roles, the nodes for its calls of each, in order."""
-
-
-def unroll(
-    spec: Spec,
-    instances: Instances,
-    inputs: Mapping[str, RoleInputs],
-    rewards: Mapping[str, Sequence[str]] = _NO_REWARDS,
-) -> UnrolledGraph:
-    """Unroll the roles of a spec without faults, the rounds of its loops one after the other.
-
-    Args:
-        spec: The parsed spec.
-        instances: The instances of each role.
-        inputs: The inputs of each role.
-        rewards: By role, the roles that its reward reads.
-    """
-    unroller = _Unroller(spec, instances, inputs)
-    blocks, awaited = unroller.blocks()
-    nodes = unroller.nodes(blocks)
-    player_nodes = {name: unroller.player_nodes(name) for name in unroller.transitions}
-    transitions = [[turn] for turns in player_nodes.values() for turn in ((), *turns)]
-    ends: dict[int, set[_Edges]] = {}
-    for block in blocks:
-        if block.round == block.back + 1:
-            ends.setdefault(block.until_loop, set()).add(block.until_inputs)
-    return UnrolledGraph(
-        nodes=nodes,
-        blocks=blocks,
-        wiring=_wire(len(nodes) + len(transitions), [*awaited, *transitions]),
-        reward_inputs=unroller.reward_inputs(nodes, rewards),
-        branches={loop: len(ends.get(place, [()])) for place, loop in enumerate(spec.loops)},
-        player_nodes=player_nodes,
-        transitions=unroller.transitions,
-        nodes_of=unroller.nodes_of,
-        callees=unroller.callees,
-    )
-
-
-def predecessors(graph: Plan | UnrolledGraph) -> dict[NodeId, list[NodeId]]:
+def predecessors(graph: TurnGraph | UnrolledGraph) -> dict[NodeId, list[NodeId]]:
     """Return for each turn the turns it waits for: directly, or through a step of the environment."""
     before: dict[NodeId, list[NodeId]] = {node.id: [] for node in graph.nodes}
     for place, node in enumerate(graph.nodes):
@@ -91,7 +28,7 @@ def predecessors(graph: Plan | UnrolledGraph) -> dict[NodeId, list[NodeId]]:
     return before
 
 
-def _successors(graph: Plan | UnrolledGraph, place: int) -> Iterator[int]:
+def _successors(graph: TurnGraph | UnrolledGraph, place: int) -> Iterator[int]:
     for join in graph.wiring.joins_of_node[place]:
         for block in graph.wiring.blocks_of_join[join]:
             if block < len(graph.blocks):
@@ -116,76 +53,103 @@ class _Until(NamedTuple):
     """Position of the loop; -1 for no condition."""
     back: int
     """Number of the role's turns since the condition was asked before."""
-    edges: Sequence[tuple[RoleEdge, SharedRounds]]
+    edges: Sequence[RoleEdge]
     """Roles that the condition reads."""
+    depth: int
+    """Number of loops around the turn, from the outermost, down to the loop of the condition."""
 
 
-class _Unroller:
-    def __init__(self, spec: Spec, instances: Instances, inputs: Mapping[str, RoleInputs]) -> None:
+def _ranges(sizes: Mapping[str, int], start: int = 0) -> dict[str, range]:
+    """Return for each name the positions that it takes, one after the other from `start`."""
+    ends = list(accumulate(sizes.values(), initial=start))
+    return dict(zip(sizes, map(range, ends, ends[1:]), strict=True))
+
+
+class UnrolledGraph:
+    """Turns of a plan: each role's instances and each loop's rounds, written out one after the other.
+
+    Args:
+        spec: The parsed spec, without faults.
+        instances: The instances of each role.
+        inputs: The inputs of each role.
+        rewards: By role, the roles that its reward reads.
+    """
+
+    def __init__(
+        self,
+        spec: Spec,
+        instances: Instances,
+        inputs: Mapping[str, RoleInputs],
+        rewards: Mapping[str, Sequence[str]] = _NO_REWARDS,
+    ) -> None:
         self.spec, self.instances, self.inputs = spec, instances, inputs
-        self.loops = {name: loops_around(spec, name) for name in spec.roles}
+        self.loops = {name: spec.loops_around(name) for name in spec.roles}
         self.times = {name: spec.loops[loops[-1]].times if loops else 1 for name, loops in self.loops.items()}
-        self.shared: dict[tuple[str, str], SharedRounds] = {}
-        self.rounds = {name: rounds_of(spec, name) for name in spec.roles}
+        self.shared_rounds = cache(spec.shared_rounds)
+        self.rounds = {name: spec.rounds_of(name) for name in spec.roles}
         self.positions = {name: position for position, name in enumerate(spec.roles)}
-        self.nodes_of: dict[str, range] = {}
         self.turns_before = turns_before(spec)
-        self.turn_nodes: dict[tuple[str, tuple[int, ...], range], Sequence[int]] = {}
+        self.turn_nodes: dict[tuple[str, tuple[int, ...], range, bool], Sequence[int]] = {}
         """Results of `turns`: instances that read the same turns share one sequence."""
-        total = 0
-        for name in spec.roles:
-            start, total = total, total + len(instances[name]) * self.rounds[name]
-            self.nodes_of[name] = range(start, total)
-        self.calls = {name: callees_of(spec, name) for name in spec.roles}
-        self.transitions: dict[str, range] = {}
-        for name in env_loops(spec):
-            start, total = total, total + spec.loops[name].times + 1
-            self.transitions[name] = range(start, total)
+        self.nodes_of = _ranges({name: len(its) * self.rounds[name] for name, its in instances.items()})
+        total = sum(map(len, self.nodes_of.values()))
+        self.transitions = _ranges({name: spec.loops[name].times + 1 for name in spec.env_loops()}, total)
+        self.calls = {name: spec.callees_of(name) for name in spec.roles}
         self.sites = {name: call_sites(spec, name, instances) for name in spec.roles}
         self.callees: dict[int, dict[str, Sequence[int]]] = {}
         self.callers: dict[int, int] = {}
         """By node that answers a call, the node that calls."""
         for name, sites in self.sites.items():
             for site in sites:
-                caller = self.node_at(site.caller, site.member, site.round)
-                nodes = self.turns(name, site.members, range(1, 2))
+                caller = self._node_at(site.caller, site.member, site.round)
+                nodes = self._turns(name, site.members, range(1, 2))
                 self.callees.setdefault(caller, {})[name] = nodes
                 self.callers |= dict.fromkeys(nodes, caller)
+        blocks = [*self._blocks()]
+        self.blocks = tuple(block for block, _ in blocks)
+        self.nodes = self._node_table(self.blocks)
+        self.player_nodes = {name: self._nodes_of_players(name) for name in self.transitions}
+        """By loop with an environment, for each round the positions of the players' nodes."""
+        transitions = [[turn] for turns in self.player_nodes.values() for turn in ((), *turns)]
+        awaited = [*(sets for _, sets in blocks), *transitions]
+        self.wiring = _wire(len(self.nodes) + len(transitions), awaited)
+        self.reward_inputs = self._read_by_rewards(self.nodes, rewards)
+        ends: dict[int, set[_Edges]] = {}
+        for block in self.blocks:
+            if block.round == block.back + 1:
+                ends.setdefault(block.until_loop, set()).add(block.until_inputs)
+        self.branches = {loop: len(ends.get(place, [()])) for place, loop in enumerate(spec.loops)}
+        """By loop, the number of its parallel branches, each of which ends by itself."""
 
-    def blocks(self) -> tuple[tuple[Block, ...], list[list[Sequence[int]]]]:
-        """Return the blocks, and for each the sets of nodes that it waits for."""
-        blocks: list[Block] = []
-        awaited: list[list[Sequence[int]]] = []
+    def _blocks(self) -> Iterator[tuple[Block, list[Sequence[int]]]]:
+        """Yield the blocks, each with the sets of nodes that it waits for."""
         for position, name in enumerate(self.spec.roles):
             for site in self.sites[name]:
                 me = self.instances[site.caller][site.member]
-                inputs = tuple(
-                    self.input_edge(site.round, edge, self.shared_rounds(site.caller, edge.role), me)
-                    for edge in self.inputs[name].edges
-                )
-                nodes = self.turns(name, site.members, range(1, 2))
-                blocks.append(Block(position, 1, nodes, inputs, may_skip=True))
-                awaited.append([(self.node_at(site.caller, site.member, site.round),)])
+                edges = self.inputs[name].edges
+                inputs = tuple(self._input_edge(site.caller, site.round, edge, me) for edge in edges)
+                nodes = self._turns(name, site.members, range(1, 2))
+                caller = self._node_at(site.caller, site.member, site.round)
+                yield Block(position, 1, nodes, inputs, may_skip=True), [(caller,)]
             if self.sites[name]:
                 continue
-            loops, env = self.loops[name], env_loop_of(self.spec, name)
+            loops, env = self.loops[name], self.spec.env_loop_of(name)
             conditional = env is not None or bool(self.spec.roles[name].when)
             conditional = conditional or any(self.spec.loops[loop].when is not None for loop in loops)
             turns = self.times[name] if len(loops) > 1 else 1
             for number in range(1, self.rounds[name] + 1):
-                asked = self.asked_before(name, number)
-                for (inputs, until, further), members in self.grouped(name, number, asked).items():
-                    nodes = self.turns(name, members, range(number, number + 1))
+                asked = self._asked_before(name, number)
+                for (inputs, until, further), members in self._grouped(name, number, asked).items():
+                    nodes = self._turns(name, members, range(number, number + 1))
                     may_skip = conditional or bool(until) or any(edge.is_parent for edge in inputs)
                     before = self.turns_before.get(name, {}).get(number)
-                    chat = None if before is None else self.node_at(before[0], members[0], before[1])
+                    chat = None if before is None else self._node_at(before[0], members[0], before[1])
                     ends = asked.loop, asked.back
-                    blocks.append(Block(position, number, nodes, inputs, until, *ends, may_skip, chat))
                     step = () if env is None else (self.transitions[env][(number - 1) // turns],)
-                    awaited.append([*(edge.nodes for edge in (*inputs, *until)), *further, step])
-        return tuple(blocks), awaited
+                    awaited = [*(edge.nodes for edge in (*inputs, *until)), *further, step]
+                    yield Block(position, number, nodes, inputs, until, *ends, may_skip, chat), awaited
 
-    def asked_before(self, name: str, number: int) -> _Until:
+    def _asked_before(self, name: str, number: int) -> _Until:
         """Return the condition that is asked before a turn: of the role's loop in all but its first round,
         else of the loop around it; a loop without a condition passes on the one around it."""
         loops, untils = self.loops[name], self.inputs[name].untils
@@ -193,37 +157,28 @@ class _Unroller:
             turns = self.times[name] if depth < len(loops) else 1
             is_first = (number - 1) // turns % self.spec.loops[loops[depth - 1]].times == 0
             if untils[depth - 1] and not is_first:
-                reads = untils[depth - 1]
-                edges = [
-                    (
-                        RoleEdge(other, other, _BRANCH, earlier=True),
-                        SharedRounds.of(self.spec, name, other, depth),
-                    )
-                    for other in reads
-                ]
-                return _Until([*self.spec.loops].index(loops[depth - 1]), turns, edges)
-        return _Until(-1, 1, ())
+                edges = [RoleEdge(other, other, _BRANCH, earlier=True) for other in untils[depth - 1]]
+                return _Until([*self.spec.loops].index(loops[depth - 1]), turns, edges, depth)
+        return _Until(-1, 1, (), 0)
 
-    def grouped(self, name: str, number: int, asked: _Until) -> dict[_BlockInputs, list[int]]:
+    def _grouped(self, name: str, number: int, asked: _Until) -> dict[_BlockInputs, list[int]]:
         """Group a role's instances by their inputs in one round; each group becomes one block."""
         found: dict[_BlockInputs, list[int]] = {}
         reads = self.inputs[name]
-        edges_of = [(edge, self.shared_rounds(name, edge.role)) for edge in reads.edges]
         called = [edge for callee in self.calls[name] for edge in self.inputs[callee].edges]
-        of_callees = [(edge, self.shared_rounds(name, edge.role)) for edge in called]
         before = (name, number - 1) if reads.own_turns and number > 1 else None
         if name in self.turns_before:  # the conversation's order includes the instance's own
             before = self.turns_before[name].get(number)
         for place, me in enumerate(self.instances[name]):
-            edges = tuple(self.input_edge(number, edge, shared, me) for edge, shared in edges_of)
-            until = tuple(self.input_edge(number, edge, shared, me) for edge, shared in asked.edges)
-            further = [self.input_edge(number, edge, shared, me).nodes for edge, shared in of_callees]
+            edges = tuple(self._input_edge(name, number, edge, me) for edge in reads.edges)
+            until = tuple(self._input_edge(name, number, edge, me, asked.depth) for edge in asked.edges)
+            further = [self._input_edge(name, number, edge, me).nodes for edge in called]
             if before is not None:
-                further.append((self.node_at(before[0], place, before[1]),))
+                further.append((self._node_at(before[0], place, before[1]),))
             found.setdefault((edges, until, tuple(further)), []).append(place)
         return found
 
-    def nodes(self, blocks: Sequence[Block]) -> tuple[Node, ...]:
+    def _node_table(self, blocks: Sequence[Block]) -> tuple[Node, ...]:
         block_of = {node: number for number, block in enumerate(blocks) for node in block.nodes}
         nodes: list[Node] = []
         for position, name in enumerate(self.spec.roles):
@@ -235,59 +190,51 @@ class _Unroller:
                     nodes.append(Node(id, position, block_of[place], salt_of(id), instance.path, *rounds))
         return tuple(nodes)
 
-    def node_at(self, name: str, member: int, number: int) -> int:
+    def _node_at(self, name: str, member: int, number: int) -> int:
         """Return the position in the node table of the turn of instance `member` (from 0) of role `name` in
         round `number` (from 1)."""
         return self.nodes_of[name].start + (number - 1) * len(self.instances[name]) + member
 
-    def player_nodes(self, loop: str) -> tuple[tuple[int, ...], ...]:
+    def _nodes_of_players(self, loop: str) -> tuple[tuple[int, ...], ...]:
         """Return for each round of a loop with an environment the nodes of its players."""
-        players = players_of(self.spec, loop)
+        players = self.spec.players_of(loop)
         members = [(name, place) for name in players for place in range(len(self.instances[name]))]
-        return tuple(
-            tuple(self.node_at(name, place, number) for name, place in members)
-            for number in range(1, self.spec.loops[loop].times + 1)
-        )
+        rounds = range(1, self.spec.loops[loop].times + 1)
+        return tuple(tuple(self._node_at(*member, number) for member in members) for number in rounds)
 
-    def shared_rounds(self, name: str, other: str) -> SharedRounds:
-        """Return the rounds that two roles share."""
-        if (name, other) not in self.shared:
-            self.shared[name, other] = SharedRounds.of(self.spec, name, other)
-        return self.shared[name, other]
+    def _input_edge(self, name: str, number: int, reads: RoleEdge, me: Instance, depth: int = 2) -> InputEdge:
+        """Resolve one edge for one instance of role `name` in one round to the nodes that it reads.
 
-    def input_edge(self, number: int, reads: RoleEdge, shared: SharedRounds, me: Instance) -> InputEdge:
-        """Resolve one edge for one instance in one round to the node positions that it reads."""
+        The rounds are those of the innermost loop that both roles are in, of `depth` loops at most.
+        """
         members = joined(reads.edge, me, self.instances[reads.role])
-        rounds = shared.read(number, reads.edge.round)
+        rounds = self.shared_rounds(name, reads.role, depth).read(number, reads.edge.round)
         is_history = reads.edge.round == "history"
         return InputEdge(
             name=reads.name,
             role=self.positions[reads.role],
-            nodes=self.history(reads.role, members, rounds)
-            if is_history
-            else self.turns(reads.role, members, rounds),
+            nodes=self._turns(reads.role, members, rounds, by_round=is_history),
             turns_per_instance=1 if is_history or not rounds else len(rounds),
             only_instance=members[0] + 1 if len(members) == 1 and not is_history else 0,
             is_parent=reads.edge.fans_out,
         )
 
-    def turns(self, role: str, members: Sequence[int], rounds: range) -> Sequence[int]:
-        """Return the nodes of some of a role's instances, from 0, in some rounds, by instance."""
-        if len(rounds) == 1 and len(members) == len(self.instances[role]):
-            start = self.node_at(role, 0, rounds[0])
-            return range(start, start + len(members))
-        key = role, tuple(members), rounds
+    def _turns(
+        self, role: str, members: Sequence[int], rounds: range, *, by_round: bool = False
+    ) -> Sequence[int]:
+        """Return the nodes of some of a role's instances, from 0, in some rounds, by instance or by round."""
+        if len(members) == len(self.instances[role]) and (by_round or len(rounds) == 1):
+            # The order of the node table.
+            return range(self._node_at(role, 0, rounds.start), self._node_at(role, 0, rounds.stop))
+        key = role, tuple(members), rounds, by_round
         if key not in self.turn_nodes:
-            self.turn_nodes[key] = tuple(self.node_at(role, member, r) for member in members for r in rounds)
+            pairs = [(member, number) for member in members for number in rounds]
+            if by_round:
+                pairs = [(member, number) for number in rounds for member in members]
+            self.turn_nodes[key] = tuple(self._node_at(role, *pair) for pair in pairs)
         return self.turn_nodes[key]
 
-    def history(self, role: str, members: Sequence[int], rounds: range) -> Sequence[int]:
-        """Return the nodes of some of a role's instances, from 0, in some rounds, by round."""
-        if len(members) == len(self.instances[role]):  # the order of the node table
-            return range(self.node_at(role, 0, rounds.start), self.node_at(role, 0, rounds.stop))
-        return tuple(self.node_at(role, member, number) for number in rounds for member in members)
-
-    def reward_inputs(
+    def _read_by_rewards(
         self, nodes: Sequence[Node], rewards: Mapping[str, Sequence[str]]
     ) -> Mapping[int, tuple[InputEdge, ...]]:
         """Return by node the turns that its reward reads.
@@ -301,20 +248,20 @@ class _Unroller:
             name, index, number = node.id
             edges: list[InputEdge] = []
             for other in rewards.get(name, ()):
-                if (turns := self.of_a_call(place, name, other)) is not None:
+                if (turns := self._of_a_call(place, name, other)) is not None:
                     edges.append(InputEdge(other, self.positions[other], turns))
                     continue
                 members = joined(_BRANCH, self.instances[name][index - 1], self.instances[other])
                 rounds = range(1, self.rounds[other] + 1)
                 if compares_turns(self.spec.roles[name]):
                     rounds = self.shared_rounds(name, other).read(number, "this")
-                turns = self.turns(other, members, rounds)
+                turns = self._turns(other, members, rounds)
                 edges.append(InputEdge(other, self.positions[other], turns, len(rounds)))
             if edges:
                 read[place] = tuple(edges)
         return read
 
-    def of_a_call(self, place: int, name: str, other: str) -> Sequence[int] | None:
+    def _of_a_call(self, place: int, name: str, other: str) -> Sequence[int] | None:
         """Return the turns of role `other` that the reward of a node reads because one of the two called the
         other; None where no call tells."""
         if name in self.calls[other]:
@@ -332,25 +279,22 @@ def _wire(nodes: int, awaited: Sequence[Sequence[Sequence[int]]]) -> Wiring:
         nodes: Number of nodes.
         awaited: For each block, the sets of nodes that must end before it starts.
     """
-    numbers: dict[Sequence[int], int] = {}
-    blocks_of_join: list[list[int]] = []
+    joins: dict[Sequence[int], list[int]] = {}
+    """By set, the blocks that wait for it."""
     joins_awaited: list[int] = []
     for block, sets in enumerate(awaited):
-        joins = dict.fromkeys(wanted for wanted in sets if len(wanted))
-        for wanted in joins:
-            if wanted not in numbers:
-                numbers[wanted] = len(blocks_of_join)
-                blocks_of_join.append([])
-            blocks_of_join[numbers[wanted]].append(block)
-        joins_awaited.append(len(joins))
+        own = dict.fromkeys(wanted for wanted in sets if len(wanted))
+        for wanted in own:
+            joins.setdefault(wanted, []).append(block)
+        joins_awaited.append(len(own))
     joins_of_node: list[list[int]] = [[] for _ in range(nodes)]
-    for wanted, join in numbers.items():
+    for join, wanted in enumerate(joins):
         for node in wanted:
             joins_of_node[node].append(join)
     return Wiring(
-        join_sizes=tuple(map(len, numbers)),
+        join_sizes=tuple(map(len, joins)),
         joins_of_node=tuple(map(tuple, joins_of_node)),
-        blocks_of_join=tuple(map(tuple, blocks_of_join)),
+        blocks_of_join=tuple(map(tuple, joins.values())),
         joins_awaited=tuple(joins_awaited),
         initial_blocks=tuple(block for block, count in enumerate(joins_awaited) if not count),
     )

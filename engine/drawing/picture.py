@@ -11,7 +11,6 @@ from typing import Literal
 
 from rolegraph.engine.compile.inputs import RoleEdge, role_edges
 from rolegraph.engine.compile.lineage import instances_of
-from rolegraph.engine.compile.structure import callees_of, loop_around
 from rolegraph.engine.records import MAIN
 from rolegraph.engine.spec import CALL_OF_A_ROLE, Role, Spec
 from rolegraph.engine.vocabulary import ItemCall
@@ -82,7 +81,7 @@ def picture_of(spec: Spec) -> Picture:
         _box(name, role, len(instances[name]), numbers, loops.get(name)) for name, role in spec.roles.items()
     ]
     arrows = [_arrow(name, edge) for name in spec.roles for edge in role_edges(spec, name)]
-    arrows += [Arrow(name, other, "calls") for name in spec.roles for other in callees_of(spec, name)]
+    arrows += [Arrow(name, other, "calls") for name in spec.roles for other in spec.callees_of(name)]
     clusters: list[Cluster] = []
     for name, loop in spec.loops.items():
         rounds = f"{loop.times} round{'' if loop.times == 1 else 's'}"
@@ -90,7 +89,7 @@ def picture_of(spec: Spec) -> Picture:
         parts += [f"until {cut(loop.until, 48)}"] if loop.until else []
         parts += [f"in {shown(loop.env)}"] if loop.env else []
         parts += [f"when {cut(loop.when, 48)}"] if loop.when else []
-        clusters.append(Cluster(name, ", ".join(parts), loop_around(spec, name)))
+        clusters.append(Cluster(name, ", ".join(parts), spec.loop_around(name)))
     return Picture(spec.name, boxes, arrows, clusters, policies)
 
 

@@ -11,10 +11,10 @@ from rolegraph.engine.prompts.checks import IN_A_LOOP as IN_A_LOOP
 from rolegraph.engine.prompts.checks import IN_AN_INNER_LOOP as IN_AN_INNER_LOOP
 from rolegraph.engine.prompts.checks import OF_SELF as OF_SELF
 from rolegraph.engine.prompts.checks import WITH_AN_ENVIRONMENT as WITH_AN_ENVIRONMENT
-from rolegraph.engine.prompts.lookup import read_template as read_template
-from rolegraph.engine.prompts.lookup import read_text as read_text
 from rolegraph.engine.prompts.sandbox import SELF as SELF
 from rolegraph.engine.prompts.scope import PromptError as PromptError
 from rolegraph.engine.prompts.templates import Template as Template
 from rolegraph.engine.prompts.templates import TemplateScope as TemplateScope
+from rolegraph.engine.prompts.templates import read_template as read_template
+from rolegraph.engine.prompts.templates import read_text as read_text
 from rolegraph.engine.prompts.templates import render_messages as render_messages

@@ -10,7 +10,8 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, NoReturn, cast
+from functools import partial
+from typing import Any, cast
 
 from rolegraph.engine.vocabulary import Function, ToolCall
 
@@ -70,17 +71,13 @@ def tool_call(name: str, written: str, id: str = "") -> ToolCall:
 
 
 def _json(text: str) -> object:
-    """Parse JSON that can be written out again; raises ValueError."""
+    """Parse JSON that can be written out again, so no NaN or lone surrogate; raises ValueError."""
     try:
-        value: object = json.loads(text, parse_constant=_no_constant)
+        value: object = json.loads(text)
         json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
     except RecursionError as error:
         raise ValueError("nested too deeply") from error
     return value
-
-
-def _no_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not JSON")
 
 
 def _unread(body: str) -> ToolCall:
@@ -99,16 +96,12 @@ def _of_value(value: object, key: str) -> ToolCall | None:
     return tool_call(name, written, str(call.get("id") or ""))
 
 
-def _one(key: str) -> Callable[[re.Match[str], Functions], Sequence[ToolCall]]:
-    """Make a reader for calls written as one JSON object, with a `name` and arguments under `key`."""
-
-    def read(match: re.Match[str], functions: Functions) -> Sequence[ToolCall]:
-        found = None
-        with suppress(ValueError):
-            found = _of_value(_json(match["body"]), key)
-        return [found or _unread(match["body"])]
-
-    return read
+def _one(key: str, match: re.Match[str], functions: Functions) -> Sequence[ToolCall]:
+    """Read a match whose body is one JSON object, with a `name` and arguments under `key`."""
+    found = None
+    with suppress(ValueError):
+        found = _of_value(_json(match["body"]), key)
+    return [found or _unread(match["body"])]
 
 
 def _list(match: re.Match[str], functions: Functions) -> Sequence[ToolCall]:
@@ -153,48 +146,25 @@ def _valued(text: str, schema: object) -> object:
 _FUNCTION = re.compile(r"<function=(?P<name>[^>\s]+)>(?P<fields>.*)</function>", re.DOTALL)
 _FIELD = re.compile(r"<parameter=([^<>\s]+)>\n?(.*?)\n?\Z", re.DOTALL)
 _TAGGED = re.compile(r"<tool_call>(?P<body>.*?)(?:</tool_call>|\Z)", re.DOTALL)
+_LLAMA = re.compile(r'(?s)\A\s*+(?:<\|python_tag\|>\s*+)?(?P<body>\{\s*"name"\s*:[^{}]*"parameters"\s*:.*)\Z')
+_MISTRAL_LIST = re.compile(r"\[TOOL_CALLS\]\s*(?P<body>\[.*)\Z", re.DOTALL)
+_MISTRAL = re.compile(
+    r"(?s)\[TOOL_CALLS\](?P<name>[^\[\]]*)(?:\[CALL_ID\](?P<id>\w*))?\[ARGS\]"
+    r"(?P<arguments>.*?)(?=\[TOOL_CALLS\]|\Z)"
+)
+_DEEPSEEK = re.compile(
+    r"(?s)(?:<｜tool▁calls▁begin｜>\s*+)?<｜tool▁call▁begin｜>(?P<name>[^<]*)<｜tool▁sep｜>"
+    r"(?P<arguments>.*?)(?:<｜tool▁call▁end｜>|\Z)\s*(?:<｜tool▁calls▁end｜>)?"
+)
 
-HERMES = CallForm("Qwen", "<tool_call>", _TAGGED, _one("arguments"))
+HERMES = CallForm("Qwen", "<tool_call>", _TAGGED, partial(_one, "arguments"))
 """`<tool_call>{"name": …, "arguments": {…}}</tool_call>`, also used by many other families."""
 FORMS = (
     HERMES,
     CallForm("Qwen Coder", "<tool_call>", _TAGGED, _fields),
-    CallForm(
-        "Llama",
-        '"parameters"',
-        re.compile(
-            r'\A\s*+(?:<\|python_tag\|>\s*+)?(?P<body>\{\s*"name"\s*:[^{}]*"parameters"\s*:.*)\Z', re.DOTALL
-        ),
-        _one("parameters"),
-    ),
-    CallForm(
-        "Mistral",
-        "[TOOL_CALLS]",
-        re.compile(r"\[TOOL_CALLS\]\s*(?P<body>\[.*)\Z", re.DOTALL),
-        _list,
-        ids=True,
-    ),
-    CallForm(
-        "Mistral",
-        "[ARGS]",
-        re.compile(
-            r"\[TOOL_CALLS\](?P<name>[^\[\]]*)(?:\[CALL_ID\](?P<id>\w*))?\[ARGS\]"
-            r"(?P<arguments>.*?)(?=\[TOOL_CALLS\]|\Z)",
-            re.DOTALL,
-        ),
-        _parts,
-        ids=True,
-    ),
-    CallForm(
-        "DeepSeek",
-        "<｜tool▁call▁begin｜>",
-        re.compile(
-            r"(?:<｜tool▁calls▁begin｜>\s*+)?<｜tool▁call▁begin｜>(?P<name>[^<]*)<｜tool▁sep｜>"
-            r"(?P<arguments>.*?)(?:<｜tool▁call▁end｜>|\Z)\s*(?:<｜tool▁calls▁end｜>)?",
-            re.DOTALL,
-        ),
-        _parts,
-        text_arguments=True,
-    ),
+    CallForm("Llama", '"parameters"', _LLAMA, partial(_one, "parameters")),
+    CallForm("Mistral", "[TOOL_CALLS]", _MISTRAL_LIST, _list, ids=True),
+    CallForm("Mistral", "[ARGS]", _MISTRAL, _parts, ids=True),
+    CallForm("DeepSeek", "<｜tool▁call▁begin｜>", _DEEPSEEK, _parts, text_arguments=True),
 )
 """Forms in the order in which they are tried."""

@@ -17,7 +17,7 @@ from jinja2 import TemplateError
 
 from rolegraph.engine.errors import ModelError, UsageError
 from rolegraph.engine.prompts.call_forms import FORMS, CallForm, id_of
-from rolegraph.engine.prompts.tools import answer_message, calls_of, described
+from rolegraph.engine.prompts.tools import answer_message, call_entry, calls_of, described
 from rolegraph.engine.records import Message
 from rolegraph.engine.vocabulary import Function, ToolCall
 
@@ -102,7 +102,9 @@ class ChatFormat:
         self._tokenizer = tokenizer
         self._name = name
         try:
-            self.end_ids = end_of_turn_ids(tokenizer)
+            self._ending = self._after_answer()
+            """Text that the template writes after an answer."""
+            self.end_ids = _end_of_turn_ids(tokenizer, self._ending)
             """Token ids that end the model's turn, the template's own first."""
             self.end_texts = tuple(self._decode([token]) for token in self.end_ids)
         except ModelError as error:
@@ -186,31 +188,24 @@ class ChatFormat:
             ending = ending.removeprefix(self.end_texts[0])
         return ending + whole[len(answered) :]
 
-    @cached_property
-    def _ending(self) -> str:
-        """Text that the template writes after an answer."""
-        return _after_answer(self._tokenizer)
-
     def _told(self, tools: Sequence[Function]) -> list[dict[str, Any]]:
         """Return tool descriptions for the chat template; raises ModelError where it takes no tools."""
         if tools and self._form is None:
-            raise ModelError(
-                f"The chat template of {self._name} cannot say which tools there are, or not how they are "
-                f"called: give the role a model whose template can, such as Qwen's (known are the forms of "
-                f"{_KNOWN}), or one behind an OpenAI-compatible endpoint"
-            )
+            known = f"such as Qwen's (known are the forms of {_KNOWN})"
+            fix = f"a model whose template can, {known}, or one behind an OpenAI-compatible endpoint"
+            problem = "cannot say which tools there are, or not how they are called"
+            raise ModelError(f"The chat template of {self._name} {problem}: give the role {fix}")
         return described(tools)
 
     @cached_property
     def _form(self) -> CallForm | None:
         """Form that parses the template's own text of a call; None where no form does."""
-        function = Function(
-            _PROBE, "", {"type": "object", "properties": {"a": {"type": "integer"}}}, _unanswered
-        )
+        schema = {"type": "object", "properties": {"a": {"type": "integer"}}}
+        function = Function(_PROBE, "", schema, _unanswered)
         for form in FORMS:
             call = ToolCall(_PROBE, {"a": 1}, id_of(1) if form.ids else "")
             turns = _turns([{"role": "user", "content": "?"}, answer_message("", calls=[call])])
-            render = partial(_render_text, self._tokenizer, tools=described([function]), form=form)
+            render = partial(self._text, tools=described([function]), form=form)
             try:
                 asked = render(turns[:1], add_generation_prompt=True)
                 answered = render(turns, add_generation_prompt=False)
@@ -221,11 +216,27 @@ class ChatFormat:
                 return form
         return None
 
-    def _text(self, turns: _Turns, tools: list[dict[str, Any]], *, add_generation_prompt: bool) -> str:
-        form = self._form if tools else None
-        return _render_text(
-            self._tokenizer, turns, add_generation_prompt=add_generation_prompt, tools=tools, form=form
+    def _text(
+        self, turns: _Turns, tools: _Turns, form: CallForm | None = None, *, add_generation_prompt: bool
+    ) -> str:
+        conversation = deepcopy(turns)  # a template may change its messages
+        form = form or (self._form if tools else None)
+        if form is not None and form.text_arguments:
+            for call in [call for turn in conversation for call in turn.get("tool_calls", ())]:
+                call["function"]["arguments"] = json.dumps(call["function"]["arguments"], ensure_ascii=False)
+        options: dict[str, Any] = {"tools": tools} if tools else {}
+        return self._tokenizer.apply_chat_template(
+            conversation, add_generation_prompt=add_generation_prompt, tokenize=False, **options
         )
+
+    def _after_answer(self) -> str:
+        """Return the text that the template writes after an assistant's turn."""
+        try:
+            turns = [{"role": "user", "content": "?"}, {"role": "assistant", "content": _PROBE}]
+            text = self._text(turns, [], add_generation_prompt=False)
+        except TemplateError:
+            return ""  # a template with other roles: the end-of-text token has to do
+        return text.rpartition(_PROBE)[2] if _PROBE in text else ""
 
     def _decode(self, ids: Sequence[int]) -> str:
         return self._tokenizer.decode(
@@ -257,29 +268,15 @@ def cut_at_stop(text: str, stop: Sequence[str]) -> str:
     return text[: min(ends)] if ends else text
 
 
-def end_of_turn_ids(tokenizer: Tokenizer) -> tuple[int, ...]:
+def _end_of_turn_ids(tokenizer: Tokenizer, ending: str) -> tuple[int, ...]:
     """Return the ids of the tokens that end an assistant's turn: the template's own first, then end-of-text.
 
     Some models have an end-of-text token that their template does not write.
     """
-    ids: list[int] = []
-    after = tokenizer.encode(_after_answer(tokenizer), add_special_tokens=False)
-    if after and after[0] in tokenizer.added_tokens_decoder:
-        ids.append(after[0])
-    for end in (tokenizer.eos_token_id, tokenizer.get_vocab().get(_ENDS_A_CALL)):
-        if end is not None and end not in ids:
-            ids.append(end)
-    return tuple(ids)
-
-
-def _after_answer(tokenizer: Tokenizer) -> str:
-    """Return the text that the template writes after an assistant's turn."""
-    try:
-        turns = [{"role": "user", "content": "?"}, {"role": "assistant", "content": _PROBE}]
-        text = _render_text(tokenizer, turns, add_generation_prompt=False)
-    except TemplateError:
-        return ""  # a template with other roles: the end-of-text token has to do
-    return text.rpartition(_PROBE)[2] if _PROBE in text else ""
+    after = tokenizer.encode(ending, add_special_tokens=False)[:1]
+    own = [token for token in after if token in tokenizer.added_tokens_decoder]
+    further = (tokenizer.eos_token_id, tokenizer.get_vocab().get(_ENDS_A_CALL))
+    return tuple(dict.fromkeys([*own, *(end for end in further if end is not None)]))
 
 
 def _turns(messages: Sequence[Message]) -> _Turns:
@@ -291,16 +288,7 @@ def _turn(message: Message) -> dict[str, Any]:
     names = ("role", "content", "name", "tool_call_id")
     turn: dict[str, Any] = {name: message[name] for name in names if name in message}
     # A malformed call is in the content as text.
-    calls = [
-        {
-            **({"id": call.id} if call.id else {}),
-            "type": "function",
-            "function": {"name": call.name, "arguments": call.arguments},
-        }
-        for call in calls_of(message)
-        if call.name
-    ]
-    if calls:
+    if calls := [call_entry(call, call.arguments) for call in calls_of(message) if call.name]:
         turn["tool_calls"] = calls
     if message.get("reasoning"):
         turn["content"] = f"{OPEN}\n{message['reasoning']}\n{CLOSE}\n\n{message['content']}"
@@ -314,21 +302,3 @@ def _opens(text: str) -> bool:
 
 async def _unanswered(arguments: Mapping[str, Any]) -> None:
     """Do nothing: body of a tool that is only described to a chat template to see how it writes calls."""
-
-
-def _render_text(
-    tokenizer: Tokenizer,
-    turns: _Turns,
-    *,
-    add_generation_prompt: bool,
-    tools: list[dict[str, Any]] | None = None,
-    form: CallForm | None = None,
-) -> str:
-    conversation = deepcopy(turns)  # a template may change its messages
-    if form is not None and form.text_arguments:
-        for call in [call for turn in conversation for call in turn.get("tool_calls", ())]:
-            call["function"]["arguments"] = json.dumps(call["function"]["arguments"], ensure_ascii=False)
-    options: dict[str, Any] = {"tools": tools} if tools else {}
-    return tokenizer.apply_chat_template(
-        conversation, add_generation_prompt=add_generation_prompt, tokenize=False, **options
-    )

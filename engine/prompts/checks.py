@@ -36,6 +36,13 @@ ALL_OF_SELF = (*OF_SELF, *IN_A_LOOP, *IN_AN_INNER_LOOP, *WITH_AN_ENVIRONMENT, *I
 EPISODE = "episode"
 """Name of the episode, whose field `id` bodies of requests may hold."""
 
+_ONLY = {
+    **dict.fromkeys(IN_A_LOOP, "only in a loop"),
+    **dict.fromkeys(IN_AN_INNER_LOOP, "only in a loop that is in another"),
+    **dict.fromkeys(WITH_AN_ENVIRONMENT, "only in a loop with `env`"),
+    **dict.fromkeys(IN_A_CALL, "only in a role with `tool`"),
+}
+"""Where `self` has its further fields."""
 _KEEPS_VIEWS = {"list", "reverse", "sort", "select", "selectattr", "reject", "rejectattr", "unique"}
 _AS_TEXT = {"join", "string", "tojson", "upper", "lower", "trim", "title", "capitalize", "e", "escape"}
 _NODES = (
@@ -62,6 +69,7 @@ _INSTEAD = {
 }
 """Hints for what cannot be used, by its name."""
 
+_NOT_NEEDED = ("the prompt mentions {!r}, which the role does not need", "add {} to its `needs`")
 Kind = Literal["task", "self", "arguments", "episode", "several", "single", "view", "other"]
 """Kind of value of an expression: the task, `self`, the arguments of a call, the episode, the instances of a
 role (several, or a single one whose fields can be read directly), one instance of several, or anything
@@ -101,10 +109,7 @@ class TemplateScope:
     """Names of the arguments of a call, in a role that other roles call; None where they are not known."""
     called: Mapping[str, str] = field(default_factory=dict[str, str])
     """Names of inputs by role, for roles whose input has another name."""
-    outside: tuple[str, str] = (
-        "the prompt mentions {!r}, which the role does not need",
-        "add {} to its `needs`",
-    )
+    outside: tuple[str, str] = _NOT_NEEDED
     """Message and hint for a role of the spec that is not an input."""
     is_condition: bool = False
     """True for an expression, in which hints cannot suggest a `for`."""
@@ -119,15 +124,10 @@ class TemplateScope:
 def check_tree(tree: nodes.Template, around: TemplateScope) -> tuple[list[TemplateFault], frozenset[str]]:
     """Return the faults of a template, and the names that it reads as `Template.mentions` has them."""
     walk = _Walk(around)
-    scope: dict[str, Kind] = {
-        name: "single" if count == 1 else "several" for name, count in around.needs.items()
-    }
-    if around.own:
-        scope["self"] = "self"
-    if around.has_episode:
-        scope.setdefault(EPISODE, "episode")
-    values: dict[str, Kind] = dict.fromkeys(around.values, "other")
-    walk.visit(tree, {**scope, **values, "task": "task"})
+    scope: dict[str, Kind] = {EPISODE: "episode"} if around.has_episode else {}
+    scope |= {name: "single" if count == 1 else "several" for name, count in around.needs.items()}
+    scope |= {"self": "self"} if around.own else {}
+    walk.visit(tree, {**scope, **dict.fromkeys(around.values, "other"), "task": "task"})
     return list(walk.found), frozenset(walk.mentions)
 
 
@@ -145,16 +145,19 @@ class _Walk:
         self.found[TemplateFault(at, word, message, hint)] = None
         return "other"
 
+    def missing(
+        self, node: nodes.Node, name: str, message: str, known: Sequence[str], shown: str = "{!r}"
+    ) -> Kind:
+        """Add the fault of a name that is not among the known ones, and return the kind of its value."""
+        there_is = ", ".join(known) or "nothing"
+        return self.fault(node, name, f"{message}; there is {there_is}", did_you_mean(name, known, shown))
+
     def visit(self, node: nodes.Node, scope: dict[str, Kind]) -> Kind:
         kind = type(node).__name__
         if kind not in _NODES:
             tag = _TAGS.get(kind) or kind.lower().removesuffix("block")
-            return self.fault(
-                node,
-                tag,
-                f"{tag!r} cannot be used in a prompt",
-                _INSTEAD.get(tag, "use expressions, if, for and set"),
-            )
+            hint = _INSTEAD.get(tag, "use expressions, if, for and set")
+            return self.fault(node, tag, f"{tag!r} cannot be used in a prompt", hint)
         method: _Visit | None = getattr(self, f"visit_{kind}", None)
         if method is not None:
             return method(node, scope)
@@ -169,13 +172,11 @@ class _Walk:
             return "other"
         if scope.get(name) == "task":  # what field is read of it cannot be told
             message = "this reads the task as a whole: a field of the task must be named"
-            seen = [
-                it for it in self.around.columns or ("question",) if it not in {"id", *self.around.hidden}
-            ]
-            return self.fault(node, name, message, f"write task.{seen[0]}" if seen else "")
-        if name in self.around.values or (
-            name in self.around.needs and scope.get(name) in ("single", "several")
-        ):
+            known = self.around.columns or ("question",)
+            seen = next((it for it in known if it not in {"id", *self.around.hidden}), None)
+            return self.fault(node, name, message, f"write task.{seen}" if seen else "")
+        is_input = name in self.around.needs and scope.get(name) in ("single", "several")
+        if name in self.around.values or is_input:
             self.mentions.add(name)
         if name == EPISODE and scope.get(name) in (None, "episode") and name not in self.around.roles:
             if name in scope:
@@ -195,11 +196,10 @@ class _Walk:
         if self.around.values and self.around.own:
             known.append("self")
         hint = did_you_mean(name, known)
-        if name in (self.around.columns or ()):
-            hint = did_you_mean(name, {name}, "task.{}")
-        elif name in self.around.own:
-            hint = did_you_mean(name, {name}, "self.{}")
-        return self.fault(node, name, f"{name!r} does not exist here; there is {_names(known)}", hint)
+        if name in (self.around.columns or ()) or name in self.around.own:
+            hint = f"did you mean {'task' if name in (self.around.columns or ()) else 'self'}.{name}?"
+        message = f"{name!r} does not exist here; there is {', '.join(known)}"
+        return self.fault(node, name, message, hint)
 
     def visit_Getattr(self, node: nodes.Getattr, scope: dict[str, Kind]) -> Kind:
         return self.attribute(node, self.holder(node.node, node.attr, scope), node.attr)
@@ -217,11 +217,10 @@ class _Walk:
         self.visit(node.arg, scope)
         if kind in ("several", "single") and isinstance(node.arg, nodes.Slice):
             return "several"
-        if kind == "several" or (kind == "single" and _is_number(node.arg)):
+        key = node.arg.value if isinstance(node.arg, nodes.Const) else None
+        if kind == "several" or (kind == "single" and isinstance(key, int)):
             return "view"
-        if isinstance(node.arg, nodes.Const) and isinstance(node.arg.value, str):
-            return self.attribute(node, kind, node.arg.value)
-        return "other"
+        return self.attribute(node, kind, key) if isinstance(key, str) else "other"
 
     def attribute(self, node: nodes.Node, kind: Kind, name: str) -> Kind:
         if name.startswith("_"):
@@ -232,9 +231,7 @@ class _Walk:
             return self.own_field(node, name)
         known = self.around.arguments
         if kind == "arguments" and known is not None and name not in known:
-            there_is = f"there is {_names(known)}"
-            hint = did_you_mean(name, known, "self.arguments.{}")
-            return self.fault(node, name, f"a call has no argument {name!r}; {there_is}", hint)
+            return self.missing(node, name, f"a call has no argument {name!r}", known, "self.arguments.{}")
         if kind == "episode":
             self.mentions.add(EPISODE)
             return "other" if name == "id" else self.fault(node, name, "the episode has one field, its id")
@@ -242,31 +239,22 @@ class _Walk:
             hint = "loop over it: {% for one in … %}, or take one with [0]"
             if self.around.is_condition:
                 hint = f"take one with [0], or gather them: … | map(attribute={name!r}) | list"
-            return self.fault(
-                node, name, f"this is a list of role instances; it has no {name!r} itself", hint
-            )
+            message = f"this is a list of role instances; it has no {name!r} itself"
+            return self.fault(node, name, message, hint)
         if kind in ("several", "single", "view") and name not in self.around.fields:
-            there_is = f"there is {_names(self.around.fields)}"
-            if name in _SECRETS:
-                message = f"{name!r} would leak the label: prompts never see rewards"
-                return self.fault(node, name, message, there_is)
-            hint = did_you_mean(name, self.around.fields)
-            return self.fault(node, name, f"a role has no {name!r}; {there_is}", hint)
+            if name not in _SECRETS:
+                return self.missing(node, name, f"a role has no {name!r}", self.around.fields)
+            message = f"{name!r} would leak the label: prompts never see rewards"
+            return self.fault(node, name, message, f"there is {', '.join(self.around.fields)}")
         return "other"
 
     def own_field(self, node: nodes.Node, name: str) -> Kind:
         if name not in self.around.own:
-            there_is = f"there is {_names(self.around.own)}"
-            hint = did_you_mean(name, self.around.own, "self.{}")
-            if name in IN_A_LOOP and not {*IN_A_LOOP} & {*self.around.own}:
-                there_is, hint = "only in a loop", "put the role into `loops`"
-            elif name in IN_AN_INNER_LOOP:
-                there_is, hint = "only in a loop that is in another", ""
-            elif name in WITH_AN_ENVIRONMENT:
-                there_is = "only in a loop with `env`"
-            elif name in IN_A_CALL:
-                there_is = "only in a role with `tool`"
-            return self.fault(node, name, f"self has no {name!r} here; {there_is}", hint)
+            message = f"self has no {name!r} here"
+            if name not in _ONLY or (name in IN_A_LOOP and {*IN_A_LOOP} & {*self.around.own}):
+                return self.missing(node, name, message, self.around.own, "self.{}")
+            hint = "put the role into `loops`" if name in IN_A_LOOP else ""
+            return self.fault(node, name, f"{message}; {_ONLY[name]}", hint)
         self.mentions |= {"self", f"self.{name}"}
         kinds: Mapping[str, Kind] = {"history": "several", "arguments": "arguments"}
         return kinds.get(name, "other")
@@ -280,8 +268,7 @@ class _Walk:
             return self.fault(node, name, message, hint)
         if columns is not None and name not in columns:
             seen = [column for column in columns if column not in self.around.hidden]
-            hint = did_you_mean(name, seen, "task.{}")
-            return self.fault(node, name, f"the task has no field {name!r}; there is {_names(seen)}", hint)
+            return self.missing(node, name, f"the task has no field {name!r}", seen, "task.{}")
         return "other"
 
     def visit_For(self, node: nodes.For, scope: dict[str, Kind]) -> Kind:
@@ -289,11 +276,8 @@ class _Walk:
             self.fault(node, "recursive", "recursive loops cannot be used in a prompt")
         kind = self.visit(node.iter, scope)
         self.visit(node.target, scope)
-        inner: dict[str, Kind] = {
-            **scope,
-            "loop": "other",
-            **_bind(node.target, "view" if kind in ("several", "single") else "other"),
-        }
+        item: Kind = "view" if kind in ("several", "single") else "other"
+        inner: dict[str, Kind] = {**scope, "loop": "other", **_bind(node.target, item)}
         if node.test is not None:
             self.visit(node.test, inner)
         self.block(node.body, inner)
@@ -363,7 +347,8 @@ class _Walk:
             hint = did_you_mean(node.name, FILTERS) or f"there is {', '.join(sorted(FILTERS))}"
             self.fault(node, node.name, f"no filter {node.name!r} in prompts", hint)
         self.block(node.iter_child_nodes(exclude=("node",)), scope)
-        if node.node is not None and node.name in _AS_TEXT and not self.names_attribute(node):
+        names_attribute = len(node.args) > 1 or any(keyword.key == "attribute" for keyword in node.kwargs)
+        if node.node is not None and node.name in _AS_TEXT and not names_attribute:
             self.written(node.node, kind)
         if kind in ("several", "single"):
             self.by_attribute(node)
@@ -372,9 +357,6 @@ class _Walk:
             if node.name in _KEEPS_VIEWS:
                 return "several"
         return kind if node.name in ("default", "d") else "other"
-
-    def names_attribute(self, node: nodes.Filter) -> bool:
-        return any(keyword.key == "attribute" for keyword in node.kwargs) or len(node.args) > 1
 
     def by_attribute(self, node: nodes.Filter) -> None:
         named = [k.value for k in node.kwargs if k.key == "attribute"]
@@ -386,15 +368,7 @@ class _Walk:
                 self.attribute(argument, "view", argument.value.partition(".")[0])
 
 
-def _is_number(node: nodes.Node) -> bool:
-    return isinstance(node, nodes.Const) and isinstance(node.value, int)
-
-
 def _bind(target: nodes.Node, kind: Kind) -> dict[str, Kind]:
     if isinstance(target, nodes.Name):
         return {target.name: kind}
     return {name.name: "other" for name in target.find_all(nodes.Name)}
-
-
-def _names(names: Iterable[str]) -> str:
-    return ", ".join(names) or "nothing"

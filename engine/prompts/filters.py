@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from math import log2
+from operator import not_, truth
 from typing import Any, cast
 
 from jinja2 import Undefined, pass_context
@@ -17,12 +19,17 @@ from jinja2.utils import htmlsafe_json_dumps
 from markupsafe import escape
 
 from rolegraph.engine.limits.prompts import PROMPT_DIGITS, PROMPT_INDENT
-from rolegraph.engine.prompts.operations import binary, number_for
-from rolegraph.engine.prompts.scope import ITEM, PromptError, RenderScope
+from rolegraph.engine.prompts.scope import ITEM, PromptError, RenderScope, binary, number_for
 
 Filter = Callable[..., Any]
-FILTERS: dict[str, Filter] = {}
-"""Filters by the names that templates use."""
+FILTERS: dict[str, Filter] = {
+    **dict.fromkeys(("default", "d"), jinja.do_default),
+    **dict.fromkeys(("count", "length"), len),
+    "first": jinja.sync_do_first,
+    "last": jinja.do_last,
+    "list": pass_context(RenderScope.items),
+}
+"""Filters by the names that templates use; here those whose cost does not depend on their arguments."""
 _WORD = 60
 """Units for a character in a filter that makes an object of each word."""
 _CALL = 20 * ITEM
@@ -37,27 +44,24 @@ _NUMBER = 400
 """Characters of a float in `format` at most, without its width and precision."""
 
 
-def _filter(*names: str) -> Callable[[Filter], Filter]:
+def _filter(name: str) -> Callable[[Filter], Filter]:
     """Register a filter that takes the rendering's scope first."""
 
     def register(function: Filter) -> Filter:
-        FILTERS.update(dict.fromkeys(names, pass_context(function)))
+        FILTERS[name] = pass_context(function)
         return function
 
     return register
 
 
-def _text_filter(name: str, change: Callable[[str], Any], units: int) -> None:
-    """Register a template filter on text that costs `units` of the rendering budget per character."""
-
-    @_filter(name)
-    def _(scope: RenderScope, s: object) -> object:
-        text = scope.text(s)
-        scope.spend(units * len(text))
-        result = change(text)
-        if isinstance(result, str):
-            scope.make_text(len(result))
-        return result
+def _change_text(change: Callable[[str], Any], units: int, scope: RenderScope, s: object) -> object:
+    """Change a text at a cost of `units` of the rendering budget per character."""
+    text = scope.text(s)
+    scope.spend(units * len(text))
+    result = change(text)
+    if isinstance(result, str):
+        scope.make_text(len(result))
+    return result
 
 
 def _escaped(text: str) -> str:
@@ -74,7 +78,7 @@ for _name, _change, _units in (
     ("escape", _escaped, 6),  # a character becomes 6 at most
     ("e", _escaped, 6),
 ):
-    _text_filter(_name, _change, _units)
+    _filter(_name)(partial(_change_text, _change, _units))
 
 
 @_filter("trim")
@@ -105,9 +109,8 @@ def _truncate(
 ) -> str:
     text = scope.text(s)
     if length < len(end) or (leeway or 0) < 0:
-        raise PromptError(
-            f"truncate cannot make a text of {length!r} characters: its end alone has {len(end):,}"
-        )
+        message = f"truncate cannot make a text of {length!r} characters: its end alone has {len(end):,}"
+        raise PromptError(message)
     return jinja.do_truncate(scope.environment, text, length, killwords, end, leeway)
 
 
@@ -178,31 +181,6 @@ def _float(scope: RenderScope, value: object, default: float = 0.0) -> float:
     return jinja.do_float(value, default)
 
 
-@_filter("default", "d")
-def _default(_: Any, value: object, default_value: object = "", boolean: bool = False) -> object:
-    return jinja.do_default(value, default_value, boolean)
-
-
-@_filter("count", "length")
-def _length(_: Any, value: Any) -> int:
-    return len(value)
-
-
-@_filter("first")
-def _first(scope: RenderScope, seq: Iterable[object]) -> object:
-    return next(iter(seq), scope.environment.undefined("No first item, sequence was empty."))
-
-
-@_filter("last")
-def _last(scope: RenderScope, seq: Any) -> object:
-    return next(iter(reversed(seq)), scope.environment.undefined("No last item, sequence was empty."))
-
-
-@_filter("list")
-def _list(scope: RenderScope, value: Iterable[Any]) -> list[Any]:
-    return scope.items(value)
-
-
 @_filter("items")
 def _items(scope: RenderScope, value: object) -> list[Any]:
     found = list(jinja.do_items(cast("Any", value)))
@@ -254,23 +232,16 @@ def _map(scope: RenderScope, value: Iterable[Any], *args: Any, **kwargs: Any) ->
     return [change(item) for item in items]
 
 
-def _selection(name: str, *, by_field: bool, keep: bool) -> None:
-    @_filter(name)
-    def _(scope: RenderScope, value: Iterable[Any], *args: Any, **kwargs: Any) -> list[Any]:
-        items = scope.items(value)
-        scope.spend(_SET_UP + (_CALL + _lookups(*args[:1] if by_field else ())) * len(items))
-
-        def kept(passes: object) -> bool:
-            return bool(passes) is keep
-
-        holds = jinja.prepare_select_or_reject(cast("Any", scope), args, kwargs, kept, by_field)
-        return [item for item in items if holds(item)]
+def _select(name: str, scope: RenderScope, value: Iterable[Any], *args: Any, **kwargs: Any) -> list[Any]:
+    by_field, keep = name.endswith("attr"), truth if name.startswith("select") else not_
+    items = scope.items(value)
+    scope.spend(_SET_UP + (_CALL + _lookups(*args[:1] if by_field else ())) * len(items))
+    holds = jinja.prepare_select_or_reject(cast("Any", scope), args, kwargs, keep, by_field)
+    return [item for item in items if holds(item)]
 
 
-_selection("select", by_field=False, keep=True)
-_selection("reject", by_field=False, keep=False)
-_selection("selectattr", by_field=True, keep=True)
-_selection("rejectattr", by_field=True, keep=False)
+for _name in ("select", "reject", "selectattr", "rejectattr"):
+    _filter(_name)(partial(_select, _name))
 
 
 def _unique(
@@ -288,12 +259,14 @@ def _unique(
     return list(found.values())
 
 
-def _compared(scope: RenderScope, value: Iterable[Any], *options: object, sorts: bool) -> list[Any]:
+def _compared(
+    scope: RenderScope, value: Iterable[Any], *options: object, sorts: bool, set_ups: int
+) -> list[Any]:
     """List an iterable's items after charging the render budget: for a sort, or for one comparison an item.
 
     Options that are texts or whole numbers may name fields to compare by.
     """
-    scope.spend(_SET_UP)
+    scope.spend(set_ups * _SET_UP)
     items = scope.items(value)
     times = int(log2(len(items) + 1) + 1) if sorts else 4
     scope.spend((scope.measure(items) // _READ_AT_ONCE + ITEM * len(items)) * times)
@@ -301,32 +274,28 @@ def _compared(scope: RenderScope, value: Iterable[Any], *options: object, sorts:
     return items
 
 
-def _comparing_filter(name: str, find: Callable[..., object], *, sorts: bool) -> None:
-    """Register a filter that compares items, such as `sort`; each comparison is paid from the budget."""
-
-    @_filter(name)
-    def _(scope: RenderScope, value: Iterable[Any], *args: Any, **kwargs: Any) -> object:
-        items = _compared(scope, value, *args, *kwargs.values(), sorts=sorts)
-        return find(scope.environment, items, *args, **kwargs)
+def _compare(name: str, scope: RenderScope, value: Iterable[Any], *args: Any, **kwargs: Any) -> object:
+    """Apply a filter that compares items, such as `sort`; each comparison is paid from the budget."""
+    find, sorts, set_ups = _COMPARING[name]
+    items = _compared(scope, value, *args, *kwargs.values(), sorts=sorts, set_ups=set_ups)
+    return find(scope.environment, items, *args, **kwargs)
 
 
-_comparing_filter("sort", jinja.do_sort, sorts=True)
-_comparing_filter("min", jinja.do_min, sorts=False)
-_comparing_filter("max", jinja.do_max, sorts=False)
-_comparing_filter("unique", _unique, sorts=False)
-
-
-@_filter("groupby")
-def _groupby(scope: RenderScope, value: Iterable[Any], *args: Any, **kwargs: Any) -> list[Any]:
-    scope.spend(2 * _SET_UP)
-    items = _compared(scope, value, *args, *kwargs.values(), sorts=True)
-    return jinja.sync_do_groupby(scope.environment, items, *args, **kwargs)
+_COMPARING: Mapping[str, tuple[Filter, bool, int]] = {
+    "sort": (jinja.do_sort, True, 1),
+    "min": (jinja.do_min, False, 1),
+    "max": (jinja.do_max, False, 1),
+    "unique": (_unique, False, 1),
+    "groupby": (jinja.sync_do_groupby, True, 3),
+}
+"""By name, Jinja2's filter, True where it sorts, and how often it resolves arguments."""
+for _name in _COMPARING:
+    _filter(_name)(partial(_compare, _name))
 
 
 @_filter("dictsort")
 def _dictsort(scope: RenderScope, value: Mapping[Any, Any], *args: Any, **kwargs: Any) -> list[Any]:
-    scope.spend(2 * _SET_UP)
-    _compared(scope, value.items(), sorts=True)
+    _compared(scope, value.items(), sorts=True, set_ups=3)
     return jinja.do_dictsort(value, *args, **kwargs)
 
 

@@ -5,13 +5,13 @@ one budget before they are used, so that rendering ends without a timeout. The s
 
 Operations of fixed cost are paid for with the turn of the loop around them; outside loops, the template's
 size bounds their number. All others are rewritten in the syntax tree to calls of
-`rolegraph.engine.prompts.operations`, which take the scope as the filters do.
+`rolegraph.engine.prompts.scope`, which take the scope as the filters do.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from math import isinf
 from typing import Any, cast
@@ -23,21 +23,83 @@ from jinja2.nodes import EvalContext
 from jinja2.runtime import Context, LoopContext
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from rolegraph.engine.limits.prompts import PROMPT_DEPTH, PROMPT_DIGITS, PROMPT_PARTS
+from rolegraph.engine.limits.prompts import PROMPT_BLOCKS, PROMPT_DEPTH, PROMPT_DIGITS, PROMPT_PARTS
+from rolegraph.engine.prompts import scope
 from rolegraph.engine.prompts.filters import FILTERS
-from rolegraph.engine.prompts.operations import OPERATIONS, TESTS, binary
-from rolegraph.engine.prompts.scope import GLOBALS, ITEM, NODE, RECORDS, RenderScope
-from rolegraph.engine.prompts.shape import cost_of, text_of, too_deep
+from rolegraph.engine.prompts.scope import RECORDS, RenderScope, binary
+
+_CALLS: Mapping[type[nodes.Node], int] = {
+    **dict.fromkeys((nodes.Filter, nodes.For), 40),
+    **dict.fromkeys((nodes.Test, nodes.Call, nodes.Concat), 16),
+    **dict.fromkeys((nodes.Compare, nodes.Slice), 8),
+    **dict.fromkeys((nodes.Getitem, nodes.Output), 4),
+    nodes.Getattr: 2,
+}
+"""Cost of the call behind a node, in nodes."""
+_ARITHMETIC = 20
+"""Cost of an arithmetic operation, in nodes."""
+
+
+def check_shape(tree: nodes.Template) -> int:
+    """Return the number of nodes of a tree; raises TemplateSyntaxError if it is too large or too deep."""
+    parts = 0
+    todo: list[tuple[nodes.Node, int, int, int]] = [(tree, 0, 0, 0)]
+    while todo:
+        node, blocks, depth, at = todo.pop()
+        at = node.lineno or at
+        parts += 1
+        if parts > PROMPT_PARTS.most:
+            raise TemplateSyntaxError(PROMPT_PARTS.exceeded("the template has"), at)
+        if blocks > PROMPT_BLOCKS.most:
+            raise TemplateSyntaxError(PROMPT_BLOCKS.exceeded("tags inside one another in"), at)
+        if depth > PROMPT_DEPTH.most * 2:
+            raise TemplateSyntaxError(too_deep(), at)
+        elifs: Sequence[nodes.Node] = node.elif_ if isinstance(node, nodes.If) else ()
+        if len(elifs) > PROMPT_DEPTH.most:
+            raise TemplateSyntaxError(PROMPT_DEPTH.exceeded("`elif` after `elif` in"), at)
+        inside = depth + 1 if isinstance(node, nodes.Expr) else 0
+        for child in node.iter_child_nodes():
+            is_block = isinstance(child, nodes.For | nodes.If | nodes.With) and child not in elifs
+            todo.append((child, blocks + is_block, inside, at))
+        if isinstance(node, nodes.Call | nodes.Filter | nodes.Test):  # Python would not compile one twice
+            names = [keyword.key for keyword in node.kwargs]
+            if twice := next((name for name in names if names.count(name) > 1), None):
+                raise TemplateSyntaxError(f"the argument {twice!r} is given twice", at)
+    return parts
+
+
+def _units_of(loop: nodes.For) -> int:
+    """Return the units of one pass of a loop at most: of the nodes that it visits, each inner loop counted
+    once, and of the literal text that it writes."""
+    visited = [node for part in (*loop.body, loop.test) if part for node in _evaluated(part)]
+    calls = (_ARITHMETIC if isinstance(it, nodes.BinExpr) else _CALLS.get(type(it), 0) for it in visited)
+    texts = (len(it.data) for it in visited if isinstance(it, nodes.TemplateData))
+    return 8 * scope.ITEM + scope.NODE * (len(visited) + sum(calls)) + sum(texts)
+
+
+def _evaluated(node: nodes.Node) -> Iterator[nodes.Node]:
+    """Yield a node and what one evaluation of it visits: of a loop what comes before and after its passes."""
+    yield node
+    inside = [node.iter, *node.else_] if isinstance(node, nodes.For) else node.iter_child_nodes()
+    for child in inside:
+        yield from _evaluated(child)
+
+
+def too_deep() -> str:
+    """Return the message for brackets or operations beyond `prompt_depth`."""
+    return PROMPT_DEPTH.exceeded("expressions inside one another in")
+
 
 SELF = "_self"
 """Variable behind `self`, which Jinja2 uses for something else."""
 _MOST_TOKENS = 8 * PROMPT_PARTS.most
 """Tokens, white space among them, of the largest template that can be within `prompt_parts`."""
-_OF_A_LOOP = frozenset(
-    "depth depth0 first index index0 last length nextitem previtem revindex revindex0".split()
-)
-_OF_A_GROUP = frozenset({"grouper", "list"})
-_HAVE_NO_FIELDS = (str, int, float, bool, list, tuple, range, type(None))
+_FIELDS: Mapping[type, Sequence[str]] = {
+    **dict.fromkeys((str, int, float, bool, list, tuple, range, type(None)), ()),
+    LoopContext: "depth depth0 first index index0 last length nextitem previtem revindex revindex0".split(),
+    GroupTuple: ("grouper", "list"),
+}
+"""Fields that a template may read of values that are neither mappings nor records."""
 
 
 def metered(tree: nodes.Template) -> nodes.Template:
@@ -48,7 +110,7 @@ def metered(tree: nodes.Template) -> nodes.Template:
 
 
 def _rewrite(node: nodes.Node) -> None:
-    units = 8 * ITEM + NODE * cost_of(node) + text_of(node) if isinstance(node, nodes.For) else 0
+    units = _units_of(node) if isinstance(node, nodes.For) else 0
     for name, value in list(node.iter_fields()):
         if isinstance(value, list):
             setattr(node, name, [_rewritten(item) for item in cast("list[Any]", value)])
@@ -112,16 +174,9 @@ class _Environment(ImmutableSandboxedEnvironment):
             return obj[attribute] if attribute in obj else self.undefined(obj=obj, name=attribute)
         if kind in RECORDS and attribute[:1] != "_":
             return getattr(obj, attribute)
-        if (kind is LoopContext and attribute in _OF_A_LOOP) or (
-            kind is GroupTuple and attribute in _OF_A_GROUP
-        ):
+        if attribute in _FIELDS.get(kind, ()):
             return getattr(obj, attribute)
-        if (
-            kind in _HAVE_NO_FIELDS
-            or attribute.startswith("_")
-            or issubclass(kind, LoopContext)
-            or kind is GroupTuple
-        ):
+        if kind in _FIELDS or attribute.startswith("_") or issubclass(kind, LoopContext):
             return self.undefined(obj=obj, name=attribute)
         return super().getattr(obj, attribute)
 
@@ -156,20 +211,15 @@ def _positioned(source: str, tokens: Iterable[tuple[int, str, str]]) -> Iterator
         at += len(value)
 
 
-def _environment() -> _Environment:
-    environment = _Environment(
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        cache_size=0,
-        optimized=False,
-        finalize=pass_context(RenderScope.text),  # applied to every `{{ … }}`
-    )
-    environment.filters = cast("Any", {**FILTERS, **OPERATIONS})
-    environment.tests = cast("Any", TESTS)
-    environment.globals = cast("Any", GLOBALS)
-    return environment
-
-
-ENVIRONMENT = _environment()
+ENVIRONMENT = _Environment(
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+    cache_size=0,
+    optimized=False,
+    finalize=pass_context(RenderScope.text),  # applied to every `{{ … }}`
+)
+ENVIRONMENT.filters = cast("Any", {**FILTERS, **scope.OPERATIONS})
+ENVIRONMENT.tests = cast("Any", scope.TESTS)
+ENVIRONMENT.globals = cast("Any", scope.GLOBALS)
 RenderScope.environment, RenderScope.eval_ctx = ENVIRONMENT, EvalContext(ENVIRONMENT)

@@ -1,4 +1,4 @@
-"""Templates: Jinja2 in a sandbox, checked from the syntax tree before anything runs.
+"""Templates: looked up, then Jinja2 in a sandbox, checked from the syntax tree before anything runs.
 
 The source of a template and the names it may use go in; a `Template` that renders comes out, or a list of
 faults with their places. Templates have expressions, `if`, `for`, `set` and a fixed list of pure filters
@@ -11,18 +11,27 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
+from pathlib import Path as FilePath
 from typing import Any
 
 from jinja2 import Template as JinjaTemplate
 from jinja2 import TemplateSyntaxError, nodes
 from jinja2.parser import Parser
 
+from rolegraph.engine.errors import did_you_mean
 from rolegraph.engine.limits.prompts import PROMPT_SOURCE, PROMPT_TEXT
+from rolegraph.engine.limits.specs import SPEC_BYTES
 from rolegraph.engine.prompts.checks import TemplateFault, TemplateScope, check_tree
-from rolegraph.engine.prompts.sandbox import ENVIRONMENT, metered
+from rolegraph.engine.prompts.sandbox import ENVIRONMENT, check_shape, metered, too_deep
 from rolegraph.engine.prompts.scope import PromptError, RenderScope
-from rolegraph.engine.prompts.shape import check_shape, too_deep
 from rolegraph.engine.records import Message
+from rolegraph.engine.records.files import is_file, is_no_file, is_same
+from rolegraph.engine.shipped import PROMPTS
+from rolegraph.engine.spec import Finding, Path, PromptSource
+from rolegraph.engine.spec.diagnostics import point_at
+from rolegraph.engine.spec.files import names_in, shown_path
+from rolegraph.engine.spec.files import read_text as read_text_of
 
 _SHORT = 200
 """Characters of an exception's text that a message quotes."""
@@ -39,13 +48,15 @@ class Template:
     parts: int
     """Number of nodes of the syntax tree."""
     _jinja: JinjaTemplate
-    _is_condition: bool = False
-    _has_value: bool = False
+    _form: tuple[bool, bool] = (False, False)
+    """`is_condition` and `has_value` of its scope."""
     file: str = ""
     """The file as messages show it, such as `judge.j2 (shipped)`; empty for a text in the spec."""
 
-    def __reduce__(self) -> tuple[Callable[..., Template], tuple[str, frozenset[str], int, bool, bool]]:
-        return _restored, (self.source, self.mentions, self.parts, self._is_condition, self._has_value)
+    def __reduce__(
+        self,
+    ) -> tuple[Callable[..., Template], tuple[str, frozenset[str], int, tuple[bool, bool]]]:
+        return _restored, (self.source, self.mentions, self.parts, self._form)
 
     def render(self, variables: Mapping[str, Any]) -> str:
         """Return the rendered text.
@@ -62,10 +73,9 @@ class Template:
             raise PromptError(in_short(error)) from error
         if len(text) > PROMPT_TEXT.most:
             raise PromptError(PROMPT_TEXT.exceeded("the prompt has"))
-        if text.isascii():  # cheaper than encoding, and most prompts are
-            return text
         try:
-            text.encode()
+            if not text.isascii():
+                text.encode()
         except UnicodeEncodeError as error:
             code = f"U+{ord(text[error.start]):04X}"
             message = f"the prompt contains an unpaired surrogate ({code}) and cannot be encoded as UTF-8"
@@ -101,11 +111,6 @@ _SLIPS = (
 """Syntax of other languages, and the hint for each."""
 
 
-def _syntax_hint(source: str) -> str:
-    outside_quotes = re.sub(r"'[^']*'|\"[^\"]*\"", "", source)
-    return next((hint for slip, hint in _SLIPS if slip.search(outside_quotes)), "")
-
-
 def compile_template(source: str, around: TemplateScope) -> tuple[Template | None, list[TemplateFault]]:
     """Parse, check and compile a template or a condition.
 
@@ -116,13 +121,12 @@ def compile_template(source: str, around: TemplateScope) -> tuple[Template | Non
     Returns:
         The template, or None and its faults.
     """
-    kind = "condition" if around.is_condition else "template"
+    kind, form = "condition" if around.is_condition else "template", (around.is_condition, around.has_value)
     try:
-        tree, parts = _parsed(source, around.is_condition, around.has_value)
+        tree, parts = _parsed(source, *form)
         faults, mentions = check_tree(tree, around)
         if not faults:
-            jinja = _compiled(tree)
-            return Template(source, mentions, parts, jinja, around.is_condition, around.has_value), []
+            return Template(source, mentions, parts, _compiled(tree), form), []
     except TemplateSyntaxError as error:
         at = min(error.lineno, len(source))
         faults = [TemplateFault(at, "", f"not a valid {kind}: {error.message}")]
@@ -130,7 +134,9 @@ def compile_template(source: str, around: TemplateScope) -> tuple[Template | Non
         message = f"not a valid {kind}: Python cannot compile it: {in_short(error)}"
         faults = [TemplateFault(0, "", message)]
     if around.is_condition:
-        faults = [replace(fault, hint=fault.hint or _syntax_hint(source)) for fault in faults]
+        outside_quotes = re.sub(r"'[^']*'|\"[^\"]*\"", "", source)
+        slip = next((hint for slip, hint in _SLIPS if slip.search(outside_quotes)), "")
+        faults = [replace(fault, hint=fault.hint or slip) for fault in faults]
     return None, faults
 
 
@@ -182,12 +188,9 @@ def _compiled(tree: nodes.Template) -> JinjaTemplate:
     return ENVIRONMENT.from_string(metered(tree))
 
 
-def _restored(
-    source: str, mentions: frozenset[str], parts: int, is_condition: bool, has_value: bool
-) -> Template:
+def _restored(source: str, mentions: frozenset[str], parts: int, form: tuple[bool, bool]) -> Template:
     """Compile a template again that was checked before it was pickled."""
-    jinja = _compiled(_tree(source, is_condition, has_value))
-    return Template(source, mentions, parts, jinja, is_condition, has_value)
+    return Template(source, mentions, parts, _compiled(_tree(source, *form)), form)
 
 
 def render_messages(
@@ -196,3 +199,62 @@ def render_messages(
     """Render the system message, if there is a template for it, and the user message; raises PromptError."""
     turn = {"role": "user", "content": prompt.render(variables)}
     return (turn,) if system is None else ({"role": "system", "content": system.render(variables)}, turn)
+
+
+def read_template(
+    path: Path, source: PromptSource, folders: Sequence[FilePath], around: TemplateScope
+) -> tuple[Template | None, list[Finding]]:
+    """Read and compile a template that a spec names or holds: a template, or None and findings.
+
+    Args:
+        path: Key of the spec where the template is named.
+        source: The template's file name, or its text.
+        folders: The spec's folder first, then the folders of the specs that it extends.
+        around: Names that the template may use.
+    """
+    if (source.file is None) == (source.inline is None):
+        return None, [Finding(path, "a prompt is one template", "a file's name, or {inline: text}")]
+    if source.inline is not None:
+        return read_text((*path, "inline"), source.inline, around)
+    file, findings = _find(path, source.file or "", folders)
+    if file is None:
+        return None, findings
+    name = shown_path(file)
+    if any(is_same(file, labelled) for labelled in around.label_files):
+        message = f"{name} would leak the label: it holds the tasks, with hidden fields"
+        return None, [Finding(path, message, "a file with a template's text")]
+    try:
+        text = read_text_of(file, SPEC_BYTES)
+    except OSError as error:
+        return None, [Finding(path, f"cannot read {name}: {error.strerror}")]
+    except UnicodeDecodeError:
+        return None, [Finding(path, f"cannot read {name}: it is not UTF-8 text")]
+    template, faults = compile_template(text, around)
+    placed = ((fault, point_at(name, text, fault.at, fault.word)) for fault in faults)
+    found = [Finding(path, fault.message, hint=fault.hint, place=place) for fault, place in placed]
+    return template and replace(template, file=name), found
+
+
+def read_text(path: Path, source: str, around: TemplateScope) -> tuple[Template | None, list[Finding]]:
+    """Compile the template or condition at `path` of a spec: a template, or None and findings."""
+    template, faults = compile_template(source, around)
+    return template, [Finding(path, f.message, hint=f.hint, word=f.word, offset=f.at) for f in faults]
+
+
+def _find(path: Path, name: str, folders: Sequence[FilePath]) -> tuple[FilePath | None, list[Finding]]:
+    """Look a template up beside the spec, in `prompts/` there or one folder up, then among the shipped."""
+    beside = ((folder, folder / "prompts", folder.parent / "prompts") for folder in folders)
+    places = [*dict.fromkeys((*chain.from_iterable(beside), PROMPTS))]
+    if FilePath(name).is_absolute() or ".." in FilePath(name).parts:
+        expected = "a file name, looked up beside the spec and in prompts/"
+        return None, [Finding(path, f"the template {name!r} lies outside the spec's folders", expected)]
+    for place in places:
+        file = place / name
+        if is_file(file) and file.resolve().is_relative_to(place.resolve()):
+            return file, []
+    if any(is_no_file(place / name) for place in places):
+        return None, [Finding(path, f"the template {name!r} is not a file", "a file with a template's text")]
+    hint = did_you_mean(name, names_in(places, "*.j2"))
+    if not hint and re.search(r"\s|{[{%]", name):
+        hint = "for the text itself, write `{inline: …}`"
+    return None, [Finding(path, f"no template {name!r}", "a file beside the spec or in prompts/", hint)]

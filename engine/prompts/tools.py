@@ -13,17 +13,11 @@ from rolegraph.engine.vocabulary import Function, ToolCall
 
 def described(functions: Sequence[Function]) -> list[dict[str, Any]]:
     """Return the `tools` of a request for a list of functions."""
-    return [
-        {
-            "type": "function",
-            "function": {
-                "name": function.name,
-                "description": function.description,
-                "parameters": dict(function.parameters),
-            },
-        }
-        for function in functions
-    ]
+    entries = (
+        {"name": it.name, "description": it.description, "parameters": dict(it.parameters)}
+        for it in functions
+    )
+    return [{"type": "function", "function": entry} for entry in entries]
 
 
 def answer_message(text: str, thought: str = "", calls: Sequence[ToolCall] = ()) -> Message:
@@ -32,12 +26,15 @@ def answer_message(text: str, thought: str = "", calls: Sequence[ToolCall] = ())
     if thought:
         message["reasoning"] = thought
     if calls:
-        message["tool_calls"] = [_written(call) for call in calls]
+        message["tool_calls"] = [
+            call_entry(call, call.malformed or json.dumps(call.arguments, ensure_ascii=False))
+            for call in calls
+        ]
     return message
 
 
-def _written(call: ToolCall) -> dict[str, Any]:
-    arguments = call.malformed or json.dumps(call.arguments, ensure_ascii=False)
+def call_entry(call: ToolCall, arguments: str | Mapping[str, Any]) -> dict[str, Any]:
+    """Return a call as an item of a message's `tool_calls`, with its arguments in the given form."""
     function = {"name": call.name, "arguments": arguments}
     return {**({"id": call.id} if call.id else {}), "type": "function", "function": function}
 
@@ -45,10 +42,8 @@ def _written(call: ToolCall) -> dict[str, Any]:
 def calls_of(message: Message) -> tuple[ToolCall, ...]:
     """Return the tool calls of an assistant message."""
     written: Sequence[Mapping[str, Any]] = message.get("tool_calls") or ()
-    return tuple(
-        tool_call(call["function"]["name"], call["function"]["arguments"], call.get("id") or "")
-        for call in written
-    )
+    parts = ((call["function"], call.get("id") or "") for call in written)
+    return tuple(tool_call(function["name"], function["arguments"], id) for function, id in parts)
 
 
 def result_message(call: ToolCall, text: str) -> Message:

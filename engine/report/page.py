@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rolegraph.engine.compile.graph import check_graph
-from rolegraph.engine.compile.structure import role_needs
 from rolegraph.engine.drawing import picture_of
 from rolegraph.engine.drawing.svg import svg
 from rolegraph.engine.records import RunFolder, Step
@@ -117,7 +116,7 @@ def workflow(run: RunRecord) -> str:
     if not run.spec:
         return ""
     loaded = load_spec(RunFolder(run.folder).spec_file)
-    faulty = loaded.faults or check_graph(loaded.spec, role_needs(loaded.spec))
+    faulty = loaded.faults or check_graph(loaded.spec)
     return "" if faulty else svg(picture_of(loaded.spec))
 
 

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from rolegraph.engine.compile import Plan, RolePlan
-from rolegraph.engine.compile.structure import callers_of
 from rolegraph.engine.models import LimitedModel, Request
 from rolegraph.engine.models.replay import Replay
 from rolegraph.engine.records import Episode, FailureName, Message, NodeId, Task
@@ -242,7 +241,7 @@ class _Runs:
 
 def facts_of(plan: Plan, role: RolePlan) -> Mapping[str, str]:
     """Return facts of a role for a person, by name: its inputs, loop, condition, tools."""
-    written, loop, tools, callers = role.spec, "", "", callers_of(plan.spec, role.name)
+    written, loop, tools, callers = role.spec, "", "", plan.spec.callers_of(role.name)
     if role.loop is not None:
         of = plan.loops[role.loop]
         until = f", until {of.until.source}" if of.until is not None else ""

@@ -29,11 +29,13 @@ class SpecModel(BaseModel):
 
     SHORT: ClassVar[Any] = None
     """Type of the values that `expand_shorthand` turns into a mapping; None without a short form."""
+    SHORT_KEY: ClassVar[str] = ""
+    """Key of which a string, as the short form, is the value; empty where a short form is another."""
 
     @classmethod
     def expand_shorthand(cls, value: object) -> object:
         """Return the mapping that a short form stands for, and any other value unchanged."""
-        return value
+        return {cls.SHORT_KEY: value} if cls.SHORT_KEY and isinstance(value, str) else value
 
     @model_validator(mode="before")
     @classmethod

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 from rolegraph.engine.limits import Limit
-from rolegraph.engine.records.files import read_bytes
+from rolegraph.engine.records.files import is_file, is_folder, read_bytes
 from rolegraph.engine.shipped import PROMPTS, SPECS
 
 
@@ -28,6 +29,17 @@ def shown_path(path: Path) -> str:
     shown = display_path(path)
     is_shipped = any(path.is_relative_to(folder) for folder in (SPECS, PROMPTS))
     return f"{path.name} (shipped)" if is_shipped and Path(shown).is_absolute() else shown
+
+
+def names_in(folders: Iterable[Path], pattern: str) -> list[str]:
+    """Return the names of the files in these folders that match a pattern such as `*.yaml`."""
+    found = (entry for folder in folders if is_folder(folder) for entry in folder.glob(pattern))
+    return [entry.name for entry in found if is_file(entry)]
+
+
+def has_surrogate(text: str) -> bool:
+    """Return True for a text with an unpaired surrogate, which cannot be encoded as UTF-8."""
+    return not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text)
 
 
 def read_text(path: Path, most: Limit) -> str:

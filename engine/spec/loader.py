@@ -16,7 +16,7 @@ from rolegraph.engine.limits.specs import SPEC_EXTENDS, SPEC_FAULTS
 from rolegraph.engine.records.files import is_file, is_folder, is_no_file
 from rolegraph.engine.shipped import SPECS
 from rolegraph.engine.spec.diagnostics import Diagnostic, Finding, Path
-from rolegraph.engine.spec.files import resolve_path
+from rolegraph.engine.spec.files import names_in, resolve_path
 from rolegraph.engine.spec.merge import choose_model, merge, override
 from rolegraph.engine.spec.models import Spec
 from rolegraph.engine.spec.validation import REQUIRED, validate
@@ -111,10 +111,9 @@ def find_spec(name: str | FilePath) -> FilePath:
     shipped = SPECS / f"{path.name.removesuffix('.yaml')}.yaml"
     if path.parent == FilePath() and is_file(shipped):
         return shipped
-    known = {spec.stem: spec for spec in SPECS.glob("*.yaml")}
-    near = path.parent.glob("*.yaml") if is_folder(path.parent) else ()
-    beside = [entry.name for entry in near if is_file(entry)]
-    hint = did_you_mean(path.name, [*beside, *known], "{}") or f"shipped specs: {', '.join(sorted(known))}"
+    known = [spec.stem for spec in SPECS.glob("*.yaml")]
+    near = [*names_in([path.parent], "*.yaml"), *known]
+    hint = did_you_mean(path.name, near, "{}") or f"shipped specs: {', '.join(sorted(known))}"
     if is_folder(path):
         raise UsageError(f"{name} is a folder, not a spec; {hint}")
     if is_no_file(path):
@@ -203,10 +202,8 @@ def _base_of(source: YamlSource, folder: FilePath, chain: tuple[FilePath, ...]) 
     shipped = SPECS / FilePath(name).name
     if is_file(shipped) and resolve_path(shipped) not in chain:
         return shipped
-    files = (entry for where in (folder, SPECS) for entry in where.glob("*.yaml"))
-    names = [entry.name for entry in files if is_file(entry)]
     problem = f"{name!r} is not a file" if is_no_file(base) else f"there is no spec {name!r}"
-    hint = did_you_mean(name, names, "{}")
+    hint = did_you_mean(name, names_in([folder, SPECS], "*.yaml"), "{}")
     return refuse(f"{problem} to extend", "a file beside this one, or a shipped spec", hint)
 
 

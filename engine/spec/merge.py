@@ -14,17 +14,11 @@ import yaml
 
 from rolegraph.engine.limits.specs import SPEC_DEPTH
 from rolegraph.engine.spec.diagnostics import Diagnostic, Path, Place
-from rolegraph.engine.spec.faults import name_not_found
+from rolegraph.engine.spec.files import has_surrogate
 from rolegraph.engine.spec.models import is_atomic, type_at
 from rolegraph.engine.spec.sources import ModelRef, api_of
-from rolegraph.engine.spec.yaml_source import (
-    KeyPosition,
-    KeyPositions,
-    YamlSource,
-    has_surrogate,
-    parse_yaml,
-    walk_paths,
-)
+from rolegraph.engine.spec.validation import name_not_found
+from rolegraph.engine.spec.yaml_source import KeyPosition, KeyPositions, YamlSource, parse_yaml, walk_paths
 from rolegraph.engine.vocabulary import ItemCall
 
 
@@ -147,9 +141,8 @@ def _replace_model(source: YamlSource, model: str) -> None:
     of_the_model = {"provider", "name", "checkpoint"}
     of_the_model |= {"base_url"} if _provider(before) != _provider(model) else set()
     kept = {key: value for key, value in _full_model(before).items() if key not in of_the_model}
-    positions = {
-        at: spot for at, spot in source.positions.items() if at[1:] and at[0] == "model" and at[1] in kept
-    }
+    spots = source.positions.items()
+    positions = {at: spot for at, spot in spots if at[1:] and at[0] == "model" and at[1] in kept}
     _put(source, ("model",), {**_full_model(model), **kept} if kept else model, _flag("--model", model))
     source.positions |= positions
 

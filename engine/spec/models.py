@@ -7,8 +7,10 @@ training in `train`, models and sampling in `sources`.
 from __future__ import annotations
 
 import types
-from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Literal, Union, cast, get_args, get_origin
+from collections.abc import Iterator, Mapping
+from itertools import chain, takewhile
+from math import prod
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Union, cast, get_args, get_origin
 
 from pydantic import Field, model_validator
 
@@ -16,7 +18,7 @@ from rolegraph.engine import vocabulary
 from rolegraph.engine.limits.specs import SPEC_ROUNDS
 from rolegraph.engine.spec.base import ATOMIC, Identifier, SpecModel, Strings
 from rolegraph.engine.spec.diagnostics import Path
-from rolegraph.engine.spec.role import Role
+from rolegraph.engine.spec.role import Edge, JoinedRound, Role
 from rolegraph.engine.spec.sources import ModelRef, PromptSource, Sampling
 from rolegraph.engine.spec.train import Policy, Train
 from rolegraph.engine.vocabulary import CallField, ItemCall
@@ -77,10 +79,9 @@ class Data(SpecModel):
             return value
         written = cast("dict[str, object]", value)
         train = written.get("train")
-        if not isinstance(train, dict) or "split" not in (call := cast("dict[str, object]", train)):
-            return written
-        name = next(iter(call))
-        if name != "file" and not name.endswith(vocabulary.SUFFIXES):
+        call = cast("dict[str, object]", train) if isinstance(train, dict) else {}
+        name = next(iter(call), "")
+        if "split" not in call or not (name == "file" or name.endswith(vocabulary.SUFFIXES)):
             return written
         share = call["split"]
         if not isinstance(share, int | float) or isinstance(share, bool) or not 0 < share < 1:
@@ -89,11 +90,8 @@ class Data(SpecModel):
             raise ValueError("one `split`, beside `train` or in it")
         rest = {key: part for key, part in call.items() if key not in ("split", "seed")}
         # Rounded, so that 1 - 0.9 is the 0.1 that a person would write beside `train`.
-        return {
-            **written,
-            "train": rest,
-            "split": {"share": round(1 - share, 12), "seed": call.get("seed", 0)},
-        }
+        split = {"share": round(1 - share, 12), "seed": call.get("seed", 0)}
+        return {**written, "train": rest, "split": split}
 
 
 class EpisodeSpec(SpecModel):
@@ -103,6 +101,31 @@ class EpisodeSpec(SpecModel):
     """Roles whose correctness is the episode's, as far as they ran; by default the last that can be right."""
     metrics: Mapping[Identifier, Annotated[CallField, vocabulary.metrics]] = {}
     """Numbers reported for each episode, by name."""
+
+
+class SharedRounds(NamedTuple):
+    """Rounds of the innermost loop that two roles are both in; one round, where they share no loop."""
+
+    mine: int
+    """Turns of an instance of the reader in one such round."""
+    theirs: int
+    """Turns of an instance of the role that is read in one such round."""
+    times: int
+    """Rounds after which the shared loop begins anew, where it is in another."""
+    inside: bool
+    """True where the role that is read is in a further loop."""
+
+    def read(self, number: int, which: JoinedRound) -> range:
+        """Return the numbers of the turns that a reader's turn with a number reads; both count through."""
+        passed = (number - 1) // self.mine
+        start, end = passed * self.theirs + 1, (passed + 1) * self.theirs + 1
+        match which:
+            case "this":
+                return range(start, end)
+            case "last":
+                return range(start - self.theirs, start) if passed % self.times else range(0)
+            case "history":
+                return range(1, end if self.inside else start)
 
 
 class Spec(SpecModel):
@@ -130,6 +153,110 @@ class Spec(SpecModel):
     """Correctness and metrics of a whole episode."""
     train: Train = Train()
     """Training settings."""
+
+    def role_needs(self) -> dict[str, list[str]]:
+        """Return the graph over roles, which may have cycles; edges to unknown roles are left out.
+
+        An edge to an earlier round orders nothing. A role outside a loop that needs a role inside waits for
+        all roles of the loop. A role that is called ends when its callers have, and what it needs is there
+        before they start.
+        """
+        return {name: list(dict.fromkeys(self._awaited(name))) for name in self.roles}
+
+    def _awaited(self, name: str) -> Iterator[str]:
+        callers = [(caller, caller, Edge()) for caller in self.callers_of(name)]
+        called = [self.roles[callee].edges for callee in self.callees_of(name)]
+        for _, other, edge in chain(self.roles[name].edges, callers, *called):
+            if other == name or other not in self.roles:
+                continue
+            loops, shared = self.loops_around(other), self.shared_loops(name, other)
+            if len(loops) > shared:
+                if edge.round != "last" or not shared:
+                    yield from self.roles_in(loops[shared])
+            elif edge.round == "this":
+                yield other
+
+    def callees_of(self, role: str) -> Mapping[str, int]:
+        """Return the roles that the model of a role may call, each with the most calls of it in one turn."""
+        known = {name for name, it in self.roles.items() if it.tool is not None}
+        return {name: most for name, most in self.roles[role].callees.items() if name in known}
+
+    def callers_of(self, role: str) -> list[str]:
+        """Return the roles whose models may call a role, in the order of the spec."""
+        if self.roles[role].tool is None:
+            return []
+        return [name for name, caller in self.roles.items() if role in caller.callees]
+
+    def readers_of(self, role: str) -> list[str]:
+        """Return the roles from whose place a role's edges are read: its callers, or itself."""
+        return self.callers_of(role) or [role]
+
+    def loop_of(self, role: str) -> str | None:
+        """Return the name of the loop that names a role; None for no loop."""
+        return next((name for name, loop in self.loops.items() if role in loop.roles), None)
+
+    def loop_around(self, loop: str) -> str | None:
+        """Return the name of the loop that a loop is in; None for an outermost loop."""
+        return None if loop in self.roles else self.loop_of(loop)
+
+    def loops_around(self, role: str) -> tuple[str, ...]:
+        """Return the names of the loops that a role is in, the outermost first."""
+        loop = self.loop_of(role)
+        outer = None if loop is None else self.loop_around(loop)
+        return tuple(name for name in (outer, loop) if name is not None)
+
+    def roles_in(self, loop: str) -> list[str]:
+        """Return the roles of a loop and of the loops in it."""
+        found: list[str] = []
+        for name in self.loops[loop].roles:
+            inner = self.loops[name].roles if name in self.loops and name not in self.roles else [name]
+            found += [role for role in inner if role in self.roles]
+        return found
+
+    def rounds_of(self, role: str) -> int:
+        """Return the most turns that an instance of a role takes: the product of `times` of its loops."""
+        return prod(self.loops[loop].times for loop in self.loops_around(role))
+
+    def shared_loops(self, one: str, other: str) -> int:
+        """Return the number of loops, from the outermost, that two roles are both in."""
+        pairs = zip(self.loops_around(one), self.loops_around(other), strict=False)
+        return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+
+    def shared_rounds(self, name: str, other: str, most: int = 2) -> SharedRounds:
+        """Return the rounds that a reader shares with a role, in at most `most` loops."""
+        loops, depth = self.loops_around(other), min(most, self.shared_loops(name, other))
+        before = prod(self.loops[loop].times for loop in loops[:depth])
+        times = self.loops[loops[depth - 1]].times if depth else 1
+        mine, theirs = self.rounds_of(name) // before, self.rounds_of(other) // before
+        return SharedRounds(mine, theirs, times, len(loops) > depth)
+
+    def policy_named(self, name: str) -> Policy:
+        """Return the settings of a policy, which `main` has without being named."""
+        return self.policies.get(name) or Policy()
+
+    def frozen_instances(self, name: str, count: int) -> frozenset[int]:
+        """Return the indices, from 1, of a role's instances whose policy is one of past selves."""
+        policies = enumerate(self.roles[name].policy_names(count), 1)
+        return frozenset(index for index, policy in policies if self.policy_named(policy).of)
+
+    def env_loops(self) -> list[str]:
+        """Return the names of the loops with an environment."""
+        return [name for name, loop in self.loops.items() if loop.env is not None]
+
+    def env_loop_of(self, role: str) -> str | None:
+        """Return the name of the loop around a role that has an environment; None for no such loop."""
+        return next((name for name in self.loops_around(role) if self.loops[name].env is not None), None)
+
+    def players_of(self, loop: str) -> list[str]:
+        """Return the roles that move in a loop's environment, in the order of the players' numbers."""
+        found = self.loops[loop]
+        named = [role for role in dict.fromkeys(found.players) if role in found.roles]
+        by_default = [role for role in found.roles if role in self.roles and self.roles[role].run is None]
+        return [role for role in named if role in self.roles] if named else by_default
+
+    def trains_on_seeds(self) -> bool:
+        """Return True where the tasks are seeds of an environment, because the spec has no data."""
+        return self.data.train is None and self.data.validation is None and bool(self.env_loops())
 
 
 def is_atomic(path: Path) -> bool:

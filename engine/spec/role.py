@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, Self, Union, cast, get_args
 
 from pydantic import BeforeValidator, ConfigDict, Field, FiniteFloat, model_validator
 
 from rolegraph.engine import vocabulary
 from rolegraph.engine.limits.specs import SPEC_CALLS, SPEC_COUNT, SPEC_INSTANCES
+from rolegraph.engine.records import MAIN
 from rolegraph.engine.spec.base import ATOMIC, Identifier, SpecModel, Strings
 from rolegraph.engine.spec.sources import ModelRef, PromptSource, Sampling
 from rolegraph.engine.vocabulary import CallField, ItemCall, LossName, LossSetting
@@ -82,27 +83,14 @@ def _as_edges(value: object) -> object:
     for name in names:
         if not isinstance(name, str):
             keys = [*cast("dict[object, object]", name)] if isinstance(name, dict) else []
-            fix = (
-                f"; an edge with options is a mapping: needs: {{{keys[0]}: …}}" if keys else f", not {name!r}"
-            )
-            raise ValueError(f"a list of role names{fix}")
+            mapping = f"; an edge with options is a mapping: needs: {{{keys[0]}: …}}" if keys else ""
+            raise ValueError(f"a list of role names{mapping or f', not {name!r}'}")
     if len({*names}) < len(names):
         raise ValueError("a list that names each role once")
     return {name: Edge() for name in cast("list[str]", names)}
 
 
-TOOL_ROLE_KEYS = (
-    "run",
-    "tool",
-    "parser",
-    "count",
-    "needs",
-    "when",
-    "shows",
-    "reward",
-    "on_failure",
-    "timeout",
-)
+TOOL_ROLE_KEYS = tuple("run tool parser count needs when shows reward on_failure timeout".split())
 """Keys of a role that runs a tool."""
 
 
@@ -221,17 +209,13 @@ class Argument(SpecModel):
     """One argument of a call of a role."""
 
     SHORT = ArgumentType
+    SHORT_KEY = "type"
     type: ArgumentType = "string"
     """JSON type of the value."""
     describe: str | None = None
     """Description for the model that calls."""
     one_of: Annotated[list[str | int | float], Field(min_length=1)] | None = None
     """Values that are allowed; None allows all of the type."""
-
-    @classmethod
-    def expand_shorthand(cls, value: object) -> object:
-        """Expand a bare type, such as `string`."""
-        return {"type": value} if isinstance(value, str) else value
 
     @property
     def schema_of_value(self) -> Mapping[str, Any]:
@@ -252,13 +236,8 @@ class CallSignature(SpecModel):
     @property
     def parameters(self) -> Mapping[str, Any]:
         """JSON Schema of the arguments."""
-        properties = {name: argument.schema_of_value for name, argument in self.arguments.items()}
-        return {
-            "type": "object",
-            "properties": properties,
-            "required": [*properties],
-            "additionalProperties": False,
-        }
+        each = {name: argument.schema_of_value for name, argument in self.arguments.items()}
+        return {"type": "object", "properties": each, "required": [*each], "additionalProperties": False}
 
 
 class Memory(SpecModel):
@@ -353,6 +332,17 @@ class Role(SpecModel):
     """Handling of a failed instance."""
     timeout: Annotated[float, Field(gt=0.0, le=SPEC_COUNT.most)] | None = None
     """Seconds that one call of the model or tool may take; None sets no limit of its own."""
+
+    @property
+    def edges(self) -> list[tuple[str, str, Edge]]:
+        """Entries of `needs`: the name that prompts use, the role that is joined, and the edge."""
+        return [(key, edge.of or key, edge) for key, edge in self.needs.items()]
+
+    def policy_names(self, count: int) -> Sequence[str]:
+        """Return the policy of each instance; nothing for a role that asks a model as it is."""
+        if self.policy is None:
+            return (MAIN,) * count if self.is_trained else ()
+        return self.policy * count if len(self.policy) == 1 else self.policy
 
     @property
     def is_trained(self) -> bool:

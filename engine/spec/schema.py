@@ -148,31 +148,32 @@ def _calls(registry: Registry[Any], name: str, definitions: dict[str, Schema]) -
     """Yield the forms of an item: a mapping, and where no option is required its bare name."""
     described = {"description": registry.summary(name)}
     value, options = registry.value(name), registry.options(name)
-    needed = [option.name for option in (value, *options) if option is not None and option.required]
-    if not needed:
+    if not any(option.required for option in (value, *options) if option is not None):
         yield {"const": name, **described}
-    prefix = f"{registry.group}.{name}."
-    keys = {option.name: _option(option, prefix, definitions) for option in options}
-    if registry is datasets and name == "file":
-        keys |= _SPLIT
-    more = registry.takes_extra_options(name)
-    first = _option(value, prefix, definitions) if value else _inside(keys, more=more)
-    if value and not value.required and value.default is None:  # its options may be nested there
-        first = {"anyOf": [first, _inside(keys, more=more)]}
+    keys, more = _keys(registry, name, definitions), registry.takes_extra_options(name)
+    first = _inside(keys, more=more)
+    if value:
+        own = _option(value, f"{registry.group}.{name}.", definitions)
+        may_nest = not value.required and value.default is None  # its options may be nested there
+        first = {"anyOf": [own, first]} if may_nest else own
     beside = [option.name for option in options if option.required and value is not None]
-    yield {
-        "type": "object",
-        "properties": {**keys, name: first},
-        "required": [name, *beside],
-        "additionalProperties": more,
-        **described,
-    }
+    yield {**_mapping({**keys, name: first}, more=more), "required": [name, *beside], **described}
+
+
+def _keys(registry: Registry[Any], name: str, definitions: dict[str, Schema]) -> dict[str, Schema]:
+    """Return the schema of each option of an item."""
+    prefix = f"{registry.group}.{name}."
+    keys = {option.name: _option(option, prefix, definitions) for option in registry.options(name)}
+    return {**keys, **_SPLIT} if registry is datasets and name == "file" else keys
+
+
+def _mapping(keys: Mapping[str, Schema], *, more: bool) -> Schema:
+    return {"type": "object", "properties": keys, "additionalProperties": more}
 
 
 def _inside(keys: Mapping[str, Schema], *, more: bool) -> Schema:
     """Return the value of an item's key where the item has none of its own: its options, null or true."""
-    options = {"type": "object", "properties": keys, "additionalProperties": more}
-    return {"anyOf": [options, {"enum": [None, True]}]}
+    return {"anyOf": [_mapping(keys, more=more), {"enum": [None, True]}]}
 
 
 def _files(definitions: dict[str, Schema]) -> Iterator[Schema]:
@@ -180,17 +181,9 @@ def _files(definitions: dict[str, Schema]) -> Iterator[Schema]:
     endings = "|".join(ending.replace(".", r"\.") for ending in SUFFIXES)
     pattern, described = f"({endings})$", {"description": datasets.summary("file")}
     yield {"type": "string", "pattern": pattern, **described}
-    prefix = f"{datasets.group}.file."
-    keys = {option.name: _option(option, prefix, definitions) for option in datasets.options("file")}
-    keys |= _SPLIT
+    keys = _keys(datasets, "file", definitions)
     named = {pattern: _inside(keys, more=False)}
-    yield {
-        "type": "object",
-        "properties": keys,
-        "patternProperties": named,
-        "additionalProperties": False,
-        **described,
-    }
+    yield {**_mapping(keys, more=False), "patternProperties": named, **described}
 
 
 def _option(option: Option, prefix: str, definitions: dict[str, Schema]) -> Schema:
@@ -199,9 +192,8 @@ def _option(option: Option, prefix: str, definitions: dict[str, Schema]) -> Sche
     A type without a JSON Schema allows any value.
     """
     try:
-        made = TypeAdapter(option.hint).json_schema(
-            schema_generator=_Generator, ref_template=f"{REFERENCE}{prefix}{{model}}"
-        )
+        template = f"{REFERENCE}{prefix}{{model}}"
+        made = TypeAdapter(option.hint).json_schema(schema_generator=_Generator, ref_template=template)
     except PydanticUserError:
         made = Schema()
     definitions |= {f"{prefix}{name}": part for name, part in made.pop("$defs", {}).items()}

@@ -14,15 +14,11 @@ class PromptSource(SpecModel):
     """A template: the name of a file, or `{inline: "…"}`."""
 
     SHORT = str
+    SHORT_KEY = "file"
     file: str | None = None
     """Name of a template file beside the spec, in `prompts/`, or among the shipped templates."""
     inline: str | None = None
     """Text of the template."""
-
-    @classmethod
-    def expand_shorthand(cls, value: object) -> object:
-        """Expand a file name to `{file: name}`."""
-        return {"file": value} if isinstance(value, str) else value
 
 
 def api_of(provider: str) -> str:

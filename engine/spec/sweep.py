@@ -30,9 +30,8 @@ def split_values(word: str) -> list[str]:
     key, equals, written = word.partition("=")
     values = list(dict.fromkeys(_values(written)))
     if len(values) > 1 and not all(values):
-        raise UsageError(
-            f"{word} has an empty value; expected a value between commas, or quotes around a comma"
-        )
+        expected = "a value between commas, or quotes around a comma"
+        raise UsageError(f"{word} has an empty value; expected {expected}")
     return [f"{key}{equals}{value}" for value in values]
 
 
@@ -46,9 +45,8 @@ def grid_points(words: Sequence[str]) -> list[tuple[str, ...]]:
     if prod(map(len, choices)) > SWEEP_POINTS.most:
         raise UsageError(SWEEP_POINTS.exceeded("the values have") + " in all their combinations")
     if not any(len(values) > 1 for values in choices):
-        raise UsageError(
-            "-m needs an override with several values, separated by commas: roles.solver.count=1,2,4"
-        )
+        needed = "an override with several values, separated by commas: roles.solver.count=1,2,4"
+        raise UsageError(f"-m needs {needed}")
     return list(product(*choices))
 
 
@@ -63,9 +61,8 @@ def split_seed(point: Sequence[str]) -> tuple[tuple[str, ...], int | None]:
     try:
         return overrides, int(seeds[-1]) if seeds else None
     except ValueError:
-        raise UsageError(
-            f"{SEED}{seeds[-1]} is not a whole number; expected seeds such as seed=0,1,2"
-        ) from None
+        message = f"{SEED}{seeds[-1]} is not a whole number; expected seeds such as seed=0,1,2"
+        raise UsageError(message) from None
 
 
 def varied_overrides(words: Sequence[str], point: Sequence[str]) -> tuple[str, ...]:

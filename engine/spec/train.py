@@ -17,17 +17,13 @@ class Schedule(SpecModel):
     """Learning-rate schedule after the warm-up."""
 
     SHORT = RateCurve
+    SHORT_KEY = "kind"
     kind: RateCurve = "constant"
     """`constant`, or `linear` or `cosine`, which fall to `floor` at the last step."""
     warmup: Annotated[int, Field(ge=0, le=SPEC_COUNT.most)] = 0
     """Number of steps in which the rate rises from 0."""
     floor: Annotated[float, Field(ge=0.0, le=1.0)] = 0.0
     """Share of the learning rate that remains at the end."""
-
-    @classmethod
-    def expand_shorthand(cls, value: object) -> object:
-        """Expand a kind to `{kind: kind}`."""
-        return {"kind": value} if isinstance(value, str) else value
 
 
 class Lora(SpecModel):

@@ -7,18 +7,24 @@ faults. Each role is a separate part, which keeps the work linear in the number 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
+import re
+from collections.abc import Collection, Mapping, Sequence, Set
+from contextlib import suppress
 from itertools import takewhile
-from typing import Any, Generic, NamedTuple, TypeVar, cast
+from typing import Any, Generic, NamedTuple, TypeVar, cast, get_args
 
+import yaml
 from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
 
-from rolegraph.engine.limits.specs import SPEC_ROLES
+from rolegraph.engine.errors import did_you_mean
+from rolegraph.engine.limits.records import VALUE_SHOWN
+from rolegraph.engine.limits.specs import SPEC_FAULTS, SPEC_ROLES
 from rolegraph.engine.spec.base import SpecModel
 from rolegraph.engine.spec.diagnostics import Finding, Path
-from rolegraph.engine.spec.faults import findings_of
-from rolegraph.engine.spec.models import Spec
+from rolegraph.engine.spec.models import Spec, type_at
 from rolegraph.engine.spec.role import Role
+from rolegraph.engine.spec.yaml_source import value_at
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -51,11 +57,9 @@ def validate(data: Mapping[str, Any]) -> FittedPart[Spec]:
     parts = {name: fit_model(Role, role, {}, ("roles", name)) for name, role in named.items()}
     roles = {name: part.value for name, part in parts.items()}
     top = fit_model(Spec, {**data, "roles": roles} if roles else data, REQUIRED, ())
-    findings, left_out = [*top.findings], set(top.left_out)
-    for name, part in parts.items():
-        if ("roles", name) not in top.left_out:
-            findings += part.findings
-        left_out |= part.left_out
+    kept = (part for name, part in parts.items() if ("roles", name) not in top.left_out)
+    findings = [*top.findings, *(finding for part in kept for finding in part.findings)]
+    left_out = top.left_out.union(*(part.left_out for part in parts.values()))
     # A role with an invalid name is kept, for the roles that need it.
     spec = top.value.model_copy(update={"roles": roles}) if roles else top.value
     return FittedPart(spec, findings, left_out)
@@ -87,7 +91,9 @@ def fit_model(
         more = findings_of(error, at, written, root)
         findings += [found for found in more if found.path[len(at) :] not in wrong]
         value, wrong = model.model_validate(required), {()}
-    return FittedPart(value, findings, {(*at, *_outside_lists(path)) for path in wrong})
+    # Cut before the first position in a list, because positions shift once a faulty item is left out.
+    outside = (takewhile(lambda key: isinstance(key, str), path) for path in wrong)
+    return FittedPart(value, findings, {(*at, *path) for path in outside})
 
 
 def _written_at(value: Any, path: Path) -> Path:
@@ -101,11 +107,6 @@ def _written_at(value: Any, path: Path) -> Path:
         except (LookupError, TypeError):  # a name as the index of a list
             return path[:depth] or path  # a missing key: its mapping, unless that is the whole part
     return path
-
-
-def _outside_lists(path: Path) -> Path:
-    """Cut a path before its first list position, because positions shift once a faulty item is left out."""
-    return tuple(takewhile(lambda key: isinstance(key, str), path))
 
 
 def _without(value: Any, wrong: Set[Path], at: Path = ()) -> Any:
@@ -122,3 +123,192 @@ def _without(value: Any, wrong: Set[Path], at: Path = ()) -> Any:
         if kept or not inner:
             rest[key] = kept
     return rest if isinstance(value, dict) else list(rest.values())
+
+
+_NAME = "letters, digits and _, not starting with a digit"
+_EXPECTED = {
+    "int_type": "a whole number",
+    "float_type": "a number",
+    "string_type": "a string",
+    "bool_type": "true or false",
+    "list_type": "a list, such as [solver]",
+    **dict.fromkeys(("mapping_type", "dict_type", "model_type"), "a mapping"),
+    "greater_than_equal": "at least {ge:,}",
+    "greater_than": "more than {gt:,}",
+    "less_than_equal": "at most {le:,}",
+    "less_than": "less than {lt:,}",
+    "string_pattern_mismatch": _NAME,
+    "too_short": "at least one role",
+    "value_error": "{error}",
+}
+"""Expected values by the type of pydantic's error, with the fields of its context."""
+_EXPRESSION_HINTS = {
+    "count": "for a number that depends on an answer write the largest, and `when: self.index <= …`",
+    "times": "for a number that depends on an answer write the largest, and `until: …`",
+}
+"""Hints for a number key whose value is an expression."""
+
+
+def findings_of(
+    error: ValidationError, at: Path = (), written: object = None, root: type[SpecModel] = Spec
+) -> list[Finding]:
+    """Return one finding for each of pydantic's errors.
+
+    Args:
+        error: Error of the validation of one part of a file.
+        at: Path of the part.
+        written: Value of the part.
+        root: Model of the whole file.
+    """
+    details = error.errors(include_url=False)
+    # Findings past the limit are not shown and need only their paths, which mark the values to leave out.
+    shown, rest = details[: SPEC_FAULTS.most], details[SPEC_FAULTS.most :]
+    found = [_finding(detail, at, written, root) for detail in shown]
+    return found + [Finding((*at, *it["loc"]), it["msg"], at_key=True) for it in rest]
+
+
+def _finding(detail: ErrorDetails, at: Path, written: object, root: type[SpecModel]) -> Finding:
+    kind, path = detail["type"], (*at, *detail["loc"])
+    if kind == "extra_forbidden":
+        return _unknown_key(path, root)
+    if kind == "missing":
+        return _missing_key(path, root)
+    if kind.startswith("string_") and path[-1] == "[key]":  # pydantic's mark for a fault of the key itself
+        return Finding(path[:-1], f"{path[-2]!r} cannot be a name", _NAME, at_key=True)
+    if kind == "literal_error":
+        return _unknown_word(detail, path, value_at(written, detail["loc"][:-1]), root)
+    expected, hint = _expected(detail, path, root)
+    problem = f"cannot be {short_value(detail['input'])}"
+    if kind == "too_short":
+        problem = "is empty"
+    elif kind == "value_error" and isinstance(detail["input"], dict | list):
+        problem = "is not valid"
+    return Finding(path, f"{_key_of(path)} {problem}", expected, hint)
+
+
+def _key_of(path: Path) -> str:
+    """Return the last key of a path; the place of an item in a list is none."""
+    return str(next((key for key in reversed(path) if isinstance(key, str)), ""))
+
+
+def _unknown_key(path: Path, root: type[SpecModel]) -> Finding:
+    model = _model_at(path[:-1], root)
+    extends = ["extends"] if root is Spec and len(path) == 1 else []
+    known = [*extends, *(model.model_fields if model else ())]
+    hint = _right_place(path, root) or did_you_mean(str(path[-1]), known)
+    return Finding(path, f"unknown key {str(path[-1])!r}", ", ".join(known), hint, at_key=True)
+
+
+def _missing_key(path: Path, root: type[SpecModel]) -> Finding:
+    model = _model_at(path[:-1], root)
+    field = model.model_fields.get(str(path[-1])) if model else None
+    expected = ((field.description if field else None) or "").rstrip(".")
+    hint = "add `rolegraph: 1`" if path == ("rolegraph",) else ""
+    where = ".".join(map(str, path[:-1])) or "the spec"
+    return Finding(path, f"{where} has no {str(path[-1])!r}", expected, hint, at_key=True)
+
+
+def _unknown_word(detail: ErrorDetails, path: Path, around: object, root: type[SpecModel]) -> Finding:
+    """Return the finding for a value that is none of the words that its key allows.
+
+    `around` is the mapping that holds the key.
+    """
+    key, word = _key_of(path), str(detail["input"])
+    choices = re.findall("'([^']*)'", str(detail.get("ctx", {}).get("expected", "")))
+    hint = did_you_mean(word, choices)
+    if key == "[key]":  # pydantic's mark for a fault of the key itself
+        return Finding(path[:-1], f"unknown key {word!r}", _either(choices), hint, at_key=True)
+    model = _model_at(path[:-1], root)
+    shorts = _short_forms(model)
+    if shorts and isinstance(around, str):  # a short form: the word stands in place of the mapping
+        key, choices = _key_of(path[:-1]), shorts
+        needs_value = f"write {{{word}: …}}" if model and word in model.model_fields else ""
+        hint = did_you_mean(word, choices) or needs_value
+    if path == ("rolegraph",):
+        choices, hint = ["1"], "this engine reads version 1 of the language"
+    elif key == "provider" and not hint and isinstance(around, str):
+        hint = f"did you mean openai:{around}?"
+    return Finding(path, f"{key} cannot be {short_value(detail['input'])}", _either(choices), hint)
+
+
+def _expected(detail: ErrorDetails, path: Path, root: type[SpecModel]) -> tuple[str, str]:
+    """Return the expected value and a hint for a value of the wrong type or out of range."""
+    kind, key = detail["type"], str(path[-1]) if path else ""
+    if key in _EXPRESSION_HINTS and kind == "int_type" and re.search(r"[a-z]\W", str(detail["input"])):
+        return _EXPECTED[kind], _EXPRESSION_HINTS[key]
+    if kind != "model_type":
+        default = detail["msg"][:1].lower() + detail["msg"][1:]
+        return _EXPECTED.get(kind, default).format(**detail.get("ctx", {})), ""
+    model = _model_at(path, root)
+    hint = _name_missing(path, root)
+    if shorts := _short_forms(model):
+        return f"{_either(shorts, ', ')}, or a mapping", hint
+    example = "" if hint or model is None else _example(model, detail["input"])
+    return f"a mapping, such as {key}: {example}" if example else "a mapping", hint
+
+
+def name_not_found(kind: str, name: str, known: Collection[str], path: Path = ()) -> Finding:
+    """Return the finding for a name that no role, or other `kind` of part, has; `known` are those it has."""
+    expected = f"one of {', '.join(known)}" if known else f"a {kind} of the spec, which has none"
+    return Finding(path, f"no {kind} {name!r}", expected, did_you_mean(name, known), word=name)
+
+
+def short_value(value: object) -> str:
+    """Return a value in YAML's words, cut to the length that a message has room for."""
+    if isinstance(value, bool | None):
+        return {True: "true", False: "false", None: "null"}[value]
+    if isinstance(value, Mapping | list):
+        return "a mapping" if isinstance(value, Mapping) else "a list"
+    text = repr(value)
+    return text if len(text) <= VALUE_SHOWN.most else text[: VALUE_SHOWN.most - 3] + "..."
+
+
+def _either(words: Sequence[str], last: str = " or ") -> str:
+    return last.join(filter(None, [", ".join(words[:-1]), *words[-1:]]))
+
+
+def _model_at(path: Path, root: type[SpecModel]) -> type[BaseModel] | None:
+    kind = type_at(path, root)
+    return kind if kind is not None and issubclass(kind, BaseModel) else None
+
+
+def _short_forms(model: type[BaseModel] | None) -> list[str]:
+    """Return the words that a spec may write in place of a mapping of this model: `all` for an edge."""
+    nested = [get_args(part) or (part,) for part in get_args(getattr(model, "SHORT", None))]
+    return [word for words in nested for word in words if isinstance(word, str)]
+
+
+def _name_missing(path: Path, root: type[SpecModel]) -> str:
+    """Return a hint where a key such as `roles.prompt` stands in the place of a role's name."""
+    model = _model_at(path, root)
+    if model is None or len(path) < 2 or path[-1] not in model.model_fields or _model_at(path[:-1], root):
+        return ""
+    return f"each of `{path[-2]}` has a name: {path[-2]}: {{mine: {{{path[-1]}: …}}}}"
+
+
+def _right_place(path: Path, root: type[SpecModel]) -> str:
+    """Return a hint for a key of another mapping, such as `temperature`, which belongs under `sampling`."""
+    if path[0] == path[-1] == "loops":
+        return "write it beside the other under `loops`, and its name among the `roles` of the other"
+    if root is Spec and len(path) == 3 and path[-1] in Spec.model_fields:
+        return f"`{path[-1]}` stands at the top of the spec"
+    model = _model_at(path[:-1], root)
+    for name in model.model_fields if model else ():
+        inner = _model_at((*path[:-1], name), root)
+        if inner and path[-1] in inner.model_fields:
+            return f"put it under `{name}`"
+    return ""
+
+
+def _example(model: type[BaseModel], value: object) -> str:
+    """Return a bare value as a mapping of the first key that takes the value, in YAML; empty if none does."""
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        return ""
+    if len(text := str(value)) > VALUE_SHOWN.most or not text.isprintable():
+        return ""
+    for name in model.model_fields:
+        with suppress(ValidationError):
+            model.model_validate({name: value})
+            flow = yaml.safe_dump({name: value}, default_flow_style=True, allow_unicode=True, width=1000)
+            return flow.rstrip()
+    return ""

@@ -11,15 +11,14 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path as FilePath
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 
 import yaml
 
 from rolegraph.engine.errors import UsageError
 from rolegraph.engine.limits.specs import SPEC_BYTES, SPEC_DEPTH, SPEC_DIGITS, SPEC_VALUES
-from rolegraph.engine.spec.diagnostics import Diagnostic, Finding, Path, Place, SourceLines
-from rolegraph.engine.spec.files import read_text, shown_path
-from rolegraph.engine.spec.scalars import place_within
+from rolegraph.engine.spec.diagnostics import Diagnostic, Finding, Path, Place, SourceLines, place_within
+from rolegraph.engine.spec.files import has_surrogate, read_text, shown_path
 
 _DEPTH = SPEC_DEPTH.most
 
@@ -95,15 +94,19 @@ class _Loader(yaml.SafeLoader):
     depth = 0
     composed = 0
 
+    def refuse(self, problem: str) -> NoReturn:
+        """Raise MarkedYAMLError for a problem at the position that has been read."""
+        raise yaml.MarkedYAMLError(problem=problem, problem_mark=self.get_mark())
+
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         """Compose a value, counting depth and nodes."""
         self.depth += 1
         self.composed += 1
         if self.depth > _DEPTH:
-            raise yaml.YAMLError(SPEC_DEPTH.exceeded("values are inside one another in"))
+            self.refuse(SPEC_DEPTH.exceeded("values are inside one another in"))
         # Keys of mappings are composed, too.
         if self.composed > 2 * SPEC_VALUES.most:
-            raise yaml.YAMLError(SPEC_VALUES.exceeded("the spec has"))
+            self.refuse(SPEC_VALUES.exceeded("the spec has"))
         node = super().compose_node(parent, index)
         self.depth -= 1
         return node
@@ -111,7 +114,7 @@ class _Loader(yaml.SafeLoader):
     def fetch_flow_collection_start(self, TokenClass: type[yaml.Token]) -> None:
         """Open a flow list or mapping; the scanner runs ahead of `compose_node`, so it has its own limit."""
         if self.flow_level > _DEPTH:
-            raise yaml.YAMLError(SPEC_DEPTH.exceeded("brackets are inside one another in"))
+            self.refuse(SPEC_DEPTH.exceeded("brackets are inside one another in"))
         super().fetch_flow_collection_start(TokenClass)  # pyright: ignore[reportUnknownMemberType]
 
 
@@ -129,11 +132,6 @@ _SCALARS: Mapping[str, tuple[re.Pattern[str], Callable[[str], object]]] = {
 """By tag: the pattern of such a scalar, and the conversion of its text."""
 for _tag, (_pattern, _) in _SCALARS.items():
     _Loader.add_implicit_resolver(f"{_PREFIX}{_tag}", _pattern, None)  # pyright: ignore[reportUnknownMemberType]  # untyped in the stubs
-
-
-def has_surrogate(text: str) -> bool:
-    """Return True for a text with an unpaired surrogate, which cannot be encoded as UTF-8."""
-    return not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text)
 
 
 def _scalar(tag: str, text: str) -> object:
@@ -185,22 +183,16 @@ def parse_yaml(text: str, file: str, mapping: tuple[str, str] = A_SPEC) -> YamlS
     top = lines.place(0)
     if len(text.encode(errors="surrogatepass")) > SPEC_BYTES.most:
         return unreadable_source(top, SPEC_BYTES.exceeded("the file has"))
-    loader = None
     try:
-        loader = _Loader(text)
-        node = loader.get_single_node()
+        node = _Loader(text).get_single_node()
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         place = lines.place(mark.index) if mark else top
-        return unreadable_source(
-            place, f"not valid YAML: {error.problem or error.context}", hint=_quoted(place.text)
-        )
+        message = f"not valid YAML: {error.problem or error.context}"
+        return unreadable_source(place, message, hint=_quoted(place.text))
     except yaml.reader.ReaderError as error:
         place = lines.place(error.position)
         return unreadable_source(place, f"not valid YAML: character U+{error.character:04X} is not allowed")
-    except yaml.YAMLError as error:  # our own
-        place = lines.place(loader.get_mark().index) if loader else top
-        return unreadable_source(place, f"not valid YAML: {error}")
     reader = _Reader(lines)
     if not isinstance(node, yaml.MappingNode):
         return unreadable_source(reader.place(node) if node else top, *mapping)
@@ -274,7 +266,9 @@ class _Reader:
         start, end = node.start_mark.index, node.end_mark.index
         return self.lines.place(start, end - start)
 
-    def value(self, node: yaml.Node, path: Path) -> Any:
+    def value(self, node: yaml.Node, path: Path, key: yaml.Node | None = None) -> Any:
+        """Return the value of a node, with the places of the value and of its key in a mapping."""
+        self.positions[path] = KeyPosition(key and self.place(key), self.place(node))
         self.visited += 1
         if self.visited > SPEC_VALUES.most or len(path) > _DEPTH:
             raise _TooLarge(node)
@@ -284,11 +278,7 @@ class _Reader:
         if isinstance(node, yaml.MappingNode):
             return self.mapping(node, path)
         if isinstance(node, yaml.SequenceNode):
-            items: list[Any] = []
-            for index, child in enumerate(node.value):
-                self.positions[*path, index] = KeyPosition(None, self.place(child))
-                items.append(self.value(child, (*path, index)))
-            return items
+            return [self.value(child, (*path, index)) for index, child in enumerate(node.value)]
         try:
             return _scalar(node.tag, node.value)
         except ValueError as error:
@@ -296,11 +286,8 @@ class _Reader:
             return None
 
     def mapping(self, node: yaml.MappingNode, path: Path) -> dict[str, Any]:
-        data: dict[str, Any] = {}
-        for key, (key_node, value_node) in self.pairs(node).items():
-            self.positions[*path, key] = KeyPosition(self.place(key_node), self.place(value_node))
-            data[key] = self.value(value_node, (*path, key))
-        return data
+        pairs = self.pairs(node).items()
+        return {key: self.value(value, (*path, key), key_node) for key, (key_node, value) in pairs}
 
     def pairs(self, node: yaml.MappingNode, merges: int = 0) -> dict[str, tuple[yaml.Node, yaml.Node]]:
         """Return the nodes of key and value for each key of a mapping, including those merged by `<<`.

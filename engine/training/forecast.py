@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from rolegraph.engine.compile import Plan, RolePlan
-from rolegraph.engine.compile.size import calls_of, size_of
+from rolegraph.engine.compile.plan import calls_of, size_of
 from rolegraph.engine.records import Episode
 from rolegraph.engine.training.advantages import estimate, group_episodes
 from rolegraph.engine.training.credit import notes

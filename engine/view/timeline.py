@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from rolegraph.engine.compile.inputs import role_inputs_from_text
 from rolegraph.engine.compile.lineage import instances_of
-from rolegraph.engine.compile.unroll import predecessors, unroll
+from rolegraph.engine.compile.unroll import UnrolledGraph, predecessors
 from rolegraph.engine.records import NodeId
 from rolegraph.engine.spec import Spec
 from rolegraph.engine.view.turns import TurnRecord
@@ -92,7 +92,7 @@ def read_dag(spec: Spec | None, templates: Mapping[str, str]) -> Dag | None:
         name: [templates[about] for part in _PARTS if (about := f"the {part} of {name}") in templates]
         for name in spec.roles
     }
-    return predecessors(unroll(spec, instances_of(spec), role_inputs_from_text(spec, texts)))
+    return predecessors(UnrolledGraph(spec, instances_of(spec), role_inputs_from_text(spec, texts)))
 
 
 def timeline(

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 
 import rolegraph as rg
 from rolegraph.engine.compile import EpisodeBounds, check_file, size_of
-from rolegraph.engine.compile.size import calls_of
+from rolegraph.engine.compile.plan import calls_of
 from tests.counting import calls
 from tests.edge import turn_dag, write_spec
 from tests.workflows import CALLEE, Workflow, compiled, workflows

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from rolegraph.engine.compile.inputs import role_inputs_from_text
 from rolegraph.engine.compile.lineage import instances_of
-from rolegraph.engine.compile.unroll import UnrolledGraph, unroll
+from rolegraph.engine.compile.unroll import UnrolledGraph
 from rolegraph.engine.records import NodeId
 from rolegraph.engine.spec import Spec
 from tests.edge import solver_judge, turn_dag
@@ -20,7 +20,7 @@ def unrolled(needs: dict[str, list[str]], counts: dict[str, int]) -> UnrolledGra
         for name, needed in needs.items()
     }
     spec = Spec.model_validate({"rolegraph": 1, "name": "graph", "roles": roles})
-    return unroll(spec, instances_of(spec), role_inputs_from_text(spec, {}))
+    return UnrolledGraph(spec, instances_of(spec), role_inputs_from_text(spec, {}))
 
 
 def test_every_instance_waits_for_every_instance_of_what_its_role_needs() -> None:
@@ -60,7 +60,7 @@ def test_a_reward_reads_the_last_turn_that_ran_or_its_own_round_where_turns_are_
                 "loops": {"l": {"roles": ["a", "b"], "times": 2}},
             }
         )
-        made = unroll(spec, instances_of(spec), role_inputs_from_text(spec, {}), rewards)
+        made = UnrolledGraph(spec, instances_of(spec), role_inputs_from_text(spec, {}), rewards)
         return {
             made.nodes[node].id: [
                 [made.nodes[n].id for n in see.nodes[start : start + see.turns_per_instance]]

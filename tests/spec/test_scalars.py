@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from rolegraph.engine.compile import check_file
 from rolegraph.engine.spec import Diagnostic
-from rolegraph.engine.spec.scalars import place_within
+from rolegraph.engine.spec.diagnostics import place_within
 from rolegraph.engine.spec.yaml_source import parse_yaml
 from tests.edge import write_spec
 

@@ -172,7 +172,7 @@ def _recorded(read: LoadedTests) -> list[Episode]:
 async def _again(flow: Workflow, recorded: Sequence[Episode], seed: int) -> list[Episode]:
     """Return the episodes made again from the recorded answers, in the recording's order."""
 
-    jobs = [EpisodeJob.of(_row(episode), episode.rollout, seed) for episode in recorded]
+    jobs = [EpisodeJob(_row(episode), episode.rollout, seed) for episode in recorded]
     models = [LimitedModel(Replay.from_episodes(recorded, any_prompt=True), 1024)] * len(flow.plan.endpoints)
     async with Isolation(flow.plan.imports) as isolation:
         episodes = [episode async for episode in stream(flow.plan, jobs, models, isolation=isolation)]

@@ -168,7 +168,7 @@ class _Runs:
         limited = LimitedModel(model, 4096)
         async with Isolation(plan.imports) as isolation:
             rollout = self._recorded.rollout if self._recorded else 0
-            job = EpisodeJob.of({"id": "task", **self._task}, rollout, 0)
+            job = EpisodeJob({"id": "task", **self._task}, rollout, 0)
             models = [limited] * len(plan.endpoints)
             episode = await run_episode(harmless, job, models, isolation=isolation)
         endpoints = {role.name: role.endpoints for role in plan.roles}

@@ -6,12 +6,11 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rolegraph.engine.compile import RolePlan
 from rolegraph.engine.prompts.tools import answer_message
 from rolegraph.engine.records import Episode, Failure, FailureName, Step, TerminationReason, Trajectory
 from rolegraph.engine.run.context import EpisodeContext
 from rolegraph.engine.run.endings import Endings
-from rolegraph.engine.run.turn import NodeResult
+from rolegraph.engine.run.turn import ModelCall, NodeResult
 from rolegraph.engine.vocabulary import Score
 from rolegraph.engine.vocabulary.foreign import FOREIGN_ERRORS, describe_error, finite_number
 
@@ -26,7 +25,7 @@ def assemble(context: EpisodeContext, endings: Endings, *, stopped: bool) -> Epi
         endings: Cause that ended each loop before its last round.
         stopped: Whether the episode ended before all nodes had run.
     """
-    plan, job, results = context.plan, context.session.job, context.results
+    plan, job, results = context.plan, context.job, context.results
     roles = plan.roles
     task_id: str = job.task["id"]
     prefix = f"{task_id}:{job.rollout}/"
@@ -36,19 +35,20 @@ def assemble(context: EpisodeContext, endings: Endings, *, stopped: bool) -> Epi
     for position, role in enumerate(roles):
         decides = position in plan.correct
         sums_rewards = role.reward is not None and role.reward.reads_environment
+        of_role = results[role.nodes.start : role.nodes.stop]
         for place in range(role.count):
-            turns = [it for node in role.nodes[place :: role.count] if (it := results[node]) is not None]
+            turns = [*filter(None, of_role[place :: role.count])]
             if not turns:
                 continue
             steps: list[Step] = []
             masked = False
             for turn in turns:
-                masked = _is_masked(role, turn)
-                steps += steps_of(role, turn, masked=masked)
+                masked = _is_masked(turn)
+                steps += steps_of(turn, masked=masked)
                 if turn.failure is not None:
-                    failures.append(_failed(role, turn, turn.failure))
+                    failures.append(_failed(turn, turn.failure))
             last = turns[-1]
-            score = _sum(role, turns) if sums_rewards else last.score
+            score = _sum(turns) if sums_rewards else last.score
             reward, correct, terms = score or _UNSCORED
             index, is_correct = place + 1, correct is True
             uid = f"{prefix}{role.name}/{index}"
@@ -65,7 +65,7 @@ def assemble(context: EpisodeContext, endings: Endings, *, stopped: bool) -> Epi
     metadata: dict[str, Any] = {
         "spec": plan.name,
         "hash": plan.hash,
-        "started_at": context.session.started_at,
+        "started_at": context.started_at,
     }
     if context.uncomputed:
         metadata["uncomputed_conditions"] = context.uncomputed
@@ -93,10 +93,10 @@ def assemble(context: EpisodeContext, endings: Endings, *, stopped: bool) -> Epi
     return episode
 
 
-def _failed(role: RolePlan, result: NodeResult, failure: Failure) -> dict[str, object]:
-    where = {"role": role.name, "index": result.view.index}
-    if role.loop is not None:
-        where["round"] = role.number_of(result.view)
+def _failed(turn: NodeResult, failure: Failure) -> dict[str, object]:
+    where = {"role": turn.role.name, "index": turn.view.index}
+    if turn.role.loop is not None:
+        where["round"] = turn.role.number_of(turn.view)
     return {**where, **failure.to_dict()}
 
 
@@ -141,9 +141,9 @@ def _ended(
     return ended
 
 
-def _sum(role: RolePlan, turns: Sequence[NodeResult]) -> Score | None:
+def _sum(turns: Sequence[NodeResult]) -> Score | None:
     """Return the summed score of turns, correct if the last one is; None where none has a score."""
-    scores = [turn.score for turn in turns if turn.score is not None and not _is_masked(role, turn)]
+    scores = [turn.score for turn in turns if turn.score is not None and not _is_masked(turn)]
     if not scores:
         return None
     terms = dict.fromkeys((name for score in scores for name in score.terms), 0.0)
@@ -153,51 +153,44 @@ def _sum(role: RolePlan, turns: Sequence[NodeResult]) -> Score | None:
     return Score(sum(score.reward or 0.0 for score in scores), scores[-1].is_correct, terms)
 
 
-def _is_masked(role: RolePlan, result: NodeResult) -> bool:
+def _is_masked(turn: NodeResult) -> bool:
     """Return whether a turn is kept out of training: it failed and its role masks failures, the environment
     failed, no turn that its reward reads ran, or the role that rates it failed."""
-    if role.reward is not None and (result.score is None or result.score.reward is None):
+    role, failure = turn.role, turn.failure
+    if role.reward is not None and (turn.score is None or turn.score.reward is None):
         return True
-    if result.failure is None:
+    if failure is None:
         return False
-    return role.spec.on_failure.then == "mask" or result.failure.name is FailureName.ENVIRONMENT_ERROR
+    return role.spec.on_failure.then == "mask" or failure.name is FailureName.ENVIRONMENT_ERROR
 
 
-def steps_of(role: RolePlan, turn: NodeResult, *, masked: bool) -> list[Step]:
+def steps_of(turn: NodeResult, *, masked: bool) -> list[Step]:
     """Return a turn's Steps, one for each call that was answered.
 
     Args:
-        role: The turn's role.
         turn: The turn; a tool that ran in place of a model leaves one Step without tokens or messages.
         masked: Whether the Steps are kept out of training.
 
     Returns:
         The Steps in order; only the last has the action and the reward and is `done`.
     """
-    view, score = turn.view, turn.score
+    role, view, score = turn.role, turn.view, turn.score
     reward = 0.0 if score is None or score.reward is None else score.reward
     steps: list[Step] = []
     for call in turn.calls:
         text, thought, prompt_ids, ids, logprobs, finish_reason, version, usage, calls = call.completion
         noted: dict[str, object] = {"started": call.started, "seconds": call.seconds}
-        if role.loop is not None:
-            noted["round"] = role.number_of(view)
         if call.attempt:
             noted["attempts"] = call.attempt + 1
         if masked:
             noted["masked"] = True
-        if role.run is not None:
-            noted["tool"] = role.run.name
-            return [Step(action=view.action, model_response=view.response, reward=reward, metadata=noted)]
+        if not role.is_plain:
+            noted |= _noted(turn, call)
+            if role.run is not None:
+                return [Step(action=view.action, model_response=view.response, reward=reward, metadata=noted)]
         noted["finish_reason"] = finish_reason
-        if turn.group_keys and not steps:
-            noted["by"] = dict(turn.group_keys)
-        if role.tools or role.callees:
-            noted["call"] = call.number
         if usage:
             noted["usage"] = usage
-        if call.results:
-            noted["calls"] = [result.noted for result in call.results]
         done = call is turn.calls[-1]
         action, earned = (view.action, reward) if done else (None, 0.0)
         chat = (*call.messages, answer_message(text, thought, calls))
@@ -205,3 +198,19 @@ def steps_of(role: RolePlan, turn: NodeResult, *, masked: bool) -> list[Step]:
             Step(prompt_ids, ids, logprobs, chat, thought, action, text, earned, done, None, version, noted)
         )
     return steps
+
+
+def _noted(turn: NodeResult, call: ModelCall) -> dict[str, object]:
+    """Return the metadata of a call in a loop, of a tool, with functions or with the group's keys."""
+    role, noted = turn.role, dict[str, object]()
+    if role.loop is not None:
+        noted["round"] = role.number_of(turn.view)
+    if role.run is not None:
+        noted["tool"] = role.run.name
+    if turn.group_keys and call is turn.calls[0]:
+        noted["by"] = dict(turn.group_keys)
+    if role.has_functions:
+        noted["call"] = call.number
+    if call.results:
+        noted["calls"] = [result.noted for result in call.results]
+    return noted

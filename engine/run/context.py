@@ -10,11 +10,12 @@ from typing import Any
 from rolegraph.engine.compile import Plan, RolePlan
 from rolegraph.engine.compile.plan import InputEdge
 from rolegraph.engine.prompts import SELF, PromptError, Template
-from rolegraph.engine.records import Task
+from rolegraph.engine.records import Observer, Task
 from rolegraph.engine.run.environment import EnvironmentSession
-from rolegraph.engine.run.turn import EpisodeSession, NodeResult
+from rolegraph.engine.run.turn import EpisodeJob, EpisodeSession, NodeResult
 from rolegraph.engine.vocabulary import SelfView, Upstream, View, Views
 from rolegraph.engine.vocabulary.foreign import short_repr
+from rolegraph.engine.vocabulary.isolation import Isolation
 
 NO_UPSTREAM: Upstream = {}
 NO_ARGUMENTS: Mapping[str, Any] = {}
@@ -34,14 +35,15 @@ def turns_taken(edge: InputEdge, results: Results) -> list[tuple[int, NodeResult
     return list(last.values())
 
 
-class EpisodeContext:
-    """State of one running episode, and the variables that its templates and rewards read.
+class EpisodeContext(EpisodeSession):
+    """State of one running episode of a plan, and the variables that its templates and rewards read.
 
     Nodes, blocks and roles are given by their positions in the plan.
     """
 
-    def __init__(self, plan: Plan, session: EpisodeSession) -> None:
-        self.plan, self.session, self.task = plan, session, session.job.task
+    def __init__(self, plan: Plan, job: EpisodeJob, isolation: Isolation, observe: Observer | None) -> None:
+        super().__init__(job, isolation, observe)
+        self.plan, self.task = plan, job.task
         self.results: list[NodeResult | None] = [None] * len(plan.nodes)
         """By node; None for one that has not run."""
         self.environments: list[EnvironmentSession] = []

@@ -30,7 +30,7 @@ class EnvironmentSession:
     """Running environment of one episode, opened by its first transition; players are numbered from 0."""
 
     def __init__(self, plan: EnvPlan, task: Task) -> None:
-        self.plan, self._seed = plan, environment_seed(task)
+        self.plan, self._seed, self._players = plan, environment_seed(task), len(plan.player_nodes[0])
         self._live: LiveEnvironment | None = None
         self._transitions: list[Transition] = []
         self._last_turns: dict[int, int] = {}
@@ -107,10 +107,6 @@ class EnvironmentSession:
         rewards = {player: finite_number(it, "it gave the reward") for player, it in given.rewards.items()}
         info: dict[str, Any] = plain_json(dict(given.info), TOOL_TEXT) if given.info else {}
         return Transition(given.observations, rewards, bool(given.done), info)
-
-    @property
-    def _players(self) -> int:
-        return len(self.plan.player_nodes[0])
 
     def moves(self, node: Node) -> bool:
         """Return whether a node takes a turn in its round: a player whose turn it is, or any adviser."""

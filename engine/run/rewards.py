@@ -33,45 +33,45 @@ class EpisodeStop(Exception):
     """The end of an episode: a node with `then: fail` failed."""
 
 
-def score_at_once(
-    role: RolePlan, node: int, context: EpisodeContext, result: NodeResult, create_task: CreateTask
-) -> None:
+def score_at_once(result: NodeResult, node: int, context: EpisodeContext, create_task: CreateTask) -> None:
     """Score a turn that has ended, unless its reward reads other turns.
 
     Args:
-        role: The turn's role.
+        result: The turn, whose score is set.
         node: The turn's position in the plan.
         context: The episode.
-        result: The turn, whose score is set.
         create_task: Starts the task that waits for a reward with a time limit.
 
     Raises:
         EpisodeStop: The turn failed, and its role says `then: fail`.
     """
-    reward = role.reward
+    reward = result.role.reward
     if reward is not None and result.failure is None and not reward.is_deferred:
-        inputs = _turn_inputs(role, result) if reward.reads_turn else NO_INPUTS
-        later = _score(role, reward, node, context, result, inputs)
+        later = _score(
+            result, node, context, reward, _turn_inputs(result) if reward.reads_turn else NO_INPUTS
+        )
         if later is not None:
             create_task(later)
     if result.failure is not None:
-        stop_at_failure(role, result)
+        stop_at_failure(result)
 
 
-def stop_at_failure(role: RolePlan, result: NodeResult) -> None:
+def stop_at_failure(result: NodeResult) -> None:
     """Raise EpisodeStop where a result failed and its role says `then: fail`."""
-    if result.failure is not None and role.spec.on_failure.then == "fail":
+    if result.failure is not None and result.role.spec.on_failure.then == "fail":
         raise EpisodeStop
 
 
 class LateRewards:
     """The rewards of an episode that read other turns. Nodes and roles are positions in the plan."""
 
-    def __init__(self, context: EpisodeContext, create_task: CreateTask) -> None:
-        """Score each role's turns, in a task that waits for the roles whose scores its reward reads."""
+    def __init__(self, context: EpisodeContext) -> None:
         self.context, self.plan, self.results = context, context.plan, context.results
         self._positions: dict[tuple[int, int], Mapping[tuple[int, int], int]] = {}
         """By block and role, what `_positions_in` found."""
+
+    def score(self, create_task: CreateTask) -> None:
+        """Score each role's turns, in a task that waits for the roles whose scores its reward reads."""
         tasks: dict[str, asyncio.Task[None]] = {}
         for position in self.plan.reward_order:
             role = self.plan.roles[position]
@@ -94,11 +94,10 @@ class LateRewards:
         for node in role.nodes:
             result = self.results[node]
             if result is not None and (elsewhere or result.failure is None):
-                inputs = self._inputs(node, result, reward)
-                later = _score(role, reward, node, self.context, result, inputs)
+                later = _score(result, node, self.context, reward, self._inputs(node, result, reward))
                 if later is not None:
                     isolated.append(create_task(later))
-                stop_at_failure(role, result)
+                stop_at_failure(result)
         await asyncio.gather(*isolated)
 
     def _inputs(self, node: int, result: NodeResult, reward: Reward) -> RewardInputs:
@@ -110,7 +109,7 @@ class LateRewards:
             name: tuple(turn.score for _, turn in ran[name] if turn.score is not None)
             for name in reward.roles
         }
-        views = {name: tuple(self._view(*turn) for turn in ran[name]) for name in reward.views}
+        views = {name: tuple(_view(turn) for _, turn in ran[name]) for name in reward.views}
         positions = {
             name: tuple(
                 self._positions_in(self.plan.nodes[reader].block, at.role).get((at.id.index, at.id.round))
@@ -119,17 +118,11 @@ class LateRewards:
             for name in reward.views
         }
         env = environment.reward(node) if reward.reads_environment and environment is not None else None
-        inputs = _turn_inputs(self.plan.roles[at.role], result) if reward.reads_turn else NO_INPUTS
+        inputs = _turn_inputs(result) if reward.reads_turn else NO_INPUTS
         took_turns = frozenset(name for name, turns in ran.items() if turns)
         return inputs._replace(
             scores=scores, views=views, ran=took_turns, positions=positions, env_reward=env
         )
-
-    def _view(self, node: int, turn: NodeResult) -> View:
-        """Return a turn as a reward sees it: the message of a failed tool is no rating."""
-        run = self.plan.roles[self.plan.nodes[node].role].run
-        is_message = turn.failure is not None and run is not None and run.parser is None
-        return turn.view._replace(action=None) if is_message else turn.view
 
     def _positions_in(self, block: int, role: int) -> Mapping[tuple[int, int], int]:
         """Return the position of each turn of a role in what a block's nodes saw, by index and round.
@@ -147,61 +140,58 @@ class LateRewards:
         return self._positions[block, role]
 
 
-def _turn_inputs(role: RolePlan, result: NodeResult) -> RewardInputs:
+def _view(turn: NodeResult) -> View:
+    """Return a turn as a reward sees it: the message of a failed tool is no rating."""
+    run = turn.role.run
+    is_message = turn.failure is not None and run is not None and run.parser is None
+    return turn.view._replace(action=None) if is_message else turn.view
+
+
+def _turn_inputs(result: NodeResult) -> RewardInputs:
     """Return the inputs of a reward that scores one turn: the turn's action, response and reasoning."""
-    return RewardInputs(turn=result.view, steps=tuple(steps_of(role, result, masked=False)))
+    return RewardInputs(turn=result.view, steps=tuple(steps_of(result, masked=False)))
 
 
 def _score(
-    role: RolePlan,
-    reward: Reward,
-    node: int,
-    context: EpisodeContext,
-    result: NodeResult,
-    inputs: RewardInputs,
+    result: NodeResult, node: int, context: EpisodeContext, reward: Reward, inputs: RewardInputs
 ) -> Coroutine[None, None, None] | None:
     """Set a turn's score, or return the coroutine that does, for a reward in a process of its own.
 
     A reward that fails, or whose expressions cannot be computed, is a `reward_error`.
     """
     try:
-        if role.formulas:
-            inputs = inputs._replace(values=context.values(node, role, result.view))
+        if result.role.formulas:
+            inputs = inputs._replace(values=context.values(node, result.role, result.view))
         limit = reward.timeout
-        if limit is None and context.session.is_large and reward.fields:
+        if limit is None and context.is_large and reward.fields:
             limit = LARGE_SECONDS
         if limit is not None:
-            return _score_isolated(role, reward, context, result, inputs, limit)
-        _set_score(role, result, reward.score(context.task, result.view.action, inputs))
+            return _score_isolated(result, context, reward, inputs, limit)
+        _set_score(result, reward.score(context.task, result.view.action, inputs))
     except FOREIGN_ERRORS as error:  # a reward is the user's code
-        _fail_by(role, result, error)
+        _fail_by(result, error)
     return None
 
 
 async def _score_isolated(
-    role: RolePlan,
-    reward: Reward,
-    context: EpisodeContext,
-    result: NodeResult,
-    inputs: RewardInputs,
-    limit: float,
+    result: NodeResult, context: EpisodeContext, reward: Reward, inputs: RewardInputs, limit: float
 ) -> None:
     """Set a turn's score, computed in a process with limits; raises EpisodeStop."""
-    arguments, run = (context.task, result.view.action, inputs), context.session.isolation.run
+    arguments, run = (context.task, result.view.action, inputs), context.isolation.run
     try:
-        _set_score(role, result, await run(reward.score, *arguments, limit=limit, memory=reward.memory))
+        _set_score(result, await run(reward.score, *arguments, limit=limit, memory=reward.memory))
     except FOREIGN_ERRORS as error:
-        _fail_by(role, result, error)
-    stop_at_failure(role, result)
+        _fail_by(result, error)
+    stop_at_failure(result)
 
 
-def _set_score(role: RolePlan, result: NodeResult, score: Score | None) -> None:
+def _set_score(result: NodeResult, score: Score | None) -> None:
     if score is None:
         return
     reward, is_correct, terms = score
     if result.failure is not None:  # a failed turn is never correct
         is_correct = False
-    elif type(reward) is float and abs(reward) <= LARGEST and type(is_correct) is bool and not terms:
+    elif type(reward) is float and -LARGEST <= reward <= LARGEST and type(is_correct) is bool and not terms:
         result.score = score
         return
     try:
@@ -210,25 +200,23 @@ def _set_score(role: RolePlan, result: NodeResult, score: Score | None) -> None:
             str(name): finite_number(term, f"the reward's term {name!r} is") for name, term in terms.items()
         }
     except ValueError as error:
-        _fail(role, result, str(error))
+        _fail(result, str(error))
     else:
         result.score = Score(reward, None if is_correct is None else bool(is_correct), terms)
 
 
-def _fail_by(role: RolePlan, result: NodeResult, error: BaseException) -> None:
+def _fail_by(result: NodeResult, error: BaseException) -> None:
     """Fail a turn whose reward raised; without a score where the sandbox is at fault, and no role."""
     if isinstance(error, UnsupportedProgram):
-        _fail(role, result, str(error), FailureName.UNSUPPORTED_PROGRAM)
+        _fail(result, str(error), FailureName.UNSUPPORTED_PROGRAM)
     elif isinstance(error, PromptError | CallLimit):
-        _fail(role, result, f"the reward {error}")
+        _fail(result, f"the reward {error}")
     else:
-        _fail(role, result, f"the reward raised {describe_error(error)}")
+        _fail(result, f"the reward raised {describe_error(error)}")
     if isinstance(error, UnsupportedProgram | WorldError):
         result.score = None
 
 
-def _fail(
-    role: RolePlan, result: NodeResult, message: str, name: FailureName = FailureName.REWARD_ERROR
-) -> None:
-    result.score = failure_score(role)
+def _fail(result: NodeResult, message: str, name: FailureName = FailureName.REWARD_ERROR) -> None:
+    result.score = failure_score(result.role)
     result.failure = result.failure or Failure(name, message)

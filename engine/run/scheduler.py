@@ -25,14 +25,7 @@ from rolegraph.engine.run.frontier import Frontier
 from rolegraph.engine.run.rewards import EpisodeStop, LateRewards, score_at_once
 from rolegraph.engine.run.task_group import TaskGroup
 from rolegraph.engine.run.tools import Answer, Callees
-from rolegraph.engine.run.turn import (
-    EpisodeJob,
-    EpisodeSession,
-    NodeResult,
-    model_turn,
-    node_result,
-    tool_turn,
-)
+from rolegraph.engine.run.turn import EpisodeJob, NodeResult, model_turn, node_result, tool_turn
 from rolegraph.engine.vocabulary import EnvironmentFailure
 from rolegraph.engine.vocabulary.isolation import Isolation
 
@@ -61,7 +54,7 @@ async def run_episode(
     if plan.withheld:
         names = ", ".join(permission.name for permission in plan.withheld)
         raise UsageError(f"{plan.name} runs only where this is allowed: {names}")
-    context = EpisodeContext(plan, EpisodeSession(job, isolation, observe))
+    context = EpisodeContext(plan, job, isolation, observe)
     run = _Run(context, models)
     try:
         stopped = await run.run_nodes()
@@ -74,8 +67,8 @@ async def run_episode(
     else:
         return run.finish(stopped=stopped, finished=True)
     finally:
-        if context.session.tools is not None:
-            await context.session.tools.close()
+        if context.tools is not None:
+            await context.tools.close()
         for environment in context.environments:
             await environment.close()
 
@@ -101,8 +94,8 @@ class _Run:
         """
         endings = self.loop_ends.endings if self.loop_ends is not None else {}
         episode = assemble(self.context, endings, stopped=stopped)
-        if self.context.session.observe is not None:
-            self.context.session.observe(EpisodeDone(episode, finished))
+        if self.context.observe is not None:
+            self.context.observe(EpisodeDone(episode, finished))
         return episode
 
     # order of the nodes
@@ -114,7 +107,7 @@ class _Run:
             self.start(self.open_blocks(self.plan.wiring.initial_blocks))
             await tasks.wait()
             if self.plan.reward_order:
-                LateRewards(self.context, tasks.create_task)
+                LateRewards(self.context).score(tasks.create_task)
                 await tasks.wait()
         except EpisodeStop:
             return True
@@ -138,7 +131,7 @@ class _Run:
                 ready = self.open_blocks(ready)
                 if len(ready) > 1:
                     self.start(ready[1:])
-            score_at_once(role, position, context, result, create_task)
+            score_at_once(result, position, context, create_task)
             if not ready:
                 return
             position = ready[0]
@@ -226,7 +219,7 @@ class _Run:
         context = self.context
         upstream, prefix, callees = context.upstream[node.block], None, None
         if role.run is not None:
-            return tool_turn(role, role.run, node, context.session, context.of_node(position), upstream)
+            return tool_turn(role, role.run, node, context, context.of_node(position), upstream)
         if not role.prompt_per_instance:
             messages = self.messages[node.block]
         elif role.spec.memory is not None:
@@ -237,7 +230,7 @@ class _Run:
             plans = {callee.function.name: callee for callee in role.callees}
             callees = Callees(plans, self.plan.callees[position], self.answer_call)
         model = self.models[role.endpoints[node.id.index - 1]]
-        return model_turn(role, node, model, context.session, messages, upstream, prefix, callees)
+        return model_turn(role, node, model, context, messages, upstream, prefix, callees)
 
     async def answer_call(self, position: int, arguments: Mapping[str, Any]) -> Answer:
         """Take the turn of a node that was called; return its action and its failure, before its reward.
@@ -255,7 +248,7 @@ class _Run:
             if role.group_keys:
                 result.group_keys = context.group_keys(position, role)
             answered.set_result((result.view.action, result.failure))
-            score_at_once(role, position, context, result, create_task)
+            score_at_once(result, position, context, create_task)
 
         create_task(turn())
         return await answered

@@ -154,6 +154,7 @@ class ModelCall:
 class NodeResult:
     """The result of a node; its score is set when its reward is computed."""
 
+    role: RolePlan
     view: View
     calls: Sequence[ModelCall] = ()
     """The calls of the turn that were answered, each of which becomes a Step, or the run of its tool."""
@@ -189,8 +190,7 @@ def node_result(
     view = View(
         index, action, text, thought, node.round, node.lineage, True, failed, name, tokens, taken, node.outer
     )
-    score = failure_score(role) if failed and role.reward else None
-    return NodeResult(view, calls, failure, score)
+    return NodeResult(role, view, calls, failure, failure_score(role) if failed and role.reward else None)
 
 
 def failure_score(role: RolePlan) -> Score:
@@ -236,7 +236,7 @@ async def model_turn(
         seed = None if episode_seed is None else call_seed(episode_seed, node.salt, number, attempt)
         id = CallId(job.task["id"], job.rollout, node.id, number, attempt)
         try:
-            if (role.tools or role.callees) and not functions:
+            if role.has_functions and not functions:
                 roles = [callee.function for callee in role.callees]
                 functions = await session.open_tools().named_functions(role.tools, roles, role.kept_back)
                 offered = tuple(functions.values())

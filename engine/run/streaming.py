@@ -7,7 +7,7 @@ At most `concurrency` episodes run, and as many wait to be taken; a job is drawn
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol
@@ -63,31 +63,38 @@ async def run_jobs(
         make: Function that makes the episode of a job.
         concurrency: The most episodes in flight.
     """
-    waiting = iter(jobs)
-    done: asyncio.Queue[Episode | BaseException | None] = asyncio.Queue(maxsize=concurrency)
-    working = concurrency
+    waiting, working = iter(jobs), concurrency
+    done: deque[Episode | Exception] = deque()
+    # asyncio.Queue would make a dozen calls for each episode.
+    changed, has_room = asyncio.Event(), asyncio.Event()
 
     async def work() -> None:
         nonlocal working
         try:
             for job in waiting:
-                episode = await make(job)
-                if done.full():
-                    await done.put(episode)
-                else:
-                    done.put_nowait(episode)
+                done.append(await make(job))
+                changed.set()
+                if len(done) >= concurrency:
+                    has_room.clear()
+                    await has_room.wait()
         except Exception as error:
-            await done.put(error)
+            done.append(error)
         working -= 1
-        if working == 0:
-            await done.put(None)
+        changed.set()
 
     workers = [asyncio.create_task(work()) for _ in range(concurrency)]
     try:
-        while (episode := await done.get()) is not None:
-            if isinstance(episode, BaseException):
-                raise episode
-            yield episode
+        while working or done:
+            while done:
+                episode = done.popleft()
+                if len(done) < concurrency:
+                    has_room.set()
+                if isinstance(episode, Exception):
+                    raise episode
+                yield episode
+            if working:
+                changed.clear()
+                await changed.wait()
     finally:
         for worker in workers:
             worker.cancel()

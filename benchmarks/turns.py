@@ -120,7 +120,7 @@ async def episodes(plan: Plan, shape: Shape, count: int) -> None:
     models = [model] * len(plan.endpoints)
     for rollout in range(count):
         isolation = Isolation(plan.imports)
-        job = EpisodeJob.of(TASK, rollout, 0)
+        job = EpisodeJob(TASK, rollout, 0)
         episode: Episode = await run_episode(plan, job, models, isolation=isolation)
         assert sum(len(t.steps) for t in episode.trajectories) == shape.taken, shape.name
 

@@ -30,7 +30,7 @@ from rolegraph.engine.models import Completion, LimitedModel, Request
 from rolegraph.engine.models.tokenizer import load_tokenizer
 from rolegraph.engine.records import RunFolder
 from rolegraph.engine.records.episodes import EpisodeWriter
-from rolegraph.engine.run import Isolation, jobs, stream
+from rolegraph.engine.run import Isolation, jobs, run_episode, run_jobs
 from rolegraph.engine.shipped import model_folder
 from rolegraph.jobs import describe
 
@@ -71,9 +71,11 @@ async def write(folder: Path, episodes: int) -> None:
     tasks = [{**cases[n % len(cases)]["task"], "id": str(n)} for n in range(count)]
     flow, run = rg.load("solver_judge"), RunFolder(folder)
     run.begin(describe(flow, "run", seed=0), flow.plan.resolved)
-    models = [LimitedModel(Recorded(cases), 128)] * len(flow.plan.endpoints)
+    models, isolation = [LimitedModel(Recorded(cases), 128)] * len(flow.plan.endpoints), Isolation()
+    todo = jobs(tasks, ROLLOUTS)
     with run.ending(), EpisodeWriter(run.episodes) as writer:
-        async for episode in stream(flow.plan, jobs(tasks, ROLLOUTS), models, isolation=Isolation()):
+        made = run_jobs(todo, lambda job: run_episode(flow.plan, job, models, isolation=isolation))
+        async for episode in made:
             writer.append(episode)
 
 

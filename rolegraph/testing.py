@@ -15,7 +15,7 @@ from rolegraph.engine.models.replay import Replay
 from rolegraph.engine.records import Episode, Observer, RunFolder, Task, read_episodes
 from rolegraph.engine.records.jsonl import json_line, write_whole
 from rolegraph.engine.report.verdicts import Verdict, junit, unknown_names, verdicts
-from rolegraph.engine.run import EpisodeJob, Isolation, stream
+from rolegraph.engine.run import EpisodeJob, Isolation, run_episode, run_jobs
 from rolegraph.engine.shipped import SPECS
 from rolegraph.engine.spec import TESTS_SUFFIX, find_spec
 from rolegraph.engine.spec.expectations import LoadedTests, SpecTests, read_tests
@@ -172,10 +172,11 @@ def _recorded(read: LoadedTests) -> list[Episode]:
 async def _again(flow: Workflow, recorded: Sequence[Episode], seed: int) -> list[Episode]:
     """Return the episodes made again from the recorded answers, in the recording's order."""
 
-    jobs = [EpisodeJob.of(_row(episode), episode.rollout, seed) for episode in recorded]
+    jobs = [EpisodeJob(_row(episode), episode.rollout, seed) for episode in recorded]
     models = [LimitedModel(Replay.from_episodes(recorded, any_prompt=True), 1024)] * len(flow.plan.endpoints)
     async with Isolation(flow.plan.imports) as isolation:
-        episodes = [episode async for episode in stream(flow.plan, jobs, models, isolation=isolation)]
+        made = run_jobs(jobs, lambda job: run_episode(flow.plan, job, models, isolation=isolation))
+        episodes = [episode async for episode in made]
     place = {(episode.task_id, episode.rollout): at for at, episode in enumerate(recorded)}
     return sorted(episodes, key=lambda episode: place[episode.task_id, episode.rollout])
 

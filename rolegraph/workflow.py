@@ -235,7 +235,7 @@ class OpenWorkflow:
         """
         from rolegraph.engine.run import EpisodeJob
 
-        return await self.make(EpisodeJob.of({"id": "task", **task}, seed=seed))
+        return await self.make(EpisodeJob({"id": "task", **task}, seed=seed))
 
 
 def load(
@@ -400,7 +400,7 @@ async def _open(flow: Workflow) -> AsyncGenerator[OpenWorkflow, None]:
 async def open_served_episodes(flow: Workflow) -> AsyncGenerator[EpisodeMaker, None]:
     """Open a maker of a workflow's episodes with the models that each job names."""
     from rolegraph.engine.run import Isolation
-    from rolegraph.engine.run.served import ServedEpisodes
+    from rolegraph.engine.run.streaming import ServedEpisodes
 
     async with Isolation(flow.plan.imports) as isolation, ServedEpisodes(flow.plan, isolation) as maker:
         yield maker

@@ -68,7 +68,7 @@ async def episode(
     seed: int | None = None,
     observe: Observer | None = None,
 ) -> Episode:
-    job = EpisodeJob.of(task, rollout, seed)
+    job = EpisodeJob(task, rollout, seed)
     async with Isolation(plan.imports) as isolation:
         return await run_episode(plan, job, models, isolation=isolation, observe=observe)
 

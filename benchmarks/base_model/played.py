@@ -20,7 +20,7 @@ from expert import CHECK_ALL, EXPERTS, SOLVE_ALL, Asked, Mode, Unsolvable, asked
 import rolegraph as rg
 from rolegraph.engine.models import Completion, LimitedModel, Request
 from rolegraph.engine.prompts.call_forms import HERMES
-from rolegraph.engine.run import Isolation, jobs, stream
+from rolegraph.engine.run import Isolation, jobs, run_episode, run_jobs
 from rolegraph.engine.vocabulary import Function
 from rolegraph.roles.countdown import generate
 
@@ -153,7 +153,9 @@ async def episodes(
     planned, models = jobs(tasks, rollouts, seed), [model] * len(flow.plan.endpoints)
     async with (
         Isolation(flow.plan.imports) as isolation,
-        aclosing(stream(flow.plan, planned, models, isolation=isolation)) as made,
+        aclosing(
+            run_jobs(planned, lambda job: run_episode(flow.plan, job, models, isolation=isolation))
+        ) as made,
     ):
         return [episode async for episode in made]
 

@@ -263,7 +263,7 @@ def run(text: str, said: Sequence[str], **task: Any) -> Episode:
     """Run an episode of a spec."""
     plan = _plan(text)
     models = [LimitedModel(Scripted(said), 9)] * len(plan.endpoints)
-    job = EpisodeJob.of({**TASK, **task}, 0, 0)
+    job = EpisodeJob({**TASK, **task}, 0, 0)
     return LOOP.run_until_complete(run_episode(plan, job, models, isolation=_ISOLATION))
 
 

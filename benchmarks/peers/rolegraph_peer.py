@@ -13,7 +13,7 @@ from rolegraph.engine.compile import compile_file
 from rolegraph.engine.models.limit import LimitedModel
 from rolegraph.engine.models.types import Completion, Request
 from rolegraph.engine.records import Episode
-from rolegraph.engine.run import Isolation, jobs, stream
+from rolegraph.engine.run import Isolation, jobs, run_episode, run_jobs
 from rolegraph.engine.vocabulary import Reward, Score, rewards
 
 
@@ -53,7 +53,9 @@ def build(solvers: int, ask: Ask) -> RunMany:
         models = [LimitedModel(model, in_flight * solvers)] * len(plan.endpoints)
         async with Isolation() as isolation:
             todo = jobs((task(number) for number in range(runs)), seed=0)
-            episodes = stream(plan, todo, models, isolation=isolation, concurrency=min(runs, in_flight))
+            episodes = run_jobs(
+                todo, lambda job: run_episode(plan, job, models, isolation=isolation), min(runs, in_flight)
+            )
             return sum([complete(episode) async for episode in episodes])
 
     return run_many

@@ -158,7 +158,7 @@ class SpecRollout:
         model = SGLangModel(self._clients.get(), url, self._chat(args.hf_checkpoint), sampling)
         limited = LimitedModel(model, self.plan.spec.model.concurrency)
         table = await model_table(self.plan, limited, self._others.get())
-        job = EpisodeJob.of(sample.metadata["row"], sample.index or 0)
+        job = EpisodeJob(sample.metadata["row"], sample.index or 0)
         episode = await run_episode(self.plan, job, table, isolation=self._isolation)
         made = [_filled(sample, episode, segment) for segment in segments(self.plan, episode)]
         if evaluation or not made:

@@ -157,7 +157,7 @@ class SpecEnv(vf.Env[vf.EnvConfig]):
             policy = _Agents(agents, task, rollouts, self._client)
             limited = LimitedModel(policy, self.plan.spec.model.concurrency)
             table = await model_table(self.plan, limited, self._others)
-            job = EpisodeJob.of(row, next(self._rollouts[row["id"]]))
+            job = EpisodeJob(row, next(self._rollouts[row["id"]]))
             episode = await run_episode(self.plan, job, table, isolation=self._isolation)
         self._record(episode, policy.traces)
 

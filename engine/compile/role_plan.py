@@ -194,10 +194,17 @@ class RolePlan(ResolvedRole):
     """Roles that the model may call in its turn."""
     group_keys: tuple[Template, ...] = field(init=False)
     """Expressions of the groupings, computed for each turn."""
+    has_functions: bool = field(init=False)
+    """True where the model may call tools or roles in its turn."""
+    is_plain: bool = field(init=False)
+    """True where a turn is one call of a model, outside of loops and without a group's key."""
 
     def __post_init__(self) -> None:
         keys = tuple(grouping.key for grouping in self.groupings if grouping.key is not None)
-        object.__setattr__(self, "group_keys", keys)  # a frozen dataclass has no other way
+        has_functions = bool(self.tools or self.callees)
+        is_plain = not (has_functions or keys or self.run or self.loop is not None)
+        for name, value in (("group_keys", keys), ("has_functions", has_functions), ("is_plain", is_plain)):
+            object.__setattr__(self, name, value)  # a frozen dataclass has no other way
 
     @property
     def prompt_files(self) -> list[str]:

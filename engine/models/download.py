@@ -8,7 +8,7 @@ import tarfile
 import tempfile
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import IO, Literal
 
 import httpx
 import tinker
@@ -67,11 +67,7 @@ async def download_adapter(path: str, folder: Path, base_url: str | None = None)
 async def _fetch_archive(url: str, folder: Path) -> None:
     """Download an archive (.tar.gz), and take the adapter's two files from it."""
     with tempfile.TemporaryFile() as file:
-        client = httpx.AsyncClient(timeout=60, follow_redirects=True)
-        async with client, client.stream("GET", url) as answer:
-            answer.raise_for_status()
-            async for part in answer.aiter_bytes(1 << 20):
-                file.write(part)
+        await _fetch(url, file)
         file.seek(0)
         try:
             with tarfile.open(fileobj=file) as archive:
@@ -107,22 +103,21 @@ async def fetch_adapter(
             await _fetch_archive(await pulse.result(archive), folder)
         else:
             urls = (await pulse.result(rest.get_external_weights_urls(saved.path))).urls
-            await _fetch(urls, folder)
+            for file in (ADAPTER_CONFIG, ADAPTER_WEIGHTS):
+                if file not in urls:
+                    raise WorldError(f"the service gave no {file}, but {', '.join(urls) or 'nothing'}")
+                with (folder / file).open("wb") as out:
+                    await _fetch(urls[file], out)
     finally:
         # The service deletes it after an hour.
         with contextlib.suppress(tinker.TinkerError, ValueError):
             await pulse.result(rest.delete_checkpoint_from_tinker_path(saved.path))
 
 
-async def _fetch(urls: dict[str, str], folder: Path) -> None:
-    """Download the adapter's two files."""
-    async with httpx.AsyncClient(timeout=60, follow_redirects=True) as client:
-        for name in (ADAPTER_CONFIG, ADAPTER_WEIGHTS):
-            if name not in urls:
-                there = ", ".join(urls) or "nothing"
-                raise WorldError(f"the service gave no {name}, but {there}")
-            async with client.stream("GET", urls[name]) as answer:
-                answer.raise_for_status()
-                with (folder / name).open("wb") as file:
-                    async for part in answer.aiter_bytes(1 << 20):
-                        file.write(part)
+async def _fetch(url: str, file: IO[bytes]) -> None:
+    """Download a file."""
+    client = httpx.AsyncClient(timeout=60, follow_redirects=True)
+    async with client, client.stream("GET", url) as answer:
+        answer.raise_for_status()
+        async for part in answer.aiter_bytes(1 << 20):
+            file.write(part)

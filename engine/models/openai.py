@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from typing import Any, cast
 
 import openai
@@ -113,14 +114,8 @@ class OpenAIModel:
     async def complete(self, request: Request) -> Completion:
         """Answer one request; raises ModelError."""
         try:
-            async with asyncio.timeout(COMPLETION_SECONDS.most):
+            async with errors_of_calls(self._url, self._key, OPENAI):
                 answer = await self._ask(request, self._granted or 0)
-        except TimeoutError as error:
-            raise ModelError(f"{self._url} did not answer within {COMPLETION_SECONDS}") from error
-        except RejectedReply as error:
-            raise ModelError(f"rejected response from {self._url}: {error}") from error
-        except openai.OpenAIError as error:
-            raise failure(error, self._url, self._key) from error
         except ValueError as error:  # invalid JSON, or JSON of another shape
             # Transient, since a gateway under load may send such an answer.
             raise ModelError(
@@ -207,8 +202,21 @@ class OpenAIModel:
         )
 
 
-def failure(error: openai.OpenAIError, url: str, key: str | None, rule: KeyRule = OPENAI) -> ModelError:
-    """Return the ModelError for an error of the client, without the key."""
+@asynccontextmanager
+async def errors_of_calls(url: str, key: str | None, rule: KeyRule) -> AsyncGenerator[None]:
+    """Limit the time of a call of the client, and raise its errors as ModelError, without the key."""
+    try:
+        async with asyncio.timeout(COMPLETION_SECONDS.most):
+            yield
+    except TimeoutError as error:
+        raise ModelError(f"{url} did not answer within {COMPLETION_SECONDS}") from error
+    except RejectedReply as error:
+        raise ModelError(f"rejected response from {url}: {error}") from error
+    except openai.OpenAIError as error:
+        raise _failure(error, url, key, rule) from error
+
+
+def _failure(error: openai.OpenAIError, url: str, key: str | None, rule: KeyRule) -> ModelError:
     said = redact(_said(error), key)
     match error:
         case openai.AuthenticationError() | openai.PermissionDeniedError():

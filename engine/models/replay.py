@@ -110,20 +110,17 @@ class Replay:
         if recorded.messages and not self._any_prompt:
             changed = _difference(recorded.messages, request.messages)
             if changed:
-                raise ModelError(self._other_prompt(call, changed))
+                role = call.node.role
+                first = self._changed.setdefault((call.task, call.rollout), role)
+                earlier = "" if first == role else f", nor was that of {first}, asked earlier"
+                raise ModelError(
+                    f"the prompt of {role} is not the recorded one{earlier}: {changed}; "
+                    f"--replay-any (replay_any: true) answers it all the same ({call})"
+                )
         return recorded.answer
 
     async def aclose(self) -> None:
         """Do nothing: a replay holds no connection."""
-
-    def _other_prompt(self, call: CallId, changed: str) -> str:
-        role = call.node.role
-        first = self._changed.setdefault((call.task, call.rollout), role)
-        earlier = "" if first == role else f", nor was that of {first}, asked earlier"
-        return (
-            f"the prompt of {role} is not the recorded one{earlier}: {changed}; "
-            f"--replay-any (replay_any: true) answers it all the same ({call})"
-        )
 
     @cached_property
     def _by_task(self) -> Mapping[str, list[CallId]]:
@@ -142,11 +139,8 @@ class Replay:
 
 
 def _distance(call: CallId, other: CallId) -> tuple[bool, int, int]:
-    return (
-        other.node.role != call.node.role,
-        abs(other.rollout - call.rollout),
-        abs(other.node.index - call.node.index),
-    )
+    node, near = call.node, other.node
+    return near.role != node.role, abs(other.rollout - call.rollout), abs(near.index - node.index)
 
 
 def _difference(recorded: Sequence[Message], asked: Sequence[Message]) -> str:

@@ -11,6 +11,7 @@ from pathlib import Path
 from pydantic import TypeAdapter, ValidationError
 
 from rolegraph.engine.errors import UsageError
+from rolegraph.engine.records.jsonl import make_folder, write_whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +65,15 @@ class ServiceTraits:
             raise UsageError(f"{file} is no record of a service; delete it") from error
 
     def save(self, url: str, model: str) -> Path:
-        """Write the record of a service with a model for later commands, and return its file."""
+        """Write the record of a service with a model for later commands, and return its file.
+
+        Raises:
+            WorldError: the file cannot be written.
+        """
         file = _file(url, model)
-        file.parent.mkdir(parents=True, exist_ok=True)
-        part = file.with_suffix(f".{os.getpid()}.part")
-        part.write_text(json.dumps({"url": url, "model": model, **asdict(self)}, indent=1), encoding="utf-8")
-        return part.replace(file)
+        make_folder(file.parent)
+        write_whole(file, json.dumps({"url": url, "model": model, **asdict(self)}, indent=1).encode())
+        return file
 
 
 def _file(url: str, model: str) -> Path:

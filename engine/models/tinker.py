@@ -229,7 +229,11 @@ async def open_session(served: ServedModel) -> TinkerSession:
     here = {PROCESS: str(os.getpid())} if is_loopback(urlsplit(url).hostname or "") else None
     service = tinker.ServiceClient(base_url=url, api_key=key, user_metadata=here)
     try:
-        return TinkerSession(service, url, key, await _offered(service, url, key))
+        with saying_why(url, key):
+            async with asyncio.timeout(_OPEN_SECONDS):
+                models = (await capabilities(service, url, key)).supported_models
+        lengths = {m.model_name: m.max_context_length for m in models if m.model_name and is_sampleable(m)}
+        return TinkerSession(service, url, key, lengths)
     except BaseException:
         close(service, "errored")
         raise
@@ -288,13 +292,6 @@ def _find_key(url: str, explicit: str | None, trusted_url: str | None) -> str | 
     return key
 
 
-async def _offered(service: tinker.ServiceClient, url: str, key: str | None) -> dict[str, int | None]:
-    with saying_why(url, key):
-        async with asyncio.timeout(_OPEN_SECONDS):
-            models = (await capabilities(service, url, key)).supported_models
-    return {m.model_name: m.max_context_length for m in models if m.model_name and is_sampleable(m)}
-
-
 async def _connect(session: TinkerSession, ref: ModelRef) -> tinker.SamplingClient:
     """Create the sampling client of `ref`."""
     create = partial(
@@ -348,11 +345,11 @@ def saying_why(url: str, key: str | None) -> Generator[None, None, None]:
 
 def quiet(client: tinker.SamplingClient | tinker.TrainingClient) -> None:
     """Log, rather than print, calls that fail in the SDK's own loop after they were cancelled."""
-    client.holder.get_loop().set_exception_handler(_note_leftover)
 
+    def note(_: asyncio.AbstractEventLoop, context: Mapping[str, object]) -> None:
+        _logger.debug("Left over in the SDK's loop: %s", context.get("exception") or context.get("message"))
 
-def _note_leftover(_: asyncio.AbstractEventLoop, context: Mapping[str, object]) -> None:
-    _logger.debug("Left over in the SDK's loop: %s", context.get("exception") or context.get("message"))
+    client.holder.get_loop().set_exception_handler(note)
 
 
 def model_of(session: TinkerSession, ref: ModelRef) -> str:

@@ -29,28 +29,17 @@ async def created(call: Callable[[], tinker.APIFuture[T] | T]) -> T:
 
     The call is made in a daemon thread, so that one that hangs does not keep the process.
     """
-    loop = asyncio.get_running_loop()
-    started: asyncio.Future[Any] = loop.create_future()
-
-    def settle(result: object, error: BaseException | None) -> None:
-        if started.done():  # the caller was cancelled
-            return
-        if error is None:
-            started.set_result(result)
-        else:
-            started.set_exception(error)
+    made = Future[Any]()
+    made.set_running_or_notify_cancel()  # a cancelled caller must not cancel it: the thread sets its result
 
     def work() -> None:
-        result, error = None, None
         try:
-            result = call()
-        except BaseException as raised:
-            error = raised
-        if not loop.is_closed():
-            loop.call_soon_threadsafe(settle, result, error)
+            made.set_result(call())
+        except BaseException as error:
+            made.set_exception(error)
 
     threading.Thread(target=work, name="tinker-create", daemon=True).start()
-    result = await started
+    result = await asyncio.wrap_future(made)
     return cast("T", await result.result_async() if isinstance(result, tinker.APIFuture) else result)
 
 

@@ -7,7 +7,6 @@ and fields of the two.
 
 from __future__ import annotations
 
-import asyncio
 import re
 import uuid
 from abc import ABC, abstractmethod
@@ -20,14 +19,12 @@ import httpx
 import openai
 
 from rolegraph.engine.errors import ModelError, UsageError, WorldError, did_you_mean
-from rolegraph.engine.limits.answers import COMPLETION_SECONDS
 from rolegraph.engine.models.keys import KeyRule
-from rolegraph.engine.models.openai import ModelCard, failure, list_models, open_client
+from rolegraph.engine.models.openai import ModelCard, errors_of_calls, list_models, open_client
 from rolegraph.engine.models.tokenizer import open_chat
 from rolegraph.engine.models.tokens import SampledTokens, answer_limit, completion, tokenize
 from rolegraph.engine.models.types import Completion, Request, ServedModel
 from rolegraph.engine.prompts import ChatFormat, TokenizedPrompt
-from rolegraph.engine.vocabulary.replies import RejectedReply
 
 _PROBE_TEMPERATURE = 10.0
 _PROBE_DIFFERENCE = 0.1
@@ -185,16 +182,9 @@ class TokenServer(ABC):
 
     async def _post(self, path: str, body: Mapping[str, Any]) -> bytes:
         """Send a request; return the content of the answer. Raises ModelError."""
-        try:
-            async with asyncio.timeout(COMPLETION_SECONDS.most):
-                url = f"{self.url}{path}"
-                return (await self.client.post(url, cast_to=httpx.Response, body=dict(body))).content
-        except TimeoutError as error:
-            raise ModelError(f"{self.url} did not answer within {COMPLETION_SECONDS}") from error
-        except RejectedReply as error:
-            raise ModelError(f"rejected response from {self.url}: {error}") from error
-        except openai.OpenAIError as error:
-            raise failure(error, self.url, self.key, self.RULE) from error
+        async with errors_of_calls(self.url, self.key, self.RULE):
+            answer = await self.client.post(f"{self.url}{path}", cast_to=httpx.Response, body=dict(body))
+        return answer.content
 
     async def _load(self, path: str, body: Mapping[str, Any]) -> None:
         """Send a request to load an adapter; raises ModelError with the options of such a server."""

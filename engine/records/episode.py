@@ -12,10 +12,9 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import cache
 from typing import Annotated, Any, Literal, NamedTuple, Self, cast
 
-from pydantic import AfterValidator, BeforeValidator, Field, TypeAdapter
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, TypeAdapter
 
 from rolegraph.engine.records.identity import GroupKey, NodeId
 from rolegraph.engine.records.schema import (
@@ -468,7 +467,7 @@ class Episode(NamedTuple):
             beyond
                 1e100; the message names the field.
         """
-        return cast("Self", _adapter().validate_python(data))
+        return cast("Self", _ADAPTER.validate_python(data))
 
     @classmethod
     def _fields_of(cls, data: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -486,7 +485,5 @@ class Episode(NamedTuple):
     __get_pydantic_core_schema__ = classmethod(record_schema)
 
 
-@cache
-def _adapter() -> TypeAdapter[Episode]:
-    """Return the validator of episodes, which is slow to build and which most commands do without."""
-    return TypeAdapter(Episode)
+_ADAPTER = TypeAdapter(Episode, config=ConfigDict(defer_build=True))
+"""The validator of episodes, which is slow to build and which most commands do without."""

@@ -12,11 +12,10 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from functools import cache
 from operator import attrgetter
 from pathlib import Path
 
-from pydantic import TypeAdapter
+from pydantic import ConfigDict, TypeAdapter
 
 from rolegraph.engine.errors import DataError, WorldError, os_errors_as
 from rolegraph.engine.limits.records import RECORD_LINE
@@ -51,6 +50,8 @@ class RoleIndexEntry:
 class IndexEntry:
     """Line of the index: offset and length of an episode's line, in bytes, and its outcome."""
 
+    __pydantic_config__ = ConfigDict(defer_build=True)  # most commands build no validator
+
     offset: int
     length: int
     task: str
@@ -67,6 +68,7 @@ class IndexEntry:
 
 
 _EPISODE = "an episode"
+_INDEX_ENTRY = TypeAdapter(IndexEntry)
 _VALUE = attrgetter("value")
 _logger = logging.getLogger(__name__)
 
@@ -288,14 +290,8 @@ def _episode(text: bytes) -> Episode:
     return Episode.from_dict(parse_json(text))
 
 
-@cache
-def _entry_adapter() -> TypeAdapter[IndexEntry]:
-    """Return the validator of index entries, built on first use."""
-    return TypeAdapter(IndexEntry)
-
-
 def _indexed_entry(text: bytes) -> IndexEntry:
-    return _entry_adapter().validate_python(parse_json(text))
+    return _INDEX_ENTRY.validate_python(parse_json(text))
 
 
 def _entry(text: bytes) -> IndexEntry:

@@ -124,25 +124,25 @@ class RunFolder:
         if info.kind == "train":
             make_folder(self.steps)
         write_whole(self.spec_file, without_credentials(spec).encode())
-        self._write_info(info.model_copy(update={"version": version("rolegraph"), "started": _now()}))
+        started = {"version": version("rolegraph"), "started": _now()}
+        write_record(self.info_file, info.model_copy(update=started))
 
     def resume(self, command: str, now: Mapping[str, object] | None = None) -> None:
         """Add a resumption to `run.json`; `now` holds fields of RunInfo that have changed."""
         info = self.info()
         resumed = (*info.resumed, ResumeRecord(time=_now(), command=command))
         seconds = info.seconds if info.finished else None  # a killed command has not said how long it took
-        fresh: dict[str, object] = {"finished": None, "figures": {}, "seconds": seconds}
-        self._write_info(info.model_copy(update={"resumed": resumed, **fresh, **(now or {})}))
+        self._update(resumed=resumed, finished=None, figures={}, seconds=seconds, **(now or {}))
 
     def add_seconds(self, seconds: float) -> None:
         """Add to the time that the run's episodes took, unless a command was killed before."""
         info = self.info()
         if info.seconds is not None or not info.resumed:
-            self._write_info(info.model_copy(update={"seconds": (info.seconds or 0.0) + seconds}))
+            self._update(seconds=(info.seconds or 0.0) + seconds)
 
     def replace_seal(self, seal: str) -> None:
         """Write another seal of the settings to `run.json`."""
-        self._write_info(self.info().model_copy(update={"seal": seal}))
+        self._update(seal=seal)
 
     @contextmanager
     def ending(self) -> Generator[None]:
@@ -335,9 +335,9 @@ class RunFolder:
     # behind it
 
     def _end(self) -> None:
-        info = self.info()
-        came_to = figures(EpisodeFile(self.episodes).entries()) if info.kind == "run" else self._progress()
-        self._write_info(info.model_copy(update={"finished": _now(), "figures": came_to}))
+        is_run = self.info().kind == "run"
+        came_to = figures(EpisodeFile(self.episodes).entries()) if is_run else self._progress()
+        self._update(finished=_now(), figures=came_to)
 
     def _progress(self) -> dict[str, float]:
         lines = self.metrics()
@@ -361,8 +361,9 @@ class RunFolder:
             if match := _STEP_FILE.fullmatch(file.name):
                 yield match, file
 
-    def _write_info(self, info: RunInfo) -> None:
-        write_record(self.info_file, info)
+    def _update(self, **fields: object) -> None:
+        """Replace fields of `run.json`."""
+        write_record(self.info_file, self.info().model_copy(update=fields))
 
 
 def runs_in(path: Path) -> list[Path]:

@@ -94,7 +94,7 @@ class SpecFlow:
                     answered.append((node, event.id.call))
 
         table = await shared.table(policy, None)
-        job = EpisodeJob.of(row, rollout)
+        job = EpisodeJob(row, rollout)
         episode = await run_episode(self.plan, job, table, isolation=shared.isolation, observe=record)
         if not answered:
             raise RuntimeError(f"no call of {episode.id} was answered: {episode.metadata['failures'][0]}")

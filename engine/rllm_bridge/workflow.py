@@ -80,7 +80,7 @@ class SpecWorkflow(TheirWorkflow, metaclass=_CompiledClass):
         policy = PolicyModel(engine)
         limited = LimitedModel(policy, self.plan.spec.model.concurrency)
         table = await shared.table(limited, self._open_model)
-        job, observe = EpisodeJob.of(row, rollout), partial(self._commit_finished, policy)
+        job, observe = EpisodeJob(row, rollout), partial(self._commit_finished, policy)
         episode = await run_episode(self.plan, job, table, isolation=shared.isolation, observe=observe)
         reason = _reason(episode, policy, shared.ending)
         if engine.is_validation:

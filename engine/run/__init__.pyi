@@ -5,6 +5,5 @@ from rolegraph.engine.run.streaming import EpisodeMaker as EpisodeMaker
 from rolegraph.engine.run.streaming import jobs as jobs
 from rolegraph.engine.run.streaming import missing as missing
 from rolegraph.engine.run.streaming import run_jobs as run_jobs
-from rolegraph.engine.run.streaming import stream as stream
 from rolegraph.engine.run.turn import EpisodeJob as EpisodeJob
 from rolegraph.engine.vocabulary.isolation import Isolation as Isolation

@@ -3,66 +3,58 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rolegraph.engine.compile import Plan, RolePlan
-from rolegraph.engine.records import Episode, Failure, FailureName, Step, Task, TerminationReason, Trajectory
-from rolegraph.engine.run.context import Results
+from rolegraph.engine.prompts.tools import answer_message
+from rolegraph.engine.records import Episode, Failure, FailureName, Step, TerminationReason, Trajectory
+from rolegraph.engine.run.context import EpisodeContext
 from rolegraph.engine.run.endings import Endings
-from rolegraph.engine.run.turn import ModelCall, NodeResult, ToolRun
-from rolegraph.engine.vocabulary import Score, View
+from rolegraph.engine.run.turn import ModelCall, NodeResult
+from rolegraph.engine.vocabulary import Score
 from rolegraph.engine.vocabulary.foreign import FOREIGN_ERRORS, describe_error, finite_number
 
-_UNSCORED: tuple[float | None, bool | None, Mapping[str, float]] = (None, None, {})
+_UNSCORED = Score(None, None)
 
 
-def assemble(
-    plan: Plan,
-    task: Task,
-    rollout: int,
-    results: Results,
-    endings: Endings,
-    over: Set[int],
-    *,
-    stopped: bool,
-    noted: Mapping[str, object],
-) -> Episode:
+def assemble(context: EpisodeContext, endings: Endings, *, stopped: bool) -> Episode:
     """Make the Episode: a trajectory for each instance that took a turn, in the order of roles and indices.
 
     Args:
-        plan: The workflow.
-        task: The episode's task.
-        rollout: The episode's number among those of its task, from 0.
-        results: Result of each node, by position; None for a turn that was skipped or did not finish.
+        context: The episode as far as it ran.
         endings: Cause that ended each loop before its last round.
-        over: The positions of the loops whose environment is done.
         stopped: Whether the episode ended before all nodes had run.
-        noted: Further metadata.
     """
-    task_id: str = task["id"]
-    prefix = f"{task_id}:{rollout}/"
+    plan, job, results = context.plan, context.job, context.results
+    roles = plan.roles
+    task_id: str = job.task["id"]
+    prefix = f"{task_id}:{job.rollout}/"
     trajectories: list[Trajectory] = []
     failures: list[dict[str, object]] = []
     deciding: list[bool] = []
-    for position, (role, of_role) in enumerate(_by_role(plan, results)):
+    for position, role in enumerate(roles):
         decides = position in plan.correct
         sums_rewards = role.reward is not None and role.reward.reads_environment
-        for turns in _instances(role, of_role):
-            last, masked = turns[-1], False
+        of_role = results[role.nodes.start : role.nodes.stop]
+        for place in range(role.count):
+            turns = [*filter(None, of_role[place :: role.count])]
+            if not turns:
+                continue
             steps: list[Step] = []
+            masked = False
             for turn in turns:
-                masked = _is_masked(role, turn)
-                steps += steps_of(role, turn, masked=masked)
+                masked = _is_masked(turn)
+                steps += steps_of(turn, masked=masked)
                 if turn.failure is not None:
-                    failures.append(_failed(role, turn, turn.failure))
-            score = _sum(role, turns) if sums_rewards else last.score
+                    failures.append(_failed(turn, turn.failure))
+            last = turns[-1]
+            score = _sum(turns) if sums_rewards else last.score
             reward, correct, terms = score or _UNSCORED
-            name, index, is_correct = role.name, last.view.index, correct is True
-            uid = f"{prefix}{name}/{index}"
+            index, is_correct = place + 1, correct is True
+            uid = f"{prefix}{role.name}/{index}"
             # By position: keywords take twice as long, and this is done for every instance.
             trajectories.append(
-                Trajectory(name, index, steps, reward, is_correct, uid, terms, last.failure, masked)
+                Trajectory(role.name, index, steps, reward, is_correct, uid, terms, last.failure, masked)
             )
             if decides:
                 deciding.append(is_correct)
@@ -70,19 +62,28 @@ def assemble(
     if stopped:
         last = failures[-1]["name"] if failures else ""
         reason = TerminationReason.TIMEOUT if last == FailureName.TIMEOUT.value else TerminationReason.ERROR
-    metadata: dict[str, Any] = {"spec": plan.name, "hash": plan.hash, **noted}
+    metadata: dict[str, Any] = {
+        "spec": plan.name,
+        "hash": plan.hash,
+        "started_at": context.started_at,
+    }
+    if context.uncomputed:
+        metadata["uncomputed_conditions"] = context.uncomputed
     if plan.loops:
-        rounds = _last_rounds(plan, results)
+        reports = {plan.loops[its.plan.loop].name: its.info for its in context.environments if its.info}
+        if reports:
+            metadata["environment"] = reports if len(plan.envs) > 1 else next(iter(reports.values()))
+        rounds = _last_rounds(context)
         metadata["rounds"] = {name: sum(last.values()) for name, last in rounds.items()}
-        metadata["ended"] = _ended(plan, rounds, endings, over, stopped=stopped)
+        metadata["ended"] = _ended(context, rounds, endings, stopped=stopped)
     if not stopped and None in results:
-        shares = {role.name: its.count(None) / len(its) for role, its in _by_role(plan, results)}
-        metadata["skipped"] = {name: share for name, share in shares.items() if share}
+        counts = Counter(node.role for node, it in zip(plan.nodes, results, strict=True) if it is None)
+        metadata["skipped"] = {roles[n].name: count / len(roles[n].nodes) for n, count in counts.items()}
     if failures:
         metadata["failures"] = failures
     metrics: dict[str, float] = {}
     all_correct = bool(deciding) and all(deciding)
-    episode = Episode(task_id, rollout, task, trajectories, all_correct, metrics, reason, metadata)
+    episode = Episode(task_id, job.rollout, job.task, trajectories, all_correct, metrics, reason, metadata)
     for name, metric in plan.metrics.items():  # a metric reads the episode without metrics
         try:
             if (value := metric.measure(episode)) is not None:
@@ -92,54 +93,38 @@ def assemble(
     return episode
 
 
-def _failed(role: RolePlan, result: NodeResult, failure: Failure) -> dict[str, object]:
-    where = {"role": role.name, "index": result.view.index}
-    if role.loop is not None:
-        where["round"] = role.number_of(result.view)
+def _failed(turn: NodeResult, failure: Failure) -> dict[str, object]:
+    where = {"role": turn.role.name, "index": turn.view.index}
+    if turn.role.loop is not None:
+        where["round"] = turn.role.number_of(turn.view)
     return {**where, **failure.to_dict()}
 
 
-def _by_role(plan: Plan, results: Results) -> Iterator[tuple[RolePlan, Results]]:
-    """Yield each role of the plan with its part of an episode's results."""
-    return ((role, results[role.nodes.start : role.nodes.stop]) for role in plan.roles)
-
-
-def _instances(role: RolePlan, results: Results) -> list[list[NodeResult]]:
-    """Return the turns of each instance that took one."""
-    if role.rounds == 1:
-        return [[turn] for turn in results if turn is not None]
-    each = (
-        [turn for turn in results[first :: role.count] if turn is not None] for first in range(role.count)
-    )
-    return [turns for turns in each if turns]
-
-
-def _last_rounds(plan: Plan, results: Results) -> dict[str, dict[int, int]]:
+def _last_rounds(context: EpisodeContext) -> dict[str, dict[int, int]]:
     """Return for each loop the last round that it ran, by the round of the loop around it."""
+    plan = context.plan
     last: dict[str, dict[int, int]] = {loop.name: {} for loop in plan.loops}
-    for role, its in _by_role(plan, results):
-        if role.loop is None:
+    for node, result in zip(plan.nodes, context.results, strict=True):
+        number = plan.roles[node.role].loop
+        if number is None or result is None:
             continue
-        loop, around = plan.loops[role.loop], plan.loops[role.loop].outer
-        of_loop = last[loop.name]
-        for result in its:
-            if result is not None:
-                outer = result.view.outer
-                of_loop[outer] = max(of_loop.get(outer, 0), result.view.round)
-        if around is not None and of_loop:
-            of_outer = last[plan.loops[around].name]
-            of_outer[1] = max(of_outer.get(1, 0), *of_loop)
+        loop = plan.loops[number]
+        last[loop.name][node.outer] = max(last[loop.name].get(node.outer, 0), node.round)
+        if loop.outer is not None:
+            around = last[plan.loops[loop.outer].name]
+            around[1] = max(around.get(1, 0), node.outer)
     return last
 
 
 def _ended(
-    plan: Plan, rounds: Mapping[str, Mapping[int, int]], endings: Endings, over: Set[int], *, stopped: bool
+    context: EpisodeContext, rounds: Mapping[str, Mapping[int, int]], endings: Endings, *, stopped: bool
 ) -> dict[str, str | dict[str, int]]:
     """Return what ended each loop: `until`, `env`, `when` or `times`; counted, where its branches end
     separately, or where it ran in several rounds of the loop around it.
 
     `rounds` has the last round of each loop, by the round of the loop around it."""
-    ended: dict[str, str | dict[str, int]] = {}
+    plan, ended = context.plan, dict[str, str | dict[str, int]]()
+    over = {its.plan.loop for its in context.environments if its.over}
     for number, loop in enumerate(plan.loops):
         found = Counter[str](endings.get(number, {}).values())
         times = loop.branches
@@ -156,9 +141,9 @@ def _ended(
     return ended
 
 
-def _sum(role: RolePlan, turns: Sequence[NodeResult]) -> Score | None:
+def _sum(turns: Sequence[NodeResult]) -> Score | None:
     """Return the summed score of turns, correct if the last one is; None where none has a score."""
-    scores = [turn.score for turn in turns if turn.score is not None and not _is_masked(role, turn)]
+    scores = [turn.score for turn in turns if turn.score is not None and not _is_masked(turn)]
     if not scores:
         return None
     terms = dict.fromkeys((name for score in scores for name in score.terms), 0.0)
@@ -168,61 +153,64 @@ def _sum(role: RolePlan, turns: Sequence[NodeResult]) -> Score | None:
     return Score(sum(score.reward or 0.0 for score in scores), scores[-1].is_correct, terms)
 
 
-def _is_masked(role: RolePlan, result: NodeResult) -> bool:
+def _is_masked(turn: NodeResult) -> bool:
     """Return whether a turn is kept out of training: it failed and its role masks failures, the environment
     failed, no turn that its reward reads ran, or the role that rates it failed."""
-    if role.reward is not None and (result.score is None or result.score.reward is None):
+    role, failure = turn.role, turn.failure
+    if role.reward is not None and (turn.score is None or turn.score.reward is None):
         return True
-    if result.failure is None:
+    if failure is None:
         return False
-    return role.spec.on_failure.then == "mask" or result.failure.name is FailureName.ENVIRONMENT_ERROR
+    return role.spec.on_failure.then == "mask" or failure.name is FailureName.ENVIRONMENT_ERROR
 
 
-def steps_of(role: RolePlan, turn: NodeResult, *, masked: bool) -> list[Step]:
+def steps_of(turn: NodeResult, *, masked: bool) -> list[Step]:
     """Return a turn's Steps, one for each call that was answered.
 
     Args:
-        role: The turn's role.
         turn: The turn; a tool that ran in place of a model leaves one Step without tokens or messages.
         masked: Whether the Steps are kept out of training.
 
     Returns:
         The Steps in order; only the last has the action and the reward and is `done`.
     """
-    view, score = turn.view, turn.score
+    role, view, score = turn.role, turn.view, turn.score
     reward = 0.0 if score is None or score.reward is None else score.reward
-    if turn.tool_run is not None:
-        noted = _noted(role, view, turn.tool_run, masked=masked) | {"tool": turn.tool_run.tool}
-        return [Step(action=view.action, model_response=view.response, reward=reward, metadata=noted)]
     steps: list[Step] = []
     for call in turn.calls:
-        text, thought, prompt_ids, ids, logprobs, finish_reason, version, usage, _ = call.completion
-        noted = _noted(role, view, call, masked=masked)
+        text, thought, prompt_ids, ids, logprobs, finish_reason, version, usage, calls = call.completion
+        noted: dict[str, object] = {"started": call.started, "seconds": call.seconds}
+        if call.attempt:
+            noted["attempts"] = call.attempt + 1
+        if masked:
+            noted["masked"] = True
+        if not role.is_plain:
+            noted |= _noted(turn, call)
+            if role.run is not None:
+                return [Step(action=view.action, model_response=view.response, reward=reward, metadata=noted)]
         noted["finish_reason"] = finish_reason
-        if turn.group_keys and not steps:
-            noted["by"] = dict(turn.group_keys)
-        if role.tools or role.callees:
-            noted["call"] = call.number
         if usage:
             noted["usage"] = usage
-        if call.results:
-            noted["calls"] = [result.noted for result in call.results]
         done = call is turn.calls[-1]
         action, earned = (view.action, reward) if done else (None, 0.0)
-        step = Step(
-            prompt_ids, ids, logprobs, call.chat, thought, action, text, earned, done, None, version, noted
+        chat = (*call.messages, answer_message(text, thought, calls))
+        steps.append(
+            Step(prompt_ids, ids, logprobs, chat, thought, action, text, earned, done, None, version, noted)
         )
-        steps.append(step)
     return steps
 
 
-def _noted(role: RolePlan, view: View, call: ModelCall | ToolRun, *, masked: bool) -> dict[str, object]:
-    """Return the metadata of one call: start and duration in seconds, round, attempts, whether masked."""
-    noted: dict[str, object] = {"started": call.started, "seconds": call.seconds}
+def _noted(turn: NodeResult, call: ModelCall) -> dict[str, object]:
+    """Return the metadata of a call in a loop, of a tool, with functions or with the group's keys."""
+    role, noted = turn.role, dict[str, object]()
     if role.loop is not None:
-        noted["round"] = role.number_of(view)
-    if call.attempt:
-        noted["attempts"] = call.attempt + 1
-    if masked:
-        noted["masked"] = True
+        noted["round"] = role.number_of(turn.view)
+    if role.run is not None:
+        noted["tool"] = role.run.name
+    if turn.group_keys and call is turn.calls[0]:
+        noted["by"] = dict(turn.group_keys)
+    if role.has_functions:
+        noted["call"] = call.number
+    if call.results:
+        noted["calls"] = [result.noted for result in call.results]
     return noted

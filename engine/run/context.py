@@ -10,11 +10,12 @@ from typing import Any
 from rolegraph.engine.compile import Plan, RolePlan
 from rolegraph.engine.compile.plan import InputEdge
 from rolegraph.engine.prompts import SELF, PromptError, Template
-from rolegraph.engine.records import Task
+from rolegraph.engine.records import Observer, Task
 from rolegraph.engine.run.environment import EnvironmentSession
-from rolegraph.engine.run.turn import NodeResult
+from rolegraph.engine.run.turn import EpisodeJob, EpisodeSession, NodeResult
 from rolegraph.engine.vocabulary import SelfView, Upstream, View, Views
 from rolegraph.engine.vocabulary.foreign import short_repr
+from rolegraph.engine.vocabulary.isolation import Isolation
 
 NO_UPSTREAM: Upstream = {}
 NO_ARGUMENTS: Mapping[str, Any] = {}
@@ -34,38 +35,30 @@ def turns_taken(edge: InputEdge, results: Results) -> list[tuple[int, NodeResult
     return list(last.values())
 
 
-class EpisodeContext:
-    """Variables that templates and rewards of one episode read.
+class EpisodeContext(EpisodeSession):
+    """State of one running episode of a plan, and the variables that its templates and rewards read.
 
-    Nodes and blocks are given by their positions in the plan.
+    Nodes, blocks and roles are given by their positions in the plan.
     """
 
-    __slots__ = (
-        "_environments",
-        "_plan",
-        "_results",
-        "_task",
-        "_visible_task",
-        "arguments",
-        "uncomputed",
-        "upstream",
-    )
-
-    def __init__(
-        self,
-        plan: Plan,
-        task: Task,
-        results: Results,
-        environments: Sequence[EnvironmentSession | None],
-    ) -> None:
-        self._plan, self._task, self._results, self._environments = plan, task, results, environments
-        self._visible_task = _without(task, plan.hidden)
+    def __init__(self, plan: Plan, job: EpisodeJob, isolation: Isolation, observe: Observer | None) -> None:
+        super().__init__(job, isolation, observe)
+        self.plan, self.task = plan, job.task
+        self.results: list[NodeResult | None] = [None] * len(plan.nodes)
+        """By node; None for one that has not run."""
+        self.environments: list[EnvironmentSession] = []
+        self.env_of: dict[int, EnvironmentSession] = {}
+        """By role, the environment of its loop."""
+        for env in plan.envs:
+            self.environments.append(EnvironmentSession(env, self.task))
+            self.env_of |= dict.fromkeys(env.turns, self.environments[-1])
         self.upstream: list[Upstream] = [NO_UPSTREAM] * len(plan.blocks)
         """By block, the results that its nodes see; set when the block opens."""
         self.arguments: dict[int, Mapping[str, Any]] = {}
         """By node that answers a call, the arguments of the call."""
         self.uncomputed = 0
         """Number of conditions that could not be computed."""
+        self._visible_task = _without(self.task, plan.hidden)
 
     def set_upstream(self, block: int, edges: Sequence[InputEdge]) -> None:
         """Store the results of earlier nodes that a block reads by its edges, once all these nodes have
@@ -74,35 +67,27 @@ class EpisodeContext:
 
     def views(self, edge: InputEdge) -> Views:
         """Return the views of an edge; a single instance that has not run is replaced by its default."""
-        views = [result.view for _, result in turns_taken(edge, self._results)]
+        views = [result.view for _, result in turns_taken(edge, self.results)]
         if views or not edge.only_instance:
             return Views(views)
-        role = self._plan.roles[edge.role]
+        role = self.plan.roles[edge.role]
         return Views(views, View(edge.only_instance, role.parser.default, ran=False, role=role.name))
 
     def of_block(self, role: RolePlan, block: int) -> Mapping[str, Any]:
         """Return the variables that all nodes of a block share."""
-        return {
-            "task": self._task_of(role) if role.spec.shows else self._visible_task,
-            **self.upstream[block],
-        }
+        return {"task": self._task_of(role), **self.upstream[block]}
 
     def of_node(self, node: int) -> Mapping[str, Any]:
         """Return the variables of one node, `self` among them."""
-        plan, at = self._plan, self._plan.nodes[node]
-        environment = self._environments[at.role]
-        role = plan.roles[at.role]
+        at = self.plan.nodes[node]
+        role, environment = self.plan.roles[at.role], self.env_of.get(at.role)
         earlier = range(node - role.count * (at.id.round - 1), node, role.count)
-        history = Views([result.view for turn in earlier if (result := self._results[turn]) is not None])
+        history = Views([result.view for turn in earlier if (result := self.results[turn]) is not None])
         observation = environment.observation(at) if environment is not None else ""
         given = self.arguments.get(node, NO_ARGUMENTS)
         place = (at.round, role.times, history, observation, given, at.outer)
         own = SelfView(role.name, at.id.index, at.lineage, role.count, *place)
-        return {
-            "task": self._task_of(role) if role.spec.shows else self._visible_task,
-            SELF: own,
-            **self.upstream[at.block],
-        }
+        return {"task": self._task_of(role), SELF: own, **self.upstream[at.block]}
 
     def values(self, node: int, role: RolePlan, view: View) -> Mapping[str, Any]:
         """Return the value of each expression of a role's reward, by its text, after a turn has ended.
@@ -111,7 +96,7 @@ class EpisodeContext:
             PromptError: An expression cannot be computed.
         """
         variables = {
-            "task": {**self._task},
+            "task": {**self.task},
             SELF: self.of_node(node)[SELF],
             "action": view.action,
             "tokens": view.tokens,
@@ -132,11 +117,11 @@ class EpisodeContext:
 
         The keys see all fields of the task, and no record has their value.
         """
-        variables = {"task": self._task, SELF: self.of_node(node)[SELF]}
+        variables = {"task": self.task, SELF: self.of_node(node)[SELF]}
         digests: dict[str, str | None] = {}
         for expression in role.group_keys:
             try:
-                value = json.dumps([self._task["id"], expression.render(variables)])
+                value = json.dumps([self.task["id"], expression.render(variables)])
                 digests[expression.source] = hashlib.blake2b(value.encode(), digest_size=8).hexdigest()
             except PromptError:
                 digests[expression.source] = None
@@ -157,7 +142,9 @@ class EpisodeContext:
     def _task_of(self, role: RolePlan) -> Mapping[str, Any]:
         """Return the task's fields that a role's prompts may read: the visible ones and those that it
         `shows`."""
-        return _without(self._task, self._plan.hidden.difference(role.spec.shows))
+        if not role.spec.shows:
+            return self._visible_task
+        return _without(self.task, self.plan.hidden.difference(role.spec.shows))
 
 
 def _without(task: Task, hidden: Set[str]) -> Mapping[str, Any]:

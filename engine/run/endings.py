@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from typing import Literal
 
-from rolegraph.engine.compile import Plan
 from rolegraph.engine.compile.plan import Block, InputEdge
-from rolegraph.engine.run.context import EpisodeContext, Results, turns_taken
-from rolegraph.engine.run.environment import EnvironmentSession
+from rolegraph.engine.run.context import EpisodeContext, turns_taken
 
 Ending = Literal["until", "env", "when", "outer"]
 """Cause of a loop's end before its last round: its condition, its environment, its `when`, or the end of the
@@ -18,29 +15,23 @@ Endings = Mapping[int, Mapping[tuple[InputEdge, ...], Ending]]
 """By loop, and by the edges that a branch's end is read from, what ended it."""
 
 
-@dataclass(slots=True, eq=False)
 class LoopEnds:
     """The ends of one episode's loops. Loops, blocks, roles and nodes are positions in the plan."""
 
-    plan: Plan
-    results: Results
-    context: EpisodeContext
-    environments: Sequence[EnvironmentSession | None]
-    """By role, the environment of its loop."""
-    endings: dict[int, dict[tuple[InputEdge, ...], Ending]] = field(init=False, default_factory=dict)
-    _is_over: dict[int, bool] = field(init=False, default_factory=dict)
-    """By block, whether its loop ended before it."""
-
-    def __post_init__(self) -> None:
+    def __init__(self, context: EpisodeContext) -> None:
         """Skip the loops whose `when` is false."""
+        self.context, self.plan = context, context.plan
+        self.endings: dict[int, dict[tuple[InputEdge, ...], Ending]] = {}
+        self._is_over: dict[int, bool] = {}
+        """By block, whether its loop ended before it."""
         for number, loop in enumerate(self.plan.loops):
-            if loop.when is not None and not self.context.holds(loop.when, self.context.of_loop_end(())):
+            if loop.when is not None and not context.holds(loop.when, context.of_loop_end(())):
                 self._note("when", (), number)
 
     def is_skipped(self, loop: int | None) -> bool:
         """Return whether the `when` of a loop, or of the loop around it, is false."""
         while loop is not None:
-            if self.plan.loops[loop].when is not None and self.endings.get(loop, {}).get(()) == "when":
+            if self.endings.get(loop, {}).get(()) == "when":
                 return True
             loop = self.plan.loops[loop].outer
         return False
@@ -71,17 +62,17 @@ class LoopEnds:
         if block.until_inputs and self._until_holds(block):
             self._note("until", block.until_inputs, block.until_loop)
             return True
-        environment = self.environments[block.role]
+        environment = self.context.env_of.get(block.role)
         if environment is None or not environment.over_before(block.role, block.round):
             return False
-        self._note("env", block.until_inputs, environment.loop)
+        self._note("env", block.until_inputs, environment.plan.loop)
         return True
 
     def _until_holds(self, block: Block) -> bool:
         edges = block.until_inputs
         if all(self._is_over.get(self.plan.nodes[node].block) for edge in edges for node in edge.nodes):
             return True
-        read = (result for edge in edges for _, result in turns_taken(edge, self.results))
+        read = (result for edge in edges for _, result in turns_taken(edge, self.context.results))
         if any(result.failure is not None for result in read):
             return False
         until = self.plan.loops[block.until_loop].until

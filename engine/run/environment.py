@@ -30,9 +30,7 @@ class EnvironmentSession:
     """Running environment of one episode, opened by its first transition; players are numbered from 0."""
 
     def __init__(self, plan: EnvPlan, task: Task) -> None:
-        self._plan, self._seed = plan, environment_seed(task)
-        self.loop = plan.loop
-        """The position of the loop that the environment drives."""
+        self.plan, self._seed, self._players = plan, environment_seed(task), len(plan.player_nodes[0])
         self._live: LiveEnvironment | None = None
         self._transitions: list[Transition] = []
         self._last_turns: dict[int, int] = {}
@@ -65,7 +63,7 @@ class EnvironmentSession:
             EnvironmentFailure: Something failed in the environment, or its transition is invalid.
         """
         number = len(self._transitions)
-        nodes = self._plan.player_nodes[number - 1] if number else ()
+        nodes = self.plan.player_nodes[number - 1] if number else ()
         ran = {player: result for player, node in enumerate(nodes) if (result := results[node]) is not None}
         for player in ran:
             self._last_turns[player] = nodes[player]
@@ -86,7 +84,7 @@ class EnvironmentSession:
 
     async def _next(self, actions: Mapping[int, Any]) -> Transition:
         if not self._transitions:
-            self._live = self._plan.environment.open()
+            self._live = self.plan.environment.open()
             return await self._live.reset(self._seed, self._players)
         assert self._live is not None
         last = self._transitions[-1]
@@ -110,10 +108,6 @@ class EnvironmentSession:
         info: dict[str, Any] = plain_json(dict(given.info), TOOL_TEXT) if given.info else {}
         return Transition(given.observations, rewards, bool(given.done), info)
 
-    @property
-    def _players(self) -> int:
-        return len(self._plan.player_nodes[0])
-
     def moves(self, node: Node) -> bool:
         """Return whether a node takes a turn in its round: a player whose turn it is, or any adviser."""
         player = self._player(node)
@@ -131,10 +125,10 @@ class EnvironmentSession:
 
     def _step(self, role: int, number: int) -> int:
         """Return the round, from 0, of a role's turns with a number."""
-        return (number - 1) // self._plan.turns[role]
+        return (number - 1) // self.plan.turns[role]
 
     def _player(self, node: Node) -> int | None:
-        first = self._plan.players.get(node.role)
+        first = self.plan.players.get(node.role)
         return None if first is None else first + node.id.index - 1
 
     def reward(self, node: int) -> float | None:
@@ -143,7 +137,7 @@ class EnvironmentSession:
 
     def last_turns(self) -> Sequence[int]:
         """Return, for each player, the node of its last turn so far, or of its first where it had none."""
-        return [self._last_turns.get(player, node) for player, node in enumerate(self._plan.player_nodes[0])]
+        return [self._last_turns.get(player, node) for player, node in enumerate(self.plan.player_nodes[0])]
 
     async def close(self) -> None:
         """Close the environment; a failure is logged, since the episode is over."""

@@ -114,47 +114,34 @@ async def preview_task(plan: Plan, task: Task, recorded: Episode | None = None) 
     hidden = [key for key in task if key in plan.hidden]
     shown = {key: hidden_value(value, key) if key in plan.hidden else value for key, value in task.items()}
     runs = _Runs(plan, shown, recorded)
-    if recorded is not None:
-        await runs.run(plan, 0)
-    else:
-        ways = max((len(role.parser.examples) for role in plan.roles if role.spec.parses), default=1)
-        for way in range(min(max(ways, 1), MOST_WAYS)):
-            await runs.run(plan, way)
+    ways = [len(role.parser.examples) for role in plan.roles if role.spec.parses and recorded is None]
+    for way in range(min(max([1, *ways]), MOST_WAYS)):
+        await runs.run(way)
     if plan.may_skip:
-        await runs.run(_without_conditions(plan), 0, note=UNREACHED)
+        await runs.run(0, note=UNREACHED)
     return TaskPrompts(shown, hidden, runs.roles)
 
 
 async def made_up(plan: Plan, task: Task, said: str) -> Episode:
     """Make an episode without a model: each answer is the example of its role's parser, filled with the text
     `said`."""
-    return await _Runs(plan, task, None).run(plan, 0, said=said)
-
-
-def _without_conditions(plan: Plan) -> Plan:
-    """Return the plan without conditions, in which every turn runs."""
-    return replace(
-        plan,
-        roles=tuple(replace(role, when=None) for role in plan.roles),
-        loops=tuple(replace(loop, until=None, when=None) for loop in plan.loops),
-    )
+    return await _Runs(plan, task, None).run(0, said=said)
 
 
 class _Runs:
     """The preview episodes of one task, and their prompts."""
 
     def __init__(self, plan: Plan, task: Task, recorded: Episode | None) -> None:
-        self._task, self._recorded = task, recorded
+        self._plan, self._task, self._recorded = plan, task, recorded
         self._replay = Replay.from_episodes([recorded], any_prompt=True) if recorded else None
-        withheld = {permission.name for permission in plan.withheld}
-        self._closed = {role.name: _not_allowed(role, withheld) for role in plan.roles}
         self.roles = [RolePrompts(role, facts=facts_of(plan, role)) for role in plan.roles]
         self._by_name = {asked.role.name: asked for asked in self.roles}
         self._seen: dict[str, dict[object, int]] = {asked.role.name: {} for asked in self.roles}
         """By role and prompt, the position in `asked`, or -1 for a prompt left out."""
 
-    async def run(self, plan: Plan, way: int, *, note: str = "", said: str = "") -> Episode:
-        """Run one episode and keep its prompts; with a `note`, only those of turns without any so far.
+    async def run(self, way: int, *, note: str = "", said: str = "") -> Episode:
+        """Run one episode and keep its prompts; with a `note`, only those of turns without any so far, and
+        without conditions, so that every turn runs.
 
         `way` is the position of the parsers' example to answer with; `said` replaces its placeholder.
         """
@@ -163,18 +150,14 @@ class _Runs:
             for name, of in self._by_name.items()
         }
         model = PreviewModel({name: of.role for name, of in self._by_name.items()}, way, said, self._replay)
-        harmless = self._harmless(plan, way, said, stopped=self._recorded is None or bool(note))
-        limited = LimitedModel(model, 4096)
-        async with Isolation(plan.imports) as isolation:
-            rollout = self._recorded.rollout if self._recorded else 0
-            job = EpisodeJob.of({"id": "task", **self._task}, rollout, 0)
-            models = [limited] * len(plan.endpoints)
-            episode = await run_episode(harmless, job, models, isolation=isolation)
-        endpoints = {role.name: role.endpoints for role in plan.roles}
+        job = EpisodeJob({"id": "task", **self._task}, self._recorded.rollout if self._recorded else 0, 0)
+        models = [LimitedModel(model, 4096)] * len(self._plan.endpoints)
+        async with Isolation(self._plan.imports) as isolation:
+            episode = await run_episode(self._harmless(way, said, note), job, models, isolation=isolation)
         for request in sorted(model.requests, key=lambda each: (each.id.node.round, each.id.node.index)):
             node = request.id.node
             if not note or node.round not in reached[node.role]:
-                self._add(request, endpoints[node.role][node.index - 1], note)
+                self._add(request, note)
         for failure in episode.metadata.get("failures", ()):
             problem = self._unknown(failure) or f"{failure['name']}: {failure['message']}"
             problems = self._by_name[failure["role"]].problems
@@ -193,7 +176,7 @@ class _Runs:
         answer = f"the answer of {' and '.join(unknown)}"
         return f"the prompt reads parts of {answer}, which is unknown without a run; show one by --with RUN"
 
-    def _add(self, request: Request, endpoint: int, note: str) -> None:
+    def _add(self, request: Request, note: str) -> None:
         node = request.id.node
         of, seen = self._by_name[node.role], self._seen[node.role]
         key = _unmarked(repr(request.messages))
@@ -202,6 +185,7 @@ class _Runs:
             seen[key] = len(of.asked)
             call = f"call {request.id.call} of the turn" if request.id.call > 1 else ""
             said = ", ".join(filter(None, (call, note)))
+            endpoint = of.role.endpoints[node.index - 1]
             of.asked.append(SentPrompt((node,), endpoint, request.messages, request.tools, said))
         elif place is None:
             seen[key] = -1
@@ -210,11 +194,13 @@ class _Runs:
             before = of.asked[place]
             of.asked[place] = before._replace(nodes=(*before.nodes, node))
 
-    def _harmless(self, plan: Plan, way: int, said: str, *, stopped: bool) -> Plan:
+    def _harmless(self, way: int, said: str, note: str) -> Plan:
         """Return a copy of the plan that computes no reward, runs no tool and moves no environment."""
+        plan, stopped = self._plan, self._recorded is None or bool(note)
         return replace(
             plan,
-            roles=tuple(self._harmless_role(role, way, said) for role in plan.roles),
+            roles=tuple(self._harmless_role(role, way, said, note) for role in plan.roles),
+            loops=tuple(replace(loop, until=None, when=None) for loop in plan.loops) if note else plan.loops,
             envs=tuple(
                 still_environment(env) if stopped or env.environment.permissions else env for env in plan.envs
             ),
@@ -224,19 +210,22 @@ class _Runs:
             withheld=(),
         )
 
-    def _harmless_role(self, role: RolePlan, way: int, said: str) -> RolePlan:
-        run = role.run
+    def _harmless_role(self, role: RolePlan, way: int, said: str, note: str) -> RolePlan:
+        run, closed = role.run, _closed_tools(self._plan, role)
         if run is not None and run.tool.choose is None:
             run = example_run(run, role.name, self._recorded, self._by_name[role.name].add_value)
         if run is not None and run.parser is not None and self._recorded is None:
-            run = replace(
-                run, parser=lenient_parser(run.parser, example_answer(role, way, said or f"[{role.name}]"))
-            )
-        tools = tuple(
-            example_tool(tool, self._recorded) for tool in role.tools if tool not in self._closed[role.name]
+            example = example_answer(role, way, said or f"[{role.name}]")
+            run = replace(run, parser=lenient_parser(run.parser, example))
+        return replace(
+            role,
+            spec=role.spec.model_copy(update={"on_failure": OnFailure(), "timeout": None}),
+            when=None if note else role.when,
+            reward=None,
+            formulas={},
+            run=run,
+            tools=tuple(example_tool(tool, self._recorded) for tool in role.tools if tool not in closed),
         )
-        spec = role.spec.model_copy(update={"on_failure": OnFailure(), "timeout": None})
-        return replace(role, spec=spec, reward=None, formulas={}, run=run, tools=tools)
 
 
 def facts_of(plan: Plan, role: RolePlan) -> Mapping[str, str]:
@@ -244,20 +233,15 @@ def facts_of(plan: Plan, role: RolePlan) -> Mapping[str, str]:
     written, loop, tools, callers = role.spec, "", "", plan.spec.callers_of(role.name)
     if role.loop is not None:
         of = plan.loops[role.loop]
+        rounds = f"{of.times}" if of.outer is None else f"{plan.loops[of.outer].times} × {of.times}"
         until = f", until {of.until.source}" if of.until is not None else ""
-        rounds = f"{of.times}"
-        if of.outer is not None:
-            around = plan.loops[of.outer]
-            rounds = f"{around.times} × {of.times}"
         loop = f"{of.name}, at most {rounds} rounds{until}"
     if written.tools:
-        closed = _not_allowed(role, {permission.name for permission in plan.withheld})
-        opened = [call.name for call in written.tools if call.name != CALL_OF_A_ROLE]
+        closed = _closed_tools(plan, role)
         names = [callee.function.name for callee in role.callees]
-        names += [
-            f"{name} (not opened: it is not allowed)" if tool in closed else name
-            for name, tool in zip(opened, role.tools, strict=True)
-        ]
+        opened = [call.name for call in written.tools if call.name != CALL_OF_A_ROLE]
+        for name, tool in zip(opened, role.tools, strict=True):
+            names.append(f"{name} (not opened: it is not allowed)" if tool in closed else name)
         tools = f"{', '.join(names)}; at most {written.calls} calls of the model"
     facts = {
         "prompt": ", ".join(role.prompt_files),
@@ -285,7 +269,9 @@ def _edge(name: str, edge: Edge) -> str:
     return f"{name} ({', '.join(filter(None, said))})" if any(said) else name
 
 
-def _not_allowed(role: RolePlan, withheld: set[str]) -> list[Tool]:
+def _closed_tools(plan: Plan, role: RolePlan) -> list[Tool]:
+    """Return the tools of a role that need a permission which was not given."""
+    withheld = {permission.name for permission in plan.withheld}
     return [tool for tool in role.tools if not withheld.isdisjoint(tool.permissions)]
 
 

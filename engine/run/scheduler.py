@@ -8,7 +8,7 @@ episode is returned. Knows no provider, no disk and no training.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterable, Mapping, Sequence, Set
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from typing import Any
 
 from rolegraph.engine.compile import Plan, RolePlan
@@ -25,14 +25,7 @@ from rolegraph.engine.run.frontier import Frontier
 from rolegraph.engine.run.rewards import EpisodeStop, LateRewards, score_at_once
 from rolegraph.engine.run.task_group import TaskGroup
 from rolegraph.engine.run.tools import Answer, Callees
-from rolegraph.engine.run.turn import (
-    EpisodeJob,
-    EpisodeSession,
-    NodeResult,
-    model_turn,
-    node_result,
-    tool_turn,
-)
+from rolegraph.engine.run.turn import EpisodeJob, NodeResult, model_turn, node_result, tool_turn
 from rolegraph.engine.vocabulary import EnvironmentFailure
 from rolegraph.engine.vocabulary.isolation import Isolation
 
@@ -61,7 +54,8 @@ async def run_episode(
     if plan.withheld:
         names = ", ".join(permission.name for permission in plan.withheld)
         raise UsageError(f"{plan.name} runs only where this is allowed: {names}")
-    run = _Run(plan, EpisodeSession(job, isolation, observe), models)
+    context = EpisodeContext(plan, job, isolation, observe)
+    run = _Run(context, models)
     try:
         stopped = await run.run_nodes()
     except BaseException:
@@ -73,33 +67,21 @@ async def run_episode(
     else:
         return run.finish(stopped=stopped, finished=True)
     finally:
-        if run.session.tools is not None:
-            await run.session.tools.close()
-        for environment in run.environments:
+        if context.tools is not None:
+            await context.tools.close()
+        for environment in context.environments:
             await environment.close()
 
 
 class _Run:
-    """State of one running episode; nodes and blocks are counted by their positions in the plan."""
+    """One running episode; nodes and blocks are counted by their positions in the plan."""
 
-    def __init__(self, plan: Plan, session: EpisodeSession, models: Sequence[LimitedModel]) -> None:
-        self.plan, self.session, self.models = plan, session, models
-        task = session.job.task
+    def __init__(self, context: EpisodeContext, models: Sequence[LimitedModel]) -> None:
+        plan = context.plan
+        self.context, self.plan, self.results, self.models = context, plan, context.results, models
         self.frontier = Frontier(plan.wiring)
         self.tasks = TaskGroup()
-        self.results: list[NodeResult | None] = [None] * len(plan.nodes)
-        self.environments: list[EnvironmentSession] = []
-        self.env_of: list[EnvironmentSession | None] = [None] * len(plan.roles)
-        """By role, the environment of its loop."""
-        for env in plan.envs:
-            environment = EnvironmentSession(env, task)
-            self.environments.append(environment)
-            for role in env.turns:
-                self.env_of[role] = environment
-        self.context = EpisodeContext(plan, task, self.results, self.env_of)
-        self.loop_ends: LoopEnds | None = None
-        if plan.loops:
-            self.loop_ends = LoopEnds(plan, self.results, self.context, self.env_of)
+        self.loop_ends = LoopEnds(context) if plan.loops else None
         self.messages: dict[int, Sequence[Message] | Failure] = {}
         """By block, the prompt that its nodes share; only of opened blocks: a long loop may end early."""
 
@@ -110,22 +92,10 @@ class _Run:
             stopped: Whether the episode ended before all nodes had run.
             finished: Whether the run counts the episode; False for a cancelled one, which `--resume` repeats.
         """
-        job = self.session.job
-        noted: dict[str, object] = {"started_at": self.session.started_at}
-        if self.context.uncomputed:
-            noted["uncomputed_conditions"] = self.context.uncomputed
-        over: Set[int] = frozenset()
-        if self.environments:
-            reports = {self.plan.loops[its.loop].name: its.info for its in self.environments if its.info}
-            if reports:
-                noted["environment"] = reports if len(self.environments) > 1 else next(iter(reports.values()))
-            over = {environment.loop for environment in self.environments if environment.over}
         endings = self.loop_ends.endings if self.loop_ends is not None else {}
-        episode = assemble(
-            self.plan, job.task, job.rollout, self.results, endings, over, stopped=stopped, noted=noted
-        )
-        if self.session.observe is not None:
-            self.session.observe(EpisodeDone(episode, finished))
+        episode = assemble(self.context, endings, stopped=stopped)
+        if self.context.observe is not None:
+            self.context.observe(EpisodeDone(episode, finished))
         return episode
 
     # order of the nodes
@@ -137,8 +107,7 @@ class _Run:
             self.start(self.open_blocks(self.plan.wiring.initial_blocks))
             await tasks.wait()
             if self.plan.reward_order:
-                late = LateRewards(self.plan, self.session, self.results, self.env_of, self.context)
-                late.score(tasks.create_task)
+                LateRewards(self.context).score(tasks.create_task)
                 await tasks.wait()
         except EpisodeStop:
             return True
@@ -150,18 +119,19 @@ class _Run:
 
     async def run_branch(self, position: int) -> None:
         """Run a node, then in the same task one of the nodes that became ready by it, and so on."""
-        plan = self.plan
+        plan, context, create_task = self.plan, self.context, self.tasks.create_task
         while True:
             node = plan.nodes[position]
             role = plan.roles[node.role]
-            keys = self.context.group_keys(position, role) if role.group_keys else None
             result = self.results[position] = await self.take_turn(position, node, role)
-            result.group_keys = keys
+            if role.group_keys:
+                result.group_keys = context.group_keys(position, role)
             ready = self.frontier.done(position)
             if ready:
                 ready = self.open_blocks(ready)
-                self.start(ready[1:])
-            score_at_once(role, position, self.session, self.context, result, self.tasks.create_task)
+                if len(ready) > 1:
+                    self.start(ready[1:])
+            score_at_once(result, position, context, create_task)
             if not ready:
                 return
             position = ready[0]
@@ -176,41 +146,37 @@ class _Run:
         nodes_to_run: list[int] = []
         todo = [*blocks]
         for number in todo:  # grows while it is read
-            if self.environments and (at := plan.env_at(number)) is not None:
+            if context.environments and (at := plan.env_at(number)) is not None:
                 place, transition = at
                 if self.loop_ends is not None and self.loop_ends.is_skipped(plan.envs[place].loop):
                     todo += self.frontier.skip((transition,))
                 else:
-                    self.tasks.create_task(self.advance(self.environments[place], transition))
+                    self.tasks.create_task(self.advance(context.environments[place], transition))
                 continue
             block = plan.blocks[number]
-            role = plan.roles[block.role]
-            if role.spec.tool is not None:  # the caller has ended: no further call comes
-                todo += self.frontier.skip(block.nodes)
-                continue
-            loop_ends = self.loop_ends
-            if role.loop is not None and loop_ends is not None and loop_ends.is_over(number, role.loop):
-                todo += self.frontier.skip(block.nodes)
-                continue
-            if block.inputs:
-                context.set_upstream(number, block.inputs)
-            nodes = block.nodes
+            role, nodes = plan.roles[block.role], block.nodes
             if block.may_skip:
-                nodes = self.select_nodes(block, role, number)
-                if len(nodes) < len(block.nodes):
-                    running = frozenset(nodes)
-                    todo += self.frontier.skip(node for node in block.nodes if node not in running)
+                nodes = self.select_nodes(number, block, role)
+                running = frozenset(nodes)
+                todo += self.frontier.skip(node for node in block.nodes if node not in running)
+            elif block.inputs:
+                context.set_upstream(number, block.inputs)
             if nodes and not role.prompt_per_instance and role.run is None:
                 self.messages[number] = self.render(role, context.of_block(role, number))
             nodes_to_run += nodes
         return nodes_to_run
 
-    def select_nodes(self, block: Block, role: RolePlan, number: int) -> Sequence[int]:
-        """Return the nodes of a block that run: a parent ran, and the role's condition is true."""
-        context, environment = self.context, self.env_of[block.role]
+    def select_nodes(self, number: int, block: Block, role: RolePlan) -> Sequence[int]:
+        """Return the nodes of a block that run: its loop goes on, a parent ran, and the role's condition is
+        true."""
+        if role.spec.tool is not None:  # the caller has ended: no further call comes
+            return ()
+        if role.loop is not None and self.loop_ends is not None and self.loop_ends.is_over(number, role.loop):
+            return ()
+        context, environment, nodes = self.context, self.context.env_of.get(block.role), block.nodes
+        context.set_upstream(number, block.inputs)
         if any(edge.is_parent and not len(context.upstream[number][edge.name]) for edge in block.inputs):
             return ()
-        nodes = block.nodes
         if environment is not None:
             nodes = [node for node in nodes if environment.moves(self.plan.nodes[node])]
         if role.when is None or not nodes:
@@ -220,23 +186,22 @@ class _Run:
         return [node for node in nodes if context.holds(role.when, context.of_node(node))]
 
     async def advance(self, environment: EnvironmentSession, transition: int) -> None:
-        """Advance the environment by a round, and start the nodes that waited for the transition."""
+        """Advance the environment by a round, and start the nodes that waited for the transition.
+
+        A failure of the environment is that of each player's last turn, and ends the episode.
+        """
         try:
             await environment.advance(self.results)
         except EnvironmentFailure as error:
-            self.fail_players(environment, str(error))
+            for position in environment.last_turns():
+                result = self.results[position]
+                if result is None:
+                    node = self.plan.nodes[position]
+                    role = self.plan.roles[node.role]
+                    result = self.results[position] = node_result(role, node, role.parser.default)
+                result.failure, result.score = Failure(FailureName.ENVIRONMENT_ERROR, str(error)), None
             raise EpisodeStop from None
         self.start(self.open_blocks(self.frontier.done(transition)))
-
-    def fail_players(self, environment: EnvironmentSession, message: str) -> None:
-        """Mark each player's last turn as failed by the environment."""
-        for position in environment.last_turns():
-            node = self.plan.nodes[position]
-            result = self.results[position]
-            if result is None:
-                role = self.plan.roles[node.role]
-                result = self.results[position] = node_result(role, node, role.parser.default)
-            result.failure, result.score = Failure(FailureName.ENVIRONMENT_ERROR, message), None
 
     # one node
 
@@ -251,42 +216,41 @@ class _Run:
             return Failure(FailureName.PROMPT_ERROR, str(error))
 
     def take_turn(self, position: int, node: Node, role: RolePlan) -> Coroutine[None, None, NodeResult]:
-        session, upstream = self.session, self.context.upstream[node.block]
+        context = self.context
+        upstream, prefix, callees = context.upstream[node.block], None, None
         if role.run is not None:
-            return tool_turn(role, role.run, node, session, self.context.of_node(position), upstream)
-        prefix = None
+            return tool_turn(role, role.run, node, context, context.of_node(position), upstream)
         if not role.prompt_per_instance:
             messages = self.messages[node.block]
         elif role.spec.memory is not None:
             messages, prefix = self.continue_chat(role, position)
         else:
-            messages = self.render(role, self.context.of_node(position))
-        model = self.models[role.endpoints[node.id.index - 1]]
-        callees = None
+            messages = self.render(role, context.of_node(position))
         if role.callees:
             plans = {callee.function.name: callee for callee in role.callees}
             callees = Callees(plans, self.plan.callees[position], self.answer_call)
-        return model_turn(role, node, model, session, messages, upstream, prefix, callees)
+        model = self.models[role.endpoints[node.id.index - 1]]
+        return model_turn(role, node, model, context, messages, upstream, prefix, callees)
 
     async def answer_call(self, position: int, arguments: Mapping[str, Any]) -> Answer:
         """Take the turn of a node that was called; return its action and its failure, before its reward.
 
         The turn is a task of the episode, so that one that ends the episode cancels the others, too.
         """
-        node = self.plan.nodes[position]
-        role, block = self.plan.roles[node.role], self.plan.blocks[node.block]
+        context, node, create_task = self.context, self.plan.nodes[position], self.tasks.create_task
+        role = self.plan.roles[node.role]
         answered = asyncio.get_running_loop().create_future()
 
         async def turn() -> None:
-            self.context.arguments[position] = dict(arguments)
-            self.context.set_upstream(node.block, block.inputs)
-            keys = self.context.group_keys(position, role) if role.group_keys else None
+            context.arguments[position] = dict(arguments)
+            context.set_upstream(node.block, self.plan.blocks[node.block].inputs)
             result = self.results[position] = await self.take_turn(position, node, role)
-            result.group_keys = keys
+            if role.group_keys:
+                result.group_keys = context.group_keys(position, role)
             answered.set_result((result.view.action, result.failure))
-            score_at_once(role, position, self.session, self.context, result, self.tasks.create_task)
+            score_at_once(result, position, context, create_task)
 
-        self.tasks.create_task(turn())
+        create_task(turn())
         return await answered
 
     def continue_chat(
@@ -298,8 +262,8 @@ class _Run:
         at = plan.nodes[position]
         while last is None and (before := plan.blocks[at.block].chat_before) is not None:
             at, result = plan.nodes[before], self.results[before]
-            last = result if result is not None and result.continues_chat else None
+            last = result.calls[-1] if result is not None and result.continues_chat else None
         messages = self.render(role, self.context.of_node(position), with_system=last is None)
         if last is None or isinstance(messages, Failure):
             return messages, None
-        return (*last.calls[-1].chat, *messages), last.calls[-1].chat_prefix
+        return (*last.chat, *messages), last.chat_prefix

@@ -94,18 +94,26 @@ def _label(value: float) -> str:
 
 def hidden_value(value: object, name: str) -> Any:
     """Return a value of the same type that names the hidden one; a list and a mapping keep their size."""
+    return _with_leaves(value, name, _hidden)
+
+
+def _hidden(value: object, name: str) -> object:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return _number(1 if isinstance(value, int) else 1.0, name) if is_number else f"[hidden: {name}]"
+
+
+def _with_leaves(value: Any, name: str, leaf: Callable[[Any, str], Any]) -> Any:
+    """Replace what is neither a list nor a mapping, inside of a value, by `leaf` of it and its place."""
     match value:
         case list():
             return [
-                hidden_value(item, f"{name} {n}") for n, item in enumerate(cast("list[object]", value), 1)
+                _with_leaves(item, f"{name} {n}", leaf) for n, item in enumerate(cast("list[Any]", value), 1)
             ]
         case dict():
-            parts = cast("dict[str, object]", value)
-            return {key: hidden_value(part, f"{name}.{key}") for key, part in parts.items()}
-        case int() | float() if not isinstance(value, bool):
-            return _number(1 if isinstance(value, int) else 1.0, name)
+            parts = cast("dict[str, Any]", value)
+            return {key: _with_leaves(part, f"{name}.{key}", leaf) for key, part in parts.items()}
         case _:
-            return f"[hidden: {name}]"
+            return leaf(value, name)
 
 
 # models, tools and environments
@@ -229,15 +237,9 @@ def _key(name: str, arguments: Mapping[str, Any]) -> str:
 
 def _filled(example: Any, said: str) -> Any:
     """Replace the placeholder in an example by `said`."""
-    match example:
-        case str():
-            return example.replace(PLACEHOLDER, said)
-        case list():
-            return [_filled(part, said) for part in cast("list[Any]", example)]
-        case dict():
-            return {key: _filled(part, said) for key, part in cast("dict[str, Any]", example).items()}
-        case _:
-            return example
+    return _with_leaves(
+        example, "", lambda part, _: part.replace(PLACEHOLDER, said) if isinstance(part, str) else part
+    )
 
 
 def still_environment(env: EnvPlan) -> EnvPlan:

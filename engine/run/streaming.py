@@ -1,20 +1,22 @@
 """Many jobs through one plan: episodes in the order in which they finish, with bounded memory.
 
 At most `concurrency` episodes run, and as many wait to be taken; a job is drawn when there is room for it.
+`ServedEpisodes` makes them with the models that each job names, as a worker of a training does.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
 from rolegraph.engine.compile import Plan
-from rolegraph.engine.models import LimitedModel
+from rolegraph.engine.models import LimitedModel, ServedModel, open_served
 from rolegraph.engine.records import Episode, Observer, Task
 from rolegraph.engine.run.scheduler import run_episode
-from rolegraph.engine.run.turn import EpisodeJob, is_large
+from rolegraph.engine.run.turn import EpisodeJob
 from rolegraph.engine.vocabulary.isolation import Isolation
 
 
@@ -29,9 +31,8 @@ class EpisodeMaker(Protocol):
 def jobs(tasks: Iterable[Task], rollouts: int = 1, seed: int | None = None) -> Iterator[EpisodeJob]:
     """Yield a job for each task and rollout, all rollouts of a task together."""
     for task in tasks:
-        large = is_large(task)  # once for all rollouts
         for rollout in range(rollouts):
-            yield EpisodeJob(task, rollout, seed, large)
+            yield EpisodeJob(task, rollout, seed)
 
 
 def missing(planned: Iterable[EpisodeJob], finished: Iterable[tuple[str, int]]) -> Iterator[EpisodeJob]:
@@ -50,32 +51,8 @@ def missing(planned: Iterable[EpisodeJob], finished: Iterable[tuple[str, int]]) 
             yield job
 
 
-def stream(
-    plan: Plan,
-    jobs: Iterable[EpisodeJob],
-    models: Sequence[LimitedModel],
-    *,
-    isolation: Isolation,
-    concurrency: int = 64,
-    observe: Observer | None = None,
-) -> AsyncGenerator[Episode, None]:
-    """Run jobs in this process, and yield their episodes as `run_jobs` does.
-
-    Args:
-        plan: The workflow.
-        jobs: The episodes to run, drawn one by one.
-        models: The models of `plan.endpoints`, in that order.
-        isolation: The processes for rewards and tools with a time limit.
-        concurrency: The most episodes that run at a time.
-        observe: Receives the events of all episodes.
-    """
-    return run_jobs(
-        jobs, lambda job: run_episode(plan, job, models, isolation=isolation, observe=observe), concurrency
-    )
-
-
 async def run_jobs(
-    jobs: Iterable[EpisodeJob], make: Callable[[EpisodeJob], Awaitable[Episode]], concurrency: int
+    jobs: Iterable[EpisodeJob], make: Callable[[EpisodeJob], Awaitable[Episode]], concurrency: int = 64
 ) -> AsyncGenerator[Episode, None]:
     """Make the episodes of jobs, and yield each when it ends.
 
@@ -86,32 +63,86 @@ async def run_jobs(
         make: Function that makes the episode of a job.
         concurrency: The most episodes in flight.
     """
-    waiting = iter(jobs)
-    done: asyncio.Queue[Episode | BaseException | None] = asyncio.Queue(maxsize=concurrency)
-    working = concurrency
+    waiting, working = iter(jobs), concurrency
+    done: deque[Episode | Exception] = deque()
+    # asyncio.Queue would make a dozen calls for each episode.
+    changed, has_room = asyncio.Event(), asyncio.Event()
 
     async def work() -> None:
         nonlocal working
         try:
             for job in waiting:
-                episode = await make(job)
-                if done.full():
-                    await done.put(episode)
-                else:
-                    done.put_nowait(episode)
+                done.append(await make(job))
+                changed.set()
+                if len(done) >= concurrency:
+                    has_room.clear()
+                    await has_room.wait()
         except Exception as error:
-            await done.put(error)
+            done.append(error)
         working -= 1
-        if working == 0:
-            await done.put(None)
+        changed.set()
 
     workers = [asyncio.create_task(work()) for _ in range(concurrency)]
     try:
-        while (episode := await done.get()) is not None:
-            if isinstance(episode, BaseException):
-                raise episode
-            yield episode
+        while working or done:
+            while done:
+                episode = done.popleft()
+                if len(done) < concurrency:
+                    has_room.set()
+                if isinstance(episode, Exception):
+                    raise episode
+                yield episode
+            if working:
+                changed.clear()
+                await changed.wait()
     finally:
         for worker in workers:
             worker.cancel()
         await asyncio.gather(*workers, return_exceptions=True)
+
+
+class ServedEpisodes(AbstractAsyncContextManager["ServedEpisodes"]):
+    """Maker of episodes that opens a model when the first job names it.
+
+    A model is closed when a job names another one and no running episode uses it: the weights of a training
+    change with each step. The end of the block closes all.
+
+    Args:
+        plan: The workflow.
+        isolation: The processes for rewards and tools with a time limit.
+    """
+
+    def __init__(self, plan: Plan, isolation: Isolation) -> None:
+        self._plan, self._isolation = plan, isolation
+        self._models: dict[ServedModel, asyncio.Task[LimitedModel]] = {}
+        self._in_use = Counter[ServedModel]()
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._close([*self._models])
+
+    async def make(self, job: EpisodeJob, observe: Observer | None = None) -> Episode:
+        """Make the episode of a job with its models; raises the errors of `open_served`."""
+        self._in_use.update(job.models)
+        try:
+            if not self._models.keys() >= {*job.models}:
+                await self._close([served for served in self._models if not self._in_use[served]])
+            models = [await asyncio.shield(self._opening(served)) for served in job.models]
+            return await run_episode(self._plan, job, models, isolation=self._isolation, observe=observe)
+        finally:
+            self._in_use.subtract(job.models)
+
+    def _opening(self, served: ServedModel) -> asyncio.Task[LimitedModel]:
+        """Return the task that opens a model, the same for all jobs."""
+        if served not in self._models:
+            self._models[served] = asyncio.create_task(_open(served))
+        return self._models[served]
+
+    async def _close(self, unused: Sequence[ServedModel]) -> None:
+        opening = [self._models.pop(served) for served in unused]
+        for found in await asyncio.gather(*opening, return_exceptions=True):
+            if isinstance(found, LimitedModel):
+                await found.model.aclose()
+
+
+async def _open(served: ServedModel) -> LimitedModel:
+    return LimitedModel(await open_served(served), served.ref.concurrency)

@@ -8,9 +8,9 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 from rolegraph.engine.compile.role_plan import CalleePlan
 from rolegraph.engine.errors import UserError, did_you_mean
@@ -143,7 +143,7 @@ class CallResult(NamedTuple):
 
 
 async def call_session(
-    functions: Sequence[Function], role: str, name: str, arguments: str, seconds: float | None
+    functions: Functions, role: str, name: str, arguments: str, seconds: float | None
 ) -> object:
     """Call a function of another role's tools.
 
@@ -158,21 +158,23 @@ async def call_session(
         ToolError: There is no such function, it does not take the arguments, or it fails.
         TimeoutError: The call takes longer than `seconds`.
     """
-    function = next((each for each in functions if each.name == name), None)
-    if function is None:
-        names = [each.name for each in functions]
-        hint = did_you_mean(name, names)
-        there_is = f"there is {', '.join(names) or 'none'}{f'; {hint}' if hint else ''}"
+    if name not in functions:
+        there_is = f"there is {', '.join(functions) or 'none'}{_hint(name, functions)}"
         raise ToolError(f"the tools of {role} have no function {name!r}; {there_is}")
     try:
-        given = json.loads(arguments)
+        given: Any = json.loads(arguments)
     except ValueError as error:
         hint = "write a value as {{ … | tojson }}"
         raise ToolError(f"the arguments of {name} are not JSON ({error}); {hint}") from None
     if not isinstance(given, dict):
         raise ToolError(f"the arguments of {name} are not the JSON of an object: {arguments[:200]}")
-    _check_arguments(function, cast("Mapping[str, Any]", given))
-    return await call_tool(function, cast("Mapping[str, Any]", given), seconds)
+    _check_arguments(functions[name], given)
+    return await call_tool(functions[name], given, seconds)
+
+
+def _hint(name: str, functions: Functions) -> str:
+    hint = did_you_mean(name, functions)
+    return f"; {hint}" if hint else ""
 
 
 async def call_all(
@@ -197,13 +199,14 @@ async def call_all(
     Raises:
         UserError: A tool found a mistake of the person who runs the workflow.
     """
-    counted = Counter[str]()
-    made = await asyncio.gather(
-        *(
-            _call(functions, call, seconds, _asked(call.name, number, counted, callees))
-            for call in calls[: ANSWER_CALLS.most]
-        )
-    )
+    counted, works = Counter[str](), list[Coroutine[Any, Any, CallResult]]()
+    for call in calls[: ANSWER_CALLS.most]:
+        run: _Run | None = None
+        if callees is not None and call.name in callees.plans:
+            run = partial(callees.answer, call.name, number, counted[call.name])
+            counted[call.name] += 1
+        works.append(_call(functions, call, seconds, run))
+    made = await asyncio.gather(*works)
     results, characters_left = list[CallResult](), TOOL_TEXT.most
     for call, result in zip(calls, made, strict=False):
         length = len(result.message["content"])
@@ -231,35 +234,32 @@ def result_text(name: str, result: object) -> str:
     raise ToolError(TOOL_TEXT.exceeded(f"{name} gave"))
 
 
-_Ask = Callable[[Mapping[str, Any]], Awaitable[Any]]
+_Run = Callable[[Mapping[str, Any]], Awaitable[Any]]
+"""Function that runs a role in place of a tool."""
 
 
-def _asked(name: str, number: int, counted: Counter[str], callees: Callees | None) -> _Ask | None:
-    """Return the function that runs a role for the next call of it in an answer; None for a tool."""
-    if callees is None or name not in callees.plans:
-        return None
-    counted[name] += 1
-    return partial(callees.answer, name, number, counted[name] - 1)
-
-
-async def _call(functions: Functions, call: ToolCall, seconds: float | None, ask: _Ask | None) -> CallResult:
+async def _call(functions: Functions, call: ToolCall, seconds: float | None, run: _Run | None) -> CallResult:
     try:
         function = functions.get(call.name)
         if function is None or call.malformed:
             return _failed(call, _explain_unknown(functions, call))
         _check_arguments(function, call.arguments)
-        result = await (call_tool(function, call.arguments, seconds) if ask is None else ask(call.arguments))
+        result = await (call_tool(function, call.arguments, seconds) if run is None else run(call.arguments))
         text = result_text(call.name, result)
     except UserError:
         raise
     except ToolError as error:
         return _failed(call, str(error))
     except TimeoutError:
-        within = "in time" if seconds is None else f"within {seconds:g} s"
-        return _failed(call, f"{call.name} gave no result {within}")
+        return _failed(call, f"{call.name} gave no result {within(seconds)}")
     except FOREIGN_ERRORS as error:  # a tool may be a package's own code
         return _failed(call, describe_error(error))
     return CallResult(result_message(call, text), {"name": call.name})
+
+
+def within(seconds: float | None) -> str:
+    """Return a time limit as the end of a message."""
+    return "in time" if seconds is None else f"within {seconds:g} s"
 
 
 def _failed(call: ToolCall, why: str) -> CallResult:
@@ -274,8 +274,7 @@ def _explain_unknown(functions: Functions, call: ToolCall) -> str:
         return f"this call cannot be read: {written!r}; expected a tool's name, and arguments as JSON"
     if call.name in functions:
         return f"the arguments of {call.name} are not the JSON of an object: {written!r}"
-    hint = did_you_mean(call.name, functions)
-    return f"there is no tool {call.name!r}; there is {', '.join(functions)}{f'; {hint}' if hint else ''}"
+    return f"there is no tool {call.name!r}; there is {', '.join(functions)}{_hint(call.name, functions)}"
 
 
 def _check_arguments(function: Function, arguments: Mapping[str, Any]) -> None:
@@ -295,9 +294,7 @@ def _check_arguments(function: Function, arguments: Mapping[str, Any]) -> None:
         raise ToolError(f"{function.name} does not take these arguments{place}: {message}")
 
 
-def _accept(validator: object, wanted: object, value: object, around: object) -> Sequence[object]:
-    return ()
-
-
-_UNCHECKED: dict[str, Keyword] = dict.fromkeys(("pattern", "patternProperties", *UNBOUNDED_KEYWORDS), _accept)
+_UNCHECKED: Mapping[str, Keyword] = dict.fromkeys(
+    ("pattern", "patternProperties", *UNBOUNDED_KEYWORDS), lambda *_: ()
+)
 """Keywords of a schema that are left to the tool."""

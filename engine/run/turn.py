@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from secrets import token_hex
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 from rolegraph.engine.compile import RolePlan
 from rolegraph.engine.compile.plan import Node
@@ -43,6 +43,7 @@ from rolegraph.engine.run.tools import (
     call_all,
     call_session,
     result_text,
+    within,
 )
 from rolegraph.engine.vocabulary import Function, ParseFailure, Score, ToolError, Upstream, View
 from rolegraph.engine.vocabulary.foreign import FOREIGN_ERRORS, describe_error, plain_json
@@ -52,26 +53,14 @@ LARGE_TASK = 1_000_000
 """Bytes of JSON above which rewards read a task in a process of their own."""
 
 
-def is_large(task: Task) -> bool:
-    """Return whether a task takes more than `LARGE_TASK` as JSON."""
-    return len(json_line(task)) > LARGE_TASK
-
-
 class EpisodeJob(NamedTuple):
-    """An episode to run, made by `of`. With a seed, the same model gives the same episode."""
+    """An episode to run. With a seed, the same model gives the same episode."""
 
     task: Task
-    rollout: int
-    seed: int | None
-    is_large: bool
-    """True for a task that rewards read in a process of their own, where it holds up no other episode."""
+    rollout: int = 0
+    seed: int | None = None
     models: Sequence[ServedModel] = ()
     """Models of the plan's endpoints, for a maker that opens what a job names."""
-
-    @classmethod
-    def of(cls, task: Task, rollout: int = 0, seed: int | None = None) -> Self:
-        """Make the job of one rollout of a task."""
-        return cls(task, rollout, seed, is_large(task))
 
     def episode_seed(self, seed: int) -> int:
         """Return the episode's seed, from which the seeds of its calls are derived."""
@@ -84,6 +73,8 @@ class EpisodeSession:
     def __init__(self, job: EpisodeJob, isolation: Isolation, observe: Observer | None) -> None:
         self.job, self.isolation, self.observe = job, isolation, observe
         self.seed = None if job.seed is None else job.episode_seed(job.seed)
+        self.is_large = len(json_line(job.task)) > LARGE_TASK
+        """True for a task that rewards read in a process of their own, where it holds up no other episode."""
         self.tools: OpenTools | None = None
         """None until a turn needs a tool."""
         self.began = time.monotonic()
@@ -105,7 +96,7 @@ class EpisodeSession:
 
 @dataclass(slots=True, eq=False)
 class ModelCall:
-    """One call of a model that was answered."""
+    """One call of a model that was answered, or one run of a tool in place of a model."""
 
     messages: Sequence[Message]
     """The messages that were sent."""
@@ -116,7 +107,9 @@ class ModelCall:
     attempt: int
     """Number of the attempt, from 0."""
     number: int
-    """Number of the call in the turn, from 1."""
+    """Number of the call in the turn, from 1; 0 for a tool."""
+    tokens: int | None
+    """Tokens of the turn's answers so far; None where an endpoint gives neither ids nor a number."""
     results: Sequence[CallResult] = ()
     """Results of the tools that the answer called."""
 
@@ -132,15 +125,14 @@ class ModelCall:
             text = "".join((text, *(call["function"]["arguments"] for call in self.chat[-1]["tool_calls"])))
         is_long = len(text) > most or len(answer.response_ids) > most
         if is_long:
-            text, ids, logprobs = (
-                text[: most + 1],
-                answer.response_ids[: most + 1],
-                answer.logprobs[: most + 1],
+            text = text[: most + 1]
+            answer = self.completion = answer._replace(
+                text=text,
+                thought=answer.thought[:most],
+                response_ids=answer.response_ids[: most + 1],
+                logprobs=answer.logprobs[: most + 1],
+                calls=(),
             )
-            answer = answer._replace(
-                text=text, thought=answer.thought[:most], response_ids=ids, logprobs=logprobs, calls=()
-            )
-            self.completion = answer
         return len(text) + len(answer.thought) + len(answer.prompt_ids) + len(answer.response_ids), is_long
 
     @property
@@ -158,31 +150,18 @@ class ModelCall:
         return ChatPrefix((*answer.prompt_ids, *answer.response_ids), len(self.messages) + 1)
 
 
-class ToolRun(NamedTuple):
-    """One run of a tool in place of a model."""
-
-    tool: str
-    started: float
-    """Seconds after the episode's start."""
-    seconds: float
-    attempt: int
-    """Number of the attempt, from 0."""
-
-
 @dataclass(slots=True, eq=False)
 class NodeResult:
     """The result of a node; its score is set when its reward is computed."""
 
+    role: RolePlan
     view: View
     calls: Sequence[ModelCall] = ()
-    """The calls of the turn that were answered, each of which becomes a Step."""
+    """The calls of the turn that were answered, each of which becomes a Step, or the run of its tool."""
     failure: Failure | None = None
     score: Score | None = None
-    tool_run: ToolRun | None = None
-    """The run of the tool of a role that runs one in place of a model."""
     group_keys: Mapping[str, str | None] | None = None
-    """Digest of each expression that the role's turns are grouped by, computed when the turn started; None
-    where there is none."""
+    """Digest of each expression that the role's turns are grouped by; None where there is none."""
 
     @property
     def continues_chat(self) -> bool:
@@ -193,6 +172,25 @@ class NodeResult:
 
 SCORED_LATE = (FailureName.REWARD_ERROR, FailureName.UNSUPPORTED_PROGRAM)
 """Failures of a turn's reward, after which the turn's answer stands."""
+
+
+def node_result(
+    role: RolePlan,
+    node: Node,
+    action: Any,
+    text: str = "",
+    thought: str = "",
+    calls: Sequence[ModelCall] = (),
+    failure: Failure | None = None,
+) -> NodeResult:
+    """Return the result of a turn; a failed one has the score of failures."""
+    name, index, _ = node.id
+    tokens, taken = (calls[-1].tokens, calls[-1].number) if calls else (0, 0)
+    failed = failure is not None
+    view = View(
+        index, action, text, thought, node.round, node.lineage, True, failed, name, tokens, taken, node.outer
+    )
+    return NodeResult(role, view, calls, failure, failure_score(role) if failed and role.reward else None)
 
 
 def failure_score(role: RolePlan) -> Score:
@@ -223,74 +221,65 @@ async def model_turn(
         callees: The roles that the model may call.
     """
     if isinstance(messages, Failure):
-        return _failed(role, node, messages)
-    job, episode_seed = session.job, session.seed
-    name, index, _ = node.id
-    sampling = role.samplings[index - 1]
+        return node_result(role, node, role.parser.default, failure=messages)
+    job, episode_seed, limit = session.job, session.seed, role.spec.timeout
+    sampling = role.samplings[node.id.index - 1]
     if sampling.seed is not None:
         episode_seed = job.episode_seed(sampling.seed)
-    functions: Functions | None = None
+    functions: Functions = {}
     offered: Sequence[Function] = ()
-    earlier: list[ModelCall] = []  # the calls of this turn whose answers called tools
-    call, attempt = 1, 0
+    earlier: tuple[ModelCall, ...] = ()  # the calls of this turn whose answers called tools
+    number, attempt = 1, 0
     while True:
         answered: ModelCall | None = None
         # By position: with keywords, these cost more than 1 % of an episode.
-        seed = None if episode_seed is None else call_seed(episode_seed, node.salt, call, attempt)
-        id = CallId(job.task["id"], job.rollout, node.id, call, attempt)
+        seed = None if episode_seed is None else call_seed(episode_seed, node.salt, number, attempt)
+        id = CallId(job.task["id"], job.rollout, node.id, number, attempt)
         try:
-            if functions is None and (role.tools or role.callees):
-                offers = [callee.function for callee in role.callees]
-                tools = session.open_tools()
-                functions = await tools.named_functions(role.tools, offers, role.kept_back)
+            if role.has_functions and not functions:
+                roles = [callee.function for callee in role.callees]
+                functions = await session.open_tools().named_functions(role.tools, roles, role.kept_back)
                 offered = tuple(functions.values())
             request = Request(messages, sampling, seed, id, offered, prefix)
-            completion, start, seconds = await model.complete(request, role.spec.timeout, session.observe)
-            text, calls = completion.text, completion.calls
-            answered = ModelCall(messages, completion, start - session.began, seconds, attempt, call)
-            size, is_cut = len(text) + len(completion.thought), False
-            size += len(completion.prompt_ids) + len(completion.response_ids)
+            completion, start, seconds = await model.complete(request, limit, session.observe)
+            text, thought, prompt_ids, ids, _, _, _, usage, calls = completion
+            size, is_cut = len(ids), False
+            tokens = size or usage.get("completion_tokens")
+            if earlier:
+                before = earlier[-1].tokens
+                tokens = None if tokens is None or before is None else tokens + before
+            answered = ModelCall(
+                messages, completion, start - session.began, seconds, attempt, number, tokens
+            )
+            size += len(text) + len(thought) + len(prompt_ids)
             if calls or size > ANSWER_TEXT.most:
                 size, is_cut = answered.cut()
-            kept = session.kept + size
-            if kept > EPISODE_SIZE.most:
+            if session.kept + size > EPISODE_SIZE.most:
                 answered = None
                 raise ModelError(EPISODE_SIZE.exceeded("with this answer the episode has"))
-            session.kept = kept
+            session.kept += size
             if is_cut:
                 raise ParseFailure(FailureName.MALFORMED_OUTPUT, ANSWER_TEXT.exceeded("the answer has"))
-            if calls and functions and call < role.spec.calls:
-                answered.results = await call_all(functions, calls, role.spec.timeout, callees, call)
+            if calls and functions and number < role.spec.calls:
+                answered.results = await call_all(functions, calls, limit, callees, number)
                 session.kept += sum(len(result.message["content"]) for result in answered.results)
                 messages = (*answered.chat, *(result.message for result in answered.results))
                 prefix = answered.chat_prefix
-                earlier.append(answered)
-                call, attempt = call + 1, 0
+                earlier = (*earlier, answered)
+                number, attempt = number + 1, 0
                 continue
             action = role.parser.parse(text, upstream)
             if type(action) is not str:
                 action = _recordable(action)
-            made = (*earlier, answered)
-            view = View(
-                index,
-                action,
-                text,
-                completion.thought,
-                node.round,
-                node.lineage,
-                True,
-                False,
-                name,
-                _tokens(made),
-                len(made),
-                node.outer,
-            )
-            return NodeResult(view, made)
+            return node_result(role, node, action, text, thought, (*earlier, answered))
         except FOREIGN_ERRORS as error:  # a foreign client or parser: its error fails this node only
             foreign = FailureName.MODEL_ERROR if answered is None else FailureName.MALFORMED_OUTPUT
-            failure = _failure_of(error, foreign, f"no answer {_within(role.spec.timeout)}")
+            failure = _failure_of(error, foreign, f"no answer {within(limit)}")
         if attempt == role.spec.on_failure.retry:
-            return _failed(role, node, failure, earlier, answered)
+            made, last = earlier, Completion("")
+            if answered is not None:
+                made, last = (*earlier, answered), answered.completion
+            return node_result(role, node, role.parser.default, last.text, last.thought, made, failure)
         attempt += 1
 
 
@@ -314,53 +303,39 @@ async def tool_turn(
         variables: What the argument's template may read.
         upstream: The results of other nodes, for a tool that chooses among them.
     """
+    limit, value, text, action = role.spec.timeout, "", None, None
+    failure: Failure | None = None
+    calls: Sequence[ModelCall] = ()
     try:
         if run.value is not None and EPISODE in run.value.mentions:
             variables = {EPISODE: {"id": session.id}, **variables}
         value = "" if run.value is None else run.value.render(variables)
     except PromptError as error:
         failure = Failure(FailureName.PROMPT_ERROR, str(error))
-        return _failed_tool(role, run, node, failure)
-    attempt = 0
-    while True:
-        start, text = time.monotonic(), None
+    for attempt in range(0 if failure else role.spec.on_failure.retry + 1):
+        start, text, failure = time.monotonic(), None, None
         try:
-            action = await _run_tool(run, value, upstream, session, role.spec.timeout)
-            size = len(given := result_text(run.name, action))
-            if session.kept + size > EPISODE_SIZE.most:
+            action = await _run_tool(run, value, upstream, session, limit)
+            given = result_text(run.name, action)
+            if session.kept + len(given) > EPISODE_SIZE.most:
                 raise ToolError(EPISODE_SIZE.exceeded("with this result the episode has"))
-            session.kept += size
+            session.kept += len(given)
             text = given
             if run.parser is None:
                 action = plain_json(action, TOOL_TEXT)
             else:
                 action = _recordable(run.parser.parse(text, upstream))
-            failure = None
         except FOREIGN_ERRORS as error:  # a foreign tool or parser: its error fails this node only
-            overtime = f"no result {_within(role.spec.timeout or run.tool.timeout)}"
             foreign = FailureName.TOOL_ERROR if text is None else FailureName.MALFORMED_OUTPUT
-            action, failure = None, _failure_of(error, foreign, overtime)
-        if failure is None or attempt == role.spec.on_failure.retry:
-            seconds = time.monotonic() - start
-            tool_run = ToolRun(run.name, start - session.began, seconds, attempt)
-            if failure is not None:
-                return _failed_tool(role, run, node, failure, text or "", tool_run)
-            return node_result(role, node, action, text or "", tool_run=tool_run)
-        attempt += 1
-
-
-def _failed_tool(
-    role: RolePlan,
-    run: RunPlan,
-    node: Node,
-    failure: Failure,
-    text: str = "",
-    tool_run: ToolRun | None = None,
-) -> NodeResult:
-    """Return the result of a failed tool: later roles see the default, or without a parser the message."""
-    if run.parser is None:
-        return node_result(role, node, failure.message, failure.message, failure=failure, tool_run=tool_run)
-    return node_result(role, node, run.parser.default, text, failure=failure, tool_run=tool_run)
+            failure = _failure_of(error, foreign, f"no result {within(limit or run.tool.timeout)}")
+        seconds = time.monotonic() - start
+        calls = (ModelCall((), Completion(text or ""), start - session.began, seconds, attempt, 0, 0),)
+        if failure is None:
+            break
+    if failure is not None:  # later roles see the default, or without a parser the message
+        action = failure.message if run.parser is None else run.parser.default
+        text = failure.message if run.parser is None else text
+    return node_result(role, node, action, text or "", "", calls, failure)
 
 
 async def _run_tool(
@@ -375,22 +350,15 @@ async def _run_tool(
             return await session.isolation.run(tool.choose, upstream, run.pairs, limit=tool.timeout)
         if tool.open is None and tool.session is None:
             return value
-        if tool.session is not None:
-            named = await session.open_tools().named_functions(run.session)
-            functions = [*named.values()]
-        else:
-            functions = await session.open_tools().functions(tool)
+        tools = run.session if tool.session is not None else (tool,)
+        functions = await session.open_tools().named_functions(tools)
     if tool.session is not None:
         return await call_session(functions, *tool.session, value, seconds)
     if len(functions) != 1:
         raise ToolError(f"{run.name} has {len(functions)} functions; a role can run a tool of one")
-    (function,) = functions
+    (function,) = functions.values()
     first = next(iter(function.parameters.get("properties", {})), "value")
     return await call_tool(function, {first: value}, seconds)
-
-
-def _within(seconds: float | None) -> str:
-    return "in time" if seconds is None else f"within {seconds:g} s"
 
 
 def _recordable(action: object) -> Any:
@@ -423,48 +391,3 @@ def _failure_of(error: BaseException, foreign: FailureName, overtime: str) -> Fa
         case _:
             return Failure(foreign, describe_error(error))
     return Failure(name, str(error)[: FAILURE_TEXT.most])
-
-
-def _failed(
-    role: RolePlan,
-    node: Node,
-    failure: Failure,
-    earlier: Sequence[ModelCall] = (),
-    answered: ModelCall | None = None,
-) -> NodeResult:
-    """Return the result of a failed model turn: later roles see the parser's default as its action."""
-    answer = answered.completion if answered else Completion("")
-    calls = (*earlier, answered) if answered else tuple(earlier)
-    return node_result(role, node, role.parser.default, answer.text, answer.thought, failure, calls)
-
-
-def _tokens(calls: Sequence[ModelCall]) -> int | None:
-    """Return the number of tokens that the calls of a turn sampled; None where an endpoint gives neither ids
-    nor a number."""
-    total = 0
-    for call in calls:
-        answer = call.completion
-        tokens = len(answer.response_ids) or answer.usage.get("completion_tokens")
-        if tokens is None:
-            return None
-        total += tokens
-    return total
-
-
-def node_result(
-    role: RolePlan,
-    node: Node,
-    action: Any,
-    text: str = "",
-    thought: str = "",
-    failure: Failure | None = None,
-    calls: Sequence[ModelCall] = (),
-    tool_run: ToolRun | None = None,
-) -> NodeResult:
-    """Return the result of a turn; a failed one has the score of failures."""
-    name, index, _ = node.id
-    failed = failure is not None
-    usage = (_tokens(calls), len(calls), node.outer)
-    view = View(index, action, text, thought, node.round, node.lineage, True, failed, name, *usage)
-    score = failure_score(role) if failed and role.reward else None
-    return NodeResult(view, calls, failure, score, tool_run)

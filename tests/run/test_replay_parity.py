@@ -13,7 +13,7 @@ from rolegraph.engine.compile import Plan, compile_file
 from rolegraph.engine.models import Completion, LimitedModel
 from rolegraph.engine.models.replay import RecordedCall, Replay
 from rolegraph.engine.records import CallId, Episode, NodeId
-from rolegraph.engine.run import Isolation, jobs, stream
+from rolegraph.engine.run import Isolation, jobs, run_episode, run_jobs
 
 CASES: list[dict[str, Any]] = json.loads(
     (Path(__file__).parent.parent / "data" / "rllm_solver_judge_replay.json").read_text()
@@ -32,10 +32,8 @@ def recorded() -> Replay:
 async def replayed(plan: Plan) -> list[Episode]:
     models = [LimitedModel(recorded(), 128)] * len(plan.endpoints)
     tasks = [{**case["task"], "id": str(number)} for number, case in enumerate(CASES)]
-    return sorted(
-        [e async for e in stream(plan, jobs(tasks), models, isolation=Isolation())],
-        key=lambda e: int(e.task_id),
-    )
+    made = run_jobs(jobs(tasks), lambda job: run_episode(plan, job, models, isolation=Isolation()))
+    return sorted([e async for e in made], key=lambda e: int(e.task_id))
 
 
 EPISODES = asyncio.run(replayed(compile_file("solver_judge")))

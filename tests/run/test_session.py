@@ -44,7 +44,7 @@ def turn(
     edge = model if isinstance(model, ScriptedModel) else ScriptedModel(model)
 
     async def run() -> NodeResult:
-        session = EpisodeSession(EpisodeJob.of({"id": "t1"}, 3), Isolation(), observe)
+        session = EpisodeSession(EpisodeJob({"id": "t1"}, 3), Isolation(), observe)
         session.seed = episode_seed
         return await model_turn(
             role=plan.roles[node.role],

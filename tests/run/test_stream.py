@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import AsyncGenerator, Iterable, Iterator
 
 from rolegraph.engine.records import Episode, Task
-from rolegraph.engine.run import Isolation, jobs, stream
+from rolegraph.engine.run import Isolation, jobs, run_episode, run_jobs
 from tests.edge import COUNTDOWN, RIGHT, ScriptedModel, by_role, limited, solver_judge
 
 ANSWERS = by_role({"solver": RIGHT, "judge": "<answer>1</answer>"})
@@ -20,9 +20,10 @@ def tasks(count: int) -> list[Task]:
 def streamed(
     model: ScriptedModel, tasks: Iterable[Task], concurrency: int, rollouts: int = 1
 ) -> AsyncGenerator[Episode, None]:
-    plan = solver_judge()
+    plan, isolation = solver_judge(), Isolation()
+    models = limited(plan, model)
     todo = jobs(tasks, rollouts)
-    return stream(plan, todo, limited(plan, model), isolation=Isolation(), concurrency=concurrency)
+    return run_jobs(todo, lambda job: run_episode(plan, job, models, isolation=isolation), concurrency)
 
 
 def test_every_task_and_rollout_gives_one_episode() -> None:

@@ -13,7 +13,7 @@ from rolegraph.engine.models import Completion, Request
 from rolegraph.engine.prompts.chat import Tokenizer
 from rolegraph.engine.records import Episode, RunFolder, Task
 from rolegraph.engine.records.episodes import EpisodeWriter
-from rolegraph.engine.run import Isolation, jobs, stream
+from rolegraph.engine.run import Isolation, jobs, run_episode, run_jobs
 from rolegraph.engine.training.advantages import estimate, group_episodes
 from rolegraph.engine.training.batches import RoleBatch, policy_batches
 from rolegraph.engine.training.credit import loss_weights, notes
@@ -68,7 +68,8 @@ def episodes(plan: Plan, tasks: int = 3, rollouts: int = ROLLOUTS, seed: int = 0
     async def played() -> list[Episode]:
         async with Isolation(plan.imports) as isolation:
             models = limited(plan, SpokenModel(seed))
-            made = stream(plan, jobs(rows(tasks), rollouts, seed), models, isolation=isolation)
+            todo = jobs(rows(tasks), rollouts, seed)
+            made = run_jobs(todo, lambda job: run_episode(plan, job, models, isolation=isolation))
             return sorted([e async for e in made], key=lambda e: (e.task_id, e.rollout))
 
     return asyncio.run(played())

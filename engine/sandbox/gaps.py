@@ -44,13 +44,10 @@ def needs_cpython(error: str, code: str) -> bool:
         code: The program, with the test that it failed.
     """
     kind, _, text = error.partition(": ")
-    if (
-        kind == "NotImplementedError" and "not yet support" in text
-    ):  # syntax that is newer than this Python, too
+    if kind == "NotImplementedError" and "not yet support" in text:  # syntax newer than this Python, too
         return True
-    try:
-        tree = ast.parse(code) if not error.startswith("SyntaxError") else _compiled(code)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+    tree = parse_program(code, strictly=kind == "SyntaxError")
+    if tree is None:
         return False
     line = re.search(r" \(line (\d+)\)$", error)
     return (
@@ -60,16 +57,24 @@ def needs_cpython(error: str, code: str) -> bool:
     )
 
 
-_COMPILING = threading.Lock()
+_PARSING = threading.Lock()
 """Lock for `catch_warnings`, which changes the filters of all threads."""
 
 
-def _compiled(code: str) -> ast.Module:
-    """Parse a program as strictly as CPython runs it; raise SyntaxError for `return` outside a function."""
-    with _COMPILING, warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        compile(code, "program", "exec", dont_inherit=True)
-        return ast.parse(code)
+def parse_program(code: str, *, strictly: bool = False) -> ast.Module | None:
+    """Parse a program; None where it is not valid Python.
+
+    Args:
+        code: The program.
+        strictly: Refuse what CPython refuses to run as well, such as `return` outside a function.
+    """
+    try:
+        with _PARSING, warnings.catch_warnings(action="ignore"):
+            if strictly:
+                compile(code, "program", "exec", dont_inherit=True)
+            return ast.parse(code)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
 
 
 def _lacks(kind: str, text: str, tree: ast.Module) -> bool:

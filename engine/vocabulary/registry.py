@@ -51,9 +51,6 @@ class Origin:
         """Make the item again."""
         return self.registry.build(self.call, **self.context)
 
-    def __reduce__(self) -> tuple[Callable[..., Origin], tuple[str, ItemCall, Mapping[str, Any]]]:
-        return _origin, (self.registry.group, self.call, self.context)
-
 
 @dataclass(frozen=True, slots=True)
 class Item:
@@ -110,37 +107,26 @@ def _kinds_with(name: str) -> str:
     return f"{name} is {listed}" if listed else ""
 
 
+@dataclass(eq=False)
 class BadOptions(ValueError):
-    """Error for options that an item does not take.
+    """Error for options that an item does not take."""
 
-    `errors` are pydantic's. Each `loc` is relative to the call: 0 for the item's value, or an option's name,
-    then keys inside of it. A `ctx` with an `error` belongs to an item inside this one.
-    """
+    kind: str
+    """Kind of item."""
+    name: str
+    call: ItemCall
+    """Call in the spec."""
+    errors: Sequence[ErrorDetails]
+    """Errors in pydantic's form. Each `loc` is relative to the call: 0 for the item's value, or an option's
+    name, then keys inside of it. A `ctx` with an `error` belongs to an item inside this one."""
+    value: Option | None
+    """Value that the item takes; None where it takes none."""
+    options: list[Option]
+    """Options that the item takes."""
 
-    def __init__(
-        self,
-        kind: str,
-        name: str,
-        call: ItemCall,
-        errors: Sequence[ErrorDetails],
-        value: Option | None,
-        options: list[Option],
-    ) -> None:
-        """Make the error.
-
-        Args:
-            kind: The kind of item.
-            name: The item's name.
-            call: The call in the spec.
-            errors: The errors in pydantic's form.
-            value: The value that the item takes; None where it takes none.
-            options: The options that the item takes.
-        """
-        self.kind, self.name, self.call, self.errors = kind, name, call, errors
-        self.value, self.options = value, options
-        super().__init__(
-            f"{kind} {name!r}: " + "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in errors)
-        )
+    def __str__(self) -> str:
+        told = "; ".join(f"{'.'.join(map(str, error['loc']))}: {error['msg']}" for error in self.errors)
+        return f"{self.kind} {self.name!r}: {told}"
 
     def type_at(self, loc: Sequence[int | str]) -> str:
         """Return the accepted values at a place inside the call, in words."""
@@ -186,6 +172,9 @@ class Registry(Generic[T]):
         self._factories: dict[str, Callable[..., T]] = {}
         self._definitions: dict[str, Definition] = {}
         _REGISTRIES[group] = self
+
+    def __reduce__(self) -> tuple[Callable[..., Registry[Any]], tuple[str]]:
+        return registry_of, (self.group,)
 
     def register(self, name: str) -> Callable[[F], F]:
         """Return a decorator that registers a factory in this process.
@@ -372,10 +361,6 @@ def record_items(used: MutableMapping[tuple[Registry[Any], str], None]) -> Gener
         yield
     finally:
         _used.reset(token)
-
-
-def _origin(group: str, call: ItemCall, context: Mapping[str, Any]) -> Origin:
-    return Origin(registry_of(group), call, context)
 
 
 def _package(point: EntryPoint) -> str:

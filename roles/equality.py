@@ -8,6 +8,7 @@ import logging
 from typing import Any, Literal
 
 from rolegraph.engine.vocabulary import require_library
+from rolegraph.engine.vocabulary.imports import Loaded
 
 Equal = Literal["text", "math"]
 """Ways to compare answers."""
@@ -34,30 +35,17 @@ def require_math() -> None:
     require_library("math_verify", "math", "comparisons of mathematics")
 
 
-class SameMath:
-    """Callable that compares two answers as mathematics (math-verify); a comparison may take seconds.
-
-    A worker process imports the library when it unpickles the object, before the time of the call starts.
-    """
-
-    def __getstate__(self) -> bool:
-        return True  # without a state, __setstate__ is not called
-
-    def __setstate__(self, state: bool) -> None:
-        _math_library()
-
-    def __call__(self, gold: object, answer: object) -> bool:
-        """Tell whether both are equal."""
-        library = _math_library()
-        # The library's own limits are signals, which only work in a main thread; the caller's limit is the
-        # worker process.
-        read = (library.parse(_marked(value), parsing_timeout=None) for value in (gold, answer))
-        return bool(library.verify(*read, timeout_seconds=None))
-
-
-def _math_library() -> Any:
+def same_math(gold: object, answer: object) -> bool:
+    """Compare two answers as mathematics; that may take seconds."""
     logging.getLogger("math_verify").setLevel(logging.ERROR)  # it warns that its limits are off
-    return importlib.import_module("math_verify")
+    library: Any = importlib.import_module("math_verify")
+    # The library's own limits are signals, which only work in a main thread; the caller's limit is the
+    # worker process.
+    read = (library.parse(_marked(value), parsing_timeout=None) for value in (gold, answer))
+    return bool(library.verify(*read, timeout_seconds=None))
+
+
+SAME_MATH = Loaded(same_math, "math_verify")
 
 
 def _marked(value: object) -> str:

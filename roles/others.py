@@ -14,7 +14,7 @@ from pydantic import BeforeValidator, Field, FiniteFloat
 
 from rolegraph.engine.records import Task
 from rolegraph.engine.vocabulary import ActionRead, Reward, RewardInputs, Score
-from rolegraph.roles.equality import MATH_SECONDS, Equal, SameMath, as_text, require_math, same_text
+from rolegraph.roles.equality import MATH_SECONDS, SAME_MATH, Equal, as_text, require_math, same_text
 from rolegraph.roles.json_text import value_at
 from rolegraph.roles.numbers import number_of
 
@@ -130,7 +130,7 @@ def same_as(
     """
     if equal == "math":
         require_math()
-    same = same_text if equal == "text" else SameMath()
+    same = same_text if equal == "text" else SAME_MATH
 
     def score(task: Task, action: Any, inputs: RewardInputs) -> Score | None:
         views = inputs.views[role]

@@ -14,7 +14,7 @@ import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
-from typing import Any, TextIO
+from typing import Any
 
 Row = dict[str, Any]
 Request = Mapping[str, Any]
@@ -130,16 +130,10 @@ def _reason(error: BaseException) -> str:
     return said if isinstance(error, NotUsable) else f"{type(error).__name__}: {said}{cause}"
 
 
-def _own_output() -> TextIO:
-    """Return a file for rows, and send what the environment prints to standard error."""
-    out = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)
-    return out
-
-
 def main() -> None:
     """Write the tasks of the request, which is the standard input."""
-    out = _own_output()
+    out = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)  # what the environment prints goes to standard error
     try:
         for row in rows(json.load(sys.stdin)):
             out.write(json.dumps({"row": row}, default=_written) + "\n")

@@ -6,20 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-VIEW_FIELDS = (
-    "action",
-    "response",
-    "thought",
-    "index",
-    "lineage",
-    "round",
-    "ran",
-    "role",
-    "tokens",
-    "calls",
-    "outer",
-)
-"""Fields of a finished instance that a template may read."""
 REWARD_FIELDS = ("reward", "is_correct")
 """Fields that a demonstration may read as well, because it is rendered after the episode."""
 
@@ -51,6 +37,10 @@ class View(NamedTuple):
     """Number of the turn's calls of the model that were answered."""
     outer: int = 1
     """Round of the loop that the instance's loop is in, from 1."""
+
+
+VIEW_FIELDS = tuple(name for name in View._fields if name != "failed")
+"""Fields of a finished instance that a template may read."""
 
 
 class SelfView(NamedTuple):

@@ -6,7 +6,6 @@ a program that sets out to can read a test or forge a result. Monty's programs c
 
 from __future__ import annotations
 
-import atexit
 import json
 import secrets
 import shutil
@@ -119,15 +118,8 @@ def _run_script(interpreter: str, script: str, limits: ProgramLimits) -> ScriptO
 
 @cache
 def _pool(interpreter: str) -> SimpleQueue[_Container]:
-    """Return the free containers of an interpreter; they end with this process."""
-    pool: SimpleQueue[_Container] = SimpleQueue()
-
-    def close() -> None:
-        while not pool.empty():
-            pool.get().close()
-
-    atexit.register(close)
-    return pool
+    """Return the free containers of an interpreter; they end with this process, as their input does."""
+    return SimpleQueue()
 
 
 class _Container:
@@ -159,11 +151,6 @@ class _Container:
         except OSError as error:
             raise WorldError(f"the container of {self._process.args!r:.80} has ended") from error
         return ScriptOutput(*json.loads(self._answer(limits.seconds + MARGIN)))
-
-    def close(self) -> None:
-        """End the container: its server ends with its input."""
-        assert self._process.stdin is not None
-        self._process.stdin.close()
 
     def _answer(self, seconds: float) -> str:
         """Return the server's next line; kill the container where none comes in time."""

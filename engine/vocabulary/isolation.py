@@ -8,7 +8,6 @@ worker fails its own call only. `serve` is the worker's side.
 from __future__ import annotations
 
 import asyncio
-import atexit
 import ctypes
 import os
 import pickle
@@ -234,9 +233,7 @@ class _Worker:
 @cache
 def shared_isolation() -> Isolation:
     """Return this process's pool for data sets and chat templates, which import no code of the user's."""
-    isolation = Isolation()
-    atexit.register(isolation.close)
-    return isolation
+    return Isolation()
 
 
 def serve() -> None:

@@ -39,7 +39,7 @@ class View(NamedTuple):
     """Round of the loop that the instance's loop is in, from 1."""
 
 
-VIEW_FIELDS = tuple(name for name in View._fields if name != "failed")
+VIEW_FIELDS = tuple("action response thought index lineage round ran role tokens calls outer".split())
 """Fields of a finished instance that a template may read."""
 
 

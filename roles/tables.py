@@ -64,8 +64,9 @@ def read_table(path: Path) -> Iterator[tuple[int, Row]]:
         DataError: The file or a row cannot be read.
         UsageError: The library for parquet files is not installed.
     """
+    readers = {".jsonl": _jsonl, ".parquet": _parquet, ".csv": _csv}
     try:
-        yield from next(read for suffix, read in _READERS.items() if path.name.endswith(suffix))(path)
+        yield from next(read for suffix, read in readers.items() if path.name.endswith(suffix))(path)
     except UnicodeDecodeError as error:
         raise DataError(f"{path.name} is not UTF-8 text: {error.reason} at byte {error.start}") from error
     except OSError as error:
@@ -212,10 +213,3 @@ def _batch_size(metadata: Any) -> int:
     groups = [metadata.row_group(index) for index in range(metadata.num_row_groups)]
     largest = max((group.total_byte_size // max(group.num_rows, 1) for group in groups), default=0)
     return min(_BATCH, max(1, _BATCH_BYTES // max(largest, 1)))
-
-
-_READERS: dict[str, Callable[[Path], Iterator[tuple[int, Row]]]] = {
-    ".jsonl": _jsonl,
-    ".parquet": _parquet,
-    ".csv": _csv,
-}

@@ -72,27 +72,21 @@ def _guarded(test: str) -> tuple[str, list[str]]:
 
 
 _BUILTINS = frozenset(dir(builtins))
-_COMPARED: dict[type[ast.cmpop], str] = {
-    ast.Eq: "_equal",
-    ast.NotEq: "_equal",
-    ast.In: "_holds",
-    ast.NotIn: "_holds",
-}
-"""Functions of `engine/sandbox/inside.py` that replace the operators of a test."""
 
 
 class _GuardComparisons(ast.NodeTransformer):
-    """Transformer that replaces comparisons and differences with calls of guarded functions."""
+    """Transformer that replaces comparisons and differences with functions of `engine/sandbox/inside.py`."""
 
     def visit_Compare(self, node: ast.Compare) -> ast.AST:
         self.generic_visit(node)
         match node:
-            case ast.Compare(left=left, ops=[operator], comparators=[right]) if type(operator) in _COMPARED:
-                call = _call(_COMPARED[type(operator)], left, right)
-                is_negated = isinstance(operator, ast.NotEq | ast.NotIn)
-                return ast.UnaryOp(ast.Not(), call) if is_negated else call
+            case ast.Compare(left=left, ops=[ast.Eq() | ast.NotEq() as operator], comparators=[right]):
+                call = _call("_equal", left, right)
+            case ast.Compare(left=left, ops=[ast.In() | ast.NotIn() as operator], comparators=[right]):
+                call = _call("_holds", left, right)
             case _:
                 return node
+        return ast.UnaryOp(ast.Not(), call) if isinstance(operator, ast.NotEq | ast.NotIn) else call
 
     def visit_BinOp(self, node: ast.BinOp) -> ast.AST:
         self.generic_visit(node)

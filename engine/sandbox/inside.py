@@ -12,12 +12,10 @@ CUT = "… (cut)"
 """Mark in place of a part that was too long or too deep."""
 LISTS: Any = (list, tuple, set, frozenset)
 MAPPINGS: Any = (dict,)
-OPERATORS = tuple(
-    (
-        "__eq__ __ne__ __contains__ __iter__ __getitem__ __call__ __hash__ __abs__ __neg__ __round__ "
-        "__add__ __radd__ __sub__ __rsub__ __mul__ __rmul__ __truediv__ __rtruediv__ __mod__ __rmod__"
-    ).split()
-)
+OPERATORS = (
+    "__eq__ __ne__ __contains__ __iter__ __getitem__ __call__ __hash__ __abs__ __neg__ __round__ "
+    "__add__ __radd__ __sub__ __rsub__ __mul__ __rmul__ __truediv__ __rtruediv__ __mod__ __rmod__"
+).split()
 """Methods by which an object decides its own equality, membership, value or arithmetic."""
 
 

@@ -37,16 +37,6 @@ WORKERS = max(2, (os.cpu_count() or 2) // 2)
 START_SECONDS = 60.0
 """Seconds that a worker may take to start and to load the function, before the call's own limit begins."""
 
-# -P: Python would put the current folder first, where a random.py would replace the standard library's.
-# -u: what a call prints would be lost with a worker that is killed.
-_COMMAND = (
-    sys.executable,
-    "-P",
-    "-u",
-    "-c",
-    "from rolegraph.engine.vocabulary.isolation import serve; serve()",
-)
-
 _dumps = cast("Callable[[object], bytes]", cloudpickle.dumps)  # pyright: ignore[reportUnknownMemberType]
 
 
@@ -191,9 +181,12 @@ class _Worker:
 
     def __init__(self, imports: Sequence[Import], options: Mapping[str, Any]) -> None:
         self._connection, there = Pipe()
+        code = "from rolegraph.engine.vocabulary.isolation import serve; serve()"
         with there:
+            # -P: Python would put the current folder first, where a random.py would replace the standard
+            # library's. -u: what a call prints would be lost with a worker that is killed.
             self._process = subprocess.Popen(
-                [*_COMMAND, str(there.fileno()), str(os.getpid())],
+                [sys.executable, "-P", "-u", "-c", code, str(there.fileno()), str(os.getpid())],
                 stdin=subprocess.DEVNULL,
                 pass_fds=[there.fileno()],
                 start_new_session=True,  # Ctrl-C reaches the parent alone; `kill` reaches children as well

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from pydantic import GetJsonSchemaHandler
     from pydantic_core import CoreSchema
 
-DISTRIBUTION = "rolegraph"
 NAMES_ITEMS_OF = "x-rolegraph-items"
 """Key in the JSON Schema of a field: the entry-point group of the items that the field may name."""
 
@@ -371,7 +370,7 @@ def _package(point: EntryPoint) -> str:
 def _own_points(group: str) -> Mapping[str, EntryPoint]:
     """Return the entry points of Rolegraph itself, found without reading those of all other packages."""
     try:
-        points = Distribution.from_name(DISTRIBUTION).entry_points
+        points = Distribution.from_name("rolegraph").entry_points
     except PackageNotFoundError as error:
         raise UsageError(
             "Rolegraph is not installed, so its parsers, rewards and so on cannot be found; "

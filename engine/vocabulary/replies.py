@@ -56,11 +56,8 @@ def bound_replies(client: Any, limit: Limit) -> None:
         stream: object = response.stream
         response.stream = _kind_of(type(stream))(stream, limit, encoding)
 
-    hooks = client.event_hooks
-    client.event_hooks = {
-        "request": [request_identity, *hooks["request"]],
-        "response": [bound, *hooks["response"]],
-    }
+    client.event_hooks["request"].insert(0, request_identity)
+    client.event_hooks["response"].insert(0, bound)
 
 
 async def bounded(chunks: AsyncIterable[bytes], limit: Limit, subject: str) -> AsyncIterator[bytes]:

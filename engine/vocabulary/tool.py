@@ -64,13 +64,10 @@ class Pairs(NamedTuple):
             candidates: The instances of the second name.
         """
         indices = self.indices.get(view.index, ())
-        return [
-            candidate
-            for candidate in candidates
-            if isinstance(candidate, View)
-            and candidate.index in indices
-            and ((candidate.outer, candidate.round) == (view.outer, view.round) or not self.by_round)
-        ]
+        found = [each for each in candidates if isinstance(each, View) and each.index in indices]
+        if not self.by_round:
+            return found
+        return [each for each in found if (each.outer, each.round) == (view.outer, view.round)]
 
 
 NO_PAIRS = Pairs({})

@@ -5,13 +5,17 @@ from __future__ import annotations
 import importlib
 import json
 import logging
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
 
 from rolegraph.engine.vocabulary import require_library
 from rolegraph.engine.vocabulary.imports import Loaded
 
 Equal = Literal["text", "math"]
 """Ways to compare answers."""
+Seconds = Annotated[float, Field(gt=0)]
+"""Time limit of a comparison of mathematics, or another score."""
 MATH_SECONDS = 10.0
 
 

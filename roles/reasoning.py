@@ -45,7 +45,7 @@ from rolegraph.engine.vocabulary import (
 )
 from rolegraph.engine.vocabulary.imports import Loaded
 from rolegraph.engine.vocabulary.isolation import CallLimit, shared_isolation
-from rolegraph.roles.equality import as_text
+from rolegraph.roles.equality import Seconds, as_text
 from rolegraph.roles.harmless import is_harmless, is_harmless_row
 
 COLUMNS = ("id", "question", "answer", "metadata", "config")
@@ -241,7 +241,7 @@ def row_of(entry: Entry, config: Config) -> Row:
     return row
 
 
-def reward(*, timeout: Annotated[float, Field(gt=0)] = SECONDS) -> Reward:
+def reward(*, timeout: Seconds = SECONDS) -> Reward:
     """Score the action with reasoning-gym's own scorer, from 0 to 1, on rows of its dataset.
 
     timeout: seconds until a score is given up

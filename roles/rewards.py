@@ -18,7 +18,7 @@ from pydantic import Field
 from rolegraph.engine.records import Task
 from rolegraph.engine.vocabulary import ActionRead, Reward, RewardInputs, Score
 from rolegraph.roles import countdown as countdown_task
-from rolegraph.roles.equality import MATH_SECONDS, SAME_MATH, as_text, require_math
+from rolegraph.roles.equality import MATH_SECONDS, SAME_MATH, Seconds, as_text, require_math
 from rolegraph.roles.json_text import value_at
 from rolegraph.roles.numbers import number_of
 from rolegraph.roles.others import agrees_with as agrees_with
@@ -74,7 +74,7 @@ def _plain(value: object, ignore_case: bool, punctuation: bool) -> str:
     return " ".join((text if punctuation else text.translate(_NO_PUNCTUATION)).split())
 
 
-def math(*, field: str = "answer", timeout: Annotated[float, Field(gt=0)] = MATH_SECONDS) -> Reward:
+def math(*, field: str = "answer", timeout: Seconds = MATH_SECONDS) -> Reward:
     """Score 1 when the action is mathematically equal to a task field (the math-verify library).
 
     field: the task field that holds the answer

@@ -37,6 +37,7 @@ from rolegraph.engine.vocabulary import (
 )
 from rolegraph.engine.vocabulary.actions import ACTION_OF, NUMBER, TEXT, ActionRead, Shape
 from rolegraph.engine.vocabulary.replies import RejectedReply, bound_replies
+from rolegraph.engine.vocabulary.tool import Headers
 from rolegraph.roles import calculator as arithmetic
 from rolegraph.roles import corpus as corpora
 from rolegraph.roles.equality import MATH_SECONDS, SAME_MATH, Equal, canonical, require_math, same_text
@@ -44,8 +45,6 @@ from rolegraph.roles.json_text import value_at
 
 Seconds = Annotated[float, Field(gt=0, le=600)]
 Method = Literal["POST", "GET"]
-Headers = Annotated[dict[str, str], Field(max_length=20)] | None
-"""Headers of a tool's requests, as a spec writes them."""
 Sent = Mapping[str, str] | None
 """Headers of one request."""
 
@@ -289,7 +288,7 @@ def search(
     gives = {"type": "array", "maxItems": k}
     return Tool(
         function,
-        headers=check_headers(headers or {}),
+        headers=check_headers(headers),
         source=query,
         permissions=permissions,
         example=_EXAMPLE_HITS,
@@ -325,7 +324,7 @@ def http(body: str | None = None, /, *, url: str, method: Method = "POST", heade
     send = partial(_exchange, check_url(url), method)
     return Tool(
         _function("http", about, "body", "the JSON", send, {}),
-        headers=check_headers(headers or {}),
+        headers=check_headers(headers),
         source=body,
         permissions=(url,),
         sends_body=method == "POST",

@@ -123,12 +123,11 @@ def weighted(
     )
 
 
-def _weighted(
-    terms: Sequence[tuple[str, float, bool, bool, Callable[..., Score | None]]],
-    task: Task,
-    action: Any,
-    inputs: RewardInputs,
-) -> Score | None:
+_Summed = tuple[str, float, bool, bool, Callable[..., Score | None]]
+"""Name and weight of a term, whether it judges, whether it delegates, and its function."""
+
+
+def _weighted(terms: Sequence[_Summed], task: Task, action: Any, inputs: RewardInputs) -> Score | None:
     rewards: dict[str, float] = {}
     total, masked = 0.0, False
     verdicts: dict[bool, list[bool]] = {False: [], True: []}  # by whether the term delegates

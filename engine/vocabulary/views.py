@@ -92,9 +92,7 @@ class Views:
 
     __slots__ = ("_absent", "_views")
 
-    def __init__(
-        self, views: Sequence[View] | Sequence[ScoredView], absent: View | ScoredView | None = None
-    ) -> None:
+    def __init__(self, views: Sequence[View | ScoredView], absent: View | ScoredView | None = None) -> None:
         """Hold the views of the instances that one `needs` entry reads.
 
         Args:

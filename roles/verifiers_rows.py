@@ -101,13 +101,9 @@ def _dataset_rows(environment: Any, request: Request) -> Iterator[Row]:
 def _info(info: Any, others: Row) -> Any:
     """Return the `info` of a row, which some versions keep as JSON, with the fields that have no column."""
     found: Any = json.loads(info) if isinstance(info, str) and info.startswith("{") else info
-    match found:
-        case None:
-            return others
-        case {**fields}:
-            return {**others, **fields}
-        case _:
-            return found
+    if found is None:
+        return others
+    return {**others, **found} if isinstance(found, Mapping) else found
 
 
 def _last_user_text(prompt: str | Iterable[Mapping[str, Any]]) -> str:

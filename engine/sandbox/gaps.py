@@ -12,8 +12,8 @@ import re
 import sys
 import threading
 import warnings
-from collections.abc import Iterator
 from functools import cache
+from operator import attrgetter
 
 MODULES = frozenset(
     "asyncio base64 binascii bisect collections copy csv dataclasses datetime decimal functools hashlib "
@@ -83,7 +83,7 @@ def _lacks(kind: str, text: str, tree: ast.Module) -> bool:
         case "RuntimeError", _:
             return "not supported in this environment" in text
         case "SyntaxError", _:  # a program's own `eval` may have raised it
-            return not {"eval", "exec"} & set(_called(tree))
+            return not {"eval", "exec"} & _called(tree)
         case "ModuleNotFoundError", [module, *_]:
             return module.partition(".")[0] in sys.stdlib_module_names
         case "ImportError", [name, module, *_]:
@@ -120,11 +120,10 @@ def _has(module: str, *path: str) -> bool:
     """Tell whether a module that Monty has, in CPython, has an attribute, or an attribute of an attribute."""
     if module not in MODULES | {"builtins"}:
         return False
-    value: object = importlib.import_module(module)
-    for name in path:
-        if not hasattr(value, name):
-            return False
-        value = getattr(value, name)
+    try:
+        attrgetter(".".join(path))(importlib.import_module(module))
+    except AttributeError:
+        return False
     return True
 
 
@@ -156,23 +155,21 @@ def _reads_ahead(tree: ast.Module, line: int | None) -> bool:
         line: The line that failed; None for a program that exceeded a limit.
     """
     for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and _name(node.func) not in WHOLE:
+        if isinstance(node, ast.Call) and _callee(node) not in WHOLE:
             for made in node.args:
                 lines = range(made.lineno, (made.end_lineno or made.lineno) + 1)
-                is_lazy = isinstance(made, ast.GeneratorExp) or (
-                    isinstance(made, ast.Call) and _name(made.func) in LAZY
-                )
+                is_lazy = isinstance(made, ast.GeneratorExp) or _callee(made) in LAZY
                 if is_lazy and (line is None or line in lines):
                     return True
     return False
 
 
-def _called(tree: ast.Module) -> Iterator[str]:
-    """Yield the names of the functions that a program calls."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Call):
-            yield _name(node.func)
+def _called(tree: ast.Module) -> set[str]:
+    """Return the names of the functions that a program calls."""
+    return {_callee(node) for node in ast.walk(tree)}
 
 
-def _name(function: ast.expr) -> str:
+def _callee(node: ast.AST) -> str:
+    """Return the name of the function that a node calls; empty for another node."""
+    function = node.func if isinstance(node, ast.Call) else None
     return function.id if isinstance(function, ast.Name) else getattr(function, "attr", "")

@@ -140,9 +140,9 @@ def _parquet(path: Path) -> Iterator[tuple[int, Row]]:
     number, left = 0, PARQUET_ROWS.most + 100 * path.stat().st_size
     pool = Isolation(workers=1, env=_MALLOC)
     next_rows = Loaded(_next_rows, "pyarrow.parquet")
-    read = partial(pool.run_blocking, next_rows, str(path), limit=_SECONDS, memory=PARQUET_MEMORY.most)
+    call = partial(pool.submit, next_rows, str(path), limit=_SECONDS, memory=PARQUET_MEMORY.most)
     try:
-        for number, row in enumerate(chain.from_iterable(iter(read, [])), 1):
+        for number, row in enumerate(chain.from_iterable(iter(lambda: call().future.result(), [])), 1):
             if isinstance(row, DataError):
                 raise row
             where, text = f"{path.name}:{number}", row.decode()

@@ -101,11 +101,9 @@ class Isolation(AbstractAsyncContextManager["Isolation"]):
             self._cancel(call)
             raise
 
-    def run_blocking(
-        self, function: Callable[..., T], *arguments: Any, limit: float, memory: int = CALL_MEMORY.most
-    ) -> T:
+    def run_blocking(self, function: Callable[..., T], *arguments: Any, limit: float) -> T:
         """Call a function as `run` does, while the calling thread waits."""
-        call = self.submit(function, *arguments, limit=limit, memory=memory)
+        call = self.submit(function, *arguments, limit=limit)
         try:
             return call.future.result()
         except BaseException:  # Ctrl-C among them

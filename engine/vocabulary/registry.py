@@ -13,7 +13,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.metadata import Distribution, EntryPoint, PackageNotFoundError, entry_points
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+from typing import Any, Generic, TypeVar, cast
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic_core import ArgsKwargs, ErrorDetails
@@ -29,10 +29,6 @@ from rolegraph.engine.vocabulary.options import (
     value_option_of,
     written_name,
 )
-
-if TYPE_CHECKING:
-    from pydantic import GetJsonSchemaHandler
-    from pydantic_core import CoreSchema
 
 NAMES_ITEMS_OF = "x-rolegraph-items"
 """Key in the JSON Schema of a field: the entry-point group of the items that the field may name."""
@@ -297,9 +293,7 @@ class Registry(Generic[T]):
             raise UsageError(f"{self._described(call.name)} made a {made}, expected a {self.item.__name__}")
         return replace(item, origin=Origin(self, call, context))
 
-    def __get_pydantic_json_schema__(
-        self, schema: CoreSchema, handler: GetJsonSchemaHandler
-    ) -> dict[str, Any]:
+    def __get_pydantic_json_schema__(self, schema: Any, handler: Callable[[Any], Any]) -> dict[str, Any]:
         """Add the group to the JSON Schema of a field, as `Annotated[CallField, rewards]` asks for."""
         return {**handler(schema), NAMES_ITEMS_OF: self.group}
 

@@ -105,9 +105,7 @@ def parse_row(line: str, where: str, check: Callable[[object], None] | None = No
 
 def _lines(file: IO[str], path: Path) -> Iterator[str]:
     """Yield the lines of a file; raise DataError for a longer line than `row_text` allows."""
-    number = 0
-    while line := file.readline(ROW_TEXT.most + 1):
-        number += 1
+    for number, line in enumerate(iter(partial(file.readline, ROW_TEXT.most + 1), ""), 1):
         if len(line) > ROW_TEXT.most:
             raise DataError(ROW_TEXT.exceeded(f"{path.name}:{number}: the line has"))
         yield line

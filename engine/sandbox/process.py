@@ -141,7 +141,5 @@ class _OutputBuffer:
 
     def __call__(self, stream: str, text: str) -> None:
         room = PROGRAM_TEXT.most - len(self.text)
-        if len(text) <= room:
-            self.text += text
-        elif room >= 0:
-            self.text += text[:room] + CUT
+        if room >= 0:
+            self.text += text if len(text) <= room else text[:room] + CUT

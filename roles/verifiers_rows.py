@@ -14,7 +14,7 @@ import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
-from typing import Any
+from typing import Any, cast
 
 Row = dict[str, Any]
 Request = Mapping[str, Any]
@@ -103,7 +103,7 @@ def _info(info: Any, others: Row) -> Any:
     found: Any = json.loads(info) if isinstance(info, str) and info.startswith("{") else info
     if found is None:
         return others
-    return {**others, **found} if isinstance(found, Mapping) else found
+    return {**others, **cast("Row", found)} if isinstance(found, Mapping) else found
 
 
 def _last_user_text(prompt: str | Iterable[Mapping[str, Any]]) -> str:

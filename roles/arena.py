@@ -1,38 +1,67 @@
 """TextArena's games, played in worker processes.
 
-Importing TextArena takes 57 MB, a game of it some 40 kB: so a worker holds many games, and there are few
-workers, which run `arena_worker.py`. Event loops of several threads may share them. They end with this
-process.
+Importing TextArena takes 57 MB, a game of it some 40 kB: so a few processes hold all games. Games of one
+process share the generators of `random` and `numpy.random`; so each game has its own state of these, which is
+set before each move. Event loops of several threads may share the processes.
 """
 
 from __future__ import annotations
 
 import asyncio
+import importlib
+import inspect
 import json
 import os
+import random
+import re
+import signal
 import subprocess
-import threading
-from collections.abc import Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass
 from functools import cache
 from itertools import count
-from multiprocessing.connection import wait
-from typing import Any
+from typing import Any, TypeVar
 
 from rolegraph.engine.limits.tools import GAME_SECONDS, GAME_STOP_SECONDS
 from rolegraph.engine.vocabulary import EnvironmentFailure, Transition, UsageError, did_you_mean
+from rolegraph.engine.vocabulary.imports import Loaded
+from rolegraph.engine.vocabulary.isolation import CallLimit, Isolation
 from rolegraph.roles.equality import as_text
-from rolegraph.roles.processes import start_worker
 
 WORKERS = max(1, min(4, (os.cpu_count() or 2) // 2))
-"""Largest number of worker processes."""
-GAMES = 64
-"""Number of games in a worker from which on another one is started."""
-
+"""Number of worker processes."""
 SECONDS, GRACE = GAME_SECONDS.most, GAME_STOP_SECONDS.most
 
-Answer = Mapping[str, Any]
+T = TypeVar("T")
+
+PLAYERS = range(1, 17)
+"""Numbers of players that `describe_game` tries."""
+
+
+class GameTimeout(BaseException):
+    """Error of a game that exceeds its time limit; no `except Exception` of a game catches it."""
+
+
+class GameFailure(Exception):
+    """Error of a game that cannot go on; its message is the reason, in a line."""
+
+
+class UnknownOption(ValueError):
+    """Error of an option that a game does not take."""
+
+
+@dataclass(slots=True)
+class WorkerGame:
+    """Game, the player that moves next, and the states of the random generators."""
+
+    env: Any
+    player: int
+    python: tuple[Any, ...]
+    """State of `random`."""
+    numpy: Any
+    """Generator of `numpy.random`."""
+
 
 _numbers = count()
 
@@ -52,27 +81,13 @@ def players(game: str, options: Mapping[str, Any]) -> tuple[int, int]:
         return _players(game, json.dumps(options))
     except TypeError as error:
         raise ValueError(f"options are texts, numbers, lists and mappings: {error}") from None
+    except (GameFailure, CallLimit, RuntimeError) as error:
+        raise UsageError(f"TextArena's {game} cannot be played: {error}") from None
 
 
 @cache
 def _players(game: str, options: str) -> tuple[int, int]:
-    worker = _workers().lend()
-    try:
-        answer = worker.ask({"do": "describe", "game": game, "options": json.loads(options)}).result()
-    finally:
-        _workers().take_back(worker)
-    match answer:
-        case {"known": known}:
-            hint = did_you_mean(game, known)
-            raise UsageError("; ".join(filter(None, (f"TextArena has no game {game!r}", hint))))
-        case {"unknown": name, "takes": taken}:
-            hint = did_you_mean(name, taken)
-            takes = f"it takes {', '.join(taken) or 'none'}"
-            raise ValueError("; ".join(filter(None, (f"{game} has no option {name!r}", hint, takes))))
-        case {"error": error}:
-            raise UsageError(f"TextArena's {game} cannot be played: {error}")
-        case _:
-            return min(answer["players"]), max(answer["players"])
+    return _submit(0, describe_game, game, json.loads(options)).result()
 
 
 class ArenaGame:
@@ -81,111 +96,193 @@ class ArenaGame:
     def __init__(self, game: str, options: Mapping[str, Any]) -> None:
         self._game, self._options = game, options
         self._number = next(_numbers)
-        self._worker: _GameProcess | None = None
 
     async def reset(self, seed: int, players: int) -> Transition:
-        """Start a game in the worker with the fewest games."""
-        await self.close()
-        self._worker = _workers().lend()
-        named = {"game": self._game, "options": self._options}
-        return await self._ask({"do": "reset", **named, "seed": seed, "players": players})
+        """Start a game in one of the workers, in place of the one before."""
+        return await self._ask(reset_game, self._game, self._options, seed, players)
 
     async def step(self, actions: Mapping[int, Any]) -> Transition:
         """Pass one player's move to TextArena; a missing move is empty text."""
         texts = {player: "" if action is None else as_text(action) for player, action in actions.items()}
-        return await self._ask({"do": "step", "actions": texts})
+        return await self._ask(step_game, texts)
 
     async def close(self) -> None:
         """Remove the game from its worker."""
-        worker, self._worker = self._worker, None
-        if worker is not None:
-            worker.ask({"do": "close", "number": self._number})  # nothing depends on the answer
-            _workers().take_back(worker)
+        _submit(self._number, close_game, self._number)  # nothing depends on the answer
 
-    async def _ask(self, request: Mapping[str, Any]) -> Transition:
-        if self._worker is None:
-            raise RuntimeError("a game that is not reset cannot be played")
-        answer = await asyncio.wrap_future(self._worker.ask({**request, "number": self._number}))
-        if "error" in answer:
-            raise EnvironmentFailure(f"TextArena's {self._game} cannot go on: {answer['error']}")
-        if "observation" in answer:
-            return Transition({answer["player"]: answer["observation"]})
-        rewards = {int(player): reward for player, reward in answer["rewards"].items()}
-        info = {"reason": answer["reason"], "invalid": answer["invalid"]}
-        return Transition({}, rewards, done=True, info=info)
+    async def _ask(self, function: Callable[..., Transition], *arguments: Any) -> Transition:
+        try:
+            asked = _submit(self._number, function, self._number, *arguments)
+            return await asyncio.wrap_future(asked)
+        except (GameFailure, CallLimit) as error:
+            reason = str(error)
+        except RuntimeError as error:
+            reason = f"its process has ended: {error}"
+        raise EnvironmentFailure(f"TextArena's {self._game} cannot go on: {reason}")
 
 
-class _GameProcess:
-    """Process that plays games, with a thread that sends it one request after the other."""
-
-    def __init__(self) -> None:
-        self.games = 0
-        # With one hash seed, sets have the same order in all workers.
-        self._process = start_worker("arena_worker.py", env={"PYTHONHASHSEED": "0"}, stdin=subprocess.PIPE)
-        self._thread = ThreadPoolExecutor(1, "textarena")
-
-    @property
-    def alive(self) -> bool:
-        """True while the process runs."""
-        return self._process.poll() is None
-
-    def ask(self, request: Mapping[str, Any]) -> Future[Answer]:
-        """Queue a request; its future raises EnvironmentFailure where the process dies."""
-        return self._thread.submit(self._answer, json.dumps({**request, "seconds": SECONDS}))
-
-    def _answer(self, request: str) -> Answer:
-        assert self._process.stdin and self._process.stdout
-        line = ""
-        with suppress(OSError, ValueError):  # the process has died, or was ended
-            self._process.stdin.write(request + "\n")
-            self._process.stdin.flush()
-            if wait([self._process.stdout.fileno()], SECONDS + GRACE):
-                line = self._process.stdout.readline()
-        if not line.endswith("\n"):
-            code = self._end()
-            raise EnvironmentFailure(
-                f"the process that played TextArena's games has ended (exit code {code})"
-            )
-        return json.loads(line)
-
-    def _end(self) -> int:
-        self._process.kill()
-        # OSError: of requests that the process never read. ValueError: another thread is closing it.
-        with suppress(OSError, ValueError):
-            assert self._process.stdin
-            self._process.stdin.close()
-        return self._process.wait()
-
-
-class _GameProcesses:
-    """Workers of this process. A dead worker gets no more games."""
-
-    def __init__(self) -> None:
-        self._workers: list[_GameProcess] = []
-        self._lock = threading.Lock()
-
-    def lend(self) -> _GameProcess:
-        """Return the worker with the fewest games, or a new one where all have many, for one more game."""
-        with self._lock:
-            self._workers = [worker for worker in self._workers if worker.alive]
-            fewest = min(self._workers, key=lambda worker: worker.games, default=None)
-            if fewest is None or (fewest.games >= GAMES and len(self._workers) < WORKERS):
-                fewest = _GameProcess()
-                self._workers.append(fewest)
-            fewest.games += 1
-            return fewest
-
-    def take_back(self, worker: _GameProcess) -> None:
-        """Count a game of a worker as over."""
-        with self._lock:
-            worker.games -= 1
-
-
-def _workers() -> _GameProcesses:
-    return _workers_of(os.getpid())
+def _submit(number: int, function: Callable[..., T], *arguments: Any) -> Future[T]:
+    """Queue a call of a function for worker processes in the process of a game."""
+    pool = worker_of(number % WORKERS, os.getpid())
+    return pool.submit(_perform, function, SECONDS, *arguments, limit=SECONDS + GRACE).future
 
 
 @cache
-def _workers_of(process: int) -> _GameProcesses:
-    """Return the workers of a process; a fork must not use those of its parent."""
-    return _GameProcesses()
+def worker_of(number: int, parent: int) -> Isolation:
+    """Return a worker process; one that has died is replaced, without its games.
+
+    Args:
+        number: The number of the worker.
+        parent: The id of this process: a fork must not use the workers of its parent.
+    """
+    return Isolation(workers=1, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+
+# In a worker process
+
+_games: dict[int, WorkerGame] = {}
+"""Games of this process, by number."""
+
+
+def perform(function: Callable[..., T], seconds: float, *arguments: Any) -> T:
+    """Call a function of this file with a time limit, so that one game cannot stop the others.
+
+    Raises:
+        GameFailure: The game fails, or takes longer.
+    """
+    signal.signal(signal.SIGALRM, _too_long)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        return function(*arguments)
+    except (GameFailure, UnknownOption, UsageError):
+        raise
+    except GameTimeout:
+        raise GameFailure(f"it took longer than {seconds:g} s") from None
+    except (Exception, SystemExit) as error:  # a game may raise anything
+        raise GameFailure(_reason(error)) from None
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+def _too_long(*_: object) -> None:
+    raise GameTimeout
+
+
+def describe_game(game: str, options: Mapping[str, Any]) -> tuple[int, int]:
+    """Return the smallest and the largest number of players of a game.
+
+    Raises:
+        UsageError: There is no such game.
+        UnknownOption: The game does not take one of the options.
+    """
+    registry = _library().envs.registration.ENV_REGISTRY
+    if game not in registry:
+        hint = did_you_mean(game, [*registry])
+        raise UsageError("; ".join(filter(None, (f"TextArena has no game {game!r}", hint))))
+    made = registry[game].entry_point
+    if isinstance(made, str):
+        module, _, name = made.partition(":")
+        made = getattr(importlib.import_module(module), name)
+    taken = inspect.signature(made).parameters
+    takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in taken.values())
+    for name in options:
+        if name not in taken and not takes_any:
+            known = f"it takes {', '.join(taken) or 'none'}"
+            hints = (f"{game} has no option {name!r}", did_you_mean(name, taken), known)
+            raise UnknownOption("; ".join(filter(None, hints)))
+    players: list[int] = []
+    problems: list[Exception] = []
+    for number in PLAYERS:
+        try:
+            _opened(game, options, 0, number)
+            players.append(number)
+        except Exception as error:
+            problems.append(error)
+    if not players:  # a game asserts its number of players
+        raise next((error for error in problems if not isinstance(error, AssertionError)), problems[0])
+    return min(players), max(players)
+
+
+def reset_game(number: int, game: str, options: Mapping[str, Any], seed: int, players: int) -> Transition:
+    """Start a game under a number."""
+    _games[number], transition = _opened(game, options, seed, players)
+    return transition
+
+
+def _opened(game: str, options: Mapping[str, Any], seed: int, players: int) -> tuple[WorkerGame, Transition]:
+    from numpy.random import MT19937, mtrand  # here, because the parent imports this file
+
+    seed %= 2**32  # numpy takes no larger seed
+    random.seed(seed)
+    mtrand.set_bit_generator(MT19937(seed))
+    env = _library().make(game, **options)
+    env.reset(num_players=players, seed=seed)
+    player, transition = _seen(env)
+    return WorkerGame(env, player, random.getstate(), mtrand.get_bit_generator()), transition
+
+
+def step_game(number: int, actions: Mapping[int, str]) -> Transition:
+    """Make the move of the player whose turn it is; a missing move is empty text."""
+    from numpy.random import mtrand
+
+    if number not in _games:
+        raise GameFailure("it has not begun, or its process has ended")
+    game = _games[number]
+    random.setstate(game.python)
+    mtrand.set_bit_generator(game.numpy)
+    try:
+        done, _ = game.env.step(actions.get(game.player, ""))
+        if done:
+            return _ended(*game.env.close())
+        game.player, transition = _seen(game.env)
+        return transition
+    finally:
+        game.python = random.getstate()
+
+
+def close_game(number: int) -> None:
+    """Remove a game."""
+    _games.pop(number, None)
+
+
+def _seen(env: Any) -> tuple[int, Transition]:
+    """Return the player that moves next, and its observation."""
+    player, seen = env.get_observation()
+    if not isinstance(seen, str):  # a game without an observation wrapper returns its messages
+        seen = "\n".join(str(message) for _, message, *_ in seen)
+    return player, Transition({player: seen.strip("\n")})
+
+
+def _ended(rewards: Mapping[int, float] | None, seats: Mapping[int, Mapping[str, Any]]) -> Transition:
+    reasons = [str(seat["reason"]) for seat in seats.values() if seat.get("reason")]
+    invalid = [player for player, seat in seats.items() if seat.get("invalid_move")]
+    earned = {player: float(reward) for player, reward in (rewards or {}).items()}
+    return Transition({}, earned, done=True, info={"reason": (*reasons, "")[0], "invalid": invalid})
+
+
+@cache
+def _library() -> Any:
+    library = importlib.import_module("textarena")
+    # Downloads are switched off: a run must not use the network without the person's permission.
+    word_lists = importlib.import_module("textarena.envs.utils.word_lists")
+    word_lists.nltk.download = _no_download
+    return library
+
+
+def _no_download(*_: object, **__: object) -> bool:
+    return False
+
+
+def _reason(error: BaseException) -> str:
+    line = (str(error).strip().splitlines() or [""])[0][:300]
+    missing = re.search(r"nltk\.download\('([^']+)'\)", str(error))
+    if missing:
+        return f"it reads words of nltk that are not here: python -m nltk.downloader {missing[1]}"
+    if "OPENROUTER_API_KEY" in str(error):
+        return "it asks models of OpenRouter by itself, and no game is given a key"
+    if isinstance(error, SyntaxError):
+        return f"it is written for a newer Python: {line}"
+    return f"{type(error).__name__}: {line}"
+
+
+_perform = Loaded(perform, "textarena")

@@ -11,7 +11,7 @@ import ast
 import random
 import re
 import zlib
-from collections.abc import Sequence, Set
+from collections.abc import Sequence
 from fractions import Fraction
 from typing import TypedDict
 
@@ -81,44 +81,34 @@ def generate(
         raise ValueError(f"operators must be some of + - * /; got {operators!r}")
     rng = random.Random(f"countdown {seed} {split}")
     seen: set[tuple[int, ...]] = set()
+
+    def draw(size: int) -> tuple[list[int], int, str]:
+        """Draw a task's numbers, target and solution, not in `seen` where the range allows it."""
+        repeats = 0
+        for _ in range(_ATTEMPTS):
+            nums = [rng.randint(low, high) for _ in range(size)]
+            combined = combine(nums, rng, operators)
+            if combined is None:
+                continue
+            target, solution = combined
+            if target > high**2 or split_of(nums, target) != split:
+                continue
+            if (target, *sorted(nums)) not in seen or repeats == _REPEATS:
+                return nums, target, solution
+            repeats += 1
+        raise ValueError(
+            f"no {split} task with {size} numbers from {low} to {high} and operators {operators} "
+            f"in {_ATTEMPTS:,} tries; widen the range or allow more operators"
+        )
+
     tasks: list[CountdownTask] = []
     for i in range(count):
-        size = numbers[i % len(numbers)]
-        nums, target, solution = _draw(rng, split, size, (low, high), operators, seen)
+        nums, target, solution = draw(numbers[i % len(numbers)])
         seen.add((target, *sorted(nums)))
-        sentence = question(nums, target, operators)
+        said = question(nums, target, operators)
         identity = f"countdown-{split}-{i}"
-        tasks.append(
-            {"id": identity, "question": sentence, "nums": nums, "target": target, "solution": solution}
-        )
+        tasks.append(CountdownTask(id=identity, question=said, nums=nums, target=target, solution=solution))
     return tasks
-
-
-def _draw(
-    rng: random.Random,
-    split: str,
-    size: int,
-    bounds: tuple[int, int],
-    operators: str,
-    seen: Set[tuple[int, ...]],
-) -> tuple[list[int], int, str]:
-    """Draw the numbers, target and solution of one task that is not in `seen`, where the range allows it."""
-    repeats = 0
-    for _ in range(_ATTEMPTS):
-        nums = [rng.randint(*bounds) for _ in range(size)]
-        combined = combine(nums, rng, operators)
-        if combined is None:
-            continue
-        target, solution = combined
-        if target > bounds[1] ** 2 or split_of(nums, target) != split:
-            continue
-        if (target, *sorted(nums)) not in seen or repeats == _REPEATS:
-            return nums, target, solution
-        repeats += 1
-    raise ValueError(
-        f"no {split} task with {size} numbers from {bounds[0]} to {bounds[1]} and operators {operators} "
-        f"in {_ATTEMPTS:,} tries; widen the range or allow more operators"
-    )
 
 
 def question(nums: Sequence[int], target: int, operators: str = OPERATORS) -> str:

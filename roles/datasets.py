@@ -48,15 +48,8 @@ def countdown(
     high: the largest number, whose square is the largest target
     operators: the operators that a solution may use
     """
-    make = partial(
-        countdown_task.generate,
-        seed=seed,
-        split=split,
-        numbers=numbers,
-        low=low,
-        high=high,
-        operators=operators,
-    )
+    settings: dict[str, Any] = {"numbers": numbers, "low": low, "high": high, "operators": operators}
+    make = partial(countdown_task.generate, seed=seed, split=split, **settings)
     make(min(count, len(numbers)))  # raises for settings that allow no task
 
     def rows(limit: int | None) -> Iterator[Task]:

@@ -5,12 +5,17 @@ from __future__ import annotations
 import importlib
 import json
 import logging
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
 
 from rolegraph.engine.vocabulary import require_library
+from rolegraph.engine.vocabulary.imports import Loaded
 
 Equal = Literal["text", "math"]
 """Ways to compare answers."""
+Seconds = Annotated[float, Field(gt=0)]
+"""Time limit of a comparison of mathematics, or another score."""
 MATH_SECONDS = 10.0
 
 
@@ -34,30 +39,17 @@ def require_math() -> None:
     require_library("math_verify", "math", "comparisons of mathematics")
 
 
-class SameMath:
-    """Callable that compares two answers as mathematics (math-verify); a comparison may take seconds.
-
-    A worker process imports the library when it unpickles the object, before the time of the call starts.
-    """
-
-    def __getstate__(self) -> bool:
-        return True  # without a state, __setstate__ is not called
-
-    def __setstate__(self, state: bool) -> None:
-        _math_library()
-
-    def __call__(self, gold: object, answer: object) -> bool:
-        """Tell whether both are equal."""
-        library = _math_library()
-        # The library's own limits are signals, which only work in a main thread; the caller's limit is the
-        # worker process.
-        read = (library.parse(_marked(value), parsing_timeout=None) for value in (gold, answer))
-        return bool(library.verify(*read, timeout_seconds=None))
-
-
-def _math_library() -> Any:
+def same_math(gold: object, answer: object) -> bool:
+    """Compare two answers as mathematics; that may take seconds."""
     logging.getLogger("math_verify").setLevel(logging.ERROR)  # it warns that its limits are off
-    return importlib.import_module("math_verify")
+    library: Any = importlib.import_module("math_verify")
+    # The library's own limits are signals, which only work in a main thread; the caller's limit is the
+    # worker process.
+    read = (library.parse(_marked(value), parsing_timeout=None) for value in (gold, answer))
+    return bool(library.verify(*read, timeout_seconds=None))
+
+
+SAME_MATH = Loaded(same_math, "math_verify")
 
 
 def _marked(value: object) -> str:

@@ -64,11 +64,8 @@ def reinforce_plus_plus_baseline() -> Estimator:
     baseline = _each(lambda rewards: _same(rewards, rewards.mean()))
 
     def batch(rewards_P_G: Sequence[Floats], groups: Groups) -> list[Floats]:
-        import numpy as np
-
         centred = _less(baseline)(rewards_P_G, groups)
-        deviation = np.concatenate(centred).std()
-        return [values / (deviation + EPSILON) for values in centred]
+        return _scaled(centred, centred)
 
     return Estimator("reinforce_plus_plus_baseline", min_group=2, compute=batch, baseline=baseline)
 
@@ -83,10 +80,7 @@ def prpo() -> Estimator:
         return [_same(rewards, whole) for rewards in rewards_P_G]
 
     def batch(rewards_P_G: Sequence[Floats], groups: Groups) -> list[Floats]:
-        import numpy as np
-
-        deviation = np.concatenate(rewards_P_G).std()
-        return [values / (deviation + EPSILON) for values in _less(mean)(rewards_P_G, groups)]
+        return _scaled(_less(mean)(rewards_P_G, groups), rewards_P_G)
 
     return Estimator("prpo", compute=batch, baseline=mean)
 
@@ -166,6 +160,14 @@ def _less(baseline: Batch) -> Batch:
     return lambda rewards_P_G, groups: [
         r - b for r, b in zip(rewards_P_G, baseline(rewards_P_G, groups), strict=True)
     ]
+
+
+def _scaled(values_P_G: Sequence[Floats], rewards_P_G: Sequence[Floats]) -> list[Floats]:
+    """Divide values by the standard deviation of all rewards together."""
+    import numpy as np
+
+    deviation = np.concatenate(rewards_P_G).std() + EPSILON
+    return [values / deviation for values in values_P_G]
 
 
 def _same(rewards: Floats, value: float) -> Floats:

@@ -6,10 +6,10 @@ the expression reads, and whether its value can only be a number.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from jinja2 import Environment, TemplateSyntaxError, nodes
 from jinja2.parser import Parser
@@ -44,12 +44,12 @@ def value(
     formulas = [Formula(text, (0,) if expr is None else ("expr",))]
     if right is not None:
         formulas.append(Formula(right, ("right",)))
-    found = [_reading(formula.text) for formula in formulas]
-    fields = dict.fromkeys(field for each in found for field in each.fields)
+    read = [_nodes(formula.text) for formula in formulas]
+    fields = dict.fromkeys(key for found in read for key in _keys(found, "task"))
     reads = dict.fromkeys(
         ActionRead(None, path, (), formula.place)
-        for formula, each in zip(formulas, found, strict=True)
-        for path in each.paths
+        for formula, found in zip(formulas, read, strict=True)
+        for path in _keys(found, "action")
     )
     reward = Reward(
         partial(_value, text, right, False),
@@ -58,7 +58,7 @@ def value(
         formulas=tuple(formulas),
         reads=tuple(reads),
     )
-    judges = right is not None or not found[0].is_number
+    judges = right is not None or not (read[0] and _is_number(read[0][0]))
     return replace(reward, as_term=replace(reward, score=partial(_value, text, right, True), judges=judges))
 
 
@@ -74,37 +74,27 @@ def _value(
     return Score(float(earned), None if says_nothing else earned >= 1)
 
 
-class _Reading(NamedTuple):
-    """Reading of an expression."""
-
-    fields: Sequence[str] = ()
-    """Task fields that it names, as `task.answer` or `task["answer"]`."""
-    paths: Sequence[str] = ()
-    """Keys of the action that it names."""
-    is_number: bool = False
-    """True where its value can only be a number."""
-
-
-def _reading(text: str) -> _Reading:
-    """Read an expression; nothing is found in a text with a fault, which the engine finds, too."""
+def _nodes(text: str) -> list[nodes.Node]:
+    """Return the nodes of an expression, its root first; none for a text with a fault."""
     try:
         tree = Parser(_JINJA, text, state="variable").parse_expression()
-        read = [tree, *tree.find_all(nodes.Node)]
+        return [tree, *tree.find_all(nodes.Node)]
     except (TemplateSyntaxError, RecursionError, ValueError, MemoryError):
-        return _Reading()
-    fields, paths = ([key for node in read if (key := _key_of(node, name))] for name in ("task", "action"))
-    return _Reading(fields, paths, _is_number(tree))
+        return []
 
 
-def _key_of(node: nodes.Node, name: str) -> str | None:
-    """Return the key of `name.key` or `name["key"]`; None for any other node."""
-    match node:
-        case nodes.Getattr(node=nodes.Name(name=found), attr=str(key)) if found == name:
-            return key
-        case nodes.Getitem(node=nodes.Name(name=found), arg=nodes.Const(value=str(key))) if found == name:
-            return key
-        case _:
-            return None
+def _keys(found: list[nodes.Node], name: str) -> Iterator[str]:
+    """Yield the keys that nodes name, as `name.key` or `name["key"]`."""
+    for node in found:
+        match node:
+            case nodes.Getattr(node=nodes.Name(name=holder), attr=str(key)) if holder == name:
+                yield key
+            case nodes.Getitem(node=nodes.Name(name=holder), arg=nodes.Const(value=str(key))) if (
+                holder == name
+            ):
+                yield key
+            case _:
+                pass
 
 
 def _is_number(node: nodes.Node) -> bool:

@@ -82,12 +82,7 @@ def _random_way(rng: random.Random, size: int, start: Cell, goal: Cell) -> Seque
 
 def _around(cell: Cell, size: int) -> dict[str, Cell]:
     reached = {letter: (cell[0] + down, cell[1] + right) for letter, (down, right) in STEPS.items()}
-    inside = range(size)
-    return {
-        letter: (row, column)
-        for letter, (row, column) in reached.items()
-        if row in inside and column in inside
-    }
+    return {letter: there for letter, there in reached.items() if min(there) >= 0 and max(there) < size}
 
 
 def legal(grid: Grid, at: Cell) -> dict[str, Cell]:
@@ -171,13 +166,9 @@ def observation(walk: WalkState) -> str:
     )
     most = f"up to {rules.moves} moves, such as {'RRDD'[: rules.moves]}" if rules.moves > 1 else "one move"
     here = ", ".join(legal(grid, at))
-    return "\n".join(
-        (
-            *rows,
-            f"You are A, at {_place(at)}. The goal G is at {_place(grid.goal)}. # is a wall.",
-            f"Legal moves here: {here} (U up, R right, D down, L left). Answer with {most}.",
-        )
-    )
+    places = f"You are A, at {_place(at)}. The goal G is at {_place(grid.goal)}. # is a wall."
+    asked = f"Legal moves here: {here} (U up, R right, D down, L left). Answer with {most}."
+    return "\n".join((*rows, places, asked))
 
 
 def _place(cell: Cell) -> str:

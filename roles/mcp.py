@@ -15,15 +15,9 @@ from urllib.parse import urlsplit
 from pydantic import Field, ValidationError
 
 from rolegraph.engine.limits.tools import MCP_BYTES, REPLY_SECONDS, TOOL_FUNCTIONS
-from rolegraph.engine.vocabulary import (
-    Function,
-    Tool,
-    ToolError,
-    check_headers,
-    check_url,
-    require_library,
-)
+from rolegraph.engine.vocabulary import Function, Tool, ToolError, check_headers, check_url, require_library
 from rolegraph.engine.vocabulary.replies import RejectedReply, bound_replies
+from rolegraph.engine.vocabulary.tool import Headers
 
 if TYPE_CHECKING:
     import httpx
@@ -31,13 +25,10 @@ if TYPE_CHECKING:
     from mcp.types import ContentBlock
 
 
-def mcp(
-    url: str,
-    /,
-    *,
-    timeout: Annotated[float, Field(gt=0, le=3600)] = 60.0,
-    headers: Annotated[dict[str, str], Field(max_length=20)] | None = None,
-) -> Tool:
+Seconds = Annotated[float, Field(gt=0, le=3600)]
+
+
+def mcp(url: str, /, *, timeout: Seconds = 60.0, headers: Headers = None) -> Tool:
     """Offer the functions of an MCP server, with one session for each episode.
 
     url: the server's URL for streamable HTTP; it must be allowed on the command line
@@ -48,7 +39,7 @@ def mcp(
         raise ValueError(f"{url!r} is no URL of a server; expected one such as http://127.0.0.1:8001/mcp")
     check_url(url)
     require_library("mcp", "mcp", "MCP servers")
-    return Tool(partial(_open, url, timeout), headers=check_headers(headers or {}), permissions=(url,))
+    return Tool(partial(_open, url, timeout), headers=check_headers(headers), permissions=(url,))
 
 
 @cache

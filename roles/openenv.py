@@ -8,21 +8,17 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import deque
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
-from dataclasses import field as dataclass_field
 from functools import partial
 from time import monotonic
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, cast
 from urllib.parse import urlsplit
 
 from pydantic import Field
 from pydantic_core import from_json
 
-from rolegraph.engine.limits.answers import COMPLETION_PARTS
 from rolegraph.engine.limits.tools import ENV_BYTES, TOOL_CLOSE_SECONDS, TOOL_TEXT
-from rolegraph.engine.records.jsonl import parts_of
 from rolegraph.engine.vocabulary import (
     Environment,
     EnvironmentFailure,
@@ -31,14 +27,13 @@ from rolegraph.engine.vocabulary import (
     require_library,
 )
 from rolegraph.engine.vocabulary.foreign import plain_json
+from rolegraph.engine.vocabulary.replies import RejectedReply, bounded
 from rolegraph.roles.equality import as_text
 from rolegraph.roles.json_text import value_at
 
 if TYPE_CHECKING:
     from websockets.asyncio.client import ClientConnection
 
-_FRAME = 50
-"""Bytes that a frame of a message takes in memory beyond its own; a server may send each byte as a frame."""
 _SAID = 200
 """Characters of a server's own message that an error quotes."""
 _PAUSES = (0.1, 2.0)
@@ -72,12 +67,11 @@ def openenv(
     require_library("websockets", "openenv", "OpenEnv environments")
     scheme = {"http": "ws", "https": "wss"}[parts.scheme.lower()]
     socket = parts._replace(scheme=scheme, path=f"{parts.path.rstrip('/')}/ws").geturl()
-    server = _Server(url, socket, field, observation, reset or {}, timeout, wait)
+    server = _Server(url, socket, field, observation, reset or {}, timeout, wait, deque())
     return Environment(partial(OpenEnvSession, server), permissions=(url,))
 
 
-@dataclass(frozen=True, slots=True)
-class _Server:
+class _Server(NamedTuple):
     """Server and options of an `openenv` environment, and the episodes that wait for a session of it."""
 
     url: str
@@ -88,7 +82,7 @@ class _Server:
     reset: Mapping[str, Any]
     timeout: float
     wait: float
-    waiting: deque[asyncio.Future[None]] = dataclass_field(default_factory=deque[asyncio.Future[None]])
+    waiting: deque[asyncio.Future[None]]
 
     async def until_free(self, seconds: float, *, first: bool) -> bool:
         """Wait until an episode of this process gives its session back, or the seconds are over."""
@@ -133,14 +127,14 @@ class RefusedAction(EnvironmentFailure):
         super().__init__(message)
 
 
-@dataclass(slots=True)
 class OpenEnvSession:
     """Session of a server in one episode."""
 
-    _server: _Server
-    _socket: ClientConnection | None = dataclass_field(default=None, init=False)
-    _seen: str = dataclass_field(default="", init=False)
-    """Text that the player saw last."""
+    def __init__(self, server: _Server) -> None:
+        self._server = server
+        self._socket: ClientConnection | None = None
+        self._seen = ""
+        """Text that the player saw last."""
 
     async def reset(self, seed: int, players: int) -> Transition:
         """Connect, and start an episode of the environment; wait while the server has no free session."""
@@ -221,13 +215,14 @@ class OpenEnvSession:
             async with asyncio.timeout(seconds):
                 with suppress(ConnectionClosed):  # the server's last message says why
                     await self._socket.send(json.dumps(message))
-                text = b"".join([part async for part in _bounded(self._socket)])
+                frames = bounded(self._socket.recv_streaming(decode=False), ENV_BYTES, "it has")
+                text = b"".join([frame async for frame in frames])
             reply = from_json(text)
         except TimeoutError:
             raise EnvironmentFailure(f"{url} does not answer within {seconds:g} s") from None
         except ConnectionClosed as error:
             raise EnvironmentFailure(f"{url} has closed the session: {str(error)[:_SAID]}") from None
-        except ValueError as error:
+        except (RejectedReply, ValueError) as error:
             raise EnvironmentFailure(f"rejected message from {url}: {str(error)[:_SAID]}") from None
         match reply:
             case {"type": "observation" | "state", "data": {**data}}:
@@ -257,17 +252,6 @@ def _place(error: Message) -> str:
     """Return the place of an error of pydantic, such as `arguments.message`."""
     loc = error.get("loc")
     return ".".join(map(str, cast("list[object]", loc))) if isinstance(loc, list) and loc else "action"
-
-
-async def _bounded(socket: ClientConnection) -> AsyncIterator[bytes]:
-    """Yield the frames of the next message; raise ValueError where it has too many bytes or parts."""
-    size = parts = 0
-    async for frame in socket.recv_streaming(decode=False):
-        size, parts = size + len(frame) + _FRAME, parts + parts_of(frame)
-        for limit, found in ((ENV_BYTES, size), (COMPLETION_PARTS, parts)):
-            if found > limit.most:
-                raise ValueError(limit.exceeded("it has"))
-        yield frame
 
 
 async def _connect(server: _Server) -> ClientConnection:

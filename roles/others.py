@@ -10,11 +10,11 @@ from math import isfinite
 from statistics import fmean
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, FiniteFloat
+from pydantic import BeforeValidator, FiniteFloat
 
 from rolegraph.engine.records import Task
 from rolegraph.engine.vocabulary import ActionRead, Reward, RewardInputs, Score
-from rolegraph.roles.equality import MATH_SECONDS, Equal, SameMath, as_text, require_math, same_text
+from rolegraph.roles.equality import MATH_SECONDS, SAME_MATH, Equal, Seconds, as_text, require_math, same_text
 from rolegraph.roles.json_text import value_at
 from rolegraph.roles.numbers import number_of
 
@@ -113,12 +113,7 @@ def rated_by(
 
 
 def same_as(
-    role: str,
-    /,
-    *,
-    equal: Equal = "text",
-    timeout: Annotated[float, Field(gt=0)] = MATH_SECONDS,
-    else_: Else = None,
+    role: str, /, *, equal: Equal = "text", timeout: Seconds = MATH_SECONDS, else_: Else = None
 ) -> Reward:
     """Score 1 when the action is the same as another role's.
 
@@ -130,7 +125,7 @@ def same_as(
     """
     if equal == "math":
         require_math()
-    same = same_text if equal == "text" else SameMath()
+    same = same_text if equal == "text" else SAME_MATH
 
     def score(task: Task, action: Any, inputs: RewardInputs) -> Score | None:
         views = inputs.views[role]

@@ -117,10 +117,9 @@ def pattern(
             else:
                 pay(compiled, response)
                 match = compiled.search(response)
-        except UnicodeEncodeError:
-            raise _malformed("the answer is not valid Unicode") from None
-        except TooMuchText as error:
-            raise _malformed(str(error)) from None
+        except (UnicodeEncodeError, TooMuchText) as error:
+            is_work = isinstance(error, TooMuchText)
+            raise _malformed(str(error) if is_work else "the answer is not valid Unicode") from None
         action = None if match is None else match.group(group)
         if action is None:
             raise _malformed(f"nothing matches {pattern!r}")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator, Sequence
-from functools import partial
 from typing import Annotated, Any, cast
 
 from pydantic import Field
@@ -30,18 +29,16 @@ def tests(
     timeout: the time limit of all of them together
     """
     require_interpreter(interpreter)
-    score = partial(_tests, field, seconds, interpreter)
+
+    def score(task: Task, action: Any, inputs: RewardInputs) -> Score:
+        written = cast("list[Any]", task[field]) if isinstance(task[field], list) else [task[field]]
+        if not written or not all(isinstance(test, str) for test in written):
+            got = f"task.{field} must hold tests, such as 'assert add(2, 3) == 5'; got {written!r:.80}"
+            raise TypeError(got)
+        share = run_tests(program_of(str(action)), written, seconds=seconds, interpreter=interpreter)
+        return Score(share, share >= 1.0)
+
     return Reward(score, (field,), (field,), timeout=timeout, permissions=("python",))
-
-
-def _tests(
-    field: str, seconds: float, interpreter: str, task: Task, action: Any, inputs: RewardInputs
-) -> Score:
-    written = cast("list[Any]", task[field]) if isinstance(task[field], list) else [task[field]]
-    if not written or not all(isinstance(test, str) for test in written):
-        raise TypeError(f"task.{field} must hold tests, such as 'assert add(2, 3) == 5'; got {written!r:.80}")
-    share = run_tests(program_of(str(action)), written, seconds=seconds, interpreter=interpreter)
-    return Score(share, share >= 1.0)
 
 
 def python(
@@ -68,7 +65,14 @@ def python(
     if not tree.body or not isinstance(tree.body[-1], ast.Expr):
         raise ValueError("a program that ends with an expression, whose value is the reward")
     fields = dict.fromkeys([*labels, *_read_of_task(tree)])
-    score = partial(_python, code, seconds, interpreter)
+
+    def score(task: Task, action: Any, inputs: RewardInputs) -> Score:
+        inputs_of = {"task": dict(task), "action": action}
+        value = evaluate(code, inputs_of, seconds=seconds, interpreter=interpreter).value
+        if not isinstance(value, bool | int | float):
+            raise TypeError(f"the program came to {value!r:.80}, which is no number")
+        return Score(float(value), value >= 1)
+
     return Reward(score, tuple(fields), tuple(labels), timeout=timeout, permissions=("python",))
 
 
@@ -80,16 +84,6 @@ def _read_of_task(tree: ast.Module) -> Iterator[str]:
                 yield field
             case _:
                 pass
-
-
-def _python(
-    code: str, seconds: float, interpreter: str, task: Task, action: Any, inputs: RewardInputs
-) -> Score:
-    inputs_of = {"task": dict(task), "action": action}
-    value = evaluate(code, inputs_of, seconds=seconds, interpreter=interpreter).value
-    if not isinstance(value, bool | int | float):
-        raise TypeError(f"the program came to {value!r:.80}, which is no number")
-    return Score(float(value), value >= 1)
 
 
 def program_of(text: str) -> str:

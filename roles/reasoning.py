@@ -2,21 +2,26 @@
 
 Rows hold the scorer's inputs (`answer`, `metadata`, `config`) as JSON values, which no prompt may show. A
 question is in one split only, whatever the seed: with seeds alone, kinds with few questions would overlap.
+No scorer gets text that would run as code.
 """
 
 from __future__ import annotations
 
 import difflib
+import importlib
+import io
 import json
-import os
+import random
 import time
 import zlib
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import redirect_stdout
+from functools import lru_cache, partial
+from itertools import count
 from typing import Annotated, Any, cast
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
 from rolegraph.engine.limits.records import ROW_TEXT
@@ -38,9 +43,10 @@ from rolegraph.engine.vocabulary import (
     options_of,
     require_library,
 )
+from rolegraph.engine.vocabulary.imports import Loaded
 from rolegraph.engine.vocabulary.isolation import CallLimit, shared_isolation
-from rolegraph.roles import gym
-from rolegraph.roles.equality import as_text
+from rolegraph.roles.equality import Seconds, as_text
+from rolegraph.roles.harmless import is_harmless, is_harmless_row
 
 COLUMNS = ("id", "question", "answer", "metadata", "config")
 HIDDEN = frozenset({"answer", "metadata", "config"})
@@ -48,6 +54,17 @@ SECONDS = 10.0
 DRAW_SECONDS = 60.0
 """Time limit for one task of the package, which takes at most seconds with honest options."""
 KIND = "reasoning-gym task"
+PACKAGE = "reasoning_gym.factory"
+"""Module of the package, which is imported at its first use: that takes seconds."""
+CHUNK = 500
+"""Size of the package's tables of tasks; with one size, a shorter list begins a longer one."""
+BOARDS = frozenset({"arc_agi", "rearc"})
+"""Kinds whose scorers compare with a tuple of tuples, which JSON turns into lists."""
+
+Entry = Mapping[str, Any]
+"""Task of the package: `question`, `answer` and `metadata`."""
+Config = Mapping[str, Any]
+"""Options of a kind of tasks, as a spec writes them."""
 
 CALL_ROWS = 64
 """Largest number of rows that a call of the process makes."""
@@ -57,8 +74,6 @@ REFUSED = {
     "codeio": "it runs programs of its own data in this process",
     "composite": "write the names under tasks, each with its weight",
 }
-FOLLOW_HASHES = frozenset({"isomorphic_strings", "polynomial_multiplication", "ransom_note"})
-"""Kinds whose questions depend on the order of sets of text, which differs between processes."""
 
 
 class MixtureShare(BaseModel):
@@ -113,39 +128,31 @@ def _faults(
     shares: Mapping[str, MixtureShare], *, mixed: bool
 ) -> Iterator[tuple[tuple[int | str, ...], UnknownName | BadOptions]]:
     """Yield the errors of names and options, each with its path in the spec."""
-    kinds = gym.kinds()
+    known = kinds()
     for name, share in shares.items():
-        place = ("tasks", name) if mixed else ("task",)
-        if name not in kinds:
-            near = difflib.get_close_matches(name, kinds, n=5, cutoff=0.5)
-            yield place, UnknownName(KIND, name, near or sorted(kinds.keys() - REFUSED.keys()))
-        elif reason := _refused(name):
-            yield (
-                place,
-                BadOptions(KIND, name, ItemCall(name), [option_error((), reason)], None, []),
-            )
+        place, options = ("tasks", name) if mixed else ("task",), list[Option]()
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=5, cutoff=0.5)
+            yield place, UnknownName(KIND, name, near or sorted(known.keys() - REFUSED.keys()))
+            continue
+        if name in REFUSED:
+            errors = [option_error((), REFUSED[name])]
         else:
-            options = options_of(kinds[name][1], context=("seed", "size"))
-            if errors := _errors(name, share.config, options):
-                call = ItemCall(name, options=share.config)
-                inside = (*place, "config") if mixed else ("config",)
-                yield inside, BadOptions(KIND, name, call, errors, None, options)
+            place = (*place, "config") if mixed else ("config",)
+            options = options_of(known[name][1], context=("seed", "size"))
+            errors = _errors(name, share.config, options)
+        if errors:
+            yield place, BadOptions(KIND, name, ItemCall(name, options=share.config), errors, None, options)
 
 
-def _refused(name: str) -> str | None:
-    if name in FOLLOW_HASHES and os.environ.get("PYTHONHASHSEED", "random") == "random":
-        return "its questions follow Python's hash seed; set PYTHONHASHSEED=0 to get the same ones again"
-    return REFUSED.get(name)
-
-
-def _errors(name: str, config: gym.Config, options: Sequence[Option]) -> list[ErrorDetails]:
+def _errors(name: str, config: Config, options: Sequence[Option]) -> list[ErrorDetails]:
     """Return the errors in the options of a reasoning-gym data set."""
     unknown = config.keys() - {option.name for option in options}
     if unknown:
         kind = "unexpected_keyword_argument"
         return [option_error((key,), "unknown option", kind) for key in sorted(unknown)]
     try:
-        gym.configured(name, config)
+        configured(name, config)
     except ValidationError as error:
         return error.errors(include_url=False)
     except (AssertionError, TypeError, ValueError) as error:  # of the package's own check
@@ -170,62 +177,49 @@ def _rows(
         yield {"id": identity, **next(streams[name])}
 
 
-def _drawn(name: str, config: gym.Config, seed: int, split: Split, most: int) -> Iterator[Row]:
+def _drawn(name: str, config: Config, seed: int, split: Split, most: int) -> Iterator[Row]:
     """Yield rows of one kind without ids, made in a process: its options may take any time and memory."""
-    pool, at, wanted = shared_isolation(), 0, 1
+    pool, make, at, wanted = shared_isolation(), Loaded(draw, PACKAGE), 0, 1
     while True:
         try:
-            rows, at = pool.run_blocking(Draw(), name, config, seed, split, at, wanted, limit=DRAW_SECONDS)
+            rows, at = pool.run_blocking(make, name, config, seed, split, at, wanted, limit=DRAW_SECONDS)
         except (CallLimit, RuntimeError) as error:
             raise DataError(f"reasoning-gym's {name} makes no task with these options: it {error}") from None
         yield from rows
         wanted = min(2 * wanted, most, CALL_ROWS)
 
 
-class _Imported:
-    """Function for a worker, which imports the package when it unpickles the object, before the limits."""
+def draw(
+    name: str, config: Config, seed: int, split: Split, start: int, wanted: int
+) -> tuple[list[Row], int]:
+    """Make rows of one kind and split, without ids, and give up after MISSES tries in a row.
 
-    def __getstate__(self) -> bool:
-        return True  # without a state, __setstate__ is not called
+    Args:
+        name: The kind.
+        config: Its options.
+        seed: The seed of all its tasks.
+        split: The split.
+        start: The position among all tasks, of both splits, to start at.
+        wanted: The number of rows. Fewer are made where they take more than a second, but at least one.
 
-    def __setstate__(self, state: bool) -> None:
-        gym.kinds()
-
-
-class Draw(_Imported):
-    """Function that makes rows of one kind and split."""
-
-    def __call__(
-        self, name: str, config: gym.Config, seed: int, split: Split, start: int, wanted: int
-    ) -> tuple[list[Row], int]:
-        """Make rows without ids, and give up after MISSES tries in a row.
-
-        Args:
-            name: The kind.
-            config: Its options.
-            seed: The seed of all its tasks.
-            split: The split.
-            start: The position among all tasks, of both splits, to start at.
-            wanted: The number of rows. Fewer are made where they take more than a second, but at least one.
-
-        Returns:
-            The rows, and the position after the last.
-        """
-        rows: list[Row] = []
-        at, missed, began = start, 0, time.monotonic()
-        for at, entry in enumerate(gym.entries(name, config, seed, start), start + 1):
-            if entry is not None and split_of(entry["question"]) == split:
-                missed = 0
-                rows.append(row_of(entry, config))
-                if len(rows) == wanted or time.monotonic() - began > 1:
-                    return rows, at
-            elif (missed := missed + 1) == MISSES:
-                break
-        if rows:
-            return rows, at
-        raise DataError(
-            f"reasoning-gym's {name} made no {split} task in {MISSES} tries: its options leave too few"
-        )
+    Returns:
+        The rows, and the position after the last.
+    """
+    rows: list[Row] = []
+    at, missed, began = start, 0, time.monotonic()
+    for at, entry in enumerate(entries(name, config, seed, start), start + 1):
+        if entry is not None and split_of(entry["question"]) == split:
+            missed = 0
+            rows.append(row_of(entry, config))
+            if len(rows) == wanted or time.monotonic() - began > 1:
+                return rows, at
+        elif (missed := missed + 1) == MISSES:
+            break
+    if rows:
+        return rows, at
+    raise DataError(
+        f"reasoning-gym's {name} made no {split} task in {MISSES} tries: its options leave too few"
+    )
 
 
 def split_of(question: str) -> Split:
@@ -233,7 +227,7 @@ def split_of(question: str) -> Split:
     return "validation" if zlib.crc32(question.encode()) % 5 == 0 else "train"
 
 
-def row_of(entry: gym.Entry, config: gym.Config) -> Row:
+def row_of(entry: Entry, config: Config) -> Row:
     """Convert a task of the package to a row of JSON values, without an id.
 
     Args:
@@ -247,22 +241,102 @@ def row_of(entry: gym.Entry, config: gym.Config) -> Row:
     return row
 
 
-def reward(*, timeout: Annotated[float, Field(gt=0)] = SECONDS) -> Reward:
+def reward(*, timeout: Seconds = SECONDS) -> Reward:
     """Score the action with reasoning-gym's own scorer, from 0 to 1, on rows of its dataset.
 
     timeout: seconds until a score is given up
     """
     require_library("reasoning_gym", "reasoning-gym", "reasoning-gym's tasks")
-    return Reward(_Scored(), ("answer", "metadata"), ("answer", "metadata"), timeout=timeout)
+    score = Loaded(_score, PACKAGE)
+    return Reward(score, ("answer", "metadata"), ("answer", "metadata"), timeout=timeout)
 
 
-class _Scored(_Imported):
-    """Score function."""
+def _score(task: Task, action: Any, inputs: RewardInputs) -> Score:
+    metadata: object = task["metadata"]
+    name = cast("Row", metadata).get("source_dataset", "") if isinstance(metadata, Mapping) else ""
+    if name not in kinds():
+        raise TypeError("task.metadata must be that of a row of the dataset reasoning_gym")
+    value = score_answer(name, task.get("config") or {}, task, as_text(action))
+    return Score(value, value >= 1.0)
 
-    def __call__(self, task: Task, action: Any, inputs: RewardInputs) -> Score:
-        metadata: object = task["metadata"]
-        name = cast("Row", metadata).get("source_dataset", "") if isinstance(metadata, Mapping) else ""
-        if name not in gym.kinds():
-            raise TypeError("task.metadata must be that of a row of the dataset reasoning_gym")
-        value = gym.score(name, task.get("config") or {}, task, as_text(action))
-        return Score(value, value >= 1.0)
+
+def kinds() -> Mapping[str, tuple[Callable[[Any], Any], type[Any]]]:
+    """Return the class of each kind of tasks, and the class of its options, by the kind's name."""
+    return importlib.import_module(PACKAGE).DATASETS
+
+
+def configured(name: str, config: Config, *, seed: int = 0, size: int = CHUNK) -> Any:
+    """Check the options of a kind of tasks.
+
+    Args:
+        name: The kind's name.
+        config: The options.
+        seed: The seed of a table.
+        size: The number of tasks in a table.
+
+    Returns:
+        The package's object of the options.
+
+    Raises:
+        ValidationError: An option has the wrong type.
+        AssertionError, TypeError, ValueError: The package's own check fails.
+    """
+    made = TypeAdapter(kinds()[name][1]).validate_python({**config, "seed": seed, "size": size})
+    if hasattr(made, "validate"):
+        made.validate()
+    return made
+
+
+def entries(name: str, config: Config, seed: int, start: int) -> Iterator[Entry | None]:
+    """Yield tasks from a position, without an end; None for a task that the package fails to make."""
+    written = json.dumps(config)  # in its order, which some kinds draw in
+    for position in count(start):
+        index = position % CHUNK
+        yield _entry(_table(name, written, seed + position - index), index, seed=seed + position)
+
+
+def _entry(table: Any, index: int, *, seed: int) -> Entry | None:
+    random.seed(seed)  # some kinds use the generator that the whole process shares
+    try:
+        with redirect_stdout(io.StringIO()):
+            return table[index]
+    except (AssertionError, LookupError, RuntimeError, ValueError):
+        return None
+
+
+def score_answer(name: str, config: Config, entry: Entry, answer: str) -> float:
+    """Score an answer with the scorer of reasoning-gym.
+
+    Args:
+        name: The kind of tasks.
+        config: The kind's options.
+        entry: The task, also one that was read from JSON.
+        answer: The answer; one that would run as code counts as an empty one.
+
+    Returns:
+        A number from 0 to 1; 0 where the scorer cannot read the answer.
+
+    Raises:
+        ValueError: The entry would run as code.
+    """
+    metadata = dict(entry["metadata"])  # some scorers change it
+    if not is_harmless_row(name, entry["answer"], metadata):
+        raise ValueError(f"a row of {name} holds what would run as code")
+    if name in BOARDS:
+        metadata["output"] = tuple(tuple(row) for row in metadata["output"])
+    scorer = _scorer(name, json.dumps(config, sort_keys=True))
+    try:
+        return float(scorer(answer if is_harmless(name, answer) else "", {**entry, "metadata": metadata}))
+    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError):
+        return 0.0
+
+
+@lru_cache(maxsize=8)
+def _table(name: str, config: str, seed: int) -> Any:
+    return kinds()[name][0](configured(name, json.loads(config), seed=seed))
+
+
+@lru_cache(maxsize=64)
+def _scorer(name: str, config: str) -> Callable[[str, Entry], float]:
+    table = kinds()[name][0](configured(name, json.loads(config), size=1))
+    return cast("Callable[[str, Entry], float]", table.score_answer)

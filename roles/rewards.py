@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import string
 from collections import Counter
-from functools import lru_cache, partial
+from functools import lru_cache
 from math import isnan, nan
 from typing import Annotated, Any, Literal, cast
 
@@ -18,7 +18,7 @@ from pydantic import Field
 from rolegraph.engine.records import Task
 from rolegraph.engine.vocabulary import ActionRead, Reward, RewardInputs, Score
 from rolegraph.roles import countdown as countdown_task
-from rolegraph.roles.equality import MATH_SECONDS, SameMath, as_text, require_math
+from rolegraph.roles.equality import MATH_SECONDS, SAME_MATH, Seconds, as_text, require_math
 from rolegraph.roles.json_text import value_at
 from rolegraph.roles.numbers import number_of
 from rolegraph.roles.others import agrees_with as agrees_with
@@ -74,18 +74,18 @@ def _plain(value: object, ignore_case: bool, punctuation: bool) -> str:
     return " ".join((text if punctuation else text.translate(_NO_PUNCTUATION)).split())
 
 
-def math(*, field: str = "answer", timeout: Annotated[float, Field(gt=0)] = MATH_SECONDS) -> Reward:
+def math(*, field: str = "answer", timeout: Seconds = MATH_SECONDS) -> Reward:
     """Score 1 when the action is mathematically equal to a task field (the math-verify library).
 
     field: the task field that holds the answer
     timeout: seconds until a comparison is given up
     """
     require_math()
-    return Reward(partial(_math, field, SameMath()), (field,), (field,), timeout=timeout)
 
+    def score(task: Task, action: Any, inputs: RewardInputs) -> Score:
+        return _scored(SAME_MATH(task[field], action))
 
-def _math(field: str, same: SameMath, task: Task, action: Any, inputs: RewardInputs) -> Score:
-    return _scored(same(task[field], action))
+    return Reward(score, (field,), (field,), timeout=timeout)
 
 
 def f1(*, field: str = "answer") -> Reward:

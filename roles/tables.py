@@ -7,19 +7,23 @@ Every fault of a file is a DataError that names the file, and the line where the
 from __future__ import annotations
 
 import csv
+import importlib
 import signal
 from collections.abc import Callable, Iterator
+from functools import cache, partial
+from itertools import chain
 from pathlib import Path
-from typing import IO, cast
+from typing import IO, Any, cast
 
-from pydantic_core import from_json
+from pydantic_core import PydanticSerializationError, from_json, to_json
 
 from rolegraph.engine.limits.records import PARQUET_MEMORY, PARQUET_ROWS, RECORD_PARTS, ROW_TEXT
+from rolegraph.engine.limits.tools import CALL_MEMORY
 from rolegraph.engine.records import check_plain
 from rolegraph.engine.records.jsonl import parts_of
 from rolegraph.engine.vocabulary import SUFFIXES, DataError, Row, did_you_mean, require_library
-from rolegraph.roles.parquet_rows import MEMORY
-from rolegraph.roles.processes import start_worker
+from rolegraph.engine.vocabulary.imports import Loaded
+from rolegraph.engine.vocabulary.isolation import CallLimit, Isolation
 
 
 def find_table(folder: Path, name: str) -> Path:
@@ -60,8 +64,9 @@ def read_table(path: Path) -> Iterator[tuple[int, Row]]:
         DataError: The file or a row cannot be read.
         UsageError: The library for parquet files is not installed.
     """
+    readers = {".jsonl": _jsonl, ".parquet": _parquet, ".csv": _csv}
     try:
-        yield from next(read for suffix, read in _READERS.items() if path.name.endswith(suffix))(path)
+        yield from next(read for suffix, read in readers.items() if path.name.endswith(suffix))(path)
     except UnicodeDecodeError as error:
         raise DataError(f"{path.name} is not UTF-8 text: {error.reason} at byte {error.start}") from error
     except OSError as error:
@@ -98,13 +103,11 @@ def parse_row(line: str, where: str, check: Callable[[object], None] | None = No
     return value
 
 
-def _lines(file: IO[str], path: Path, what: str = "line") -> Iterator[str]:
+def _lines(file: IO[str], path: Path) -> Iterator[str]:
     """Yield the lines of a file; raise DataError for a longer line than `row_text` allows."""
-    number = 0
-    while line := file.readline(ROW_TEXT.most + 1):
-        number += 1
+    for number, line in enumerate(iter(partial(file.readline, ROW_TEXT.most + 1), ""), 1):
         if len(line) > ROW_TEXT.most:
-            raise DataError(ROW_TEXT.exceeded(f"{path.name}:{number}: the {what} has"))
+            raise DataError(ROW_TEXT.exceeded(f"{path.name}:{number}: the line has"))
         yield line
 
 
@@ -127,42 +130,84 @@ def _csv(path: Path) -> Iterator[tuple[int, Row]]:
 
 
 def _parquet(path: Path) -> Iterator[tuple[int, Row]]:
+    """Read a Parquet file in a process that may take little more memory than pyarrow itself.
+
+    A file of some hundred bytes may unpack to gigabytes, whatever its own sizes say; pyarrow has no limit.
+    """
     require_library("pyarrow", "data", "parquet files")
     number, left = 0, PARQUET_ROWS.most + 100 * path.stat().st_size
-    process = start_worker("parquet_rows.py", str(path), str(PARQUET_MEMORY.most), env=_MALLOC)
-    with process:
-        assert process.stdout
-        try:
-            for number, line in enumerate(_lines(process.stdout, path, "row"), 1):
-                row = parse_row(line, f"{path.name}:{number}")
-                if isinstance(row, str):
-                    raise DataError(row)
-                left -= len(line) + 1_000
-                if left < 0:
-                    most = f"{PARQUET_ROWS} and a hundred times the file's size"
-                    raise DataError(
-                        f"{path.name}:{number}: the rows so far come to more than {most}; {_MEND}"
-                    )
-                yield number, cast("Row", row)
-            if code := process.wait():
-                raise DataError(f"{path.name}: after row {number}: {_died(code)}; {_MEND}")
-        finally:
-            process.kill()
+    pool = Isolation(workers=1, env=_MALLOC)
+    next_rows = Loaded(_next_rows, "pyarrow.parquet")
+    call = partial(pool.submit, next_rows, str(path), limit=_SECONDS, memory=PARQUET_MEMORY.most)
+    try:
+        for number, row in enumerate(chain.from_iterable(iter(lambda: call().future.result(), [])), 1):
+            if isinstance(row, DataError):
+                raise row
+            where, text = f"{path.name}:{number}", row.decode()
+            if len(text) > ROW_TEXT.most:
+                raise DataError(ROW_TEXT.exceeded(f"{where}: the row has"))
+            left -= len(text) + 1_000
+            if left < 0:
+                most = f"{PARQUET_ROWS} and a hundred times the file's size"
+                raise DataError(f"{where}: the rows so far come to more than {most}; {_MEND}")
+            yield number, cast("Row", parse_row(text, where))
+    except (CallLimit, RuntimeError) as error:  # C++ aborts where it gets no memory
+        no_memory = str(error).endswith((f"exit code {-signal.SIGABRT}", f"({CALL_MEMORY.label})"))
+        reason = PARQUET_MEMORY.exceeded("to unpack the next rows takes") if no_memory else f"it {error}"
+        raise DataError(f"{path.name}: after row {number}: {reason}; {_MEND}") from None
+    finally:
+        pool.close()
 
 
+_SECONDS = 600.0
+"""Time limit of a batch of rows."""
 _MALLOC = {"ARROW_DEFAULT_MEMORY_POOL": "system", "MALLOC_ARENA_MAX": "1", "OMP_NUM_THREADS": "1"}
 """Allocators that reserve no more memory than they use: the limit is on reserved memory."""
+_BATCH, _BATCH_BYTES = 64, 4 << 20
+"""Largest number of rows in a worker's memory, and their largest size by the file's own figures."""
 _MEND = "write the file as .jsonl, or with smaller row groups"
 
 
-def _died(code: int) -> str:
-    if code in (MEMORY, -signal.SIGABRT):  # C++ aborts where it gets none
-        return PARQUET_MEMORY.exceeded("to unpack the next rows takes")
-    return f"the process that unpacks the file has died (exit code {code})"
+def _next_rows(path: str) -> list[bytes | DataError]:
+    """Return rows as JSON after those of the last call; the last may be the reason why reading ends there."""
+    return next(_batches(path), None) or []
 
 
-_READERS: dict[str, Callable[[Path], Iterator[tuple[int, Row]]]] = {
-    ".jsonl": _jsonl,
-    ".parquet": _parquet,
-    ".csv": _csv,
-}
+@cache
+def _batches(path: str) -> Iterator[list[bytes | DataError]]:
+    pyarrow: Any = importlib.import_module("pyarrow")  # it has no type stubs
+    parquet: Any = importlib.import_module("pyarrow.parquet")
+    pyarrow.set_cpu_count(1)
+    name, number = Path(path).name, 0
+    rows: list[bytes | DataError] = []
+    try:
+        with parquet.ParquetFile(path, pre_buffer=False, buffer_size=1 << 16) as file:
+            for batch in file.iter_batches(_batch_size(file.metadata), use_threads=False):
+                for row in batch.to_pylist():
+                    number += 1
+                    rows.append(to_json(row, inf_nan_mode="constants"))
+                if rows:
+                    yield rows
+                rows = []
+        return
+    except MemoryError:
+        raise
+    except UnicodeDecodeError as error:
+        fault = f"{name} is not UTF-8 text: {error.reason} at byte {error.start}"
+    except OSError as error:
+        fault = f"cannot read {name}: {error.strerror or str(error).strip()}"
+    except pyarrow.ArrowException as error:
+        fault = f"{name} is not a parquet file: {error}"
+    except PydanticSerializationError as error:  # such as bytes that are no text
+        why = str(error).removeprefix("Error serializing to JSON: ")
+        fault = f"{name}:{number}: a value is neither text, number, list nor mapping: {why}"
+    except (ValueError, OverflowError) as error:  # such as a date that Python does not have
+        fault = f"{name}: cannot read a value soon after row {number}: {error}"
+    yield [*rows, DataError(fault)]
+
+
+def _batch_size(metadata: Any) -> int:
+    """Return the number of rows to read at once: fewer where the file says that they are large."""
+    groups = [metadata.row_group(index) for index in range(metadata.num_row_groups)]
+    largest = max((group.total_byte_size // max(group.num_rows, 1) for group in groups), default=0)
+    return min(_BATCH, max(1, _BATCH_BYTES // max(largest, 1)))

@@ -11,7 +11,7 @@ import json
 import math
 import ssl
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from functools import cache, partial
 from pathlib import Path
 from statistics import fmean
@@ -37,15 +37,14 @@ from rolegraph.engine.vocabulary import (
 )
 from rolegraph.engine.vocabulary.actions import ACTION_OF, NUMBER, TEXT, ActionRead, Shape
 from rolegraph.engine.vocabulary.replies import RejectedReply, bound_replies
+from rolegraph.engine.vocabulary.tool import Headers
 from rolegraph.roles import calculator as arithmetic
 from rolegraph.roles import corpus as corpora
-from rolegraph.roles.equality import MATH_SECONDS, Equal, SameMath, canonical, require_math, same_text
+from rolegraph.roles.equality import MATH_SECONDS, SAME_MATH, Equal, canonical, require_math, same_text
 from rolegraph.roles.json_text import value_at
 
 Seconds = Annotated[float, Field(gt=0, le=600)]
 Method = Literal["POST", "GET"]
-Headers = Annotated[dict[str, str], Field(max_length=20)] | None
-"""Headers of a tool's requests, as a spec writes them."""
 Sent = Mapping[str, str] | None
 """Headers of one request."""
 
@@ -152,9 +151,13 @@ def _ranking_tool(of: str, by: str, pick: Callable[[list[Any]], Any], gives: Sha
 
     def choose(upstream: Upstream, pairs: Pairs) -> Any:
         def mean_score(view: View) -> float:
-            scores = [_number_at(each.action, path) for each in pairs.partners(view, upstream[scorer])]
-            numbers = [score for score in scores if score is not None]
-            return fmean(numbers) if numbers else -math.inf
+            numbers: list[float] = []
+            for each in pairs.partners(view, upstream[scorer]):
+                # A number may be written as text; True and False are 1 and 0, as for rewards.
+                with suppress(LookupError, TypeError, ValueError, OverflowError):
+                    numbers.append(float(value_at(each.action, path) if path else each.action))
+            finite = [number for number in numbers if math.isfinite(number)]
+            return fmean(finite) if finite else -math.inf
 
         # A sort keeps the order of equal scores, also in reverse.
         ranked = sorted(_views({of: upstream[of]}), key=mean_score, reverse=True)
@@ -164,24 +167,12 @@ def _ranking_tool(of: str, by: str, pick: Callable[[list[Any]], Any], gives: Sha
     return Tool(choose=choose, roles=names, pairs=names, least=2, gives=gives, reads=reads)
 
 
-def _number_at(action: Any, path: str) -> float | None:
-    """Return the finite number at a path into an action; None where there is none.
-
-    A number may be written as text; True and False are 1 and 0, as for rewards.
-    """
-    try:
-        number = float(value_at(action, path) if path else action)
-    except (LookupError, TypeError, ValueError, OverflowError):
-        return None
-    return number if math.isfinite(number) else None
-
-
 def _comparison(equal: Equal) -> tuple[Callable[[Any, Any], bool], float | None]:
     """Return a comparison and its time limit: mathematics runs in a process that can be stopped."""
     if equal == "text":
         return same_text, None
     require_math()
-    return SameMath(), MATH_SECONDS
+    return SAME_MATH, MATH_SECONDS
 
 
 def _views(upstream: Upstream) -> list[View]:
@@ -297,7 +288,7 @@ def search(
     gives = {"type": "array", "maxItems": k}
     return Tool(
         function,
-        headers=check_headers(headers or {}),
+        headers=check_headers(headers),
         source=query,
         permissions=permissions,
         example=_EXAMPLE_HITS,
@@ -333,7 +324,7 @@ def http(body: str | None = None, /, *, url: str, method: Method = "POST", heade
     send = partial(_exchange, check_url(url), method)
     return Tool(
         _function("http", about, "body", "the JSON", send, {}),
-        headers=check_headers(headers or {}),
+        headers=check_headers(headers),
         source=body,
         permissions=(url,),
         sends_body=method == "POST",
@@ -381,16 +372,13 @@ def _certificates() -> ssl.SSLContext:
     return ssl.create_default_context()
 
 
-_TEXT = {"type": "string"}
-
-
 def _function(
     tool: str,
     about: str,
     name: str,
     description: str,
     run: Callable[[Any, Sent], Awaitable[Any]],
-    schema: Mapping[str, Any] = _TEXT,
+    schema: Mapping[str, Any] = TEXT,
 ) -> Callable[..., nullcontext[Sequence[Function]]]:
     """Return the `open` of a tool with a single function that takes one argument and keeps no state.
 

@@ -13,7 +13,7 @@ from dataclasses import replace
 from functools import partial
 from multiprocessing.connection import wait
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -21,7 +21,6 @@ from rolegraph.engine.limits.records import ROW_TEXT
 from rolegraph.engine.records import check_plain
 from rolegraph.engine.vocabulary import DataError, Dataset, Row, Split, dataset_of, require_library
 from rolegraph.engine.vocabulary.children import child_environment
-from rolegraph.roles.processes import start_worker
 from rolegraph.roles.tables import parse_row
 
 COLUMNS = ("id", "question", "answer", "prompt", "info", "task")
@@ -62,7 +61,7 @@ def verifiers(
             f"python is {python!r}; expected an absolute path, such as /opt/verifiers/bin/python"
         )
     request = {"env": env, "args": args or {}, "part": split_name, "split": split, "count": count}
-    read = partial(_read, _Request(env, json.dumps(request), python, timeout))
+    read = partial(_read, env, json.dumps(request), python, timeout)
     found = dataset_of(
         read,
         columns=COLUMNS,
@@ -75,64 +74,61 @@ def verifiers(
     return replace(found, permissions=tuple(allowed))
 
 
-class _Request(NamedTuple):
-    env: str
-    request: str
-    """The request of `verifiers_rows.py`, as JSON."""
-    python: str | None
-    timeout: float
-
-
-def _read(wanted: _Request) -> Iterator[tuple[int, Row]]:
-    """Yield the tasks of an environment, numbered from 1."""
-    process = _start(wanted.python)
+def _read(env: str, request: str, python: str | None, timeout: float) -> Iterator[tuple[int, Row]]:
+    """Yield the tasks of an environment, numbered from 1, for a request as JSON."""
+    process = start_loader(python)
     try:
         assert process.stdin
         with suppress(BrokenPipeError):  # the process has died, as its output will show
-            process.stdin.write(wanted.request)
+            process.stdin.write(request.encode())
             process.stdin.close()
-        for number, line in enumerate(_lines(process, wanted), 1):
-            written: Any = parse_row(line, f"{wanted.env}:{number}", check_plain)
+        for number, line in enumerate(_lines(process, env, timeout), 1):
+            written: Any = parse_row(line, f"{env}:{number}", check_plain)
             match written:
                 case {"row": {**row}}:
                     yield number, row
                 case {"error": str(reason)}:
-                    raise DataError(f"the verifiers environment {wanted.env} cannot be used: {reason}")
+                    raise DataError(f"the verifiers environment {env} cannot be used: {reason}")
                 case {"end": True}:
                     return
                 case _:
-                    raise DataError(f"{wanted.env}:{number}: no task")
+                    raise DataError(f"{env}:{number}: no task")
         process.kill()
-        raise DataError(f"the process that loads {wanted.env} has ended (exit code {process.wait()})")
+        raise DataError(f"the process that loads {env} has ended (exit code {process.wait()})")
     finally:
         process.kill()
         process.wait()
 
 
-def _start(python: str | None) -> subprocess.Popen[str]:
+def start_loader(python: str | None) -> subprocess.Popen[bytes]:
+    """Start the process that loads an environment, in this interpreter or another one.
+
+    Neither the current folder nor the file's own is on the process's module path, so that a `types.py` there
+    does not replace the standard library's.
+    """
     # The environment's code is what the user has allowed: it sees all variables but secrets.
     variables = child_environment(own_code=True)
     if python is not None:  # the packages of this interpreter are not those of the other one
         variables["PYTHONPATH"] = ""
+    pipe = subprocess.PIPE
+    command = [python or sys.executable, "-P", str(Path(__file__).with_name("verifiers_rows.py"))]
     try:
-        return start_worker(
-            "verifiers_rows.py", env=variables, stdin=subprocess.PIPE, python=python or sys.executable
-        )
+        return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, env=variables)
     except OSError as error:
         raise DataError(f"cannot start the interpreter {python}: {error.strerror}") from error
 
 
-def _lines(process: subprocess.Popen[str], wanted: _Request) -> Iterator[str]:
+def _lines(process: subprocess.Popen[bytes], env: str, timeout: float) -> Iterator[str]:
     """Yield the lines of a process's output; raise DataError where the next one takes too long or is long."""
     assert process.stdout
     file, rest = process.stdout.fileno(), b""
-    while wait([file], wanted.timeout):
+    while wait([file], timeout):
         chunk = os.read(file, 1 << 16)
         if not chunk:
             return
         *lines, rest = (rest + chunk).split(b"\n")
         if any(len(line) > ROW_TEXT.most for line in (*lines, rest)):
-            raise DataError(ROW_TEXT.exceeded(f"{wanted.env}: a task has"))
+            raise DataError(ROW_TEXT.exceeded(f"{env}: a task has"))
         for line in lines:
             yield line.decode(errors="replace")
-    raise DataError(f"{wanted.env} gives no further task within {wanted.timeout:g} s")
+    raise DataError(f"{env} gives no further task within {timeout:g} s")

@@ -14,7 +14,7 @@ import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
-from typing import Any, TextIO
+from typing import Any, cast
 
 Row = dict[str, Any]
 Request = Mapping[str, Any]
@@ -101,13 +101,9 @@ def _dataset_rows(environment: Any, request: Request) -> Iterator[Row]:
 def _info(info: Any, others: Row) -> Any:
     """Return the `info` of a row, which some versions keep as JSON, with the fields that have no column."""
     found: Any = json.loads(info) if isinstance(info, str) and info.startswith("{") else info
-    match found:
-        case None:
-            return others
-        case {**fields}:
-            return {**others, **fields}
-        case _:
-            return found
+    if found is None:
+        return others
+    return {**others, **cast("Row", found)} if isinstance(found, Mapping) else found
 
 
 def _last_user_text(prompt: str | Iterable[Mapping[str, Any]]) -> str:
@@ -130,16 +126,10 @@ def _reason(error: BaseException) -> str:
     return said if isinstance(error, NotUsable) else f"{type(error).__name__}: {said}{cause}"
 
 
-def _own_output() -> TextIO:
-    """Return a file for rows, and send what the environment prints to standard error."""
-    out = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)
-    return out
-
-
 def main() -> None:
     """Write the tasks of the request, which is the standard input."""
-    out = _own_output()
+    out = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)  # what the environment prints goes to standard error
     try:
         for row in rows(json.load(sys.stdin)):
             out.write(json.dumps({"row": row}, default=_written) + "\n")

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Annotated, Any, ClassVar, cast
+from typing import Annotated, Any, ClassVar, TypeVar, cast
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, FiniteFloat
 
 from rolegraph.engine.records import Task
 from rolegraph.engine.vocabulary import (
     MONTY,
+    ActionRead,
     BadOptions,
     BadParts,
     CallField,
+    Formula,
     ItemCall,
     Reward,
     RewardInputs,
@@ -45,17 +47,15 @@ class BareTerm(Term):
 
 def _in_full(written: object) -> object:
     """Expand the short form of a term, its reward alone; return any other value unchanged."""
-    return BareTerm(reward=ItemCall.parse(written)) if _is_short(written) else written
-
-
-def _is_short(written: object) -> bool:
-    if isinstance(written, Mapping):
-        keys = cast("Mapping[object, object]", written).keys()
-        return bool(keys) and Term.model_fields.keys().isdisjoint(keys)
-    return isinstance(written, str) and written != ""
+    keys = cast("Mapping[object, object]", written).keys() if isinstance(written, Mapping) else ()
+    is_short = bool(keys) and Term.model_fields.keys().isdisjoint(keys)
+    if is_short or (isinstance(written, str) and written):
+        return BareTerm(reward=ItemCall.parse(written))
+    return written
 
 
 _Short = Term | Annotated[CallField, rewards]
+Placed = TypeVar("Placed", ActionRead, Formula)
 
 
 def weighted(
@@ -89,6 +89,11 @@ def weighted(
     def union(field: str) -> tuple[str, ...]:
         return tuple(dict.fromkeys(name for part in parts for name in getattr(part, field)))
 
+    def placed(name: str, read: Placed) -> Placed:
+        """Return a part of a term's call with its place in the call of the sum."""
+        term = terms[name]
+        return read._replace(place=(0, name, *term.place, *term.reward.path_of(read.place)))
+
     form = all(part.form for part in parts)
     judging = {name for name, (weight, part) in built.items() if weight > 0 and (form or not part.form)}
     # Only plain data and functions are sent to a worker: a Reward would be made again there.
@@ -113,25 +118,16 @@ def weighted(
         form=form,
         outcomes=union("outcomes"),
         reads_environment=any(part.reads_environment for part in parts),
-        reads=tuple(
-            read._replace(place=(0, name, *terms[name].place, *terms[name].reward.path_of(read.place)))
-            for name, (_, part) in built.items()
-            for read in part.reads
-        ),
-        formulas=tuple(
-            formula._replace(place=(0, name, *terms[name].place, *terms[name].reward.path_of(formula.place)))
-            for name, (_, part) in built.items()
-            for formula in part.formulas
-        ),
+        reads=tuple(placed(name, read) for name, (_, part) in built.items() for read in part.reads),
+        formulas=tuple(placed(name, each) for name, (_, part) in built.items() for each in part.formulas),
     )
 
 
-def _weighted(
-    terms: Sequence[tuple[str, float, bool, bool, Callable[..., Score | None]]],
-    task: Task,
-    action: Any,
-    inputs: RewardInputs,
-) -> Score | None:
+_Summed = tuple[str, float, bool, bool, Callable[..., Score | None]]
+"""Name and weight of a term, whether it judges, whether it delegates, and its function."""
+
+
+def _weighted(terms: Sequence[_Summed], task: Task, action: Any, inputs: RewardInputs) -> Score | None:
     rewards: dict[str, float] = {}
     total, masked = 0.0, False
     verdicts: dict[bool, list[bool]] = {False: [], True: []}  # by whether the term delegates

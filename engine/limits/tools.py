@@ -33,7 +33,7 @@ CALL_MEMORY = Limit("call_memory", 1_000_000_000, "bytes")
 GAME_SECONDS = Limit("game_seconds", 20, "seconds")
 """Time of a TextArena game for one move."""
 GAME_STOP_SECONDS = Limit("game_stop_seconds", 20, "seconds")
-"""Further time before its process is killed, which may have to import TextArena."""
+"""Further time before its process is killed, with all games in it."""
 ENV_BYTES = Limit("env_bytes", 4_000_000, "bytes")
 """Message of an OpenEnv server, such as an observation with a picture."""
 TOOL_CLOSE_SECONDS = Limit("tool_close_seconds", 10, "seconds")

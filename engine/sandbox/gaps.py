@@ -12,8 +12,8 @@ import re
 import sys
 import threading
 import warnings
-from collections.abc import Iterator
 from functools import cache
+from operator import attrgetter
 
 MODULES = frozenset(
     "asyncio base64 binascii bisect collections copy csv dataclasses datetime decimal functools hashlib "
@@ -44,13 +44,10 @@ def needs_cpython(error: str, code: str) -> bool:
         code: The program, with the test that it failed.
     """
     kind, _, text = error.partition(": ")
-    if (
-        kind == "NotImplementedError" and "not yet support" in text
-    ):  # syntax that is newer than this Python, too
+    if kind == "NotImplementedError" and "not yet support" in text:  # syntax newer than this Python, too
         return True
-    try:
-        tree = ast.parse(code) if not error.startswith("SyntaxError") else _compiled(code)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+    tree = parse_program(code, strictly=kind == "SyntaxError")
+    if tree is None:
         return False
     line = re.search(r" \(line (\d+)\)$", error)
     return (
@@ -60,16 +57,24 @@ def needs_cpython(error: str, code: str) -> bool:
     )
 
 
-_COMPILING = threading.Lock()
+_PARSING = threading.Lock()
 """Lock for `catch_warnings`, which changes the filters of all threads."""
 
 
-def _compiled(code: str) -> ast.Module:
-    """Parse a program as strictly as CPython runs it; raise SyntaxError for `return` outside a function."""
-    with _COMPILING, warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        compile(code, "program", "exec", dont_inherit=True)
-        return ast.parse(code)
+def parse_program(code: str, *, strictly: bool = False) -> ast.Module | None:
+    """Parse a program; None where it is not valid Python.
+
+    Args:
+        code: The program.
+        strictly: Refuse what CPython refuses to run as well, such as `return` outside a function.
+    """
+    try:
+        with _PARSING, warnings.catch_warnings(action="ignore"):
+            if strictly:
+                compile(code, "program", "exec", dont_inherit=True)
+            return ast.parse(code)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
 
 
 def _lacks(kind: str, text: str, tree: ast.Module) -> bool:
@@ -78,7 +83,7 @@ def _lacks(kind: str, text: str, tree: ast.Module) -> bool:
         case "RuntimeError", _:
             return "not supported in this environment" in text
         case "SyntaxError", _:  # a program's own `eval` may have raised it
-            return not {"eval", "exec"} & set(_called(tree))
+            return not {"eval", "exec"} & _called(tree)
         case "ModuleNotFoundError", [module, *_]:
             return module.partition(".")[0] in sys.stdlib_module_names
         case "ImportError", [name, module, *_]:
@@ -115,11 +120,10 @@ def _has(module: str, *path: str) -> bool:
     """Tell whether a module that Monty has, in CPython, has an attribute, or an attribute of an attribute."""
     if module not in MODULES | {"builtins"}:
         return False
-    value: object = importlib.import_module(module)
-    for name in path:
-        if not hasattr(value, name):
-            return False
-        value = getattr(value, name)
+    try:
+        attrgetter(".".join(path))(importlib.import_module(module))
+    except AttributeError:
+        return False
     return True
 
 
@@ -151,23 +155,21 @@ def _reads_ahead(tree: ast.Module, line: int | None) -> bool:
         line: The line that failed; None for a program that exceeded a limit.
     """
     for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and _name(node.func) not in WHOLE:
+        if isinstance(node, ast.Call) and _callee(node) not in WHOLE:
             for made in node.args:
                 lines = range(made.lineno, (made.end_lineno or made.lineno) + 1)
-                is_lazy = isinstance(made, ast.GeneratorExp) or (
-                    isinstance(made, ast.Call) and _name(made.func) in LAZY
-                )
+                is_lazy = isinstance(made, ast.GeneratorExp) or _callee(made) in LAZY
                 if is_lazy and (line is None or line in lines):
                     return True
     return False
 
 
-def _called(tree: ast.Module) -> Iterator[str]:
-    """Yield the names of the functions that a program calls."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Call):
-            yield _name(node.func)
+def _called(tree: ast.Module) -> set[str]:
+    """Return the names of the functions that a program calls."""
+    return {_callee(node) for node in ast.walk(tree)}
 
 
-def _name(function: ast.expr) -> str:
+def _callee(node: ast.AST) -> str:
+    """Return the name of the function that a node calls; empty for another node."""
+    function = node.func if isinstance(node, ast.Call) else None
     return function.id if isinstance(function, ast.Name) else getattr(function, "attr", "")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import builtins
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from rolegraph.engine.errors import DataError, SandboxError, UnsupportedProgram, UsageError, first_line
 from rolegraph.engine.sandbox.process import ProgramLimits
@@ -14,12 +13,7 @@ from rolegraph.engine.vocabulary import MONTY
 
 
 def run_tests(
-    code: str,
-    tests: Sequence[str],
-    *,
-    seconds: float = SECONDS,
-    memory: int = MEMORY,
-    interpreter: str = MONTY,
+    code: str, tests: Sequence[str], *, seconds: float = SECONDS, interpreter: str = MONTY
 ) -> float:
     """Return the share of tests, from 0 to 1, that a program passes; 0 for a program that fails by itself.
 
@@ -36,7 +30,6 @@ def run_tests(
         code: The program.
         tests: Python snippets, each of which passes if it raises nothing, such as `assert add(2, 3) == 5`.
         seconds: Time limit of the program, and of each test.
-        memory: Memory limit in bytes of the program together with one test.
         interpreter: The interpreter of Python, as for `open_process`.
 
     Raises:
@@ -47,10 +40,10 @@ def run_tests(
     """
     if not tests:
         raise UsageError("no tests for the program; expected at least one")
-    parsed = [_parse(test) for test in tests]
-    limits, names = ProgramLimits(seconds, memory), program_names({})
+    parsed = [_guarded(test) for test in tests]
+    limits, names = ProgramLimits(seconds, MEMORY), program_names({})
     passed = 0
-    for test in parsed:
+    for test, (guarded, used) in zip(tests, parsed, strict=True):
         with open_process(interpreter, limits) as process:
             try:
                 execute_program(process, code, names)
@@ -59,56 +52,41 @@ def run_tests(
             except SandboxError:
                 return 0.0
             try:
-                process.run("judge(test, used, names)", test=test.code, used=test.names)
+                process.run("judge(test, used, names)", test=guarded, used=used)
                 passed += 1
             except SandboxError as error:
-                explained = process.explain(error, f"{code}\n{test.written}")
+                explained = process.explain(error, f"{code}\n{test}")
                 if isinstance(explained, UnsupportedProgram):
                     raise explained from None
     return passed / len(tests)
 
 
-class _Test(NamedTuple):
-    """Unit test whose comparisons call guarded functions, and the names of the program that it uses."""
-
-    code: str
-    written: str
-    names: list[str]
-    """Names that the test reads, other than Python's builtins."""
-
-
-def _parse(test: str) -> _Test:
+def _guarded(test: str) -> tuple[str, list[str]]:
+    """Return a test with guarded comparisons, and the names that it reads other than Python's builtins."""
     try:
         tree = ast.parse(test, "it")
     except (SyntaxError, ValueError) as error:
         raise DataError(f"the test {test[:100]!r} is not Python: {first_line(error)}") from error
     names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)} - _BUILTINS
-    guarded = ast.unparse(ast.fix_missing_locations(_GuardComparisons().visit(tree)))
-    return _Test(guarded, test, sorted(names))
+    return ast.unparse(ast.fix_missing_locations(_GuardComparisons().visit(tree))), sorted(names)
 
 
 _BUILTINS = frozenset(dir(builtins))
-_COMPARED: dict[type[ast.cmpop], str] = {
-    ast.Eq: "_equal",
-    ast.NotEq: "_equal",
-    ast.In: "_holds",
-    ast.NotIn: "_holds",
-}
-"""Functions of `engine/sandbox/inside.py` that replace the operators of a test."""
 
 
 class _GuardComparisons(ast.NodeTransformer):
-    """Transformer that replaces comparisons and differences with calls of guarded functions."""
+    """Transformer that replaces comparisons and differences with functions of `engine/sandbox/inside.py`."""
 
     def visit_Compare(self, node: ast.Compare) -> ast.AST:
         self.generic_visit(node)
         match node:
-            case ast.Compare(left=left, ops=[operator], comparators=[right]) if type(operator) in _COMPARED:
-                call = _call(_COMPARED[type(operator)], left, right)
-                is_negated = isinstance(operator, ast.NotEq | ast.NotIn)
-                return ast.UnaryOp(ast.Not(), call) if is_negated else call
+            case ast.Compare(left=left, ops=[ast.Eq() | ast.NotEq() as operator], comparators=[right]):
+                call = _call("_equal", left, right)
+            case ast.Compare(left=left, ops=[ast.In() | ast.NotIn() as operator], comparators=[right]):
+                call = _call("_holds", left, right)
             case _:
                 return node
+        return ast.UnaryOp(ast.Not(), call) if isinstance(operator, ast.NotEq | ast.NotIn) else call
 
     def visit_BinOp(self, node: ast.BinOp) -> ast.AST:
         self.generic_visit(node)

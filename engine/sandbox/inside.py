@@ -12,69 +12,24 @@ CUT = "… (cut)"
 """Mark in place of a part that was too long or too deep."""
 LISTS: Any = (list, tuple, set, frozenset)
 MAPPINGS: Any = (dict,)
-OPERATORS = tuple(
-    (
-        "__eq__ __ne__ __contains__ __iter__ __getitem__ __call__ __hash__ __abs__ __neg__ __round__ "
-        "__add__ __radd__ __sub__ __rsub__ __mul__ __rmul__ __truediv__ __rtruediv__ __mod__ __rmod__"
-    ).split()
-)
+OPERATORS = (
+    "__eq__ __ne__ __contains__ __iter__ __getitem__ __call__ __hash__ __abs__ __neg__ __round__ "
+    "__add__ __radd__ __sub__ __rsub__ __mul__ __rmul__ __truediv__ __rtruediv__ __mod__ __rmod__"
+).split()
 """Methods by which an object decides its own equality, membership, value or arithmetic."""
 
 
-def execute(code: str, names: dict[str, Any], longest: int, deepest: int) -> str:
-    """Run a program with the globals `names` and return its last expression as JSON, null without one.
+def execute(code: str, end: str, names: dict[str, Any], longest: int, deepest: int) -> str:
+    """Run a program with the globals `names` and return the value of `end` as JSON; null for no `end`.
 
     The JSON is cut after about `longest` characters, and at `deepest` levels.
     """
-    end = last_expression(code)
-    exec(code[:end], names)
-    if end == len(code):
+    exec(code, names)
+    if end == "":
         return "null"
-    lines = "\n" * code[:end].count("\n")  # keeps the line numbers of errors
-    value = eval("(" + lines + code[end:] + "\n)", names)
+    lines = "\n" * code.count("\n")  # keeps the line numbers of errors
+    value = eval("(" + lines + end + "\n)", names)
     return json.dumps(plain(value, [longest], deepest))
-
-
-def last_expression(code: str) -> int:
-    """Return the position of the expression that ends a program, or its length without one."""
-    start = last_statement(code)
-    line = code[start:]
-    if is_expression(line):
-        return start
-    if parses("0;" + line):  # simple statements in one line, no `if x: a; b`
-        for at in reversed([at for at in range(start, len(code)) if code[at] == ";"]):
-            head = code[start:at]
-            if parses(head) and not parses(head + "$") and is_expression(code[at + 1 :]):  # `$` for a comment
-                return at + 1
-    return len(code)
-
-
-def last_statement(code: str) -> int:
-    """Return the position of the last top-level statement, or the length of a program that does not parse."""
-    start = len(code) + 1
-    for line in reversed(code.split("\n")):
-        start = start - len(line) - 1
-        if line[:1] not in ("", " ", "\t", "\r", "#") and parses(code[start:]) and parses(code[:start]):
-            return start
-    return len(code)
-
-
-def is_expression(text: str) -> bool:
-    """Return True for an expression, with or without a comment at its end."""
-    return text.strip()[:1] not in ("", "#") and parses("(" + text + "\n)")
-
-
-def parses(text: str) -> bool:
-    """Return True for a valid program, without running it."""
-    try:
-        exec("raise StopIteration\n" + text)
-    except StopIteration:
-        return True
-    except NotImplementedError:  # valid Python that Monty does not support; running it reports that
-        return True
-    except SyntaxError:
-        return False
-    return False
 
 
 def plain(value: Any, room: list[int], levels: int) -> Any:

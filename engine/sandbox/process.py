@@ -114,8 +114,6 @@ class SandboxProcess:
 
     def _problem(self, error: Any) -> str:
         """Return one line that describes an error of the interpreter."""
-        if self._stopped:
-            return "was stopped before it ended"
         too_long = f"took longer than {self._limits.seconds:g} s"
         if isinstance(error, self._monty.MontyCrashedError):
             return too_long if error.timed_out else "the process that ran it died"
@@ -143,7 +141,5 @@ class _OutputBuffer:
 
     def __call__(self, stream: str, text: str) -> None:
         room = PROGRAM_TEXT.most - len(self.text)
-        if len(text) <= room:
-            self.text += text
-        elif room >= 0:
-            self.text += text[:room] + CUT
+        if room >= 0:
+            self.text += text if len(text) <= room else text[:room] + CUT

@@ -5,13 +5,13 @@ A thread waits for each process, so that any thread can stop a run by killing it
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import json
 import keyword
 import os
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractAsyncContextManager
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
@@ -23,6 +23,7 @@ from rolegraph.engine.errors import SandboxError, UsageError
 from rolegraph.engine.limits.tools import PROGRAM_DEPTH, PROGRAM_TEXT
 from rolegraph.engine.sandbox import inside
 from rolegraph.engine.sandbox.cpython import CPythonProcess, require_image
+from rolegraph.engine.sandbox.gaps import parse_program
 from rolegraph.engine.sandbox.process import ProgramLimits, SandboxProcess, require_monty
 from rolegraph.engine.vocabulary import MONTY
 
@@ -42,29 +43,23 @@ class ProgramResult(NamedTuple):
     """Printed text, cut likewise."""
 
 
-class PythonSandbox(AbstractAsyncContextManager["PythonSandbox"]):
-    """An async context manager that runs programs; event loops of several threads may share one.
+class PythonSandbox:
+    """Sandbox that runs programs; event loops of several threads may share one.
 
     Args:
         seconds: Wall-clock limit of each program.
         memory: Memory limit of each program in bytes.
         interpreter: The interpreter of Python, as for `open_process`.
-        processes: Largest number of concurrent programs, by default the number of processors, so that the
-            time limit of a program does not depend on the others.
+        processes: Largest number of concurrent programs; 0 for the number of processors, so that the time
+            limit of a program does not depend on the others.
     """
 
     def __init__(
-        self,
-        *,
-        seconds: float = SECONDS,
-        memory: int = MEMORY,
-        interpreter: str = MONTY,
-        processes: int | None = None,
+        self, *, seconds: float = SECONDS, memory: int = MEMORY, interpreter: str = MONTY, processes: int = 0
     ) -> None:
         self._interpreter = interpreter
         self._limits = ProgramLimits(seconds, memory)
         self._threads = ThreadPoolExecutor(processes or max(2, os.cpu_count() or 2))
-        self._running: set[Process] = set()
 
     async def run(self, code: str, inputs: Mapping[str, Any] = MappingProxyType({})) -> ProgramResult:
         """Run a program as soon as a process is free.
@@ -81,19 +76,11 @@ class PythonSandbox(AbstractAsyncContextManager["PythonSandbox"]):
         """
         names = program_names(inputs)
         process = open_process(self._interpreter, self._limits)
-        self._running.add(process)
         try:
             loop = asyncio.get_running_loop()
             return await loop.run_in_executor(self._threads, _run_once, process, code, names)
         finally:
             process.stop()  # it still runs if the caller was cancelled
-            self._running.discard(process)
-
-    async def __aexit__(self, *_: object) -> None:
-        self._threads.shutdown(wait=False)
-        for process in tuple(self._running):
-            process.stop()
-        await asyncio.to_thread(self._threads.shutdown)
 
 
 Process = SandboxProcess | CPythonProcess
@@ -129,26 +116,33 @@ def execute_program(process: Process, code: str, names: Mapping[str, Any]) -> Pr
         SandboxError: The program raised an exception or exceeded a limit.
         UnsupportedProgram: The interpreter lacks what the program needs.
     """
-    around = f"{_inside()}\nexecute(code, names, longest, deepest)"
+    around = f"{_inside()}\nexecute(code, end, names, {PROGRAM_TEXT.most}, {PROGRAM_DEPTH.most})"
+    code = code.replace("\r\n", "\n").replace("\r", "\n")
+    start = _last_expression(code)
     try:
-        value, output = process.run(
-            around, code=code, names=dict(names), longest=PROGRAM_TEXT.most, deepest=PROGRAM_DEPTH.most
-        )
+        value, output = process.run(around, code=code[:start], end=code[start:], names=dict(names))
     except SandboxError as error:
         raise process.explain(error, code) from None
     return ProgramResult(json.loads(value), output)
 
 
+def _last_expression(code: str) -> int:
+    """Return the position of the expression that ends a program, or its length without one."""
+    tree = parse_program(code)
+    if tree is None or not tree.body or not isinstance(tree.body[-1], ast.Expr):
+        return len(code)
+    before = code.encode().split(b"\n")[: tree.body[-1].lineno]
+    before[-1] = before[-1][: tree.body[-1].col_offset]
+    start = len(b"\n".join(before).decode())
+    # A semicolon behind the expression means that it is no value.
+    return len(code) if parse_program(f"({code[start:]}\n)") is None else start
+
+
 def evaluate(
-    code: str,
-    inputs: Mapping[str, Any],
-    *,
-    seconds: float = SECONDS,
-    memory: int = MEMORY,
-    interpreter: str = MONTY,
+    code: str, inputs: Mapping[str, Any], *, seconds: float = SECONDS, interpreter: str = MONTY
 ) -> ProgramResult:
     """Run one program in the calling thread, with the arguments and errors of `PythonSandbox.run`."""
-    process = open_process(interpreter, ProgramLimits(seconds, memory))
+    process = open_process(interpreter, ProgramLimits(seconds, MEMORY))
     return _run_once(process, code, program_names(inputs))
 
 

@@ -12,12 +12,16 @@ import importlib.util
 import inspect
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, ParamSpec, TypeVar
 
 from rolegraph.engine.errors import UsageError
 from rolegraph.engine.vocabulary.foreign import FOREIGN_ERRORS, describe_error
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class Import(NamedTuple):
@@ -99,6 +103,26 @@ def require_library(name: str, extra: str, subject: str) -> None:
     if importlib.util.find_spec(name) is None:
         library = name.replace("_", "-")
         raise UsageError(f"{subject} need the library {library}: pip install 'rolegraph[{extra}]'")
+
+
+@dataclass(frozen=True)
+class Loaded(Generic[P, T]):
+    """Function whose library a worker imports with the function, before the limits of a call begin."""
+
+    function: Callable[P, T]
+    library: str
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> T:
+        """Call the function."""
+        return self.function(*args, **kwargs)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _load_with, (self.library, self.function)
+
+
+def _load_with(library: str, function: Callable[P, T]) -> Loaded[P, T]:
+    importlib.import_module(library)
+    return Loaded(function, library)
 
 
 def import_file(path: Path) -> Import:

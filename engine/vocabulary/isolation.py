@@ -8,7 +8,6 @@ worker fails its own call only. `serve` is the worker's side.
 from __future__ import annotations
 
 import asyncio
-import atexit
 import ctypes
 import os
 import pickle
@@ -17,8 +16,9 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, suppress
+from dataclasses import dataclass, field
 from functools import cache, partial
 from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
@@ -37,16 +37,6 @@ WORKERS = max(2, (os.cpu_count() or 2) // 2)
 START_SECONDS = 60.0
 """Seconds that a worker may take to start and to load the function, before the call's own limit begins."""
 
-# -P: Python would put the current folder first, where a random.py would replace the standard library's.
-# -u: what a call prints would be lost with a worker that is killed.
-_COMMAND = (
-    sys.executable,
-    "-P",
-    "-u",
-    "-c",
-    "from rolegraph.engine.vocabulary.isolation import serve; serve()",
-)
-
 _dumps = cast("Callable[[object], bytes]", cloudpickle.dumps)  # pyright: ignore[reportUnknownMemberType]
 
 
@@ -59,23 +49,33 @@ class CallTimeout(CallLimit):
 
 
 class Isolation(AbstractAsyncContextManager["Isolation"]):
-    """A pool of at most `WORKERS` processes, in which calls run under limits of time and memory.
+    """A pool of processes, in which calls run under limits of time and memory.
 
     The processes import `imports`. Use the pool as an async context manager.
 
     Event loops of several threads may share one.
     """
 
-    def __init__(self, imports: Sequence[Import] = ()) -> None:
+    def __init__(self, imports: Sequence[Import] = (), workers: int = WORKERS, **options: Any) -> None:
+        """Make a pool whose processes start when they are needed.
+
+        Args:
+            imports: The modules that the processes import.
+            workers: Largest number of processes. A single one keeps what calls leave in its modules.
+            **options: Options of `subprocess.Popen`; `env` is added to `child_environment`.
+        """
         # Functions of the main module are sent by value: importing a script again would run it again.
-        self._imports = tuple(wanted for wanted in imports if wanted.module != "__main__")
-        self._environment = child_environment(own_code=bool(imports))
+        kept = tuple(wanted for wanted in imports if wanted.module != "__main__")
+        # With one hash seed, sets of text have the same order in all workers.
+        environment = {"PYTHONHASHSEED": "0", **child_environment(own_code=bool(imports))}
+        options["env"] = {**environment, **options.get("env", {})}
+        self._start = partial(_Worker, kept, options)
         # Each thread waits for one worker. PR_SET_PDEATHSIG counts the thread that started a worker as its
         # parent, so these threads live as long as the pool.
-        self._threads = ThreadPoolExecutor(WORKERS, "isolation")
+        self._threads = ThreadPoolExecutor(workers, "isolation")
         self._lock = threading.Lock()
         self._idle: list[_Worker] = []
-        self._busy: dict[_Call, _Worker] = {}
+        self._busy: dict[Call, _Worker] = {}
         self._closed = False
 
     async def run(
@@ -94,52 +94,56 @@ class Isolation(AbstractAsyncContextManager["Isolation"]):
             RuntimeError: The worker died, the pool is closed, or the exception cannot be pickled.
             Exception: Any exception of the function itself.
         """
-        call = _Call(_dumps((function, arguments)), limit, memory)
+        call = self.submit(function, *arguments, limit=limit, memory=memory)
         try:
-            answer = await asyncio.wrap_future(self._threads.submit(self._answer, call))
+            return await asyncio.wrap_future(call.future)
         except asyncio.CancelledError:
             self._cancel(call)
             raise
-        return _result(answer)
 
     def run_blocking(self, function: Callable[..., T], *arguments: Any, limit: float) -> T:
         """Call a function as `run` does, while the calling thread waits."""
-        call = _Call(_dumps((function, arguments)), limit, CALL_MEMORY.most)
+        call = self.submit(function, *arguments, limit=limit)
         try:
-            return _result(self._threads.submit(self._answer, call).result())
+            return call.future.result()
         except BaseException:  # Ctrl-C among them
             self._cancel(call)
             raise
 
-    def _answer(self, call: _Call) -> bytes:
-        """Send the call to a worker and return the pickled pair of result and exception. Blocks."""
-        worker = self._take(call)
-        answered = False
+    def submit(
+        self, function: Callable[..., Any], *arguments: Any, limit: float, memory: int = CALL_MEMORY.most
+    ) -> Call:
+        """Queue a call as `run` does, and return it; nothing but its limits stops it."""
+        call = Call(_dumps((function, arguments)), limit, memory)
+        call.future = self._threads.submit(self._answer, call)
+        return call
+
+    def _answer(self, call: Call) -> Any:
+        """Make the call in a worker, and return or raise its result. Blocks."""
+        with self._lock:
+            if self._closed or call.is_cancelled:
+                raise RuntimeError("the isolation pool is closed")
+            idle = [worker for worker in self._idle if worker.is_alive]
+            worker = self._busy[call] = idle.pop() if idle else self._start()
+            self._idle = idle
+        answer = b""
         try:
             answer = worker.answer(call)
-            answered = True
-            return answer
         finally:
             with self._lock:
                 del self._busy[call]
-                if answered and not self._closed and not call.cancelled:
-                    self._idle.append(worker)
-                else:
+                if not answer or self._closed or call.is_cancelled:
                     worker.kill()
+                else:
+                    self._idle.append(worker)
+        result, error = cast("tuple[Any, Exception | None]", pickle.loads(answer))
+        if error is not None:
+            raise error
+        return result
 
-    def _take(self, call: _Call) -> _Worker:
+    def _cancel(self, call: Call) -> None:
         with self._lock:
-            if self._closed or call.cancelled:
-                raise RuntimeError("the isolation pool is closed")
-            idle = [worker for worker in self._idle if worker.is_alive]
-            worker = idle.pop() if idle else _Worker(self._imports, self._environment)
-            self._idle = idle
-            self._busy[call] = worker
-        return worker
-
-    def _cancel(self, call: _Call) -> None:
-        with self._lock:
-            call.cancelled = True
+            call.is_cancelled = True
             if call in self._busy:
                 self._busy[call].kill()
 
@@ -157,26 +161,34 @@ class Isolation(AbstractAsyncContextManager["Isolation"]):
         return bool(workers)
 
 
-class _Call:
-    """A pickled call: so that a worker survives the failure to load it."""
+@dataclass(eq=False)
+class Call:
+    """Call in a worker."""
 
-    def __init__(self, pickled: bytes, limit: float, memory: int) -> None:
-        self.pickled, self.limit, self.memory = pickled, limit, memory
-        self.cancelled = False
+    pickled: bytes
+    """Function and arguments, pickled, so that a worker survives the failure to load them."""
+    limit: float
+    memory: int
+    future: Future[Any] = field(init=False)
+    """Result of the call."""
+    is_cancelled: bool = False
 
 
 class _Worker:
     """The parent's side of one worker process."""
 
-    def __init__(self, imports: Sequence[Import], environment: Mapping[str, str]) -> None:
+    def __init__(self, imports: Sequence[Import], options: Mapping[str, Any]) -> None:
         self._connection, there = Pipe()
+        code = "from rolegraph.engine.vocabulary.isolation import serve; serve()"
         with there:
+            # -P: Python would put the current folder first, where a random.py would replace the standard
+            # library's. -u: what a call prints would be lost with a worker that is killed.
             self._process = subprocess.Popen(
-                [*_COMMAND, str(there.fileno()), str(os.getpid())],
+                [sys.executable, "-P", "-u", "-c", code, str(there.fileno()), str(os.getpid())],
                 stdin=subprocess.DEVNULL,
-                env=environment,
                 pass_fds=[there.fileno()],
                 start_new_session=True,  # Ctrl-C reaches the parent alone; `kill` reaches children as well
+                **options,
             )
         self._connection.send_bytes(pickle.dumps(imports))
 
@@ -184,7 +196,7 @@ class _Worker:
     def is_alive(self) -> bool:
         return self._process.poll() is None
 
-    def answer(self, call: _Call) -> bytes:
+    def answer(self, call: Call) -> bytes:
         """Wait for the worker to load the call, then for its answer; raises CallLimit or RuntimeError."""
         answer = b""
         try:
@@ -192,7 +204,8 @@ class _Worker:
             for seconds in (START_SECONDS, call.limit):
                 if not self._connection.poll(seconds):
                     raise CallTimeout(f"took longer than {call.limit:g} s")
-                answer = self._connection.recv_bytes()
+                if answer := self._connection.recv_bytes():
+                    break  # also where it could not be loaded
         except (EOFError, OSError):
             code = self._process.wait()
             raise RuntimeError(f"the process that ran it died with exit code {code}") from None
@@ -211,16 +224,7 @@ class _Worker:
 @cache
 def shared_isolation() -> Isolation:
     """Return this process's pool for data sets and chat templates, which import no code of the user's."""
-    isolation = Isolation()
-    atexit.register(isolation.close)
-    return isolation
-
-
-def _result(answer: bytes) -> Any:
-    result, error = cast("tuple[Any, Exception | None]", pickle.loads(answer))
-    if error is not None:
-        raise error
-    return result
+    return Isolation()
 
 
 def serve() -> None:
@@ -239,39 +243,23 @@ def serve() -> None:
         libraries, modules = 0, 0
         while True:
             memory, pickled = connection.recv()
-            call = _load(pickled, imports)
-            if len(sys.modules) > modules:  # not at each call, or what a call leaves behind would add up
-                libraries, modules = _memory_taken(), len(sys.modules)
-            connection.send_bytes(b"")
-            connection.send_bytes(_perform(call, libraries + memory))
-
-
-def _load(pickled: bytes, imports: Sequence[Import]) -> Callable[[], object]:
-    """Return a call that was sent; if it cannot be loaded, a call that raises the reason."""
-    try:
-        for wanted in imports:
-            wanted.ensure()
-        function, arguments = pickle.loads(pickled)
-    except FOREIGN_ERRORS as error:
-        return partial(_raise, error)
-    return partial(function, *arguments)
-
-
-def _raise(error: BaseException) -> None:
-    raise error
-
-
-def _perform(call: Callable[[], object], memory: int) -> bytes:
-    """Make a call in so many bytes of memory; return the pickled result and exception, empty for too few."""
-    try:
-        _limit_memory(memory)
-        return pickle.dumps((call(), None))
-    except MemoryError:
-        return b""
-    except FOREIGN_ERRORS as error:
-        return pickle.dumps((None, _portable(error)))
-    finally:
-        _limit_memory()
+            answer = b""  # means that the memory was not enough
+            try:
+                for wanted in imports:
+                    wanted.ensure()
+                function, arguments = pickle.loads(pickled)
+                if len(sys.modules) > modules:  # not at each call, or what a call leaves behind would add up
+                    libraries, modules = _memory_taken(), len(sys.modules)
+                connection.send_bytes(b"")  # the call's own time begins
+                _limit_memory(libraries + memory)
+                answer = pickle.dumps((function(*arguments), None))
+            except MemoryError:
+                pass
+            except FOREIGN_ERRORS as error:
+                answer = pickle.dumps((None, _portable(error)))
+            finally:
+                _limit_memory()
+            connection.send_bytes(answer)
 
 
 def _memory_taken() -> int:
@@ -307,6 +295,7 @@ def _portable(error: BaseException) -> Exception:
         copy = pickle.loads(pickle.dumps(error))
     except Exception:
         copy = None
-    if isinstance(error, Exception) and type(copy) is type(error) and str(copy) == str(error):
-        return error
+    is_same = type(copy) is type(error) and str(copy) == str(error)
+    if isinstance(error, Exception) and is_same and not isinstance(error, StopIteration):
+        return error  # no future can hold a StopIteration
     return RuntimeError(describe_error(error))

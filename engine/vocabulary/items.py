@@ -27,7 +27,7 @@ from rolegraph.engine.records import (
     check_recordable,
 )
 from rolegraph.engine.vocabulary.actions import ActionRead, Shape
-from rolegraph.engine.vocabulary.environment import Environment
+from rolegraph.engine.vocabulary.environment import NOTHING, Environment
 from rolegraph.engine.vocabulary.foreign import FOREIGN_ERRORS
 from rolegraph.engine.vocabulary.registry import FIXED, Item, Origin, Registry
 from rolegraph.engine.vocabulary.tool import Tool
@@ -68,9 +68,6 @@ class Parser(Item):
     `validate` warns of a group of which the role's prompts mention no word."""
     gives: Shape = field(default_factory=dict[str, Any])
     """Shape of the action."""
-
-
-NOTHING: Mapping[str, Any] = {}
 
 
 class Score(NamedTuple):
@@ -168,17 +165,16 @@ class Reward(Item):
     """Expressions that the reward reads the value of."""
     as_term: Reward | None = None
     """Reward to use in place of this one as a term of a sum."""
-    is_deferred: bool = field(init=False)
-    """True where the reward depends on later turns or on the environment."""
 
     @property
     def read_roles(self) -> tuple[str, ...]:
         """All roles that the reward reads."""
         return tuple(dict.fromkeys((*self.roles, *self.views)))
 
-    def __post_init__(self) -> None:
-        deferred = bool(self.roles or self.views or self.reads_environment)
-        object.__setattr__(self, "is_deferred", deferred)  # a frozen dataclass has no other way
+    @property
+    def is_deferred(self) -> bool:
+        """True where the reward depends on later turns or on the environment."""
+        return bool(self.roles or self.views or self.reads_environment)
 
 
 if TYPE_CHECKING:  # importing numpy takes longer than checking a spec

@@ -12,8 +12,8 @@ import inspect
 import json
 import re
 import typing
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from keyword import iskeyword
 from typing import Any, cast
 
@@ -34,6 +34,8 @@ class Option:
     required: bool = False
     line: str = ""
     """Description in the factory's docstring; empty where there is none."""
+    is_value: bool = field(default=False, compare=False)
+    """True for the value, which stands beside the item's name."""
 
     @property
     def type(self) -> str:
@@ -83,7 +85,7 @@ def takes_extra_options(factory: Callable[..., Any]) -> bool:
 
 def value_option_of(factory: Callable[..., Any]) -> Option | None:
     """Return the value that stands beside the item's name; None where the item takes none."""
-    return next((option for is_value, option in _options(factory) if is_value), None)
+    return next((option for option in _options(factory) if option.is_value), None)
 
 
 def options_of(factory: Callable[..., Any], context: Collection[str] = ()) -> list[Option]:
@@ -93,25 +95,24 @@ def options_of(factory: Callable[..., Any], context: Collection[str] = ()) -> li
         factory: A factory, or any other function or class.
         context: Parameters that the engine passes, and a spec cannot.
     """
-    return [option for is_value, option in _options(factory) if not is_value and option.name not in context]
+    return [option for option in _options(factory) if not option.is_value and option.name not in context]
 
 
-def _options(factory: Callable[..., Any]) -> typing.Iterator[tuple[bool, Option]]:
+def _options(factory: Callable[..., Any]) -> Iterator[Option]:
     hints = typing.get_type_hints(factory, include_extras=True)
     lines = dict(re.findall(r"^(\w+): (.+(?:\n +.+)*)", inspect.getdoc(factory) or "", re.MULTILINE))
     for name, parameter in inspect.signature(factory).parameters.items():
         if parameter.kind is parameter.VAR_KEYWORD:
             continue
         required = parameter.default is parameter.empty
-        yield (
-            parameter.kind is parameter.POSITIONAL_ONLY,
-            Option(
-                written := written_name(name),
-                hints.get(name, Any),
-                default=None if required else parameter.default,
-                required=required,
-                line=" ".join(lines.get(written, "").split()),
-            ),
+        written = written_name(name)
+        yield Option(
+            written,
+            hints.get(name, Any),
+            default=None if required else parameter.default,
+            required=required,
+            line=" ".join(lines.get(written, "").split()),
+            is_value=parameter.kind is parameter.POSITIONAL_ONLY,
         )
 
 
@@ -175,20 +176,19 @@ def _inside(schema: Schema, models: Schema) -> str:
             return f" of {_words(items, models, many=True)}"
         case {"additionalProperties": {**values}} if values:
             return f" of names to {_words(values, models, many=True)}"
-        case {"minimum": low, "maximum": high}:
-            return f" from {_bound(low)} to {_bound(high)}"
-        case {"exclusiveMinimum": low, "maximum": high}:
-            return f" above {_bound(low)}, at most {_bound(high)}"
-        case {"minimum": low}:
-            return f" of at least {_bound(low)}"
-        case {"exclusiveMinimum": low}:
-            return f" above {_bound(low)}"
-        case {"maximum": high}:
-            return f" of at most {_bound(high)}"
         case _:
-            return ""
+            bounds = tuple(key for key in ("minimum", "exclusiveMinimum", "maximum") if key in schema)
+            values = (schema[key] for key in bounds)
+            return _BOUNDS.get(bounds, "").format(
+                *(f"{v:,}" if isinstance(v, int) else f"{v:,.9g}" for v in values)
+            )
 
 
-def _bound(value: float) -> str:
-    """Write a bound, with a comma between thousands."""
-    return f"{value:,}" if isinstance(value, int) else f"{value:,.9g}"
+_BOUNDS: Mapping[tuple[str, ...], str] = {
+    ("minimum",): " of at least {}",
+    ("exclusiveMinimum",): " above {}",
+    ("maximum",): " of at most {}",
+    ("minimum", "maximum"): " from {} to {}",
+    ("exclusiveMinimum", "maximum"): " above {}, at most {}",
+}
+"""Bounds of a number in words, by the keywords of a schema."""

@@ -13,7 +13,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.metadata import Distribution, EntryPoint, PackageNotFoundError, entry_points
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+from typing import Any, Generic, TypeVar, cast
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic_core import ArgsKwargs, ErrorDetails
@@ -30,11 +30,6 @@ from rolegraph.engine.vocabulary.options import (
     written_name,
 )
 
-if TYPE_CHECKING:
-    from pydantic import GetJsonSchemaHandler
-    from pydantic_core import CoreSchema
-
-DISTRIBUTION = "rolegraph"
 NAMES_ITEMS_OF = "x-rolegraph-items"
 """Key in the JSON Schema of a field: the entry-point group of the items that the field may name."""
 
@@ -50,9 +45,6 @@ class Origin:
     def remake(self) -> Item:
         """Make the item again."""
         return self.registry.build(self.call, **self.context)
-
-    def __reduce__(self) -> tuple[Callable[..., Origin], tuple[str, ItemCall, Mapping[str, Any]]]:
-        return _origin, (self.registry.group, self.call, self.context)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,37 +102,26 @@ def _kinds_with(name: str) -> str:
     return f"{name} is {listed}" if listed else ""
 
 
+@dataclass(eq=False)
 class BadOptions(ValueError):
-    """Error for options that an item does not take.
+    """Error for options that an item does not take."""
 
-    `errors` are pydantic's. Each `loc` is relative to the call: 0 for the item's value, or an option's name,
-    then keys inside of it. A `ctx` with an `error` belongs to an item inside this one.
-    """
+    kind: str
+    """Kind of item."""
+    name: str
+    call: ItemCall
+    """Call in the spec."""
+    errors: Sequence[ErrorDetails]
+    """Errors in pydantic's form. Each `loc` is relative to the call: 0 for the item's value, or an option's
+    name, then keys inside of it. A `ctx` with an `error` belongs to an item inside this one."""
+    value: Option | None
+    """Value that the item takes; None where it takes none."""
+    options: list[Option]
+    """Options that the item takes."""
 
-    def __init__(
-        self,
-        kind: str,
-        name: str,
-        call: ItemCall,
-        errors: Sequence[ErrorDetails],
-        value: Option | None,
-        options: list[Option],
-    ) -> None:
-        """Make the error.
-
-        Args:
-            kind: The kind of item.
-            name: The item's name.
-            call: The call in the spec.
-            errors: The errors in pydantic's form.
-            value: The value that the item takes; None where it takes none.
-            options: The options that the item takes.
-        """
-        self.kind, self.name, self.call, self.errors = kind, name, call, errors
-        self.value, self.options = value, options
-        super().__init__(
-            f"{kind} {name!r}: " + "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in errors)
-        )
+    def __str__(self) -> str:
+        told = "; ".join(f"{'.'.join(map(str, error['loc']))}: {error['msg']}" for error in self.errors)
+        return f"{self.kind} {self.name!r}: {told}"
 
     def type_at(self, loc: Sequence[int | str]) -> str:
         """Return the accepted values at a place inside the call, in words."""
@@ -186,6 +167,9 @@ class Registry(Generic[T]):
         self._factories: dict[str, Callable[..., T]] = {}
         self._definitions: dict[str, Definition] = {}
         _REGISTRIES[group] = self
+
+    def __reduce__(self) -> tuple[Callable[..., Registry[Any]], tuple[str]]:
+        return registry_of, (self.group,)
 
     def register(self, name: str) -> Callable[[F], F]:
         """Return a decorator that registers a factory in this process.
@@ -309,9 +293,7 @@ class Registry(Generic[T]):
             raise UsageError(f"{self._described(call.name)} made a {made}, expected a {self.item.__name__}")
         return replace(item, origin=Origin(self, call, context))
 
-    def __get_pydantic_json_schema__(
-        self, schema: CoreSchema, handler: GetJsonSchemaHandler
-    ) -> dict[str, Any]:
+    def __get_pydantic_json_schema__(self, schema: Any, handler: Callable[[Any], Any]) -> dict[str, Any]:
         """Add the group to the JSON Schema of a field, as `Annotated[CallField, rewards]` asks for."""
         return {**handler(schema), NAMES_ITEMS_OF: self.group}
 
@@ -374,10 +356,6 @@ def record_items(used: MutableMapping[tuple[Registry[Any], str], None]) -> Gener
         _used.reset(token)
 
 
-def _origin(group: str, call: ItemCall, context: Mapping[str, Any]) -> Origin:
-    return Origin(registry_of(group), call, context)
-
-
 def _package(point: EntryPoint) -> str:
     return point.dist.name if point.dist else "an installed package"
 
@@ -386,7 +364,7 @@ def _package(point: EntryPoint) -> str:
 def _own_points(group: str) -> Mapping[str, EntryPoint]:
     """Return the entry points of Rolegraph itself, found without reading those of all other packages."""
     try:
-        points = Distribution.from_name(DISTRIBUTION).entry_points
+        points = Distribution.from_name("rolegraph").entry_points
     except PackageNotFoundError as error:
         raise UsageError(
             "Rolegraph is not installed, so its parsers, rewards and so on cannot be found; "

@@ -8,7 +8,7 @@ only.
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterable, AsyncIterator
 from functools import cache
 from typing import Any
 
@@ -56,11 +56,28 @@ def bound_replies(client: Any, limit: Limit) -> None:
         stream: object = response.stream
         response.stream = _kind_of(type(stream))(stream, limit, encoding)
 
-    hooks = client.event_hooks
-    client.event_hooks = {
-        "request": [request_identity, *hooks["request"]],
-        "response": [bound, *hooks["response"]],
-    }
+    client.event_hooks["request"].insert(0, request_identity)
+    client.event_hooks["response"].insert(0, bound)
+
+
+async def bounded(chunks: AsyncIterable[bytes], limit: Limit, subject: str) -> AsyncIterator[bytes]:
+    """Yield the chunks of a response.
+
+    Args:
+        chunks: The chunks.
+        limit: The most bytes of the response.
+        subject: The beginning of the error's message, such as "the response has".
+
+    Raises:
+        RejectedReply: There are more bytes, or more JSON values than `completion_parts`.
+    """
+    size = parts = 0
+    async for chunk in chunks:
+        size, parts = size + len(chunk) + _CHUNK, parts + parts_of(chunk)
+        for most, found in ((limit, size), (COMPLETION_PARTS, parts)):
+            if found > most.most:
+                raise RejectedReply(most.exceeded(subject))
+        yield chunk
 
 
 class _BoundedStream:
@@ -73,12 +90,7 @@ class _BoundedStream:
         if self._encoding != _IDENTITY:
             asked = f"although {_IDENTITY!r} was requested"
             raise RejectedReply(f"Content-Encoding is {self._encoding[:40]!r}, {asked}")
-        size = parts = 0
-        async for chunk in self._stream:
-            size, parts = size + len(chunk) + _CHUNK, parts + parts_of(chunk)
-            for limit, found in ((self._limit, size), (COMPLETION_PARTS, parts)):
-                if found > limit.most:
-                    raise RejectedReply(limit.exceeded("the response has"))
+        async for chunk in bounded(self._stream, self._limit, "the response has"):
             yield chunk
 
     async def aclose(self) -> None:

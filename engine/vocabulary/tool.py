@@ -7,7 +7,9 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
+
+from pydantic import Field
 
 from rolegraph.engine.vocabulary.actions import ActionRead, Shape
 from rolegraph.engine.vocabulary.registry import Item
@@ -64,13 +66,10 @@ class Pairs(NamedTuple):
             candidates: The instances of the second name.
         """
         indices = self.indices.get(view.index, ())
-        return [
-            candidate
-            for candidate in candidates
-            if isinstance(candidate, View)
-            and candidate.index in indices
-            and ((candidate.outer, candidate.round) == (view.outer, view.round) or not self.by_round)
-        ]
+        found = [each for each in candidates if isinstance(each, View) and each.index in indices]
+        if not self.by_round:
+            return found
+        return [each for each in found if (each.outer, each.round) == (view.outer, view.round)]
 
 
 NO_PAIRS = Pairs({})
@@ -79,13 +78,17 @@ EPISODE_ID = re.compile(r"\{\{\s*episode\.id\s*\}\}")
 """Place of the episode's id in a header."""
 
 
-def check_headers(headers: Mapping[str, str]) -> Mapping[str, str]:
-    """Return the headers of a tool's requests unchanged.
+Headers = Annotated[dict[str, str], Field(max_length=20)] | None
+"""Headers of a tool's requests, as a spec writes them."""
+
+
+def check_headers(headers: Headers) -> Mapping[str, str]:
+    """Return the headers of a tool's requests.
 
     Raises:
         ValueError: A name is no `X-` header, or a value holds a template other than `{{ episode.id }}`.
     """
-    for name, value in headers.items():
+    for name, value in (headers or {}).items():
         # Others steer a connection (Host, Content-Length, Cookie), which is the client's to do.
         if not re.fullmatch(r"[Xx]-[A-Za-z0-9-]{1,80}", name):
             raise ValueError(f"the header {name!r} does not start with X-, as a spec's headers do")
@@ -94,7 +97,7 @@ def check_headers(headers: Mapping[str, str]) -> Mapping[str, str]:
             raise ValueError(f"the header {name} holds a template; only {{{{ episode.id }}}} can stand there")
         if not re.fullmatch(r"[ -~]{0,1000}", rest):
             raise ValueError(f"the header {name} is not plain ASCII text of at most 1,000 characters")
-    return headers
+    return headers or {}
 
 
 class SessionCall(NamedTuple):

@@ -6,20 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-VIEW_FIELDS = (
-    "action",
-    "response",
-    "thought",
-    "index",
-    "lineage",
-    "round",
-    "ran",
-    "role",
-    "tokens",
-    "calls",
-    "outer",
-)
-"""Fields of a finished instance that a template may read."""
 REWARD_FIELDS = ("reward", "is_correct")
 """Fields that a demonstration may read as well, because it is rendered after the episode."""
 
@@ -51,6 +37,10 @@ class View(NamedTuple):
     """Number of the turn's calls of the model that were answered."""
     outer: int = 1
     """Round of the loop that the instance's loop is in, from 1."""
+
+
+VIEW_FIELDS = tuple("action response thought index lineage round ran role tokens calls outer".split())
+"""Fields of a finished instance that a template may read."""
 
 
 class SelfView(NamedTuple):
@@ -102,9 +92,7 @@ class Views:
 
     __slots__ = ("_absent", "_views")
 
-    def __init__(
-        self, views: Sequence[View] | Sequence[ScoredView], absent: View | ScoredView | None = None
-    ) -> None:
+    def __init__(self, views: Sequence[View | ScoredView], absent: View | ScoredView | None = None) -> None:
         """Hold the views of the instances that one `needs` entry reads.
 
         Args:

@@ -44,9 +44,9 @@ WORKER = (
     "asyncio.run(main())",
 )
 TABLE = (
-    "from rolegraph.roles.processes import start_worker",
-    "worker = start_worker('arena_worker.py', env={}, stdin=-1)\n"
-    "while b'arena_worker' not in Path(f'/proc/{worker.pid}/cmdline').read_bytes(): os.sched_yield()\n"
+    "from rolegraph.roles.verifiers_data import start_loader",
+    "worker = start_loader(None)\n"
+    "while b'verifiers_rows' not in Path(f'/proc/{worker.pid}/cmdline').read_bytes(): os.sched_yield()\n"
     "environment(worker.pid)\n"
     "worker.stdin.close(); worker.wait()",
 )

@@ -163,8 +163,8 @@ def test_the_process_ends_when_its_parent_is_killed(tmp_path: Path) -> None:
     code = (
         "import sys, time, pathlib; from rolegraph.roles.tables import read_table\n"
         "rows = read_table(pathlib.Path(sys.argv[1])); next(rows)\n"
-        "(tasks,) = pathlib.Path('/proc/self/task').glob('*/children')\n"
-        "print(tasks.read_text(), flush=True)\n"
+        "tasks = pathlib.Path('/proc/self/task').glob('*/children')\n"
+        "print(*[task.read_text() for task in tasks], flush=True)\n"
         "time.sleep(600)"
     )
     with subprocess.Popen(

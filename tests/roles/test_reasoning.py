@@ -7,6 +7,7 @@ import copy
 import importlib.util
 import io
 import json
+import os
 import pickle
 import random
 import re
@@ -33,7 +34,7 @@ from rolegraph.engine.vocabulary import (
     open_dataset,
 )
 from rolegraph.engine.vocabulary.isolation import CallTimeout, Isolation
-from rolegraph.roles import gym, reasoning
+from rolegraph.roles import reasoning
 from tests.roles.vocabulary import reward
 
 package: Any = pytest.importorskip("reasoning_gym")
@@ -150,16 +151,16 @@ def test_what_the_package_prints_or_draws_stays_its_own() -> None:
 def test_a_draw_that_the_package_fails_at_is_passed_over_but_not_for_ever(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    draw = partial(reasoning.Draw(), "chain_sum", {}, 0, "train", 0)
+    draw = partial(reasoning.draw, "chain_sum", {}, 0, "train", 0)
     first = rows(task="chain_sum", size=1)[0]
-    monkeypatch.setattr(gym, "entries", lambda *_: iter([None, first, None, first]))
+    monkeypatch.setattr(reasoning, "entries", lambda *_: iter([None, first, None, first]))
     assert (len(draw(2)[0]), draw(2)[1]) == (2, 4)
-    monkeypatch.setattr(gym, "entries", lambda *_: repeat(None))
+    monkeypatch.setattr(reasoning, "entries", lambda *_: repeat(None))
     with pytest.raises(DataError, match="chain_sum made no train task in 500 tries"):
         draw(1)
-    monkeypatch.setattr(gym, "entries", lambda *_: repeat(first))
+    monkeypatch.setattr(reasoning, "entries", lambda *_: repeat(first))
     with pytest.raises(DataError, match="no validation task"):
-        reasoning.Draw()("chain_sum", {}, 0, "validation", 0, 1)
+        reasoning.draw("chain_sum", {}, 0, "validation", 0, 1)
 
 
 # what cannot be asked for
@@ -198,12 +199,20 @@ def test_what_cannot_be_is_said_with_its_place(options: dict[str, Any], message:
         opened(**options)
 
 
-def test_a_kind_that_follows_the_hash_seed_wants_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("PYTHONHASHSEED", raising=False)
-    with pytest.raises(BadOptions, match="PYTHONHASHSEED=0"):
-        opened(task="ransom_note")
-    monkeypatch.setenv("PYTHONHASHSEED", "0")
-    assert rows(task="ransom_note", size=1)
+@pytest.mark.parametrize("kind", ["isomorphic_strings", "polynomial_multiplication", "ransom_note"])
+def test_a_kind_whose_questions_follow_the_hash_seed_has_the_same_in_every_process(kind: str) -> None:
+    code = (
+        "from tests.roles.test_reasoning import rows\n"
+        f"print([row['question'] for row in rows(task={kind!r}, size=5)])"
+    )
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONHASHSEED"}
+    done = [
+        subprocess.run(
+            [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
+        )
+        for _ in range(2)
+    ]
+    assert done[0].stdout == done[1].stdout
 
 
 def test_without_the_package_both_say_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

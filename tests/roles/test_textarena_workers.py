@@ -9,12 +9,15 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Coroutine, Iterator
+from collections import Counter
+from collections.abc import Callable, Coroutine, Iterator
+from functools import cache
 from typing import Any
 
 import pytest
 
 from rolegraph.engine.vocabulary import EnvironmentFailure, LiveEnvironment, Transition, UsageError
+from rolegraph.engine.vocabulary.isolation import Isolation
 from rolegraph.roles import arena
 from tests.roles.arena import GAMES, opened, played, scripted
 
@@ -22,20 +25,29 @@ if importlib.util.find_spec("textarena") is None:
     pytest.skip("needs the extra `textarena`", allow_module_level=True)
 
 
+Workers = Callable[[int, int], Isolation]
+
+
 @pytest.fixture
-def workers(monkeypatch: pytest.MonkeyPatch) -> Iterator[arena._GameProcesses]:
-    """Provide workers that no other test uses."""
-    pool = arena._GameProcesses()
-    monkeypatch.setattr(arena, "_workers", lambda: pool)
-    yield pool
-    for worker in pool._workers:
-        worker._end()
+def workers(monkeypatch: pytest.MonkeyPatch) -> Iterator[Workers]:
+    """Provide a single worker that no other test uses."""
+    pools = cache(arena.worker_of.__wrapped__)
+    monkeypatch.setattr(arena, "worker_of", pools)
+    monkeypatch.setattr(arena, "WORKERS", 1)
+    yield pools
+    for number in range(arena.WORKERS):
+        pools(number, os.getpid()).close()
 
 
-def process_of(live: LiveEnvironment) -> int:
+def process_of(live: LiveEnvironment) -> subprocess.Popen[bytes]:
+    """Return the idle process that holds a game."""
     assert isinstance(live, arena.ArenaGame)
-    assert live._worker
-    return live._worker._process.pid
+    (worker,) = arena.worker_of(live._number % arena.WORKERS, os.getpid())._idle
+    return worker._process
+
+
+def games_left() -> int:
+    return len(arena._games)
 
 
 # many at once
@@ -75,41 +87,29 @@ def test_a_game_goes_as_it_would_go_alone_whatever_is_played_beside_it() -> None
     assert alone[0] == alone[2] != alone[1]
 
 
-def test_hundreds_of_games_are_in_a_few_processes(workers: arena._GameProcesses) -> None:
+def test_hundreds_of_games_are_in_a_few_processes(workers: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(arena, "WORKERS", 2)
     made = opened("TicTacToe-v0")
 
     async def many() -> None:
         games = [made.open() for _ in range(300)]
         await asyncio.gather(*(live.reset(seed, 2) for seed, live in enumerate(games)))
-        assert len({process_of(live) for live in games}) <= arena.WORKERS
+        assert Counter(process_of(live).pid for live in games).most_common()[1][1] == 150
         for live in games:
             await live.close()
+        for number in range(2):
+            assert await workers(number, os.getpid()).run(games_left, limit=60) == 0
 
     asyncio.run(many())
-    assert [worker.games for worker in workers._workers] == [0] * len(workers._workers)
 
 
-def test_a_worker_that_has_its_fill_is_joined_by_another(
-    workers: arena._GameProcesses, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(arena, "GAMES", 2)
-    monkeypatch.setattr(arena, "WORKERS", 2)
-    made = opened("TicTacToe-v0")
-
-    async def five() -> None:
-        for seed in range(5):
-            await made.open().reset(seed, 2)
-
-    asyncio.run(five())
-    assert sorted(worker.games for worker in workers._workers) == [2, 3]
-
-
-def test_event_loops_of_several_threads_share_the_workers(workers: arena._GameProcesses) -> None:
+def test_event_loops_of_several_threads_share_the_workers(workers: Workers) -> None:
     ends: list[Transition] = []
     moves = ("0", "1", "3", "4", "6")
 
     def play() -> None:
-        ends.append(asyncio.run(scripted(opened("TicTacToe-v0").open(), *moves)))
+        live = opened("TicTacToe-v0").open()
+        ends.append(asyncio.run(scripted(live, *moves)))
 
     threads = [threading.Thread(target=play) for _ in range(3)]
     for thread in threads:
@@ -117,7 +117,7 @@ def test_event_loops_of_several_threads_share_the_workers(workers: arena._GamePr
     for thread in threads:
         thread.join()
     assert [end.rewards for end in ends] == [{0: 1.0, 1: -1.0}] * 3
-    assert len(workers._workers) == 1
+    assert asyncio.run(workers(0, os.getpid()).run(games_left, limit=60)) == 3
 
 
 def test_textarena_is_imported_where_it_is_played_only() -> None:
@@ -135,7 +135,7 @@ print("textarena" in sys.modules)
 
 
 def test_a_worker_that_is_killed_fails_its_games_and_the_next_ones_have_another(
-    workers: arena._GameProcesses,
+    workers: Workers,
 ) -> None:
     made = opened("TicTacToe-v0")
 
@@ -143,33 +143,34 @@ def test_a_worker_that_is_killed_fails_its_games_and_the_next_ones_have_another(
         lost = [made.open(), made.open()]
         for live in lost:
             await live.reset(0, 2)
-        os.kill(process_of(lost[0]), signal.SIGKILL)
+        killed = process_of(lost[0])
+        killed.kill()
         for live in lost:
-            with pytest.raises(EnvironmentFailure, match=r"has ended \(exit code -9\)"):
+            with pytest.raises(EnvironmentFailure, match="has ended"):
                 await live.step({0: "0"})
         following = made.open()
         assert (await following.reset(0, 2)).observations
-        assert process_of(following) != process_of(lost[0])
+        assert process_of(following) != killed
         for live in (*lost, following):
             await live.close()
 
     asyncio.run(killed())
 
 
-def test_a_worker_that_is_killed_while_it_does_nothing_fails_no_game(workers: arena._GameProcesses) -> None:
+def test_a_worker_that_is_killed_while_it_does_nothing_fails_no_game(workers: Workers) -> None:
     async def twice() -> None:
         live = opened("TicTacToe-v0").open()
         await live.reset(0, 2)
-        worker = live._worker  # pyright: ignore
-        os.kill(process_of(live), signal.SIGKILL)
-        worker._process.wait()
+        process = process_of(live)
+        process.kill()
+        process.wait()
         assert (await live.reset(0, 2)).observations
 
     asyncio.run(twice())
 
 
 def test_an_endless_loop_of_one_game_ends_and_the_others_go_on(
-    workers: arena._GameProcesses, monkeypatch: pytest.MonkeyPatch
+    workers: Workers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # With these moves MarketEntryGame eliminates everybody, and then looks for who is next.
     moves = "[5] [S] [3] [5] [5] [E] [E] [5] [5] [5] [3] [E]".split()
@@ -192,15 +193,15 @@ def test_an_endless_loop_of_one_game_ends_and_the_others_go_on(
 
 
 def test_a_worker_that_does_not_end_its_game_is_ended(
-    workers: arena._GameProcesses, monkeypatch: pytest.MonkeyPatch
+    workers: Workers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def stopped() -> None:
         live = opened("TicTacToe-v0").open()
         await live.reset(0, 2)
-        os.kill(process_of(live), signal.SIGSTOP)
+        process_of(live).send_signal(signal.SIGSTOP)
         monkeypatch.setattr(arena, "SECONDS", 0.1)
         monkeypatch.setattr(arena, "GRACE", 0.1)
-        with pytest.raises(EnvironmentFailure, match="has ended"):
+        with pytest.raises(EnvironmentFailure, match=r"took longer than 0\.2 s"):
             await live.step({0: "0"})
 
     asyncio.run(stopped())
@@ -209,9 +210,10 @@ def test_a_worker_that_does_not_end_its_game_is_ended(
 def test_a_worker_ends_with_its_parent_however_that_ends() -> None:
     code = """
 import os, signal
+from rolegraph.engine.vocabulary.isolation import Isolation
 from rolegraph.roles import arena
 arena.players("Nim-v0", {})
-print(arena._workers()._workers[0]._process.pid, flush=True)
+print(arena.worker_of(0, os.getpid())._idle[0]._process.pid, flush=True)
 os.kill(os.getpid(), signal.SIGKILL)
 """
     done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, check=False)
@@ -225,7 +227,7 @@ os.kill(os.getpid(), signal.SIGKILL)
     pytest.fail("the worker is still there")
 
 
-def test_no_game_is_given_a_key(workers: arena._GameProcesses, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_game_is_given_a_key(workers: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENROUTER_API_KEY", "secret")
     with pytest.raises(UsageError, match="no game is given a key"):
         opened("Debate-v0")

@@ -18,11 +18,10 @@ def within(
     *,
     seconds: float = 30.0,
     memory: int = 64 << 20,
-    processes: int | None = None,
+    processes: int = 0,
 ) -> T:
     async def run() -> T:
-        async with PythonSandbox(seconds=seconds, memory=memory, processes=processes) as python:
-            return await work(python)
+        return await work(PythonSandbox(seconds=seconds, memory=memory, processes=processes))
 
     return asyncio.run(run())
 

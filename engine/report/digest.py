@@ -72,10 +72,15 @@ class RoleGroups:
         return [row for row in rows[:MOST_TASKS] if row.barren]
 
 
+SampleSide = Literal["best", "worst"]
+_SIDES: Mapping[SampleSide, int] = {"best": -1, "worst": 1}
+"""Factor of the values by which a side's episodes are sorted."""
+
+
 class SampleReason(NamedTuple):
     """Reason to show an episode: one of its role instances is among the best or worst of the role."""
 
-    side: Literal["best", "worst"]
+    side: SampleSide
     instance: str
     measure: Literal["advantage", "reward"]
     value: float
@@ -87,7 +92,7 @@ class SampleEpisode:
     """Episode to show, with the reasons."""
 
     episode: Episode
-    reasons: list[SampleReason]
+    reasons: Sequence[SampleReason]
 
 
 class StepSamples:
@@ -109,7 +114,7 @@ class StepSamples:
             else:
                 continue
             name = instance(episode, trajectory)
-            for side, sign in (("best", -1), ("worst", 1)):
+            for side, sign in _SIDES.items():
                 kept = self._kept[trajectory.name, side]
                 offered = [*kept, (SampleReason(side, name, measure, value), episode)]
                 of_task: dict[str, tuple[SampleReason, Episode]] = {}
@@ -120,11 +125,11 @@ class StepSamples:
     @property
     def samples(self) -> list[SampleEpisode]:
         """Episodes that are shown as examples, with the reasons."""
-        found: dict[int, SampleEpisode] = {}
+        found: dict[int, tuple[Episode, list[SampleReason]]] = {}
         for _, kept in sorted(self._kept.items(), key=lambda item: item[0][1]):
             for reason, episode in kept:
-                found.setdefault(id(episode), SampleEpisode(episode, [])).reasons.append(reason)
-        return [*found.values()]
+                found.setdefault(id(episode), (episode, []))[1].append(reason)
+        return [SampleEpisode(episode, tuple(reasons)) for episode, reasons in found.values()]
 
 
 @dataclass(frozen=True, slots=True)

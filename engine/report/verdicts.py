@@ -77,12 +77,14 @@ def unknown_names(tests: SpecTests, plan: Plan, recorded: Sequence[Episode]) -> 
     failures = [member.value for member in FailureName]
     tasks = list(dict.fromkeys(episode.task_id for episode in recorded))
     expect = tests.expect
-    named = [("figure", name, figures, ("expect", "figures", name)) for name in expect.figures]
-    if isinstance(expect.failures, Mapping):
-        for name in expect.failures:
-            role, _, failure = name.partition("/")
-            wrong = ("failure", failure, failures) if failure and role in roles else ("role", role, roles)
-            named.append((*wrong, ("expect", "failures", name)))
+    named: list[tuple[str, str, Sequence[str], tuple[str, ...]]] = [
+        ("figure", name, figures, ("expect", "figures", name)) for name in expect.figures
+    ]
+    for name in expect.failures if isinstance(expect.failures, Mapping) else ():
+        role, _, failure = name.partition("/")
+        path = ("expect", "failures", name)
+        is_known = failure and role in roles
+        named.append(("failure", failure, failures, path) if is_known else ("role", role, roles, path))
     for task, expected in expect.tasks.items():
         named.append(("recorded task", task, tasks, ("expect", "tasks", task)))
         for part, of in (("action", expected.action), ("reward", expected.reward)):
@@ -145,8 +147,8 @@ def _prompts(was: Mapping[CallId, RecordedCall], now: Mapping[CallId, RecordedCa
             yield Verdict(f"prompts of {role}", True, f"{len(asked)} as recorded")
             continue
         first = changed[0]
-        chats = ("\n".join(f"[{name}]\n{text}" for name, text in _texts(of[first])) for of in (was, now))
-        detail = f"{first}\n{text_difference(*chats, 'recorded', 'now')}"
+        chats = ["\n".join(f"[{name}]\n{text}" for name, text in _texts(of[first])) for of in (was, now)]
+        detail = f"{first}\n{text_difference(chats[0], chats[1], 'recorded', 'now')}"
         yield Verdict(f"prompts of {role}", False, f"{len(changed)} of {len(asked)} changed", detail)
 
 

@@ -238,7 +238,7 @@ def on_record(episode: Episode) -> Iterator[RecordedMember]:
     """Yield the trajectories or turns of a recorded episode, once for each group noted in their metadata."""
     for trajectory in episode.trajectories:
         own = turns(trajectory)
-        digests = _digests(own[0][0]) if own else {}
+        digests: Mapping[str, str | None] = _digests(own[0][0]) if own else {}
         lacks_key = bool(digests) and not any(digests.values())
         noted: list[Sequence[Mapping[str, Any]]] = [(steps[-1].metadata,) for steps in own]
         is_list = any("groups" in metadata for (metadata,) in noted)

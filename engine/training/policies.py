@@ -320,5 +320,7 @@ def _client(
     if start.served.ref.checkpoint is not None:
         return service.create_training_client_from_state(start.served.ref.checkpoint)
     lora = start.lora
-    parts = {"train_mlp": lora.mlp, "train_attn": lora.attention, "train_unembed": lora.unembed}
-    return service.create_lora_training_client(name, lora.rank, start.seed, **parts)
+    mlp, attention, unembed = lora.mlp, lora.attention, lora.unembed
+    return service.create_lora_training_client(
+        name, lora.rank, start.seed, train_mlp=mlp, train_attn=attention, train_unembed=unembed
+    )

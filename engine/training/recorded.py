@@ -76,7 +76,7 @@ def annotate(
                 given = [advantages[uid][at] for uid, at in places if advantages.get(uid)]
                 noted = [details[uid][at] for uid, at in places if details.get(uid)]
                 advantage = reduce(_add, given) if given else step.advantage
-                detail = reduce(_merge, noted) if noted else {}
+                detail: Mapping[str, Any] = reduce(_merge, noted) if noted else {}
                 if trajectory.uid in added and advantage is not None:
                     signal = added[trajectory.uid][number]
                     # A demonstration replaces the answer, so its weight replaces the advantage.

@@ -221,8 +221,8 @@ def _flips(name: str, first: SideResults, other: SideResults, shown: int) -> Tas
     turned.sort(key=lambda task: (-abs(now[task] - was[task]), task))
     gained, lost = ([task for task in turned if (now[task] > SOLVED) is up] for up in (True, False))
     alone = len(first.tasks.keys() | other.tasks.keys()) - len(shared)
-    read = ([_flip(task, first, other) for task in tasks[:shown]] for tasks in (gained, lost))
-    return TaskFlips(name, len(shared), alone, *read, len(gained), len(lost))
+    read = [[_flip(task, first, other) for task in tasks[:shown]] for tasks in (gained, lost)]
+    return TaskFlips(name, len(shared), alone, read[0], read[1], len(gained), len(lost))
 
 
 def _flip(task: str, first: SideResults, other: SideResults) -> TaskFlip:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import rolegraph as rg
 from rolegraph.engine.drawing.ink import text
 from rolegraph.engine.report.charts import Axis, number
-from rolegraph.engine.report.rows import FigurePanel, rows_picture
+from rolegraph.engine.report.sweep import FigurePanel, rows_picture
 
 
 class Change(NamedTuple):

@@ -60,12 +60,11 @@ async def doctor_async(
     """
     from rolegraph.engine.models.tinker import model_of, open_session
     from rolegraph.engine.models.tinker_sdk import close
-    from rolegraph.engine.training.probe_checks import PROBES
     from rolegraph.engine.training.probes import ServiceProbe
 
     def probed() -> list[ProbeRow]:
         rows: list[ProbeRow] = []
-        for row in probe.rows(PROBES):
+        for row in probe.rows():
             rows.append(row)
             observer(Note(f"{row.name}: {row.status} …"))
         return rows
@@ -81,8 +80,8 @@ async def doctor_async(
         finally:
             close(session.service, "success")
     if base_url:  # `train` reads the record; a service that is started for the probes is known
-        probe.traits.save(session.url, probe.meter.model)
-    return ServiceReport(session.url, probe.meter.model, tuple(rows), probe.traits, time.monotonic() - start)
+        probe.traits.save(session.url, probe.model)
+    return ServiceReport(session.url, probe.model, tuple(rows), probe.traits, time.monotonic() - start)
 
 
 doctor = blocking(doctor_async)

@@ -263,8 +263,7 @@ async def _run(
         from rolegraph.engine.training import loop
         from rolegraph.engine.training.past import PastSelves
         from rolegraph.engine.training.policies import Policies, PolicyStart
-        from rolegraph.engine.training.remote import RemoteModels
-        from rolegraph.engine.training.rollouts import TrainingSetup
+        from rolegraph.engine.training.rollouts import RemoteModels, TrainingSetup
 
         starts = {
             name: PolicyStart(
@@ -283,7 +282,7 @@ async def _run(
         untrained = [endpoint.model for endpoint in plan.endpoints if endpoint.policy is None]
         frozen = {ref: await models.model(ref) for ref in untrained}
         teachers = {
-            signal.teacher: await models.teacher(signal.teacher, policies.chat(policy), role)
+            signal.teacher: await models.teacher(signal.teacher, policies[policy].chat, role)
             for role, signal in plan.signals.items()
             if signal.teacher is not None and signal.teacher != "base"
             for policy in plan.policies_of(role)
@@ -291,7 +290,7 @@ async def _run(
         if job.resumed:
             folder.resume(command_line())
         else:
-            names = dict.fromkeys(policies.model(name) for name in plan.policies)
+            names = dict.fromkeys(policies[name].model for name in plan.policies)
             folder.begin(info.model_copy(update={"model": ", ".join(names)}), plan.resolved)
         notify = stack.enter_context(logged(folder.log, command_line(), observe))
         validation = validation_tasks(plan)

@@ -68,36 +68,30 @@ def model_card(
     }
     was = {name.removeprefix("validation/"): value for name, value in (before or {}).items()}
     figures = {name.removeprefix("validation/"): value for name, value in checkpoint.validation.items()}
-    return (
-        templates_in(Path(__file__).parent)
-        .get_template("card.md.j2")
-        .render(
-            code=_code,
-            fenced=_fenced,
-            line=_line,
-            python=json.dumps,
-            info=info,
-            checkpoint=checkpoint,
-            spec=spec,
-            base=shown,
-            merged=merged,
-            head=yaml.safe_dump(head, sort_keys=False),
-            facts=[(name, fact) for name, fact in facts.items() if fact],
-            figures=[
-                (_line(name), f"{was[name]:.3f}" if name in was else "–", f"{v:.3f}")
-                for name, v in figures.items()
-                if "/" not in name or name.startswith("reward/")
-            ],
-            controls=[
-                (
-                    _line(row.name),
-                    _line(row.figure),
-                    f"{row.mean:.3f} [{row.low:.3f}, {row.high:.3f}]",
-                    str(row.n),
-                )
-                for row in controls
-            ],
-        )
+    rows = [
+        (_line(name), f"{was[name]:.3f}" if name in was else "–", f"{value:.3f}")
+        for name, value in figures.items()
+        if "/" not in name or name.startswith("reward/")
+    ]
+    references = [
+        (_line(row.name), _line(row.figure), f"{row.mean:.3f} [{row.low:.3f}, {row.high:.3f}]", str(row.n))
+        for row in controls
+    ]
+    template = templates_in(Path(__file__).parent).get_template("card.md.j2")
+    return template.render(
+        code=_code,
+        fenced=_fenced,
+        line=_line,
+        python=json.dumps,
+        info=info,
+        checkpoint=checkpoint,
+        spec=spec,
+        base=shown,
+        merged=merged,
+        head=yaml.safe_dump(head, sort_keys=False),
+        facts=[(name, fact) for name, fact in facts.items() if fact],
+        figures=rows,
+        controls=references,
     )
 
 

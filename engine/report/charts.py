@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import pairwise
@@ -54,6 +54,10 @@ class ChartLine:
     colour: int = 0
     stroke: Stroke = Stroke.PLAIN
     band: Sequence[tuple[float, float, float]] = ()
+
+
+Layer = tuple[str, str, Sequence[Point]]
+"""Layer of a stack: label, CSS class and points."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,12 +124,8 @@ def line_chart(label: str, lines: Sequence[ChartLine], size: ChartSize | None = 
     hover."""
     size = size or ChartSize()
     lines = [thinned(line) for line in lines]
-    tips: dict[float, list[str]] = {}
-    for line in lines:
-        for step, value in line.points:
-            tips.setdefault(step, []).append(f"{line.label}  {number(value)}")
     x, inner = plot(lines, size)
-    return _svg(label, size, inner, x=x, tips=tips)
+    return _svg(label, size, inner, x, [(line.label, line.points) for line in lines])
 
 
 def plot(lines: Sequence[ChartLine], size: ChartSize) -> tuple[Axis, str]:
@@ -148,9 +148,7 @@ def thinned(line: ChartLine) -> ChartLine:
     return replace(line, points=thin(line.points), band=band)
 
 
-def stack_chart(
-    label: str, layers: Sequence[tuple[str, str, Sequence[Point]]], whole: float | None = None
-) -> str:
+def stack_chart(label: str, layers: Sequence[Layer], whole: float | None = None) -> str:
     """Bars over steps, each a stack of (label, class, points); `whole` is the axis' end, if it is known."""
     size = ChartSize()
     thinned_layers = [(name, kind, dict(thin(points, MOST_BARS))) for name, kind, points in layers]
@@ -162,19 +160,18 @@ def stack_chart(
     x = _steps_axis([steps[0] - gap / 2, steps[-1] + gap / 2] if steps else [], size, whole_steps=steps)
     width = room * gap / (x.high - x.low) * (0.82 if len(steps) <= 60 else 1.05)
     parts = [_grid(x, y, size)]
-    tips: dict[float, list[str]] = {}
     base = dict.fromkeys(steps, 0.0)
-    for name, kind, points in thinned_layers:
+    for _, kind, points in thinned_layers:
         for step, value in points.items():
             top, bottom = y.at(base[step] + value), y.at(base[step])
             base[step] += value
-            tips.setdefault(step, []).append(f"{name}  {number(value)}")
             if bottom - top > 0.01:
                 parts.append(
                     f'<rect class="bar {kind}" x="{x.at(step) - width / 2:.1f}" y="{top:.1f}" '
                     f'width="{width:.1f}" height="{bottom - top:.1f}"/>'
                 )
-    return _svg(label, size, "".join(parts), x=x, tips=tips)
+    tips = [(name, [*points.items()]) for name, _, points in thinned_layers]
+    return _svg(label, size, "".join(parts), x, tips)
 
 
 def interval(mean: float, low: float, high: float, ends: tuple[float, float]) -> str:
@@ -189,7 +186,14 @@ def interval(mean: float, low: float, high: float, ends: tuple[float, float]) ->
     )
 
 
-def _svg(label: str, size: ChartSize, inner: str, *, x: Axis, tips: Mapping[float, Sequence[str]]) -> str:
+def _svg(
+    label: str, size: ChartSize, inner: str, x: Axis, shown: Sequence[tuple[str, Sequence[Point]]]
+) -> str:
+    """Return a chart that shows the values of named series at each step on hover."""
+    tips: dict[float, list[str]] = {}
+    for name, points in shown:
+        for step, value in points:
+            tips.setdefault(step, []).append(f"{name}  {number(value)}")
     hover = [[round(x.at(step), 1), "\n".join([f"step {step:g}", *tips[step]])] for step in sorted(tips)]
     kind = "chart wide" if size == WIDE else "chart"
     return (

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
@@ -18,6 +18,7 @@ from typing import Any, Literal, NamedTuple
 
 from rolegraph.engine.errors import DataError
 from rolegraph.engine.records import Episode, RunFolder, Trajectory, read_episodes
+from rolegraph.engine.records.folder import Split
 from rolegraph.engine.training.outcomes import Outcomes, StepGroups, advantages
 
 SAMPLES = 2
@@ -42,11 +43,15 @@ class TaskGroups:
         return sum(count for outcome, count in self.outcomes.items() if not outcome.teaches)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class RoleGroups:
-    """Groups of a role over the whole training, by step and by task."""
+    """Answers of a role over the whole training, and its groups by step and by task."""
 
     role: str
+    answers: int = 0
+    """Number of the role's trajectories."""
+    failures: Counter[str] = field(default_factory=Counter[str])
+    """Number of failures by name."""
     steps: dict[int, Outcomes] = field(default_factory=dict[int, Outcomes])
     tasks: dict[str, TaskGroups] = field(default_factory=dict[str, TaskGroups])
 
@@ -67,10 +72,15 @@ class RoleGroups:
         return [row for row in rows[:MOST_TASKS] if row.barren]
 
 
+SampleSide = Literal["best", "worst"]
+_SIDES: Mapping[SampleSide, int] = {"best": -1, "worst": 1}
+"""Factor of the values by which a side's episodes are sorted."""
+
+
 class SampleReason(NamedTuple):
     """Reason to show an episode: one of its role instances is among the best or worst of the role."""
 
-    side: Literal["best", "worst"]
+    side: SampleSide
     instance: str
     measure: Literal["advantage", "reward"]
     value: float
@@ -85,23 +95,57 @@ class SampleEpisode:
     reasons: Sequence[SampleReason]
 
 
-@dataclass(frozen=True, slots=True)
 class StepSamples:
-    """Sample episodes of the last step that has any."""
+    """The few best and worst episodes of each role in a step, by mean advantage, or by reward without one."""
 
-    split: str
-    step: int
-    samples: Sequence[SampleEpisode]
+    def __init__(self, split: Split, step: int) -> None:
+        self.split, self.step = split, step
+        self._kept: defaultdict[tuple[str, str], list[tuple[SampleReason, Episode]]] = defaultdict(list)
+        """Episodes with their reasons, by role and side."""
+
+    def add(self, episode: Episode) -> None:
+        """Keep an episode where it is among the few best or worst of a role; of each task there is one."""
+        for trajectory in episode.trajectories:
+            values = advantages(trajectory.steps)
+            if values:
+                measure, value = "advantage", sum(values) / len(values)
+            elif trajectory.reward is not None:
+                measure, value = "reward", trajectory.reward
+            else:
+                continue
+            name = instance(episode, trajectory)
+            for side, sign in _SIDES.items():
+                kept = self._kept[trajectory.name, side]
+                offered = [*kept, (SampleReason(side, name, measure, value), episode)]
+                of_task: dict[str, tuple[SampleReason, Episode]] = {}
+                for item in sorted(offered, key=lambda item: sign * item[0].value):
+                    of_task.setdefault(item[1].task_id, item)
+                kept[:] = islice(of_task.values(), SAMPLES)
+
+    @property
+    def samples(self) -> list[SampleEpisode]:
+        """Episodes that are shown as examples, with the reasons."""
+        found: dict[int, tuple[Episode, list[SampleReason]]] = {}
+        for _, kept in sorted(self._kept.items(), key=lambda item: item[0][1]):
+            for reason, episode in kept:
+                found.setdefault(id(episode), (episode, []))[1].append(reason)
+        return [SampleEpisode(episode, tuple(reasons)) for episode, reasons in found.values()]
 
 
 @dataclass(frozen=True, slots=True)
 class Digest:
     """Summary of a training's episodes."""
 
-    groups: Sequence[RoleGroups] = ()
+    roles: Mapping[str, RoleGroups]
+    """Every role with its groups, by its name."""
     samples: Sequence[StepSamples] = ()
     unreadable: int = 0
     """Number of broken lines, without incomplete last ones."""
+
+    @property
+    def groups(self) -> tuple[RoleGroups, ...]:
+        """Roles that have groups."""
+        return tuple(role for role in self.roles.values() if role.tasks)
 
 
 def read_digest(folder: Path, trained: Collection[str]) -> Digest:
@@ -114,29 +158,32 @@ def read_digest(folder: Path, trained: Collection[str]) -> Digest:
     run = RunFolder(folder)
     broken: list[DataError] = []
     by_role = {role: RoleGroups(role) for role in trained}
-    train: StepSamples | None = None
+    samples: dict[str, StepSamples] = {}
     for step, path in run.episodes_files("train"):
-        best, groups, questions = _Best(), StepGroups(trained), dict[str, str]()
+        best, groups, questions = StepSamples("train", step), StepGroups(trained), dict[str, str]()
         for episode in read_episodes(path, broken.append):
             groups.add(episode)
             best.add(episode)
             questions.setdefault(episode.task_id, question(episode.task, episode.task_id))
+            for trajectory in episode.trajectories:
+                role = by_role.setdefault(trajectory.name, RoleGroups(trajectory.name))
+                role.answers += 1
+                role.failures.update([trajectory.failure.name.value] if trajectory.failure else [])
         for key, outcome in groups.outcomes().items():
-            role = by_role.setdefault(key.role, RoleGroups(key.role))
+            role = by_role[key.role]
             of_task = role.tasks.setdefault(key.task, TaskGroups(key.task, questions[key.task]))
             for counts in (role.steps.setdefault(step, Outcomes()), of_task.outcomes):
                 counts[outcome] += 1
-        train = best.samples("train", step) or train
-    validation: StepSamples | None = None
+        if best.samples:
+            samples["train"] = best
     for step, path in reversed(run.episodes_files("validation")):
-        best = _Best()
+        best = StepSamples("validation", step)
         for episode in read_episodes(path, broken.append):
             best.add(episode)
-        if validation := best.samples("validation", step):
+        if best.samples:
+            samples["validation"] = best
             break
-    samples = [shown for shown in (train, validation) if shown is not None]
-    groups_of_roles = tuple(groups for groups in by_role.values() if groups.tasks)
-    return Digest(groups_of_roles, tuple(samples), len(broken))
+    return Digest(by_role, tuple(samples.values()), len(broken))
 
 
 def instance(episode: Episode, trajectory: Trajectory) -> str:
@@ -171,41 +218,3 @@ def _plain_json(value: object, digits: int) -> str:
         return text if {*text} & {*".e"} else f"{text}.0"
 
     return _STRING_OR_FLOAT.sub(shorter, json.dumps(value, ensure_ascii=False, default=str))
-
-
-class _Best:
-    """Collector of the few best and worst episodes of each role, by mean advantage, or by reward without
-    one."""
-
-    def __init__(self) -> None:
-        self._kept: defaultdict[tuple[str, str], list[tuple[SampleReason, Episode]]] = defaultdict(list)
-
-    def add(self, episode: Episode) -> None:
-        for trajectory in episode.trajectories:
-            values = advantages(trajectory.steps)
-            if values:
-                measure, value = "advantage", sum(values) / len(values)
-            elif trajectory.reward is not None:
-                measure, value = "reward", trajectory.reward
-            else:
-                continue
-            name = instance(episode, trajectory)
-            self._offer(trajectory.name, SampleReason("best", name, measure, value), episode)
-            self._offer(trajectory.name, SampleReason("worst", name, measure, value), episode)
-
-    def samples(self, split: str, step: int) -> StepSamples | None:
-        """Return the episodes of a step that are shown as examples, with the reasons; None without any."""
-        found: dict[int, tuple[Episode, list[SampleReason]]] = {}
-        for _, kept in sorted(self._kept.items(), key=lambda item: item[0][0]):
-            for reason, episode in kept:
-                found.setdefault(id(episode), (episode, []))[1].append(reason)
-        samples = [SampleEpisode(episode, tuple(reasons)) for episode, reasons in found.values()]
-        return StepSamples(split, step, samples) if samples else None
-
-    def _offer(self, role: str, reason: SampleReason, episode: Episode) -> None:
-        """Keep an episode where it is among the few best or worst; of each task there is one."""
-        kept, sign = self._kept[reason.side, role], -1 if reason.side == "best" else 1
-        of_task: dict[str, tuple[SampleReason, Episode]] = {}
-        for item in sorted([*kept, (reason, episode)], key=lambda item: sign * item[0].value):
-            of_task.setdefault(item[1].task_id, item)
-        kept[:] = islice(of_task.values(), SAMPLES)

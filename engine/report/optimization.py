@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -12,6 +11,7 @@ from pydantic import BaseModel, ConfigDict
 from rolegraph.engine.records.schema import Figure
 from rolegraph.engine.report import html
 from rolegraph.engine.report.charts import number
+from rolegraph.engine.report.compare.differences import text_difference
 
 _HERE = Path(__file__).parent
 
@@ -46,12 +46,11 @@ class Candidate(BaseModel):
 
     def changes(self, parent: Candidate) -> dict[str, list[str]]:
         """Return the unified diff from a parent of each template that differs."""
+        both = {name: (parent.templates[name], text) for name, text in self.templates.items()}
         return {
-            name: [
-                *difflib.unified_diff(parent.templates[name].splitlines(), text.splitlines(), lineterm="")
-            ][2:]
-            for name, text in self.templates.items()
-            if text != parent.templates[name]
+            name: text_difference(was, now, "", "").splitlines()[2:]
+            for name, (was, now) in both.items()
+            if was != now
         }
 
 

@@ -16,7 +16,6 @@ from rolegraph.engine.compile.graph import check_graph
 from rolegraph.engine.drawing import picture_of
 from rolegraph.engine.drawing.svg import svg
 from rolegraph.engine.records import RunFolder, Step
-from rolegraph.engine.records.episodes import EpisodeFile
 from rolegraph.engine.records.folder import Split
 from rolegraph.engine.records.jsonl import write_whole
 from rolegraph.engine.report import html
@@ -124,25 +123,20 @@ def figures(run: RunRecord) -> list[HeadlineFigure]:
     """Return the metrics at the best validation, or at the best batch of a training without validations."""
     best_of: list[HeadlineFigure] = []
     for name in run.info.metrics:
-        for split, key in (("validation", f"validation/{name}"), ("training batch", f"episode/{name}")):
-            if points := run.series(key):
-                step, best = max(points, key=lambda point: point[1])
-                n = dict(run.series(key.replace("/", "/n/", 1))).get(step)
-                first = points[0][1] if points[0][0] == 0 and len(points) > 1 else None
-                best_of.append(HeadlineFigure(name, best, int(step), points[-1][1], first, split, n))
-                break
+        validated = bool(run.series(f"validation/{name}"))
+        split, kind = ("validation", "validation") if validated else ("training batch", "episode")
+        if points := run.series(f"{kind}/{name}"):
+            step, best = max(points, key=lambda point: point[1])
+            n = dict(run.series(f"{kind}/n/{name}")).get(step)
+            first = points[0][1] if points[0][0] == 0 and len(points) > 1 else None
+            best_of.append(HeadlineFigure(name, best, int(step), points[-1][1], first, split, n))
     return best_of
 
 
 def findings(run: RunRecord, digest: Digest) -> list[RoleFinding]:
-    """Return what the training came to for each role; raises DataError where episodes cannot be read."""
-    if not run.done:
-        return []
-    folder = RunFolder(run.folder)
-    files = [EpisodeFile(path) for _, path in folder.episodes_files("train")]
-    entries = [entry for file in files for entry in file.entries(lambda fault: None)]
-
-    def of_role(name: str) -> RoleFinding:
+    """Return what the training came to for each role."""
+    found: list[RoleFinding] = []
+    for name in run.info.roles if run.done else ():
         validation = run.series(f"validation/reward/{name}")
         split: Split = "validation" if len(validation) > 1 else "train"
         series = validation if split == "validation" else run.series(f"reward/{name}/mean")
@@ -150,13 +144,10 @@ def findings(run: RunRecord, digest: Digest) -> list[RoleFinding]:
         sizes = dict(run.series(counted))
         points = [RewardPoint(int(step), mean, int(sizes.get(step, 0))) for step, mean in series]
         first, last = (points[0], points[-1]) if points else (None, None)
-        trained = [entry.roles[name] for entry in entries if name in entry.roles]
-        failures: Counter[str] = sum((Counter(role.failures) for role in trained), Counter[str]())
-        groups = next((groups for groups in digest.groups if groups.role == name), RoleGroups(name))
-        outcomes = sum((task.outcomes for task in groups.tasks.values()), Outcomes())
-        return RoleFinding(name, split, first, last, failures, sum(role.count for role in trained), outcomes)
-
-    return [of_role(name) for name in run.info.roles]
+        role = digest.roles.get(name, RoleGroups(name))
+        outcomes = sum(role.steps.values(), Outcomes())
+        found.append(RoleFinding(name, split, first, last, role.failures, role.answers, outcomes))
+    return found
 
 
 def spread(steps: Sequence[Step]) -> str:

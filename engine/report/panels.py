@@ -6,22 +6,23 @@ figures that it drew, so that what no panel drew can be listed. A panel without 
 
 from __future__ import annotations
 
-import math
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from math import inf
 
 from rolegraph.engine.report.charts import (
     COLOURS,
     WIDE,
     ChartLine,
     ChartSize,
+    Layer,
     Stroke,
     line_chart,
     stack_chart,
 )
 from rolegraph.engine.report.digest import Digest, RoleGroups
-from rolegraph.engine.report.reading import Point, RunRecord
+from rolegraph.engine.report.reading import RunRecord
 from rolegraph.engine.training.outcomes import GroupOutcome, Outcomes
 
 REASONS = {
@@ -61,26 +62,27 @@ class Section:
 
 
 def sections(run: RunRecord, digest: Digest) -> list[Section]:
-    """Return the sections that have a chart."""
+    """Return the sections that have a chart, and that of failures."""
     roles = list(run.info.roles)
-    spread = _by_role(run, "Standard deviation of advantages", "advantage/{}/std", roles)
-    failures = _present([_failures(run, role) for role in roles])
-    without = "In training, every role instance gave a usable answer."
-    candidates = [
-        Section(
+    failures = [_failures(run, role) for role in roles]
+    candidates: list[tuple[str, str, str, Sequence[Panel | None]]] = [
+        (
             "learning",
             "Learning curves",
             "Thin: the training batches. Bold: validation; step 0 is the untrained model.",
-            _present([_metric(run, name) for name in run.info.metrics]),
+            [_metric(run, name) for name in run.info.metrics],
         ),
-        Section(
+        (
             "rewards",
             "Rewards and advantages",
             "Mean reward of a batch with one standard deviation around it, cut at the least and the greatest "
             "reward; and how far advantages spread.",
-            _present([*(_reward(run, role, at) for at, role in enumerate(roles)), spread]),
+            [
+                *(_reward(run, role, at) for at, role in enumerate(roles)),
+                _by_role(run, "Standard deviation of advantages", "advantage/{}/std", roles),
+            ],
         ),
-        Section(
+        (
             "groups",
             "What groups taught",
             "A group is what a role did on one task in one step, or those of its turns that are compared. It "
@@ -88,38 +90,40 @@ def sections(run: RunRecord, digest: Digest) -> list[Section]:
             "every answer failed, too small if skips, failures and missing ratings left less than its "
             "estimator compares, too easy if its rewards are all 1 or more, too hard if all are 0 or less, "
             "or neither. With equal rewards it has one advantage for all its answers, and prefers none.",
-            _present([*(_shares(run, groups) for groups in digest.groups), _group_rewards(run, roles)]),
+            [*(_shares(run, groups) for groups in digest.groups), _group_rewards(run, roles)],
         ),
-        Section(
+        (
             "optimization",
             "Optimization, signals and speed",
             "",
-            _present(
-                [
-                    _by_role(run, "KL: sampling policy to trained", "kl/{}", roles),
-                    _by_role(run, "Loss", "loss/{}/mean", roles),
-                    _by_role(run, "Share of its policy's gradient", "optim/share/{}", _sharing(run)),
-                    *_by_policy(run),
-                    _by_role(run, "Entropy of sampled tokens (nats)", "entropy/{}", roles),
-                    _by_role(run, "Mean tokens of a response", "tokens/per_response/{}", roles),
-                    _by_role(run, "Share of the commonest answer", "answers/same/{}", roles),
-                    _single(run, "Response tokens of a batch", "tokens/response"),
-                    _single(run, "Tokens per second", "tokens/per_second"),
-                    _time(run),
-                    *_signals(run),
-                ]
-            ),
+            [
+                _by_role(run, "KL: sampling policy to trained", "kl/{}", roles),
+                _by_role(run, "Loss", "loss/{}/mean", roles),
+                _by_role(run, "Share of its policy's gradient", "optim/share/{}", _sharing(run)),
+                *_by_policy(run),
+                _by_role(run, "Entropy of sampled tokens (nats)", "entropy/{}", roles),
+                _by_role(run, "Mean tokens of a response", "tokens/per_response/{}", roles),
+                _by_role(run, "Share of the commonest answer", "answers/same/{}", roles),
+                _single(run, "Response tokens of a batch", "tokens/response"),
+                _single(run, "Tokens per second", "tokens/per_second"),
+                _time(run),
+                *_signals(run),
+            ],
         ),
-        Section(
+        (
             "failures",
             "Failures",
-            "Role instances without a usable answer, by the failure's name." if failures else without,
+            "Role instances without a usable answer, by the failure's name."
+            if any(failures)
+            else "In training, every role instance gave a usable answer.",
             failures,
         ),
     ]
-    return [
-        section for section in candidates if section.panels or (section.anchor == "failures" and run.done)
+    found = [
+        Section(anchor, title, note, [panel for panel in panels if panel])
+        for anchor, title, note, panels in candidates
     ]
+    return [one for one in found if one.panels or (one.anchor == "failures" and run.done)]
 
 
 def _sharing(run: RunRecord) -> list[str]:
@@ -127,10 +131,6 @@ def _sharing(run: RunRecord) -> list[str]:
     policies = {name: {*role.policies} for name, role in run.info.roles.items() if role.trainable}
     held = Counter(policy for mine in policies.values() for policy in mine)
     return [name for name, mine in policies.items() if any(held[policy] > 1 for policy in mine)]
-
-
-def _present(panels: Sequence[Panel | None]) -> list[Panel]:
-    return [panel for panel in panels if panel is not None]
 
 
 def _lines(
@@ -147,21 +147,24 @@ def _lines(
     return Panel(title, line_chart(title, lines, size), legend, frozenset(keys))
 
 
+def _stack(
+    title: str, layers: Sequence[Layer], keys: Iterable[str], note: str = "", whole: float | None = None
+) -> Panel:
+    legend = [(label, kind) for label, kind, _ in layers]
+    return Panel(title, stack_chart(title, layers, whole), legend, frozenset(keys), note)
+
+
 def _metric(run: RunRecord, name: str) -> Panel | None:
     train, validation = run.series(f"episode/{name}"), run.series(f"validation/{name}")
     steps = [step for step, _ in [*train, *validation]]
-    controls = [
-        ChartLine(
-            control.name, [(min(steps), control.mean), (max(steps), control.mean)], 3 + at, Stroke.DASHED
-        )
-        for at, control in enumerate(control for control in run.controls if control.figure == name)
-        if steps
-    ]
     lines = [
         ChartLine("train", train, 0, Stroke.THIN if validation else Stroke.PLAIN),
         ChartLine("validation", validation, 0, Stroke.BOLD),
-        *controls,
     ]
+    for control in run.controls:
+        if control.figure == name and steps:
+            ends = [(step, control.mean) for step in (min(steps), max(steps))]
+            lines.append(ChartLine(control.name, ends, 1 + len(lines), Stroke.DASHED))
     return _lines(name, lines, [f"episode/{name}", f"validation/{name}"], WIDE)
 
 
@@ -170,12 +173,8 @@ def _reward(run: RunRecord, role: str, colour: int) -> Panel | None:
     means = run.series(keys[0])
     spread, least, most = (dict(run.series(key)) for key in keys[1:4])
     band = [
-        (
-            step,
-            max(value - spread[step], least.get(step, -math.inf)),
-            min(value + spread[step], most.get(step, math.inf)),
-        )
-        for step, value in means
+        (step, max(mean - spread[step], least.get(step, -inf)), min(mean + spread[step], most.get(step, inf)))
+        for step, mean in means
         if step in spread
     ]
     validation = ChartLine("validation", run.series(f"validation/reward/{role}"), colour, Stroke.BOLD)
@@ -207,16 +206,14 @@ def _single(run: RunRecord, title: str, key: str, label: str = "", colour: int =
 def _shares(run: RunRecord, groups: RoleGroups) -> Panel:
     found = sum(groups.steps.values(), Outcomes())
     every = {GroupOutcome.TAUGHT: "good", GroupOutcome.EQUAL: "equal", **REASONS}
-    outcomes = {outcome: kind for outcome, kind in every.items() if found[outcome] or outcome not in RARE}
-    layers: list[tuple[str, str, list[Point]]] = [
+    layers = [
         (outcome, kind, [(step, counts[outcome] / counts.total()) for step, counts in groups.steps.items()])
-        for outcome, kind in outcomes.items()
+        for outcome, kind in every.items()
+        if found[outcome] or outcome not in RARE
     ]
-    title = f"Groups of {groups.role}"
-    estimator = run.info.roles[groups.role].estimator if groups.role in run.info.roles else None
-    legend = [(outcome.value, kind) for outcome, kind in outcomes.items()]
-    keys = frozenset(outcome.figure(groups.role) for outcome in GroupOutcome)
-    return Panel(title, stack_chart(title, layers, whole=1.0), legend, keys, note=estimator or "")
+    role = run.info.roles.get(groups.role)
+    keys = [outcome.figure(groups.role) for outcome in GroupOutcome]
+    return _stack(f"Groups of {groups.role}", layers, keys, (role and role.estimator) or "", whole=1.0)
 
 
 def _group_rewards(run: RunRecord, roles: Sequence[str]) -> Panel | None:
@@ -237,9 +234,8 @@ def _time(run: RunRecord) -> Panel | None:
     layers = [(stage, f"c{at % COLOURS}", run.counts(f"time/{stage}")) for at, stage in enumerate(stages)]
     if not layers:
         return None
-    keys = frozenset(f"time/{name}" for name, _, _ in layers) | {"time/step"}
-    title = "Seconds of a step, by stage"
-    return Panel(title, stack_chart(title, layers), [(name, kind) for name, kind, _ in layers], keys)
+    keys = [f"time/{name}" for name in ("step", *stages)]
+    return _stack("Seconds of a step, by stage", layers, keys)
 
 
 def _signals(run: RunRecord) -> list[Panel | None]:
@@ -271,6 +267,5 @@ def _failures(run: RunRecord, role: str) -> Panel | None:
         (key.removeprefix(start).replace("_", " "), f"c{(at + 3) % COLOURS}", run.counts(key))
         for at, key in enumerate(keys[:COLOURS])
     ]
-    title = f"Failures of {role}"
-    legend = [(f"{name} {sum(value for _, value in points):,.0f}", kind) for name, kind, points in layers]
-    return Panel(title, stack_chart(title, layers), legend, frozenset(keys[:COLOURS]))
+    legend = [(f"{name} {sum(n for _, n in points):,.0f}", kind) for name, kind, points in layers]
+    return replace(_stack(f"Failures of {role}", layers, keys[:COLOURS]), legend=legend)

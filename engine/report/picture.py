@@ -62,14 +62,13 @@ def _missing(runs: Sequence[RunRecord], name: str) -> str:
 
 
 def _lines(runs: Sequence[RunRecord], name: str) -> list[ChartLine]:
-    specs = dict.fromkeys((run.info.name, run.info.hash) for run in runs)
+    specs: dict[tuple[str, str], list[tuple[int, RunRecord]]] = {}
+    for at, run in enumerate(runs):
+        specs.setdefault((run.info.name, run.info.hash), []).append((at, run))
     times = Counter(spec for spec, _ in specs)
     several = len(specs) > 1
     lines: list[ChartLine] = []
-    for spec, digest in specs:
-        of_spec = [
-            (at, run) for at, run in enumerate(runs) if (run.info.name, run.info.hash) == (spec, digest)
-        ]
+    for (spec, digest), of_spec in specs.items():
         members = [(at, run) for at, run in of_spec if _series(run, name)]
         stroke = Stroke.THIN if len(members) > 1 else Stroke.BOLD
         named = f"{spec} {digest[:6]}" if times[spec] > 1 else spec

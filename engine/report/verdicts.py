@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import zip_longest
 from xml.etree import ElementTree
 
 from rolegraph.engine.compile import Plan
 from rolegraph.engine.drawing.ink import in_xml
 from rolegraph.engine.errors import did_you_mean
 from rolegraph.engine.models.replay import RecordedCall, recorded_calls
-from rolegraph.engine.records import CallId, Episode, FailureName, Message, Trajectory
+from rolegraph.engine.records import CallId, Episode, FailureName
 from rolegraph.engine.report.compare.differences import text_difference
 from rolegraph.engine.spec import Finding
 from rolegraph.engine.spec.expectations import ExpectedAction, FigureBounds, SpecTests, TaskExpectations
@@ -56,8 +55,15 @@ def verdicts(
         holds = value is not None and bounds.hold(value)
         found.append(Verdict(f"figure {name}", holds, f"{told}, expected {bounds}"))
     found += _failures(expected.failures, episodes)
-    found += _tokens("prompts", expected.tokens.prompts, episodes)
-    found += _tokens("answers", expected.tokens.answers, episodes)
+    for what, kind, most in (
+        ("prompts", "prompt_tokens", expected.tokens.prompts),
+        ("answers", "response_tokens", expected.tokens.answers),
+    ):
+        if most is not None:
+            totals = {e.id: sum(getattr(s, kind) for t in e.trajectories for s in t.steps) for e in episodes}
+            worst, total = max(totals.items(), key=lambda item: item[1])
+            told = f"{total:,} in {worst}, expected at most {most:,} an episode"
+            found.append(Verdict(f"tokens of {what}", total <= most, told))
     for task, of_task in expected.tasks.items():
         found += _task(task, of_task, [episode for episode in episodes if episode.task_id == task])
     return found
@@ -68,27 +74,28 @@ def unknown_names(tests: SpecTests, plan: Plan, recorded: Sequence[Episode]) -> 
     roles = [role.name for role in plan.roles]
     rewards = [f"reward/{role.name}" for role in plan.roles if role.reward is not None]
     figures = ["correct", *plan.metrics, *rewards]
-    for name in tests.expect.figures:
-        if name not in figures:
-            yield _unknown("figure", name, figures, ("expect", "figures", name))
-    if isinstance(tests.expect.failures, Mapping):
-        for name in tests.expect.failures:
-            role, _, failure = name.partition("/")
-            names = [member.value for member in FailureName]
-            path = ("expect", "failures", name)
-            if role not in roles:
-                yield _unknown("role", role, roles, path)
-            elif failure and failure not in names:
-                yield _unknown("failure", failure, names, path)
+    failures = [member.value for member in FailureName]
     tasks = list(dict.fromkeys(episode.task_id for episode in recorded))
-    for task, expected in tests.expect.tasks.items():
-        if task not in tasks:
-            yield _unknown("recorded task", task, tasks, ("expect", "tasks", task))
+    expect = tests.expect
+    named: list[tuple[str, str, Sequence[str], tuple[str, ...]]] = [
+        ("figure", name, figures, ("expect", "figures", name)) for name in expect.figures
+    ]
+    for name in expect.failures if isinstance(expect.failures, Mapping) else ():
+        role, _, failure = name.partition("/")
+        path = ("expect", "failures", name)
+        is_known = failure and role in roles
+        named.append(("failure", failure, failures, path) if is_known else ("role", role, roles, path))
+    for task, expected in expect.tasks.items():
+        named.append(("recorded task", task, tasks, ("expect", "tasks", task)))
         for part, of in (("action", expected.action), ("reward", expected.reward)):
             for instance in of:
-                if instance.partition(" ")[0] not in roles:
-                    path = ("expect", "tasks", task, part, instance)
-                    yield _unknown("role", instance.partition(" ")[0], roles, path)
+                path = ("expect", "tasks", task, part, instance)
+                named.append(("role", instance.partition(" ")[0], roles, path))
+    for what, name, known, path in named:
+        if name not in known:
+            expected_names = ", ".join(known[:8]) + (", …" if len(known) > 8 else "")
+            hint = did_you_mean(name, known)
+            yield Finding(path, f"there is no {what} {name!r}", f"one of {expected_names}", hint, at_key=True)
 
 
 def junit(suite: str, found: Sequence[Verdict]) -> bytes:
@@ -106,13 +113,6 @@ def junit(suite: str, found: Sequence[Verdict]) -> bytes:
             failure.text = in_xml(f"{verdict.found}\n{verdict.detail}".strip())
     ElementTree.indent(root)
     return ElementTree.tostring(root, encoding="utf-8", xml_declaration=True) + b"\n"
-
-
-def _unknown(what: str, name: str, known: Sequence[str], path: tuple[str, ...]) -> Finding:
-    expected = ", ".join(known[:8]) + (", …" if len(known) > 8 else "")
-    return Finding(
-        path, f"there is no {what} {name!r}", f"one of {expected}", did_you_mean(name, known), at_key=True
-    )
 
 
 def _answered(
@@ -142,57 +142,29 @@ def _prompts(was: Mapping[CallId, RecordedCall], now: Mapping[CallId, RecordedCa
         if call in was and was[call].messages:
             calls[call.node.role].append(call)
     for role, asked in calls.items():
-        changed = [call for call in asked if not _same(was[call].messages, now[call].messages)]
-        detail = ""
-        if changed:
-            first = changed[0]
-            diff = text_difference(_chat(was[first].messages), _chat(now[first].messages), "recorded", "now")
-            detail = f"{first}\n{diff}"
-        told = f"{len(changed)} of {len(asked)} changed" if changed else f"{len(asked)} as recorded"
-        yield Verdict(f"prompts of {role}", not changed, told, detail)
+        changed = [call for call in asked if _texts(was[call]) != _texts(now[call])]
+        if not changed:
+            yield Verdict(f"prompts of {role}", True, f"{len(asked)} as recorded")
+            continue
+        first = changed[0]
+        chats = ["\n".join(f"[{name}]\n{text}" for name, text in _texts(of[first])) for of in (was, now)]
+        detail = f"{first}\n{text_difference(chats[0], chats[1], 'recorded', 'now')}"
+        yield Verdict(f"prompts of {role}", False, f"{len(changed)} of {len(asked)} changed", detail)
 
 
-def _same(was: Sequence[Message], now: Sequence[Message]) -> bool:
-    return all(
-        one is not None and two is not None and (one["role"], one["content"]) == (two["role"], two["content"])
-        for one, two in zip_longest(was, now)
-    )
-
-
-def _chat(messages: Sequence[Message]) -> str:
-    return "\n".join(f"[{message['role']}]\n{message['content']}" for message in messages)
+def _texts(call: RecordedCall) -> list[tuple[str, object]]:
+    """Return role and content of each message of a call's prompt."""
+    return [(message["role"], message["content"]) for message in call.messages]
 
 
 def _failures(allowed: int | Mapping[str, int] | None, episodes: Sequence[Episode]) -> Iterator[Verdict]:
     failed = [(t.name, t.failure) for e in episodes for t in e.trajectories if t.failure is not None]
-    counts: Counter[str] = Counter()
-    messages: dict[str, str] = {}
-    for role, failure in failed:
-        for name in ("", role, f"{role}/{failure.name.value}"):
-            counts[name] += 1
-            messages.setdefault(name, f"{role} {failure.name.value}: {failure.message}")
-    most = {"": allowed} if isinstance(allowed, int) else allowed or {}
-    for name, count in most.items():
-        told = f"{counts[name]}, expected at most {count}"
-        holds = counts[name] <= count
-        detail = "" if holds else messages[name]
-        yield Verdict(f"failures of {name}" if name else "failures", holds, told, detail)
-
-
-def _tokens(what: str, most: int | None, episodes: Sequence[Episode]) -> Iterator[Verdict]:
-    if most is None:
-        return
-    totals = {
-        episode.id: sum(
-            step.prompt_tokens if what == "prompts" else step.response_tokens
-            for t in episode.trajectories
-            for step in t.steps
-        )
-        for episode in episodes
-    }
-    worst = max(totals, key=totals.__getitem__)
-    told = f"{totals[worst]:,} in {worst}, expected at most {most:,} an episode"
-    yield Verdict(f"tokens of {what}", totals[worst] <= most, told)
+    for name, most in ({"": allowed} if isinstance(allowed, int) else allowed or {}).items():
+        role, _, kind = name.partition("/")
+        found = [(who, why) for who, why in failed if role in ("", who) and kind in ("", why.name.value)]
+        holds, told = len(found) <= most, f"{len(found)}, expected at most {most}"
+        first = "".join(f"{who} {why.name.value}: {why.message}" for who, why in found[:1])
+        yield Verdict(f"failures of {name}" if name else "failures", holds, told, "" if holds else first)
 
 
 def _task(task: str, expected: TaskExpectations, episodes: Sequence[Episode]) -> Iterator[Verdict]:
@@ -212,23 +184,13 @@ def _each(
 ) -> Verdict:
     """Check that each trajectory of a role or an instance has the expected action or reward."""
     role, _, index = instance.partition(" ")
-    of = [
-        (episode, t)
-        for episode in episodes
-        for t in episode.trajectories
-        if t.name == role and index in ("", str(t.index))
-    ]
-    wrong = [(episode, t) for episode, t in of if not _holds(expected, t)]
-    if of and not wrong:
-        return Verdict(name, True, str(expected))
-    if not of:
-        return Verdict(name, False, f"it took no part; expected {expected}")
-    episode, t = wrong[0]
-    got = t.action if isinstance(expected, ExpectedAction) else t.reward
-    return Verdict(name, False, f"{got!r} in rollout {episode.rollout}, expected {expected}")
-
-
-def _holds(expected: ExpectedAction | FigureBounds, trajectory: Trajectory) -> bool:
-    if isinstance(expected, ExpectedAction):
-        return expected.hold(trajectory.action)
-    return trajectory.reward is not None and expected.hold(trajectory.reward)
+    own = [(e, t) for e in episodes for t in e.trajectories if t.name == role and index in ("", str(t.index))]
+    for episode, trajectory in own:
+        if isinstance(expected, ExpectedAction):
+            got, holds = trajectory.action, expected.hold(trajectory.action)
+        else:
+            got = trajectory.reward
+            holds = got is not None and expected.hold(got)
+        if not holds:
+            return Verdict(name, False, f"{got!r} in rollout {episode.rollout}, expected {expected}")
+    return Verdict(name, bool(own), f"{expected}" if own else f"it took no part; expected {expected}")

@@ -13,7 +13,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -31,7 +31,7 @@ from rolegraph.engine.records import (
     Trajectory,
     TrajectoryGroup,
 )
-from rolegraph.engine.training.credit import keyless, members, turns
+from rolegraph.engine.training.credit import compared, turns
 from rolegraph.engine.training.group_metrics import (
     Metrics,
     advantage_metrics,
@@ -42,7 +42,7 @@ from rolegraph.engine.training.group_metrics import (
 from rolegraph.engine.training.precomputed import AdvantagesByUid, expand, where
 from rolegraph.engine.vocabulary import Estimator, Floats
 from rolegraph.engine.vocabulary.foreign import FOREIGN_ERRORS, describe_error, finite_number
-from rolegraph.engine.vocabulary.items import State, StateFunction
+from rolegraph.engine.vocabulary.items import State
 
 States = Mapping[str, Mapping[str, State]]
 """States of estimators: by role, and by `TrajectoryGroup.part`."""
@@ -95,10 +95,12 @@ def group_episodes(
         for trajectory in episode.trajectories:
             role = roles.get(trajectory.name)
             before += len(turns(trajectory)) if role is not None and role.compares_turns else 1
-            no_key[f"groups/no_key/{trajectory.name}"] += keyless(trajectory, role)
             policy = policy_of(trajectory.name, trajectory.index)
-            for key, member in members(episode, trajectory, role, policy):
-                found.setdefault(key, []).append((member, episode.rollout))
+            for key, member in compared(trajectory, role, GroupKey(episode.task_id, trajectory.name, policy)):
+                if key is None:
+                    no_key[f"groups/no_key/{trajectory.name}"] += 1
+                else:
+                    found.setdefault(key, []).append((member, episode.rollout))
     groups = tuple(
         _group(key, pairs, name, roles.get(name), tasks[key.task])
         for key, pairs in found.items()
@@ -168,17 +170,21 @@ def estimate(
     warnings: list[Note] = []
     advantages: list[Sequence[Sequence[Advantage]]] = [[()] * len(group.trajectories) for group in groups]
     baselines: list[Sequence[float]] = [()] * len(groups)
-    after: dict[str, Mapping[str, State]] = {}
+    after = {**states}
     for role in dict.fromkeys(group.role for group in groups):
-        places = [place for place, group in enumerate(groups) if group.role == role]
-        own = [groups[place] for place in places]
         estimator = estimators.get(role)
         if estimator is None:
             continue
+        places = [place for place, group in enumerate(groups) if group.role == role]
+        own = [groups[place] for place in places]
         if estimator.compute is None:
-            steps, values, wrong = expand(own, precomputed or {}, warnings)
+            steps, wrong = expand(own, precomputed or {})
+            values = np.array(
+                [value for group in steps for member in group for step in member for value in step]
+            )
+            warnings += wrong
             if wrong:
-                metrics[f"advantage/{role}/wrong_length"] = float(wrong)
+                metrics[f"advantage/{role}/wrong_length"] = float(len(wrong))
         else:
             if any(step.advantage is not None for g in own for t in g.trajectories for step in t.steps):
                 text = (
@@ -187,29 +193,36 @@ def estimate(
                 )
                 warnings.append(Note(text, "warning", f"what the steps of {role} carry"))
             rewards_P_G = [_rewards(group) for group in own]
-            found = _compare(role, estimator, own, rewards_P_G, states.get(role, {}))
-            for place, baseline in zip(places, found.baselines, strict=True):
-                baselines[place] = baseline
-            steps, values = _per_step(own, found.advantages_P_G), _added(own, found.advantages_P_G)
+            advantages_P_G = [np.zeros(len(rewards_G)) for rewards_G in rewards_P_G]
+            now = {**states.get(role, {})}
+            for part in dict.fromkeys(group.part for group in own):
+                large = [n for n, group in enumerate(own) if group.part == part and not group.too_small]
+                if not large:
+                    continue
+                those, rewards = [own[n] for n in large], [rewards_P_G[n] for n in large]
+                found, reported, state = _compare(role, estimator, those, rewards, now.get(part, {}))
+                if estimator.running is not None:
+                    now[part] = state
+                for n, values_G, baselines_G in zip(large, found, reported, strict=True):
+                    advantages_P_G[n] = values_G
+                    baselines[places[n]] = baselines_G.tolist()
+            steps = [
+                [
+                    (value,) * len(member.steps) if group.is_own(member) else ()
+                    for member, value in zip(group.trajectories, advantages_G.tolist(), strict=True)
+                ]
+                for group, advantages_G in zip(own, advantages_P_G, strict=True)
+            ]
+            values = _added(own, advantages_P_G)
             rewards = np.concatenate([r[[*group.own]] for group, r in zip(own, rewards_P_G, strict=True)])
             metrics |= reward_metrics(role, rewards) | difficulty_metrics(role, rewards_P_G)
-            if found.states:
-                after[role] = found.states
-                metrics |= state_metrics(role, found.states)
+            if now:
+                after[role] = now
+                metrics |= state_metrics(role, now)
         metrics |= advantage_metrics(role, values)
         for place, of_group in zip(places, steps, strict=True):
             advantages[place] = of_group
-    return EstimatedGroups(advantages, metrics, tuple(warnings), baselines, {**states, **after})
-
-
-class _Comparison(NamedTuple):
-    """Result of a role's estimator on its groups."""
-
-    advantages_P_G: list[Floats]
-    baselines: list[Sequence[float]]
-    """Baselines [G] of each group; empty where not reported."""
-    states: dict[str, State]
-    """By the place of the grouping, for an estimator with a state."""
+    return EstimatedGroups(advantages, metrics, tuple(warnings), baselines, after)
 
 
 def _compare(
@@ -217,46 +230,42 @@ def _compare(
     estimator: Estimator,
     groups: Sequence[TrajectoryGroup],
     rewards_P_G: Sequence[Floats],
-    states: Mapping[str, State],
-) -> _Comparison:
-    """Compute a role's advantages, for each of its groupings separately."""
-    result = _Comparison([np.zeros(0)] * len(groups), [()] * len(groups), {})
-    assert estimator.compute is not None
-    for part in dict.fromkeys(group.part for group in groups):
-        places = [place for place, group in enumerate(groups) if group.part == part]
-        own, rewards = [groups[place] for place in places], [rewards_P_G[place] for place in places]
-        if estimator.running is not None:
-            run = _Running(role, estimator.running, states.get(part, {}))
-            found = _by_comparison(run, "baselines", estimator, own, rewards)
-            result.states[part] = run.state
-            advantages_P_G = [r - b for r, b in zip(rewards, found, strict=True)]
-        else:
-            advantages_P_G = _by_comparison(estimator.compute, "advantages", estimator, own, rewards)
-            found = []
-            if estimator.baseline is not None:
-                found = _by_comparison(estimator.baseline, "baselines", estimator, own, rewards)
-        _check_finite(estimator, own, advantages_P_G)
-        for number, place in enumerate(places):
-            result.advantages_P_G[place] = advantages_P_G[number]
-            if found and not groups[place].too_small:
-                result.baselines[place] = found[number].tolist()
-    return result
+    state: State,
+) -> tuple[list[Floats], list[Floats], State]:
+    """Return advantages [G] and baselines [G] of groups that are estimated together, and the next state.
 
+    Baselines are empty, [0], where the estimator reports none.
+    """
 
-@dataclass(slots=True)
-class _Running:
-    """Function of rewards and groups that passes on an estimator's state."""
-
-    role: str
-    running: StateFunction
-    state: State
-
-    def __call__(self, rewards_P_G: Sequence[Floats], groups: Sequence[Any]) -> Sequence[Floats]:
-        baselines_P_G, state = self.running(self.state, rewards_P_G, groups)
-        if len(state) > ESTIMATOR_KEYS.most:
-            raise AdvantageError(ESTIMATOR_KEYS.exceeded(f"the estimator of {self.role} has"))
-        self.state = {str(key): finite_number(value, "it gave the state") for key, value in state.items()}
+    def running(rewards_P_G: Sequence[Floats], groups: Sequence[Any]) -> Sequence[Floats]:
+        nonlocal state
+        assert estimator.running is not None
+        baselines_P_G, found = estimator.running(state, rewards_P_G, groups)
+        if len(found) > ESTIMATOR_KEYS.most:
+            raise AdvantageError(ESTIMATOR_KEYS.exceeded(f"the estimator of {role} has"))
+        state = {str(key): finite_number(value, "it gave the state") for key, value in found.items()}
         return baselines_P_G
+
+    def called(compute: Compute, figure: str) -> list[Floats]:
+        name, tasks = f"the estimator {estimator.name} of {role}", [group.key.task for group in groups]
+        return call_estimator(compute, figure, name, rewards_P_G, groups, tasks)
+
+    assert estimator.compute is not None
+    if estimator.running is not None:
+        baselines_P_G = called(running, "baselines")
+        advantages_P_G = [r - b for r, b in zip(rewards_P_G, baselines_P_G, strict=True)]
+    else:
+        advantages_P_G = called(estimator.compute, "advantages")
+        baselines_P_G = [np.zeros(0)] * len(groups)
+        if estimator.baseline is not None:
+            baselines_P_G = called(estimator.baseline, "baselines")
+    for group, advantages_G in zip(groups, advantages_P_G, strict=True):
+        for member in np.flatnonzero(~np.isfinite(advantages_G)):
+            raise AdvantageError(
+                f"the estimator {estimator.name} of {role} gave {advantages_G[member]} for "
+                f"{where(group, int(member))}"
+            )
+    return advantages_P_G, baselines_P_G, state
 
 
 def check_state_keys(roles: Iterable[RolePlan], tasks: Iterable[Task]) -> None:
@@ -297,37 +306,6 @@ def _rewards(group: TrajectoryGroup) -> Floats:
     return np.array(rewards, dtype=np.float64)
 
 
-def _by_comparison(
-    compute: Compute,
-    figure: str,
-    estimator: Estimator,
-    groups: Sequence[TrajectoryGroup],
-    rewards_P_G: Sequence[Floats],
-) -> list[Floats]:
-    """Call the estimator on the groups that are large enough, and give zeros to the others; arrays [G]."""
-    computed = [np.zeros(len(rewards_G)) for rewards_G in rewards_P_G]
-    large = [p for p, group in enumerate(groups) if not group.too_small]
-    if large:
-        compared = [groups[p] for p in large]
-        name = f"the estimator {estimator.name} of {compared[0].key.role}"
-        tasks = [group.key.task for group in compared]
-        found = call_estimator(compute, figure, name, [rewards_P_G[p] for p in large], compared, tasks)
-        for p, values in zip(large, found, strict=True):
-            computed[p] = values
-    return computed
-
-
-def _check_finite(
-    estimator: Estimator, groups: Sequence[TrajectoryGroup], advantages_P_G: Sequence[Floats]
-) -> None:
-    for group, advantages_G in zip(groups, advantages_P_G, strict=True):
-        for member in np.flatnonzero(~np.isfinite(advantages_G)):
-            raise AdvantageError(
-                f"the estimator {estimator.name} of {group.key.role} gave {advantages_G[member]} for "
-                f"{where(group, int(member))}"
-            )
-
-
 def call_estimator(
     compute: Compute,
     figure: str,
@@ -365,16 +343,3 @@ def call_estimator(
                 f"expected {list(rewards_G.shape)}: one for each member of the group"
             )
     return computed
-
-
-def _per_step(
-    groups: Sequence[TrajectoryGroup], advantages_P_G: Sequence[Floats]
-) -> list[list[Sequence[Advantage]]]:
-    """Give each own member's advantage to all its steps."""
-    return [
-        [
-            (value,) * len(trajectory.steps) if group.is_own(trajectory) else ()
-            for trajectory, value in zip(group.trajectories, advantages_G.tolist(), strict=True)
-        ]
-        for group, advantages_G in zip(groups, advantages_P_G, strict=True)
-    ]

@@ -1,29 +1,34 @@
-"""Batches of Tinker Datums, made from episodes with advantages. Pure.
+"""Batches of Tinker Datums, made from episodes with advantages, and the passes of an update. Pure.
 
 A Datum is a sequence of tokens shifted by one: input [L-1], targets [L-1], and for each target the sampling
 log-probability and the advantage (or weight), both 0 on tokens that the model did not sample. Steps whose
 prompt continues the step before, token for token, are one sequence, so that its prefix is computed once.
+
+The loop counts on losses that are sums over tokens; `ServiceTraits` say where a service differs, and
+`loss_passes` makes up for that, so that every service computes the same gradient.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 import tinker
 
-from rolegraph.engine.compile import RolePlan
+from rolegraph.engine.compile import Plan, RolePlan
 from rolegraph.engine.errors import UsageError
+from rolegraph.engine.models.service_traits import ServiceTraits
 from rolegraph.engine.records import Episode, PolicyOf, Step, Trajectory
 from rolegraph.engine.spec import Loss
-from rolegraph.engine.training.credit import is_compared, loss_weights, turns
+from rolegraph.engine.training.credit import learning, loss_weights
 from rolegraph.engine.training.group_metrics import any_nonzero
 from rolegraph.engine.training.precomputed import per_token
 from rolegraph.engine.training.signals import DEMONSTRATION
 from rolegraph.engine.vocabulary import LossName
+from rolegraph.engine.vocabulary.items import LOSS_SETTINGS
 
 
 class SampledSpan(NamedTuple):
@@ -35,16 +40,16 @@ class SampledSpan(NamedTuple):
     """Sampling log-probabilities, [T]."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class RoleBatch:
     """Datums of one role in one training step."""
 
     role: str
     loss: Loss
-    data: Sequence[tinker.Datum]
-    sampled: Sequence[Sequence[SampledSpan]]
+    data: list[tinker.Datum] = field(default_factory=list["tinker.Datum"])
+    sampled: list[Sequence[SampledSpan]] = field(default_factory=list[Sequence[SampledSpan]])
     """Spans with a gradient, for each datum; empty for demonstrations."""
-    steps: int
+    steps: int = 0
     """Number of Steps with a nonzero advantage."""
     rewritten: int = 0
     """Number of Steps that continue the messages of the Step before, but not its tokens."""
@@ -65,11 +70,6 @@ class StepAdvantages(NamedTuple):
     where: str
     """Description of the step, for messages."""
 
-    @property
-    def is_demonstration(self) -> bool:
-        """True if a demonstration is learnt in place of the sampled answer; no Step continues it then."""
-        return DEMONSTRATION in self.step.metadata
-
 
 def policy_batches(
     episodes: Sequence[Episode], roles: Mapping[str, RolePlan], policy_of: PolicyOf
@@ -85,50 +85,19 @@ def policy_batches(
         AdvantageError: for a Step without an advantage.
         UsageError: for a Step to learn from without token ids or log-probabilities.
     """
-    compared: dict[str, list[tuple[Episode, Trajectory]]] = {}
-    for episode in episodes:
-        for trajectory in episode.trajectories:
-            role = roles.get(trajectory.name)
-            if role is not None and is_compared(trajectory, role):
-                policy = policy_of(trajectory.name, trajectory.index)
-                compared.setdefault(policy, []).append((episode, trajectory))
     weights = loss_weights(episodes, roles, policy_of)
-    batches = {
-        policy: role_batches(pairs, roles, {name: weights.get((policy, name), 0.0) for name in roles})
-        for policy, pairs in compared.items()
-    }
-    return {policy: own for policy, own in batches.items() if own}
-
-
-def role_batches(
-    compared: Sequence[tuple[Episode, Trajectory]],
-    roles: Mapping[str, RolePlan],
-    weights: Mapping[str, float],
-) -> list[RoleBatch]:
-    """Return one policy's batches, a batch for each role; sequences with zero advantages are left out.
-
-    Args:
-        compared: the policy's trajectories that are in a group, with their episodes.
-        roles: the trained roles.
-        weights: factor of each role's advantages, from `loss_weights`.
-    """
-    batches: list[RoleBatch] = []
-    for name, role in roles.items():
-        data: list[tinker.Datum] = []
-        sampled: list[Sequence[SampledSpan]] = []
-        steps = rewritten = 0
-        for episode, trajectory in compared:
-            if trajectory.name != name:
-                continue
-            rewritten += sum(_is_rewritten(step, before) for before, step in pairwise(trajectory.steps))
-            for sequence in token_sequences(step_advantages(episode, trajectory, role)):
-                datum, spans = build_datum(sequence, role.loss.name, weights[name])
-                data.append(datum)
-                sampled.append(spans)
-                steps += sum(any_nonzero(own.values) for own in sequence)
-        if data:
-            batches.append(RoleBatch(name, role.loss, data, sampled, steps, rewritten))
-    return batches
+    batches: dict[str, dict[str, RoleBatch]] = {}
+    for episode, trajectory, role, policy in learning(episodes, roles, policy_of):
+        batch = batches.setdefault(policy, {}).setdefault(role.name, RoleBatch(role.name, role.loss))
+        batch.rewritten += sum(_is_rewritten(step, before) for before, step in pairwise(trajectory.steps))
+        for sequence in token_sequences(step_advantages(episode, trajectory, role)):
+            datum, spans = build_datum(sequence, role.loss.name, weights[policy, role.name])
+            batch.data.append(datum)
+            batch.sampled.append(spans)
+            batch.steps += sum(any_nonzero(own.values) for own in sequence)
+    ordered = {policy: [own[name] for name in roles if name in own] for policy, own in batches.items()}
+    found = {policy: [batch for batch in own if batch.data] for policy, own in ordered.items()}
+    return {policy: own for policy, own in found.items() if own}
 
 
 def step_advantages(
@@ -141,39 +110,28 @@ def step_advantages(
     """
     by_key = role is not None and any(grouping.key is not None for grouping in role.groupings)
     uid = trajectory.uid or f"{episode.id}/{trajectory.node}"
-    number = 0
-    for turn in turns(trajectory):
-        masked = any(step.masked for step in turn)
-        for step in turn:
-            where, length = f"{uid}, step {number}", len(step.response_ids)
-            unset = masked or (by_key and step.advantage is None)
-            yield StepAdvantages(
-                step, (0.0,) * length if unset else per_token(step.advantage, length, where), where
-            )
-            number += 1
+    masked = {step.round for step in trajectory.steps if step.masked}
+    for number, step in enumerate(trajectory.steps):
+        where, length = f"{uid}, step {number}", len(step.response_ids)
+        unset = step.round in masked or (by_key and step.advantage is None)
+        values = (0.0,) * length if unset else per_token(step.advantage, length, where)
+        yield StepAdvantages(step, values, where)
 
 
 def token_sequences(steps: Iterator[StepAdvantages]) -> Iterator[Sequence[StepAdvantages]]:
     """Yield runs of Steps that continue each other token for token, up to the last nonzero advantage."""
-    run: list[StepAdvantages] = []
+    runs: list[list[StepAdvantages]] = []
     for own in steps:
-        if (
-            run
-            and not own.is_demonstration
-            and not run[-1].is_demonstration
-            and continues(own.step, run[-1].step)
-        ):
-            run.append(own)
-            continue
-        yield from _cut_zero_tail(run)
-        run = [own]
-    yield from _cut_zero_tail(run)
-
-
-def _cut_zero_tail(run: Sequence[StepAdvantages]) -> Iterator[Sequence[StepAdvantages]]:
-    last = max((place for place, own in enumerate(run, 1) if any_nonzero(own.values)), default=0)
-    if last:
-        yield run[:last]
+        before = runs[-1][-1] if runs else None
+        # A demonstration is learnt in place of the sampled answer, so that no Step continues it.
+        sampled = before and not any(DEMONSTRATION in each.step.metadata for each in (before, own))
+        if before and sampled and continues(own.step, before.step):
+            runs[-1].append(own)
+        else:
+            runs.append([own])
+    for run in runs:
+        if last := max((place for place, own in enumerate(run, 1) if any_nonzero(own.values)), default=0):
+            yield run[:last]
 
 
 def continues(step: Step, before: Step) -> bool:
@@ -228,7 +186,8 @@ def build_datum(
         weights += [*padding, *(value * share for value in values)]
         logprobs += [*padding, *(sampled or [0.0] * len(response))]
         tokens = [*step.prompt_ids, *response]
-    inputs = {"target_tokens": _integers(tokens[1:])}
+    targets = tokens[1:]
+    inputs = {"target_tokens": tinker.TensorData(data=targets, dtype="int64", shape=[len(targets)])}
     if loss == "cross_entropy":
         inputs["weights"] = _floats(weights[1:])
     else:
@@ -245,18 +204,91 @@ def build_datum(
 
 def _is_rewritten(step: Step, before: Step) -> bool:
     """Return True if the chat template re-rendered the earlier messages in other tokens."""
-    earlier = [_role_and_content(message) for message in before.chat_completions]
-    now = [_role_and_content(message) for message in step.chat_completions[: len(earlier)]]
-    return bool(step.prompt_ids) and bool(earlier) and now == earlier and not continues(step, before)
-
-
-def _role_and_content(message: Mapping[str, object]) -> tuple[object, object]:
-    return message.get("role"), message.get("content")
-
-
-def _integers(values: list[int]) -> tinker.TensorData:
-    return tinker.TensorData(data=values, dtype="int64", shape=[len(values)])
+    earlier, now = (
+        [(message.get("role"), message.get("content")) for message in each.chat_completions]
+        for each in (before, step)
+    )
+    goes_on = bool(step.prompt_ids and earlier) and now[: len(earlier)] == earlier
+    return goes_on and not continues(step, before)
 
 
 def _floats(values: list[float]) -> tinker.TensorData:
     return tinker.TensorData(data=values, dtype="float32", shape=[len(values)])
+
+
+@dataclass(frozen=True, slots=True)
+class LossPass:
+    """Arguments of one `forward_backward`."""
+
+    loss: LossName
+    settings: Mapping[str, float]
+    data: Sequence[tinker.Datum]
+
+
+def loss_passes(batches: Sequence[RoleBatch], traits: ServiceTraits) -> list[LossPass]:
+    """Return the passes of one update, a pass for each batch.
+
+    Thresholds are always given, because services have different defaults.
+
+    Args:
+        batches: the batches of one policy between two optimizer steps.
+        traits: behaviour of the policy's service.
+    """
+    total = sum(len(batch.data) for batch in batches)
+    passes: list[LossPass] = []
+    for batch in batches:
+        loss, data = batch.loss.name, batch.data
+        settings = {**LOSS_SETTINGS[loss], **batch.loss.settings}
+        if traits.takes_means:  # by the number of all datums and by each one's length
+            data = [_scaled(datum, total) for datum in data]
+            if loss == "cross_entropy":
+                settings = {"clip_low_threshold": 1.0, "clip_high_threshold": 1.0}
+        passes.append(LossPass(_sent_loss(loss, traits), settings, data))
+    return passes
+
+
+def _sent_loss(loss: LossName, traits: ServiceTraits) -> LossName:
+    """Return the loss function that a service computes for a loss.
+
+    A service of means divides a cross-entropy by the sum of the weights, which no factor restores. The
+    gradient of CISPO with both thresholds at 1 is that of a cross-entropy, whatever the sampling
+    log-probabilities.
+    """
+    return "cispo" if traits.takes_means and loss == "cross_entropy" else loss
+
+
+def _scaled(datum: tinker.Datum, total: int) -> tinker.Datum:
+    inputs = dict(datum.loss_fn_inputs)
+    advantages = inputs.pop("weights", None) or inputs["advantages"]
+    values = np.asarray(advantages.data, np.float64)
+    inputs["advantages"] = _floats((values * len(values) * total).tolist())
+    inputs.setdefault("logprobs", _floats([0.0] * len(values)))
+    return tinker.Datum(model_input=datum.model_input, loss_fn_inputs=inputs)
+
+
+def check_service(plan: Plan, policy: str, url: str, traits: ServiceTraits) -> None:
+    """Refuse a training that a policy's service would make into another one.
+
+    Raises:
+        UsageError: the service lacks a trait that the plan counts on.
+    """
+    train, roles = plan.spec.train, [r for r in plan.trained.values() if policy in plan.policies_of(r.name)]
+    lacks = [
+        f"computes the loss {role.loss.name} of {role.name} otherwise; it has {', '.join(traits.losses)}"
+        for role in roles
+        if _sent_loss(role.loss.name, traits) not in traits.losses
+    ]
+    if not traits.keeps_old_samplers and train.staleness:
+        lacks.append(
+            f"puts old weights back into training when they are sampled; set train.staleness to 0 "
+            f"(it is {train.staleness})"
+        )
+    if not traits.keeps_old_samplers and plan.past:
+        lacks.append("puts old weights back into training when they are sampled; leave out past selves")
+    if not traits.accumulates and len(roles) > 1:
+        names = ", ".join(role.name for role in roles)
+        lacks.append(f"keeps the gradient of the last pass alone; give each of {names} a policy of its own")
+    if not traits.has_several_adapters and len(plan.policies) > 1:
+        lacks.append(f"trains one adapter at a time, and {plan.name} has {len(plan.policies)} policies")
+    if lacks:
+        raise UsageError("\n".join(f"the service at {url} {lack}" for lack in lacks))

@@ -90,7 +90,11 @@ def controls(plan: Plan, untrained: Sequence[Episode], trained: Sequence[Episode
             continue
         if role.reward is None or role.reward.roles or role.name not in plan.judged:
             continue
-        if not (answers := _answers_by_task(role.name, trained)):
+        answers: defaultdict[str, list[Trajectory]] = defaultdict(list)
+        for episode in trained:
+            if own := [t for t in episode.trajectories if t.name == role.name]:
+                answers[episode.task_id] += own
+        if not answers:
             continue
         name, size = f"trained {role.name} alone", max(map(len, answers.values()))
         right = {task: fmean(t.is_correct for t in own) for task, own in answers.items()}
@@ -103,14 +107,6 @@ def controls(plan: Plan, untrained: Sequence[Episode], trained: Sequence[Episode
 def _control(name: str, figure: str, values: ByTask) -> Control:
     over = interval(values)
     return Control(name=name, figure=figure, mean=over.mean, low=over.low, high=over.high, n=over.n)
-
-
-def _answers_by_task(role: str, episodes: Sequence[Episode]) -> dict[str, list[Trajectory]]:
-    answers: defaultdict[str, list[Trajectory]] = defaultdict(list)
-    for episode in episodes:
-        if own := [t for t in episode.trajectories if t.name == role]:
-            answers[episode.task_id] += own
-    return answers
 
 
 def _majority(answers: list[Trajectory]) -> float:

@@ -28,10 +28,8 @@ from rolegraph.engine.records import (
 )
 from rolegraph.engine.spec import Credit
 
-Member = tuple[GroupKey, Trajectory]
 WHOLE = (GroupingPlan(),)
 """Groupings of a role without a plan: its trajectories on one task."""
-NO_DIGESTS: Mapping[str, str | None] = {}
 
 
 class RecordedMember(NamedTuple):
@@ -68,58 +66,48 @@ def own_rewards(trajectory: Trajectory) -> list[float]:
 
 def is_compared(trajectory: Trajectory, role: RolePlan | None = None) -> bool:
     """Return whether a trajectory, or a turn of it, is in a group; `role` is None without a plan."""
-    return any(_has_key(grouping, member) for _, grouping, member in _compared(trajectory, role))
+    return any(key is not None for key, _ in compared(trajectory, role, GroupKey("", trajectory.name)))
 
 
 def members(
     episode: Episode, trajectory: Trajectory, role: RolePlan | None = None, policy: str = MAIN
-) -> list[Member]:
+) -> list[tuple[GroupKey, Trajectory]]:
     """Return a trajectory, or each of its turns, with each group in which it is compared.
 
     `role` is None where episodes are read without their plan; the whole trajectory is compared then.
     """
-    key = GroupKey(episode.task_id, trajectory.name, policy)
-    return [
-        (_key(key._replace(part=part), grouping, member.steps[0]), member)
-        for part, grouping, member in _compared(trajectory, role)
-        if _has_key(grouping, member)
-    ]
+    own = GroupKey(episode.task_id, trajectory.name, policy)
+    return [(key, member) for key, member in compared(trajectory, role, own) if key is not None]
 
 
 def compared_rounds(episode: Episode, trajectory: Trajectory, role: RolePlan) -> set[int]:
     """Return the rounds of the turns that are in a group and not masked."""
-    compared = {step.round for _, member in members(episode, trajectory, role) for step in member.steps}
-    return compared - {step.round for step in trajectory.steps if step.masked}
+    rounds = {step.round for _, member in members(episode, trajectory, role) for step in member.steps}
+    return rounds - {step.round for step in trajectory.steps if step.masked}
 
 
-def keyless(trajectory: Trajectory, role: RolePlan | None) -> int:
-    """Return the number of groups that lack a trajectory or its turn, because no key can be computed."""
-    return sum(not _has_key(grouping, member) for _, grouping, member in _compared(trajectory, role))
+def compared(
+    trajectory: Trajectory, role: RolePlan | None, own: GroupKey
+) -> Iterator[tuple[GroupKey | None, Trajectory]]:
+    """Yield the members that a trajectory gives to each of its role's groupings, with their groups' keys.
 
+    Args:
+        trajectory: the trajectory.
+        role: its role; None compares the whole trajectory.
+        own: task, role and policy of the trajectory.
 
-def _compared(
-    trajectory: Trajectory, role: RolePlan | None
-) -> Iterator[tuple[int, GroupingPlan, Trajectory]]:
-    """Yield the members that a trajectory gives to each grouping, with the grouping and its place."""
+    Yields:
+        The key and the member; None for a key that cannot be computed.
+    """
     if role is not None and trajectory.index in role.frozen:
         return
     for part, grouping in enumerate(WHOLE if role is None else role.groupings):
-        if grouping.of_turns:
-            yield from ((part, grouping, turn) for turn in credited_turns(trajectory, grouping.credit))
-        elif trajectory.by_model and not trajectory.masked:
-            yield part, grouping, trajectory
+        found = [trajectory] if trajectory.by_model and not trajectory.masked else []
+        for member in credited_turns(trajectory, grouping.credit) if grouping.of_turns else found:
+            yield _key(own._replace(part=part), grouping, member.steps[0]), member
 
 
-def _has_key(grouping: GroupingPlan, member: Trajectory) -> bool:
-    return grouping.key is None or _digest_by(grouping, member.steps[0]) is not None
-
-
-def _digest_by(grouping: GroupingPlan, first: Step) -> str | None:
-    digests: Mapping[str, str | None] = first.metadata.get("by") or NO_DIGESTS
-    return digests.get(grouping.by)
-
-
-def _key(key: GroupKey, grouping: GroupingPlan, first: Step) -> GroupKey:
+def _key(key: GroupKey, grouping: GroupingPlan, first: Step) -> GroupKey | None:
     """Return the key of a member's group; `first` is the member's first Step."""
     match grouping.by:
         case "task":
@@ -131,7 +119,13 @@ def _key(key: GroupKey, grouping: GroupingPlan, first: Step) -> GroupKey:
         case "episode":  # one group for all roles, wherever their lists name it
             return key._replace(role="", part=0)
         case _:
-            return key._replace(by=_digest_by(grouping, first) or "")
+            digest = _digests(first).get(grouping.by)
+            return None if digest is None else key._replace(by=digest)
+
+
+def _digests(first: Step) -> Mapping[str, str | None]:
+    """Return digests of the expressions that a turn is grouped by; None for one that was not computed."""
+    return first.metadata.get("by") or {}
 
 
 def credited_turns(trajectory: Trajectory, credit: Credit) -> list[Trajectory]:
@@ -188,29 +182,27 @@ def notes(
     """
     found: dict[str, list[Mapping[str, Any]]] = {}
     for number, group in enumerate(groups):
-        key, small = group.key, {"too_small": True} if group.too_small else {}
-        taken, weight = baselines[number] if baselines else (), weights.get((key.policy, group.role))
-        weight = weight if learnt is None or key.task in learnt else None
+        key = group.key
+        weight = weights.get((key.policy, group.role)) if learnt is None or key.task in learnt else None
+        loss = {} if weight is None else {"loss_weight": weight}
         for place in group.own:
-            member = group.trajectories[place]
-            part = {
-                **({"credit": member.reward} if group.of_turns else {}),
-                **({"group": apart} if (apart := key.apart) else {}),
-                **small,
-                **({"baseline": taken[place]} if taken else {}),
-            }
-            loss = {} if weight is None else {"loss_weight": weight}
+            member, part = group.trajectories[place], dict[str, Any]()
+            if group.of_turns:
+                part["credit"] = member.reward
+            if apart := key.apart:
+                part["group"] = apart
+            if group.too_small:
+                part["too_small"] = True
+            if baselines and baselines[number]:
+                part["baseline"] = baselines[number][place]
             values = advantages[number][place] if advantages else ()
             if group.in_list or (values and group.role in signalled):
-                first = values[0] if values else 0.0
-                assert isinstance(first, float)  # estimators give a member one advantage
-                part["advantage"] = first
-            if not group.in_list:
-                found[member.uid] = [{**part, **loss}] * len(member.steps)
-                continue
-            part["weight"] = group.weight
-            before: Sequence[Any] = found[member.uid][0]["groups"] if member.uid in found else ()
-            found[member.uid] = [{"groups": [*before, part], **loss}] * len(member.steps)
+                part["advantage"] = values[0] if values else 0.0  # estimators give a member one advantage
+            if group.in_list:
+                part["weight"] = group.weight
+                before: Sequence[Any] = found[member.uid][0]["groups"] if member.uid in found else ()
+                part = {"groups": [*before, part]}
+            found[member.uid] = [{**part, **loss}] * len(member.steps)
     return {uid: noted for uid, noted in found.items() if any(noted)}
 
 
@@ -225,38 +217,41 @@ def loss_weights(
     """
     whole: dict[str, float] = {}
     found: dict[tuple[str, str], float] = {}
+    for _, _, role, policy in learning(episodes, roles, policy_of):
+        whole[policy] = whole.get(policy, 0.0) + role.spec.weight
+        found[policy, role.name] = role.spec.weight
+    return {(policy, name): weight / (whole[policy] or 1.0) for (policy, name), weight in found.items()}
+
+
+def learning(
+    episodes: Sequence[Episode], roles: Mapping[str, RolePlan], policy_of: PolicyOf
+) -> Iterator[tuple[Episode, Trajectory, RolePlan, str]]:
+    """Yield each trajectory that is in a group, with its episode, its role and the name of its policy."""
     for episode in episodes:
         for trajectory in episode.trajectories:
             role = roles.get(trajectory.name)
             if role is not None and is_compared(trajectory, role):
-                policy = policy_of(trajectory.name, trajectory.index)
-                whole[policy] = whole.get(policy, 0.0) + role.spec.weight
-                found[policy, role.name] = role.spec.weight
-    return {(policy, name): weight / (whole[policy] or 1.0) for (policy, name), weight in found.items()}
+                yield episode, trajectory, role, policy_of(trajectory.name, trajectory.index)
 
 
 def on_record(episode: Episode) -> Iterator[RecordedMember]:
     """Yield the trajectories or turns of a recorded episode, once for each group noted in their metadata."""
     for trajectory in episode.trajectories:
         own = turns(trajectory)
+        digests: Mapping[str, str | None] = _digests(own[0][0]) if own else {}
+        lacks_key = bool(digests) and not any(digests.values())
         noted: list[Sequence[Mapping[str, Any]]] = [(steps[-1].metadata,) for steps in own]
         is_list = any("groups" in metadata for (metadata,) in noted)
         if is_list:
             noted = [metadata.get("groups", ()) for (metadata,) in noted]
         by_turn = any("credit" in part for parts in noted for part in parts)
-        if is_compared(trajectory) and (is_list or not (by_turn or _lacks_key(own[0][0]))):
+        if is_compared(trajectory) and (is_list or not (by_turn or lacks_key)):
             whole = (part for part in noted[0] if "credit" not in part)
             yield from (_recorded(episode, trajectory, part) for part in whole)
         for steps, parts in zip(own, noted, strict=True):
             for part in parts:
                 if (reward := part.get("credit")) is not None:
                     yield _recorded(episode, _as_trajectory(trajectory, steps, reward), part)
-
-
-def _lacks_key(first: Step) -> bool:
-    """Return whether none of the expressions that a turn is grouped by could be computed."""
-    digests: Mapping[str, str | None] = first.metadata.get("by") or NO_DIGESTS
-    return bool(digests) and not any(digests.values())
 
 
 def _recorded(episode: Episode, member: Trajectory, part: Mapping[str, Any]) -> RecordedMember:

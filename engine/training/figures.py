@@ -113,22 +113,22 @@ def update_figures(updates: Mapping[str, UpdateResult], *, several: bool) -> Met
         several: True if the plan has several policies; adds `optim/{grad_norm,loss,kl}/{policy}`.
     """
     metrics: Metrics = {}
+    sums: Metrics = {}
     tokens: Counter[str] = Counter()
     for policy, updated in updates.items():
+        of_policy = {role: value * updated.tokens[role] for role, value in updated.kl.items()}
         for role, value in updated.loss.items():
             metrics[f"loss/{role}/mean"] = metrics.get(f"loss/{role}/mean", 0.0) + value
-        for role, value in updated.kl.items():
-            before, own = tokens[role], updated.tokens[role]
-            tokens[role] += own
-            metrics[f"kl/{role}"] = (metrics.get(f"kl/{role}", 0.0) * before + value * own) / (before + own)
+        for role, value in of_policy.items():
+            sums[role] = sums.get(role, 0.0) + value
+        tokens.update(updated.tokens)
         if updated.grad_norm is not None:
             metrics[f"optim/grad_norm/{policy}" if several else "optim/grad_norm"] = updated.grad_norm
         if several and updated.loss:
             metrics[f"optim/loss/{policy}"] = sum(updated.loss.values())
-        if several and (whole := sum(updated.tokens.values())):
-            sums = [value * updated.tokens[role] for role, value in updated.kl.items()]
-            metrics[f"optim/kl/{policy}"] = sum(sums) / whole
-    return metrics
+        if several and of_policy:
+            metrics[f"optim/kl/{policy}"] = sum(of_policy.values()) / sum(updated.tokens.values())
+    return metrics | {f"kl/{role}": total / tokens[role] for role, total in sums.items()}
 
 
 def gradient_shares(batches: Mapping[str, Sequence[RoleBatch]], plan: Plan) -> Metrics:

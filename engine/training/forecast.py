@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from rolegraph.engine.compile import Plan, RolePlan
 from rolegraph.engine.compile.plan import calls_of, size_of
@@ -131,29 +131,42 @@ def forecast(plan: Plan, observed: ObservedEpisodes | None = None, *, price: Pri
     train, size = plan.spec.train, size_of(plan)
     episodes = train.batch_size * train.rollouts
     observed_groups = _observed_groups(plan, observed.episodes) if observed else {}
-    shares = _gradient_shares(plan, observed_groups)
+    mass_of_policy = Counter[str]()
+    for groups in observed_groups.values():
+        mass_of_policy.update(groups.mass)
     rows: dict[str, RoleForecast] = {}
     for role in plan.roles:
-        tokens = _tokens(role, observed, episodes) if observed and role.run is None else None
-        groups = observed_groups.get(role.name)
-        sizes = groups.sizes if groups else []
-        turns = sum(plan.roles[node.role].name == role.name for node in plan.nodes)
+        name, is_trained = role.name, role.name in plan.trained
+        turns = sum(plan.roles[node.role].name == name for node in plan.nodes)
         calls = calls_of(role) * turns * episodes
         longest = max((sampling.max_tokens for sampling in role.samplings), default=0)
-        rows[role.name] = RoleForecast(
-            role.name,
-            role.name in plan.trained,
-            calls,
-            calls * longest,
-            *(tokens or (None, None)),
-            groups=groups.per_task * train.batch_size if groups else None,
-            group_sizes=(min(sizes), max(sizes)) if sizes else _planned_sizes(plan, role),
-            teaching=groups.share(GroupOutcome.TAUGHT) if groups else None,
-            failing=groups.share(GroupOutcome.FAILED) if groups else None,
-            share=shares.get(role.name),
-            cost=_cost(price, *tokens, trained=role.name in plan.trained) if price and tokens else None,
-        )
+        sizes = _planned_sizes(plan, role)
+        row = RoleForecast(name, is_trained, calls, calls * longest, group_sizes=sizes)
+        if observed and role.run is None:
+            prompt, response = (
+                _tokens(name, kind, observed, episodes) for kind in ("prompt_tokens", "response_tokens")
+            )
+            row = replace(row, prompt_tokens=prompt, response_tokens=response)
+            if price:
+                training = (prompt.mean + response.mean) * price.train if is_trained else 0.0
+                sampling = prompt.mean * price.prompt + response.mean * price.response
+                row = replace(row, cost=(sampling + training) / 1e6)
+        if groups := observed_groups.get(name):
+            total = groups.outcomes.total()
+            whole = sum(mass_of_policy[policy] for policy in plan.policies_of(name))
+            row = replace(
+                row,
+                groups=total / len(groups.tasks) * train.batch_size,
+                group_sizes=(min(groups.sizes), max(groups.sizes)) if groups.sizes else sizes,
+                teaching=SampleMean(groups.outcomes[GroupOutcome.TAUGHT] / total, total),
+                failing=SampleMean(groups.outcomes[GroupOutcome.FAILED] / total, total),
+                share=sum(groups.mass.values()) / whole if whole else None,
+            )
+        rows[name] = row
     costs = [row.cost for row in rows.values() if row.cost is not None]
+    seconds = None
+    if observed and observed.seconds and observed.episodes:
+        seconds = (observed.seconds + observed.update_seconds) * episodes / len(observed.episodes)
     return Forecast(
         source=observed.source if observed else "the spec's bounds",
         tasks=train.batch_size,
@@ -161,7 +174,7 @@ def forecast(plan: Plan, observed: ObservedEpisodes | None = None, *, price: Pri
         calls_at_most=size.calls * episodes,
         chain=size.chain,
         roles=rows,
-        seconds=_seconds(observed, episodes) if observed else None,
+        seconds=seconds,
         cost=sum(costs) if costs else None,
         warnings=tuple(_warnings(plan, rows, observed)),
     )
@@ -177,13 +190,6 @@ class _RoleGroups:
     outcomes: Outcomes = field(default_factory=Outcomes)
     mass: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
     """Weighted sum of |advantage| over tokens, by policy."""
-
-    @property
-    def per_task(self) -> float:
-        return self.outcomes.total() / len(self.tasks)
-
-    def share(self, outcome: GroupOutcome) -> SampleMean:
-        return SampleMean(self.outcomes[outcome] / self.outcomes.total(), self.outcomes.total())
 
 
 def _observed_groups(plan: Plan, observed: Sequence[Episode]) -> dict[str, _RoleGroups]:
@@ -229,40 +235,15 @@ def learns_from_rewards(role: RolePlan) -> bool:
     return role.estimator is not None and role.estimator.compute is not None
 
 
-def _gradient_shares(plan: Plan, observed_groups: Mapping[str, _RoleGroups]) -> dict[str, float]:
-    """Return each role's share of the advantages' sum of magnitudes among the roles of its policy."""
-    mass_of_policy: Counter[str] = Counter()
-    for groups in observed_groups.values():
-        mass_of_policy.update(groups.mass)
-    shares: dict[str, float] = {}
-    for name, groups in observed_groups.items():
-        if whole := sum(mass_of_policy[policy] for policy in plan.policies_of(name)):
-            shares[name] = sum(groups.mass.values()) / whole
-    return shares
-
-
-def _tokens(role: RolePlan, observed: ObservedEpisodes, episodes: int) -> tuple[SampleMean, SampleMean]:
-    """Extrapolate a role's prompt and response tokens to `episodes` episodes."""
-    prompt: defaultdict[str, list[float]] = defaultdict(list)
-    response: defaultdict[str, list[float]] = defaultdict(list)
+def _tokens(name: str, kind: str, observed: ObservedEpisodes, episodes: int) -> SampleMean:
+    """Extrapolate a role's tokens of a kind, a property of Steps, to `episodes` episodes."""
+    by_task: defaultdict[str, list[int]] = defaultdict(list)
     for episode in observed.episodes:
-        steps = [step for t in episode.trajectories if t.name == role.name for step in t.steps]
-        prompt[episode.task_id].append(sum(step.prompt_tokens for step in steps))
-        response[episode.task_id].append(sum(step.response_tokens for step in steps))
-    return _scaled_mean(prompt, episodes), _scaled_mean(response, episodes)
-
-
-def _scaled_mean(by_task: Mapping[str, Sequence[float]], episodes: int) -> SampleMean:
+        steps = [step for t in episode.trajectories if t.name == name for step in t.steps]
+        by_task[episode.task_id].append(sum(getattr(step, kind) for step in steps))
     # A probe has more episodes of some tasks than of others, and each task counts once.
     means = [sum(values) / len(values) for values in by_task.values()]
     return SampleMean(sum(means) / len(means) * episodes, len(means))
-
-
-def _seconds(observed: ObservedEpisodes, episodes: int) -> float | None:
-    """Extrapolate the duration to `episodes` episodes; None if that of the observed ones is unknown."""
-    if not observed.seconds or not observed.episodes:
-        return None
-    return (observed.seconds + observed.update_seconds) * episodes / len(observed.episodes)
 
 
 def _planned_sizes(plan: Plan, role: RolePlan) -> tuple[int, int] | None:
@@ -280,11 +261,6 @@ def _planned_sizes(plan: Plan, role: RolePlan) -> tuple[int, int] | None:
     sizes = Counter(plan.policy_of(role.name, index) for index, _ in members)
     rollouts = plan.spec.train.rollouts
     return min(sizes.values()) * rollouts, max(sizes.values()) * rollouts
-
-
-def _cost(price: Price, prompt: SampleMean, response: SampleMean, *, trained: bool) -> float:
-    training = (prompt.mean + response.mean) * price.train if trained else 0.0
-    return (prompt.mean * price.prompt + response.mean * price.response + training) / 1e6
 
 
 def _warnings(

@@ -57,10 +57,7 @@ async def train(setup: TrainingSetup, start: Checkpoint | None = None) -> None:
     """
     async with Rollouts(setup) as rollouts:
         await setup.past.keep_starts(setup.plan.taught_by_start)
-        loop = _Loop(setup, rollouts, start)
-        if start is not None:
-            loop.drawn = start.step if start.batches is None else start.batches
-        await loop.run(start.step if start else 0)
+        await _Loop(setup, rollouts, start).run(start.step if start else 0)
 
 
 class _Loop:
@@ -78,7 +75,7 @@ class _Loop:
         self.states: States = start.estimators if start else {}
         """States of the estimators that have one."""
         check_state_keys(self.trained_roles.values(), setup.tasks)
-        self.drawn = 0
+        self.drawn = (start.step if start.batches is None else start.batches) if start else 0
         """Number of batches drawn so far, those of `pending` included."""
         self.pending: deque[asyncio.Task[list[Episode]]] = deque()
         """Batches that are under way, oldest first."""
@@ -160,25 +157,29 @@ class _Loop:
         self._check_answers(step, episodes)
         self._note(f"step {step}: advantages")
         began = monotonic()
-        policies = setup.policies
-        encode = {name: policies.chat(name).turn for name in plan.policies}
+        encode = {name: setup.policies[name].chat.turn for name in plan.policies}
         starts = {plan.policies[n].model: await setup.past.start_of(n) for n in plan.taught_by_start}
         signalled = await apply_signals(plan, episodes, {**setup.models, **starts}, encode)
         groups, metrics = group_episodes(episodes, self.trained_roles, plan.policy_of)
         estimators = {name: role.estimator for name, role in self.trained_roles.items() if role.estimator}
         estimated = estimate(groups, estimators, signalled.advantages, self.states)
         self.states = estimated.states
-        if kept is not None:
-            episodes = [e if e.task_id in kept else _unused(e) for e in episodes]
-        weights = loss_weights(_used(episodes), self.trained_roles, plan.policy_of)
-        learnt = {episode.task_id for episode in _used(episodes)}
+        drawn = {episode.task_id for episode in episodes}
+        learnt = drawn if kept is None else {*kept}
+        used = [episode for episode in episodes if episode.task_id in learnt]
+        weights = loss_weights(used, self.trained_roles, plan.policy_of)
         both = {name for name, role in self.trained_roles.items() if role.adds_signal}
         noted = notes(groups, estimated.baselines, weights, estimated.advantages, learnt, both)
         details = merge_details(signalled.details, noted)
         advantages = advantages_by_uid(groups, estimated)
         episodes = annotate(episodes, advantages, details, self._version, signalled.added)
+        used = [episode for episode in episodes if episode.task_id in learnt]
         self._warn([*signalled.warnings, *estimated.warnings])
         times["time/advantage"] = monotonic() - began
+        unused = {UNUSED: True}
+        episodes = [
+            e if e.task_id in learnt else e._replace(metadata={**e.metadata, **unused}) for e in episodes
+        ]
         setup.folder.write_episodes("train", step, episodes)
         self._warn_of_failures(step, episodes)
         metrics |= estimated.metrics | signalled.metrics
@@ -195,9 +196,8 @@ class _Loop:
         metrics |= answer_figures(self.trained_roles, episodes)
         metrics["staleness/mean"] = _staleness(episodes)
         if kept is not None:
-            drawn = len({episode.task_id for episode in episodes})
-            metrics |= {"refill/drawn": float(drawn), "refill/kept": float(len(kept))}
-        metrics |= await self.update(step, _used(episodes), times)
+            metrics |= {"refill/drawn": float(len(drawn)), "refill/kept": float(len(kept))}
+        metrics |= await self.update(step, used, times)
         self._warn([*sign_warnings([*self.lines, metrics], plan)])
         return metrics
 
@@ -222,7 +222,7 @@ class _Loop:
             return metrics
         self._note(f"step {step}: update")
         began = monotonic()
-        updates = await self.setup.policies.update(batches, rates, self.train.gradient_clip)
+        updates = await self.setup.policies.update_all(batches, rates, self.train.gradient_clip)
         await self.setup.past.refresh()
         times["time/update"] = monotonic() - began
         return metrics | update_figures(updates, several=several)
@@ -253,8 +253,8 @@ class _Loop:
         self._note(f"step {step}: validation", count)
         began = monotonic()
         seed = derive_seed(setup.seed, "validation")
-        task = await self.rollouts.start(setup.validation_tasks, self.train.validation.rollouts, seed)
-        episodes = await task
+        rollouts = self.train.validation.rollouts
+        episodes = await (await self.rollouts.start(setup.validation_tasks, rollouts, seed))
         self._check_answers(step, episodes)
         setup.folder.write_episodes("validation", step, episodes)
         self._warn_of_failures(step, episodes)
@@ -306,8 +306,8 @@ class _Loop:
         dropped = setup.folder.drop_checkpoints(keep.checkpoints)  # before their weights, as a kill may come
         for checkpoint in dropped:
             for name, saved in checkpoint.policies.items():
-                await setup.policies.delete_copy(name, saved.state)
-                await setup.policies.delete_copy(name, saved.sampler)
+                await setup.policies[name].delete_copy(saved.state)
+                await setup.policies[name].delete_copy(saved.sampler)
         return dropped
 
     def log(self, step: int, metrics: Metrics) -> None:
@@ -324,7 +324,7 @@ class _Loop:
         policy = plan.policy_of(trajectory.name, trajectory.index)
         if plan.is_past(trajectory.name, trajectory.index):
             return None
-        return self.setup.policies.version(policy) if policy in plan.policies else 0
+        return self.setup.policies[policy].version if policy in plan.policies else 0
 
     def _note(self, text: str, episodes: int = 0) -> None:
         self.setup.observe(Note(text, episodes=episodes))
@@ -348,16 +348,6 @@ class _Loop:
             return
         first = next((t.failure.message for t in trajectories if t.failure), "no trajectory was finished")
         raise WorldError(f"no model call of step {step} was answered: {first}")
-
-
-def _unused(episode: Episode) -> Episode:
-    """Return an episode marked as one that the update does not use."""
-    return episode._replace(metadata={**episode.metadata, UNUSED: True})
-
-
-def _used(episodes: Sequence[Episode]) -> list[Episode]:
-    """Return the episodes that the update uses."""
-    return [episode for episode in episodes if UNUSED not in episode.metadata]
 
 
 def _staleness(episodes: Sequence[Episode]) -> float:

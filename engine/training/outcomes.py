@@ -7,7 +7,6 @@ equal, but it prefers no answer to another there: that outcome has a word of its
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -59,31 +58,29 @@ class GroupTally:
     """Running totals of one group."""
 
     too_small: bool = False
-    size: int = 0
     all_failed: bool = True
     roles: dict[str, None] = field(default_factory=dict[str, None])
     """Roles of the members."""
-    _low: float = math.inf
-    _high: float = -math.inf
+    _ends: list[float] = field(default_factory=list[float])
+    """Smallest and largest advantage of each member that is not masked."""
     _rewards: list[float] = field(default_factory=list[float])
 
     def add(self, advantages: Sequence[float], reward: float | None, *, failed: bool) -> None:
         """Count a member with the advantages of its tokens, of which a masked one has none."""
-        self.size += bool(advantages)
         self.all_failed = self.all_failed and failed
-        self._low, self._high = min((self._low, *advantages)), max((self._high, *advantages))
-        if reward is not None and advantages:
-            self._rewards.append(reward)
+        if advantages:
+            self._ends += (min(advantages), max(advantages))
+            self._rewards += [] if reward is None else [reward]
 
     @property
     def outcome(self) -> GroupOutcome:
         """Outcome by the members so far."""
-        if self.size and any_nonzero((self._low, self._high)):
-            same = self.size > 1 and self._low == self._high
+        if any_nonzero(self._ends):
+            same = len(self._ends) > 2 and len({*self._ends}) == 1
             return GroupOutcome.EQUAL if same else GroupOutcome.TAUGHT
         if self.all_failed:
             return GroupOutcome.FAILED
-        if self.too_small or not self.size:
+        if self.too_small or not self._ends:
             return GroupOutcome.SMALL
         if self._rewards and min(self._rewards) >= 1:
             return GroupOutcome.EASY

@@ -40,38 +40,33 @@ class PastSelves:
         self._dropped: list[tuple[str, str]] = []
         """Policy and path of copies that are no longer kept."""
         self._models: dict[str, LimitedModel] = {}
-        """Open copies by path."""
-        self._started: dict[str, LimitedModel] = {}
-        """Open starts by path."""
+        """Open copies and starts by path."""
 
     async def keep_starts(self, names: Sequence[str]) -> None:
         """Save the weights that policies start from, unless the checkpoint names them."""
         for name in names:
             if name not in self.starts:
-                self.starts[name] = await self._policies.save_copy(name, "start")
+                self.starts[name] = await self._policies[name].save_copy("start")
 
     async def start_of(self, name: str) -> LimitedModel:
         """Return a model with the weights that a policy started from, which `keep_starts` saved."""
-        path = self.starts[name]
-        if path not in self._started:
-            self._started[path] = await self._policies.copied(name, path, 0)
-        return self._started[path]
+        return await self._open(name, self.starts[name], 0)
 
     async def refresh(self) -> None:
         """Add a copy of each policy that has had `every` more updates, and drop what `keep` leaves out."""
         made: dict[tuple[str, int], str] = {}
         for name, plan in self._plans.items():
-            version = self._policies.version(plan.of)
+            version = self._policies[plan.of].version
             if version % plan.every or version <= self.kept[name][-1].version:
                 continue
             # Two past policies of one policy share the copies of the same version.
             key = plan.of, version
             if key not in made:
-                made[key] = await self._policies.save_copy(plan.of, f"past-{version:06d}")
+                made[key] = await self._policies[plan.of].save_copy(f"past-{version:06d}")
             copies = (*self.kept[name], PastCopy(version=version, sampler=made[key]))
             self.kept[name] = copies[-plan.keep :]
             self._dropped += [(plan.of, c.sampler) for c in copies[: -plan.keep] if c.sampler is not None]
-        held = self._held(self.kept)
+        held = self._held(self.kept).union(self.starts.values())
         self._models = {path: model for path, model in self._models.items() if path in held}
 
     def draw(self, tasks: Sequence[Task], seed: int) -> list[Opponents]:
@@ -92,8 +87,11 @@ class PastSelves:
 
     async def model(self, name: str, path: str, version: int) -> LimitedModel:
         """Return a model that samples from the copy of a past policy at a path."""
+        return await self._open(self._plans[name].of, path, version)
+
+    async def _open(self, policy: str, path: str, version: int) -> LimitedModel:
         if path not in self._models:
-            self._models[path] = await self._policies.copied(self._plans[name].of, path, version)
+            self._models[path] = await self._policies[policy].copied(path, version)
         return self._models[path]
 
     async def prune(self, checkpoints: Sequence[Checkpoint], dropped: Sequence[Checkpoint]) -> None:
@@ -112,7 +110,7 @@ class PastSelves:
         named = self._held(self.kept).union(*(self._held(checkpoint.past) for checkpoint in checkpoints))
         for policy, path in dict.fromkeys(self._dropped):
             if path not in named:
-                await self._policies.delete_copy(policy, path)
+                await self._policies[policy].delete_copy(path)
         self._dropped = []
 
     @staticmethod

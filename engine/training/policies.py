@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field, replace
+from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -15,7 +15,7 @@ import tinker
 
 from rolegraph.engine.compile import Plan
 from rolegraph.engine.errors import ModelError, UsageError, WorldError
-from rolegraph.engine.models import LimitedModel, Model, ServedModel
+from rolegraph.engine.models import LimitedModel, ServedModel
 from rolegraph.engine.models.keys import redact
 from rolegraph.engine.models.service_traits import ServiceTraits
 from rolegraph.engine.models.tinker import (
@@ -34,8 +34,7 @@ from rolegraph.engine.models.tokenizer import open_chat
 from rolegraph.engine.prompts import ChatFormat
 from rolegraph.engine.records import SavedPolicy
 from rolegraph.engine.spec import Lora
-from rolegraph.engine.training.batches import RoleBatch
-from rolegraph.engine.training.passes import check_service, loss_passes
+from rolegraph.engine.training.batches import RoleBatch, check_service, loss_passes
 from rolegraph.engine.training.sampling_server import SamplingServer
 
 _DELETE_SECONDS = 30.0
@@ -76,40 +75,156 @@ class UpdateResult:
     """Norm of the gradient before clipping; None if the service does not report it."""
 
 
-@dataclass(slots=True)
-class PolicyClient:
-    """Tinker training client of one policy, with its chat format and sampler."""
-
-    session: TinkerSession
-    served: ServedModel
-    client: tinker.TrainingClient
-    model: str
-    chat: ChatFormat
-    concurrency: int
-    version: int
-    """Number of updates, from 0 for the starting weights."""
-    pulse: Pulse
-    traits: ServiceTraits
-    sampler: tuple[int, LimitedModel] | None = field(default=None)
-    """Version and sampling model of the weights that were last sampled from."""
-    server: SamplingServer | None = None
-    """Server to sample from, in place of the service."""
-
-    def fault(self, action: str, error: Exception) -> WorldError:
-        """Return a WorldError that names the service, the action and the reason, without the key."""
-        reason = redact(said(error), self.session.key)
-        return WorldError(f"the service at {self.session.url} cannot {action}: {reason}")
-
-
 _UNREADABLE = (ValueError, tinker.APIResponseValidationError)
 """Errors of the SDK for a response that cannot be parsed, such as an error page of a gateway."""
 
 
-class Policies:
-    """Training clients of all policies, by name; methods raise WorldError when a service refuses or fails."""
+@dataclass(slots=True)
+class PolicyClient:
+    """Tinker training client of one policy; methods raise WorldError when the service refuses or fails."""
 
-    def __init__(self, policies: Mapping[str, PolicyClient]) -> None:
-        self._policies = policies
+    session: TinkerSession
+    start: PolicyStart
+    client: tinker.TrainingClient
+    model: str
+    """The service's name for the model that the policy started from."""
+    chat: ChatFormat
+    pulse: Pulse
+    traits: ServiceTraits
+    version: int
+    """Number of updates, from 0 for the starting weights."""
+    server: SamplingServer | None = None
+    """Server to sample from, in place of the service."""
+    _sampler: tuple[int, LimitedModel] | None = None
+    """Version and sampling model of the weights that were last sampled from."""
+
+    @contextmanager
+    def _faults(self, action: str, if_unreadable: str = "") -> Generator[None]:
+        """Raise any error of a block as a WorldError that names the service, the action and the reason."""
+        try:
+            yield
+        except ModelError as error:  # of the server to sample from
+            raise WorldError(str(error)) from error
+        except Exception as error:  # the SDK raises ValueError, RuntimeError and its own family alike
+            reason = redact(said(error), self.session.key)
+            reason += if_unreadable if isinstance(error, _UNREADABLE) else ""
+            raise WorldError(f"the service at {self.session.url} cannot {action}: {reason}") from error
+
+    async def sampler(self) -> LimitedModel:
+        """Return a model that samples from the current weights; made once for each version."""
+        before = self._sampler
+        if before and before[0] == self.version:
+            return before[1]
+        with self._faults("give weights to sample from"):
+            if self.server is not None:
+                model = await self.server.load(self.client, self._rest(), self.pulse, self.version)
+            else:
+                save = partial(self.client.save_weights_and_get_sampling_client, retry_config=NO_RETRIES)
+                model = self._tinker_model(await self.pulse.result(created(save)), self.version)
+        # Episodes of an older version may still be running; all versions share one limit.
+        concurrency = (self.start.sample_from or self.start.served).ref.concurrency
+        limited = before[1].with_model(model) if before else LimitedModel(model, concurrency)
+        self._sampler = self.version, limited
+        return limited
+
+    def _rest(self) -> tinker.RestClient:
+        return rest_client(self.session.service, self.session.url, self.session.key)
+
+    def _tinker_model(self, client: tinker.SamplingClient, version: int) -> TinkerModel:
+        url, key, context = self.session.url, self.session.key, self.session.lengths.get(self.model)
+        return TinkerModel(client, self.chat, url=url, context=context, key=key, weight_version=version)
+
+    async def save_copy(self, label: str) -> str:
+        """Save the current weights to sample from, and return their path."""
+        with self._faults(f"write the copy {label}"):
+            return (await self.pulse.result(self.client.save_weights_for_sampler(label))).path
+
+    async def copied(self, path: str, version: int) -> LimitedModel:
+        """Return a model that samples from a copy of the policy; it shares the policy's limit.
+
+        Args:
+            path: path of the copy, from `save_copy`.
+            version: number of updates at the copy.
+        """
+        create = partial(
+            self.session.service.create_sampling_client, model_path=path, retry_config=NO_RETRIES
+        )
+        with self._faults(f"sample from the copy {path}"):
+            client = await self.pulse.result(created(create))
+        quiet(client)
+        return (await self.sampler()).with_model(self._tinker_model(client, version))
+
+    def located_copy(self, path: str, version: int) -> ServedModel:
+        """Return the place of a copy, for another process that samples from it; see `copied`."""
+        served = self.start.served
+        return replace(served, ref=served.ref.model_copy(update={"checkpoint": path}), weight_version=version)
+
+    async def delete_copy(self, path: str) -> None:
+        """Delete a copy at the service; a service that keeps it is no fault."""
+        try:
+            async with asyncio.timeout(_DELETE_SECONDS):
+                await awaitable(self._rest().delete_checkpoint_from_tinker_path(path))
+        except Exception as error:  # the SDK raises ValueError, RuntimeError and its own family alike
+            _logger.debug("Cannot delete %s: %s", path, said(error))
+
+    async def save(self, label: str) -> SavedPolicy:
+        """Save a checkpoint; replaces one with the same label."""
+        version = self.version
+        with self._faults(f"write the checkpoint {label}"):
+            state = self.client.save_state(label, overwrite=True)
+            sampler = self.client.save_weights_for_sampler(label)
+            paths = [(await self.pulse.result(saving)).path for saving in (state, sampler)]
+        return SavedPolicy(version=version, state=paths[0], sampler=paths[1])
+
+    async def update(self, batches: Sequence[RoleBatch], rate: float, clip: float) -> UpdateResult:
+        """Send the batches and an optimizer step, and return losses and KL; see `Policies.update`."""
+        # Adam's other settings are the SDK's defaults.
+        adam = tinker.AdamParams(learning_rate=rate, grad_clip_norm=clip)
+        # After an answer that cannot be read, the update may have been made: a retry would apply it twice.
+        lost = (
+            ". The response cannot be read, so it is unknown whether the update was made; "
+            "`rolegraph train --resume` continues from the last checkpoint."
+        )
+        with self._faults("train on this batch", if_unreadable=lost):
+            # Everything is sent before the first await: a hosted service works in cycles and would skip one.
+            passes: list[tinker.APIFuture[tinker.ForwardBackwardOutput]] = []
+            for each in loss_passes(batches, self.traits):
+                sent = self.client.forward_backward([*each.data], each.loss, {**each.settings} or None)
+                passes.append(sent)
+                if self.traits.merges_losses:
+                    await self.pulse.result(sent)
+            step = self.client.optim_step(adam)
+            outputs = [await self.pulse.result(output) for output in passes]
+            stepped = await self.pulse.result(step)
+        self.version += 1
+        result = UpdateResult({}, {}, {}, (stepped.metrics or {}).get("unclipped_grad_l2:mean"))
+        for batch, output in zip(batches, outputs, strict=True):
+            if (total := output.metrics.get("loss:sum")) is not None:
+                result.loss[batch.role] = total
+            log_ratios: list[float] = []
+            for spans, outputs_of_datum in zip(batch.sampled, output.loss_fn_outputs, strict=True):
+                logprobs = outputs_of_datum["logprobs"].tolist()
+                for start, sampled in spans:
+                    current = logprobs[start : start + len(sampled)]
+                    log_ratios += [q - p for q, p in zip(sampled, current, strict=True)]
+            if log_ratios:
+                result.kl[batch.role] = sum(log_ratios) / len(log_ratios)
+                result.tokens[batch.role] = len(log_ratios)
+        # Weights of an update with a figure that is not finite must not be saved.
+        figures = {f"the loss of {role}": value for role, value in result.loss.items()}
+        figures |= {f"the KL divergence of {role}": value for role, value in result.kl.items()}
+        figures["the gradient's norm"] = result.grad_norm or 0.0
+        for name, value in figures.items():
+            if not math.isfinite(value):
+                raise WorldError(
+                    f"{name} is not finite at the service at {self.session.url} ({value}), and the update "
+                    "was made; `rolegraph train --resume` continues from the last checkpoint"
+                )
+        return result
+
+
+class Policies(dict[str, PolicyClient]):
+    """Open training clients of all policies, by name."""
 
     @classmethod
     @asynccontextmanager
@@ -128,40 +243,12 @@ class Policies:
                 {name: await stack.enter_async_context(_open(name, start)) for name, start in starts.items()}
             )
 
-    def version(self, name: str) -> int:
-        """Return the number of updates a policy has had."""
-        return self._policies[name].version
-
     def check(self, plan: Plan) -> None:
         """Raise UsageError for a plan that a policy's service cannot train as the plan says."""
-        for name, policy in self._policies.items():
+        for name, policy in self.items():
             check_service(plan, name, policy.session.url, policy.traits)
 
-    def chat(self, name: str) -> ChatFormat:
-        """Return the chat format of a policy's model."""
-        return self._policies[name].chat
-
-    def model(self, name: str) -> str:
-        """Return the service's name for the model that a policy started from."""
-        return self._policies[name].model
-
-    async def sampler(self, name: str) -> LimitedModel:
-        """Return a model that samples from a policy's current weights; made once for each version."""
-        policy = self._policies[name]
-        if policy.sampler is None or policy.sampler[0] != policy.version:
-            try:
-                model = await _current_model(policy)
-            except ModelError as error:
-                raise WorldError(str(error)) from error
-            except Exception as error:  # the SDK raises ValueError, RuntimeError and its own family alike
-                raise policy.fault("give weights to sample from", error) from error
-            # Episodes of an older version may still be running; all versions share one limit.
-            before = policy.sampler and policy.sampler[1]
-            limited = before.with_model(model) if before else LimitedModel(model, policy.concurrency)
-            policy.sampler = policy.version, limited
-        return policy.sampler[1]
-
-    async def update(
+    async def update_all(
         self, batches: Mapping[str, Sequence[RoleBatch]], rates: Mapping[str, float], clip: float
     ) -> Mapping[str, UpdateResult]:
         """Make one Adam step for each policy that has batches, on all of them together.
@@ -178,63 +265,15 @@ class Policies:
             WorldError: if the service refuses a batch, fails, or its response cannot be read.
         """
         learning = {name: own for name, own in batches.items() if own}
-        updates = (_update(self._policies[name], own, rates[name], clip) for name, own in learning.items())
-        if any(self._policies[name].traits.merges_losses for name in learning):
+        updates = (self[name].update(own, rates[name], clip) for name, own in learning.items())
+        if any(self[name].traits.merges_losses for name in learning):
             return dict(zip(learning, [await update for update in updates], strict=True))
         return dict(zip(learning, await asyncio.gather(*updates), strict=True))
 
-    async def save_copy(self, name: str, label: str) -> str:
-        """Save a policy's current weights to sample from, and return their path."""
-        policy = self._policies[name]
-        try:
-            return (await policy.pulse.result(policy.client.save_weights_for_sampler(label))).path
-        except Exception as error:
-            raise policy.fault(f"write the copy {label}", error) from error
-
-    async def copied(self, name: str, path: str, version: int) -> LimitedModel:
-        """Return a model that samples from a copy of a policy; it shares the policy's limit.
-
-        Args:
-            name: the policy.
-            path: path of the copy, from `save_copy`.
-            version: the policy's number of updates at the copy.
-        """
-        policy = self._policies[name]
-        try:
-            service = policy.session.service
-            create = partial(service.create_sampling_client, model_path=path, retry_config=NO_RETRIES)
-            client = await policy.pulse.result(created(create))
-        except Exception as error:
-            raise policy.fault(f"sample from the copy {path}", error) from error
-        quiet(client)
-        return (await self.sampler(name)).with_model(_tinker_model(policy, client, version))
-
-    def located_copy(self, name: str, path: str, version: int) -> ServedModel:
-        """Return the place of a policy's copy, for another process that samples from it.
-
-        Args:
-            name: the policy.
-            path: path of the copy, from `save_copy`.
-            version: the policy's number of updates at the copy.
-        """
-        served = self._policies[name].served
-        return replace(served, ref=served.ref.model_copy(update={"checkpoint": path}), weight_version=version)
-
-    async def delete_copy(self, name: str, path: str) -> None:
-        """Delete a copy of a policy at the service; a service that keeps it is no fault."""
-        session = self._policies[name].session
-
-        try:
-            rest = rest_client(session.service, session.url, session.key)
-            async with asyncio.timeout(_DELETE_SECONDS):
-                await awaitable(rest.delete_checkpoint_from_tinker_path(path))
-        except Exception as error:  # the SDK raises ValueError, RuntimeError and its own family alike
-            _logger.debug("Cannot delete %s: %s", path, said(error))
-
-    async def save(self, label: str) -> Mapping[str, SavedPolicy]:
+    async def save(self, label: str) -> dict[str, SavedPolicy]:
         """Save a checkpoint of each policy; replaces one with the same label."""
-        saved = await asyncio.gather(*(_save(policy, label) for policy in self._policies.values()))
-        return dict(zip(self._policies, saved, strict=True))
+        saved = await asyncio.gather(*(policy.save(label) for policy in self.values()))
+        return dict(zip(self, saved, strict=True))
 
 
 @asynccontextmanager
@@ -254,23 +293,14 @@ async def _open(policy: str, start: PolicyStart) -> AsyncGenerator[PolicyClient,
             reason = redact(said(error), session.key)
             raise UsageError(f"{session.url} cannot {action}: {reason}") from error
         quiet(client)
+        traits = start.traits or ServiceTraits.of(session.url, name)
+        version = start.saved.version if start.saved else 0
+        opened = PolicyClient(session, start, client, name, chat, pulse, traits, version)
         async with AsyncExitStack() as stack:
-            server = None
             if start.sample_from is not None:
                 opening = SamplingServer.open(start.sample_from, chat, start.adapters, policy)
-                server = await stack.enter_async_context(opening)
-            yield PolicyClient(
-                session=session,
-                served=served,
-                client=client,
-                model=name,
-                chat=chat,
-                concurrency=(start.sample_from or served).ref.concurrency,
-                version=start.saved.version if start.saved else 0,
-                pulse=pulse,
-                traits=start.traits or ServiceTraits.of(session.url, name),
-                server=server,
-            )
+                opened.server = await stack.enter_async_context(opening)
+            yield opened
     except BaseException:
         close(service, "errored")
         raise
@@ -290,107 +320,7 @@ def _client(
     if start.served.ref.checkpoint is not None:
         return service.create_training_client_from_state(start.served.ref.checkpoint)
     lora = start.lora
+    mlp, attention, unembed = lora.mlp, lora.attention, lora.unembed
     return service.create_lora_training_client(
-        name,
-        lora.rank,
-        start.seed,
-        train_mlp=lora.mlp,
-        train_attn=lora.attention,
-        train_unembed=lora.unembed,
+        name, lora.rank, start.seed, train_mlp=mlp, train_attn=attention, train_unembed=unembed
     )
-
-
-async def _current_model(policy: PolicyClient) -> Model:
-    """Return a model that samples from a policy's weights as they are now."""
-    session, pulse = policy.session, policy.pulse
-    if policy.server is not None:
-        rest = rest_client(session.service, session.url, session.key)
-        return await policy.server.load(policy.client, rest, pulse, policy.version)
-    save = partial(policy.client.save_weights_and_get_sampling_client, retry_config=NO_RETRIES)
-    return _tinker_model(policy, await pulse.result(created(save)), policy.version)
-
-
-def _tinker_model(policy: PolicyClient, client: tinker.SamplingClient, version: int) -> TinkerModel:
-    session = policy.session
-    return TinkerModel(
-        client,
-        policy.chat,
-        url=session.url,
-        context=session.lengths.get(policy.model),
-        key=session.key,
-        weight_version=version,
-    )
-
-
-async def _update(
-    policy: PolicyClient, batches: Sequence[RoleBatch], rate: float, clip: float
-) -> UpdateResult:
-    """Send the batches and an optimizer step of one policy, and read its losses and KL."""
-    # Adam's other settings are the SDK's defaults.
-    adam = tinker.AdamParams(learning_rate=rate, grad_clip_norm=clip)
-    try:
-        # Everything is sent before the first await: a hosted service works in cycles and would skip one.
-        passes: list[tinker.APIFuture[tinker.ForwardBackwardOutput]] = []
-        for each in loss_passes(batches, policy.traits):
-            passes.append(policy.client.forward_backward([*each.data], each.loss, {**each.settings} or None))
-            if policy.traits.merges_losses:
-                await policy.pulse.result(passes[-1])
-        step = policy.client.optim_step(adam)
-        outputs = [await policy.pulse.result(output) for output in passes]
-        stepped = await policy.pulse.result(step)
-    except _UNREADABLE as error:
-        # The update may have been made, and a retry would apply it twice.
-        fault = policy.fault("train on this batch", error)
-        raise WorldError(
-            f"{fault}. The response cannot be read, so it is unknown whether the update was made; "
-            "`rolegraph train --resume` continues from the last checkpoint."
-        ) from error
-    except Exception as error:
-        raise policy.fault("train on this batch", error) from error
-    policy.version += 1
-    loss: dict[str, float] = {}
-    kl: dict[str, float] = {}
-    tokens: dict[str, int] = {}
-    for batch, output in zip(batches, outputs, strict=True):
-        if (total := output.metrics.get("loss:sum")) is not None:
-            loss[batch.role] = total
-        log_ratios: list[float] = []
-        for spans, outputs_of_datum in zip(batch.sampled, output.loss_fn_outputs, strict=True):
-            logprobs = outputs_of_datum["logprobs"].tolist()
-            for start, sampled in spans:
-                current = logprobs[start : start + len(sampled)]
-                log_ratios += [q - p for q, p in zip(sampled, current, strict=True)]
-        if log_ratios:
-            kl[batch.role] = sum(log_ratios) / len(log_ratios)
-            tokens[batch.role] = len(log_ratios)
-    result = UpdateResult(loss, kl, tokens, (stepped.metrics or {}).get("unclipped_grad_l2:mean"))
-    _check_finite(policy.session.url, result)
-    return result
-
-
-def _check_finite(url: str, result: UpdateResult) -> None:
-    """Raise WorldError for an update with a figure that is not finite: its weights must not be saved."""
-    figures = {f"the loss of {role}": value for role, value in result.loss.items()}
-    figures |= {f"the KL divergence of {role}": value for role, value in result.kl.items()}
-    if result.grad_norm is not None:
-        figures["the gradient's norm"] = result.grad_norm
-    for name, value in figures.items():
-        if not math.isfinite(value):
-            raise WorldError(
-                f"{name} is not finite at the service at {url} ({value}), and the update was made; "
-                "`rolegraph train --resume` continues from the last checkpoint"
-            )
-
-
-async def _save(policy: PolicyClient, label: str) -> SavedPolicy:
-    version = policy.version
-    try:
-        state = policy.client.save_state(label, overwrite=True)
-        sampler = policy.client.save_weights_for_sampler(label)
-        return SavedPolicy(
-            version=version,
-            state=(await policy.pulse.result(state)).path,
-            sampler=(await policy.pulse.result(sampler)).path,
-        )
-    except Exception as error:
-        raise policy.fault(f"write the checkpoint {label}", error) from error

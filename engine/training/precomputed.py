@@ -3,51 +3,44 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import cast
-
-import numpy as np
 
 from rolegraph.engine.errors import AdvantageError
 from rolegraph.engine.records import Advantage, NodeId, Note, TrajectoryGroup
-from rolegraph.engine.vocabulary import Floats
 
 AdvantagesByUid = Mapping[str, Sequence[Advantage]]
 """Advantages of each step, by the uid of the group member: a trajectory or a turn."""
 
 
 def expand(
-    groups: Sequence[TrajectoryGroup], precomputed: AdvantagesByUid, warnings: list[Note]
-) -> tuple[list[list[Sequence[Advantage]]], Floats, int]:
+    groups: Sequence[TrajectoryGroup], precomputed: AdvantagesByUid
+) -> tuple[list[list[list[Sequence[float]]]], list[Note]]:
     """Expand advantages that rewards have computed to one for each response token.
 
     Returns:
-        Advantages [T] for each step of each group, all of them in one flat array, and the number of steps
-        with a wrong length, whose advantages are zeros.
+        Advantages [T] for each group, member and step, and a warning for each step with another number of
+        them, whose advantages are zeros.
     """
-    steps: list[list[Sequence[Advantage]]] = []
-    values: list[float] = []
-    wrong = 0
-    for group in groups:
-        steps.append([])
-        for member, trajectory in enumerate(group.trajectories):
-            given = precomputed.get(trajectory.uid) or [step.advantage for step in trajectory.steps]
-            tokens: list[Advantage] = []
-            for number, (step, advantage) in enumerate(zip(trajectory.steps, given, strict=True)):
-                place, length = f"{where(group, member)}, step {number}", len(step.response_ids)
-                advantages_T = per_token(advantage, length, place)
-                if len(advantages_T) != length:
-                    wrong += 1
-                    text = (
-                        f"{place}: {len(advantages_T)} advantages for {length} response tokens; zeros are "
-                        "used instead"
-                    )
-                    warnings.append(Note(text, "warning", f"how long the advantages of {group.key.role} are"))
-                    advantages_T = (0.0,) * length
-                values += advantages_T
-                tokens.append(advantages_T)
-            steps[-1].append(tokens)
-    return steps, np.array(values), wrong
+    warnings: list[Note] = []
+
+    def of_member(group: TrajectoryGroup, member: int) -> Iterator[Sequence[float]]:
+        trajectory = group.trajectories[member]
+        given = precomputed.get(trajectory.uid) or [step.advantage for step in trajectory.steps]
+        for number, (step, advantage) in enumerate(zip(trajectory.steps, given, strict=True)):
+            place, length = f"{where(group, member)}, step {number}", len(step.response_ids)
+            advantages_T = per_token(advantage, length, place)
+            if len(advantages_T) != length:
+                text = (
+                    f"{place}: {len(advantages_T)} advantages for {length} response tokens; zeros are used "
+                    "instead"
+                )
+                warnings.append(Note(text, "warning", f"how long the advantages of {group.key.role} are"))
+                advantages_T = (0.0,) * length
+            yield advantages_T
+
+    places = [(group, range(len(group.trajectories))) for group in groups]
+    return [[[*of_member(group, member)] for member in members] for group, members in places], warnings
 
 
 def per_token(advantage: object, length: int, where: str) -> Sequence[float]:

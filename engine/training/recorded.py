@@ -6,7 +6,8 @@ In: groups with their advantages, and details by the uid of a trajectory or turn
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from functools import reduce
+from typing import Any
 
 from rolegraph.engine.records import Advantage, Episode, Step, Trajectory, TrajectoryGroup
 from rolegraph.engine.training.advantages import EstimatedGroups
@@ -17,7 +18,6 @@ from rolegraph.engine.training.signals import DEMONSTRATION
 DetailsByUid = Mapping[str, Sequence[Mapping[str, Any]]]
 """Additions to each step's metadata, by the same uids."""
 NO_ADVANTAGES: AdvantagesByUid = {}
-T = TypeVar("T")
 
 
 def advantages_by_uid(groups: Sequence[TrajectoryGroup], estimated: EstimatedGroups) -> AdvantagesByUid:
@@ -25,24 +25,18 @@ def advantages_by_uid(groups: Sequence[TrajectoryGroup], estimated: EstimatedGro
     sum."""
     found: dict[str, Sequence[Advantage]] = {}
     for group, own in zip(groups, estimated.advantages, strict=True):
-        for trajectory, steps in zip(group.trajectories, own, strict=True):
-            if not steps:
-                continue
-            if group.in_list:
-                steps = [_scaled(value, group.weight) for value in steps]
-            before = found.get(trajectory.uid)
-            found[trajectory.uid] = [*map(_add, before, steps)] if before else steps
+        for member, steps in zip(group.trajectories, own, strict=True):
+            if steps and group.in_list:  # estimators give a member one advantage
+                before = found.get(member.uid, [0.0] * len(steps))
+                steps = [_add(total, value, group.weight) for total, value in zip(before, steps, strict=True)]
+            if steps:
+                found[member.uid] = steps
     return found
 
 
-def _scaled(advantage: Advantage, weight: float) -> Advantage:
-    assert isinstance(advantage, float)  # estimators give a member one advantage
-    return advantage * weight
-
-
-def _add(one: Advantage | None, other: Advantage | None) -> float:
+def _add(one: Advantage, other: Advantage, weight: float = 1.0) -> float:
     assert isinstance(one, float) and isinstance(other, float)
-    return one + other
+    return one + weight * other
 
 
 def merge_details(one: DetailsByUid, other: DetailsByUid) -> DetailsByUid:
@@ -72,53 +66,37 @@ def annotate(
             an advantage gets none of them.
     """
 
-    def step_of(step: Step, advantage: Advantage | None, detail: Mapping[str, Any], now: int | None) -> Step:
-        metadata = {**step.metadata, **detail}
-        if now is not None and step.weight_version is not None:
-            metadata["staleness"] = now - step.weight_version
-        return step._replace(advantage=advantage, metadata=metadata)
-
     def trajectory_of(trajectory: Trajectory) -> Trajectory:
-        steps = trajectory.steps
-        values = _for_steps(trajectory, advantages, [step.advantage for step in steps], _add)
-        notes = _for_steps(trajectory, details, [{} for _ in steps], _merge)
-        if trajectory.uid in added:
-            values = list(map(_with_signal, values, added[trajectory.uid], notes))
-        now = [version(trajectory) if version else None] * len(steps)
-        return trajectory._replace(steps=tuple(map(step_of, steps, values, notes, now)))
+        now = version(trajectory) if version else None
+        steps: list[Step] = []
+        for turn in turns(trajectory):
+            for place, step in enumerate(turn):
+                number = len(steps)
+                places = ((trajectory.uid, number), (turn_uid(trajectory, step.round), place))
+                given = [advantages[uid][at] for uid, at in places if advantages.get(uid)]
+                noted = [details[uid][at] for uid, at in places if details.get(uid)]
+                advantage = reduce(_add, given) if given else step.advantage
+                detail: Mapping[str, Any] = reduce(_merge, noted) if noted else {}
+                if trajectory.uid in added and advantage is not None:
+                    signal = added[trajectory.uid][number]
+                    # A demonstration replaces the answer, so its weight replaces the advantage.
+                    advantage = signal if DEMONSTRATION in detail else _add_to_each(advantage, signal)
+                metadata = {**step.metadata, **detail}
+                if now is not None and step.weight_version is not None:
+                    metadata["staleness"] = now - step.weight_version
+                steps.append(step._replace(advantage=advantage, metadata=metadata))
+        return trajectory._replace(steps=tuple(steps))
 
     return [
         episode._replace(trajectories=tuple(map(trajectory_of, episode.trajectories))) for episode in episodes
     ]
 
 
-def _with_signal(
-    advantage: Advantage | None, signal: Advantage, noted: Mapping[str, Any]
-) -> Advantage | None:
-    """Add a signal's advantages of a step to the estimator's; a demonstration replaces the answer."""
-    if advantage is None or DEMONSTRATION in noted:
-        return None if advantage is None else signal
+def _add_to_each(advantage: Advantage, signal: Advantage) -> Advantage:
+    """Add a signal's advantages of a step, one for each token or one for all, to the estimator's."""
     if isinstance(signal, Sequence):
         return [_add(advantage, value) for value in signal]
     return _add(advantage, signal)
-
-
-def _for_steps(
-    trajectory: Trajectory,
-    values: Mapping[str, Sequence[T]],
-    default: Sequence[T],
-    merge: Callable[[T, T], T],
-) -> list[T]:
-    """Return a value for each step of a trajectory: by its own uid, by the uids of its turns, merged where
-    there are both, else `default`."""
-    whole = values.get(trajectory.uid)
-    found: list[T] = []
-    for steps in turns(trajectory):
-        here = slice(len(found), len(found) + len(steps))
-        of_turn = values.get(turn_uid(trajectory, steps[0].round))
-        both = [its for its in (whole and whole[here], of_turn) if its]
-        found += map(merge, *both) if len(both) > 1 else both[0] if both else default[here]
-    return found
 
 
 def _merge(one: Mapping[str, Any], other: Mapping[str, Any]) -> Mapping[str, Any]:

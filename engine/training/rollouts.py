@@ -3,22 +3,66 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import TypeVar
 
 from rolegraph.engine.compile import Plan
 from rolegraph.engine.models import LimitedModel, ServedModel
-from rolegraph.engine.records import Episode, Observer, PastCopy, RunFolder, Task
-from rolegraph.engine.run import EpisodeJob, Isolation, jobs, run_episode, run_jobs
+from rolegraph.engine.records import Episode, Observer, RunFolder, Task
+from rolegraph.engine.run import EpisodeJob, EpisodeMaker, Isolation, jobs, run_episode, run_jobs
 from rolegraph.engine.spec import ModelRef
 from rolegraph.engine.training.past import Opponents, PastSelves
 from rolegraph.engine.training.policies import Policies
-from rolegraph.engine.training.remote import RemoteModels
 
 MakeEpisode = Callable[[EpisodeJob], Awaitable[Episode]]
 T = TypeVar("T")
+
+
+class RemoteModels:
+    """The workers of a cluster, and the places of the models that they sample from.
+
+    The weights of each version are saved at the service for the time of their rollouts.
+
+    Args:
+        maker: The workers, which open the models that a job names.
+        policies: The policies in training.
+        frozen: The places of the models that are not trained.
+        staleness: Updates by which rollouts may be behind the policy.
+    """
+
+    def __init__(
+        self, maker: EpisodeMaker, policies: Policies, frozen: Mapping[ModelRef, ServedModel], staleness: int
+    ) -> None:
+        self.maker, self.frozen = maker, frozen
+        self._policies, self._staleness = policies, staleness
+        self._saved: dict[str, dict[int, ServedModel]] = {}
+        """By policy and version, the saved weights that rollouts may still use."""
+
+    async def current(self, policy: str) -> ServedModel:
+        """Return the place of a policy's current weights; save them first, once for each version.
+
+        Raises:
+            WorldError: The service refuses or fails.
+        """
+        version, saved = self._policies[policy].version, self._saved.setdefault(policy, {})
+        if version not in saved:
+            path = await self._policies[policy].save_copy(f"rollouts-{version:06d}")
+            saved[version] = self._policies[policy].located_copy(path, version)
+            await self._delete(policy, below=version - self._staleness)
+        return saved[version]
+
+    async def close(self) -> None:
+        """Delete the saved weights at the service."""
+        for policy in self._saved:
+            await self._delete(policy, below=None)
+
+    async def _delete(self, policy: str, below: int | None) -> None:
+        saved = self._saved[policy]
+        for version in [version for version in saved if below is None or version < below]:
+            if (path := saved.pop(version).ref.checkpoint) is not None:
+                await self._policies[policy].delete_copy(path)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,20 +116,24 @@ class Rollouts(AbstractAsyncContextManager["Rollouts"]):
         Returns:
             An asyncio task whose result is the P·K episodes, ordered by task, then by rollout.
         """
-        alike: dict[tuple[tuple[str, PastCopy], ...], list[Task]] = {}
         nobody: Opponents = {}
-        for task, against in zip(tasks, opponents or [nobody] * len(tasks), strict=True):
-            alike.setdefault(tuple(against.items()), []).append(task)
-        makers = {against: await self._maker(dict(against)) for against in alike}
-        parts = [
-            self._track(self._collect(own, rollouts, seed, makers[against], dict(against)))
-            for against, own in alike.items()
-        ]
-        return self._track(self._joined(parts, [task["id"] for task in tasks]))
+        ids = [task["id"] for task in tasks]
+        against = dict(zip(ids, opponents or [nobody] * len(tasks), strict=True))
+        differing = {tuple(copies.items()): copies for copies in against.values()}
+        makers = {key: await self._maker(copies) for key, copies in differing.items()}
 
-    def _track(self, work: Coroutine[None, None, list[Episode]]) -> asyncio.Task[list[Episode]]:
-        """Start work that is cancelled when this context manager exits."""
-        started = asyncio.create_task(work)
+        async def make(job: EpisodeJob) -> Episode:
+            copies = against[job.task["id"]]
+            episode = await makers[tuple(copies.items())](job)
+            noted = {"past": {name: copy.version for name, copy in copies.items()}} if copies else {}
+            return episode._replace(metadata={**episode.metadata, **noted})
+
+        async def collect() -> list[Episode]:
+            made = run_jobs(jobs(tasks, rollouts, seed), make, max(1, len(tasks) * rollouts))
+            place = {task: number for number, task in enumerate(ids)}
+            return sorted([e async for e in made], key=lambda e: (place[e.task_id], e.rollout))
+
+        started = asyncio.create_task(collect())
         self._running.add(started)
         started.add_done_callback(self._running.discard)
         return started
@@ -94,13 +142,16 @@ class Rollouts(AbstractAsyncContextManager["Rollouts"]):
         """Return the function that makes episodes with the weights as they are now."""
         setup, remote = self._setup, self._setup.remote
         if remote is None:
-            sampler, past = setup.policies.sampler, setup.past.model
-            models = await self._table(against, sampler, past, setup.models)
+
+            async def current(policy: str) -> LimitedModel:
+                return await setup.policies[policy].sampler()
+
+            models = await self._table(against, current, setup.past.model, setup.models)
             plan, isolation, observe = setup.plan, setup.isolation, setup.observe
             return lambda job: run_episode(plan, job, models, isolation=isolation, observe=observe)
 
         async def copied(name: str, path: str, version: int) -> ServedModel:
-            return setup.policies.located_copy(setup.plan.past[name].of, path, version)
+            return setup.policies[setup.plan.past[name].of].located_copy(path, version)
 
         served = await self._table(against, remote.current, copied, remote.frozen)
         return lambda job: remote.maker.make(job._replace(models=served), setup.observe)
@@ -130,23 +181,3 @@ class Rollouts(AbstractAsyncContextManager["Rollouts"]):
             else:
                 models.append(frozen[endpoint.model])
         return models
-
-    async def _joined(
-        self, parts: Sequence[asyncio.Task[list[Episode]]], order: Sequence[str]
-    ) -> list[Episode]:
-        place = {task: number for number, task in enumerate(order)}
-        episodes = [episode for part in parts for episode in await part]
-        return sorted(episodes, key=lambda e: (place[e.task_id], e.rollout))
-
-    async def _collect(
-        self,
-        tasks: Sequence[Task],
-        rollouts: int,
-        seed: int,
-        make: MakeEpisode,
-        against: Opponents,
-    ) -> list[Episode]:
-        """Make the episodes of tasks with the same models; note the past selves in their metadata."""
-        episodes = run_jobs(jobs(tasks, rollouts, seed), make, max(1, len(tasks) * rollouts))
-        noted = {"past": {name: copy.version for name, copy in against.items()}} if against else {}
-        return [e._replace(metadata={**e.metadata, **noted}) async for e in episodes]

@@ -68,14 +68,12 @@ def learning_rate(schedule: Schedule, rate: float, step: int, steps: int) -> flo
     if step <= schedule.warmup:
         return rate * step / schedule.warmup
     progress = (step - 1 - schedule.warmup) / max(1, steps - 1 - schedule.warmup)
-    match schedule.kind:
-        case "constant":
-            factor = 1.0
-        case "linear":
-            factor = 1.0 - progress
-        case "cosine":
-            factor = (1.0 + math.cos(math.pi * progress)) / 2
-    return rate * (schedule.floor + (1.0 - schedule.floor) * factor)
+    factors = {
+        "constant": 1.0,
+        "linear": 1.0 - progress,
+        "cosine": (1.0 + math.cos(math.pi * progress)) / 2,
+    }
+    return rate * (schedule.floor + (1.0 - schedule.floor) * factors[schedule.kind])
 
 
 def _steps_in_epoch(train: Train, rows: int) -> int:

@@ -24,12 +24,16 @@ from rolegraph.engine.vocabulary import Floats
 
 RANK, LOWER_RANK = 8, 4
 TIMEOUT_SECONDS = 120.0
+TOLERANCE = 0.1
+"""Largest error of a change, relative to the expected one."""
 _PROMPT = (17, 42, 99, 23, 64, 151, 33, 78, 120, 54, 12, 87)
 """Token ids that every vocabulary has."""
 _ANSWER_TOKENS = 28
 _EPS = 1e4
 _STEP = 0.03
 """Largest change of a log-probability by a step, in nats: above rounding, and small enough to be linear."""
+_NATS = 0.02
+"""Largest mean difference of log-probabilities that sampler and trainer give the same tokens."""
 ALIKE = tinker.AdamParams(learning_rate=1e-4, beta1=0.0, beta2=0.0)
 """A step in which each weight moves alike, whatever its gradient."""
 
@@ -40,6 +44,32 @@ class Pass(NamedTuple):
     loss: str
     data: Sequence[tinker.Datum]
     settings: Mapping[str, float] | None = None
+
+
+class ProbeFinding(NamedTuple):
+    """Behaviour of a service, and whether it is the expected one."""
+
+    seen: str
+    ok: bool = True
+
+
+def compared(change: Floats, expected: Floats) -> ProbeFinding:
+    """Compare two changes of log-probabilities."""
+    size = float(expected @ expected) or 1.0
+    ratio = float(change @ expected) / size
+    beside = float(np.linalg.norm(change - ratio * expected)) / size**0.5
+    seen = f"{ratio:.2f} × the expected change"
+    if beside > TOLERANCE:
+        seen += f", and {beside:.2f} × in other directions"
+    return ProbeFinding(seen, abs(ratio - 1) <= TOLERANCE and beside <= TOLERANCE)
+
+
+def agreement(found: Floats, expected: Floats) -> ProbeFinding:
+    """Compare log-probabilities of the same tokens."""
+    if len(found) != len(expected):
+        return ProbeFinding(f"{len(found)} in place of {len(expected)} log-probabilities", False)
+    apart = float(np.abs(found - expected).mean())
+    return ProbeFinding(f"{apart:.1e} nats apart in the mean", apart <= _NATS)
 
 
 def value_of(result: Any) -> Any:
@@ -61,8 +91,6 @@ class ServiceMeter:
 
     def __init__(self, session: TinkerSession, model: str) -> None:
         self.session, self.model = session, model
-        self._trainer: tinker.TrainingClient | None = None
-        self._now: Floats | None = None
         self.eta = 1e-8
         """Size of a step, relative to the gradient."""
 
@@ -72,12 +100,10 @@ class ServiceMeter:
         """Create a training client with a new adapter."""
         return value_of(self.session.service.create_lora_training_client(self.model, rank, 1))
 
-    @property
+    @cached_property
     def trainer(self) -> tinker.TrainingClient:
         """Training client of the measurements."""
-        if self._trainer is None:
-            self._trainer = self.created(RANK)
-        return self._trainer
+        return self.created(RANK)
 
     @cached_property
     def other(self) -> tinker.TrainingClient:
@@ -97,10 +123,11 @@ class ServiceMeter:
     def recover(self) -> None:
         """Forget a trainer that an error has made unusable, as a refused call does at some services."""
         try:
-            if self._trainer is not None:
-                self.scores(self._trainer)
+            if "trainer" in vars(self):
+                self.scores()
         except Exception:  # the SDK raises ValueError, RuntimeError and its own family alike
-            self._trainer = self._now = None
+            for name in ("trainer", "now"):
+                vars(self).pop(name, None)
 
     def resumed(self, path: str) -> tinker.TrainingClient:
         """Return a new training client with a saved state loaded into it."""
@@ -131,6 +158,11 @@ class ServiceMeter:
         """Token ids of the text that all measurements use, T + 1 of them."""
         return [*_PROMPT, *self.answer.tokens]
 
+    @cached_property
+    def ones(self) -> Floats:
+        """Advantages of 1 for all T tokens."""
+        return np.ones(len(self.text) - 1)
+
     def entries(self, client: tinker.SamplingClient) -> list[float | None]:
         """Return what compute_logprobs gives for the text."""
         return [*value_of(client.compute_logprobs(tinker.ModelInput.from_ints(self.text)))]
@@ -146,23 +178,14 @@ class ServiceMeter:
         output = value_of((client or self.trainer).forward([datum], "cross_entropy"))
         return np.array(output.loss_fn_outputs[0]["logprobs"].tolist())
 
-    @property
+    @cached_property
     def now(self) -> Floats:
         """Log-probabilities [T] by the trainer as it is."""
-        if self._now is None:
-            self._now = self.scores()
-        return self._now
-
-    @property
-    def ones(self) -> Floats:
-        """Advantages of 1 for all T tokens."""
-        return np.ones(len(self.text) - 1)
+        return self.scores()
 
     # steps
 
-    def rated(
-        self, advantages: Floats, ratios: Floats | float = 1.0, inputs: Mapping[str, Floats] | None = None
-    ) -> tinker.Datum:
+    def rated(self, advantages: Floats, ratios: Floats | float = 1.0, **inputs: Floats) -> tinker.Datum:
         """Return a datum of the text's first tokens, as many as `advantages` has.
 
         Args:
@@ -172,7 +195,7 @@ class ServiceMeter:
         """
         count = len(advantages)
         sampled = self.now[:count] - np.log(np.ones(count) * ratios)
-        return make_datum(self.text[: count + 1], logprobs=sampled, advantages=advantages, **inputs or {})
+        return make_datum(self.text[: count + 1], logprobs=sampled, advantages=advantages, **inputs)
 
     def on_policy(self, *advantages: Floats) -> Pass:
         """Return an on-policy pass of importance_sampling with a datum for each array of advantages."""
@@ -185,9 +208,9 @@ class ServiceMeter:
         adam: tinker.AdamParams | None = None,
     ) -> None:
         """Send passes and a step, which by default is in proportion to the gradient."""
-        client = client or self.trainer
-        if client is self._trainer:
-            self._now = None
+        if client is None:
+            client = self.trainer
+            vars(self).pop("now", None)
         futures: list[Any] = [
             client.forward_backward([*data], cast("Any", loss), {**settings} if settings else None)
             for loss, data, settings in passes

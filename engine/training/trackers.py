@@ -73,6 +73,7 @@ class Tracker(ABC):
     """Run of a training in an experiment tracker; a base for each of the services."""
 
     name: ClassVar[str]
+    library: ClassVar[str]
     has_tables: ClassVar[bool] = True
     """Whether the service shows tables."""
 
@@ -89,7 +90,7 @@ class Tracker(ABC):
 
 
 class _TensorBoard(Tracker):
-    name = "tensorboard"
+    name, library = "tensorboard", "tensorboardX"
     has_tables = False
 
     def __init__(self, folder: Path, title: str, config: Mapping[str, Any]) -> None:
@@ -105,7 +106,7 @@ class _TensorBoard(Tracker):
 
 
 class _Wandb(Tracker):
-    name = "wandb"
+    name = library = "wandb"
 
     def __init__(self, folder: Path, title: str, config: Mapping[str, Any]) -> None:
         self._wandb: Any = import_module("wandb")
@@ -127,7 +128,7 @@ class _Wandb(Tracker):
 class _Mlflow(Tracker):
     """Run of MLflow at the server or store of `MLFLOW_TRACKING_URI`, or at MLflow's default."""
 
-    name = "mlflow"
+    name = library = "mlflow"
 
     def __init__(self, folder: Path, title: str, config: Mapping[str, Any]) -> None:
         # The client and not the module's functions: their active run belongs to one thread.
@@ -161,7 +162,7 @@ class _Mlflow(Tracker):
 class _Trackio(Tracker):
     """Run of Trackio on this machine, or at `TRACKIO_SPACE_ID` or `TRACKIO_SERVER_URL`."""
 
-    name = "trackio"
+    name = library = "trackio"
 
     def __init__(self, folder: Path, title: str, config: Mapping[str, Any]) -> None:
         self._trackio: Any = import_module("trackio")
@@ -179,13 +180,7 @@ class _Trackio(Tracker):
         self._run.finish()
 
 
-_KINDS: Mapping[TrackerName, tuple[str, Any]] = {
-    "tensorboard": ("tensorboardX", _TensorBoard),
-    "wandb": ("wandb", _Wandb),
-    "mlflow": ("mlflow", _Mlflow),
-    "trackio": ("trackio", _Trackio),
-}
-"""The library and the class of each tracker."""
+_KINDS: Mapping[str, Any] = {kind.name: kind for kind in (_TensorBoard, _Wandb, _Mlflow, _Trackio)}
 
 
 @contextmanager
@@ -202,8 +197,8 @@ def tracker(name: TrackerName, folder: Path, run: str, config: Mapping[str, Any]
         UsageError: The tracker's library is not installed.
         WorldError: The tracker cannot start a run, as when its server does not answer.
     """
-    library, kind = _KINDS[name]
-    require_library(library, name, "its metrics")
+    kind = _KINDS[name]
+    require_library(kind.library, name, "its metrics")
     try:
         opened: Tracker = kind(folder, f"{run} {folder.name}", config)
     except Exception as error:  # a tracker's library may raise anything

@@ -18,8 +18,14 @@ from rolegraph.engine.local.service.losses import LOSSES, TokenScores  # noqa: E
 from rolegraph.engine.models.service_traits import ServiceTraits  # noqa: E402
 from rolegraph.engine.records import MAIN, Step  # noqa: E402
 from rolegraph.engine.spec import Loss  # noqa: E402
-from rolegraph.engine.training.batches import RoleBatch, StepAdvantages, build_datum  # noqa: E402
-from rolegraph.engine.training.passes import LossPass, check_service, loss_passes  # noqa: E402
+from rolegraph.engine.training.batches import (  # noqa: E402
+    LossPass,
+    RoleBatch,
+    StepAdvantages,
+    build_datum,
+    check_service,
+    loss_passes,
+)
 from rolegraph.engine.vocabulary import LossName  # noqa: E402
 
 MEANS = ServiceTraits(losses=("importance_sampling", "ppo", "cispo"), takes_means=True)

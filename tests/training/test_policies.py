@@ -77,7 +77,7 @@ def batch(role: str, *, data: int = 1, loss: Loss | LossName = "importance_sampl
 async def update(
     policies: Policies, *batches: RoleBatch, rate: float = 0.01, clip: float = 1.0
 ) -> UpdateResult:
-    return (await policies.update({MAIN: batches}, {MAIN: rate}, clip))[MAIN]
+    return (await policies.update_all({MAIN: batches}, {MAIN: rate}, clip))[MAIN]
 
 
 # starting points
@@ -86,8 +86,8 @@ async def update(
 def test_a_new_adapter_has_the_shape_and_seed_that_were_asked_for(training: Training) -> None:
     async def run() -> None:
         async with training.open(Lora(rank=4, attention=True, mlp=False, unembed=False)) as policies:
-            assert policies.version(MAIN) == 0
-            assert policies.model(MAIN) == "tiny"
+            assert policies[MAIN].version == 0
+            assert policies[MAIN].model == "tiny"
 
     asyncio.run(run())
     (created,) = training.service.asked_for("create_model")
@@ -99,7 +99,7 @@ def test_a_new_adapter_has_the_shape_and_seed_that_were_asked_for(training: Trai
 def test_a_saved_state_is_taken_up_with_its_optimizer_and_its_version(training: Training) -> None:
     async def run() -> None:
         async with training.open(state="tinker://run/weights/step-000004", version=3) as policies:
-            assert policies.version(MAIN) == 3
+            assert policies[MAIN].version == 3
 
     asyncio.run(run())
     (loaded,) = training.service.asked_for("load_weights")
@@ -161,11 +161,11 @@ def test_a_service_that_fails_to_open_is_the_world_s_fault(training: Training) -
 
 def test_weights_to_sample_from_are_asked_for_once_a_version(training: Training) -> None:
     async def work(policies: Policies) -> None:
-        before = await policies.sampler(MAIN)
-        assert await policies.sampler(MAIN) is before
+        before = await policies[MAIN].sampler()
+        assert await policies[MAIN].sampler() is before
         assert len(training.service.asked_for("save_weights_for_sampler")) == 1
         await update(policies, batch("solver"))
-        after = await policies.sampler(MAIN)
+        after = await policies[MAIN].sampler()
         assert after is not before
         assert len(training.service.asked_for("save_weights_for_sampler")) == 2
 
@@ -177,7 +177,7 @@ def test_an_answer_says_which_weights_gave_it(training: Training) -> None:
 
     async def work(policies: Policies) -> None:
         for version in range(2):
-            completion, *_ = await (await policies.sampler(MAIN)).complete(ask)
+            completion, *_ = await (await policies[MAIN].sampler()).complete(ask)
             assert completion.weight_version == version
             await update(policies, batch("solver"))
 
@@ -265,9 +265,9 @@ def test_loss_kl_and_the_gradient_s_norm_are_read_back(training: Training) -> No
 def test_an_update_makes_a_version_and_nothing_to_learn_makes_none(training: Training) -> None:
     async def work(policies: Policies) -> None:
         await update(policies, batch("solver"))
-        assert policies.version(MAIN) == 1
-        assert await policies.update({MAIN: []}, {MAIN: 0.01}, 1.0) == {}
-        assert policies.version(MAIN) == 1
+        assert policies[MAIN].version == 1
+        assert await policies.update_all({MAIN: []}, {MAIN: 0.01}, 1.0) == {}
+        assert policies[MAIN].version == 1
 
     training.do(work)
     assert len(training.service.asked_for("optim_step")) == 1
@@ -292,7 +292,7 @@ FAULTS: list[tuple[str, Callable[[Policies], Awaitable[object]], str]] = [
     ("optim_step", lambda p: update(p, batch("solver")), "cannot train on this batch"),
     ("save_weights", lambda p: p.save("last"), "cannot write the checkpoint last"),
     ("save_weights_for_sampler", lambda p: p.save("last"), "cannot write the checkpoint last"),
-    ("save_weights_for_sampler", lambda p: p.sampler(MAIN), "cannot give weights to sample from"),
+    ("save_weights_for_sampler", lambda p: p[MAIN].sampler(), "cannot give weights to sample from"),
 ]
 
 
@@ -306,7 +306,7 @@ def test_what_the_service_fails_to_do_is_named_without_the_key(
         with pytest.raises(WorldError, match=f"{message}: the disk is full") as caught:
             await work(policies)
         assert KEY not in str(caught.value)
-        assert policies.version(MAIN) == 0
+        assert policies[MAIN].version == 0
 
     training.do(run)
 
@@ -323,7 +323,7 @@ def test_an_answer_that_cannot_be_read_ends_the_update_and_nothing_is_learnt_twi
         with pytest.raises(WorldError, match=r"cannot train on this batch.*--resume") as caught:
             await update(policies, batch("solver"))
         assert KEY not in str(caught.value)
-        assert policies.version(MAIN) == 0
+        assert policies[MAIN].version == 0
 
     training.do(run)
     assert len(training.service.asked_for(operation)) == 1

@@ -6,15 +6,14 @@ mean over tasks, the rollouts of a task averaged first; `METHOD` says what its i
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from rolegraph.engine.errors import UsageError
 from rolegraph.engine.records import Episode, Trajectory
-from rolegraph.engine.records.episodes import IndexEntry
 from rolegraph.engine.report.compare.differences import (
     KeyDifference,
     TemplateChange,
@@ -25,13 +24,7 @@ from rolegraph.engine.report.compare.differences import (
 from rolegraph.engine.report.compare.sides import TOKENS_IN, TOKENS_OUT, Side, SideResults
 from rolegraph.engine.report.digest import clipped, instance, question
 from rolegraph.engine.report.html import aligned, drawn, render
-from rolegraph.engine.training.compare import (
-    LEVEL,
-    RESAMPLES,
-    Interval,
-    difference,
-    interval,
-)
+from rolegraph.engine.training.compare import LEVEL, RESAMPLES, Interval, difference, interval
 
 METHOD = (
     f"{LEVEL} % intervals: percentile bootstrap over tasks, {RESAMPLES} resamples, "
@@ -201,21 +194,19 @@ def answer(trajectory: Trajectory) -> str:
 
 def _rows(results: Sequence[SideResults]) -> list[FigureRow]:
     first, *others = results
-    names = dict.fromkeys(figure for of in results for figure in of.figures)
     rows: list[FigureRow] = []
-    for name in names:
+    for name in dict.fromkeys(figure for of in results for figure in of.figures):
         sides = [interval(of.figures[name]) if name in of.figures else None for of in results]
         rows.append(FigureRow(name, sides, [_gap(name, first, other) for other in others]))
     return rows
 
 
 def _gap(figure: str, first: SideResults, other: SideResults) -> Interval | None:
-    if figure not in first.figures or figure not in other.figures:
+    was, now = first.figures.get(figure), other.figures.get(figure)
+    if was is None or now is None:
         return None
-    was, now = first.figures[figure], other.figures[figure]
-    if not (same := _shared(first, other)):
-        return interval(now, was)
-    return difference({task: value for task, value in now.items() if task in same}, was)
+    same = _shared(first, other)
+    return difference({task: now[task] for task in now if task in same}, was) if same else interval(now, was)
 
 
 def _shared(first: SideResults, other: SideResults) -> set[str]:
@@ -229,31 +220,22 @@ def _flips(name: str, first: SideResults, other: SideResults, shown: int) -> Tas
     turned = [task for task in shared if (was[task] > SOLVED) != (now[task] > SOLVED)]
     turned.sort(key=lambda task: (-abs(now[task] - was[task]), task))
     gained, lost = ([task for task in turned if (now[task] > SOLVED) is up] for up in (True, False))
-    return TaskFlips(
-        name,
-        len(shared),
-        len(first.tasks.keys() | other.tasks.keys()) - len(shared),
-        [_flip(task, first, other) for task in gained[:shown]],
-        [_flip(task, first, other) for task in lost[:shown]],
-        len(gained),
-        len(lost),
-    )
+    alone = len(first.tasks.keys() | other.tasks.keys()) - len(shared)
+    read = [[_flip(task, first, other) for task in tasks[:shown]] for tasks in (gained, lost)]
+    return TaskFlips(name, len(shared), alone, read[0], read[1], len(gained), len(lost))
 
 
 def _flip(task: str, first: SideResults, other: SideResults) -> TaskFlip:
+    """Return a flipped task with an episode of each side that shows it, of the same rollout if possible."""
     was, now = first.figures["correct"][task], other.figures["correct"][task]
-    row: Mapping[str, Any] = first.tasks[task]
-    one, two = _telling(first.rollouts(task), other.rollouts(task), gained=now > SOLVED)
-    return TaskFlip(task, question(row, task), was, now, first.file.read(one), other.file.read(two))
-
-
-def _telling(
-    first: Sequence[IndexEntry], other: Sequence[IndexEntry], *, gained: bool
-) -> tuple[IndexEntry, IndexEntry]:
-    """Choose one episode of each side in which correctness differs, of the same rollout where possible."""
-    fitting = [
-        (one, two)
-        for one, two in product(first, other)
-        if one.is_correct is not gained and two.is_correct is gained
-    ]
-    return min(fitting, key=lambda pair: (pair[0].rollout != pair[1].rollout, pair[0].rollout))
+    solved = now > SOLVED
+    one, two = min(
+        (
+            (one, two)
+            for one, two in product(first.rollouts(task), other.rollouts(task))
+            if one.is_correct is not solved and two.is_correct is solved
+        ),
+        key=lambda pair: (pair[0].rollout != pair[1].rollout, pair[0].rollout),
+    )
+    shown = question(first.tasks[task], task)
+    return TaskFlip(task, shown, was, now, first.file.read(one), other.file.read(two))

@@ -74,8 +74,7 @@ def text_difference(was: str, now: str, name: str, other: str) -> str:
     return "\n".join(lines)
 
 
-def in_one_line(value: object) -> str:
-    """Return a value as YAML in one line."""
+def _in_one_line(value: object) -> str:
     flow = yaml.safe_dump(value, default_flow_style=True, allow_unicode=True, width=100_000, sort_keys=False)
     return flow.removesuffix("\n").removesuffix("\n...")
 
@@ -98,5 +97,5 @@ def _differences(
         else:
             said = [value_at(spec, path) for spec in written]
             shown = [own if own is not None else value for own, value in zip(said, values, strict=True)]
-            cells = [ABSENT if value is None else in_one_line(value) for value in shown]
+            cells = [ABSENT if value is None else _in_one_line(value) for value in shown]
             yield KeyDifference(".".join(map(str, path)), cells)

@@ -6,15 +6,14 @@ shown can be read again.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rolegraph.engine.records import Episode, RunFolder, RunInfo
+from rolegraph.engine.records import RunFolder, RunInfo
 from rolegraph.engine.records.episodes import EpisodeFile, IndexEntry, read_episodes
-from rolegraph.engine.records.means import means_by_task
+from rolegraph.engine.records.means import Means, means_by_task
 from rolegraph.engine.spec.yaml_source import parse_yaml
 from rolegraph.engine.training.compare import ByTask
 
@@ -94,28 +93,17 @@ def results_of(file: Path, what: str) -> SideResults:
     tokens_in = tokens_out = calls = 0
     for episode in read_episodes(file):
         tasks.setdefault(episode.task_id, episode.task)
-        figures = figures_of(episode)
-        rows.append((episode.task_id, figures))
-        tokens_in += int(figures[TOKENS_IN])
-        tokens_out += int(figures[TOKENS_OUT])
-        calls += sum(not step.tool for t in episode.trajectories for step in t.steps)
+        steps = [step for t in episode.trajectories for step in t.steps]
+        prompt = sum(step.prompt_tokens for step in steps)
+        response = sum(step.response_tokens for step in steps)
+        # A role's reward is the mean over its instances.
+        rewards = Means({f"reward/{t.name}": t.reward} for t in episode.trajectories if t.reward is not None)
+        figures = {"correct": float(episode.is_correct), **episode.metrics, **rewards.means()}
+        rows.append((episode.task_id, {**figures, TOKENS_IN: float(prompt), TOKENS_OUT: float(response)}))
+        tokens_in += prompt
+        tokens_out += response
+        calls += sum(not step.tool for step in steps)
     return SideResults(what, read, entries, tasks, means_by_task(rows), tokens_in, tokens_out, calls)
-
-
-def figures_of(episode: Episode) -> dict[str, float]:
-    """Return the figures of an episode by name; a role's reward is the mean over its instances."""
-    rewards: defaultdict[str, list[float]] = defaultdict(list)
-    for t in episode.trajectories:
-        if t.reward is not None:
-            rewards[t.name].append(t.reward)
-    steps = [step for t in episode.trajectories for step in t.steps]
-    return {
-        "correct": float(episode.is_correct),
-        **episode.metrics,
-        **{f"reward/{name}": sum(earned) / len(earned) for name, earned in rewards.items()},
-        TOKENS_IN: float(sum(step.prompt_tokens for step in steps)),
-        TOKENS_OUT: float(sum(step.response_tokens for step in steps)),
-    }
 
 
 def _episodes(folder: RunFolder, info: RunInfo) -> tuple[str, Path] | None:

@@ -14,11 +14,11 @@ from typing import Any
 
 import yaml
 
-from rolegraph.engine.bridges.policy import SLIME, VERIFIERS, check_trainable, policy_roles
 from rolegraph.engine.compile import Plan, check_source
 from rolegraph.engine.errors import UsageError, WorldError
 from rolegraph.engine.records import Source
 from rolegraph.engine.records.jsonl import json_line
+from rolegraph.engine.rllm_bridge.prepared import SLIME, VERIFIERS, check_trainable, policy_roles
 from rolegraph.engine.shipped import BRIDGES, templates_in
 from rolegraph.engine.spec.merge import dump_yaml
 from rolegraph.workflow import load, open_source

@@ -25,7 +25,7 @@ from rolegraph.engine.records import read_episodes
 from rolegraph.engine.records.episodes import EpisodeFile
 from rolegraph.engine.view import open_run
 from rolegraph.engine.view.pages import Pages
-from rolegraph.engine.view.serving import addresses, app
+from rolegraph.engine.view.serving import ServedLinks, app
 
 LOOP = asyncio.new_event_loop()
 FOLDER, OTHER = Path("run"), Path("other")
@@ -75,7 +75,7 @@ def view(text: str) -> str:
     except RolegraphError as error:
         return _refused(error)
     query = urlencode({str(key): str(value) for key, value in about["query"].items()}, errors="replace")
-    served = httpx.ASGITransport(app(Pages([run], addresses("key")), "key"))
+    served = httpx.ASGITransport(app(Pages([run], ServedLinks("key")), "key"))
     came = RESULT
     for path in ("/key/0", *(f"/key/0/{part.name}/{n}" for part in parts for n in (0, 1))):
         answer = LOOP.run_until_complete(_got(served, f"{path}?{query}"))

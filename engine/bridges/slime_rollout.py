@@ -8,24 +8,26 @@ token: a sample therefore holds tokens with one advantage.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
-from functools import cached_property
+from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import httpx
+import openai
 
-from rolegraph.engine.bridges.policy import model_table
-from rolegraph.engine.compile import Plan, RolePlan
+from rolegraph.engine.compile import Plan
 from rolegraph.engine.errors import ContextFull, ModelError, UsageError
-from rolegraph.engine.models import Completion, LimitedModel, Models, Request, open_model
+from rolegraph.engine.models import Request
+from rolegraph.engine.models.sglang import SGLangServer
 from rolegraph.engine.models.tokenizer import load_tokenizer
-from rolegraph.engine.models.tokens import SampledTokens, completion, tokenize
-from rolegraph.engine.prompts import ChatFormat
-from rolegraph.engine.records import Episode, Trajectory
-from rolegraph.engine.rllm_bridge.prepared import PerEventLoop
-from rolegraph.engine.run import EpisodeJob, Isolation, run_episode
+from rolegraph.engine.prompts import ChatFormat, TokenizedPrompt
+from rolegraph.engine.records import Episode
+from rolegraph.engine.rllm_bridge.prepared import PerEventLoop, PreparedPlan
+from rolegraph.engine.run import EpisodeJob, run_episode
 from rolegraph.engine.training.advantages import estimate, group_episodes
 from rolegraph.engine.training.batches import continues, step_advantages
 from rolegraph.engine.training.credit import is_compared
@@ -45,72 +47,39 @@ class Segment(NamedTuple):
     """Places of the steps in the trajectory."""
 
 
-class SGLangModel:
-    """Model behind SGLang's `/generate`, with token ids in and out.
+@dataclass(eq=False)
+class SlimeRouter(SGLangServer):
+    """SGLang router of slime, whose sampling parameters count for all roles.
 
-    Args:
-        client: HTTP client.
-        url: URL of `/generate`.
-        chat: Chat format of the model.
-        sampling: slime's sampling parameters. Their temperature counts for all roles, since slime recomputes
-            log-probabilities at that temperature.
+    slime recomputes log-probabilities at its own temperature.
     """
 
-    def __init__(
-        self, client: httpx.AsyncClient, url: str, chat: ChatFormat, sampling: Mapping[str, Any]
-    ) -> None:
-        self._client, self._url, self._chat, self._sampling = client, url, chat, sampling
+    sampling: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
-    async def complete(self, request: Request) -> Completion:
-        """Answer one request; raises ModelError."""
-        prompt = tokenize(self._chat, request)
-        body = {
-            "input_ids": [*prompt.ids],
-            "sampling_params": self._params(request),
-            "return_logprob": True,
-        }
-        try:
-            reply = await self._client.post(self._url, json=body)
-            reply.raise_for_status()
-            meta: Mapping[str, Any] = reply.json()["meta_info"]
-            sampled: Sequence[Sequence[Any]] = meta["output_token_logprobs"]
-            reason: str = meta["finish_reason"]["type"]
-        except httpx.HTTPStatusError as error:
-            status, text = error.response.status_code, error.response.text[:200]
-            if status == 400 and "longer than" in text:
-                raise ContextFull(f"{self._url}: {text}") from error
-            transient = status == 429 or status >= 500
-            raise ModelError(f"{self._url} answers {status}: {text}", transient=transient) from error
-        except httpx.HTTPError as error:
-            raise ModelError(f"cannot reach {self._url}: {error}", transient=True) from error
-        except (KeyError, TypeError, ValueError) as error:
-            raise ModelError(f"{self._url} does not answer as SGLang's /generate does: {error!r}") from error
-        if reason == "abort":  # slime has all samples that it wants
-            raise ModelError(f"{self._url} aborted the call")
-        tokens = SampledTokens(
-            [int(token) for _, token, *_ in sampled],
-            [float(logprob) for logprob, *_ in sampled],
-            "length" if reason == "length" else "stop",
-        )
-        return completion(self._chat, request, prompt, tokens, self._url)
-
-    async def aclose(self) -> None:
-        """Do nothing: the client is shared."""
-
-    def _params(self, request: Request) -> dict[str, Any]:
+    def _params(self, request: Request, prompt: TokenizedPrompt) -> dict[str, Any]:
         """Return slime's sampling parameters with the role's limit and stop texts."""
-        given, role = self._sampling, request.sampling
-        most = given.get("max_new_tokens")
+        given, role = self.sampling, request.sampling
+        most, stop = given.get("max_new_tokens"), given.get("stop") or ()
+        texts = [stop] if isinstance(stop, str) else stop
         return {
             **given,
             "max_new_tokens": role.max_tokens if most is None else min(most, role.max_tokens),
-            "stop": [*dict.fromkeys([*_texts(given.get("stop")), *role.stop])] or None,
-            "stop_token_ids": [*dict.fromkeys([*(given.get("stop_token_ids") or ()), *self._chat.end_ids])],
+            "stop": [*dict.fromkeys([*texts, *role.stop])] or None,
+            "stop_token_ids": [*dict.fromkeys([*(given.get("stop_token_ids") or ()), *self.chat.end_ids])],
         }
 
+    async def _post(self, path: str, body: Mapping[str, Any]) -> bytes:
+        try:
+            return await super()._post(path, body)
+        except ModelError as error:
+            if "longer than" in str(error):
+                raise ContextFull(str(error)) from error
+            raise
 
-def _texts(stop: str | Sequence[str] | None) -> Sequence[str]:
-    return [stop] if isinstance(stop, str) else stop or ()
+    def _finish(self, reason: str | None) -> str:
+        if reason == "abort":  # slime has all samples that it wants, and a repeated call would wait for ever
+            raise ModelError(f"{self.url} aborted the call")
+        return super()._finish(reason)
 
 
 class SpecRollout:
@@ -122,18 +91,8 @@ class SpecRollout:
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
-        self._clients = PerEventLoop(
-            lambda: httpx.AsyncClient(
-                timeout=None, limits=httpx.Limits(max_connections=None), trust_env=False
-            )
-        )
-        self._others = PerEventLoop(lambda: Models(open_model))
-        self._chats: dict[str, ChatFormat] = {}
-
-    @cached_property
-    def _isolation(self) -> Isolation:
-        """Processes for rewards and tools, which live as long as slime's rollout manager."""
-        return Isolation(self.plan.imports)
+        self._prepared = PreparedPlan(plan)
+        self._clients = PerEventLoop(_client)
 
     async def generate(
         self, args: Any, sample: Any, sampling: Mapping[str, Any], *, evaluation: bool = False
@@ -154,12 +113,12 @@ class SpecRollout:
             raise UsageError(
                 "slime replays top_p's tokens, which this rollout does not keep: --rollout-top-p 1"
             )
-        url = f"http://{args.sglang_router_ip}:{args.sglang_router_port}/generate"
-        model = SGLangModel(self._clients.get(), url, self._chat(args.hf_checkpoint), sampling)
-        limited = LimitedModel(model, self.plan.spec.model.concurrency)
-        table = await model_table(self.plan, limited, self._others.get())
+        url = f"http://{args.sglang_router_ip}:{args.sglang_router_port}"
+        name, chat = args.hf_checkpoint, _chat(args.hf_checkpoint)
+        model = SlimeRouter(self._clients.get(), url, None, name, name, chat, None, sampling=sampling)
+        table = await self._prepared.table(model)
         job = EpisodeJob(sample.metadata["row"], sample.index or 0)
-        episode = await run_episode(self.plan, job, table, isolation=self._isolation)
+        episode = await run_episode(self.plan, job, table, isolation=self._prepared.isolation)
         made = [_filled(sample, episode, segment) for segment in segments(self.plan, episode)]
         if evaluation or not made:
             made = [_masked(sample, episode)]
@@ -182,10 +141,9 @@ class SpecRollout:
             Episode.from_dict(s.metadata[KEY]["episode"]) for s in samples if "episode" in s.metadata[KEY]
         ]
         advantages = self._advantages(episodes)
-        masks = [list(sample.loss_mask) for sample in samples]
-        sums: dict[int, int] = {}
-        for sample, mask in zip(samples, masks, strict=True):
-            sums[sample.rollout_id] = sums.get(sample.rollout_id, 0) + sum(mask)
+        sums = Counter[int]()
+        for sample in samples:
+            sums[sample.rollout_id] += sum(sample.loss_mask)
         return {
             "tokens": [sample.tokens for sample in samples],
             "response_lengths": [sample.response_length for sample in samples],
@@ -194,7 +152,7 @@ class SpecRollout:
             "truncated": [int(sample.status == sample.Status.TRUNCATED) for sample in samples],
             "sample_indices": [sample.index for sample in samples],
             "rollout_ids": [sample.rollout_id for sample in samples],
-            "loss_masks": masks,
+            "loss_masks": [list(sample.loss_mask) for sample in samples],
             "rollout_mask_sums": [sums[sample.rollout_id] for sample in samples],
             "rollout_log_probs": [sample.rollout_log_probs for sample in samples],
         }
@@ -215,34 +173,42 @@ class SpecRollout:
                 found[place] = next(values, 0.0) * role.spec.weight
         return found
 
-    def _chat(self, source: str) -> ChatFormat:
-        if source not in self._chats:
-            self._chats[source] = ChatFormat(load_tokenizer(source), Path(source).name)
-        return self._chats[source]
+
+@cache
+def _chat(source: str) -> ChatFormat:
+    return ChatFormat(load_tokenizer(source), Path(source).name)
+
+
+def _client() -> openai.AsyncOpenAI:
+    """Return the client of slime's router, without a key or a limit on connections."""
+    limits = httpx.Limits(max_connections=None)
+    http = openai.DefaultAsyncHttpxClient(timeout=None, limits=limits, trust_env=False)
+    client = openai.AsyncOpenAI(base_url="http://127.0.0.1", api_key="none", max_retries=0, http_client=http)
+    client.organization = client.project = None  # of the environment
+    return client
 
 
 def segments(plan: Plan, episode: Episode) -> Iterator[Segment]:
-    """Yield the segments of an episode's trained trajectories; those in no group are left out."""
+    """Yield the segments of an episode's trained trajectories; those in no group are left out.
+
+    Where turns are compared, a segment has steps of one turn.
+    """
     for place, trajectory in enumerate(episode.trajectories):
         role = plan.trained.get(trajectory.name)
-        if role is not None and is_compared(trajectory, role):
-            yield from (Segment(role.name, place, run) for run in _runs(trajectory, role))
-
-
-def _runs(trajectory: Trajectory, role: RolePlan) -> Iterator[tuple[int, ...]]:
-    """Yield the places of steps that continue each other; of one turn each where turns are compared."""
-    run: list[int] = []
-    for number, step in enumerate(trajectory.steps):
-        before = trajectory.steps[run[-1]] if run else None
-        if before is not None and not (
-            continues(step, before) and (not role.compares_turns or step.round == before.round)
-        ):
-            yield tuple(run)
-            run = []
-        if step.response_ids and not step.masked:
-            run.append(number)
-    if run:
-        yield tuple(run)
+        if role is None or not is_compared(trajectory, role):
+            continue
+        run: list[int] = []
+        for number, step in enumerate(trajectory.steps):
+            before = trajectory.steps[run[-1]] if run else step
+            if run and not (
+                continues(step, before) and (not role.compares_turns or step.round == before.round)
+            ):
+                yield Segment(role.name, place, tuple(run))
+                run = []
+            if step.response_ids and not step.masked:
+                run.append(number)
+        if run:
+            yield Segment(role.name, place, tuple(run))
 
 
 def _place(sample: Any) -> tuple[str, int, int]:

@@ -22,13 +22,13 @@ from typing import Any, ClassVar, Literal
 import openai
 import verifiers.v1 as vf
 
-from rolegraph.engine.bridges.policy import model_table, policy_roles
 from rolegraph.engine.compile import Plan
 from rolegraph.engine.errors import ModelError, UsageError
-from rolegraph.engine.models import Completion, LimitedModel, Models, Request, open_model
+from rolegraph.engine.models import Completion, LimitedModel, Request
 from rolegraph.engine.models.openai import OpenAIModel
-from rolegraph.engine.records import Episode, NodeId, Trajectory
-from rolegraph.engine.run import EpisodeJob, Isolation, run_episode
+from rolegraph.engine.records import Episode, NodeId
+from rolegraph.engine.rllm_bridge.prepared import PreparedPlan, policy_roles
+from rolegraph.engine.run import EpisodeJob, run_episode
 
 REWARD = "reward"
 """Name of a trajectory's reward on its trace."""
@@ -135,8 +135,9 @@ class SpecEnv(vf.Env[vf.EnvConfig]):
         http = openai.DefaultAsyncHttpxClient(trust_env=False)
         client = openai.AsyncOpenAI(base_url=_LOOPBACK, api_key="none", max_retries=0, http_client=http)
         self._client = await self._shared.enter_async_context(client)
-        self._isolation = await self._shared.enter_async_context(Isolation(self.plan.imports))
-        self._others = await self._shared.enter_async_context(Models(open_model))
+        self._prepared = PreparedPlan(self.plan)
+        await self._shared.enter_async_context(self._prepared.isolation)
+        self._shared.push_async_callback(self._prepared.close)
         # verifiers does not number the rollouts of a task.
         self._rollouts: defaultdict[str, Iterator[int]] = defaultdict(count)
 
@@ -155,10 +156,9 @@ class SpecEnv(vf.Env[vf.EnvConfig]):
         row = task.data.row
         async with AsyncExitStack() as rollouts:
             policy = _Agents(agents, task, rollouts, self._client)
-            limited = LimitedModel(policy, self.plan.spec.model.concurrency)
-            table = await model_table(self.plan, limited, self._others)
+            table = await self._prepared.table(policy)
             job = EpisodeJob(row, next(self._rollouts[row["id"]]))
-            episode = await run_episode(self.plan, job, table, isolation=self._isolation)
+            episode = await run_episode(self.plan, job, table, isolation=self._prepared.isolation)
         self._record(episode, policy.traces)
 
     def _record(self, episode: Episode, traces: dict[NodeId, vf.Trace]) -> None:
@@ -175,13 +175,10 @@ class SpecEnv(vf.Env[vf.EnvConfig]):
                 trace.record_metrics({**episode.metrics, "correct": float(episode.is_correct)})
             if trajectory.masked:
                 trace.agent.trainable = False
-            trace.info[INFO] = _info(episode, trajectory)
-
-
-def _info(episode: Episode, trajectory: Trajectory) -> dict[str, Any]:
-    failure = trajectory.failure
-    info = {"episode": episode.id, "index": trajectory.index, "masked": trajectory.masked}
-    return info if failure is None else {**info, "failure": failure.to_dict()}
+            info = {"episode": episode.id, "index": trajectory.index, "masked": trajectory.masked}
+            if trajectory.failure is not None:
+                info["failure"] = trajectory.failure.to_dict()
+            trace.info[INFO] = info
 
 
 class _Agents:

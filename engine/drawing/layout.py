@@ -6,14 +6,14 @@ layers. Within a layer, boxes are placed near the boxes that they are joined to.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import pairwise
+from collections.abc import Collection, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import fmean
 from typing import NamedTuple
 
 import networkx as nx
 
-from rolegraph.engine.drawing.picture import Arrow, Box, Cluster, Picture
+from rolegraph.engine.drawing.picture import Arrow, Box, Picture
 
 WIDEST = 1240.0
 """Width of a layer at most; a wider one is broken into rows."""
@@ -22,6 +22,8 @@ PAD = 18.0
 """Space between a loop's border and its boxes."""
 HEAD = 24.0
 """Height of a loop's label."""
+LANE = 14.0
+"""Space between arrows back that run side by side."""
 TITLE_CHAR, LINE_CHAR, LABEL_CHAR = 7.7, 6.5, 6.2
 """Average width of a character in the sans-serif fonts of titles, lines and labels."""
 TITLE_HEIGHT, LINE_HEIGHT = 18.0, 15.0
@@ -56,242 +58,159 @@ class Rect(NamedTuple):
         return self._replace(x=self.x + x, y=self.y + y)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class GraphLayout:
-    """Coordinates of a picture's boxes, loops (`clusters`) and arrows, in pixels.
+    """Coordinates of the boxes, loops (`clusters`) and arrows of a picture or a part of it, in pixels."""
 
-    `ways` has the points that an arrow down passes between its ends, `lanes` the x coordinate at which an
-    arrow back runs up on the right.
-    """
+    width: float = 0.0
+    height: float = 0.0
+    boxes: dict[str, Rect] = field(default_factory=dict[str, Rect])
+    clusters: dict[str, Rect] = field(default_factory=dict[str, Rect])
+    ways: dict[Arrow, Sequence[Point]] = field(default_factory=dict[Arrow, Sequence[Point]])
+    """Points that an arrow down passes between its ends, one in each layer."""
+    lanes: dict[Arrow, float] = field(default_factory=dict[Arrow, float])
+    """X coordinate at which an arrow back runs up on the right."""
 
-    width: float
-    height: float
-    boxes: Mapping[str, Rect]
-    clusters: Mapping[str, Rect]
-    ways: Mapping[Arrow, Sequence[Point]]
-    """Points that an arrow passes between its ends, one in each layer."""
-    lanes: Mapping[Arrow, float]
-    """Horizontal position of the vertical part of arrows to an earlier round."""
-
-
-class _Size(NamedTuple):
-    width: float
-    height: float
-
-
-class _Placed(NamedTuple):
-    """Positions of the boxes on one level of a graph, and for each edge the points it bends at."""
-
-    size: _Size
-    items: Mapping[_Item, Rect]
-    ways: Mapping[tuple[Hashable, Hashable], Sequence[Point]]
-
-
-def lay_out(picture: Picture) -> GraphLayout:
-    """Compute the layout of a picture, whose arrows within a round have no cycle."""
-    levels = _Levels(picture)
-    boxes: dict[str, Rect] = {}
-    clusters: dict[str, Rect] = {}
-    ways: dict[Arrow, Sequence[Point]] = {}
-    lanes: dict[Arrow, float] = {}
-    todo: list[tuple[Cluster | None, float, float]] = [(None, 0.0, 0.0)]
-    for cluster, x, y in todo:  # grows while it is read
-        placed = levels.placed(cluster)
-        for (kind, name), rect in placed.items.items():
-            if kind == "box":
-                boxes[name] = rect.moved(x, y)
-                continue
-            inner, at = levels.clusters[name], rect.moved(x, y)
-            clusters[name] = at
-            free = at.width - levels.placed(inner).size.width - levels.aside(inner)
-            todo.append((inner, at.x + free / 2, at.y + PAD + HEAD))
-        for arrow, ends in levels.joined(cluster):
-            if way := placed.ways.get(ends):
-                ways[arrow] = [Point(point.x + x, point.y + y) for point in way]
-        for number, arrow in enumerate(levels.back(cluster) if cluster else (), 1):
-            lanes[arrow] = x + placed.size.width + LANE * number
-    top = levels.placed(None).size
-    return GraphLayout(top.width, top.height, boxes, clusters, ways, lanes)
+    def add(self, part: GraphLayout, x: float, y: float) -> None:
+        """Take in all that a part has, shifted by `x` and `y`."""
+        self.boxes.update((name, rect.moved(x, y)) for name, rect in part.boxes.items())
+        self.clusters.update((name, rect.moved(x, y)) for name, rect in part.clusters.items())
+        for arrow, way in part.ways.items():
+            self.ways[arrow] = [Point(point.x + x, point.y + y) for point in way]
+        self.lanes.update((arrow, lane + x) for arrow, lane in part.lanes.items())
 
 
 _Item = tuple[str, str]
 """`box` or `loop`, and its name; a loop has all that is inside it."""
+_Arrows = Mapping[Arrow, tuple[Hashable, Hashable]]
+"""Arrows between two items of a level, with the items."""
 
 
-class _Levels:
-    """Levels of a picture: the top, and the inside of each loop."""
+def lay_out(picture: Picture, inside: str | None = None) -> GraphLayout:
+    """Compute the layout of a picture, or of one of its loops with the loop's frame.
 
-    def __init__(self, picture: Picture) -> None:
-        self._picture = picture
-        self.clusters = {cluster.name: cluster for cluster in picture.clusters}
-        self._loop_of = {box.name: box.loop for box in picture.boxes}
-        self._placed: dict[Cluster | None, _Placed] = {}
-
-    def placed(self, cluster: Cluster | None) -> _Placed:
-        """Return the positions of the items of a level; None is the top."""
-        if cluster not in self._placed:
-            sizes: dict[_Item, _Size] = {}
-            for box in self._picture.boxes:
-                item = self._item(box.name, cluster)
-                if item is not None and item not in sizes:
-                    kind, name = item
-                    sizes[item] = size_of(box) if kind == "box" else self._around(self.clusters[name])
-            self._placed[cluster] = _placed(sizes, [ends for _, ends in self.joined(cluster)])
-        return self._placed[cluster]
-
-    def joined(self, cluster: Cluster | None) -> Iterator[tuple[Arrow, tuple[_Item, _Item]]]:
-        """Yield the arrows down that join two items of a level, with the items."""
-        for arrow in self._picture.arrows:
-            source, target = self._item(arrow.source, cluster), self._item(arrow.target, cluster)
-            if not arrow.earlier and source is not None and target is not None and source != target:
-                yield arrow, (source, target)
-
-    def back(self, cluster: Cluster) -> list[Arrow]:
-        """Return the arrows back to an earlier round of a loop, not of one in it."""
-        return [arrow for arrow in self._picture.arrows if arrow.earlier and self._shared(arrow) == cluster]
-
-    def aside(self, cluster: Cluster) -> float:
-        """Return the width on the right of a loop's boxes for the arrows back."""
-        back = self.back(cluster)
-        return LANE * (len(back) + 1) + max(len(a.label) for a in back) * LABEL_CHAR if back else 0.0
-
-    def _around(self, cluster: Cluster) -> _Size:
-        """Return the width and height of a loop's frame, with room for its boxes, its label and arrows on
-        its right."""
-        size = self.placed(cluster).size
-        width = max(size.width + self.aside(cluster), len(cluster.label) * LABEL_CHAR)
-        return _Size(width + 2 * PAD, size.height + HEAD + 2 * PAD)
-
-    def _item(self, role: str, cluster: Cluster | None) -> _Item | None:
-        """Return the item of a level that a role is, or is in; None for a role outside of the level."""
-        item: _Item = ("box", role)
-        around = self._loop_of[role]
-        while around is not None:
-            loop = self.clusters[around]
-            if loop == cluster:
-                return item
-            item, around = ("loop", around), loop.outer
-        return item if cluster is None else None
-
-    def _shared(self, arrow: Arrow) -> Cluster | None:
-        """Return the innermost loop around both ends of an arrow."""
-        around = self._loop_of[arrow.target]
-        while around is not None and self._item(arrow.source, self.clusters[around]) is None:
-            around = self.clusters[around].outer
-        return None if around is None else self.clusters[around]
-
-
-def size_of(box: Box) -> _Size:
-    """Return the size of a box for its texts."""
-    width = max([len(box.title) * TITLE_CHAR, *(len(line) * LINE_CHAR for line in box.lines)])
-    return _Size(max(84.0, width + 26), TITLE_HEIGHT + LINE_HEIGHT * len(box.lines) + 16)
-
-
-LANE = 14.0
-"""Space between arrows back that run side by side."""
-
-
-def _placed(sizes: Mapping[_Item, _Size], edges: Iterable[tuple[_Item, _Item]]) -> _Placed:
-    """Lay out one level: items of given sizes, and the edges between them."""
-    graph: nx.DiGraph[Hashable] = nx.DiGraph()
-    graph.add_nodes_from(sizes)
-    graph.add_edges_from((a, b) for a, b in edges if a != b)
-    size: dict[Hashable, _Size] = {**sizes}
-    layers = [row for layer in nx.topological_generations(graph) for row in _rows(layer, size)]
-    layer_of = {item: number for number, layer in enumerate(layers) for item in layer}
-    above: dict[Hashable, list[Hashable]] = {}
-    chains: dict[tuple[Hashable, Hashable], list[Hashable]] = {}
-    passed = sum(layer_of[b] - layer_of[a] - 1 for a, b in graph.edges)
-    for a, b in graph.edges:
-        chain: list[Hashable] = [a]
-        for number in range(layer_of[a] + 1, layer_of[b] if passed <= MOST_PASSED else 0):
-            passing = ("way", a, b, number)
-            size[passing] = _Size(10.0, 0.0)
-            layers[number].append(passing)
-            chain.append(passing)
-        chains[a, b] = [*chain, b]
-        for one, other in pairwise(chains[a, b]):
-            above.setdefault(other, []).append(one)
-    below: dict[Hashable, list[Hashable]] = {}
-    for item, before in above.items():
-        for one in before:
-            below.setdefault(one, []).append(item)
-    centre = _centres(layers, size, above, below)
-    rects: dict[Hashable, Rect] = {}
-    y = 0.0
-    for layer in layers:
-        height = max(size[item].height for item in layer)
-        for item in layer:
-            width, own = size[item]
-            rects[item] = Rect(centre[item] - width / 2, y + (height - own) / 2, width, own)
-        y += height + GAP_Y
-    width = max((rect.x + rect.width for rect in rects.values()), default=0.0)
-    ways = {
-        ends: [Point(rects[i].middle, rects[i].y) for i in chain[1:-1]]
-        for ends, chain in chains.items()
-        if len(chain) > 2
+    Args:
+        picture: The picture, whose arrows within a round have no cycle.
+        inside: Name of the loop.
+    """
+    loops = {cluster.name: cluster for cluster in picture.clusters}
+    item_of: dict[str, _Item] = {}
+    parts: dict[_Item, GraphLayout] = {}
+    for box in picture.boxes:
+        item, around = ("box", box.name), box.loop
+        while around not in (inside, None):
+            item, around = ("loop", around), loops[around].outer
+        if around != inside:
+            continue
+        item_of[box.name] = item
+        if item not in parts:
+            parts[item] = _of_box(box) if item[0] == "box" else lay_out(picture, item[1])
+    arrows: _Arrows = {
+        arrow: (item_of[arrow.source], item_of[arrow.target])
+        for arrow in picture.arrows
+        if arrow.source in item_of and arrow.target in item_of
     }
-    return _Placed(_Size(width, max(0.0, y - GAP_Y)), {item: rects[item] for item in sizes}, ways)
+    down = {arrow: ends for arrow, ends in arrows.items() if not arrow.earlier and ends[0] != ends[1]}
+    whole = _stacked(parts, down)
+    if inside is None:
+        return whole
+    back = [arrow for arrow in arrows if arrow.earlier and arrow not in whole.lanes]
+    whole.lanes |= {arrow: whole.width + LANE * number for number, arrow in enumerate(back, 1)}
+    aside = LANE * (len(back) + 1) + max(len(a.label) for a in back) * LABEL_CHAR if back else 0.0
+    width = max(whole.width + aside, len(loops[inside].label) * LABEL_CHAR) + 2 * PAD
+    framed = GraphLayout(width, whole.height + HEAD + 2 * PAD)
+    framed.clusters[inside] = Rect(0.0, 0.0, framed.width, framed.height)
+    framed.add(whole, (width - whole.width - aside) / 2, PAD + HEAD)
+    return framed
 
 
-def _rows(layer: Sequence[Hashable], sizes: Mapping[Hashable, _Size]) -> list[list[Hashable]]:
+def _of_box(box: Box) -> GraphLayout:
+    """Return the layout of a box alone, in the size of its texts."""
+    width = max([len(box.title) * TITLE_CHAR, *(len(line) * LINE_CHAR for line in box.lines)])
+    size = max(84.0, width + 26), TITLE_HEIGHT + LINE_HEIGHT * len(box.lines) + 16
+    return GraphLayout(*size, {box.name: Rect(0.0, 0.0, *size)})
+
+
+def _stacked(parts: Mapping[_Item, GraphLayout], arrows: _Arrows) -> GraphLayout:
+    """Lay out one level: its items in layers, and the arrows between them."""
+    graph: nx.DiGraph[Hashable] = nx.DiGraph()
+    graph.add_nodes_from(parts)
+    graph.add_edges_from(arrows.values())
+    widths: dict[Hashable, float] = {item: part.width for item, part in parts.items()}
+    layers = [row for layer in nx.topological_generations(graph) for row in _rows(layer, widths)]
+    layer_of = {item: number for number, layer in enumerate(layers) for item in layer}
+    passed = sum(layer_of[b] - layer_of[a] - 1 for a, b in graph.edges)
+    near: nx.DiGraph[Hashable] = nx.DiGraph()
+    near.add_nodes_from(graph)
+    bends: dict[tuple[Hashable, Hashable], list[Hashable]] = {}
+    for a, b in graph.edges:
+        between = range(layer_of[a] + 1, layer_of[b] if passed <= MOST_PASSED else 0)
+        bends[a, b] = [("way", a, b, number) for number in between]
+        for number, bend in zip(between, bends[a, b], strict=True):
+            layers[number].append(bend)
+            widths[bend] = 10.0
+        nx.add_path(near, [a, *bends[a, b], b])
+    centre = _centres(layers, widths, near)
+    whole = GraphLayout(max((x + widths[item] / 2 for item, x in centre.items()), default=0.0))
+    points: dict[Hashable, Point] = {}
+    for layer in layers:
+        height = max(parts[item].height for item in layer if item in parts)
+        for item in layer:
+            points[item] = Point(centre[item], whole.height + height / 2)
+            if part := parts.get(item):
+                whole.add(part, centre[item] - part.width / 2, whole.height + (height - part.height) / 2)
+        whole.height += height + GAP_Y
+    whole.height = max(0.0, whole.height - GAP_Y)
+    whole.ways |= {arrow: [points[bend] for bend in bends[ends]] for arrow, ends in arrows.items()}
+    return whole
+
+
+def _rows(layer: Sequence[Hashable], widths: Mapping[Hashable, float]) -> list[list[Hashable]]:
     """Break a layer of boxes into rows, each at most `WIDEST` pixels wide."""
     rows: list[list[Hashable]] = [[]]
     width = 0.0
     for item in layer:
-        if rows[-1] and width + sizes[item].width > WIDEST:
+        if rows[-1] and width + widths[item] > WIDEST:
             rows.append([])
             width = 0.0
         rows[-1].append(item)
-        width += sizes[item].width + GAP_X
+        width += widths[item] + GAP_X
     return rows
 
 
 def _centres(
-    layers: Sequence[list[Hashable]],
-    size: Mapping[Hashable, _Size],
-    above: Mapping[Hashable, Sequence[Hashable]],
-    below: Mapping[Hashable, Sequence[Hashable]],
+    layers: Sequence[list[Hashable]], widths: Mapping[Hashable, float], near: nx.DiGraph[Hashable]
 ) -> dict[Hashable, float]:
-    """Return the horizontal centre of each item, and sort the layers by it."""
+    """Return the horizontal centre of each item, and sort the layers by it.
+
+    Each pass puts the items of a layer near the items that they are joined to in the layer before.
+    """
     centre: dict[Hashable, float] = {}
     for layer in layers:
-        x = 0.0
-        for item in layer:
-            centre[item] = x + size[item].width / 2
-            x += size[item].width + GAP_X
-
-    def wish(near: Mapping[Hashable, Sequence[Hashable]]) -> Callable[[Hashable], float]:
-        def of(item: Hashable) -> float:
-            others = near.get(item, ())
-            return sum(centre[other] for other in others) / len(others) if others else centre[item]
-
-        return of
-
+        _spread(layer, dict.fromkeys(layer, 0.0), widths, centre)
     for sweep in range(2 * SWEEPS):
         down = sweep % 2 == 0
-        wished = wish(above if down else below)
+        others = near.pred if down else near.succ
         for layer in layers if down else reversed(layers):
-            wishes = {item: wished(item) for item in layer}
+            wishes = {item: fmean(map(centre.__getitem__, others[item] or (item,))) for item in layer}
             layer.sort(key=wishes.__getitem__)
-            _spread(layer, wishes, size, centre)
-    left = min((centre[item] - size[item].width / 2 for item in centre), default=0.0)
+            _spread(layer, wishes, widths, centre)
+    left = min((x - widths[item] / 2 for item, x in centre.items()), default=0.0)
     return {item: x - left for item, x in centre.items()}
 
 
 def _spread(
-    layer: Sequence[Hashable],
+    layer: Collection[Hashable],
     wishes: Mapping[Hashable, float],
-    size: Mapping[Hashable, _Size],
+    widths: Mapping[Hashable, float],
     centre: dict[Hashable, float],
 ) -> None:
     """Place a layer's items at the wished centres: pushed apart until none overlap, then shifted together
     to make the mean distance from the wishes 0."""
-    places: list[float] = []
+    places: dict[Hashable, float] = {}
+    least = float("-inf")
     for item in layer:
-        half = size[item].width / 2
-        least = places[-1] + size[layer[len(places) - 1]].width / 2 + GAP_X + half if places else wishes[item]
-        places.append(max(wishes[item], least))
-    off = sum(wishes[item] - place for item, place in zip(layer, places, strict=True)) / max(1, len(layer))
-    for item, place in zip(layer, places, strict=True):
-        centre[item] = place + off
+        places[item] = max(wishes[item], least + widths[item] / 2)
+        least = places[item] + widths[item] / 2 + GAP_X
+    off = fmean(wishes[item] - place for item, place in places.items())
+    centre.update((item, place + off) for item, place in places.items())

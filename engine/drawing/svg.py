@@ -87,7 +87,9 @@ def _way(arrow: Arrow, layout: GraphLayout) -> tuple[str, Point]:
     source, target = layout.boxes[arrow.source], layout.boxes[arrow.target]
     start, end = Point(source.middle, source.y + source.height), Point(target.middle, target.y - 1)
     points = [start, *layout.ways.get(arrow, ()), end]
-    return _curve(points), _between(points[-2], end)
+    # 60 % of the way down from the last bend, where fewer arrows overlap than at the start.
+    last = points[-2]
+    return _curve(points), Point(last.x + (end.x - last.x) * 0.6, last.y + (end.y - last.y) * 0.6 + 4)
 
 
 def _curve(points: Sequence[Point]) -> str:
@@ -96,11 +98,6 @@ def _curve(points: Sequence[Point]) -> str:
         bend = (b.y - a.y) / 2
         parts.append(f"C{a.x:.1f} {a.y + bend:.1f} {b.x:.1f} {b.y - bend:.1f} {b.x:.1f} {b.y:.1f}")
     return " ".join(parts)
-
-
-def _between(a: Point, b: Point) -> Point:
-    """Return the point 60 % of the way from `a` to `b`, where fewer arrows overlap than at the start."""
-    return Point(a.x + (b.x - a.x) * 0.6, a.y + (b.y - a.y) * 0.6 + 4)
 
 
 def _back(arrow: Arrow, layout: GraphLayout) -> tuple[str, Point]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,13 +23,11 @@ from rllm.eval.types import EvalOutput, Signal
 
 from rolegraph.engine.compile import Plan, compile_file
 from rolegraph.engine.errors import UsageError
-from rolegraph.engine.models import LimitedModel
 from rolegraph.engine.models.keys import OPENAI
 from rolegraph.engine.models.openai import OpenAIModel, closes_unopened, wire_message
 from rolegraph.engine.prompts.chat import split_reasoning
 from rolegraph.engine.records import CallDone, Episode, Event
-from rolegraph.engine.rllm_bridge.convert import calls, exported, trajectory_to_rllm
-from rolegraph.engine.rllm_bridge.models import Call
+from rolegraph.engine.rllm_bridge.convert import Call, calls, trajectories_to_rllm
 from rolegraph.engine.rllm_bridge.prepared import PerEventLoop, prepared, task_of
 from rolegraph.engine.run import EpisodeJob, run_episode
 from rolegraph.engine.shipped import SPECS
@@ -84,16 +82,13 @@ class SpecFlow:
         key = OPENAI.key(config.base_url, explicit=None, trusted_url=None) or _NO_KEY
         client = _clients.get().with_options(base_url=config.base_url, api_key=key)
         model = OpenAIModel(client, config.model, key=key, tokens=False)
-        policy = LimitedModel(model, self.plan.spec.model.concurrency)
         answered: list[Call] = []
 
         def record(event: Event) -> None:
-            if isinstance(event, CallDone) and event.answered:
-                node = event.id.node
-                if node.role in shared.answered_by_rllm:
-                    answered.append((node, event.id.call))
+            if isinstance(event, CallDone) and event.answered and event.id.node.role in shared.by_policy:
+                answered.append((event.id.node, event.id.call))
 
-        table = await shared.table(policy, None)
+        table = await shared.table(model)
         job = EpisodeJob(row, rollout)
         episode = await run_episode(self.plan, job, table, isolation=shared.isolation, observe=record)
         if not answered:
@@ -103,42 +98,30 @@ class SpecFlow:
 
 def _to_rllm(episode: Episode, answered: Sequence[Call], plan: Plan, *, validation: bool) -> theirs.Episode:
     """Convert an episode; its trajectories are steps in the order of `answered`, the whole ones artifacts."""
-    place = {call: number for number, call in enumerate(answered)}
-    whole: dict[str, list[theirs.Trajectory]] = {}
-    at: dict[str, int] = {}
+    found: dict[Call, tuple[theirs.Trajectory, theirs.Step]] = {}
     for trajectory in episode.trajectories:
-        for unit in exported(episode, trajectory, plan.trained):
-            places = [place[call] for call, _ in calls(unit.trajectory) if call in place]
-            if places:
-                made = trajectory_to_rllm(unit, {}, None)
-                whole[made.uid] = _by_step(made)
-                at |= zip((alone.uid for alone in whole[made.uid]), places, strict=True)
-    loose = {alone.uid: alone for steps in whole.values() for alone in steps}
+        units = trajectories_to_rllm(episode, trajectory, plan.trained, {}, withhold=False)
+        steps = [(unit, step) for unit in units for step in unit.steps]
+        found |= zip((call for call, _ in calls(trajectory)), steps, strict=True)
+    sent = [found[call] for call in answered if call in found]
     names = {plan.roles[role].name for role in plan.correct}
     deciding = [t.reward or 0.0 for t in episode.trajectories if t.name in names]
     return theirs.Episode(
         id=episode.id,
         task=episode.task,
         is_correct=episode.is_correct,
-        trajectories=[loose[uid] for uid in sorted(loose, key=at.__getitem__)],
+        trajectories=[
+            unit.model_copy(update={"uid": f"{unit.uid}#{number}", "steps": [step]})
+            for number, (unit, step) in enumerate(sent, 1)
+        ],
         metrics=dict(episode.metrics),
         metadata={**episode.metadata, **({"validation": True} if validation else {})},
         artifacts={
             "reward": sum(deciding) / max(1, len(deciding)),
             "metrics": dict(episode.metrics),
-            "whole": whole,
+            "whole": [*{unit.uid: unit for unit, _ in sent}.values()],
         },
     )
-
-
-def _by_step(trajectory: theirs.Trajectory) -> list[theirs.Trajectory]:
-    """Split a trajectory into one for each step."""
-    if len(trajectory.steps) == 1:
-        return [trajectory]
-    return [
-        trajectory.model_copy(update={"uid": f"{trajectory.uid}#{number}", "steps": [step]})
-        for number, step in enumerate(trajectory.steps, 1)
-    ]
 
 
 class SpecEvaluator:
@@ -158,54 +141,30 @@ class SpecEvaluator:
             RuntimeError: in training, for a step without its call; rLLM repeats the episode.
         """
         artifacts = episode.artifacts
-        whole: Mapping[str, list[theirs.Trajectory]] = artifacts.pop("whole", {})
-        given = {trajectory.uid: trajectory for trajectory in episode.trajectories}
-        answers = _GatewaySteps(step for trajectory in episode.trajectories for step in trajectory.steps)
-        for uid, ours in whole.items():
-            first, own_steps = given[ours[0].uid], [step for alone in ours for step in alone.steps]
-            for alone in ours:
-                del given[alone.uid]
+        given: dict[str, list[theirs.Step]] = {}
+        for step in (step for trajectory in episode.trajectories for step in trajectory.steps):
+            given.setdefault(_chat(step.chat_completions), []).append(step)
+        whole: list[theirs.Trajectory] = artifacts.pop("whole", [])
+        for trajectory in whole:
             steps: list[theirs.Step] = []
-            for own in own_steps:
-                step = answers.take(own)
-                if step is None and not episode.metadata.get("validation"):
+            unmasked: list[theirs.Step] = []
+            for own in trajectory.steps:
+                # Calls with equal messages and answers may swap tokens: both are samples of one distribution.
+                same = given.get(_chat(own.chat_completions))
+                if not same and not episode.metadata.get("validation"):
                     raise RuntimeError(
-                        f"{uid}: rLLM's gateway has no call with this step's messages and answer"
+                        f"{trajectory.uid}: rLLM's gateway has no call with this step's messages and answer"
                     )
-                steps.append(own if step is None else step)
+                step = same.pop(0) if same else own
+                step.action, step.reward, step.done = own.action, own.reward, own.done
+                steps.append(step)
+                if not (own.metadata or {}).get("masked"):
+                    unmasked.append(step)
             # Masked turns are withheld, as the compiled Workflow does.
-            unmasked = [
-                s for own, s in zip(own_steps, steps, strict=True) if not (own.metadata or {}).get("masked")
-            ]
-            first.uid, first.steps = uid, unmasked or steps
-            given[uid] = first
-        episode.trajectories = [t for t in episode.trajectories if t.uid in given]
-        for trajectory in episode.trajectories:
-            trajectory.signals = dict((trajectory.metadata or {}).get("signals", {}))
+            trajectory.task, trajectory.steps = episode.task, unmasked or steps
+        episode.trajectories = whole or episode.trajectories
         signals = [Signal(name, value) for name, value in artifacts.get("metrics", {}).items()]
         return EvalOutput(artifacts.get("reward", 0.0), episode.is_correct, signals)
-
-
-class _GatewaySteps:
-    """Steps of the gateway, each taken once by its messages and answer.
-
-    Two calls with equal messages and equal answers may swap their tokens: both are samples of the same
-    distribution.
-    """
-
-    def __init__(self, steps: Iterable[theirs.Step]) -> None:
-        self._steps: dict[str, list[theirs.Step]] = {}
-        for step in steps:
-            self._steps.setdefault(_chat(step.chat_completions), []).append(step)
-
-    def take(self, own: theirs.Step) -> theirs.Step | None:
-        """Take the gateway's step of the same call, with the flow's action and reward; None if missing."""
-        found = self._steps.get(_chat(own.chat_completions))
-        if not found:
-            return None
-        step = found.pop(0)
-        step.action, step.reward, step.done = own.action, own.reward, own.done
-        return step
 
 
 def _chat(chat: Sequence[Mapping[str, Any]]) -> str:
@@ -249,9 +208,7 @@ def flow(plan: Plan) -> SpecFlow:
         raise UsageError(f"{name}: rLLM's gateway carries no advantages; use the compiled Workflow")
     shared.check_opening(None)
     for role in plan.roles:
-        if role.name in shared.answered_by_rllm and (
-            role.spec.on_failure.retry or role.spec.timeout is not None
-        ):
+        if role.name in shared.by_policy and (role.spec.on_failure.retry or role.spec.timeout is not None):
             raise UsageError(
                 f"{role.name}: rLLM's gateway matches answers to steps by their number, which a retried or "
                 "abandoned call would shift; remove `retry` and `timeout`, or use the compiled Workflow"

@@ -14,7 +14,7 @@ from rolegraph.engine.compile import Plan, RolePlan
 from rolegraph.engine.compile.trainable import drawn, policy_findings, sampling_findings
 from rolegraph.engine.records import MAIN
 from rolegraph.engine.rllm_bridge.backends import TRAITS, BackendTraits
-from rolegraph.engine.rllm_bridge.config import folder_of, model_name, renderer
+from rolegraph.engine.rllm_bridge.config import folder_of, renderer
 from rolegraph.engine.rllm_bridge.estimators import (
     BATCH_WIDE,
     custom_estimators,
@@ -28,13 +28,12 @@ from rolegraph.engine.rllm_bridge.override_checks import (
     override_findings,
     single_member,
 )
-from rolegraph.engine.rllm_bridge.prepared import is_rllms
-from rolegraph.engine.spec import Finding, Loss, ModelRef, Path
+from rolegraph.engine.rllm_bridge.prepared import WITHOUT_RLLM, is_policy, signal_fault
+from rolegraph.engine.spec import Finding, Loss, Path
 from rolegraph.engine.spec.train import Keep
 
 UNNAMED = "default_traj_name"
 """Name by which rLLM marks a trajectory without a name (types.py), and replaces it."""
-WITHOUT_RLLM = "train without --trainer rllm"
 
 
 def findings(
@@ -96,53 +95,50 @@ def _model(plan: Plan, traits: BackendTraits, overrides: Sequence[str]) -> Itera
     if ref.provider == "tinker" and not ref.name:
         yield Finding(("model",), "rLLM needs the model's name", "tinker:NAME")
     folder = folder_of(ref)
-    if folder is not None and traits.trains_folders and not (folder / "config.json").is_file():
+    if folder is not None and traits.name != "fireworks" and not (folder / "config.json").is_file():
         message = f"there is no model folder {folder}"
         if folder.is_dir():
             message = f"{folder} is not a Hugging Face model folder: it has no config.json"
         # Ray's machines may have a folder that this machine does not have.
-        yield Finding(("model",), message, severity="warning" if traits.runs_in_ray else "error")
-    if traits.loads_model and folder is None and not _overridden("max_prompt_length", overrides):
+        yield Finding(("model",), message, severity="warning" if traits.name == "verl" else "error")
+    if traits.name == "verl" and folder is None and not _overridden("max_prompt_length", overrides):
         # trainer/config/rllm/base.yaml: its 2,048 replace verl's own limit, too.
         message = "rLLM refuses prompts of more than 2,048 tokens, whatever the model's context is"
         yield Finding(("model",), message, hint="rllm.data.max_prompt_length=N", severity="warning")
-    if traits.loads_model and ref.base_url is not None:
+    if traits.name == "verl" and ref.base_url is not None:
         message = f"{traits.name} loads the model itself, and calls no endpoint"
         yield Finding(("model", "base_url"), message, "", "remove it, or use the backend tinker")
-    if not traits.trains_folders and ref.provider == "local":
-        hint = f"--model tinker:accounts/{traits.name}/models/NAME"
-        message = f"{traits.name} trains the models that it hosts, not a folder"
-        yield Finding(("model",), message, "", hint)
-    elif traits.model_keys and not _overridden("tokenizer_model", overrides):
-        message = f"{traits.name} reads the tokenizer and the training shape from other keys"
-        yield Finding(("model",), message, hint=traits.model_keys, severity="warning")
-    if traits.renderer_by_name and ref.provider == "local":
-        yield from _local_renderer(ref, overrides)
+    if traits.name == "fireworks" and ref.provider == "local":
+        hint = "--model tinker:accounts/fireworks/models/NAME"
+        yield Finding(("model",), "fireworks trains the models that it hosts, not a folder", "", hint)
+    elif traits.name == "fireworks" and not _overridden("tokenizer_model", overrides):
+        # trainer/config/rllm/backend/fireworks.yaml: they default to those of one small Qwen.
+        message = "fireworks reads the tokenizer and the training shape from other keys"
+        hint = "++model.tokenizer_model=… ++fireworks_config.policy_trainer_shape_id=…"
+        yield Finding(("model",), message, hint=hint, severity="warning")
+    if traits.name == "tinker" and ref.provider == "local":
+        # engine/rollout/tinker_engine.py: the cookbook goes by a public model's name.
+        if renderer(ref) is None and not _overridden("renderer_name", overrides):
+            hint = "++rollout_engine.renderer_name=NAME, such as qwen3_instruct, role_colon, llama3"
+            yield Finding(("model",), "rLLM cannot tell which chat template a folder's model has", "", hint)
+        path = str(folder).lower()
+        if "vl" in path or "vision" in path:
+            # trainer/tinker/tinker_backend.py, init_rollout_engine: looks for the letters anywhere.
+            message = f"rLLM takes {path} for a vision model, by its 'vl' or 'vision'"
+            yield Finding(("model",), message, "", "give the folder a name and a path without them")
 
 
 def _overridden(key: str, overrides: Sequence[str]) -> bool:
     return any(f"{key}=" in override for override in overrides)
 
 
-def _local_renderer(ref: ModelRef, overrides: Sequence[str]) -> Iterator[Finding]:
-    """Check that rLLM can tell the chat template of a model folder."""
-    if renderer(ref) is None and not _overridden("renderer_name", overrides):
-        hint = "++rollout_engine.renderer_name=NAME, such as qwen3_instruct, role_colon, llama3"
-        yield Finding(("model",), "rLLM cannot tell which chat template a folder's model has", "", hint)
-    folder = (model_name(ref) or "").lower()
-    if "vl" in folder or "vision" in folder:
-        # trainer/tinker/tinker_backend.py, init_rollout_engine: looks for the letters anywhere.
-        message = f"rLLM takes {folder} for a vision model, by its 'vl' or 'vision'"
-        yield Finding(("model",), message, "", "give the folder a name and a path without them")
-
-
 def _role(plan: Plan, role: RolePlan, traits: BackendTraits) -> Iterator[Finding]:
     at, written = ("roles", role.name), plan.spec.roles[role.name]
-    own_models = [endpoint.model for endpoint in plan.endpoints_of(role) if not is_rllms(plan, endpoint)]
+    own_models = [endpoint.model for endpoint in plan.endpoints_of(role) if not is_policy(plan, endpoint)]
     if role.name == UNNAMED:
         # trainer/algorithms/transform.py.
         yield Finding(at, f"rLLM renames trajectories called {UNNAMED}", "another name", at_key=True)
-    if traits.runs_in_ray and not role.spec.is_trained and any(model.served_here for model in own_models):
+    if traits.name == "verl" and not role.spec.is_trained and any(model.served_here for model in own_models):
         message = f"the model of {role.name} would be served here, and called from wherever Ray runs"
         yield Finding((*at, "model"), message, "a model with a base_url that all machines reach")
     if not role.spec.is_trained:
@@ -152,18 +148,8 @@ def _role(plan: Plan, role: RolePlan, traits: BackendTraits) -> Iterator[Finding
             hint = "give it a `model` of its own to keep its weights"
             yield Finding((*at, "trainable"), message, hint=hint, severity="warning")
         return
-    if role.signal is not None and role.signal.demonstration is not None:
-        # trainer/tinker/transform.py: a datum has the sampled tokens, and no weights for cross_entropy.
-        message = f"{role.name} imitates turns that it did not sample, which rLLM's workflow cannot train"
-        yield Finding((*at, "signal"), message, "", f"use reverse_kl, or {WITHOUT_RLLM}")
-    elif role.adds_signal:
-        # trainer/algorithms/advantage.py: a trajectory's steps carry advantages, or its estimator sets them.
-        message = f"rLLM adds no signal to the advantages that {role.name}'s estimator computes"
-        yield Finding((*at, "signal"), message, "", f"write `estimator: precomputed`, or {WITHOUT_RLLM}")
-    elif role.signal is not None and role.signal.signal.center:
-        # workflows/workflow.py: an episode is handed over before the others of its step have ended.
-        message = f"the mean of {role.name}'s signal is over a whole step, and rLLM takes each episode alone"
-        yield Finding((*at, "signal"), message, "center: false", f"or {WITHOUT_RLLM}")
+    if (fault := signal_fault(role)) is not None:
+        yield Finding((*at, "signal"), *fault)
     elif written.loss is not None:
         yield from _loss(role.name, written.loss, traits)
 
@@ -222,10 +208,12 @@ def _estimators(plan: Plan, traits: BackendTraits) -> Iterator[Finding]:
             yield from unknown
             continue
         at, name = ("roles", role.name, "estimator"), estimator_name(plan, role)
-        if is_precomputed(role) and not traits.takes_token_advantages:
+        if is_precomputed(role) and traits.name in ("verl", "fireworks"):
+            # trainer/verl/transform.py, update_dataproto_with_advantages: float(advantage) of a list raises.
+            # trainer/fireworks/fireworks_policy_trainer.py, _process_datums: all tokens count as the first.
             message = f"{traits.name} has one advantage for a trajectory, and {role.name}'s differ by token"
             yield Finding(at, message, "an estimator", "or use the backend tinker")
-        elif traits.runs_in_ray and name in custom:
+        elif traits.name == "verl" and name in custom:
             message = f"rLLM's trainer on {traits.name} is another process, where {name} is not registered"
             expected = "grpo, reinforce, rloo, reinforce_plus_plus_baseline or prpo"
             if role.estimator and role.estimator.name == "grpo":
@@ -255,36 +243,36 @@ def _sampling(plan: Plan, traits: BackendTraits) -> Iterator[Finding]:
         if traits.is_service and sampling.seed is not None:
             # The same two engines read temperature, top_p and top_k of a call, and no seed.
             yield _idle((*at, "seed"), f"{traits.name} samples without a seed")
-        if traits.one_max_tokens and sampling.max_tokens < longest:
-            message = (
-                f"{traits.name} has one limit for all roles: {role.name}'s answers may have {longest} tokens"
-            )
+        if traits.name == "fireworks" and sampling.max_tokens < longest:
+            # engine/rollout/fireworks_engine.py: rllm.rollout.*.max_tokens goes before the call's own.
+            message = f"fireworks has one limit for all roles: {role.name} may answer with {longest} tokens"
             yield Finding((*at, "max_tokens"), message, f"{longest}", severity="warning")
-        if role.spec.is_trained and traits.one_temperature and sampling.temperature != temperature:
-            message = (
-                f"{traits.name} trains all roles at one temperature, and {role.name}'s is not {first.name}'s"
-            )
+        if traits.name == "verl" and role.spec.is_trained and sampling.temperature != temperature:
+            # trainer/verl/utils.py: actor_rollout_ref.rollout.temperature also scales the trainer's logits.
+            message = f"verl trains all roles at one temperature, and {role.name}'s is not {first.name}'s"
             expected = f"temperature: {temperature:g}"
             yield Finding(("roles", role.name, "sampling"), message, expected, at_key=True)
 
 
 def _training(plan: Plan, traits: BackendTraits) -> Iterator[Finding]:
     train = plan.spec.train
-    if train.sample_from is not None:
-        message = "rLLM samples from its own engine"
-        yield Finding(("train", "sample_from"), message, "", f"remove it, or {WITHOUT_RLLM}", at_key=True)
-    if train.keep != Keep():
-        message = "rLLM keeps what its own config says"
-        yield Finding(("train", "keep"), message, "", f"remove it, or {WITHOUT_RLLM}", at_key=True)
+    own = {
+        "sample_from": (train.sample_from is not None, "rLLM samples from its own engine"),
+        "keep": (train.keep != Keep(), "rLLM keeps what its own config says"),
+    }
+    for key, (is_set, message) in own.items():
+        if is_set:
+            yield Finding(("train", key), message, "", f"remove it, or {WITHOUT_RLLM}", at_key=True)
     clip = ("train", "gradient_clip")
-    if train.gradient_clip and not traits.clips_gradients:
-        message = f"rLLM does not clip gradients on {traits.name}, at {train.gradient_clip:g} or at all"
+    if train.gradient_clip and traits.name == "tinker":
+        # trainer/tinker/tinker_policy_trainer.py, optim_step_future: AdamParams without a norm, and no key.
+        message = f"rLLM does not clip gradients on tinker, at {train.gradient_clip:g} or at all"
         hint = f"{WITHOUT_RLLM} to clip; `train.gradient_clip: 0` accepts it"
         yield Finding(clip, message, hint=hint, severity="warning")
-    if train.gradient_clip == 0.0 and not traits.can_disable_clipping:
-        yield _idle(clip, f"{traits.name} scales gradients down to the norm given, so 0 leaves nothing")
-    for part in sorted({"attention", "mlp", "unembed"} & train.lora.model_fields_set):
-        if not traits.selects_layers:
+    if train.gradient_clip == 0.0 and traits.name == "fireworks":
+        yield _idle(clip, "fireworks scales gradients down to the norm given, so 0 leaves nothing")
+    if traits.name in ("verl", "fireworks"):  # nothing there reads model.train_*
+        for part in sorted({"attention", "mlp", "unembed"} & train.lora.model_fields_set):
             yield _idle(("train", "lora", part), f"{traits.name} does not choose layers by this")
     schedule = train.schedule.kind
     if schedule not in traits.schedules:

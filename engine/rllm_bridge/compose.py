@@ -18,7 +18,7 @@ import yaml
 
 from rolegraph.engine.backends import Backend
 from rolegraph.engine.errors import UsageError
-from rolegraph.engine.rllm_bridge.backends import INSTALL, TRAITS
+from rolegraph.engine.rllm_bridge.backends import INSTALL
 
 
 def compose(overrides: Sequence[str], backend: Backend) -> Any:
@@ -38,14 +38,14 @@ def compose(overrides: Sequence[str], backend: Backend) -> Any:
     from hydra.errors import HydraException
     from omegaconf import OmegaConf
 
-    folder = _config_folder("rllm")
+    folder = config_folder("rllm")
     if folder is None:
         raise UsageError(f"rLLM's config is part of rLLM: {INSTALL}")
     with contextlib.ExitStack() as stack:
         words = list(overrides)
-        if TRAITS[backend].composes_verl_config:
+        if backend == "verl":
             # By its folder: as a package it would be imported, and all that verl is made of with it.
-            searched = verl_config()
+            searched = config_folder("verl")
             if searched is None:
                 # Composing asks for verl's own `ppo_trainer`; rLLM carries what verl once generated from it.
                 searched = Path(stack.enter_context(tempfile.TemporaryDirectory()))
@@ -72,7 +72,7 @@ def as_yaml(config: Any) -> str:
 
 def rllm_keys() -> frozenset[str] | None:
     """Return the dotted keys of rLLM's own config section; None if rLLM is not installed."""
-    folder = _config_folder("rllm")
+    folder = config_folder("rllm")
     if folder is None:
         return None
     return frozenset(_leaves(yaml.safe_load((folder / "rllm" / "base.yaml").read_text("utf-8")), "rllm"))
@@ -86,12 +86,8 @@ def _leaves(tree: Mapping[str, object], at: str) -> Iterator[str]:
             yield f"{at}.{key}"
 
 
-def verl_config() -> Path | None:
-    """Return the folder of verl's own config, without importing verl; None if verl is not installed."""
-    return _config_folder("verl")
-
-
-def _config_folder(package: str) -> Path | None:
+def config_folder(package: str) -> Path | None:
+    """Return the folder of a package's config for hydra, without importing the package; None without it."""
     spec = find_spec(package)
     for folder in (spec and spec.submodule_search_locations) or ():
         if (config := Path(folder) / "trainer" / "config").is_dir():

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from operator import attrgetter
@@ -61,6 +61,12 @@ class Launch:
         """The spec's `train`."""
         return self.plan.spec.train
 
+    @property
+    def policy(self) -> PolicyPlan:
+        """Policy that rLLM trains."""
+        ref, train = self.plan.spec.model, self.train
+        return self.plan.policies.get(MAIN) or PolicyPlan(ref, train.lora, train.learning_rate)
+
 
 @dataclass(frozen=True, slots=True)
 class ConfigKey:
@@ -70,10 +76,6 @@ class ConfigKey:
     key: str
     value: Callable[[Launch], Value | None] | None = None
     """By default the value of the spec's key `spec`."""
-
-    def of(self, run: Launch) -> Value | None:
-        """Return the value of this rLLM config key for a training run."""
-        return self.value(run) if self.value is not None else attrgetter(self.spec)(run.plan.spec)
 
 
 def _sampling(name: str, run: Launch) -> float:
@@ -120,14 +122,14 @@ ASYNCHRONOUS = (
 update."""
 
 _RLLMS_OWN = (ConfigKey("--backend", "rllm/backend", lambda run: run.backend),)
-"""Keys of rLLM's own backends; a custom one has no config in rLLM: see `removals`."""
+"""Keys of rLLM's own backends."""
 
 _SERVICE = (
     *_RLLMS_OWN,
     ConfigKey("model.name", "model.name", lambda run: model_name(run.plan.spec.model)),
-    ConfigKey("train.lora.rank", "model.lora_rank", lambda run: _policy(run).lora.rank),
+    ConfigKey("train.lora.rank", "model.lora_rank", lambda run: run.policy.lora.rank),
     ConfigKey("train.rollouts", "training.group_size"),
-    ConfigKey("train.learning_rate", "training.learning_rate", lambda run: _policy(run).learning_rate),
+    ConfigKey("train.learning_rate", "training.learning_rate", lambda run: run.policy.learning_rate),
     ConfigKey("train.validation.rollouts", "validation.group_size"),
 )
 """Keys of both services, tinker and fireworks."""
@@ -155,9 +157,9 @@ TABLE: Mapping[Backend, Sequence[ConfigKey]] = {
         ConfigKey("model.base_url", "tinker_base_url", lambda run: _base_url(run)),
         ConfigKey("model.name", "rollout_engine.renderer_name", lambda run: renderer(run.plan.spec.model)),
         ConfigKey("model.name", "training.max_length", lambda run: run.context),
-        ConfigKey("train.lora.attention", "model.train_attn", lambda run: _policy(run).lora.attention),
-        ConfigKey("train.lora.mlp", "model.train_mlp", lambda run: _policy(run).lora.mlp),
-        ConfigKey("train.lora.unembed", "model.train_unembed", lambda run: _policy(run).lora.unembed),
+        ConfigKey("train.lora.attention", "model.train_attn", lambda run: run.policy.lora.attention),
+        ConfigKey("train.lora.mlp", "model.train_mlp", lambda run: run.policy.lora.mlp),
+        ConfigKey("train.lora.unembed", "model.train_unembed", lambda run: run.policy.lora.unembed),
         _PRECOMPUTED,
     ),
     "verl": (
@@ -167,13 +169,18 @@ TABLE: Mapping[Backend, Sequence[ConfigKey]] = {
         ConfigKey("--out", "trainer.default_local_dir", lambda run: run.folder),
         ConfigKey("--resume", "trainer.resume_mode", lambda run: _resume_mode(run)),
         ConfigKey("model.name", "actor_rollout_ref.model.path", lambda run: model_name(run.plan.spec.model)),
-        ConfigKey("train.lora.rank", "actor_rollout_ref.model.lora_rank", lambda run: _policy(run).lora.rank),
+        ConfigKey("train.lora.rank", "actor_rollout_ref.model.lora_rank", lambda run: run.policy.lora.rank),
         ConfigKey("train.batch_size", f"{_VERLS_ACTOR}.ppo_mini_batch_size"),
         # verl refuses a config that says neither how many sequences nor how many tokens a pass has.
         ConfigKey("", f"{_VERLS_ACTOR}.use_dynamic_bsz", lambda _: True),
-        ConfigKey("model.name", f"{_VERLS_ACTOR}.ppo_max_token_len_per_gpu", lambda run: _pass_tokens(run)),
+        # A pass has as many tokens as by verl's own default, or a whole context that is longer.
+        ConfigKey(
+            "model.name",
+            f"{_VERLS_ACTOR}.ppo_max_token_len_per_gpu",
+            lambda run: max(16_384, run.context or 0),
+        ),
         ConfigKey("", "actor_rollout_ref.rollout.name", lambda _: "vllm"),
-        ConfigKey("train.learning_rate", f"{_VERLS_ACTOR}.optim.lr", lambda run: _policy(run).learning_rate),
+        ConfigKey("train.learning_rate", f"{_VERLS_ACTOR}.optim.lr", lambda run: run.policy.learning_rate),
         ConfigKey("train.schedule.floor", f"{_VERLS_ACTOR}.optim.min_lr_ratio"),
         ConfigKey("train.gradient_clip", f"++{_VERLS_ACTOR}.optim.clip_grad"),
     ),
@@ -197,7 +204,8 @@ TABLE: Mapping[Backend, Sequence[ConfigKey]] = {
 def overrides(run: Launch) -> dict[str, Value]:
     """Return the keys of rLLM's config that a run sets, with their values, in the table's order."""
     rows = [*TABLE[run.backend], *(ASYNCHRONOUS if run.train.staleness else ())]
-    return {row.key: value for row in rows if (value := row.of(run)) is not None}
+    values = ((it.key, it.value(run) if it.value else attrgetter(it.spec)(run.plan.spec)) for it in rows)
+    return {key: value for key, value in values if value is not None}
 
 
 def folder_of(ref: ModelRef) -> Path | None:
@@ -207,15 +215,12 @@ def folder_of(ref: ModelRef) -> Path | None:
 
 def context_in(folder: Path | None) -> int | None:
     """Return the context in tokens by a model folder's `config.json`; None if it does not say."""
-    if folder is None:
-        return None
     try:
-        config: Any = read_json(folder / "config.json")
-        length = config.get("max_position_embeddings")
-        length = length or config.get("text_config", {}).get("max_position_embeddings")
+        config: Any = read_json(folder / "config.json") if folder is not None else {}
+        sizes = (it.get("max_position_embeddings") for it in (config, config.get("text_config", {})))
+        return next((size for size in sizes if isinstance(size, int)), None)
     except (OSError, ValueError, AttributeError):
         return None
-    return length if isinstance(length, int) else None
 
 
 def model_name(ref: ModelRef) -> str | None:
@@ -229,15 +234,17 @@ def renderer(ref: ModelRef) -> str | None:
     return RENDERER if ref.provider == "local" and (ref.name or BASE_NAME) in MODELS else None
 
 
-def removals(run: Launch) -> list[str]:
-    """Return the override that removes rLLM's default backend for a custom one, which has no config."""
-    return ["~rllm/backend"] if run.backend == "custom" else []
-
-
 def split_overrides(words: Sequence[str]) -> tuple[list[str], list[str]]:
     """Split overrides into those of the spec and those of rLLM's config."""
     for_rllm = [word for word in words if word.startswith(RLLM_PREFIXES)]
     return [word for word in words if not word.startswith(RLLM_PREFIXES)], for_rllm
+
+
+def hydra_words(run: Launch, without: Collection[str] = ()) -> list[str]:
+    """Return what a run sets, but for some keys, as overrides in hydra's syntax."""
+    values = {key: value for key, value in overrides(run).items() if key not in without}
+    # A custom backend has no config in rLLM, whose default is another.
+    return [*(["~rllm/backend"] if run.backend == "custom" else []), *as_hydra(values)]
 
 
 def as_hydra(values: Mapping[str, Value]) -> list[str]:
@@ -263,23 +270,14 @@ def _longest_answer(run: Launch) -> int:
 
 def _longest_prompt(run: Launch) -> int | None:
     """Return the longest prompt in tokens that leaves room for an answer; None keeps rLLM's limit."""
-    traits = TRAITS[run.backend]
+    is_service = TRAITS[run.backend].is_service
     if run.context is None:
-        return traits.max_prompt
+        # trainer/config/rllm/backend/tinker.yaml, data.max_prompt_length, and fireworks.yaml.
+        return 30_720 if is_service else None
     # A service's engine cuts answers to the rest of the context: it keeps one token back, and needs one to
     # answer with. verl does not cut them.
-    reserved = 2 if traits.is_service else _longest_answer(run)
+    reserved = 2 if is_service else _longest_answer(run)
     return max(1, run.context - reserved)
-
-
-def _pass_tokens(run: Launch) -> int:
-    """Return the tokens of a pass of verl's trainer: its own default, or a whole context that is longer."""
-    return max(16_384, run.context or 0)
-
-
-def _policy(run: Launch) -> PolicyPlan:
-    train = run.train
-    return run.plan.policies.get(MAIN) or PolicyPlan(run.plan.spec.model, train.lora, train.learning_rate)
 
 
 def _epochs(run: Launch) -> int:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from rolegraph.engine.backends import Backend
 from rolegraph.engine.compile import Plan, RolePlan
-from rolegraph.engine.rllm_bridge.backends import TRAITS
 from rolegraph.engine.vocabulary import Estimator
 
 KNOWN_ESTIMATORS = frozenset({"grpo", "reinforce", "reinforce_plus_plus_baseline", "prpo", "rloo"})
@@ -15,6 +14,11 @@ KNOWN_ESTIMATORS = frozenset({"grpo", "reinforce", "reinforce_plus_plus_baseline
 
 BATCH_WIDE = frozenset({"reinforce_plus_plus_baseline", "prpo"})
 """Estimators that compare a role's whole batch, not one group at a time."""
+
+
+def takes_estimators(backend: Backend) -> bool:
+    """Return False if the trainer takes no map from role to estimator, and the grouping hook estimates."""
+    return backend != "fireworks"  # which iterates over datums that a map turns into a dict by role
 
 
 def name_of(role: RolePlan, number: int) -> str:
@@ -43,19 +47,18 @@ def estimator_map(plan: Plan, backend: Backend) -> dict[str, str | tuple[str, st
         The estimator's name, or (estimator, loss) where rLLM would choose another loss. Empty on a backend
         that takes no such map, where our grouping hook sets the advantages of every role.
     """
-    traits = TRAITS[backend]
     estimators: dict[str, str | tuple[str, str]] = {}
-    for known, role in roles_by_name(plan).items() if traits.takes_estimators else ():
+    for known, role in roles_by_name(plan).items() if takes_estimators(backend) else ():
         name = estimator_name(plan, role)
         default_loss = "ppo" if name == "grpo" else "importance_sampling"
-        needs_loss = traits.takes_losses and role.loss.name != default_loss
+        needs_loss = backend == "tinker" and role.loss.name != default_loss
         estimators[known] = (name, role.loss.name) if needs_loss else name
     return estimators
 
 
 def custom_estimators(plan: Plan, backend: Backend) -> dict[str, Estimator]:
     """Return the estimators to register with rLLM before it trains, by their names in the estimator map."""
-    if not TRAITS[backend].takes_estimators:
+    if not takes_estimators(backend):
         return {}
     named = ((estimator_name(plan, role), role.estimator) for role in plan.trained.values())
     return {name: estimator for name, estimator in named if estimator is not None and "/" in name}
@@ -77,7 +80,7 @@ def hook_reasons(plan: Plan, backend: Backend) -> dict[str, str]:
             reasons[role.name] = "compares all its turns, not each round alone"
         elif _may_be_too_few(plan, role):
             reasons[role.name] = "may be skipped, which leaves groups too small to compare"
-        elif not TRAITS[backend].takes_estimators:
+        elif not takes_estimators(backend):
             reasons[role.name] = f"has an estimator of its own, which {backend} does not take"
     return reasons
 

@@ -67,13 +67,25 @@ class GroupingHook:
                 for key, group in kept.items()
                 if len(group.trajectories) >= estimators[key.role].min_group
             }
-            estimated = estimate([_group_from_rllm(*item) for item in kept.items()], estimators)
+            groups = [
+                TrajectoryGroup(
+                    key,
+                    tuple(map(trajectory_from_rllm, group.trajectories)),
+                    tuple(int(metadata["rollout_idx"]) for metadata in group.metadata),
+                )
+                for key, group in kept.items()
+            ]
+            estimated = estimate(groups, estimators)
             for group, advantages in zip(kept.values(), estimated.advantages, strict=True):
                 for trajectory, values in zip(group.trajectories, advantages, strict=True):
                     for step, value in zip(trajectory.steps, values, strict=True):
                         step.advantage = list(value) if isinstance(value, Sequence) else value
             self.figures.clear()
-            self.figures.update(_rewards(kept), **estimated.metrics)
+            # Rewards of all roles, also of those whose advantages are precomputed.
+            for role in {key.role: None for key in kept}:
+                rewards = [float(t.reward or 0.0) for g in groups if g.role == role for t in g.trajectories]
+                self.figures |= reward_metrics(role, np.array(rewards))
+            self.figures |= estimated.metrics
             _log_advantages(estimated, {name: estimator.name for name, estimator in estimators.items()})
         return list(kept.values())
 
@@ -96,20 +108,6 @@ def _regrouped(
             found[key].trajectories.append(trajectory)
             found[key].metadata.append(metadata)
     return found
-
-
-def _group_from_rllm(key: GroupKey, group: theirs.TrajectoryGroup) -> TrajectoryGroup:
-    rollouts = tuple(int(metadata["rollout_idx"]) for metadata in group.metadata)
-    return TrajectoryGroup(key, tuple(map(trajectory_from_rllm, group.trajectories)), rollouts)
-
-
-def _rewards(groups: Mapping[GroupKey, theirs.TrajectoryGroup]) -> dict[str, float]:
-    """Return `reward/{role}/mean`, `std`, `max` and `min`, also of roles whose advantages are precomputed."""
-    rewards: dict[str, list[float]] = {}
-    for key, group in groups.items():
-        rewards.setdefault(key.role, []).extend(float(t.reward or 0.0) for t in group.trajectories)
-    figures = (reward_metrics(role, np.array(values)) for role, values in rewards.items())
-    return {name: value for each in figures for name, value in each.items()}
 
 
 def _log_advantages(estimated: EstimatedGroups, estimators: dict[str, str]) -> None:

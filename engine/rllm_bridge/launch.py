@@ -1,4 +1,4 @@
-"""Launch of rLLM's own AgentTrainer on a spec: check it for the backend, compose the config, serve, train.
+"""Launch of rLLM's own AgentTrainer on a spec: check, compose the config, serve, train, or write a script.
 
 Modules that need rLLM are imported where they are used, so that checking and showing work without it.
 """
@@ -7,16 +7,16 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Generator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import yaml
 
-from rolegraph.engine.backends import Backend, kind_of
+from rolegraph.engine.backends import kind_of
 from rolegraph.engine.compile import PlanCheck, check_source
 from rolegraph.engine.errors import UsageError
 from rolegraph.engine.models import Services
@@ -24,18 +24,18 @@ from rolegraph.engine.models.keys import TINKER
 from rolegraph.engine.records import RunFolder, Source
 from rolegraph.engine.rllm_bridge.backends import INSTALL, TRAITS, has_rllm, need_backend
 from rolegraph.engine.rllm_bridge.checks import findings
-from rolegraph.engine.rllm_bridge.compose import as_yaml, compose, rllm_keys, verl_config
+from rolegraph.engine.rllm_bridge.compose import as_yaml, compose, config_folder, rllm_keys
 from rolegraph.engine.rllm_bridge.config import (
     Launch,
-    as_hydra,
     context_in,
     folder_of,
+    hydra_words,
     overrides,
-    removals,
     split_overrides,
 )
 from rolegraph.engine.rllm_bridge.estimators import custom_estimators, estimator_map, hook_reasons
 from rolegraph.engine.rllm_bridge.prepared import other_models
+from rolegraph.engine.shipped import BASE_NAME, MODELS, templates_in
 from rolegraph.engine.spec import Diagnostic, ModelRef
 from rolegraph.engine.training.schedule import planned_steps
 
@@ -53,7 +53,7 @@ class RllmJob:
 
     def hydra_overrides(self) -> list[str]:
         """Return all overrides that rLLM's config is composed with; the command line's come last."""
-        return [*removals(self.run), *as_hydra(overrides(self.run)), *self.rllm_overrides]
+        return [*hydra_words(self.run), *self.rllm_overrides]
 
 
 def for_backend(backend: str, words: Sequence[str]) -> tuple[list[str], list[str], PlanCheck]:
@@ -105,16 +105,22 @@ def prepare(
     spec_words, for_rllm, further = for_backend(backend, source.overrides)
     source = replace(source, overrides=tuple(spec_words))
     compiled = check_source(source, further, runs=True)
-    plan = compiled.valid()
-    kind = kind_of(backend)
-    _check_keys(plan.spec.model, kind, source.base_url)
+    plan, kind = compiled.valid(), kind_of(backend)
+    ref, rule = plan.spec.model, TRAITS[kind].key
+    # The key of the environment goes to no URL that only the spec names.
+    if (
+        rule is not None
+        and ref.base_url is not None
+        and not rule.trusts(rule.url(ref.base_url), source.base_url)
+    ):
+        raise UsageError(rule.withheld(rule.url(ref.base_url)))
     rows = sum(1 for _ in plan.data["train"].rows(None))
     steps = planned_steps(plan.spec.train, rows)
     run = Launch(
         plan,
         kind,
         backend_class=backend if kind == "custom" else None,
-        context=context_in(folder_of(plan.spec.model)),
+        context=context_in(folder_of(ref)),
         rows=rows,
         steps=steps,
         seed=seed,
@@ -123,15 +129,6 @@ def prepare(
         trackers=trackers,
     )
     return RllmJob(source, rllm_overrides=tuple(for_rllm), run=run, warnings=compiled.diagnostics)
-
-
-def _check_keys(ref: ModelRef, backend: Backend, trusted_url: str | None) -> None:
-    """Raise UsageError if rLLM would send the environment's key to a URL that only the spec names."""
-    rule = TRAITS[backend].key
-    if rule is not None and ref.base_url is not None:
-        url = rule.url(ref.base_url)
-        if not rule.trusts(url, trusted_url):
-            raise UsageError(rule.withheld(url))
 
 
 def describe(job: RllmJob) -> str:
@@ -151,7 +148,7 @@ def describe(job: RllmJob) -> str:
     if not has_rllm():
         head.append(f"# rLLM composes the rest of its config from these overrides: {INSTALL}")
         return "\n".join([*head, _yaml({**plain, "overrides": job.hydra_overrides()})])
-    if TRAITS[run.backend].composes_verl_config and verl_config() is None:
+    if run.backend == "verl" and config_folder("verl") is None:
         head.append("# verl is not installed: its keys are those of the copy that rLLM carries.")
     head += [f"# {line}" for line in _yaml({"given in Python": plain}).splitlines()]
     return "\n".join([*head, as_yaml(compose(job.hydra_overrides(), run.backend))])
@@ -170,14 +167,26 @@ def launch(job: RllmJob) -> None:
         backend_class(job.run.backend_class)
     compose(job.hydra_overrides(), job.run.backend)  # reports a wrong key before a model is loaded
     os.environ.setdefault("TINKER_TELEMETRY", "0")
-    with served(job.run) as (run, services):
-        words = replace(job, run=with_context(run, job.source.base_url)).hydra_overrides()
-        trainer(run, words, services).train()
+    run, key = job.run, TINKER.key_variable
+    state = None if run.folder is None else RunFolder(Path(run.folder)).weights
+    with ExitStack() as stack:
+        services = stack.enter_context(Services(state_dir=state))
+        for ref in other_models(run.plan):
+            services.locate(ref)
+        if is_served(run):
+            policy = services.locate(run.plan.spec.model)
+            # rLLM reads the policy's key in the environment.
+            stack.callback(os.environ.update, {key: os.environ[key]} if key in os.environ else {})
+            stack.callback(os.environ.pop, key)
+            os.environ[key] = policy.api_key or ""
+            run = replace(run, base_url=policy.ref.base_url)
+        run = with_context(run, job.source.base_url)
+        trainer(run, replace(job, run=run).hydra_overrides(), services).train()
 
 
 def with_context(run: Launch, trusted_url: str | None) -> Launch:
     """Return the run with the model's context by its Tinker service, if the context is unknown."""
-    if not TRAITS[run.backend].speaks_tinker or run.context is not None:
+    if run.backend != "tinker" or run.context is not None:
         return run
     # Imported here because the SDK is slow to load.
     from rolegraph.engine.models import ServedModel
@@ -194,46 +203,63 @@ def with_context(run: Launch, trusted_url: str | None) -> Launch:
 
 def is_served(run: Launch) -> bool:
     """Return True if the policy is a local model that the Tinker-compatible service serves."""
-    return TRAITS[run.backend].speaks_tinker and run.plan.spec.model.served_here
-
-
-@contextmanager
-def served(run: Launch) -> Generator[tuple[Launch, Services], None, None]:
-    """Serve a run's local models for the time of the block.
-
-    The policy's key is in the environment meanwhile, where rLLM reads it.
-
-    Args:
-        run: the run.
-
-    Yields:
-        The run with its policy's URL, and the services, which open the other models.
-    """
-    state = None if run.folder is None else RunFolder(Path(run.folder)).weights
-    with ExitStack() as stack:
-        services = stack.enter_context(Services(state_dir=state))
-        for ref in other_models(run.plan):
-            services.locate(ref)
-        if is_served(run):
-            policy = services.locate(run.plan.spec.model)
-            stack.enter_context(_environment(TINKER.key_variable, policy.api_key or ""))
-            run = replace(run, base_url=policy.ref.base_url)
-        yield run, services
-
-
-@contextmanager
-def _environment(variable: str, value: str) -> Generator[None, None, None]:
-    """Set an environment variable for the time of the block."""
-    before = os.environ.get(variable)
-    os.environ[variable] = value
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ[variable]
-        else:
-            os.environ[variable] = before
+    return run.backend == "tinker" and run.plan.spec.model.served_here
 
 
 def _yaml(value: object) -> str:
     return yaml.safe_dump(value, sort_keys=False, allow_unicode=True, width=100).rstrip()
+
+
+FOLDER_KEYS = frozenset({"model.name", "actor_rollout_ref.model.path"})
+"""Keys with a local model's folder, which a script finds on the machine where it runs."""
+
+
+def script(job: RllmJob) -> str:
+    """Return a Python script of the launch, formatted, for the user to read, change and keep.
+
+    It has every setting of rLLM's config that the spec implies; roles, prompts and rewards stay in the spec.
+    """
+    run = job.run
+    ref = run.plan.spec.model
+    keys = FOLDER_KEYS & overrides(run).keys() if ref.provider == "local" else ()
+    folder_key = next(iter(keys), None)
+    folder = _folder(ref) if folder_key is not None else ""
+    options = asdict(replace(job.source, spec=None, overrides=()))
+    environment = templates_in(Path(__file__).parent)
+    environment.filters["literal"] = _literal
+    return environment.get_template("train.py.j2").render(
+        name=run.plan.name,
+        spec=job.source.named_spec,
+        overrides=job.source.overrides,
+        options=[(name, value) for name, value in options.items() if value],
+        config=[*hydra_words(run, keys), *job.rllm_overrides],
+        backend=run.backend_class or run.backend,
+        kind=run.backend,
+        estimators=estimator_map(run.plan, run.backend),
+        custom=sorted(custom_estimators(run.plan, run.backend)),
+        hook=hook_reasons(run.plan, run.backend),
+        validation_tasks=run.train.validation.tasks if "validation" in run.plan.data else None,
+        folder_key=folder_key,
+        folder=folder,
+        serves_others=any(ref.served_here for ref in other_models(run.plan)),
+        shipped="MODELS[" in folder,
+        paths="Path(" in folder,
+        served=is_served(run),
+    )
+
+
+def _folder(ref: ModelRef) -> str:
+    """Return the Python expression for a local model's folder."""
+    name = ref.name or BASE_NAME
+    return f"MODELS[{_literal(name)}]" if name in MODELS else f"Path({_literal(name)}).resolve()"
+
+
+def _literal(value: object) -> str:
+    """Return a value as Python source, with the quotes that formatters choose."""
+    if isinstance(value, str):
+        plain = repr(value)
+        return plain if '"' in value else '"' + plain[1:-1].replace("\\'", "'") + '"'
+    if isinstance(value, tuple):
+        parts = [*map(_literal, cast("tuple[object, ...]", value))]
+        return f"({', '.join(parts)}{',' * (len(parts) == 1)})"
+    return repr(value)

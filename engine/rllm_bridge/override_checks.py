@@ -90,9 +90,8 @@ def override_findings(
             is_known = any(f"{name}.".startswith(f"{key}.") for name in known_keys)
             if not (is_known or key.startswith(UNLISTED)):
                 yield override.warning(f"rLLM has no key {key}", did_you_mean(key, known_keys))
-        fault = _value_fault(override, values, traits, smallest)
-        if fault is not None:
-            yield fault
+        if found := [*_of_value(override, values, traits, smallest)]:
+            yield from found
         elif key in OVERWRITTEN:
             hint = f"rllm.{override.text.lstrip('+~')}"
             yield override.finding(f"rllm.{key} overwrites {key} when the trainer starts", "", hint)
@@ -105,61 +104,55 @@ def override_findings(
             yield override.warning(f"{key} overrides the spec's {spec_of_key[key]}")
 
 
-def _value_fault(
+def _of_value(
     override: ConfigOverride,
     values: Mapping[str, object],
     traits: BackendTraits,
     smallest: RolePlan | None,
-) -> Finding | None:
-    """Return a finding for a value with a consequence that nobody wants; None for any other."""
+) -> Iterator[Finding]:
+    """Yield a finding for a value with a consequence that nobody wants."""
     key, value = override.key, override.value
     match key:
-        case "rllm.algorithm.loss_fn" if value is not None:
-            return _loss_fault(override, traits)
+        case "rllm.algorithm.loss_fn" if value is not None and traits.losses is not None:
+            if value not in traits.losses:
+                message = f"{traits.name} has no loss {value}: {traits.unknown_loss}"
+                hint = did_you_mean(str(value), traits.losses)
+                yield override.finding(message, ", ".join(sorted(traits.losses)), hint)
+            elif traits.name == "tinker":
+                # trainer/tinker/tinker_policy_trainer.py: before the loss that goes with each estimator.
+                message = f"{key} overrides the loss that each role has by its estimator"
+                yield override.warning(message, "roles.ROLE.loss=…")
         case _ if key in ROLLOUTS and isinstance(value, int) and smallest is not None:
-            if smallest.count * value >= 2 or values.get("rllm.rejection_sample.min_trajs_per_group") == 1:
-                return None
-            return override.finding(*single_member(smallest.name))
+            if smallest.count * value < 2 and values.get("rllm.rejection_sample.min_trajs_per_group") != 1:
+                yield override.finding(*single_member(smallest.name))
         case "rllm.rejection_sample.multiplier" if isinstance(value, (int, float)) and value != 1:
             # trainer/unified_trainer.py: a batch of int(train_batch_size * multiplier) tasks.
             if value < 1:
                 message = "rLLM would take that part of a batch: no task at all for 0"
-                return override.finding(message, "at least 1")
-            if values.get("rllm.rejection_sample.enable") is not True:
+                yield override.finding(message, "at least 1")
+            elif values.get("rllm.rejection_sample.enable") is not True:
                 message = "rLLM stops at a multiplier without rejection sampling"
-                return override.finding(message, "rllm.rejection_sample.enable=true beside it")
+                yield override.finding(message, "rllm.rejection_sample.enable=true beside it")
         case "rllm.compact_filtering.mask_env_done" if value is True:
             if values.get("rllm.compact_filtering.enable") is True:
                 # An episode that ends normally is ENV_DONE, and there are few others.
                 message = "this drops every episode that ends normally, and rLLM would train nothing"
-                return override.finding(message, "false")
-            return override.warning(f"{key} has no effect: compact_filtering.enable is false", "leave it out")
+                yield override.finding(message, "false")
+            else:
+                message = f"{key} has no effect: compact_filtering.enable is false"
+                yield override.warning(message, "leave it out")
         case "rllm.trainer.save_freq" if isinstance(value, int) and value <= 0:
             hint = "train.checkpoint_every of at least 1"
-            if value == 0 and traits.zero_save_freq_fails:
-                message = f"{traits.name} divides by it after the last update, and keeps no checkpoint"
-                return override.finding(message, hint)
-            message = f"{traits.name} then keeps no checkpoint, not even of the last update"
-            return override.finding(message, hint, severity="warning")
+            if value == 0 and traits.name == "tinker":  # trainer/tinker/tinker_backend.py, on_train_end
+                message = "tinker divides by it after the last update, and keeps no checkpoint"
+                yield override.finding(message, hint)
+            else:
+                message = f"{traits.name} then keeps no checkpoint, not even of the last update"
+                yield override.finding(message, hint, severity="warning")
         case _ if key.endswith("n_gpus_per_node") and isinstance(value, int) and value < 1:
-            return override.finding("Ray would wait for workers without a GPU, for ever", "at least 1")
+            yield override.finding("Ray would wait for workers without a GPU, for ever", "at least 1")
         case _:
-            return None
-    return None
-
-
-def _loss_fault(override: ConfigOverride, traits: BackendTraits) -> Finding | None:
-    if traits.losses is None:
-        return None
-    if override.value not in traits.losses:
-        message = f"{traits.name} has no loss {override.value}: {traits.unknown_loss}"
-        hint = did_you_mean(str(override.value), traits.losses)
-        return override.finding(message, ", ".join(sorted(traits.losses)), hint)
-    if traits.takes_losses:
-        # trainer/tinker/tinker_policy_trainer.py: before the loss that goes with each estimator.
-        message = f"{override.key} overrides the loss that each role has by its estimator"
-        return override.warning(message, "roles.ROLE.loss=…")
-    return None
+            pass
 
 
 def single_member(role: str) -> tuple[str, str, str]:

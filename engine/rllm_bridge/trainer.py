@@ -14,11 +14,10 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any
 
-from rolegraph.engine.backends import BACKENDS, kind_of
+from rolegraph.engine.backends import BACKENDS
 from rolegraph.engine.errors import UsageError
 from rolegraph.engine.models import Services
 from rolegraph.engine.rllm_bridge import compile_workflow, grouping_hook
-from rolegraph.engine.rllm_bridge.backends import TRAITS
 from rolegraph.engine.rllm_bridge.compose import compose
 from rolegraph.engine.rllm_bridge.config import Launch
 from rolegraph.engine.rllm_bridge.estimators import custom_estimators, estimator_map, hook_reasons
@@ -46,7 +45,7 @@ def trainer(run: Launch, hydra_overrides: Sequence[str], services: Services) -> 
         config=compose(hydra_overrides, run.backend),
         workflow_class=compile_workflow(plan),
         # In Ray, workflows are made in another process, where they open models themselves.
-        workflow_args={} if TRAITS[run.backend].runs_in_ray else {"open_model": services.open},
+        workflow_args={} if run.backend == "verl" else {"open_model": services.open},
         train_dataset=Dataset(list(plan.data["train"].rows(None)), plan.name, "train"),
         val_dataset=Dataset(validation, plan.name, "validation") if validation else None,
         traj_group_adv_estimator_map=estimator_map(plan, run.backend),
@@ -65,9 +64,8 @@ def agent_trainer(*, backend: str, config: Any, **options: Any) -> Any:
     Raises:
         UsageError: from `train()`, for a backend class that does not exist.
     """
-    hook = options.get("traj_grouping_hook")
-    if backend in BACKENDS and (hook is None or TRAITS[kind_of(backend)].runs_in_ray):
-        # In Ray, rLLM computes advantages and their figures again, in our groups.
+    # In Ray, for verl, rLLM computes advantages and their figures again, in our groups.
+    if backend == "verl" or (backend in BACKENDS and "traj_grouping_hook" not in options):
         from rllm.trainer.unified_trainer import AgentTrainer
 
         return AgentTrainer(config=config, backend=backend, **options)

@@ -6,28 +6,92 @@
 from __future__ import annotations
 
 import copyreg
+import json
 from abc import ABCMeta
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar, cast
 
 import rllm.types as theirs
-from rllm.engine.rollout.rollout_engine import RolloutEngine
-from rllm.workflows.workflow import TerminationReason
+from rllm.engine.rollout.rollout_engine import ModelOutput, RolloutEngine
+from rllm.workflows.workflow import TerminationEvent, TerminationReason
 from rllm.workflows.workflow import Workflow as TheirWorkflow
 
 from rolegraph.engine.compile import Plan
-from rolegraph.engine.errors import UsageError
-from rolegraph.engine.models import LimitedModel
+from rolegraph.engine.errors import ModelError, UsageError
+from rolegraph.engine.models import Completion, Request
+from rolegraph.engine.models.openai import wire_message
 from rolegraph.engine.models.opening import Open
-from rolegraph.engine.records import MAIN, Episode, EpisodeDone, Event, FailureName
+from rolegraph.engine.prompts.call_forms import HERMES, tool_call
+from rolegraph.engine.prompts.tools import described
+from rolegraph.engine.records import Episode, EpisodeDone, Event, FailureName, NodeId
 from rolegraph.engine.records import TerminationReason as Reason
-from rolegraph.engine.rllm_bridge.convert import episode_to_rllm, exported, trajectory_to_rllm
-from rolegraph.engine.rllm_bridge.models import PolicyModel
+from rolegraph.engine.rllm_bridge.convert import Call, trajectories_to_rllm
 from rolegraph.engine.rllm_bridge.prepared import prepared, task_of
 from rolegraph.engine.run import EpisodeJob, run_episode
 from rolegraph.engine.training.recorded import annotate
 from rolegraph.engine.training.signals import apply_signals
+from rolegraph.engine.vocabulary import Function, ToolCall
+
+
+class PolicyModel:
+    """rLLM's rollout engine as the model of one episode.
+
+    A TerminationEvent of the engine fails the calling instance alone: with `timeout` for a timeout, else with
+    `model_error`. The event's reason is kept in `ended`.
+    """
+
+    def __init__(self, engine: RolloutEngine) -> None:
+        self._engine = engine
+        self.outputs: dict[Call, ModelOutput] = {}
+        """Last answer to each call."""
+        self.ended: dict[NodeId, TerminationReason] = {}
+        """Reason of the TerminationEvent of each turn that got no answer."""
+
+    async def complete(self, request: Request) -> Completion:
+        """Answer a request; raises ModelError or TimeoutError if the engine terminates the call."""
+        node = request.id.node
+        # What the spec leaves out is as in rLLM's config, whose `max_tokens` is the longest of all roles.
+        options = request.sampling.model_dump(include={"temperature", "top_p", "stop"}, exclude_unset=True)
+        options["max_tokens"] = request.sampling.max_tokens
+        if request.seed is not None:
+            options["seed"] = request.seed
+        if request.tools:
+            options["tools"] = described(request.tools)
+        messages = list(map(wire_message, request.messages))
+        try:
+            output = await self._engine.get_model_response(messages, **options)
+        except TerminationEvent as event:
+            self.ended[node] = event.reason
+            if event.reason is TerminationReason.TIMEOUT:
+                raise TimeoutError from event
+            raise ModelError(f"rLLM's engine ended the call: {event.reason.value}") from event
+        self.outputs[node, request.id.call] = output
+        text, calls = _text_and_calls(output, request.tools)
+        return Completion(
+            text=text,
+            thought=output.reasoning or "",
+            prompt_ids=output.prompt_ids or (),
+            response_ids=output.completion_ids or (),
+            logprobs=output.logprobs or (),
+            finish_reason=output.finish_reason or "stop",
+            weight_version=output.weight_version,
+            calls=calls,
+        )
+
+    async def aclose(self) -> None:
+        """Do nothing: rLLM owns the engine."""
+
+
+def _text_and_calls(output: ModelOutput, tools: Sequence[Function]) -> tuple[str, Sequence[ToolCall]]:
+    """Return an answer's text and tool calls: those in the text, else those that rLLM's parser found."""
+    text = (output.text if output.content is None else output.content) or ""
+    if not tools:
+        return text, ()
+    text, calls = HERMES.find(text)
+    if output.tool_calls and not calls:
+        calls = tuple(tool_call(call.name, json.dumps(call.arguments)) for call in output.tool_calls)
+    return text, calls
 
 
 class _CompiledClass(ABCMeta):
@@ -78,8 +142,7 @@ class SpecWorkflow(TheirWorkflow, metaclass=_CompiledClass):
         shared, engine = self._prepared, self.rollout_engine
         row, rollout = task_of(task, uid)
         policy = PolicyModel(engine)
-        limited = LimitedModel(policy, self.plan.spec.model.concurrency)
-        table = await shared.table(limited, self._open_model)
+        table = await shared.table(policy, self._open_model)
         job, observe = EpisodeJob(row, rollout), partial(self._commit_finished, policy)
         episode = await run_episode(self.plan, job, table, isolation=shared.isolation, observe=observe)
         reason = _reason(episode, policy, shared.ending)
@@ -87,25 +150,39 @@ class SpecWorkflow(TheirWorkflow, metaclass=_CompiledClass):
             episode = episode._replace(metadata={**episode.metadata, "validation": True})
         elif self.plan.signals:
             episode = await self._signalled(episode)
-        # Roles that run a tool have no tokens, which rLLM would look for.
-        asking = [trajectory for trajectory in episode.trajectories if trajectory.name in shared.asking]
-        episode = episode._replace(trajectories=asking)
-        converted = episode_to_rllm(episode, shared.trained, policy.outputs, reason)
-        if reason is TerminationReason.ERROR:
-            converted.metadata["error"] = _error(episode)
-        return converted
+        source = episode.task.get("data_source") or episode.metadata["spec"]
+        error = {"error": _error(episode)} if reason is TerminationReason.ERROR else {}
+        return theirs.Episode(
+            id=episode.id,
+            task=episode.task,
+            termination_reason=reason,
+            is_correct=episode.is_correct,
+            trajectories=[*self._converted(policy, episode)],
+            metrics=dict(episode.metrics),
+            metadata={**episode.metadata, "data_source": source, **error},
+        )
+
+    def _converted(
+        self, policy: PolicyModel, episode: Episode, *, unscored: bool = True
+    ) -> Iterator[theirs.Trajectory]:
+        """Yield an episode's trajectories as rLLM's.
+
+        Roles that run a tool are left out, because rLLM would look for their tokens; without `unscored`, so
+        are those that lack a reward.
+        """
+        shared = self._prepared
+        for trajectory in episode.trajectories:
+            scored = unscored or trajectory.reward is not None or trajectory.name not in shared.rewarded
+            if scored and trajectory.name in shared.asking:
+                yield from trajectories_to_rllm(episode, trajectory, shared.trained, policy.outputs)
 
     def _commit_finished(self, policy: PolicyModel, event: Event) -> None:
         """Commit the finished trajectories of an interrupted episode; those that lack a reward are not."""
         if not isinstance(event, EpisodeDone) or event.finished:
             return
-        shared = self._prepared
         self._partial = event.episode
-        for trajectory in event.episode.trajectories:
-            scored = trajectory.reward is not None or trajectory.name not in shared.rewarded
-            if scored and trajectory.name in shared.asking:
-                for unit in exported(event.episode, trajectory, shared.trained):
-                    self.commit(trajectory=trajectory_to_rllm(unit, policy.outputs, shared.trained))
+        for trajectory in self._converted(policy, event.episode, unscored=False):
+            self.commit(trajectory=trajectory)
 
     def postprocess_episode(self, *args: Any, **kwargs: Any) -> theirs.Episode:
         """Give an interrupted episode, the only kind that rLLM passes here, its figures by the spec."""
@@ -119,7 +196,7 @@ class SpecWorkflow(TheirWorkflow, metaclass=_CompiledClass):
     async def _signalled(self, episode: Episode) -> Episode:
         models = self._prepared.models(self._open_model)
         teachers = {ref: await models.model(ref) for ref in self.plan.teachers}
-        signalled = await apply_signals(self.plan, [episode], teachers, {MAIN: _no_demonstrations})
+        signalled = await apply_signals(self.plan, [episode], teachers, {})
         return annotate([episode], signalled.advantages, signalled.details)[0]
 
 
@@ -146,18 +223,14 @@ copyreg.pickle(_CompiledClass, _reduce)  # pyright: ignore[reportArgumentType]  
 
 _REASONS = {
     FailureName.TIMEOUT: TerminationReason.TIMEOUT,
+    FailureName.CONTEXT_FULL: TerminationReason.MAX_PROMPT_LENGTH_EXCEEDED,
     FailureName.MODEL_ERROR: TerminationReason.ERROR,
     FailureName.PROMPT_ERROR: TerminationReason.ERROR,
     FailureName.REWARD_ERROR: TerminationReason.ERROR,
-    FailureName.TOOL_ERROR: TerminationReason.UNKNOWN,
-    FailureName.MALFORMED_OUTPUT: TerminationReason.UNKNOWN,
-    FailureName.UNPARSEABLE_CHOICE: TerminationReason.UNKNOWN,
-    FailureName.UNSUPPORTED_PROGRAM: TerminationReason.UNKNOWN,
-    FailureName.CONTEXT_FULL: TerminationReason.MAX_PROMPT_LENGTH_EXCEEDED,
     FailureName.ENVIRONMENT_ERROR: TerminationReason.ERROR,
 }
 """rLLM's reason for an episode ended by a role with `then: fail`. rLLM repeats an episode with ERROR, then
-ends the run; an answer that cannot be parsed is the model's mistake, and no reason to repeat."""
+ends the run; other failures, such as an answer that cannot be parsed, are no reason to repeat (UNKNOWN)."""
 
 
 def _reason(episode: Episode, policy: PolicyModel, ending: Collection[str]) -> TerminationReason:
@@ -179,7 +252,7 @@ def _reason(episode: Episode, policy: PolicyModel, ending: Collection[str]) -> T
             return policy.ended[node]
         if trajectory.steps and trajectory.steps[-1].metadata.get("finish_reason") == "length":
             return TerminationReason.MAX_RESPONSE_LENGTH_EXCEEDED
-        return _REASONS[trajectory.failure.name]
+        return _REASONS.get(trajectory.failure.name, TerminationReason.UNKNOWN)
     return TerminationReason.ENV_DONE
 
 
@@ -188,7 +261,3 @@ def _error(episode: Episode) -> dict[str, str]:
     failure = episode.metadata["failures"][-1]
     message = f"{failure['role']} {failure['index']}: {failure['name']}: {failure['message']}"
     return {"error_message": message, "error_type": str(failure["name"]), "traceback": message}
-
-
-def _no_demonstrations(text: str) -> tuple[int, ...]:
-    raise AssertionError("a spec with demonstrations does not compile for rLLM")

@@ -2,11 +2,11 @@
 
 The viewer reads folders of runs and trainings, also unfinished ones; it runs no model and no code of a spec.
 Data flows through `runs` (folders to rows), `finding` (filter), `turns`, `timeline` and `trace` (an episode
-to plain data), `pages` (plain data to HTML), and `serving` or `static`.
+to plain data), `pages` (plain data to HTML, also as one file), and `serving`.
 """
 
 from rolegraph.engine.view.finding import EpisodeFilter
+from rolegraph.engine.view.pages import write_static
 from rolegraph.engine.view.runs import ViewedRun, open_run
-from rolegraph.engine.view.static import write_static
 
 __all__ = ["EpisodeFilter", "ViewedRun", "open_run", "write_static"]

@@ -18,6 +18,7 @@ from urllib.parse import urlencode
 
 from rolegraph.engine.errors import DataError, UsageError, os_errors_as
 from rolegraph.engine.records import Episode
+from rolegraph.engine.records.episodes import RoleIndexEntry
 from rolegraph.engine.view.runs import EpisodeLocation, ViewedRun
 
 PAGE = 50
@@ -53,19 +54,18 @@ class EpisodeFilter:
     @classmethod
     def of(cls, written: Mapping[str, str]) -> EpisodeFilter:
         """Parse the query of a URL; raises UsageError for an invalid value."""
-        values: dict[str, Any] = {}
-        for name, value in written.items():
-            if name not in FIELDS or not (value := value.strip()):
-                continue
-            try:
-                values[name] = _NUMBERS[name](value) if name in _NUMBERS else value
-                if not math.isfinite(values[name] if name in _NUMBERS else 0):
-                    raise ValueError
-            except (ValueError, OverflowError):
-                raise UsageError(f"{name} is {value!r}; expected a number, such as 0.5") from None
-            if name in _CHOICES and value not in _CHOICES[name]:
+        values: dict[str, Any] = {name: value.strip() for name, value in written.items() if name in FIELDS}
+        for name, value in values.items():
+            if value and (number := _NUMBERS.get(name)):
+                try:
+                    values[name] = number(value)
+                    if not math.isfinite(values[name]):
+                        raise ValueError
+                except (ValueError, OverflowError):
+                    raise UsageError(f"{name} is {value!r}; expected a number, such as 0.5") from None
+            elif value and value not in _CHOICES.get(name, (value,)):
                 raise UsageError(f"{name} is {value!r}; expected {' or '.join(_CHOICES[name])}")
-        return cls(**values)
+        return cls(**{name: value for name, value in values.items() if value != ""})
 
     @property
     def query(self) -> str:
@@ -83,21 +83,25 @@ class EpisodeFilter:
 
     def fits(self, row: EpisodeLocation) -> bool:
         """Return whether an episode matches every field but `text`."""
-        part, entry = row.part, row.entry
-        roles = entry.roles.values() if not self.role else filter(None, (entry.roles.get(self.role),))
-        chosen = list(roles)
+        part, entry, chosen = row.part, row.entry, self._roles(row)
         return (
             (not self.split or part.split == self.split)
             and (self.step is None or part.step == self.step)
             and self.task in entry.task
             and (not self.correct or entry.is_correct == (self.correct == "yes"))
             and bool(chosen or not self.role)
-            and (not self.failure or any(_failed(role.failures, self.failure) for role in chosen))
+            and (not self.failure or any(self._failed(role) for role in chosen))
             and (
                 (self.low is None and self.high is None)
                 or any(self.takes(reward) for role in chosen for reward in role.rewards)
             )
         )
+
+    def _roles(self, row: EpisodeLocation) -> list[RoleIndexEntry]:
+        return [role for name, role in row.entry.roles.items() if self.role in ("", name)]
+
+    def _failed(self, role: RoleIndexEntry) -> bool:
+        return bool(role.failures) if self.failure == ANY else self.failure in role.failures
 
     def takes(self, reward: float | None) -> bool:
         """Return whether a reward is within the bounds; None is where there are no bounds."""
@@ -107,10 +111,7 @@ class EpisodeFilter:
 
     def measure(self, row: EpisodeLocation) -> float:
         """Return the sort key: the mean reward of the role, or of all roles; -inf where there is none."""
-        roles = row.entry.roles.values()
-        if self.role:
-            roles = filter(None, (row.entry.roles.get(self.role),))
-        rewards = [reward for role in roles for reward in role.rewards]
+        rewards = [reward for role in self._roles(row) for reward in role.rewards]
         return sum(rewards) / len(rewards) if rewards else -math.inf
 
 
@@ -198,16 +199,13 @@ def texts(episode: Episode) -> Iterator[str]:
 
 
 def _strings(value: object) -> Iterator[str]:
-    if isinstance(value, str):
-        yield value
+    if isinstance(value, str | int | float):
+        yield str(value)
     elif isinstance(value, Mapping):
-        for inner in cast("Mapping[str, object]", value).values():
-            yield from _strings(inner)
+        yield from _strings([*cast("Mapping[str, object]", value).values()])
     elif isinstance(value, Sequence):
         for inner in cast("Sequence[object]", value):
             yield from _strings(inner)
-    elif isinstance(value, int | float):
-        yield str(value)
 
 
 _KEY = re.compile(rb'"[a-z_]+":')
@@ -231,7 +229,3 @@ def _with_text(run: ViewedRun, rows: Iterable[EpisodeLocation], text: str) -> It
                     continue
                 if any(wanted in said.lower() for said in texts(run.read(row))):
                     yield row
-
-
-def _failed(failures: Mapping[str, int], wanted: str) -> bool:
-    return bool(failures) if wanted == ANY else wanted in failures

@@ -14,14 +14,14 @@ from typing import Any, NamedTuple
 
 from rolegraph.engine.errors import DataError, RolegraphError
 from rolegraph.engine.records import Episode, GroupKey, NodeId
+from rolegraph.engine.records.jsonl import write_whole
 from rolegraph.engine.report.digest import clipped, question, read_digest
 from rolegraph.engine.report.html import aligned, render, script
 from rolegraph.engine.report.page import render as report_page
 from rolegraph.engine.report.reading import read_run
 from rolegraph.engine.view.finding import ANY, PAGE, EpisodeFilter, SearchPage, by_task, find, neighbours
-from rolegraph.engine.view.pieces import PiecesOf, pieces_of
 from rolegraph.engine.view.runs import EpisodeLocation, ViewedRun
-from rolegraph.engine.view.timeline import Dag, Timeline, read_dag, timeline
+from rolegraph.engine.view.timeline import Timeline, timeline
 from rolegraph.engine.view.trace import GroupTrace, SampledToken, greatest, tokens, traces
 from rolegraph.engine.view.turns import CallRecord, TurnRecord, turns
 
@@ -93,8 +93,6 @@ class TurnCard(NamedTuple):
     calls: Sequence[CallCard]
     compared: Sequence[tuple[GroupTrace, str]]
     """Groups in which the turn is compared, each with the anchor of the card that has its table."""
-    reward: float | None
-    """Reward of the turn."""
 
     @property
     def advantage(self) -> float | None:
@@ -144,57 +142,30 @@ class Pages:
 
     def __init__(self, runs: Sequence[ViewedRun], links: PageLinks, *, hidden: bool = True) -> None:
         self.runs, self.links, self.hidden = runs, links, hidden
-        self._script, self.script_hash = script(HERE / "view.js")
-        self._dags: dict[int, Dag | None] = {}
-        self._pieces: dict[int, PiecesOf] = {}
+        self._script, self._script_hash = script(HERE / "view.js")
 
     def listing(self, number: int, where: EpisodeFilter, start: int = 0) -> str:
         """Render a page of a run's episodes; raises as `find` does."""
         run = self.runs[number]
         found = find(run, where, start)
-        return self._render(
-            "listing.html.j2",
-            title=run.info.name,
-            number=number,
-            run=run,
-            where=where,
-            found=found,
-            lines=self.lines(number, found),
-            failures=_failures(run),
-            page=PAGE,
-            any=ANY,
-        )
+        shown = {"found": found, "lines": self.lines(number, found), "failures": _failures(run)}
+        return self._render("listing.html.j2", run.info.name, number, where=where, **shown)
 
     def episode(self, number: int, row: EpisodeLocation, where: EpisodeFilter, start: int = 0) -> str:
         """Render an episode from its turn number `start` on, counted from 0; raises DataError."""
-        run = self.runs[number]
-        shown = self.shown(number, row, start)
-        before, after = neighbours(run, where, row)
-        return self._render(
-            "episode.html.j2",
-            title=f"{row.entry.task}:{row.entry.rollout}",
-            number=number,
-            run=run,
-            where=where,
-            shown=shown,
-            before=before and self.links.episode(number, before, where),
-            after=after and self.links.episode(number, after, where),
-        )
+        beside = neighbours(self.runs[number], where, row)
+        before, after = (other and self.links.episode(number, other, where) for other in beside)
+        shown = {"shown": self.shown(number, row, start), "before": before, "after": after}
+        return self._render("episode.html.j2", _title(row), number, where=where, **shown)
 
     def overview(self) -> str:
         """Render a table of the runs with their figures; a damaged run is a row with its fault."""
-        return self._render("overview.html.j2", title="Runs", number=0, where=EpisodeFilter())
+        return self._render("overview.html.j2", "Runs")
 
     def beside(self, number: int, rows: Sequence[EpisodeLocation]) -> str:
         """Render episodes side by side; raises DataError."""
-        return self._render(
-            "beside.html.j2",
-            title=", ".join(f"{row.entry.task}:{row.entry.rollout}" for row in rows),
-            number=number,
-            run=self.runs[number],
-            where=EpisodeFilter(),
-            columns=[self.shown(number, row) for row in rows],
-        )
+        columns = [self.shown(number, row) for row in rows]
+        return self._render("beside.html.j2", ", ".join(map(_title, rows)), number, columns=columns)
 
     def report(self, number: int) -> str:
         """Render the report of a training, with links into the viewer; raises UsageError for a run."""
@@ -204,24 +175,13 @@ class Pages:
 
     def error(self, message: str) -> str:
         """Render an error message."""
-        return self._render(
-            "error.html.j2", title="Not shown", message=message, number=0, where=EpisodeFilter()
-        )
+        return self._render("error.html.j2", "Not shown", message=message)
 
-    def static(self, chosen: Sequence[tuple[int, SearchPage, EpisodeFilter]]) -> str:
+    def static(self, chosen: Sequence[tuple[int, SearchPage]], where: EpisodeFilter) -> str:
         """Render lists and episodes of several runs as one page."""
-        parts = [
-            (number, self.runs[number], found, self.lines(number, found), where)
-            for number, found, where in chosen
-        ]
-        return self._render(
-            "static.html.j2",
-            title=", ".join(dict.fromkeys(self.runs[number].info.name for number, *_ in chosen)),
-            number=0,
-            where=EpisodeFilter(),
-            parts_of=parts,
-            shown_of=self.shown,
-        )
+        title = ", ".join(dict.fromkeys(self.runs[number].info.name for number, _ in chosen))
+        shown = {"parts_of": chosen, "lines_of": self.lines, "shown_of": self.shown}
+        return self._render("static.html.j2", title, where=where, **shown)
 
     def lines(self, number: int, found: SearchPage) -> list[TaskRows]:
         """Return the rows of a list by task; a task that is no longer readable is shown by its id."""
@@ -246,9 +206,9 @@ class Pages:
         DataError."""
         try:
             return self._shown(number, row, start)
+        except RolegraphError:
+            raise
         except (AttributeError, LookupError, TypeError, ValueError) as error:
-            if isinstance(error, RolegraphError):
-                raise
             where = f"{row.part.path}: the episode {row.entry.task}:{row.entry.rollout}"
             raise DataError(f"{where} is not as a run writes it: {error!r}") from error
 
@@ -257,11 +217,9 @@ class Pages:
         together = run.same_task(row)
         episode = self._public(run, next(episode for other, episode in together if other[:2] == row[:2]))
         taken = turns(episode)
-        if number not in self._dags:
-            self._dags[number] = read_dag(run.spec, run.info.templates)
         roles = run.spec.roles.items() if run.spec is not None else ()
         called = frozenset(name for name, role in roles if role.tool is not None)
-        line = timeline(self._dags[number], taken, called)
+        line = timeline(run.dag, taken, called)
         compared = traces(row, together)
         anchor = anchor_of(number, row)
         order = line.order[start : start + MOST_CARDS]
@@ -280,8 +238,13 @@ class Pages:
                 )
                 for trace in compared.get(node, ())
             ]
-            calls = [self._call(number, turn.node, asked, scale) for asked in turn.calls]
-            cards.append(TurnCard(turn, name, anchors[node], calls, own, _earned(turn)))
+            calls: list[CallCard] = []
+            for asked in turn.calls:
+                ids = asked.step.response_ids
+                texts = run.pieces(node.role, node.index, ids) if ids else ()
+                coloured = list(tokens(asked.step, texts, scale))
+                calls.append(CallCard(asked, coloured, len(texts) - len(coloured)))
+            cards.append(TurnCard(turn, name, anchors[node], calls, own))
         return EpisodePage(
             row=row,
             episode=episode,
@@ -290,36 +253,35 @@ class Pages:
             anchors=anchors,
             cards=cards,
             start=start,
-            fields=[(name, clipped(v, 2000), run.is_hidden(name)) for name, v in episode.task.items()],
+            fields=[(name, clipped(v, 2000), run.info.is_hidden(name)) for name, v in episode.task.items()],
             notes=[(k, clipped(v, 400, digits=6)) for k, v in episode.metadata.items() if k not in _KNOWN],
             skipped=sum(bar.state == "skipped" for lane in line.lanes for bar in lane.bars),
         )
 
-    def _call(self, number: int, node: NodeId, asked: CallRecord, scale: float) -> CallCard:
-        if number not in self._pieces:
-            self._pieces[number] = pieces_of(self.runs[number].spec)
-        ids = asked.step.response_ids
-        texts = self._pieces[number](node.role, node.index, ids) if ids else ()
-        coloured = list(tokens(asked.step, texts, scale))
-        return CallCard(asked, coloured, len(texts) - len(coloured))
-
     def _public(self, run: ViewedRun, episode: Episode) -> Episode:
         return episode if self.hidden else run.without_hidden(episode)
 
-    def _render(self, template: str, **values: Any) -> str:
+    def _render(self, template: str, title: str, number: int = 0, **values: Any) -> str:
+        values = {"where": EpisodeFilter(), "links": self.links, "hidden": self.hidden, **values}
         return render(
             HERE / template,
             HERE / "view.css",
+            title=title,
+            number=number,
+            run=self.runs[number],
             runs=self.runs,
-            links=self.links,
-            hidden=self.hidden,
             script=self._script,
-            script_hash=self.script_hash,
-            question=question,
+            script_hash=self._script_hash,
             aligned=aligned,
             most_cards=MOST_CARDS,
+            page=PAGE,
+            any=ANY,
             **values,
         )
+
+
+def _title(row: EpisodeLocation) -> str:
+    return f"{row.entry.task}:{row.entry.rollout}"
 
 
 def _failures(run: ViewedRun) -> list[str]:
@@ -337,7 +299,29 @@ def answer_text(action: object) -> str:
     return "nothing" if action is None else clipped(action, 60)
 
 
-def _earned(turn: TurnRecord) -> float | None:
-    if turn.calls:
-        return turn.calls[-1].step.reward
-    return turn.trajectory.reward if turn.trajectory is not None else None
+def write_static(
+    runs: Sequence[ViewedRun], file: Path, *, hidden: bool, where: EpisodeFilter, most: int = 200
+) -> int:
+    """Write the matching episodes of runs to one HTML file.
+
+    Args:
+        runs: Runs to show.
+        file: Path of the file.
+        hidden: Whether hidden task fields are shown.
+        where: Filter of the episodes.
+        most: Largest number of episodes of each run.
+
+    Returns:
+        The number of episodes in the file.
+
+    Raises:
+        DataError: A run cannot be read.
+        WorldError: The file cannot be written.
+    """
+    links = PageLinks()
+    readable = [(number, run) for number, run in enumerate(runs) if len(runs) == 1 or not run.fault]
+    chosen = [(number, find(run, where, most=most)) for number, run in readable]
+    links.known = {anchor_of(number, row) for number, found in chosen for row in found.rows}
+    page = Pages(runs, links, hidden=hidden).static(chosen, where)
+    write_whole(file, page.encode("utf-8", "replace"))
+    return len(links.known)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,19 +23,14 @@ _LOOK_BACK = 6
 
 
 def pieces_of(spec: Spec | None) -> PiecesOf:
-    """Return the texts of tokens by the tokenizers of a spec's roles, each loaded on first use."""
-    sources: dict[str, Sequence[Path | None]] = {} if spec is None else _sources(spec)
-    loaded: dict[Path, Tokenizer | None] = {}
+    """Return the texts of tokens by the tokenizers of a spec's roles."""
+    sources = {} if spec is None else _sources(spec)
 
     def pieces(role: str, index: int, ids: Sequence[int]) -> Sequence[str]:
         theirs = sources.get(role, ())
         source = theirs[index - 1] if index <= len(theirs) else None
-        if source is None:
-            return _numbers(ids)
-        if source not in loaded:
-            loaded[source] = _load(source)
-        tokenizer = loaded[source]
-        return _numbers(ids) if tokenizer is None else _texts(tokenizer, ids)
+        tokenizer = None if source is None else _load(source)
+        return [f"{token} " for token in ids] if tokenizer is None else _texts(tokenizer, ids)
 
     return pieces
 
@@ -69,6 +65,7 @@ def _source(model: ModelRef) -> Path | None:
     return Path(cached) if isinstance(cached, str) else None
 
 
+@lru_cache(8)
 def _load(file: Path) -> Tokenizer | None:
     from tokenizers import Tokenizer
 
@@ -76,10 +73,6 @@ def _load(file: Path) -> Tokenizer | None:
         return Tokenizer.from_file(str(file))
     except Exception:  # of whatever kind: the library raises a bare one
         return None
-
-
-def _numbers(ids: Sequence[int]) -> list[str]:
-    return [f"{token} " for token in ids]
 
 
 def _texts(tokenizer: Tokenizer, ids: Sequence[int]) -> list[str]:

@@ -7,7 +7,6 @@ have changed; episodes are read one at a time.
 from __future__ import annotations
 
 import re
-import threading
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -20,6 +19,8 @@ from rolegraph.engine.records import Episode, RunFolder, RunInfo
 from rolegraph.engine.records.episodes import EpisodeFile, IndexEntry
 from rolegraph.engine.spec import Spec, load_spec
 from rolegraph.engine.training.signals import DEMONSTRATION
+from rolegraph.engine.view.pieces import PiecesOf, pieces_of
+from rolegraph.engine.view.timeline import Dag, read_dag
 
 _LOOKED_AT = 20
 """Number of files in which `hidden_fields` looks at a task."""
@@ -44,15 +45,16 @@ class EpisodeLocation(NamedTuple):
     entry: IndexEntry
 
 
+_KnownRows = tuple[tuple[int, int, int], Sequence[EpisodeLocation]]
+"""State of a file of episodes when it was read, and its rows."""
+
+
 @dataclass
 class ViewedRun:
     """Run or training that the viewer shows; created by `open_run`."""
 
     folder: RunFolder
-    _known: dict[Path, tuple[tuple[int, int, int], Sequence[EpisodeLocation]]] = field(
-        default_factory=dict[Path, tuple[tuple[int, int, int], Sequence[EpisodeLocation]]]
-    )
-    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _known: dict[Path, _KnownRows] = field(default_factory=dict[Path, "_KnownRows"])
 
     @cached_property
     def spec(self) -> Spec | None:
@@ -61,6 +63,16 @@ class ViewedRun:
             return None
         loaded = load_spec(self.folder.spec_file)
         return None if loaded.faults else loaded.spec
+
+    @cached_property
+    def dag(self) -> Dag | None:
+        """Turns that each turn of an episode waits for; None without a spec."""
+        return read_dag(self.spec, self.info.templates)
+
+    @cached_property
+    def pieces(self) -> PiecesOf:
+        """Function that returns the texts of token ids."""
+        return pieces_of(self.spec)
 
     @property
     def fault(self) -> str:
@@ -80,9 +92,12 @@ class ViewedRun:
         """Return the current files of episodes, the newest step first."""
         if self.info.kind == "run":
             return [RunPart("episodes", self.folder.episodes)] if self.folder.episodes.exists() else []
-        files = [(step, split, path) for split in _SPLITS for step, path in self.folder.episodes_files(split)]
-        files.sort(key=lambda file: (-file[0], file[1]))
-        return [RunPart(path.stem, path, split, step) for step, split, path in files]
+        parts = [
+            RunPart(path.stem, path, split, step)
+            for split in ("train", "validation")
+            for step, path in self.folder.episodes_files(split)
+        ]
+        return sorted(parts, key=lambda part: (-part.step, part.split))
 
     def part(self, name: str) -> RunPart:
         """Return the file of episodes with a name; raises UsageError where the run can have no such file."""
@@ -97,12 +112,11 @@ class ViewedRun:
         with os_errors_as(DataError, f"cannot read {part.path}"):
             found = part.path.stat()
         state = found.st_mtime_ns, found.st_size, found.st_ino
-        with self._lock:
-            known = self._known.get(part.path)
-            if known is None or known[0] != state:
-                entries = EpisodeFile(part.path).entries(lambda fault: None)
-                known = state, [EpisodeLocation(part, number, entry) for number, entry in enumerate(entries)]
-                self._known[part.path] = known
+        known = self._known.get(part.path)
+        if known is None or known[0] != state:
+            entries = EpisodeFile(part.path).entries(lambda fault: None)
+            known = state, [EpisodeLocation(part, number, entry) for number, entry in enumerate(entries)]
+            self._known[part.path] = known
         return known[1]
 
     def row(self, part: RunPart, number: int) -> EpisodeLocation:
@@ -121,15 +135,10 @@ class ViewedRun:
         rows = [other for other in self.rows(row.part) if other.entry.task == row.entry.task]
         return [(other, self.read(other)) for other in rows]
 
-    def is_hidden(self, field: str) -> bool:
-        """Return whether a task field is hidden from prompts; for runs of earlier versions most fields count
-        as hidden."""
-        return self.info.is_hidden(field)
-
     def hidden_fields(self) -> set[str]:
         """Return the hidden fields in the first task of each file; raises DataError."""
-        first = [rows[0] for part in self.parts() if (rows := self.rows(part))]
-        return {field for row in first[:_LOOKED_AT] for field in self.read(row).task if self.is_hidden(field)}
+        first, info = [rows[0] for part in self.parts() if (rows := self.rows(part))], self.info
+        return {field for row in first[:_LOOKED_AT] for field in self.read(row).task if info.is_hidden(field)}
 
     @property
     def shows(self) -> frozenset[str]:
@@ -140,8 +149,8 @@ class ViewedRun:
 
     def without_hidden(self, episode: Episode) -> Episode:
         """Return a copy without hidden fields, demonstrations made from them, and prompts that show them."""
-        task = {name: value for name, value in episode.task.items() if not self.is_hidden(name)}
-        shows = self.shows
+        info, shows = self.info, self.shows
+        task = {name: value for name, value in episode.task.items() if not info.is_hidden(name)}
         trajectories = [
             trajectory._replace(
                 steps=[
@@ -155,9 +164,6 @@ class ViewedRun:
             for trajectory in episode.trajectories
         ]
         return episode._replace(task=task, trajectories=trajectories)
-
-
-_SPLITS = ("train", "validation")
 
 
 def open_run(path: Path) -> ViewedRun:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 import uvicorn
 from starlette.applications import Starlette
@@ -16,7 +16,7 @@ from starlette.middleware import Middleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
-from starlette.routing import Route
+from starlette.routing import Mount, Route
 
 from rolegraph.engine.errors import DataError, RolegraphError, UsageError
 from rolegraph.engine.local.service.serving import listen
@@ -34,45 +34,36 @@ _HEADERS = {
 }
 
 
-class _Addresses(PageLinks):
+class ServedLinks(PageLinks):
     """URLs of the form `/KEY/RUN?…` and `/KEY/RUN/PART/NUMBER?…`."""
 
     def __init__(self, key: str) -> None:
         self.key = key
 
     def listing(self, run: int, where: EpisodeFilter, start: int = 0) -> str:
+        """Return the URL of a page of a run's episodes."""
         return _with(f"/{self.key}/{run}", where.query, start)
 
     def episode(self, run: int, row: EpisodeLocation, where: EpisodeFilter, start: int = 0) -> str | None:
+        """Return the URL of an episode."""
         return _with(f"/{self.key}/{run}/{row.part.name}/{row.number}", where.query, start)
 
     def to(self, *path: object) -> str | None:
+        """Return the URL of a page by its path."""
         return "/".join(map(str, ("", self.key, *path))) if path else f"/{self.key}/"
-
-
-def addresses(key: str) -> PageLinks:
-    """Return the URLs of the pages that `app` serves under a key."""
-    return _Addresses(key)
 
 
 def app(pages: Pages, key: str) -> Starlette:
     """Return the application that serves the pages under `/{key}/` and answers 404 to everything else."""
     runs = pages.runs
 
-    def keyed(show: Callable[[Request], Response]) -> Callable[[Request], Response]:
-        def answer(request: Request) -> Response:
-            if not secrets.compare_digest(request.path_params["key"].encode(), key.encode()):
-                return Response("Not found", 404, _HEADERS)
-            try:
-                return show(request)
-            except RolegraphError as error:
-                code = 400 if isinstance(error, UsageError) else 409 if isinstance(error, DataError) else 500
-                return HTMLResponse(_encoded(pages.error(str(error))), code, _HEADERS)
+    def page(text: str, code: int = 200) -> Response:
+        # An unpaired surrogate in a model's text becomes a question mark.
+        return HTMLResponse(text.encode("utf-8", "replace"), code, _HEADERS)
 
-        return answer
-
-    def page(text: str) -> Response:
-        return HTMLResponse(_encoded(text), headers=_HEADERS)
+    def failed(request: Request, error: Exception) -> Response:
+        code = 400 if isinstance(error, UsageError) else 409 if isinstance(error, DataError) else 500
+        return page(pages.error(str(error)), code)
 
     def first(request: Request) -> Response:
         if len(runs) > 1:
@@ -86,27 +77,25 @@ def app(pages: Pages, key: str) -> Starlette:
         return page(pages.report(_run(request)))
 
     def episode(request: Request) -> Response:
-        row = _row(request, request.path_params["number"])
-        return page(pages.episode(_run(request), row, *_asked(request)))
+        return page(pages.episode(_run(request), _row(request), *_asked(request)))
 
     def download(request: Request) -> Response:
-        row = _row(request, request.path_params["number"])
+        row = _row(request)
         name = f"{row.part.name}-{row.number}.json"
         headers = _HEADERS | {"Content-Disposition": f'attachment; filename="{name}"'}
         text = json.dumps(runs[_run(request)].read(row).to_dict(), indent=1)
         return Response(text, media_type="application/json", headers=headers)
 
     def beside(request: Request) -> Response:
-        numbers = [_number(request.query_params, side, "") for side in ("left", "right")]
-        return page(pages.beside(_run(request), [_row(request, number) for number in numbers]))
+        rows = [_row(request, _number(request, side)) for side in ("left", "right")]
+        return page(pages.beside(_run(request), rows))
 
     def _asked(request: Request) -> tuple[EpisodeFilter, int]:
-        query = request.query_params
-        return EpisodeFilter.of(query), _number(query, "from", "0")
+        return EpisodeFilter.of(request.query_params), _number(request, "from", "0")
 
-    def _row(request: Request, number: int) -> EpisodeLocation:
-        run = runs[_run(request)]
-        return run.row(run.part(request.path_params["part"]), number)
+    def _row(request: Request, number: int | None = None) -> EpisodeLocation:
+        run, at = runs[_run(request)], request.path_params
+        return run.row(run.part(at["part"]), at["number"] if number is None else number)
 
     def _run(request: Request) -> int:
         number: int = request.path_params["run"]
@@ -115,25 +104,20 @@ def app(pages: Pages, key: str) -> Starlette:
         return number
 
     routes = [
-        Route("/{key}/", keyed(first)),
-        Route("/{key}/{run:int}", keyed(listing)),
-        Route("/{key}/{run:int}/report", keyed(report)),
-        Route("/{key}/{run:int}/{part}/beside", keyed(beside)),
-        Route("/{key}/{run:int}/{part}/{number:int}", keyed(episode)),
-        Route("/{key}/{run:int}/{part}/{number:int}/json", keyed(download)),
+        Route("/", first),
+        Route("/{run:int}", listing),
+        Route("/{run:int}/report", report),
+        Route("/{run:int}/{part}/beside", beside),
+        Route("/{run:int}/{part}/{number:int}", episode),
+        Route("/{run:int}/{part}/{number:int}/json", download),
     ]
     hosts = Middleware(TrustedHostMiddleware, allowed_hosts=[HOST, "localhost"], www_redirect=False)
-    made = Starlette(routes=routes, middleware=[hosts])
-    made.router.redirect_slashes = False  # a redirect would reveal without the key which paths exist
-    return made
+    mounted = Mount(f"/{key}", routes=routes)
+    return Starlette(routes=[mounted], middleware=[hosts], exception_handlers={RolegraphError: failed})
 
 
 def serve(
-    runs: Sequence[ViewedRun],
-    *,
-    port: int = 0,
-    where: EpisodeFilter | None = None,
-    ready: Callable[[str], None] = lambda address: None,
+    runs: Sequence[ViewedRun], *, port: int, where: EpisodeFilter, ready: Callable[[str], None]
 ) -> None:
     """Serve runs until interrupted.
 
@@ -147,8 +131,8 @@ def serve(
         DataError: A run cannot be read.
         WorldError: The port is in use or not permitted.
     """
-    key, where = secrets.token_urlsafe(16), where or EpisodeFilter()
-    pages = Pages(runs, addresses(key))
+    key = secrets.token_urlsafe(16)
+    pages = Pages(runs, ServedLinks(key))
     if len(runs) == 1:
         pages.listing(0, where)  # fails before the server starts where the run is broken
     with listen(HOST, port) as listener:
@@ -165,8 +149,8 @@ def serve(
         uvicorn.Server(config).run(sockets=[listener])
 
 
-def _number(query: Mapping[str, str], key: str, default: str) -> int:
-    written = query.get(key, default)
+def _number(request: Request, key: str, default: str = "") -> int:
+    written = request.query_params.get(key, default)
     if not written.isdecimal() or len(written) > 12:
         raise UsageError(f"{key} is {written!r}; expected a number from 0")
     return int(written)
@@ -175,8 +159,3 @@ def _number(query: Mapping[str, str], key: str, default: str) -> int:
 def _with(path: str, query: str, start: int) -> str:
     parts = [part for part in (query, f"from={start}" if start else "") if part]
     return f"{path}?{'&'.join(parts)}" if parts else path
-
-
-def _encoded(page: str) -> bytes:
-    """Encode a page as UTF-8; an unpaired surrogate in a model's text becomes a question mark."""
-    return page.encode("utf-8", "replace")

@@ -133,14 +133,10 @@ class _Trace:
     def spans(self, split: str, step: int | None) -> Iterator[Span]:
         """Yield the root, then the spans of each turn."""
         episode, info, reason = self.episode, self.run.info, self.episode.termination_reason
-        taken = turns(episode)
-        times = {
-            node: turn.span or ((0.0, turn.seconds) if turn.calls else None) for node, turn in taken.items()
-        }
-        length = max((end for _, end in filter(None, times.values())), default=0.0)
-        task = {
-            name: value for name, value in episode.task.items() if self.content and not info.is_hidden(name)
-        }
+        timed = [(turn, turn.span or (0.0, turn.seconds)) for turn in turns(episode).values()]
+        length = max((end for _, (_, end) in timed), default=0.0)
+        task = {name: value for name, value in episode.task.items() if not info.is_hidden(name)}
+        texts = _cut(json.dumps(task, ensure_ascii=False, default=str)) if task and self.content else None
         about: Attributes = {
             "gen_ai.workflow.name": info.name,
             "rolegraph.run": self.run.folder,
@@ -151,15 +147,15 @@ class _Trace:
             "rolegraph.split": split or None,
             "rolegraph.step": step,
             "rolegraph.times": None if _started_at(episode) else "from the start of the run",
-            "rolegraph.task": _cut(json.dumps(task, ensure_ascii=False, default=str)) if task else None,
+            "rolegraph.task": texts,
             **{f"rolegraph.metrics.{name}": value for name, value in episode.metrics.items()},
         }
         error = "" if reason is TerminationReason.ENV_DONE else reason.value
         root = self.span("invoke_workflow", info.name, None, (0.0, length), about, error)
         yield root
-        for node, turn in taken.items():
+        for turn, times in timed:
             # A turn that failed without an answer has no times: it stands at the end.
-            yield from self.turn(turn, root, times[node] or (length, length))
+            yield from self.turn(turn, root, times if turn.calls else (length, length))
 
     def turn(self, turn: TurnRecord, root: Span, times: Times) -> Iterator[Span]:
         """Yield the span of a turn, and those of its calls."""
@@ -192,7 +188,7 @@ class _Trace:
         chat = step.chat_completions
         answer = chat[-1:] if chat and chat[-1].get("role") == "assistant" else ()
         sent = chat[: len(chat) - len(answer)]
-        start, end = _times(step)
+        times = _times(step)
         about: Attributes = {
             **model,
             **_usage([step]),
@@ -202,15 +198,16 @@ class _Trace:
             "rolegraph.attempts": noted.get("attempts"),
             "rolegraph.weight_version": step.weight_version,
         }
-        yield self.span("chat", str(model.get("gen_ai.request.model") or ""), agent, (start, end), about, "")
+        yield self.span("chat", str(model.get("gen_ai.request.model") or ""), agent, times, about, "")
         asked: list[Any] = [call for message in answer for call in message.get("tool_calls") or ()]
         results = () if following is None else following.chat_completions[len(chat) :]
         # The tools of an answer run side by side; only the end of the last of them is on record.
+        end = times[1]
         times = (end, end if following is None else max(end, _times(following)[0]))
         for place, made in enumerate(noted.get("calls", ())):
             call: Mapping[str, Any] = asked[place] if place < len(asked) else NOTHING
             result = str(results[place].get("content")) if shown and place < len(results) else None
-            arguments = _cut(str(call["function"]["arguments"])) if shown and call else None
+            arguments = _cut(call["function"]["arguments"]) if shown and call else None
             told = {"gen_ai.tool.call.id": call.get("id"), "gen_ai.tool.call.arguments": arguments}
             error = "tool_error" if made.get("error") else ""
             yield self.tool(str(made.get("name")), agent, times, error, result, told)
@@ -249,15 +246,14 @@ def _messages(chat: Sequence[Message], more: Mapping[str, Any] = NOTHING) -> str
 
 def _parts(message: Message) -> list[dict[str, Any]]:
     """Return the parts of a message in the form of the conventions."""
-    content = _cut(str(message.get("content") or ""))
+    content, reasoning = (_cut(str(message.get(key) or "")) for key in ("content", "reasoning"))
     if message.get("role") == "tool":
         return [{"type": "tool_call_response", "id": message.get("tool_call_id"), "response": content}]
-    reasoning = _cut(str(message.get("reasoning") or ""))
     texts = {"reasoning": reasoning, "text": content}
     parts: list[dict[str, Any]] = [{"type": kind, "content": text} for kind, text in texts.items() if text]
     for call in message.get("tool_calls") or ():
-        name, arguments = call["function"]["name"], _cut(str(call["function"]["arguments"]))
-        parts.append({"type": "tool_call", "id": call.get("id"), "name": name, "arguments": arguments})
+        called = {"name": call["function"]["name"], "arguments": _cut(call["function"]["arguments"])}
+        parts.append({"type": "tool_call", "id": call.get("id"), **called})
     return parts
 
 

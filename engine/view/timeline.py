@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from graphlib import TopologicalSorter
+from itertools import islice, pairwise
 from typing import NamedTuple
 
 from rolegraph.engine.compile.inputs import role_inputs_from_text
@@ -121,28 +122,24 @@ def timeline(
         ends[node] = starts[node] + (0.0 if taken is None else taken.seconds if timed else 1.0)
         if measured and (span := spans.get(node)):
             starts[node], ends[node] = span
-    length = max(ends.values(), default=0.0)
     path = _path(ends, cause)
     lanes: dict[tuple[str, int], list[Bar]] = {}
-    counts: dict[str, int] = {}
     for node in before:
-        taken = turns.get(node)
-        if taken is None and node.role in called:
-            continue
-        bar = Bar(node, starts[node], ends[node], "skipped" if taken is None else taken.state)
-        lanes.setdefault(node[:2], []).append(bar)
-        counts[node.role] = max(counts.get(node.role, 0), node.index)
+        if node in turns or node.role not in called:
+            state = turns[node].state if node in turns else "skipped"
+            lanes.setdefault(node[:2], []).append(Bar(node, starts[node], ends[node], state))
+    several = {role for role, index in lanes if index > 1}
     shown = [
-        Lane((role, index), f"{role} {index}" if counts[role] > 1 else role, bars)
-        for (role, index), bars in [*lanes.items()][:MOST_LANES]
+        Lane((role, index), f"{role} {index}" if role in several else role, bars)
+        for (role, index), bars in islice(lanes.items(), MOST_LANES)
     ]
     places = {lane.instance: place for place, lane in enumerate(shown)}
     pairs = [
-        (other, node)
-        for node in before
-        for other in before[node]
-        if node in turns and other in turns and node[:2] in places and other[:2] in places
-        if node.role not in called
+        (one, other)
+        for other in before
+        for one in before[other]
+        if {one, other} <= turns.keys() and {one[:2], other[:2]} <= places.keys()
+        if other.role not in called
     ]
     joins = [
         Join(ends[one], places[one[:2]], starts[other], places[other[:2]], (one, other) in path)
@@ -150,6 +147,7 @@ def timeline(
         if len(pairs) <= MOST_JOINS or (one, other) in path
     ]
     order = sorted(turns, key=lambda node: starts.get(node, 0.0))
+    length = max(ends.values(), default=0.0)
     return Timeline(shown, joins, length, timed, measured, len(lanes) - len(shown), order)
 
 
@@ -158,9 +156,9 @@ def _by_round(turns: Mapping[NodeId, TurnRecord]) -> dict[NodeId, Sequence[NodeI
     rounds: dict[int, list[NodeId]] = {}
     for node in turns:
         rounds.setdefault(node.round, []).append(node)
-    numbers = sorted(rounds)
-    earlier = dict(zip(numbers[1:], numbers, strict=False))
-    return {node: rounds[earlier[node.round]] if node.round in earlier else () for node in turns}
+    earlier = dict(pairwise([0, *sorted(rounds)]))
+    before = {later: rounds.get(number, []) for number, later in earlier.items()}
+    return {node: before[node.round] for node in turns}
 
 
 def _path(ends: Mapping[NodeId, float], cause: Mapping[NodeId, NodeId]) -> set[tuple[NodeId, NodeId]]:

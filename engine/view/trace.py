@@ -6,7 +6,8 @@ reward, baseline, advantage and loss weight are those that the estimator and the
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import math
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -68,20 +69,19 @@ def traces(
     row: EpisodeLocation, episodes: Sequence[tuple[EpisodeLocation, Episode]]
 ) -> dict[NodeId, list[GroupTrace]]:
     """Return the groups of each turn of an episode; `episodes` are those of its task and step."""
-    groups: dict[GroupKey, list[tuple[GroupMember, RecordedMember]]] = {}
+    groups: dict[GroupKey, list[GroupMember]] = {}
+    mine: list[tuple[RecordedMember, GroupMember]] = []
     for other, episode in episodes:
-        for member in on_record(episode):
-            groups.setdefault(member.key, []).append((_compared(other, member), member))
+        for recorded in on_record(episode):
+            member = _compared(other, recorded)
+            groups.setdefault(recorded.key, []).append(member)
+            if other[:2] == row[:2]:
+                mine.append((recorded, member))
     found: dict[NodeId, list[GroupTrace]] = {}
-    for key, members in groups.items():
-        rows = [compared for compared, _ in members]
-        for compared, member in members:
-            if compared.row[:2] != row[:2]:
-                continue
-            noted, own = member.noted, member.member
-            trace = GroupTrace(key, rows, compared, "too_small" in noted, "credit" in noted)
-            for steps in turns(own):
-                found.setdefault(NodeId(own.name, own.index, steps[0].round), []).append(trace)
+    for (key, own, noted), member in mine:
+        trace = GroupTrace(key, groups[key], member, "too_small" in noted, "credit" in noted)
+        for steps in turns(own):
+            found.setdefault(own.node._replace(round=steps[0].round), []).append(trace)
     return found
 
 
@@ -90,23 +90,22 @@ def _compared(row: EpisodeLocation, recorded: RecordedMember) -> GroupMember:
     logprobs = [value for step in member.steps for value in step.logprobs]
     return GroupMember(
         row=row,
-        node=NodeId(member.name, member.index, member.steps[-1].round),
+        node=member.node._replace(round=member.steps[-1].round),
         reward=member.reward,
-        baseline=_number(recorded.noted, "baseline"),
+        baseline=_number(recorded.noted.get("baseline")),
         advantage=sum(values) / len(values) if values else None,
         low=min(values, default=0.0),
         high=max(values, default=0.0),
-        loss_weight=_number(member.steps[0].metadata, "loss_weight"),
-        weight=_number(recorded.noted, "weight") or 1.0,
+        loss_weight=_number(member.steps[0].metadata.get("loss_weight")),
+        weight=recorded.noted.get("weight") or 1.0,
         tokens=sum(step.response_tokens for step in member.steps),
         mean_logprob=sum(logprobs) / len(logprobs) if logprobs else None,
         answer=member.steps[-1].action,
     )
 
 
-def _number(noted: Mapping[str, object], key: str) -> float | None:
-    value = noted.get(key)
-    return float(value) if isinstance(value, int | float) else None
+def _number(value: object) -> float | None:
+    return value if isinstance(value, int | float) else None
 
 
 class SampledToken(NamedTuple):
@@ -132,7 +131,9 @@ def tokens(step: Step, pieces: Sequence[str], scale: float) -> Iterator[SampledT
     for place, text in enumerate(pieces[:MOST_TOKENS]):
         advantage = values[place] if place < len(values) else None
         logprob = logprobs[place] if place < len(logprobs) else None
-        tint = 0 if not advantage or not scale else max(-3, min(3, _away(advantage / scale * 3)))
+        tint = 0
+        if advantage and scale:  # rounded away from 0, so that only 0 has no colour
+            tint = int(math.copysign(min(3, math.ceil(abs(advantage) / scale * 3)), advantage))
         doubt = 0 if logprob is None else sum(logprob < bound for bound in _DOUBTS)
         yield SampledToken(text, logprob, advantage, f"a{tint}" if tint else "", f"p{doubt}" if doubt else "")
 
@@ -140,8 +141,3 @@ def tokens(step: Step, pieces: Sequence[str], scale: float) -> Iterator[SampledT
 def greatest(steps: Iterable[Step]) -> float:
     """Return the largest |advantage| of steps; 0 where there is none."""
     return max((abs(value) for value in advantages(steps)), default=0.0)
-
-
-def _away(value: float) -> int:
-    """Round away from 0, so that only 0 has no colour."""
-    return int(value) if value == int(value) else int(value) + (1 if value > 0 else -1)

@@ -4,37 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 from rolegraph.engine.records import Episode, Message, NodeId, Step, Trajectory
 from rolegraph.engine.training.credit import turns as turns_of
 from rolegraph.engine.training.signals import DEMONSTRATION
 
 
-class ChatMessage(NamedTuple):
-    """Message of a chat."""
-
-    role: str
-    name: str
-    """Name of the tool."""
-    reasoning: object
-    content: object
-    calls: Sequence[str]
-    """Tool calls of the message, with their arguments."""
-
-
 @dataclass(frozen=True, slots=True)
 class CallRecord:
-    """One model call, or one tool run of a role without a model, with its messages and tool calls as
-    shown."""
+    """One model call, or one tool run of a role without a model, with its messages."""
 
     step: Step
-    earlier: Sequence[ChatMessage]
+    earlier: Sequence[Message]
     """Messages of the prompt that the call before had in its prompt or response."""
-    prompt: Sequence[ChatMessage]
+    prompt: Sequence[Message]
     """Other messages of the prompt."""
-    calls: Sequence[str]
-    """Tool calls of the response, with their arguments."""
+    answer: Message
+    """Message of the response; empty where none is on record."""
     used: Sequence[tuple[str, str]]
     """Names of the tools that ran, each with its error or an empty text."""
     demonstration: str
@@ -57,7 +44,7 @@ class TurnRecord:
     def seconds(self) -> float:
         """Sum of the durations of the calls, in seconds, without waits for a free slot; 0 where not
         recorded."""
-        return sum(_number(asked.step, "seconds") or 0.0 for asked in self.calls)
+        return sum(asked.step.metadata.get("seconds") or 0.0 for asked in self.calls)
 
     @property
     def span(self) -> tuple[float, float] | None:
@@ -65,11 +52,17 @@ class TurnRecord:
 
         None where that is not on record, as earlier versions wrote it, and where there was no call.
         """
-        if not self.calls:
+        noted = [asked.step.metadata for asked in self.calls]
+        if not noted or None in (noted[0].get("started"), noted[-1].get("started")):
             return None
-        first, last = self.calls[0].step, self.calls[-1].step
-        start, begun = _number(first, "started"), _number(last, "started")
-        return None if start is None or begun is None else (start, begun + (_number(last, "seconds") or 0.0))
+        return noted[0]["started"], noted[-1]["started"] + (noted[-1].get("seconds") or 0.0)
+
+    @property
+    def reward(self) -> float | None:
+        """Reward of the turn's last call, or else of the trajectory."""
+        if self.calls:
+            return self.calls[-1].step.reward
+        return None if self.trajectory is None else self.trajectory.reward
 
     @property
     def masked(self) -> bool:
@@ -84,10 +77,11 @@ class TurnRecord:
 
 def turns(episode: Episode) -> dict[NodeId, TurnRecord]:
     """Return the turns of an episode by role, instance and round."""
-    noted: Sequence[Any] = episode.metadata.get("failures", ())
-    keys = {"role", "index", "name", "message"}
-    whole: list[Mapping[str, Any]] = [it for it in noted if isinstance(it, Mapping) and keys <= {*it}]
-    failures = {NodeId(it["role"], it["index"], it.get("round", 1)): it for it in whole}
+    failures = {
+        NodeId(it["role"], it["index"], it.get("round", 1)): it
+        for it in episode.metadata.get("failures", ())
+        if isinstance(it, Mapping) and {"role", "index", "name", "message"} <= {*it}
+    }
     found: dict[NodeId, TurnRecord] = {}
     for trajectory in episode.trajectories:
         before: Sequence[Message] = ()
@@ -117,30 +111,9 @@ def _asked(step: Step, before: Sequence[Message]) -> CallRecord:
     known = len(before) if before and chat[: len(before)] == [*before] else 0
     return CallRecord(
         step=step,
-        earlier=list(map(_said, chat[:known])),
-        prompt=list(map(_said, chat[known:])),
-        calls=_calls(answer),
+        earlier=chat[:known],
+        prompt=chat[known:],
+        answer=answer,
         used=[(str(used["name"]), str(used.get("error", ""))) for used in step.metadata.get("calls", ())],
         demonstration=str(step.metadata.get(DEMONSTRATION, {}).get("text", "")),
     )
-
-
-def _said(message: Message) -> ChatMessage:
-    return ChatMessage(
-        role=str(message.get("role", "")),
-        name=str(message.get("name") or ""),
-        reasoning=message.get("reasoning"),
-        content=message.get("content"),
-        calls=_calls(message),
-    )
-
-
-def _calls(message: Message) -> list[str]:
-    """Format the tool calls of a message as `name arguments`."""
-    calls = [call["function"] for call in message.get("tool_calls") or ()]
-    return [f"{call['name']} {call['arguments']}" for call in calls]
-
-
-def _number(step: Step, name: str) -> float | None:
-    value: object = step.metadata.get(name)
-    return float(value) if isinstance(value, int | float) and value >= 0 else None

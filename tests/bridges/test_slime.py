@@ -114,6 +114,7 @@ class Router:
         meta = {
             "output_token_logprobs": [[p, i, None] for p, i in zip(logprobs, ids, strict=True)],
             "finish_reason": {"type": "stop"},
+            "prompt_tokens": len(body["input_ids"]),
         }
         return JSONResponse({"text": self.tokenizer.decode(ids), "meta_info": meta})
 

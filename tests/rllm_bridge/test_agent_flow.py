@@ -219,7 +219,7 @@ def test_an_answer_that_is_part_of_another_s_is_not_taken_for_it() -> None:
 
     own = Trajectory(uid="u", name="solver", steps=[step("7", [])])
     given = Trajectory(uid="u", name="solver", steps=[step("7, or 17", [1, 7])])
-    episode = Episode(trajectories=[given], artifacts={"whole": {"u": [own]}})
+    episode = Episode(trajectories=[given], artifacts={"whole": [own]})
     with pytest.raises(RuntimeError, match="no call with this step's messages and answer"):
         evaluator.evaluate(None, episode)
 

@@ -16,7 +16,7 @@ from rolegraph.engine.compile.compiler import compile_file
 from rolegraph.engine.compile.plan import Plan
 from rolegraph.engine.errors import AdvantageError, UsageError
 from rolegraph.engine.records import Source
-from rolegraph.engine.rllm_bridge.compose import verl_config
+from rolegraph.engine.rllm_bridge.compose import config_folder
 from rolegraph.engine.rllm_bridge.config import TABLE, Launch, as_hydra, overrides, split_overrides
 from rolegraph.engine.rllm_bridge.estimators import custom_estimators, estimator_map, hook_reasons
 from rolegraph.engine.rllm_bridge.launch import prepare
@@ -77,7 +77,7 @@ def test_a_backend_of_one_s_own_is_given_the_keys_that_all_share(rolegraph: Comm
     assert (done.returncode, "MODULE:CLASS" in done.stderr) == (2, True)
 
 
-@pytest.mark.skipif(verl_config() is None, reason="needs verl, of which its config is enough")
+@pytest.mark.skipif(config_folder("verl") is None, reason="needs verl, of which its config is enough")
 def test_every_key_for_verl_is_one_of_verl_s_own() -> None:
     pytest.importorskip("rllm")
     from omegaconf import OmegaConf
@@ -86,7 +86,7 @@ def test_every_key_for_verl_is_one_of_verl_s_own() -> None:
 
     prepared = prepare(Source.of("solver_judge", HOSTED), "verl")
     config = compose(prepared.hydra_overrides(), "verl")
-    own = verl_config()
+    own = config_folder("verl")
     assert own is not None
     generated = OmegaConf.load(own / "_generated_ppo_trainer.yaml")
     for key, value in overrides(prepared.run).items():

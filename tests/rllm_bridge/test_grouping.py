@@ -97,7 +97,7 @@ def test_the_model_itself_may_teach_a_role_under_rllm() -> None:
 
 
 def test_a_signal_beside_an_estimator_is_refused_before_rollouts() -> None:
-    with pytest.raises(UsageError, match="the signal of solver is added to an estimator's advantages"):
+    with pytest.raises(UsageError, match="adds no signal to the advantages that solver's estimator"):
         episodes_of("solver_judge", "roles.solver.signal={reverse_kl: {teacher: base}}")
 
 

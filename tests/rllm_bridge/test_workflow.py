@@ -283,7 +283,7 @@ def test_demonstrations_are_refused_because_rllm_cannot_train_on_them(tmp_path: 
         "extends: solver_judge.yaml\nroles:\n  judge:\n    estimator: precomputed\n"
         "    signal: {imitation: {demonstration: {inline: '{{ task.target }}'}}}\n"
     )
-    with pytest.raises(UsageError, match="judge imitates demonstrations"):
+    with pytest.raises(UsageError, match="judge imitates turns that it did not sample"):
         compile_workflow(write_spec(tmp_path, text))
 
 

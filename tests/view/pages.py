@@ -11,7 +11,7 @@ import httpx
 
 from rolegraph.engine.view.pages import Pages
 from rolegraph.engine.view.runs import open_run
-from rolegraph.engine.view.serving import addresses, app
+from rolegraph.engine.view.serving import ServedLinks, app
 
 KEY = "the-key"
 VOID = {"meta", "input", "br"}
@@ -22,7 +22,7 @@ def get(path: str, *folders: Path, host: str = "127.0.0.1:8080", method: str = "
 
     async def asked() -> httpx.Response:
         runs = [open_run(folder) for folder in folders]
-        transport = httpx.ASGITransport(app=app(Pages(runs, addresses(KEY)), KEY))
+        transport = httpx.ASGITransport(app=app(Pages(runs, ServedLinks(KEY)), KEY))
         async with httpx.AsyncClient(transport=transport, base_url=f"http://{host}") as client:
             return await client.request(method, path)
 

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from rolegraph.engine.records import Episode, Failure, FailureName, RunFolder, Step, Trajectory
 from rolegraph.engine.records.episodes import write_episodes
-from rolegraph.engine.view.pages import HERE
+from rolegraph.engine.view.finding import EpisodeFilter
+from rolegraph.engine.view.pages import HERE, write_static
 from rolegraph.engine.view.runs import open_run
-from rolegraph.engine.view.static import write_static
 from tests.view.pages import KEY, Parsed, get
 from tests.view.runs import write_run
 
@@ -110,7 +110,7 @@ def test_hostile_text_in_every_field_stays_text(tmp_path: Path, texts: list[str]
     folder = hostile_run(tmp_path / "run", texts, name or "x")
     harmless(get(f"/{KEY}/0", folder).text, script)
     harmless(get(f"/{KEY}/0/episodes/0", folder).text, script)
-    write_static([open_run(folder)], tmp_path / "one.html", hidden=True)
+    write_static([open_run(folder)], tmp_path / "one.html", hidden=True, where=EpisodeFilter())
     harmless((tmp_path / "one.html").read_text("utf-8"), script)
 
 

@@ -15,7 +15,7 @@ from rolegraph.engine.training.figures import figures
 from rolegraph.engine.view.finding import EpisodeFilter
 from rolegraph.engine.view.pages import Pages
 from rolegraph.engine.view.runs import EpisodeLocation, ViewedRun, open_run
-from rolegraph.engine.view.serving import addresses
+from rolegraph.engine.view.serving import ServedLinks
 from rolegraph.engine.view.trace import GroupTrace, greatest, tokens, traces
 from tests.view.runs import episodes, learnt, workflow, write_run, write_training
 
@@ -149,7 +149,7 @@ def test_a_turn_in_several_groups_shows_each_of_them_and_the_sum(tmp_path: Path)
     assert several
     for groups in several:
         assert [(trace.of_turns, trace.mine.weight) for trace in groups] == [(False, 1.0), (True, 0.5)]
-    pages = Pages([run], addresses("key"))
+    pages = Pages([run], ServedLinks("key"))
     cards = pages.shown(0, row, 0).cards
     for card in cards:
         (step,) = (call.asked.step for call in card.calls)

@@ -51,11 +51,12 @@ def shown(folder: Path, *made: Episode) -> str:
 
 def test_each_call_of_a_turn_is_told_with_what_is_new_in_it() -> None:
     (turn,) = turns(agent()).values()
-    assert [[said.role for said in call.prompt] for call in turn.calls] == [["user"], ["tool"], ["tool"]]
+    assert [[said["role"] for said in call.prompt] for call in turn.calls] == [["user"], ["tool"], ["tool"]]
     assert [len(call.earlier) for call in turn.calls] == [0, 2, 4]
-    assert [list(call.calls) for call in turn.calls] == [
-        ['calculator {"expression": "3 + 4"}'],
-        ['calculator {"expression": "3 +"}'],
+    asked = [[it["function"] for it in call.answer.get("tool_calls") or ()] for call in turn.calls]
+    assert asked == [
+        [{"name": "calculator", "arguments": '{"expression": "3 + 4"}'}],
+        [{"name": "calculator", "arguments": '{"expression": "3 +"}'}],
         [],
     ]
     assert [used for call in turn.calls for used in call.used] == [

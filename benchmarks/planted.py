@@ -107,16 +107,16 @@ FAULTS = (
     ),
     Fault(
         "a seal that is always good",
-        "rolegraph/sealing.py",
+        "rolegraph/trusting.py",
         "return hmac.compare_digest(",
         "return True or hmac.compare_digest(",
         "resumed",
     ),
     Fault(
         "an import that is not asked for",
-        "rolegraph/sealing.py",
-        "imports=() if own.imports else whole.imports,",
-        "imports=(),",
+        "rolegraph/trusting.py",
+        '**{**given_fields, "spec": ""}',
+        '**{**given_fields, "spec": "", "imports": ()}',
         "resumed",
     ),
     Fault(

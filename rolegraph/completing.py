@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import Any, NamedTuple, cast
 
 from rolegraph.engine import vocabulary
@@ -37,7 +38,9 @@ def completions(spec: str | None, word: str) -> list[CompletionItem]:
     Returns:
         The words that begin with `word`, sorted; a key ends in `.` or, before a value, in `=`.
     """
-    whole = _written(spec)
+    whole: Schema = {}
+    with suppress(UserError):
+        whole = load_spec(spec).data if spec else {}
     path, equals, _ = word.partition("=")
     *above, key = path.split(".")
     definitions = json_schema()["$defs"]
@@ -57,14 +60,6 @@ def completions(spec: str | None, word: str) -> list[CompletionItem]:
         start = path.removesuffix(key)
     offered = {item.word: item._replace(word=start + item.word) for item in reversed(found)}
     return sorted(item for item in offered.values() if item.word.startswith(word))
-
-
-def _written(spec: str | None) -> Mapping[str, Any]:
-    """Return the spec's values, extended, or an empty mapping where there is no spec."""
-    try:
-        return load_spec(spec).data if spec else {}
-    except UserError:
-        return {}
 
 
 def _mapping(value: object) -> Mapping[str, Any]:

@@ -13,34 +13,11 @@ from typing import Any, TypeVar, cast
 
 import numpy as np
 
+from rolegraph.engine import vocabulary
 from rolegraph.engine.errors import UsageError
 from rolegraph.engine.limits.tools import CALL_MEMORY
 from rolegraph.engine.records import FailureName, Task, TrajectoryGroup
-from rolegraph.engine.vocabulary import (
-    Dataset,
-    Estimator,
-    Floats,
-    Item,
-    LossName,
-    Metric,
-    ParseFailure,
-    Parser,
-    Registry,
-    Reward,
-    RewardInputs,
-    Row,
-    Score,
-    Split,
-    Upstream,
-    dataset_of,
-    datasets,
-    estimators,
-    json_row,
-    metrics,
-    parsers,
-    rewards,
-    role_metric,
-)
+from rolegraph.engine.vocabulary import Dataset, Estimator, Floats, Item, Metric, Parser, Reward, Score, Split
 
 F = TypeVar("F", bound=Callable[..., Any])
 Decorator = Callable[[F], F]
@@ -81,11 +58,11 @@ def reward(
         limit = None if pure else timeout
         return Reward(score, tuple(labels), tuple(labels), timeout=limit, memory=memory)
 
-    return _decorator(rewards, name, ("task", "action"), build)
+    return _decorator(vocabulary.rewards, name, ("task", "action"), build)
 
 
 def _score(
-    function: Callable[..., Any], options: Options, task: Task, action: Any, seen: RewardInputs
+    function: Callable[..., Any], options: Options, task: Task, action: Any, seen: vocabulary.RewardInputs
 ) -> Score:
     earned = function(task, action, **options)
     if isinstance(earned, Score):
@@ -93,9 +70,8 @@ def _score(
     if isinstance(earned, bool | int | float | np.number | np.bool_):
         number = float(cast("float", earned))
         return Score(number, number >= 1.0)
-    raise TypeError(
-        f"{function.__name__} returned {earned!r:.80}; expected a number, True or False, or a Score"
-    )
+    expected = "expected a number, True or False, or a Score"
+    raise TypeError(f"{function.__name__} returned {earned!r:.80}; {expected}")
 
 
 def parser(
@@ -123,20 +99,21 @@ def parser(
         words = expects(**options) if callable(expects) else expects
         return Parser(partial(_parse, function, options), default, expects=tuple((word,) for word in words))
 
-    return _decorator(parsers, name, ("text",), build)
+    return _decorator(vocabulary.parsers, name, ("text",), build)
 
 
-def _parse(function: Callable[..., Any], options: Options, text: str, upstream: Upstream) -> Any:
+def _parse(function: Callable[..., Any], options: Options, text: str, upstream: vocabulary.Upstream) -> Any:
     try:
         return function(text, **options)
-    except ParseFailure:
+    except vocabulary.ParseFailure:
         raise
     except ValueError as error:
-        raise ParseFailure(FailureName.MALFORMED_OUTPUT, str(error) or "nothing could be read") from error
+        why = str(error) or "nothing could be read"
+        raise vocabulary.ParseFailure(FailureName.MALFORMED_OUTPUT, why) from error
 
 
 def estimator(
-    name: str | None = None, *, min_group: int = 1, loss: LossName = "importance_sampling"
+    name: str | None = None, *, min_group: int = 1, loss: vocabulary.LossName = "importance_sampling"
 ) -> Decorator[F]:
     """Register a function `(rewards) -> advantages` as an estimator.
 
@@ -160,7 +137,7 @@ def estimator(
 
         return Estimator(known, options, min_group, advantages, loss)
 
-    return _decorator(estimators, name, ("rewards",), build)
+    return _decorator(vocabulary.estimators, name, ("rewards",), build)
 
 
 def metric(name: str | None = None) -> Decorator[F]:
@@ -177,10 +154,10 @@ def metric(name: str | None = None) -> Decorator[F]:
     """
 
     def build(known: str, function: Callable[..., Any], options: Options, role: str) -> Metric:
-        return role_metric(lambda trajectories: float(function(trajectories, **options)), role)
+        return vocabulary.role_metric(lambda trajectories: float(function(trajectories, **options)), role)
 
     role = inspect.Parameter("role", inspect.Parameter.POSITIONAL_ONLY, annotation=str)
-    return _decorator(metrics, name, ("trajectories",), build, role)
+    return _decorator(vocabulary.metrics, name, ("trajectories",), build, role)
 
 
 def dataset(name: str | None = None, *, hidden: Sequence[str] = ()) -> Decorator[F]:
@@ -204,22 +181,23 @@ def dataset(name: str | None = None, *, hidden: Sequence[str] = ()) -> Decorator
         asks = "split" in inspect.signature(function).parameters
         given = {**options, "split": split} if asks else options
 
-        def read() -> Iterator[tuple[int, Row]]:
+        def read() -> Iterator[tuple[int, vocabulary.Row]]:
             for number, row in enumerate(function(**given), 1):
-                yield number, json_row(row, f"row {number}")
+                yield number, vocabulary.json_row(row, f"row {number}")
 
-        return dataset_of(read, hidden=hidden, stem=known, split=split, shown=f"the dataset {known}")
+        shown = f"the dataset {known}"
+        return vocabulary.dataset_of(read, hidden=hidden, stem=known, split=split, shown=shown)
 
     split = inspect.Parameter("split", inspect.Parameter.KEYWORD_ONLY, annotation=Split)
-    return _decorator(datasets, name, (), build, split)
+    return _decorator(vocabulary.datasets, name, (), build, split)
 
 
 def _decorator(
-    registry: Registry[Any],
+    registry: vocabulary.Registry[Any],
     name: str | None,
     takes: Sequence[str],
     build: Callable[..., Item],
-    given: inspect.Parameter | None = None,
+    *given: inspect.Parameter,
 ) -> Decorator[Any]:
     """Return a decorator that registers a factory of items made from the decorated function.
 
@@ -228,12 +206,11 @@ def _decorator(
         name: Name of the item; None is the function's name.
         takes: Names of the function's positional parameters, for the message about a wrong number of them.
         build: Function of the item's name, the decorated function and the options that makes the item.
-        given: Argument that the registry gives factories besides options; `build` receives it last.
+        given: Arguments that the registry gives factories besides options; `build` receives them last.
     """
     if callable(name):  # the decorator was written without parentheses
         function = getattr(name, "__name__", "…")
         raise UsageError(f'@rg.{registry.kind} takes a name: write @rg.{registry.kind}("{function}")')
-    own = [] if given is None else [given]
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         known = name or function.__name__
@@ -244,17 +221,19 @@ def _decorator(
                 f"a {registry.kind} is a function of ({', '.join(takes)}), with its options after a `*`; "
                 f"{function.__name__} takes ({', '.join(positional)})"
             )
-        written = [p for p in parameters if p.kind is p.KEYWORD_ONLY and p.name not in {g.name for g in own}]
+        written = [
+            p for p in parameters if p.kind is p.KEYWORD_ONLY and p.name not in {g.name for g in given}
+        ]
 
         def factory(*values: Any, **options: Any) -> Item:
-            values += tuple(options.pop(g.name) for g in own if g.name in options)
+            values += tuple(options.pop(g.name) for g in given if g.name in options)
             return build(known, function, options, *values)
 
         hints = typing.get_type_hints(function, include_extras=True)
         update_wrapper(factory, function)  # for the item's docstring and the place of its definition
-        factory.__signature__ = inspect.Signature([*own, *written])  # pyright: ignore[reportFunctionMemberAccess]  # read by inspect
+        factory.__signature__ = inspect.Signature([*given, *written])  # pyright: ignore[reportFunctionMemberAccess]  # read by inspect
         factory.__annotations__ = {p.name: hints.get(p.name, Any) for p in written}
-        factory.__annotations__ |= {g.name: g.annotation for g in own}
+        factory.__annotations__ |= {g.name: g.annotation for g in given}
         registry.register(known)(factory)
         return function
 

@@ -8,14 +8,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
+from pydantic import TypeAdapter
+
+from rolegraph import jobs
 from rolegraph.engine.errors import DataError, UsageError, os_errors_as
 from rolegraph.engine.records import Note, Observer, RunFolder, RunInfo, Task, read_episodes
 from rolegraph.engine.records.jsonl import parse_json, read_record, write_whole
 from rolegraph.engine.records.writer_lock import sole_writer
 from rolegraph.engine.training.compare import ByTask, Interval, by_task, difference, interval
-from rolegraph.jobs import blocking, describe, ignore_event, new_folder
 from rolegraph.running import RunJob, finished_in
 from rolegraph.workflow import Workflow
 
@@ -90,7 +91,7 @@ class Evaluation:
         Raises:
             ValueError: The text is something else.
         """
-        return cls._of(parse_json(text))
+        return TypeAdapter(cls).validate_python(parse_json(text))
 
     @classmethod
     def read(cls, folder: Path) -> Evaluation:
@@ -100,13 +101,7 @@ class Evaluation:
             DataError: The file is missing, unreadable or damaged.
         """
         with os_errors_as(DataError, f"cannot read {folder / EVALUATION}"):
-            return read_record(folder / EVALUATION, cls._of, "a valid evaluation")
-
-    @staticmethod
-    def _of(value: Any) -> Evaluation:
-        from pydantic import TypeAdapter
-
-        return TypeAdapter(Evaluation).validate_python(value)
+            return read_record(folder / EVALUATION, TypeAdapter(cls).validate_python, "a valid evaluation")
 
     def __str__(self) -> str:
         wide = max(map(len, self.figures), default=0)
@@ -164,9 +159,9 @@ class EvaluationJob:
         flow.check_allowed()
         if "validation" not in flow.plan.data:
             raise UsageError(f"{flow.name} has no validation data to compare on")
-        folder = Path(out) if out else new_folder(f"{flow.name}-eval")
+        folder = Path(out) if out else jobs.new_folder(f"{flow.name}-eval")
         rows = flow.tasks("validation", tasks)
-        info = describe(flow, "run", seed=seed, split="validation", limit=tasks, rollouts=rollouts)
+        info = jobs.describe(flow, "run", seed=seed, split="validation", limit=tasks, rollouts=rollouts)
         infos = (info, info.model_copy(update={"checkpoint": str(checkpoint)}))
         base, trained = (
             _side(flow, RunFolder(folder / name), info, rows, resume=resume)
@@ -188,7 +183,7 @@ class EvaluationJob:
             WorldError: The service does not answer, or the disk is full.
         """
         with sole_writer(self.folder):
-            (observe or ignore_event)(Note("starting the model …"))
+            (observe or jobs.ignore_event)(Note("starting the model …"))
             async with self.flow.open() as base:
                 trained = await base.trained(self.checkpoint)
                 for side, opened, note in zip(self.sides, (base, trained), SIDES.values(), strict=True):
@@ -204,7 +199,8 @@ class EvaluationJob:
         for name in dict.fromkeys([*was, *now]):
             own = was.get(name, {}), now.get(name, {})
             figures[name] = ComparedFigure(*map(interval, own), difference=difference(own[1], own[0]))
-        evaluation = Evaluation(figures, len(self.sides[1].tasks), self.sides[1].episodes, answers)
+        tasks, episodes = len(self.sides[1].tasks), self.sides[1].episodes
+        evaluation = Evaluation(figures, tasks, episodes, answers)
         write_whole(self.folder / EVALUATION, evaluation.to_json())
         return evaluation
 
@@ -246,7 +242,7 @@ async def evaluate_async(
         return await job.run(observe)
 
 
-evaluate = blocking(evaluate_async)
+evaluate = jobs.blocking(evaluate_async)
 
 
 def _results(flow: Workflow, file: Path) -> tuple[SideAnswers, Mapping[str, ByTask]]:

@@ -1,24 +1,20 @@
-"""`rolegraph export`: trained weights as a folder that other programs load, or episodes as rows of chats."""
+"""`rolegraph export`: trained weights as a folder that other programs load."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import shutil
-import sys
-import tempfile
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
-from rolegraph.engine.errors import UsageError, WorldError, first_line, os_errors_as
+from rolegraph.engine.errors import UsageError, WorldError, first_line
 from rolegraph.engine.local.weights import ADAPTER_CONFIG, checkpoint_folder, digest
 from rolegraph.engine.records import MAIN, PolicyPath, RunFolder
-from rolegraph.engine.records.jsonl import JsonlWriter, json_line
 from rolegraph.engine.shipped import MODELS
-from rolegraph.jobs import blocking
-from rolegraph.sealing import is_sealed, is_this_machine
+from rolegraph.jobs import blocking, part_beside
+from rolegraph.trusting import is_sealed, is_this_machine
 
 TOKENIZER = (
     "tokenizer*",
@@ -77,88 +73,40 @@ async def export_async(
     base = None if model is None else Path(model)
     if base is not None and not base.is_dir():
         raise UsageError(f"no model folder {base}")
-    with os_errors_as(WorldError, f"cannot write {place}"):
-        place.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=place.parent, prefix=".part-") as part:
-            adapter = Path(part) / "adapter"
-            adapter.mkdir()
-            held = run and saved and checkpoint_folder(saved.sampler, run.weights)
-            if run is not None and saved is not None and held and held.is_dir():
-                # torch takes seconds to import
-                from rolegraph.engine.local.service.exporting import export_adapter
+    with part_beside(place) as part:
+        adapter = part / "adapter"
+        adapter.mkdir()
+        held = run and saved and checkpoint_folder(saved.sampler, run.weights)
+        if run is not None and saved is not None and held and held.is_dir():
+            # torch takes seconds to import
+            from rolegraph.engine.local.service.exporting import export_adapter
 
-                base = await asyncio.to_thread(export_adapter, saved.sampler, run.weights, adapter, base)
-            else:
-                path = str(checkpoint) if saved is None else saved.state
-                url = base_url or (_address(run) if run else None)
-                base = await _downloaded(path, adapter, base, url, whole=merged)
-            whole = adapter
-            if merged:
-                from rolegraph.engine.local.service.exporting import export_merged
+            base = await asyncio.to_thread(export_adapter, saved.sampler, run.weights, adapter, base)
+        else:
+            path = str(checkpoint) if saved is None else saved.state
+            url = base_url or (_address(run) if run else None)
+            base = await _downloaded(path, adapter, base, url, whole=merged)
+        whole = adapter
+        if merged:
+            from rolegraph.engine.local.service.exporting import export_merged
 
-                whole = Path(part) / "merged"
-                await asyncio.to_thread(export_merged, adapter, whole)
-            for pattern in [*TOKENIZER, *(["generation_config.json"] if merged else [])]:
-                for file in filter(Path.is_file, base.glob(pattern)):
-                    shutil.copy(file, whole / file.name)
-            if run is not None and saved is not None:
-                card = _card(run, policy, adapter, base=base, merged=merged)
-                (whole / "README.md").write_text(card, encoding="utf-8")
-            for file in whole.iterdir():
-                file.chmod(0o644)  # safetensors writes files that only the owner can read
-            if place.exists():
-                place.rmdir()
-            whole.rename(place)
+            whole = part / "merged"
+            await asyncio.to_thread(export_merged, adapter, whole)
+        for pattern in [*TOKENIZER, *(["generation_config.json"] if merged else [])]:
+            for file in filter(Path.is_file, base.glob(pattern)):
+                shutil.copy(file, whole / file.name)
+        if run is not None and saved is not None:
+            card = _card(run, policy, adapter, base=base, merged=merged)
+            (whole / "README.md").write_text(card, encoding="utf-8")
+        for file in whole.iterdir():
+            file.chmod(0o644)  # safetensors writes files that only the owner can read
+        if place.exists():
+            place.rmdir()
+        whole.rename(place)
     return place
 
 
 export = blocking(export_async)
-
-
-def export_chats(run: str | Path, file: str | Path, **where: str) -> int:
-    """Write the chats of a run's episodes as rows for supervised fine-tuning, one JSON object a line.
-
-    A row has the chat's `messages` in OpenAI's form, and `task`, `rollout`, `role`, `index` and `reward`.
-    Failed and masked turns are left out, and so are tools that ran in place of a model. A conversation over
-    several turns or calls is one row; in it, answers of other roles and of masked turns have `weight` 0.
-
-    Args:
-        run: Folder of a run or a training; a folder of runs stands for all of them. Of a training, only
-            training episodes are written unless `split` says otherwise.
-        file: Path of the new file.
-        where: Filters of `view`: `role`, `low`, `high`, `correct`, `task`, `text`, `split`, `step`. `role`,
-            `low` and `high` hold for the chat itself, the others for its episode.
-
-    Returns:
-        The number of rows.
-
-    Raises:
-        UsageError: No such run, an unknown filter, the file exists, or no chat fits.
-        DataError: A run's files are damaged.
-        WorldError: The file cannot be written.
-    """
-    from rolegraph.engine.view.chats import chats
-    from rolegraph.engine.view.finding import find
-    from rolegraph.viewing import parse_filters, view
-
-    file, wanted = Path(file), parse_filters(where)
-    if file.exists():
-        raise UsageError(f"{file} already exists; move it away, or choose another file")
-    rows = 0
-    with os_errors_as(WorldError, f"cannot write {file}"):
-        file.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=file.parent, prefix=".part-") as part:
-            with JsonlWriter(Path(part) / file.name, "rows") as writer:
-                for opened in view(run).runs:
-                    split = wanted.split or ("train" if opened.info.kind == "train" else "")
-                    for row in find(opened, replace(wanted, split=split), most=sys.maxsize).rows:
-                        for chat in chats(opened.read(row), wanted):
-                            writer.append(json_line(chat))
-                            rows += 1
-            if not rows:
-                raise UsageError(f"{run} has no chat that fits; nothing was written")
-            (Path(part) / file.name).rename(file)
-    return rows
 
 
 def _address(run: RunFolder) -> str | None:

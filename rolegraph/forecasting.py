@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rolegraph.engine.compile import Plan
 from rolegraph.engine.errors import UsageError
-from rolegraph.engine.records import Episode, Note, Observer, RunFolder, derive_seed, read_episodes
+from rolegraph.engine.records import Note, Observer, RunFolder, derive_seed, read_episodes
 from rolegraph.engine.training.forecast import Forecast, ObservedEpisodes, Price
 from rolegraph.engine.training.forecast import forecast as forecast_of
 from rolegraph.engine.training.schedule import shuffled
@@ -64,23 +64,18 @@ forecast = blocking(forecast_async)
 
 async def _probe_episodes(flow: Workflow, wanted: int, seed: int, observe: Observer) -> ObservedEpisodes:
     """Make `wanted` of the episodes that the first step of a training with the same seed makes."""
-    train = flow.plan.spec.train
+    rollouts, batch_size = flow.plan.spec.train.rollouts, flow.plan.spec.train.batch_size
     rows = shuffled(flow.tasks("train"), seed)
-    sizes = probe_sizes(wanted, train.rollouts, train.batch_size, len(rows))
-    rows = rows[: len(sizes)]
-    left_out = [
-        (row["id"], rollout)
-        for row, size in zip(rows, sizes, strict=True)
-        for rollout in range(size, train.rollouts)
-    ]
-    count = sum(sizes)
+    sizes = probe_sizes(wanted, rollouts, batch_size, len(rows))
+    rows, count = rows[: len(sizes)], sum(sizes)
+    left_out = [(row["id"], n) for row, size in zip(rows, sizes, strict=True) for n in range(size, rollouts)]
     observe(Note("starting the model …"))
     async with flow.open() as opened:
         observe(Note("the probe …", episodes=count))
         start = time.monotonic()
         stream = opened.stream(
             tasks=rows,
-            rollouts=train.rollouts,
+            rollouts=rollouts,
             seed=derive_seed(seed, "train", 1),
             finished=left_out,
             concurrency=count,
@@ -120,22 +115,16 @@ def probe_sizes(wanted: int, rollouts: int, batch_size: int, rows: int) -> list[
 def _recorded_episodes(plan: Plan, folder: RunFolder) -> ObservedEpisodes:
     """Read a run's episodes, or those of a training's first step."""
     info = folder.info()
-    seconds = update = 0.0
-    episodes: list[Episode] = []
+    file, seconds, update = folder.episodes, info.seconds or 0.0, 0.0
     if info.kind == "train":
-        for step, file in folder.episodes_files("train")[:1]:
-            episodes = [*read_episodes(file)]
-            for line in folder.metrics():
-                if line["step"] == step:
-                    seconds, update = line.get("time/rollout", 0.0), line.get("time/update", 0.0)
-    elif folder.episodes.exists():
-        episodes = [*read_episodes(folder.episodes)]
-        seconds = info.seconds or 0.0
+        step, file = next(iter(folder.episodes_files("train")), (0, file))
+        figures = next((line for line in folder.metrics() if line["step"] == step), dict[str, float]())
+        seconds, update = figures.get("time/rollout", 0.0), figures.get("time/update", 0.0)
+    episodes = [*read_episodes(file)] if file.exists() else []
     if not episodes:
         raise UsageError(f"{folder.path} has no episodes yet")
     recorded = {trajectory.name for episode in episodes for trajectory in episode.trajectories}
     if unknown := recorded - {role.name for role in plan.roles}:
-        raise UsageError(
-            f"{folder.path} is a run of another workflow: {plan.name} has no role {sorted(unknown)[0]}"
-        )
+        missing = f"{plan.name} has no role {sorted(unknown)[0]}"
+        raise UsageError(f"{folder.path} is a run of another workflow: {missing}")
     return ObservedEpisodes(str(folder.path), episodes, seconds, update)

@@ -1,29 +1,38 @@
-"""Parts of every verb's job: folders in `runs/`, the settings in `run.json`, twins of coroutine functions."""
+"""Parts of every verb's job: folders in `runs/`, `run.json`, `log.txt`, twins of coroutine functions."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
+import os
 import shlex
 import sys
-from collections.abc import Callable, Coroutine
-from datetime import datetime
+import tempfile
+import traceback
+from collections import Counter
+from collections.abc import Callable, Coroutine, Generator
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
 from functools import wraps
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 from rolegraph.engine.compile import Plan, RolePlan
-from rolegraph.engine.errors import UsageError
-from rolegraph.engine.records import RunFolder, RunInfo, Source
+from rolegraph.engine.errors import UsageError, WorldError, os_errors_as, printable
+from rolegraph.engine.models.keys import OPENAI, TINKER, redact
+from rolegraph.engine.records import EpisodeDone, Event, Note, Observer, RunFolder, Source, StepLogged
 from rolegraph.engine.records.folder import newest
-from rolegraph.engine.records.info import Kind, RoleInfo
+from rolegraph.engine.records.info import Kind, RoleInfo, RunInfo, without_credentials
 from rolegraph.engine.spec import load_spec
-from rolegraph.sealing import sealed_fields
-from rolegraph.workflow import Workflow
+from rolegraph.trusting import resumed_source, sealed_fields
+from rolegraph.workflow import Workflow, open_source
 
 P = ParamSpec("P")
 T = TypeVar("T")
 RUNS = Path("runs")
 """Folder of all runs for which no folder is named."""
+LOGGERS = ("rolegraph", "tinker")
+"""Loggers whose warnings are written to a run's log, too."""
 
 
 def blocking(work: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
@@ -51,10 +60,16 @@ def folder_to_resume(out: str | Path | None, source: Source | None, kind: Kind) 
     return newest(RUNS, load_spec(source.spec).spec.name if source and source.spec else None, kind)
 
 
-def check_seed(folder: RunFolder, before: RunInfo, seed: int | None) -> None:
-    """Raise UsageError where a seed differs from the one that a run or a training was started with."""
+def flow_to_resume(folder: RunFolder, before: RunInfo, source: Source | None, seed: int | None) -> Workflow:
+    """Load the workflow of a run or a training that is resumed, with a source that replaces its own.
+
+    Raises:
+        SpecError: The spec has faults.
+        UsageError: Another seed is given than that of the start, or the folder is a stranger's.
+    """
     if seed not in (None, before.seed):
         raise UsageError(f"{folder.path} was started with the seed {before.seed}; the seed cannot change")
+    return open_source(resumed_source(folder.path, before, source))
 
 
 def changed(folder: RunFolder) -> UsageError:
@@ -108,14 +123,10 @@ def describe(flow: Workflow, kind: Kind, **fields: Any) -> RunInfo:
         },
         metrics=tuple(plan.metrics),
         hidden=tuple(sorted(plan.hidden)),
-        templates=_templates(flow),
+        templates=dict(text for role in plan.roles for text in _templates(role)),
         **sealed_fields(flow.source),
         **fields,
     )
-
-
-def ignore_event(_event: object) -> None:
-    """Do nothing; the observer where none is given."""
 
 
 def _policies(plan: Plan, role: RolePlan) -> tuple[str, ...]:
@@ -126,15 +137,101 @@ def _policies(plan: Plan, role: RolePlan) -> tuple[str, ...]:
     return (policies[0],) if len(set(policies)) == 1 else tuple(policies)
 
 
-def _templates(flow: Workflow) -> dict[str, str]:
-    """Return the text of every template, by a name such as `the prompt of solver`."""
-    templates: dict[str, str] = {}
-    for role in flow.plan.roles:
-        parts = {
-            "prompt": role.prompt,
-            "system": role.system,
-            "tool": role.run.value if role.run else None,
-            "demonstration": role.signal.demonstration if role.signal else None,
-        }
-        templates |= {f"the {part} of {role.name}": t.source for part, t in parts.items() if t is not None}
-    return templates
+def _templates(role: RolePlan) -> list[tuple[str, str]]:
+    """Return the text of each template of a role, by a name such as `the prompt of solver`."""
+    demonstration = role.signal.demonstration if role.signal else None
+    parts = ("prompt", role.prompt), ("system", role.system), ("tool", role.run and role.run.value)
+    return [
+        (f"the {part} of {role.name}", template.source)
+        for part, template in (*parts, ("demonstration", demonstration))
+        if template is not None
+    ]
+
+
+def ignore_event(_event: object) -> None:
+    """Do nothing; the observer where none is given."""
+
+
+@contextmanager
+def part_beside(path: Path) -> Generator[Path]:
+    """Give a folder beside a path, which is renamed to it once it is whole; raises WorldError."""
+    with os_errors_as(WorldError, f"cannot write {path}"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=path.parent, prefix=".part-") as part:
+            yield Path(part)
+
+
+@contextmanager
+def logged(file: Path, observe: Observer) -> Generator[Observer]:
+    """Give an observer that writes events to a log and passes them on, for the time of a block.
+
+    The first line is the command line. Each kind of failure of each role is written once; an error that ends
+    the block, with its traceback.
+
+    Args:
+        file: The log, which is appended to.
+        observe: Observer that events are passed to.
+
+    Raises:
+        WorldError: The file cannot be written.
+    """
+    with os_errors_as(WorldError, f"cannot write {file}"):
+        log = RunLog(file, observe)
+    for name in LOGGERS:
+        logging.getLogger(name).addHandler(log)
+    log.say(logging.INFO, command_line())
+    try:
+        yield log.observe
+    except BaseException as error:
+        log.say(logging.ERROR, "".join(traceback.format_exception(error)).rstrip())
+        raise
+    else:
+        log.say(logging.INFO, f"done: {log.episodes} episodes, {log.failures.total()} failures")
+    finally:
+        for name in LOGGERS:
+            logging.getLogger(name).removeHandler(log)
+        with suppress(OSError):
+            log.close()
+
+
+class RunLog(logging.FileHandler):
+    """`log.txt` of a run or a training: notes, warnings, failures, and the error that ended it."""
+
+    def __init__(self, file: Path, observe: Observer) -> None:
+        super().__init__(file, encoding="utf-8")
+        self.setLevel(logging.WARNING)
+        self._observe = observe
+        self.episodes = 0
+        self.failures: Counter[tuple[str, str]] = Counter()
+        """Number of failures by role and failure name."""
+
+    def observe(self, event: Event) -> None:
+        """Write an event, and pass it on."""
+        if isinstance(event, Note) and event.text:
+            self.say(logging.WARNING if event.kind == "warning" else logging.INFO, event.text)
+        elif isinstance(event, StepLogged):
+            figures = (f"{name}={value:.4g}" for name, value in event.metrics.items())
+            self.say(logging.INFO, f"step {event.step}: {' '.join(figures)}")
+        elif isinstance(event, EpisodeDone):
+            self.episodes += 1
+            for t in event.episode.trajectories:
+                if t.failure is not None:
+                    kind = (t.name, t.failure.name.value)
+                    self.failures[kind] += 1
+                    if self.failures[kind] == 1:
+                        where = f"{event.episode.id} {t.name} {t.index}"
+                        self.say(logging.WARNING, f"{where}: {t.failure.name.value}: {t.failure.message}")
+        self._observe(event)
+
+    def say(self, level: int, text: str) -> None:
+        """Write one entry."""
+        self.emit(logging.LogRecord("rolegraph", level, "", 0, text, None, None))
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return time, level and text, without keys and credentials; lines after the first are indented."""
+        text = printable(without_credentials(super().format(record)))
+        for rule in (TINKER, OPENAI):
+            text = redact(text, os.environ.get(rule.key_variable))
+        time = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+        first, *rest = text.splitlines() or [""]
+        return "\n".join([f"{time} {record.levelname} {first}", *(f"    {line}" for line in rest)])

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from importlib import import_module
 from pathlib import Path
+from typing import Any
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import TypeAdapter
 
-from rolegraph.ejecting import SPEC, spec_files
+from rolegraph import jobs
 from rolegraph.engine.errors import UsageError
 from rolegraph.engine.models import Models, Services
 from rolegraph.engine.records import Note, Observer
@@ -21,35 +22,15 @@ from rolegraph.engine.spec import ModelRef
 from rolegraph.engine.spec.merge import dump_yaml
 from rolegraph.engine.training.reflection import SearchPlan, own_templates, scores_of
 from rolegraph.engine.vocabulary import Split
-from rolegraph.jobs import RUNS, blocking, command_line, ignore_event
+from rolegraph.engine.vocabulary.imports import require_library
 from rolegraph.reflecting import Search, identity, reflecting_model
-from rolegraph.run_log import logged
+from rolegraph.starting import SPEC, spec_files
 from rolegraph.workflow import Workflow, open_source
 
 SETTINGS, RESULT, PAGE = "optimization.json", "result.json", "optimization.html"
 """Files in the folder of an optimization; the result is written last."""
 OPTIMIZED = "optimized.yaml"
 """Spec with the best templates; it extends the old one, which lies beside it with its prompts and rows."""
-
-
-class OptimizationSettings(BaseModel):
-    """`optimization.json`: the settings that stay the same while an optimization goes on."""
-
-    model_config = ConfigDict(frozen=True)
-
-    spec: str
-    """Hash of the spec, its templates and the vocabulary that it uses."""
-    reflector: str
-    """Model that proposes templates."""
-    templates: tuple[str, ...]
-    """Templates that may change, by role and part: `solver.prompt`."""
-    tasks: int
-    """Largest number of tasks of each split."""
-    rollouts: int
-    """Episodes of each task and candidate."""
-    score: str
-    """Figure to raise."""
-    seed: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +61,8 @@ class OptimizationJob:
 
     flow: Workflow
     plan: SearchPlan
-    settings: OptimizationSettings
+    settings: dict[str, Any]
+    """`optimization.json`: what stays the same while an optimization goes on."""
     reflector: ModelRef
     reflect_url: str | None
 
@@ -105,28 +87,22 @@ class OptimizationJob:
         """
         flow.check_allowed()
         reflector = reflecting_model(flow.plan, reflect_with, reflect_url)
-        try:
-            import_module("gepa")
-        except ImportError:
-            raise UsageError("optimize needs the library gepa: pip install 'rolegraph[optimize]'") from None
-        known, wanted = [role.name for role in flow.plan.asking], list(roles)
-        if unknown := [name for name in wanted if name not in known]:
-            raise UsageError(f"{unknown[0]!r} is no role with a prompt; expected one of {', '.join(known)}")
-        scores = scores_of(flow.plan)
+        require_library("gepa", "optimize", "optimizations")
+        known, scores, wanted = [role.name for role in flow.plan.asking], scores_of(flow.plan), list(roles)
+        for name in wanted:
+            if name not in known:
+                raise UsageError(f"{name!r} is no role with a prompt; expected one of {', '.join(known)}")
         if score not in (None, *scores):
             raise UsageError(f"{score!r} is no figure of {flow.name}; expected one of {', '.join(scores)}")
-        templates = {
-            name: text
-            for name, text in own_templates(flow.plan).items()
-            if name.partition(".")[0] in (wanted or known)
-        }
+        templates = own_templates(flow.plan).items()
+        chosen = {name: text for name, text in templates if name.partition(".")[0] in (wanted or known)}
         train: Split = "train" if "train" in flow.plan.data else "validation"
         validation: Split = "validation" if "validation" in flow.plan.data else "train"
         plan = SearchPlan(
             flow.plan,
             flow.source,
-            Path(out) if out else RUNS / f"{flow.name}-optimize",
-            templates,
+            Path(out) if out else jobs.RUNS / f"{flow.name}-optimize",
+            chosen,
             [(train, task) for task in flow.tasks(train, tasks)],
             [(validation, task) for task in flow.tasks(validation, tasks)],
             budget,
@@ -140,15 +116,8 @@ class OptimizationJob:
                 f"{plan.least} ({len(plan.validation)} validation tasks twice, {plan.minibatch} training "
                 f"tasks twice, × {rollouts} rollouts); raise --budget, or lower --tasks or --rollouts"
             )
-        settings = OptimizationSettings(
-            spec=flow.hash,
-            reflector=str(reflector),
-            templates=tuple(templates),
-            tasks=tasks,
-            rollouts=rollouts,
-            score=plan.score,
-            seed=seed,
-        )
+        settings = {"spec": flow.hash, "reflector": str(reflector), "templates": [*chosen], "tasks": tasks}
+        settings |= {"rollouts": rollouts, "score": plan.score, "seed": seed}
         job = cls(flow, plan, settings, reflector, reflect_url)
         job.check_folder()
         return job
@@ -160,9 +129,10 @@ class OptimizationJob:
             if folder.is_file() or (folder.exists() and {it.name for it in folder.iterdir()} - {LOCK_FILE}):
                 raise UsageError(f"{folder} already exists and is not empty; choose another with --out")
             return
-        before = read_record(folder / SETTINGS, OptimizationSettings.model_validate, "a valid optimization")
-        for name, now in self.settings:
-            if (was := getattr(before, name)) != now:
+        parse = TypeAdapter(dict[str, Any]).validate_python
+        before = read_record(folder / SETTINGS, parse, "a valid optimization")
+        for name, now in self.settings.items():
+            if (was := before.get(name)) != now:
                 found = "another spec" if name == "spec" else f"{name} {was}, not {now}"
                 raise UsageError(f"{folder} was started with {found}; choose another folder with --out")
 
@@ -186,22 +156,24 @@ class OptimizationJob:
             self.check_folder()
             if (folder / RESULT).exists() and result.record.budget == plan.budget:
                 return result
-            write_record(folder / SETTINGS, self.settings)
-            _write_base(plan)
-            with logged(folder / "log.txt", command_line(), observe or ignore_event) as notify:
+            write_whole(folder / SETTINGS, json.dumps(self.settings, indent=1).encode())
+            # The old spec with its prompts and rows, so that both it and the new one can be moved.
+            for name, content in spec_files(plan.workflow, plan.source).items():
+                make_folder((folder / name).parent)
+                write_whole(folder / name, content)
+            url = self.reflect_url or plan.source.base_url
+            with (
+                jobs.logged(folder / "log.txt", observe or jobs.ignore_event) as notify,
+                Services(url) as services,
+            ):
                 notify(Note("starting the models …"))
-                with Services(self.reflect_url or plan.source.base_url) as services:
-                    async with (
-                        self.flow.open() as opened,
-                        services.watched(),
-                        Models(services.open) as models,
-                    ):
-                        reflector = await models.model(self.reflector)
-                        search = Search(plan, opened, reflector, notify, concurrency)
-                        try:
-                            record = await asyncio.to_thread(search.run)
-                        finally:
-                            search.stop()
+                async with self.flow.open() as opened, services.watched(), Models(services.open) as models:
+                    reflector = await models.model(self.reflector)
+                    search = Search(plan, opened, reflector, notify, concurrency)
+                    try:
+                        record = await asyncio.to_thread(search.run)
+                    finally:
+                        search.stop()
             _write_result(plan, record)
         return result
 
@@ -264,14 +236,7 @@ async def optimize_async(
     return await job.run(observe, concurrency=concurrency)
 
 
-optimize = blocking(optimize_async)
-
-
-def _write_base(plan: SearchPlan) -> None:
-    """Write the old spec with its prompts and rows, so that both it and the new one can be moved."""
-    for name, content in spec_files(plan.workflow, plan.source).items():
-        make_folder((plan.folder / name).parent)
-        write_whole(plan.folder / name, content)
+optimize = jobs.blocking(optimize_async)
 
 
 def _write_result(plan: SearchPlan, record: OptimizationRecord) -> None:

@@ -1,13 +1,17 @@
-"""`rolegraph preview`: the prompts of each role of a spec, without a model."""
+"""`rolegraph preview`, the prompts of each role of a spec, and `rolegraph graph`, the roles as a picture."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
-from rolegraph.engine.errors import DataError, ModelError, UsageError, WorldError
+from rolegraph.engine.drawing import Picture, picture_of
+from rolegraph.engine.drawing.png import png_of
+from rolegraph.engine.drawing.svg import svg
+from rolegraph.engine.drawing.text_forms import dot, mermaid
+from rolegraph.engine.errors import DataError, ModelError, UsageError, WorldError, did_you_mean
 from rolegraph.engine.prompts import ChatFormat
 from rolegraph.engine.records import Episode, RunFolder, Task, read_episodes
 from rolegraph.engine.records.jsonl import write_output
@@ -152,3 +156,86 @@ def _with_tokens(task: TaskPrompts, formats: Sequence[ChatFormat | str]) -> Task
 
     roles = [replace(role, asked=[*map(with_tokens, role.asked)]) for role in task.roles]
     return task._replace(roles=roles)
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """A drawing of a spec's roles; a notebook shows it as an SVG."""
+
+    picture: Picture
+
+    def mermaid(self) -> str:
+        """Return the drawing as Mermaid."""
+
+        return mermaid(self.picture)
+
+    def dot(self) -> str:
+        """Return the drawing as DOT, for Graphviz."""
+
+        return dot(self.picture)
+
+    def svg(self) -> str:
+        """Return the drawing as a self-contained SVG file."""
+
+        return svg(self.picture)
+
+    def png(self) -> bytes:
+        """Return the drawing as a PNG file on white; raises UsageError where resvg-py is not installed."""
+        return png_of(self.svg())
+
+    def save(self, file: str | Path, form: str | None = None) -> Path:
+        """Write the drawing to a file.
+
+        Args:
+            file: Path of the file.
+            form: `svg`, `png`, `mmd`, `md` (Mermaid in a fence) or `dot`; by default the file's ending.
+
+        Returns:
+            The path.
+
+        Raises:
+            UsageError: An unknown form, or resvg-py is not installed.
+            WorldError: The file cannot be written.
+        """
+        path = Path(file)
+        form = form or path.suffix.removeprefix(".").lower()
+        if not form:
+            raise UsageError(f"{path} has no ending for its form; give {path.name}.svg, or --format")
+        data = self.as_bytes(form)
+        write_output(path, data)
+        return path
+
+    def as_bytes(self, form: str) -> bytes:
+        """Return the contents of a file of a form; raises UsageError for an unknown form.
+
+        Args:
+            form: `svg`, `png`, `mmd`, `md` or `dot`.
+        """
+        forms: dict[str, Callable[[], str | bytes]] = {
+            "svg": self.svg,
+            "png": self.png,
+            "mmd": self.mermaid,
+            "md": lambda: f"```mermaid\n{self.mermaid()}```\n",
+            "dot": self.dot,
+        }
+        if form not in forms:
+            names = ", ".join(f".{name}" for name in forms)
+            hint = did_you_mean(form, forms, ".{}") or f"expected one of {names}"
+            raise UsageError(f"a graph has no form .{form}; {hint}")
+        made = forms[form]()
+        return made.encode() if isinstance(made, str) else made
+
+    def _repr_svg_(self) -> str:
+        return self.svg()
+
+
+def graph(flow: Workflow) -> Graph:
+    """Draw the roles of a workflow: edges, joins, rounds, loops, tools, conditions, policies by colour.
+
+    Args:
+        flow: The workflow.
+
+    Returns:
+        The drawing, to be saved or shown in a notebook.
+    """
+    return Graph(picture_of(flow.plan.spec))

@@ -5,20 +5,20 @@ from __future__ import annotations
 import asyncio
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, get_args
+from typing import get_args
 
 from pydantic import ValidationError
 
 from rolegraph.engine.errors import UsageError
 from rolegraph.engine.models import Services
 from rolegraph.engine.models.service_traits import ServiceTraits
+from rolegraph.engine.models.tinker import model_of, open_session
+from rolegraph.engine.models.tinker_sdk import close
 from rolegraph.engine.records import Note, Observer
 from rolegraph.engine.spec import ModelRef
 from rolegraph.engine.spec.sources import Provider
+from rolegraph.engine.training.probes import ProbeRow, ServiceProbe
 from rolegraph.jobs import blocking, ignore_event
-
-if TYPE_CHECKING:
-    from rolegraph.engine.training.probes import ProbeRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +58,6 @@ async def doctor_async(
         UsageError: there is no key, or no such model.
         WorldError: nothing answers at the URL.
     """
-    from rolegraph.engine.models.tinker import model_of, open_session
-    from rolegraph.engine.models.tinker_sdk import close
-    from rolegraph.engine.training.probes import ServiceProbe
 
     def probed() -> list[ProbeRow]:
         rows: list[ProbeRow] = []
@@ -97,7 +94,6 @@ def _ref(base_url: str | None, model: str | None) -> ModelRef:
     except ValidationError:
         raise UsageError(f"--model: {text!r} is not a model; expected tinker:NAME or local:FOLDER") from None
     if not ref.is_trainable:
-        raise UsageError(
-            f"doctor probes Tinker services, not {ref.provider}; expected tinker:NAME or local:FOLDER"
-        )
+        expected = "expected tinker:NAME or local:FOLDER"
+        raise UsageError(f"doctor probes Tinker services, not {ref.provider}; {expected}")
     return ref

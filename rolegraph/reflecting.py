@@ -9,81 +9,56 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass, field
+from functools import cache
 from hashlib import sha256
 from importlib import import_module
 from typing import Any, TypeVar, get_args
 
-from rolegraph.engine.compile import Plan, check_source
+from rolegraph import jobs
+from rolegraph.engine.compile import Plan
 from rolegraph.engine.errors import ModelError, UsageError, WorldError
 from rolegraph.engine.models import LimitedModel, Request
-from rolegraph.engine.records import (
-    CallId,
-    Episode,
-    Message,
-    NodeId,
-    Note,
-    Observer,
-    RunFolder,
-    Task,
-    derive_seed,
-    read_episodes,
-)
+from rolegraph.engine.records import Episode, Message, Note, Observer, RunFolder, Source, Task
+from rolegraph.engine.records.episodes import read_episodes
+from rolegraph.engine.records.identity import CallId, NodeId, derive_seed
 from rolegraph.engine.records.jsonl import JsonlWriter, json_line, parse_json, read_jsonl
 from rolegraph.engine.report.optimization import Candidate, OptimizationRecord, RefusedTemplate
 from rolegraph.engine.shipped import MODELS, model_folder
 from rolegraph.engine.spec import ModelRef, Sampling
 from rolegraph.engine.spec.sources import Provider
+from rolegraph.engine.training import reflection
 from rolegraph.engine.training.compare import by_task
-from rolegraph.engine.training.reflection import (
-    CORRECT,
-    MEAN_REWARD,
-    REFUSED,
-    TRIES,
-    DataItem,
-    SearchPlan,
-    Templates,
-    feedback,
-    reflection_prompt,
-    template_faults,
-    with_templates,
-)
+from rolegraph.engine.training.reflection import DataItem, SearchPlan, Templates
 from rolegraph.engine.vocabulary import Split
-from rolegraph.jobs import describe
 from rolegraph.running import RunJob, finished_in
-from rolegraph.workflow import OpenWorkflow, Workflow
+from rolegraph.workflow import OpenWorkflow, Workflow, open_source
 
 T = TypeVar("T")
 REFLECTION_TOKENS = 8192
 """Largest number of tokens of a reflection."""
 
 
+@dataclass
 class Search:
     """One search; gepa calls it in a thread, as a GEPAAdapter, and it asks models on the event loop."""
 
-    def __init__(
-        self,
-        plan: SearchPlan,
-        opened: OpenWorkflow,
-        reflector: LimitedModel,
-        observe: Observer,
-        concurrency: int,
-    ) -> None:
-        self.plan, self._opened, self._reflector = plan, opened, reflector
-        self._observe, self._concurrency = observe, concurrency
-        self._loop = asyncio.get_running_loop()
-        self._work: Future[Any] | None = None
-        self._fault: BaseException | None = None
-        """First error; gepa goes on after some, and the search must not."""
-        self._flows: dict[str, Workflow] = {}
-        self._made: set[tuple[str, str, str]] = set()
-        """Candidate, split and task of the episodes that the search used."""
-        self._refused: list[RefusedTemplate] = []
-        self._asked = 0
-        self._batch: Any = import_module("gepa.core.adapter").EvaluationBatch
-        proposals = import_module("gepa.strategies.instruction_proposal")
-        self._proposal: Any = proposals.InstructionProposalSignature
+    plan: SearchPlan
+    opened: OpenWorkflow
+    reflector: LimitedModel
+    observe: Observer
+    concurrency: int
+    _loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
+    _work: Future[Any] | None = None
+    _fault: BaseException | None = None
+    """First error; gepa goes on after some, and the search must not."""
+    _load: Callable[[Source], Workflow] = field(default_factory=lambda: cache(open_source))
+    _made: set[tuple[str, str, str]] = field(default_factory=set[tuple[str, str, str]])
+    """Candidate, split and task of the episodes that the search used."""
+    _refused: list[RefusedTemplate] = field(default_factory=list[RefusedTemplate])
+    _asked: int = 0
 
     def run(self) -> OptimizationRecord:
         """Search until the budget is used; called in a thread.
@@ -99,7 +74,7 @@ class Search:
             valset=[*plan.validation],
             adapter=self,
             reflection_minibatch_size=plan.minibatch,
-            skip_perfect_score=plan.score == CORRECT,
+            skip_perfect_score=plan.score == reflection.CORRECT,
             stop_callbacks=self._is_over,
             logger=self,
             track_best_outputs=False,
@@ -150,7 +125,8 @@ class Search:
         every = [episode for own in episodes.values() for episode in own]
         figures = by_task(self.plan.workflow, every).items()
         rows = [{name: means[t["id"]] for name, means in figures if t["id"] in means} for _, t in batch]
-        return self._batch(
+        evaluation: Any = import_module("gepa.core.adapter").EvaluationBatch
+        return evaluation(
             outputs=[task["id"] for _, task in batch],
             scores=[self._score(row) for row in rows],
             trajectories=[(task, episodes[task["id"]]) for _, task in batch] if capture_traces else None,
@@ -167,12 +143,11 @@ class Search:
         self, candidate: Templates, reflective_dataset: Mapping[str, Any], components_to_update: Sequence[str]
     ) -> dict[str, str]:
         """Return new templates that compile; none for those that the model could not improve."""
-        found: dict[str, str] = {}
-        for name in components_to_update:
-            text = self._wait(self._proposed(candidate, name, reflective_dataset[name]))
-            if text != candidate[name]:
-                found[name] = text
-        return found
+        proposed = {
+            name: self._wait(self._proposed(candidate, name, reflective_dataset[name]))
+            for name in components_to_update
+        }
+        return {name: text for name, text in proposed.items() if text != candidate[name]}
 
     def _is_over(self, state: Any) -> bool:
         """Return True where another iteration might exceed the budget, which counts what gepa evaluates."""
@@ -193,7 +168,7 @@ class Search:
             raise
 
     def _score(self, figures: Mapping[str, float]) -> float:
-        if self.plan.score != MEAN_REWARD:
+        if self.plan.score != reflection.MEAN_REWARD:
             return figures.get(self.plan.score, 0.0)
         rewards = [value for name, value in figures.items() if name.startswith("reward/")]
         return sum(rewards) / len(rewards) if rewards else 0.0
@@ -203,18 +178,16 @@ class Search:
     ) -> dict[str, list[Episode]]:
         """Make the missing episodes of a candidate; return all rollouts of the tasks, in order."""
         plan, name = self.plan, identity(candidate)
-        if name not in self._flows:
-            source = with_templates(plan.source, candidate)
-            self._flows[name] = Workflow(check_source(source).valid(), source)
-        flow, folder = self._flows[name], RunFolder(plan.folder / "candidates" / f"{name}-{split}")
-        info = describe(flow, "run", split=split, own_tasks=True, rollouts=plan.rollouts, seed=plan.seed)
+        flow = self._load(reflection.with_templates(plan.source, candidate))
+        folder = RunFolder(plan.folder / "candidates" / f"{name}-{split}")
+        info = jobs.describe(flow, "run", split=split, own_tasks=True, rollouts=plan.rollouts, seed=plan.seed)
         rows, resumed = [*tasks.values()], folder.info_file.exists()
         job = RunJob(flow, folder, info, rows, finished_in(folder), resumed=resumed)
         if missing := job.episodes - job.done:
-            self._observe(Note(f"candidate {name}, {split} tasks …", episodes=missing))
-            opened = await self._opened.with_flow(flow)
-            with job.open_folder(self._observe) as (notify, writer):
-                await job.write_missing(opened, writer, notify, concurrency=self._concurrency)
+            self.observe(Note(f"candidate {name}, {split} tasks …", episodes=missing))
+            opened = await self.opened.with_flow(flow)
+            with job.open_folder(self.observe) as (notify, writer):
+                await job.write_missing(opened, writer, notify, concurrency=self.concurrency)
         self._made |= {(name, split, task) for task in tasks}
         found: dict[str, list[Episode]] = {task: [] for task in tasks}
         for episode in sorted(read_episodes(folder.episodes), key=lambda episode: episode.rollout):
@@ -225,28 +198,29 @@ class Search:
     async def _proposed(self, candidate: Templates, name: str, records: Sequence[Mapping[str, Any]]) -> str:
         """Return a new text of a template that compiles; the old one where every proposal was refused."""
         plan, role = self.plan.workflow, name.partition(".")[0]
-        shown = [feedback(plan, role, *record["episodes"]) for record in records]
-        prompt: str = self._proposal.prompt_renderer(
+        shown = [reflection.feedback(plan, role, *record["episodes"]) for record in records]
+        proposal: Any = import_module("gepa.strategies.instruction_proposal").InstructionProposalSignature
+        prompt: str = proposal.prompt_renderer(
             {
                 "current_instruction_doc": candidate[name],
                 "dataset_with_feedback": [record for of_task in shown for record in of_task],
-                "prompt_template": reflection_prompt(plan, name),
+                "prompt_template": reflection.reflection_prompt(plan, name),
             }
         )
         messages: list[Message] = [{"role": "user", "content": prompt}]
-        for _ in range(TRIES):
+        for _ in range(reflection.TRIES):
             answer = await self._reflect(messages)
-            text: str = self._proposal.output_extractor(answer)["new_instruction"].replace("\r\n", "\n")
-            if not (faults := template_faults(self.plan.source, {**candidate, name: text})):
+            text: str = proposal.output_extractor(answer)["new_instruction"].replace("\r\n", "\n")
+            if not (faults := reflection.template_faults(self.plan.source, {**candidate, name: text})):
                 return text
             self._refused.append(RefusedTemplate(name, faults))
-            refusal = {"role": "user", "content": REFUSED.format(faults=faults)}
+            refusal = {"role": "user", "content": reflection.REFUSED.format(faults=faults)}
             messages = [*messages, {"role": "assistant", "content": answer}, refusal]
         return candidate[name]
 
     async def _reflect(self, messages: Sequence[Message]) -> str:
         """Return the next reflection: from the folder, or else by the model."""
-        number, file = self._asked, self.plan.folder / "reflections.jsonl"
+        number, file, seed = self._asked, self.plan.folder / "reflections.jsonl", self.plan.seed
         known = [line.value for line in read_jsonl(file, parse_json, "a reflection")] if file.exists() else []
         self._asked += 1
         if number < len(known):
@@ -254,14 +228,12 @@ class Search:
                 text = f"{file}:{number + 1} answers another prompt; its episodes or the code have changed"
                 raise UsageError(f"{text}. Choose another folder with --out")
             return known[number]["answer"]
-        self._observe(Note("reflecting …"))
-        seed, call = (
-            derive_seed(self.plan.seed, "reflection", number),
-            CallId("reflection", number, NodeId("reflector")),
-        )
+        self.observe(Note("reflecting …"))
+        call = CallId("reflection", number, NodeId("reflector"))
+        sampling = Sampling(max_tokens=REFLECTION_TOKENS)
         try:
-            request = Request(messages, Sampling(max_tokens=REFLECTION_TOKENS), seed, call)
-            completion, _, _ = await self._reflector.complete(request)
+            request = Request(messages, sampling, derive_seed(seed, "reflection", number), call)
+            completion, _, _ = await self.reflector.complete(request)
         except ModelError as error:
             raise WorldError(f"the reflecting model gave no answer: {error}") from error
         line = json_line({"messages": [*messages], "answer": completion.text})

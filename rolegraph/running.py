@@ -4,43 +4,22 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, aclosing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rolegraph import jobs
 from rolegraph.engine.errors import RolegraphError, UsageError
-from rolegraph.engine.records import (
-    Episode,
-    EpisodeDone,
-    Event,
-    Note,
-    Observer,
-    RunFolder,
-    RunInfo,
-    Source,
-    Task,
-    read_episodes,
-)
-from rolegraph.engine.records.episodes import EpisodeFile, EpisodeWriter, drop_episodes
+from rolegraph.engine.records import EpisodeDone, Event, Note, Observer, RunFolder, RunInfo, Source, Task
+from rolegraph.engine.records.episodes import EpisodeFile, EpisodeWriter, drop_episodes, read_episodes
 from rolegraph.engine.records.writer_lock import sole_writer
 from rolegraph.engine.vocabulary import Split
-from rolegraph.jobs import (
-    blocking,
-    changed,
-    check_seed,
-    command_line,
-    describe,
-    folder_to_resume,
-    ignore_event,
-    new_folder,
-)
-from rolegraph.run_log import logged
-from rolegraph.sealing import resumed_source
-from rolegraph.workflow import Workflow, check_ids, open_source
+from rolegraph.workflow import Workflow, check_ids
 
 if TYPE_CHECKING:
+    from rolegraph.engine.records import Episode
     from rolegraph.engine.run import EpisodeMaker
 
 
@@ -107,7 +86,7 @@ class RunJob:
             UsageError: The folder holds a run, or the spec has no data for the split.
         """
         flow.check_allowed()
-        folder = RunFolder(Path(out) if out else new_folder(flow.name))
+        folder = RunFolder(Path(out) if out else jobs.new_folder(flow.name))
         folder.check_new("run")
         info, rows = _info_and_tasks(flow, tasks, split=split, limit=limit, rollouts=rollouts, seed=seed)
         return cls(flow, folder, info, rows, finished=(), resumed=False)
@@ -147,30 +126,24 @@ class RunJob:
             SpecError: The spec has faults, or asks for a permission that it is not given.
             UsageError: There is no such run, or it was started with another spec or seed.
         """
-        folder = folder_to_resume(out, source, "run")
+        folder = jobs.folder_to_resume(out, source, "run")
         before = folder.info()
         if before.kind != "run":
             raise UsageError(
-                f"{folder.path} is the folder of a training; continue it with `rolegraph train --resume`"
+                f"{folder.path} is a training's folder; continue it with rolegraph train --resume"
             )
         if before.checkpoint is not None:
-            raise UsageError(
-                f"{folder.path} is the trained side of an evaluation; continue it with "
-                f"`rolegraph eval --resume --out {folder.path.parent}`"
-            )
+            command = f"rolegraph eval --resume --out {folder.path.parent}"
+            raise UsageError(f"{folder.path} is a side of an evaluation; continue it with {command}")
         if before.own_tasks and tasks is None:
             raise UsageError(f"{folder.path} was started with tasks of its own; give them again to continue")
         if not (rollouts or before.rollouts):
-            raise UsageError(
-                f"{folder.path} does not note its number of tasks and rollouts; give both to continue"
-            )
-        check_seed(folder, before, seed)
-        flow = open_source(resumed_source(folder.path, before, source))
+            raise UsageError(f"{folder.path} notes no number of tasks and rollouts; give both to continue")
+        flow = jobs.flow_to_resume(folder, before, source, seed)
         flow.check_allowed()
         split, limit = split or before.split, limit or before.limit
-        info, rows = _info_and_tasks(
-            flow, tasks, split=split, limit=limit, rollouts=rollouts or before.rollouts, seed=before.seed
-        )
+        settings = {"rollouts": rollouts or before.rollouts, "seed": before.seed}
+        info, rows = _info_and_tasks(flow, tasks, split=split, limit=limit, **settings)
         folder.check_same(info, flow.plan.resolved)
         return cls(flow, folder, info, rows, finished_in(folder, retry_failed=retry_failed), resumed=True)
 
@@ -182,11 +155,11 @@ class RunJob:
     @property
     def done(self) -> int:
         """Number of episodes that the folder held when the job was made."""
-        planned, finished = Counter(task["id"] for task in self.tasks), Counter(self.finished)
+        planned = Counter(task["id"] for task in self.tasks)
         # Not by `missing`, which visits every job: a stranger's run.json may plan any number.
         return sum(
             min(times, planned[task])
-            for (task, rollout), times in finished.items()
+            for (task, rollout), times in Counter(self.finished).items()
             if 0 <= rollout < self.info.rollouts
         )
 
@@ -215,24 +188,18 @@ class RunJob:
             if untaught := self.flow.plan.untaught:
                 notify(Note(untaught, "warning"))
             notify(Note("starting the model …"))
-            async with self._open(notify, concurrency, on) as (maker, in_flight):
+            async with AsyncExitStack() as stack:
+                if on is None:
+                    maker, in_flight = await stack.enter_async_context(self.flow.open()), concurrency
+                else:
+                    from rolegraph.engine.run.cluster import open_on_ray
+
+                    pool = open_on_ray(self.flow.open, on, slots=concurrency, observe=notify)
+                    maker = await stack.enter_async_context(pool)
+                    in_flight = maker.jobs
                 notify(Note("", episodes=self.episodes - self.done))
                 await self.write_missing(maker, writer, notify, concurrency=in_flight)
         return RunResult(self.folder.path)
-
-    @asynccontextmanager
-    async def _open(
-        self, notify: Observer, concurrency: int, on: str | None
-    ) -> AsyncGenerator[tuple[EpisodeMaker, int]]:
-        """Open the workflow here or on a cluster; give its maker of episodes and the most jobs at a time."""
-        if on is None:
-            async with self.flow.open() as opened:
-                yield opened, concurrency
-            return
-        from rolegraph.engine.run.cluster import open_on_ray
-
-        async with open_on_ray(self.flow.open, on, slots=concurrency, observe=notify) as pool:
-            yield pool, pool.jobs
 
     @contextmanager
     def open_folder(self, observe: Observer | None) -> Generator[tuple[Observer, EpisodeWriter]]:
@@ -255,14 +222,11 @@ class RunJob:
                 folder.check_new("run")
                 folder.begin(info, self.flow.plan.resolved)
             elif finished_in(folder) != self.finished:
-                raise changed(folder)
+                raise jobs.changed(folder)
             else:
-                folder.resume(command_line(), info.model_dump(include={"split", "limit", "rollouts"}))
-            with (
-                folder.ending(),
-                logged(folder.log, command_line(), observe or ignore_event) as notify,
-                EpisodeWriter(folder.episodes) as writer,
-            ):
+                folder.resume(jobs.command_line(), info.model_dump(include={"split", "limit", "rollouts"}))
+            log = jobs.logged(folder.log, observe or jobs.ignore_event)
+            with folder.ending(), log as notify, EpisodeWriter(folder.episodes) as writer:
                 yield notify, writer
 
     async def write_missing(
@@ -279,16 +243,15 @@ class RunJob:
         Raises:
             WorldError: The disk is full.
         """
-        from rolegraph.engine.run import jobs, missing, run_jobs
+        from rolegraph.engine import run
 
         def observe(event: Event) -> None:
             if not isinstance(event, EpisodeDone):
                 notify(event)
 
-        planned = jobs(check_ids(self.flow, self.tasks), self.info.rollouts, self.info.seed)
-        episodes = run_jobs(
-            missing(planned, self.finished), lambda job: maker.make(job, observe), concurrency
-        )
+        planned = run.jobs(check_ids(self.flow, self.tasks), self.info.rollouts, self.info.seed)
+        missing = run.missing(planned, self.finished)
+        episodes = run.run_jobs(missing, lambda job: maker.make(job, observe), concurrency)
         began = time.monotonic()
         try:
             async with aclosing(episodes):
@@ -341,7 +304,7 @@ async def run_async(
     return await job.run(observe, concurrency=concurrency, on=on)
 
 
-run = blocking(run_async)
+run = jobs.blocking(run_async)
 
 
 def _info_and_tasks(
@@ -349,7 +312,7 @@ def _info_and_tasks(
 ) -> tuple[RunInfo, list[Task]]:
     """Return what `run.json` will hold, and the tasks: those of the split, or the given ones."""
     own = tasks is not None
-    info = describe(flow, "run", split=split, limit=limit, own_tasks=own, **settings)
+    info = jobs.describe(flow, "run", split=split, limit=limit, own_tasks=own, **settings)
     return info, flow.tasks(split, limit) if tasks is None else list(tasks)
 
 

@@ -1,30 +1,37 @@
-"""`rolegraph new`: a workflow of your own in a new folder, made from a shipped spec.
+"""New folders from a spec: `rolegraph new`, and `rolegraph eject` for verifiers and slime.
 
-The spec is copied as it is written, with rows of its own in place of generated ones, and with a reward in
-Python in place of the one that those rows are for. One that extends another is copied as the whole that it
-comes to, so that nothing in the folder hangs on what is shipped.
+`new` copies a shipped spec as it is written, with rows of its own in place of generated ones, and with a
+reward in Python in place of the one that those rows are for. One that extends another is copied as the whole
+that it comes to, so that nothing in the folder hangs on what is shipped.
+
+An ejected folder holds all that the spec needs: the spec as one file, its prompts, its rows and imported
+Python files, so that it can be moved to another machine, or to the Environments Hub.
 """
 
 from __future__ import annotations
 
 import json
+import keyword
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import yaml
 
-from rolegraph.engine.compile import Plan
-from rolegraph.engine.errors import UsageError, WorldError, did_you_mean
+from rolegraph.engine.compile import Plan, check_source
+from rolegraph.engine.errors import UsageError, WorldError, did_you_mean, os_errors_as
+from rolegraph.engine.records import Source
 from rolegraph.engine.records.jsonl import json_line
+from rolegraph.engine.rllm_bridge.prepared import SLIME, VERIFIERS, check_trainable, policy_roles
 from rolegraph.engine.run.preview import made_up
-from rolegraph.engine.shipped import SPECS, STARTER, templates_in
+from rolegraph.engine.shipped import BRIDGES, SPECS, STARTER, templates_in
 from rolegraph.engine.spec.merge import dump_yaml
 from rolegraph.engine.vocabulary import Item, Split
 from rolegraph.jobs import blocking
-from rolegraph.project import PROJECT_FILE
-from rolegraph.workflow import Workflow, json_schema, load
+from rolegraph.trusting import PROJECT_FILE
+from rolegraph.workflow import Workflow, json_schema, load, open_source
 
 DEFAULT = "solver_judge"
 ROWS = 10
@@ -35,6 +42,11 @@ GENERATED = "countdown"
 """Name of the dataset and of the reward that rows and a Python function replace."""
 SCHEMA = "rolegraph.schema.json"
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+SPEC = "spec.yaml"
+TAKEN = frozenset({"id", "taskset", "timeout", "retries", "max_concurrent_agents", "interception"})
+"""Fields of verifiers' EnvConfig (0.4), which no role can be named after."""
+Files = Mapping[str, bytes]
+"""Contents of files by their paths in the folder."""
 
 
 async def new_async(folder: str | Path, spec: str = DEFAULT) -> list[Path]:
@@ -58,8 +70,7 @@ async def new_async(folder: str | Path, spec: str = DEFAULT) -> list[Path]:
     if not _IDENTIFIER.fullmatch(name):
         fitting = re.sub(r"\W", "_", f"_{name}" if name[:1].isdigit() else name, flags=re.ASCII)
         raise UsageError(f"{name!r} is not a workflow name; use letters, digits and _, as in {fitting!r}")
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise UsageError(f"{folder} already exists and is not empty; choose another name")
+    check_new_folder(folder, "choose another name")
     shipped = [path.stem for path in sorted(SPECS.glob("*.yaml"))]
     if spec not in shipped:
         hint = did_you_mean(spec, shipped) or f"expected one of {', '.join(shipped)}"
@@ -67,10 +78,10 @@ async def new_async(folder: str | Path, spec: str = DEFAULT) -> list[Path]:
     shipped_flow = load(spec)
     about = _about(shipped_flow.plan, name)
     text = (SPECS / f"{spec}.yaml").read_text("utf-8")
-    written = _write(folder, _first_files(shipped_flow.plan, text, about))
+    written = write_new_files(folder, _first_files(shipped_flow.plan, text, about))
     imports = [folder / "rewards.py"] if about["own"] else []
     made = load(folder / f"{name}.yaml", imports=imports)
-    return sorted([*written, *_write(folder, await _later_files(made, imports, about))])
+    return sorted([*written, *write_new_files(folder, await _later_files(made, imports, about))])
 
 
 new = blocking(new_async)
@@ -98,79 +109,213 @@ def _is_generated(item: Item) -> bool:
     return item.origin is not None and item.origin.call.name == GENERATED
 
 
-def _first_files(plan: Plan, text: str, about: Mapping[str, Any]) -> dict[str, str]:
+def _first_files(plan: Plan, text: str, about: Mapping[str, Any]) -> Files:
     """Return the contents of the files that the spec needs to be loaded, by file name."""
-    changed = changed_spec(text, yaml.safe_load(plan.resolved), about)
-    files = {f"{about['name']}.yaml": f"# yaml-language-server: $schema={SCHEMA}\n{changed}"}
-    for role in plan.roles:
-        written = plan.spec.roles[role.name]
-        for source, template in ((written.prompt, role.prompt), (written.system, role.system)):
-            if source is not None and source.file is not None and template is not None:
-                files[f"prompts/{source.file}"] = template.source
+    # The text is kept as it is written, unless it extends another spec: then the whole is copied.
+    written, whole = (_changed(spec, about) for spec in (text, dump_yaml(yaml.safe_load(plan.resolved))))
+    spec = written if yaml.safe_load(written) == yaml.safe_load(whole) else whole
+    files = {f"{about['name']}.yaml": f"# yaml-language-server: $schema={SCHEMA}\n{spec}".encode()}
     for split in about["rows"]:
-        rows = plan.data[split].rows(ROWS)
-        files[f"{split}.jsonl"] = "".join(json.dumps(dict(row), ensure_ascii=False) + "\n" for row in rows)
+        rows = (json.dumps(dict(row), ensure_ascii=False) for row in plan.data[split].rows(ROWS))
+        files[f"{split}.jsonl"] = "".join(f"{row}\n" for row in rows).encode()
     if about["own"]:
-        files["rewards.py"] = templates_in(STARTER).get_template("rewards.py.j2").render(about)
+        files["rewards.py"] = _rendered(STARTER, "rewards.py.j2", about)
     if about["own"] or about["allow"]:
         project = {"imports": ["rewards.py"] if about["own"] else [], "allow": about["allow"]}
-        files[PROJECT_FILE] = "".join(f"{key} = {json.dumps(value)}\n" for key, value in project.items())
-    return files
+        files[PROJECT_FILE] = "".join(f"{key} = {json.dumps(it)}\n" for key, it in project.items()).encode()
+    return {**files, **prompt_files(plan)}
 
 
-async def _later_files(made: Workflow, imports: list[Path], about: Mapping[str, Any]) -> dict[str, str]:
+async def _later_files(made: Workflow, imports: list[Path], about: Mapping[str, Any]) -> Files:
     """Return the contents of the files that are made from the new spec, by file name."""
-    templates = templates_in(STARTER)
+    schema = json.dumps(json_schema(imports), indent=1, ensure_ascii=False) + "\n"
     files = {
-        "README.md": templates.get_template("README.md.j2").render(about),
-        f"test_{about['name']}.py": templates.get_template("test.py.j2").render(about),
-        SCHEMA: json.dumps(json_schema(imports), indent=1, ensure_ascii=False) + "\n",
+        "README.md": _rendered(STARTER, "README.md.j2", about),
+        f"test_{about['name']}.py": _rendered(STARTER, "test.py.j2", about),
+        SCHEMA: schema.encode(),
     }
     if not about["allow"]:
         split: Split = about["split"]
         right, wrong = made.tasks(split, 2)
         answers = [(right, str(right.get("solution", "1"))), (wrong, "0")]
         episodes = [await made_up(made.plan, task, answer) for task, answer in answers]
-        files["answers.jsonl"] = b"".join(json_line(e.to_dict()) for e in episodes).decode()
+        files["answers.jsonl"] = b"".join(json_line(episode.to_dict()) for episode in episodes)
     return files
 
 
-def changed_spec(text: str, data: Mapping[str, Any], about: Mapping[str, Any]) -> str:
-    """Return a spec's text with another name, data and reward.
-
-    Args:
-        text: Text of the spec; it is kept where replacing its lines gives the wanted values.
-        data: Resolved values of the spec.
-        about: Values of `_about`.
-
-    Returns:
-        The changed text, or the wanted values as YAML.
-    """
-    wanted: dict[str, Any] = {**data, "name": about["name"]}
+def _changed(text: str, about: Mapping[str, Any]) -> str:
+    """Return a spec's text with another name, data and reward."""
     text = re.sub(r"(?m)^name: .*$", f"name: {about['name']}", text)
     if about["rows"]:
-        files = {split: f"{split}.jsonl" for split in about["rows"]}
-        wanted["data"] = {**data["data"], **files, "hidden": about["hidden"]}
-        lines = "".join(f"  {split}: {file}\n" for split, file in files.items())
+        lines = "".join(f"  {split}: {split}.jsonl\n" for split in about["rows"])
         lines += f"  hidden: [{', '.join(about['hidden'])}]\n"
         text = re.sub(r"(?m)^data:.*\n(  .*\n)*", f"data:\n{lines}", text)
-        wanted["train"] = {**data.get("train", {}), "batch_size": BATCH}
         text = re.sub(r"\bbatch_size: \d+", f"batch_size: {BATCH}", text)
     if about["own"]:
-        wanted["roles"] = {
-            name: {**role, **({"reward": about["own"]} if role.get("reward") == GENERATED else {})}
-            for name, role in cast("Mapping[str, Any]", data["roles"]).items()
-        }
         text = re.sub(rf"\breward: {GENERATED}\b", f"reward: {about['own']}", text)
-    return text if yaml.safe_load(text) == wanted else dump_yaml(wanted)
+    return text
 
 
-def _write(folder: Path, files: Mapping[str, str]) -> list[Path]:
-    try:
-        for name, content in files.items():
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            with (folder / name).open("x", encoding="utf-8") as file:  # fails where the file exists
+def eject_verifiers(source: Source, folder: str | Path) -> list[Path]:
+    """Write a spec as an environment of verifiers: a package that `pip` and the Environments Hub take.
+
+    Args:
+        source: The spec, with the overrides, imports and permissions that the package keeps.
+        folder: The package's folder, which must be new or empty.
+
+    Returns:
+        The paths of the files, sorted.
+
+    Raises:
+        SpecError: The spec has faults, or asks for a permission that is not given.
+        UsageError: The folder has files, or verifiers cannot run the spec.
+        WorldError: A file cannot be written.
+    """
+    return _eject(source, Path(folder), VERIFIERS, _package)
+
+
+def eject_slime(source: Source, folder: str | Path) -> list[Path]:
+    """Write a spec for slime: a module with its functions, the prompt data, and the arguments of slime.
+
+    Args:
+        source: The spec, with the overrides, imports and permissions that the module keeps.
+        folder: The folder, which must be new or empty, and be on the PYTHONPATH of slime.
+
+    Returns:
+        The paths of the files, sorted.
+
+    Raises:
+        SpecError: The spec has faults, or asks for a permission that is not given.
+        UsageError: The folder has files, or slime cannot train the spec.
+        WorldError: A file cannot be written.
+    """
+    return _eject(source, Path(folder), SLIME, _slime_module)
+
+
+def load_ejected(module: str, imports: Iterable[str] = (), allow: Iterable[str] = ()) -> Plan:
+    """Return the plan of the spec that lies beside an ejected module.
+
+    Args:
+        module: The module's `__file__`.
+        imports: Names of the Python files beside the module that register rewards, parsers and so on.
+        allow: Permissions of the spec.
+
+    Raises:
+        SpecError: The spec has faults, or asks for a permission that `allow` does not give.
+    """
+    folder = Path(module).parent
+    flow = load(folder / SPEC, imports=[folder / name for name in imports], allow=allow)
+    flow.check_allowed()
+    return flow.plan
+
+
+def _eject(
+    source: Source, folder: Path, trainer: str, content: Callable[[Plan, Files, dict[str, Any]], Files]
+) -> list[Path]:
+    check_new_folder(folder, "choose another folder")
+    plan = check_source(source, runs=True).valid()
+    check_trainable(plan, trainer)
+    about: dict[str, Any] = {
+        "name": plan.name,
+        "description": plan.spec.description,
+        "imports": [Path(file).name for file in source.imports],
+        "allow": list(source.allow),
+        "roles": [role for role in policy_roles(plan) if role.name],
+        "splits": [*plan.data],
+    }
+    written = write_new_files(folder, content(plan, spec_files(plan, source), about))
+    (spec,) = (path for path in written if path.name == SPEC)
+    # A spec that needs a file which was left behind must fail now, not on the other machine. Its imports are
+    # those of the source: one process takes each name of the vocabulary from one file.
+    open_source(replace(source, spec=str(spec), overrides=(), model=None, base_url=None))
+    return written
+
+
+def check_new_folder(folder: Path, hint: str) -> None:
+    """Raise UsageError where a folder is no folder or has files."""
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise UsageError(f"{folder} already exists and is not empty; {hint}")
+
+
+def write_new_files(folder: Path, files: Files) -> list[Path]:
+    """Write files into a folder, where none of them may exist; return their paths, sorted."""
+    paths = [folder / name for name in files]
+    for path, content in zip(paths, files.values(), strict=True):
+        with os_errors_as(WorldError, f"cannot write {path}"):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with path.open("xb") as file:  # fails where the file exists
                 file.write(content)
-    except OSError as error:
-        raise WorldError(f"cannot write {error.filename or folder}: {error.strerror}") from error
-    return [folder / name for name in files]
+    return sorted(paths)
+
+
+def prompt_files(plan: Plan) -> Files:
+    """Return the template files that a plan's roles name, by their paths beside the spec."""
+    return {
+        f"prompts/{written.file}": template.source.encode()
+        for role in plan.roles
+        for written, template in ((role.spec.prompt, role.prompt), (role.spec.system, role.system))
+        if written is not None and written.file is not None and template is not None
+    }
+
+
+def spec_files(plan: Plan, source: Source) -> Files:
+    """Return the spec, the templates and rows that it names, and the files that are imported for it."""
+    data: dict[str, Any] = yaml.safe_load(plan.resolved)
+    files: dict[str, bytes] = {Path(name).name: Path(name).read_bytes() for name in source.imports}
+    files |= prompt_files(plan)
+    of_files = {split: dataset for split, dataset in plan.data.items() if dataset.file is not None}
+    for split, dataset in of_files.items():
+        files[f"{split}.jsonl"] = b"".join(map(json_line, dataset.rows(None)))
+        data["data"][split] = f"{split}.jsonl"
+    if of_files:
+        hidden = {field for dataset in of_files.values() for field in dataset.hidden}
+        data["data"]["hidden"] = sorted({*data["data"].get("hidden", ()), *hidden})
+        data["data"].pop("split", None)  # its rows are divided already
+    if plan.spec.model.served_here and not plan.spec.model.is_shipped:
+        data.pop("model", None)  # a folder of this machine; the trainer's own model answers
+    return {**files, SPEC: dump_yaml(data).encode()}
+
+
+def _package(plan: Plan, files: Files, about: dict[str, Any]) -> Files:
+    """Return the package of a verifiers environment."""
+    if not plan.data:
+        raise UsageError(f"the spec {plan.name} has no data for the tasks of verifiers; add `data`")
+    for role in about["roles"]:
+        if role.name in TAKEN or keyword.iskeyword(role.name) or role.name.startswith(("_", "model_")):
+            raise UsageError(
+                f"verifiers has its own meaning for the role name {role.name!r}; rename the role"
+            )
+    title = "".join(word.capitalize() for word in plan.name.split("_"))  # the beginning of class names
+    about |= {"project": plan.name.replace("_", "-"), "title": title}
+    return {
+        "pyproject.toml": _rendered(BRIDGES, "pyproject.toml.j2", about),
+        "README.md": _rendered(BRIDGES, "environment.md.j2", about),
+        f"{plan.name}/__init__.py": _rendered(BRIDGES, "environment.py.j2", about),
+        **{f"{plan.name}/{path}": content for path, content in files.items()},
+    }
+
+
+def _slime_module(plan: Plan, files: Files, about: dict[str, Any]) -> Files:
+    """Return the module of slime's functions, its prompt data and its arguments."""
+    if "train" not in plan.data:
+        raise UsageError(f"the spec {plan.name} has no train data; add `data: {{train: …}}`")
+    about |= {"module": f"{plan.name}_slime", "train": plan.spec.train}
+    code = {
+        f"{about['module']}.py": _rendered(BRIDGES, "slime.py.j2", about),
+        "arguments.sh": _rendered(BRIDGES, "slime.sh.j2", about),
+    }
+    for split, dataset in plan.data.items():
+        rows = ({"prompt": str(row["id"]), "metadata": {"row": dict(row)}} for row in dataset.rows(None))
+        code[f"prompts_{split}.jsonl"] = b"".join(map(json_line, rows))
+    return {**code, **files}
+
+
+def _rendered(folder: Path, template: str, about: Mapping[str, Any]) -> bytes:
+    environment = templates_in(folder)
+    environment.filters["literal"] = _literal
+    return environment.get_template(template).render(about).encode()
+
+
+def _literal(value: object) -> str:
+    """Return a list of texts as Python source, with the quotes that formatters choose."""
+    return str(value).replace("'", '"') if '"' not in str(value) else repr(value)

@@ -9,6 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
+from rolegraph import jobs
 from rolegraph.engine.errors import UsageError
 from rolegraph.engine.records import Note, Observer, RunFolder, Source, SweepInfo, SweepKind
 from rolegraph.engine.records.jsonl import write_whole
@@ -18,10 +19,9 @@ from rolegraph.engine.report.sweep import SweepPointFigures, figure_names, figur
 from rolegraph.engine.spec.sweep import grid_points, point_name, split_seed, varied_overrides
 from rolegraph.engine.vocabulary import Split
 from rolegraph.evaluation import EVALUATION, Evaluation, EvaluationJob
-from rolegraph.jobs import RUNS, blocking, describe, ignore_event, new_folder
 from rolegraph.running import RunJob
-from rolegraph.sealing import resumed_source, sealed_fields
 from rolegraph.training import TrainingJob
+from rolegraph.trusting import resumed_source, sealed_fields
 from rolegraph.workflow import Workflow, open_source
 
 
@@ -74,24 +74,22 @@ class SweepPoint:
         """
         if self.info.kind == "run":
             return self._run_job()
-        if self.info.kind == "train":
-            if self._started:
-                return TrainingJob.resume(self.folder, self.flow.source, seed=self.seed)
-            return TrainingJob.create(self.flow, out=self.folder, seed=self.seed)
-        return EvaluationJob.create(
-            self.flow,
-            self.info.checkpoint or "",
-            tasks=self.info.limit or 128,
-            rollouts=self.info.rollouts,
-            seed=self.seed,
-            out=self.folder,
-            resume=True,
-        )
+        if self.info.kind == "eval":
+            info, checkpoint = self.info, self.info.checkpoint or ""
+            settings: dict[str, Any] = {
+                "tasks": info.limit or 128,
+                "rollouts": info.rollouts,
+                "out": self.folder,
+            }
+            return EvaluationJob.create(self.flow, checkpoint, seed=self.seed, resume=True, **settings)
+        if self._started:
+            return TrainingJob.resume(self.folder, self.flow.source, seed=self.seed)
+        return TrainingJob.create(self.flow, out=self.folder, seed=self.seed)
 
     def check(self) -> None:
         """Raise UsageError where the point was started with another spec."""
         if self._started:
-            now = describe(self.flow, "train" if self.info.kind == "train" else "run", seed=self.seed)
+            now = jobs.describe(self.flow, "train" if self.info.kind == "train" else "run", seed=self.seed)
             RunFolder(self.folder).check_same(now, self.flow.plan.resolved)
 
     @property
@@ -99,8 +97,7 @@ class SweepPoint:
         return RunFolder(self.folder).info_file.exists()
 
     def _run_job(self) -> RunJob:
-        info = self.info
-        settings: dict[str, Any] = {"split": info.split, "limit": info.limit, "rollouts": info.rollouts}
+        settings: dict[str, Any] = self.info.model_dump(include={"split", "limit", "rollouts"})
         if self._started:
             return RunJob.resume(self.folder, self.flow.source, seed=self.seed, **settings)
         return RunJob.create(self.flow, seed=self.seed, out=self.folder, **settings)
@@ -163,12 +160,8 @@ class SweepJob:
 
         if kind == "eval" and checkpoint is None:
             raise UsageError("a sweep of evaluations needs a checkpoint")
-        info = SweepInfo(
-            kind=kind,
-            checkpoint=None if checkpoint is None else str(checkpoint),
-            **settings,
-            **sealed_fields(source),
-        )
+        weights = None if checkpoint is None else str(checkpoint)
+        info = SweepInfo(kind=kind, checkpoint=weights, **settings, **sealed_fields(source))
         job = cls._of(Path(out) if out else None, info)
         write_sweep(job.folder, info)
         return job
@@ -191,7 +184,7 @@ class SweepJob:
             DataError: The folder's `sweep.json` is damaged.
         """
 
-        folder = Path(out) if out else newest_sweep(RUNS, kind)
+        folder = Path(out) if out else newest_sweep(jobs.RUNS, kind)
         info = read_sweep(folder)
         if info.kind != kind:
             raise UsageError(f"{folder} holds a sweep of `rolegraph {info.kind}`, not of `rolegraph {kind}`")
@@ -206,25 +199,22 @@ class SweepJob:
     def _of(cls, folder: Path | None, info: SweepInfo) -> SweepJob:
         """Load all points of a sweep; raise SpecError for the first that has faults."""
 
-        source = info.source
-
         @cache
         def loaded(overrides: tuple[str, ...]) -> Workflow:
             """Load a point's workflow, once for points that differ by their seed alone."""
-            flow = open_source(replace(source, overrides=overrides))
+            flow = open_source(replace(info.source, overrides=overrides))
             flow.check_allowed()
             return flow
 
-        found: list[tuple[tuple[str, ...], Workflow, int]] = []
-        for point in grid_points(source.overrides):
+        grid = grid_points(info.overrides)
+        folder = folder or jobs.new_folder(f"{loaded(split_seed(grid[0])[0]).name}-sweep")
+        points: list[SweepPoint] = []
+        for point in grid:
             overrides, seed = split_seed(point)
-            varied = varied_overrides(source.overrides, point)
-            found.append((varied, loaded(overrides), info.seed if seed is None else seed))
-        place = folder or new_folder(f"{found[0][1].name}-sweep")
-        points = [
-            SweepPoint(varied, flow, place / point_name(varied), info, seed) for varied, flow, seed in found
-        ]
-        return cls(place, info, points)
+            varied = varied_overrides(info.overrides, point)
+            seed = info.seed if seed is None else seed
+            points.append(SweepPoint(varied, loaded(overrides), folder / point_name(varied), info, seed))
+        return cls(folder, info, points)
 
     async def run(self, observe: Observer | None = None) -> SweepResult:
         """Do what is left of each point, one after the other.
@@ -242,7 +232,7 @@ class SweepJob:
         with self.open_folder():
             for point in self.points:
                 if not point.finished:
-                    (observe or ignore_event)(Note(point.name))
+                    (observe or jobs.ignore_event)(Note(point.name))
                     await point.job().run(observe)
             return self.write_results()
 
@@ -262,9 +252,9 @@ class SweepJob:
         for point in self.points:
             figures = {}
             if self.info.kind == "eval" and point.finished:
-                evaluation = Evaluation.read(point.folder)
-                figures = {name: row.checkpoint for name, row in evaluation.figures.items()}
-                figures |= {f"{name} change": row.difference for name, row in evaluation.figures.items()}
+                compared = Evaluation.read(point.folder).figures
+                figures = {name: row.checkpoint for name, row in compared.items()}
+                figures |= {f"{name} change": row.difference for name, row in compared.items()}
             elif RunFolder(point.folder).info_file.exists():
                 figures = figures_of_run(point.folder)
             measured = {name: figure for name, figure in figures.items() if figure.n}
@@ -321,4 +311,4 @@ async def sweep_async(
     return await job.run(observe)
 
 
-sweep = blocking(sweep_async)
+sweep = jobs.blocking(sweep_async)

@@ -12,7 +12,7 @@ import yaml
 from rolegraph.engine.errors import DataError, UsageError
 from rolegraph.engine.models import LimitedModel
 from rolegraph.engine.models.replay import Replay
-from rolegraph.engine.records import Episode, Observer, RunFolder, Task, read_episodes
+from rolegraph.engine.records import Episode, Observer, RunFolder, read_episodes
 from rolegraph.engine.records.jsonl import json_line, write_whole
 from rolegraph.engine.report.verdicts import Verdict, junit, unknown_names, verdicts
 from rolegraph.engine.run import EpisodeJob, Isolation, run_episode, run_jobs
@@ -110,15 +110,12 @@ async def record_async(
 
     path = _path(flow, tests)
     read = read_tests(path) if path.exists() else LoadedTests(path, SpecTests(), parse_yaml("{}", str(path)))
+    named = f"{read.answers}, the `answers` of {path},"
     if read.answers.is_dir():
-        raise UsageError(
-            f"{read.answers}, the `answers` of {path}, is a run's folder, which nothing is recorded into; "
-            "name a file, or leave `answers` out"
-        )
+        hint = "nothing is recorded into; name a file, or leave `answers` out"
+        raise UsageError(f"{named} is a run's folder, which {hint}")
     if read.answers.suffix != ".jsonl":
-        raise UsageError(
-            f"{read.answers}, the `answers` of {path}, is no .jsonl file, so nothing is written there"
-        )
+        raise UsageError(f"{named} is no .jsonl file, so nothing is written there")
     settings = read.tests
     rows = flow.tasks(settings.split, settings.tasks)
     async with flow.open() as opened:
@@ -172,7 +169,8 @@ def _recorded(read: LoadedTests) -> list[Episode]:
 async def _again(flow: Workflow, recorded: Sequence[Episode], seed: int) -> list[Episode]:
     """Return the episodes made again from the recorded answers, in the recording's order."""
 
-    jobs = [EpisodeJob(_row(episode), episode.rollout, seed) for episode in recorded]
+    rows = [{**episode.task, "id": episode.task_id} for episode in recorded]
+    jobs = [EpisodeJob(row, episode.rollout, seed) for row, episode in zip(rows, recorded, strict=True)]
     models = [LimitedModel(Replay.from_episodes(recorded, any_prompt=True), 1024)] * len(flow.plan.endpoints)
     async with Isolation(flow.plan.imports) as isolation:
         made = run_jobs(jobs, lambda job: run_episode(flow.plan, job, models, isolation=isolation))
@@ -181,21 +179,14 @@ async def _again(flow: Workflow, recorded: Sequence[Episode], seed: int) -> list
     return sorted(episodes, key=lambda episode: place[episode.task_id, episode.rollout])
 
 
-def _row(episode: Episode) -> Task:
-    return {**episode.task, "id": episode.task_id}
-
-
 def _starter(flow: Workflow, read: LoadedTests, episodes: Sequence[Episode]) -> str:
     """Return the text of a tests file that expects what was recorded."""
 
     of = read.tests
     means = {name: interval(values).mean for name, values in by_task(flow.plan, episodes).items()}
-    failed = Counter(
-        f"{t.name}/{t.failure.name.value}" for e in episodes for t in e.trajectories if t.failure is not None
-    )
-    expected = {
-        "figures": {name: round(value, 6) for name, value in means.items()},
-        "failures": dict(failed) or 0,
-    }
+    failures = [(t.name, t.failure) for e in episodes for t in e.trajectories if t.failure is not None]
+    counts = Counter(f"{role}/{failure.name.value}" for role, failure in failures)
+    figures = {name: round(value, 6) for name, value in means.items()}
+    expected = {"figures": figures, "failures": dict(counts) or 0}
     tests = yaml.safe_dump({"tasks": of.tasks, "rollouts": of.rollouts, "expect": expected}, sort_keys=False)
     return _STARTER.format(spec=flow.source.named_spec, answers=read.answers.name, tests=tests)

@@ -10,42 +10,19 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from rolegraph import jobs
 from rolegraph.engine.compile import Plan, check_source, shared_message
 from rolegraph.engine.compile.trainable import training_findings
 from rolegraph.engine.errors import RolegraphError, UsageError, first_line
-from rolegraph.engine.records import (
-    MAIN,
-    Checkpoint,
-    Control,
-    Event,
-    Note,
-    Observer,
-    RunFolder,
-    RunInfo,
-    Source,
-    StepLogged,
-    Task,
-    derive_seed,
-    read_episodes,
-)
-from rolegraph.engine.records.info import without_credentials
+from rolegraph.engine.records import Event, Note, Observer, RunFolder, Source, StepLogged, Task
+from rolegraph.engine.records.episodes import read_episodes
+from rolegraph.engine.records.identity import MAIN, derive_seed
+from rolegraph.engine.records.info import Checkpoint, Control, RunInfo, without_credentials
 from rolegraph.engine.records.writer_lock import sole_writer
 from rolegraph.engine.training.schedule import planned_steps, validation_tasks
 from rolegraph.engine.training.trackers import Table, Tracker, TrackerName, episode_table, tracker
 from rolegraph.engine.vocabulary import Split, shared_rows
-from rolegraph.jobs import (
-    blocking,
-    changed,
-    check_seed,
-    command_line,
-    describe,
-    folder_to_resume,
-    ignore_event,
-    new_folder,
-)
-from rolegraph.run_log import logged
-from rolegraph.sealing import resumed_source
-from rolegraph.workflow import Workflow, open_served_episodes, open_source
+from rolegraph.workflow import Workflow, open_served_episodes
 
 NODE_SLOTS = 64
 """Episodes in flight at most on each node of a cluster."""
@@ -115,7 +92,7 @@ class TrainingJob:
             SpecError: A role cannot learn, or the spec asks for a permission that `allow` does not give.
             UsageError: The folder holds a run, or the spec has no training data.
         """
-        folder = RunFolder(Path(out) if out else new_folder(flow.name))
+        folder = RunFolder(Path(out) if out else jobs.new_folder(flow.name))
         folder.check_new("train")
         return cls(flow, folder, *_info_and_tasks(flow, seed), start=None, resumed=False)
 
@@ -140,10 +117,9 @@ class TrainingJob:
             SpecError: The spec has faults, a role cannot learn, or a permission is missing.
             UsageError: There is no such training, or it was started with another spec or seed.
         """
-        folder = folder_to_resume(out, source, "train")
+        folder = jobs.folder_to_resume(out, source, "train")
         before = folder.training()
-        check_seed(folder, before, seed)
-        flow = open_source(resumed_source(folder.path, before, source))
+        flow = jobs.flow_to_resume(folder, before, source, seed)
         info, tasks = _info_and_tasks(flow, before.seed)
         folder.check_same(info, flow.plan.resolved)
         return cls(flow, folder, info, tasks, start=folder.last_checkpoint(), resumed=True)
@@ -184,7 +160,7 @@ class TrainingJob:
         if rollouts_on is not None and self.flow.plan.spec.train.sample_from is not None:
             raise UsageError("train.sample_from and rollouts on a cluster exclude each other; leave one out")
         if self.done < self.steps:
-            await _run(self, observe or ignore_event, track, rollouts_on)
+            await _run(self, observe or jobs.ignore_event, track, rollouts_on)
         return TrainingResult(self.folder.path)
 
 
@@ -222,10 +198,7 @@ async def train_async(
     return await TrainingJob.create(flow, out=out, seed=seed).run(observe, track, rollouts_on=rollouts_on)
 
 
-train = blocking(train_async)
-
-
-SPLITS: tuple[Split, ...] = ("train", "validation")
+train = jobs.blocking(train_async)
 
 
 def _info_and_tasks(flow: Workflow, seed: int) -> tuple[RunInfo, list[Task]]:
@@ -234,7 +207,9 @@ def _info_and_tasks(flow: Workflow, seed: int) -> tuple[RunInfo, list[Task]]:
     if any(training_findings(flow.plan)):
         check_source(flow.source, training_findings).valid()  # raises SpecError with the places
     tasks = flow.tasks("train")
-    return describe(flow, "train", seed=seed, steps=planned_steps(flow.plan.spec.train, len(tasks))), tasks
+    return jobs.describe(
+        flow, "train", seed=seed, steps=planned_steps(flow.plan.spec.train, len(tasks))
+    ), tasks
 
 
 async def _run(
@@ -250,7 +225,7 @@ async def _run(
         if not job.resumed:
             folder.check_new("train")
         elif folder.rewind() != start:
-            raise changed(folder)
+            raise jobs.changed(folder)
         config = info.model_dump(mode="json", exclude={"templates"}, exclude_defaults=True)
         trackers = [stack.enter_context(tracker(name, folder.path, plan.name, config)) for name in track]
         observe(Note("starting the model …"))
@@ -260,13 +235,10 @@ async def _run(
         )
         await stack.enter_async_context(services.watched())
         # The SDK takes seconds to import, so it is imported while the service starts.
-        from rolegraph.engine.training import loop
-        from rolegraph.engine.training.past import PastSelves
-        from rolegraph.engine.training.policies import Policies, PolicyStart
-        from rolegraph.engine.training.rollouts import RemoteModels, TrainingSetup
+        from rolegraph.engine.training import loop, past, policies, rollouts
 
         starts = {
-            name: PolicyStart(
+            name: policies.PolicyStart(
                 served,
                 policy.lora,
                 info.seed if name == MAIN else derive_seed(info.seed, "policy", name),
@@ -276,78 +248,75 @@ async def _run(
             )
             for (name, policy), served in zip(plan.policies.items(), located, strict=True)
         }
-        policies = await stack.enter_async_context(Policies.open(starts))
-        policies.check(plan)
+        trained = await stack.enter_async_context(policies.Policies.open(starts))
+        trained.check(plan)
         models = await stack.enter_async_context(Models(services.open))
         untrained = [endpoint.model for endpoint in plan.endpoints if endpoint.policy is None]
         frozen = {ref: await models.model(ref) for ref in untrained}
         teachers = {
-            signal.teacher: await models.teacher(signal.teacher, policies[policy].chat, role)
+            signal.teacher: await models.teacher(signal.teacher, trained[policy].chat, role)
             for role, signal in plan.signals.items()
             if signal.teacher is not None and signal.teacher != "base"
             for policy in plan.policies_of(role)
         }
         if job.resumed:
-            folder.resume(command_line())
+            folder.resume(jobs.command_line())
         else:
-            names = dict.fromkeys(policies[name].model for name in plan.policies)
+            names = dict.fromkeys(trained[name].model for name in plan.policies)
             folder.begin(info.model_copy(update={"model": ", ".join(names)}), plan.resolved)
-        notify = stack.enter_context(logged(folder.log, command_line(), observe))
+        notify = stack.enter_context(jobs.logged(folder.log, observe))
         validation = validation_tasks(plan)
         if shared := shared_rows(job.tasks, validation):
             notify(Note(shared_message(shared), "warning"))
         if untaught := plan.untaught:
             notify(Note(untaught, "warning"))
-        remote = None
+        workers = None
         if rollouts_on is not None:
             opener = partial(open_served_episodes, job.flow)
             pool = open_on_ray(opener, rollouts_on, slots=NODE_SLOTS, observe=notify)
             maker = await stack.enter_async_context(pool)
             places = {ref: await services.located(ref) for ref in untrained}
-            remote = RemoteModels(maker, policies, places, plan.spec.train.staleness)
-        setup = TrainingSetup(
+            workers = rollouts.RemoteModels(maker, trained, places, plan.spec.train.staleness)
+        setup = rollouts.TrainingSetup(
             plan=plan,
             seed=info.seed,
             steps=info.steps,
             tasks=job.tasks,
             validation_tasks=validation,
-            policies=policies,
-            past=PastSelves(plan.past, policies, start),
+            policies=trained,
+            past=past.PastSelves(plan.past, trained, start),
             models=frozen | teachers,
             isolation=await stack.enter_async_context(Isolation(plan.imports)),
             folder=folder,
             observe=partial(_track, notify, trackers, job),
-            remote=remote,
+            remote=workers,
         )
+
+        async def write_results() -> None:
+            await asyncio.to_thread(_write_results, plan, folder, info.steps)
+            if folder.report.exists():
+                _send(notify, trackers, lambda one: one.add_file(folder.report))
+
         with folder.ending():
             try:
                 await loop.train(setup, start)
             except BaseException:
                 with contextlib.suppress(RolegraphError):  # the first error is the one to report
-                    await asyncio.to_thread(_write_results, plan, folder, info.steps)
-                _track_report(notify, trackers, folder)
+                    await write_results()
                 raise
-            await asyncio.to_thread(_write_results, plan, folder, info.steps)
-            _track_report(notify, trackers, folder)
+            await write_results()
 
 
 def _track(observe: Observer, trackers: list[Tracker], job: TrainingJob, event: Event) -> None:
     """Pass an event to an observer, and the metrics and episodes of a step to the trackers as well."""
     if isinstance(event, StepLogged) and trackers:
         tables: dict[str, Table] = {}
-        if any(one.has_tables for one in trackers):
-            for split in SPLITS:
-                if (file := job.folder.episodes_file(split, event.step)).exists():
-                    table = episode_table(read_episodes(file), job.flow.plan.spec)
-                    tables[f"episodes/{split}"] = table
+        splits: tuple[Split, ...] = ("train", "validation") if any(one.has_tables for one in trackers) else ()
+        for split in splits:
+            if (file := job.folder.episodes_file(split, event.step)).exists():
+                tables[f"episodes/{split}"] = episode_table(read_episodes(file), job.flow.plan.spec)
         _send(observe, trackers, lambda one: one.log(event.step, event.metrics, tables))
     observe(event)
-
-
-def _track_report(observe: Observer, trackers: list[Tracker], folder: RunFolder) -> None:
-    """Send the report to the trackers, where there is one."""
-    if folder.report.exists():
-        _send(observe, trackers, lambda one: one.add_file(folder.report))
 
 
 def _send(observe: Observer, trackers: list[Tracker], send: Callable[[Tracker], None]) -> None:

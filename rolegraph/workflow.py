@@ -6,19 +6,20 @@ from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rolegraph.engine import run
 from rolegraph.engine.compile import CompileResult, Plan, check_source, data_findings
 from rolegraph.engine.compile.trainable import training_findings
 from rolegraph.engine.errors import UsageError
-from rolegraph.engine.records import Source
+from rolegraph.engine.records import PolicyPath, Source
 from rolegraph.engine.shipped import SPECS
 from rolegraph.engine.spec import load_spec
 from rolegraph.engine.vocabulary import Dataset, Split, import_file
 
 if TYPE_CHECKING:
-    from rolegraph.engine.compile import Endpoint
     from rolegraph.engine.models import LimitedModel, Models
     from rolegraph.engine.records import Episode, Observer, Task
     from rolegraph.engine.run import EpisodeJob, EpisodeMaker, Isolation
@@ -79,8 +80,7 @@ class Workflow:
         wanted: Split = split or ("validation" if "validation" in data else "train")
         if wanted not in data:
             raise UsageError(
-                f"the spec {self.name} has no {wanted} data; add `data: {{{wanted}: …}}`, such as a .jsonl "
-                "file"
+                f"the spec {self.name} has no {wanted} data; add `data: {{{wanted}: FILE.jsonl}}`"
             )
         return data[wanted]
 
@@ -108,20 +108,18 @@ class Workflow:
             WorldError: The model's endpoint does not answer.
         """
         self.check_allowed()
-        if model is None and base_url is None:
-            return _open(self)
-        source = Source(model=model, base_url=base_url).with_defaults(self.source)
-        return _open(open_source(source))
+        given = Source(model=model, base_url=base_url)
+        return _open(self if given == Source() else open_source(given.with_defaults(self.source)))
 
 
+@dataclass(frozen=True, slots=True)
 class OpenWorkflow:
     """A workflow whose models are open; given by `Workflow.open`."""
 
-    def __init__(
-        self, flow: Workflow, models: Models, table: Sequence[LimitedModel], isolation: Isolation
-    ) -> None:
-        self.flow = flow
-        self._models, self._table, self._isolation = models, table, isolation
+    flow: Workflow
+    _models: Models
+    _table: Sequence[LimitedModel]
+    _isolation: Isolation
 
     async def trained(self, checkpoint: str | Path) -> OpenWorkflow:
         """Return the same workflow with trained weights; roles that are not trained keep their model.
@@ -136,24 +134,18 @@ class OpenWorkflow:
         Raises:
             UsageError: There are no such weights, or one path is given for several policies.
         """
-        from rolegraph.engine.records import PolicyPath
-
         path, policies = str(checkpoint), self.flow.plan.policies
         of_training = PolicyPath.parse(path)
         if of_training is None and len(policies) > 1:
-            raise UsageError(
-                f"{self.flow.name} trains {', '.join(policies)}, and {path} is of one policy; give the "
-                "folder of a training"
-            )
-        endpoints: list[Endpoint] = []
-        for endpoint in self.flow.plan.endpoints:
+            fault = f"{self.flow.name} trains {', '.join(policies)}, and {path} is of one policy"
+            raise UsageError(f"{fault}; give the folder of a training")
+        endpoints = [*self.flow.plan.endpoints]
+        for at, endpoint in enumerate(endpoints):
             if endpoint.policy is not None:
                 of_policy = of_training and of_training._replace(policy=of_training.policy or endpoint.policy)
                 model = endpoint.model.model_copy(update={"checkpoint": str(of_policy or path)})
-                endpoint = endpoint._replace(model=model)
-            endpoints.append(endpoint)
-        table = await self._models.table(endpoints)
-        return OpenWorkflow(self.flow, self._models, table, self._isolation)
+                endpoints[at] = endpoint._replace(model=model)
+        return replace(self, _table=await self._models.table(endpoints))
 
     async def with_flow(self, flow: Workflow) -> OpenWorkflow:
         """Return another workflow on the models that are open, such as the same one with other prompts.
@@ -168,8 +160,7 @@ class OpenWorkflow:
             UsageError: There is no such model, or no key for it.
             WorldError: A model's endpoint does not answer.
         """
-        table = await self._models.table(flow.plan.endpoints)
-        return OpenWorkflow(flow, self._models, table, self._isolation)
+        return replace(self, flow=flow, _table=await self._models.table(flow.plan.endpoints))
 
     def stream(
         self,
@@ -203,11 +194,9 @@ class OpenWorkflow:
         Raises:
             UsageError: The spec has no data for the split, or a task has no `id`.
         """
-        from rolegraph.engine.run import jobs, missing, run_jobs
-
         rows = self.flow.dataset(split).rows(limit) if tasks is None else check_ids(self.flow, tasks)
-        planned = missing(jobs(rows, rollouts, seed), finished)
-        return run_jobs(planned, partial(self.make, observe=observe), concurrency)
+        planned = run.missing(run.jobs(rows, rollouts, seed), finished)
+        return run.run_jobs(planned, partial(self.make, observe=observe), concurrency)
 
     async def make(self, job: EpisodeJob, observe: Observer | None = None) -> Episode:
         """Make the episode of a job in this process.
@@ -219,9 +208,8 @@ class OpenWorkflow:
         Returns:
             The episode, also where a role of it failed.
         """
-        from rolegraph.engine.run import run_episode
-
-        return await run_episode(self.flow.plan, job, self._table, isolation=self._isolation, observe=observe)
+        table, isolation = self._table, self._isolation
+        return await run.run_episode(self.flow.plan, job, table, isolation=isolation, observe=observe)
 
     async def episode(self, task: Task, *, seed: int = 0) -> Episode:
         """Make one episode on one task.
@@ -233,9 +221,7 @@ class OpenWorkflow:
         Returns:
             The episode, also where a role of it failed.
         """
-        from rolegraph.engine.run import EpisodeJob
-
-        return await self.make(EpisodeJob({"id": "task", **task}, seed=seed))
+        return await self.make(run.EpisodeJob({"id": "task", **task}, seed=seed))
 
 
 def load(
@@ -333,10 +319,8 @@ def check_for(source: Source, backend: str | None) -> CompileResult:
     from rolegraph.engine.rllm_bridge.launch import for_backend
 
     overrides, _, further = for_backend(backend, source.overrides)
-    checks = (data_findings, further)
-    return check_source(
-        replace(source, overrides=tuple(overrides)), lambda plan: (f for check in checks for f in check(plan))
-    )
+    source = replace(source, overrides=tuple(overrides))
+    return check_source(source, lambda plan: chain(data_findings(plan), further(plan)))
 
 
 def other_spec(name: str) -> str:
@@ -385,24 +369,19 @@ def json_schema(imports: Iterable[str | Path] = ()) -> dict[str, Any]:
 @asynccontextmanager
 async def _open(flow: Workflow) -> AsyncGenerator[OpenWorkflow, None]:
     from rolegraph.engine.models import Models, Services
-    from rolegraph.engine.run import Isolation
 
     with Services(flow.source.base_url) as services:
-        async with (
-            services.watched(),
-            Models(services.open) as models,
-            Isolation(flow.plan.imports) as isolation,
-        ):
+        isolation = run.Isolation(flow.plan.imports)
+        async with services.watched(), Models(services.open) as models, isolation:
             yield OpenWorkflow(flow, models, await models.table(flow.plan.endpoints), isolation)
 
 
 @asynccontextmanager
 async def open_served_episodes(flow: Workflow) -> AsyncGenerator[EpisodeMaker, None]:
     """Open a maker of a workflow's episodes with the models that each job names."""
-    from rolegraph.engine.run import Isolation
     from rolegraph.engine.run.streaming import ServedEpisodes
 
-    async with Isolation(flow.plan.imports) as isolation, ServedEpisodes(flow.plan, isolation) as maker:
+    async with run.Isolation(flow.plan.imports) as isolation, ServedEpisodes(flow.plan, isolation) as maker:
         yield maker
 
 

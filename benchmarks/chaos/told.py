@@ -7,16 +7,15 @@ from __future__ import annotations
 
 import os
 
-from rolegraph import run_log
 from rolegraph.engine.cli.main import main
 from rolegraph.engine.records import EpisodeDone, Event, StepLogged
+from rolegraph.jobs import RunLog
 
 _told = os.open(os.environ["TOLD"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-_log = run_log._RunLog  # pyright: ignore[reportPrivateUsage]  # the observer of runs and of trainings
-_observe = _log.observe
+_observe = RunLog.observe
 
 
-def _noted(self: run_log._RunLog, event: Event) -> None:  # pyright: ignore[reportPrivateUsage]
+def _noted(self: RunLog, event: Event) -> None:
     _observe(self, event)
     match event:
         case EpisodeDone(episode, True):
@@ -27,5 +26,5 @@ def _noted(self: run_log._RunLog, event: Event) -> None:  # pyright: ignore[repo
             pass
 
 
-_log.observe = _noted
+RunLog.observe = _noted
 main()

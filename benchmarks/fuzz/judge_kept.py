@@ -18,7 +18,7 @@ from judge_written import FAULT, RESULT, told, write
 from rich.console import Console
 
 import rolegraph as rg
-from rolegraph.engine.cli.compare_ import _parts  # pyright: ignore[reportPrivateUsage]  # what the command prints
+from rolegraph.engine.cli.reading import comparison_parts
 from rolegraph.engine.errors import DataError, RolegraphError, UsageError
 from rolegraph.engine.models.replay import Replay
 from rolegraph.engine.records import read_episodes
@@ -115,6 +115,6 @@ def compare(text: str) -> str:
     except RolegraphError as error:
         return _refused(error)
     printed = Console(file=StringIO(), soft_wrap=True)
-    for part in _parts(found, 3):
+    for part in comparison_parts(found, 3):
         printed.print(part, highlight=False, markup=False)
     return RESULT

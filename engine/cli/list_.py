@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 import rolegraph as rg
-from rolegraph.engine.cli import completion, options
+from rolegraph.engine.cli import options
 
 WRITTEN_AT = {
     "parsers": "roles.ROLE.parser",
@@ -29,15 +29,15 @@ KINDS = ("specs", *WRITTEN_AT)
 
 @click.command("list")
 @click.argument("kind", required=False, type=click.Choice(KINDS))
-@click.argument("name", required=False, shell_complete=completion.items)
+@click.argument("name", required=False, shell_complete=options.complete_items)
 @options.imports_option
-def command(kind: str | None, name: str | None, imports: tuple[Path, ...]) -> None:
+def command(kind: str | None, name: str | None, imports: tuple[str, ...]) -> None:
     """Show the shipped specs and what a spec may name: parsers, rewards, estimators, …
 
     With a NAME, show that one: a parser's options with their defaults, say, or a spec as it is written.
     """
     for file in imports:
-        rg.vocabulary.import_file(file)
+        rg.vocabulary.import_file(Path(file))
     if name is None:
         text = _overview(kind)
     elif kind == "specs":
@@ -65,27 +65,22 @@ def _overview(kind: str | None) -> str:
 
 
 def _summaries(kind: str) -> dict[str, str]:
+    """Return each item's summary by its name, or the error where the item's package cannot be loaded."""
     if kind == "specs":
         return rg.shipped_specs()
-    registry = _registry(kind)
-    return {name: _summary(registry, name) for name in registry.names()}
-
-
-def _summary(registry: rg.vocabulary.Registry[Any], name: str) -> str:
-    """Return an item's summary, or the error where the item's package cannot be loaded."""
-    try:
-        return registry.summary(name)
-    except rg.UsageError as error:
-        return rg.printable(str(error))
-
-
-def _registry(kind: str) -> rg.vocabulary.Registry[Any]:
-    return getattr(rg.vocabulary, kind)
+    registry: rg.vocabulary.Registry[Any] = getattr(rg.vocabulary, kind)
+    summaries: dict[str, str] = {}
+    for name in registry.names():
+        try:
+            summaries[name] = registry.summary(name)
+        except rg.UsageError as error:
+            summaries[name] = rg.printable(str(error))
+    return summaries
 
 
 def _item(kind: str, name: str) -> str:
     """Return an item as a spec writes it, with every option at its default and its meaning."""
-    registry = _registry(kind)
+    registry: rg.vocabulary.Registry[Any] = getattr(rg.vocabulary, kind)
     try:
         summary, value, options = registry.summary(name), registry.value(name), registry.options(name)
     except rg.vocabulary.UnknownName as error:
@@ -119,7 +114,7 @@ def limits_command() -> None:
 @click.command("schema")
 @options.imports_option
 @options.path("--out", "out", "FILE", "File of the schema. Default: standard output.")
-def schema_command(imports: tuple[Path, ...], out: Path | None) -> int:
+def schema_command(imports: tuple[str, ...], out: Path | None) -> int:
     """Write the JSON Schema of a spec, so that an editor completes and checks it while you type.
 
     \b

@@ -20,34 +20,33 @@ from io import TextIOWrapper
 import click
 
 from rolegraph import RolegraphError, SpecError, printable
-from rolegraph.engine.cli import completion as completion  # registers the completion of bash
+from rolegraph.engine.cli import options as options  # registers the completion of bash
 from rolegraph.engine.cli.output import colour
 
 VERBS = {
-    "new": "Write a workflow of your own into a new folder.",
-    "trust": "Let the rolegraph.toml of a folder count.",
-    "run": "Run a spec on its tasks and write the episodes.",
-    "train": "Train the roles of a spec.",
-    "optimize": "Evolve the prompts of a spec by reflection.",
-    "forecast": "Estimate the cost and effect of a first training step.",
-    "eject": "Write a spec as code for rLLM, verifiers or slime.",
-    "eval": "Compare a checkpoint with its base model.",
-    "compare": "Compare runs, trainings or specs.",
-    "export": "Write trained weights for other programs.",
-    "validate": "Check specs and show every fault.",
-    "graph": "Draw the roles of a spec.",
-    "preview": "Show the prompts of each role, without a model.",
-    "test": "Run a spec's tests on recorded answers.",
-    "report": "Write a training as one page that opens offline.",
-    "view": "Show the episodes of runs in the browser.",
-    "list": "Show the specs and the vocabulary that a spec may use.",
-    "limits": "Show the limits on inputs, and their reasons.",
-    "schema": "Write the JSON Schema of a spec, for an editor.",
-    "doctor": "Probe what a Tinker service does.",
-    "serve": "Serve a local model folder over the Tinker API.",
+    "new": ("folders", "Write a workflow of your own into a new folder."),
+    "trust": ("folders", "Let the rolegraph.toml of a folder count."),
+    "run": ("running", "Run a spec on its tasks and write the episodes."),
+    "train": ("training", "Train the roles of a spec."),
+    "optimize": ("tuning", "Evolve the prompts of a spec by reflection."),
+    "forecast": ("tuning", "Estimate the cost and effect of a first training step."),
+    "eject": ("training", "Write a spec as code for rLLM, verifiers or slime."),
+    "eval": ("running", "Compare a checkpoint with its base model."),
+    "compare": ("reading", "Compare runs, trainings or specs."),
+    "export": ("reading", "Write trained weights for other programs."),
+    "validate": ("checks", "Check specs and show every fault."),
+    "graph": ("looking", "Draw the roles of a spec."),
+    "preview": ("looking", "Show the prompts of each role, without a model."),
+    "test": ("checks", "Run a spec's tests on recorded answers."),
+    "report": ("reading", "Write a training as one page that opens offline."),
+    "view": ("reading", "Show the episodes of runs in the browser."),
+    "list": ("list_", "Show the specs and the vocabulary that a spec may use."),
+    "limits": ("list_", "Show the limits on inputs, and their reasons."),
+    "schema": ("list_", "Write the JSON Schema of a spec, for an editor."),
+    "doctor": ("services", "Probe what a Tinker service does."),
+    "serve": ("services", "Serve a local model folder over the Tinker API."),
 }
-MODULES = {"test": "spec_tests", "eject": "rllm", "limits": "list_", "schema": "list_"}
-"""Verbs whose module has another name than `VERB_`; pytest would collect a file `test_.py`."""
+"""Module and description of each command."""
 _OUTPUT_ERRORS = (errno.ENOSPC, errno.EIO, errno.EFBIG, errno.EDQUOT)
 INTERRUPTED = 128 + signal.SIGINT
 COLLECT_AFTER = 100_000
@@ -64,13 +63,13 @@ class _Verbs(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in VERBS:
             return None
-        module = importlib.import_module(f"rolegraph.engine.cli.{MODULES.get(cmd_name, f'{cmd_name}_')}")
+        module = importlib.import_module(f"rolegraph.engine.cli.{VERBS[cmd_name][0]}")
         commands = (value for value in vars(module).values() if isinstance(value, click.Command))
         return next(command for command in commands if command.name == cmd_name)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
-            formatter.write_dl(list(VERBS.items()))
+            formatter.write_dl([(verb, line) for verb, (_, line) in VERBS.items()])
 
 
 @click.group(cls=_Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})

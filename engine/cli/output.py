@@ -19,9 +19,6 @@ import rolegraph as rg
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.table import Table
-
-    from rolegraph import Interval
 
 SHOWN_CHARACTERS = 300
 """Characters of a text in a table or a line, unless the caller shows more."""
@@ -65,6 +62,11 @@ class OutputOptions(NamedTuple):
         for number, command in enumerate(commands):
             self.line(f"{'next: ' if not number else '      '}{command}")
 
+    def end(self, document: Mapping[str, object], *commands: str) -> None:
+        """Print the commands that a user may want to run next, and the JSON document, which names them."""
+        self.next(*commands)
+        self.document({**document, "next": commands})
+
     def document(self, value: Mapping[str, object]) -> None:
         """Print the JSON document, with `--json` alone."""
         if self.as_json:
@@ -98,62 +100,10 @@ def _console(*, stderr: bool, quiet: bool = False, lines: bool = False) -> Conso
     return Console(stderr=stderr, quiet=quiet, soft_wrap=lines, highlight=not lines)
 
 
-def make_table(*headings: str, right: bool = True) -> Table:
-    """Return an empty table with a bold first column; where the console is narrow, no cell is cut.
-
-    Args:
-        headings: Column headings; control characters are replaced.
-        right: Whether the other columns hold figures, aligned to the right and never folded.
-    """
-    from rich.box import SIMPLE_HEAD
-    from rich.text import Text
-
-    from rolegraph.engine.cli.tables import FigureTable
-
-    table = FigureTable(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
-    for at, heading in enumerate(headings):
-        is_figure = bool(at and right)
-        table.add_column(
-            Text(plain(heading)),
-            style="" if at else "bold",
-            justify="right" if is_figure else "left",
-            overflow="fold",
-            no_wrap=is_figure,
-        )
-    return table
-
-
-def add_row(table: Table, *cells: str, style: str = "") -> None:
-    """Add a row of texts that may come from a model: no cell is markup, control characters are replaced."""
-    from rich.text import Text
-
-    table.add_row(*(Text(plain(cell)) for cell in cells), style=style)
-
-
 def plain(text: str, most: int = SHOWN_CHARACTERS) -> str:
     """Return a text with control characters removed, and cut where it is longer than `most` characters."""
-    from rolegraph import printable
-
-    kept = printable(text)
+    kept = rg.printable(text)
     return kept if len(kept) <= most else f"{kept[:most]} …"
-
-
-def interval_cell(
-    interval: Interval | None, *, sign: str = "", mark: str = "", tasks: int | None = None
-) -> str:
-    """Format a mean with its interval in a second line.
-
-    Args:
-        interval: The mean over n tasks; None, or n = 0, is shown as a dash.
-        sign: `+` for differences.
-        mark: Text behind the mean.
-        tasks: The number of all tasks; where n is another, a third line shows n.
-    """
-    if interval is None or not interval.n:
-        return "–"
-    form = f"{sign},.3f" if abs(interval.mean) < 10 else f"{sign},.1f"
-    n = "" if tasks in (None, interval.n) else f"\nn {interval.n} of {tasks}"
-    return f"{interval.mean:{form}}{mark}\n[{interval.low:{form}}, {interval.high:{form}}]{n}"
 
 
 def colour(environment: Mapping[str, str] = os.environ) -> bool | None:

@@ -10,7 +10,6 @@ import time
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from rich.console import Group
@@ -20,8 +19,8 @@ from rich.table import Table
 from rich.text import Text
 
 import rolegraph as rg
-from rolegraph.engine.cli.output import OutputOptions, add_row, make_table
-from rolegraph.engine.cli.waiting import SPEED_SECONDS, NoteProgress, clock
+from rolegraph.engine.cli.output import OutputOptions
+from rolegraph.engine.cli.terminal import SPEED_SECONDS, NoteProgress, add_row, clock, make_table
 
 VALIDATION = "validation/"
 Metrics = Mapping[str, float]
@@ -72,23 +71,19 @@ def train_display(training: rg.TrainingJob, output: OutputOptions | None = None)
         with display.live if output.progress().is_terminal and not output.quiet else nullcontext():
             yield display.observe
     finally:
-        end, seconds = TrainEnd(training), time.monotonic() - started
-        end.show(output, seconds)
-        output.document(end.document(seconds))
+        _TrainEnd(training).show(output, time.monotonic() - started)
 
 
 class _TrainDisplay:
     """Live tables of a training."""
 
     def __init__(self, training: rg.TrainingJob, output: OutputOptions) -> None:
-        self._plan = training.flow.plan
-        self._steps, self._done = training.steps, training.done
+        self._plan, self._steps = training.flow.plan, training.steps
         self._latest: dict[str, float] = {}
         self._lost = ""
         """Failed and unrated answers of the latest step."""
         for line in training.folder.metrics():
-            if line["step"] == 0:
-                self._keep_first(line)
+            self._add(line)
         self._console, self._warn = output.progress(), output.warn
         self._progress = Progress(
             TextColumn("[bold]{task.description}"),
@@ -97,10 +92,10 @@ class _TrainDisplay:
             TimeRemainingColumn(compact=True),
             speed_estimate_period=SPEED_SECONDS,
         )
-        self._bar = self._progress.add_task(self._plan.name, total=self._steps, completed=self._done)
+        self._bar = self._progress.add_task(self._plan.name, total=self._steps, completed=training.done)
         self._part = NoteProgress()
         """Progress of the current part of a step: a batch of episodes, an update."""
-        self.live = Live(self._view(), console=self._console, refresh_per_second=4, transient=True)
+        self.live = Live(console=self._console, get_renderable=self._view, transient=True)
 
     def observe(self, event: rg.Event) -> None:
         """Show an event of the training."""
@@ -113,37 +108,28 @@ class _TrainDisplay:
 
     def _log(self, step: int, metrics: Metrics) -> None:
         """Show the metrics of a step, which are on disk."""
-        self._keep_first(metrics)
-        self._latest |= metrics
+        self._add(metrics)
         self._lost = ", ".join(_lost(metrics))
         self._progress.update(self._bar, completed=step)
-        if self._console.is_terminal:
-            self.live.update(self._view())
-        else:
+        if not self._console.is_terminal:
             self._console.print(self._line(step, metrics), soft_wrap=True, highlight=False)
 
-    def _keep_first(self, metrics: Metrics) -> None:
-        """Remember the validation figures in `metrics` as the first ones, where there are none yet."""
-        for name, value in metrics.items():
-            if name.startswith(VALIDATION):
-                self._latest.setdefault(f"{FIRST}{name}", value)
+    def _add(self, metrics: Metrics) -> None:
+        """Take the metrics of a step as the latest ones, and keep those of the first validation."""
+        first = {f"{FIRST}{name}": value for name, value in metrics.items() if name.startswith(VALIDATION)}
+        self._latest = {**first, **self._latest, **metrics}
 
     def _line(self, step: int, metrics: Metrics) -> str:
+        rewards = {role.name: metrics.get(f"reward/{role.name}/mean") for role in self._plan.roles}
         parts = [f"step {step}/{self._steps}"]
-        for role in self._plan.roles:
-            if f"reward/{role.name}/mean" in metrics:
-                parts.append(f"{role.name} {metrics[f'reward/{role.name}/mean']:.3f}")
-        for prefix, word in (("episode/", ""), ("validation/", "validation ")):
-            parts += [
-                f"{word}{name} {_mean(metrics, prefix, name)}"
-                for name in self._plan.metrics
-                if prefix + name in metrics
-            ]
+        parts += [f"{name} {reward:.3f}" for name, reward in rewards.items() if reward is not None]
+        for prefix, word in (("episode/", ""), (VALIDATION, "validation ")):
+            measured = [name for name in self._plan.metrics if prefix + name in metrics]
+            parts += [f"{word}{name} {_mean(metrics, prefix, name)}" for name in measured]
         parts += _lost(metrics)
-        if "tokens/per_second" in metrics:
-            parts.append(f"{metrics['tokens/per_second']:,.0f} tokens/s")
-        if "time/step" in metrics:
-            parts.append(f"{metrics['time/step']:.1f} s")
+        for metric, shown in (("tokens/per_second", "{:,.0f} tokens/s"), ("time/step", "{:.1f} s")):
+            if metric in metrics:
+                parts.append(shown.format(metrics[metric]))
         return "  ".join(parts)
 
     def _view(self) -> Group:
@@ -159,8 +145,7 @@ class _TrainDisplay:
         tables.append(self._table("figure", ("correct", *self._plan.metrics), FIGURE_COLUMNS))
         rate = self._latest.get("tokens/per_second")
         speed = "" if rate is None else f"{rate:,.0f} tokens/s"
-        lost = Text(self._lost, style=FAILED)
-        return Group(self._progress, self._part.progress, *tables, lost, speed)
+        return Group(self._progress, self._part.progress, *tables, Text(self._lost, style=FAILED), speed)
 
     def _table(self, heading: str, names: Iterable[str], columns: Columns) -> Table:
         table = make_table(heading, *columns)
@@ -172,103 +157,97 @@ class _TrainDisplay:
         return table
 
 
-class TrainEnd:
+class _TrainEnd:
     """Results of a training that is finished or was stopped."""
 
     def __init__(self, training: rg.TrainingJob) -> None:
-        self._plan, self.folder, self._steps = training.flow.plan, training.folder, training.steps
-        self._lines = lines = self.folder.metrics() if self.folder.metrics_file.exists() else []
-        self.done = int(max((line["step"] for line in lines), default=0))
-        self.latest = lines[-1] if lines else {}
+        self._plan, self._folder, self._steps = training.flow.plan, training.folder, training.steps
+        self._lines = lines = self._folder.metrics() if self._folder.metrics_file.exists() else []
+        self._done = int(max((line["step"] for line in lines), default=0))
+        self._best = self._folder.best() if self._folder.checkpoints() else None
+        self._report = self._folder.report if self._folder.report.exists() else None
         validated = [line for line in lines if any(name.startswith(VALIDATION) for name in line)]
         self._first, self._last = (validated[0], validated[-1]) if validated else ({}, {})
-        self.measured = int(self._last.get("step", 0))
+        self._measured = int(self._last.get("step", 0))
         """Step of the latest validation."""
-
-    def figures(self) -> dict[str, dict[str, float]]:
-        """Return each figure of the first and the latest validation, empty where there are no two."""
-        if self.measured <= 0:
-            return {}
-        keys = {name: f"{VALIDATION}{name}" for name in ("correct", *self._plan.metrics)}
-        first, last = self._first, self._last
-        both = first.keys() & last.keys()
-        return {name: {"before": first[key], "now": last[key]} for name, key in keys.items() if key in both}
-
-    def next(self) -> list[str]:
-        """Return the commands that a user may want to run next."""
-        folder = shlex.quote(str(self.folder.path))
-        commands = [f"rolegraph train --resume --out {folder}"] if self.done < self._steps else []
-        if not self.folder.checkpoints():
-            return commands
-        best, source = self.folder.best(), self.folder.info().source
-        spec, *options = replace(source, overrides=(), model=None, base_url=None).arguments()
-        checkpoints = [
-            f"model.checkpoint={folder}" if name == rg.MAIN else f"policies.{name}.checkpoint={folder}#{name}"
-            for name in best.policies
-        ]
-        words = [shlex.quote(spec), *checkpoints, *map(shlex.quote, options)]
-        policies = [f" --policy {name}" for name in best.policies] if len(best.policies) > 1 else [""]
-        if not any(line.get("optim/data") for line in self._lines):
-            return [*commands, f"rolegraph view {folder}"]
-        return [
-            *commands,
-            f"rolegraph run {' '.join(words)}",
-            *(f"rolegraph export {folder}{policy}" for policy in policies),
-        ]
+        both = self._first.keys() & self._last.keys() if self._measured > 0 else set[str]()
+        self._figures = [it for it in ("correct", *self._plan.metrics) if VALIDATION + it in both]
+        """Figures of both the first and the latest validation; none where there are no two."""
+        self._warnings = [*self._find_warnings()]
 
     def show(self, output: OutputOptions, seconds: float) -> None:
-        """Print the closing tables, the report's path and the next commands."""
+        """Print the closing tables, the report's path and the next commands, and the JSON document."""
         out = output.results()
         for table in self._tables():
             out.print(table)
-        for text in self._warnings():
+        for text in self._warnings:
             output.warn(text)
-        if not self.folder.info_file.exists():
-            return
-        out.print(f"{self.done} of {self._steps} steps in {clock(seconds)}")
-        if self.folder.checkpoints():
-            out.print(f"best weights: step {self.folder.best().step}")
-        output.next(*self.next())
-        out.print(str(_page(self.folder) or self.folder.path), markup=False)
+        commands = self._next() if self._folder.info_file.exists() else []
+        if self._folder.info_file.exists():
+            out.print(f"{self._done} of {self._steps} steps in {clock(seconds)}")
+            if self._best:
+                out.print(f"best weights: step {self._best.step}")
+            output.next(*commands)
+            out.print(str(self._report or self._folder.path), markup=False)
+        output.document({**self._document(), "seconds": round(seconds, 3), "next": commands})
 
-    def document(self, seconds: float) -> dict[str, Any]:
-        """Return the JSON document; docs/command.md describes its keys."""
-        best = self.folder.best() if self.folder.checkpoints() else None
-        page = _page(self.folder)
+    def _document(self) -> dict[str, Any]:
+        """Return most of the JSON document; docs/command.md describes its keys."""
+        values = [(name, f"{VALIDATION}{name}") for name in self._figures]
         return {
-            "folder": str(self.folder.path),
+            "folder": str(self._folder.path),
             "steps": self._steps,
-            "done": self.done,
-            "seconds": round(seconds, 3),
-            "metrics": self.latest,
-            "validation": self.figures(),
-            "controls": [row.model_dump() for row in self.folder.controls()],
-            "warnings": [*self._warnings()],
-            "best": best and {"step": best.step, "policies": [*best.policies]},
-            "report": page and str(page),
-            "log": str(self.folder.log),
-            "next": self.next() if self.folder.info_file.exists() else [],
+            "done": self._done,
+            "metrics": self._lines[-1] if self._lines else {},
+            "validation": {
+                name: {"before": self._first[key], "now": self._last[key]} for name, key in values
+            },
+            "controls": [row.model_dump() for row in self._folder.controls()],
+            "warnings": self._warnings,
+            "best": self._best and {"step": self._best.step, "policies": [*self._best.policies]},
+            "report": self._report and str(self._report),
+            "log": str(self._folder.log),
         }
 
-    def _warnings(self) -> Iterator[str]:
+    def _next(self) -> list[str]:
+        """Return the commands that a user may want to run next."""
+        folder = shlex.quote(str(self._folder.path))
+        commands = [f"rolegraph train --resume --out {folder}"] if self._done < self._steps else []
+        if not self._best:
+            return commands
+        if not any(line.get("optim/data") for line in self._lines):
+            return [*commands, f"rolegraph view {folder}"]
+        policies, source = [*self._best.policies], self._folder.info().source
+        spec, *options = replace(source, overrides=(), model=None, base_url=None).arguments()
+        checkpoints = [
+            f"model.checkpoint={folder}" if name == rg.MAIN else f"policies.{name}.checkpoint={folder}#{name}"
+            for name in policies
+        ]
+        words = [shlex.quote(spec), *checkpoints, *map(shlex.quote, options)]
+        flags = [f" --policy {name}" for name in policies] if len(policies) > 1 else [""]
+        exports = [f"rolegraph export {folder}{flag}" for flag in flags]
+        return [*commands, f"rolegraph run {' '.join(words)}", *exports]
+
+    def _find_warnings(self) -> Iterator[str]:
         """Yield a line for each role with failed answers, and for each with unrated ones."""
-        yield from self.folder.common_failures()
+        yield from self._folder.common_failures()
         if idle := sum(line.get("optim/data") == 0 for line in self._lines):
-            yield f"{idle} of {self.done} steps taught nothing: every advantage in them is 0"
+            yield f"{idle} of {self._done} steps taught nothing: every advantage in them is 0"
         for role in self._plan.roles:
             if count := sum(line.get(f"unrated/{role.name}", 0) for line in self._lines):
                 yield f"{role.name}: {count:.0f} answers are unrated: {role.why_unrated}"
 
     def _tables(self) -> Iterator[Table]:
-        if figures := self.figures():
-            table = make_table("validation", "before", f"at step {self.measured}", "change")
-            for name, row in figures.items():
+        if self._figures:
+            table = make_table("validation", "before", f"at step {self._measured}", "change")
+            for name in self._figures:
                 before, now = (_mean(line, VALIDATION, name) for line in (self._first, self._last))
-                table.add_row(name, before, now, f"{row['now'] - row['before']:+.3f}")
+                change = self._last[VALIDATION + name] - self._first[VALIDATION + name]
+                table.add_row(name, before, now, f"{change:+.3f}")
             yield table
-        if controls := self.folder.controls():
-            table = make_table("on the same validation tasks", "figure", "mean and 95 % interval")
-            table.columns[1].justify, table.columns[1].no_wrap = "left", False
+        if controls := self._folder.controls():
+            headings = ("on the same validation tasks", "figure", "mean and 95 % interval")
+            table = make_table(*headings, texts=(1,))
             for row in controls:
                 add_row(table, row.name, row.figure, f"{row.mean:.3f} [{row.low:.3f}, {row.high:.3f}]")
             yield table
@@ -288,7 +267,3 @@ def _lost(metrics: Metrics) -> Iterator[str]:
             yield f"{lost.replace('/', ' ')} {count:.0f}"
         elif kind == "unrated":
             yield f"{lost} unrated {count:.0f}"
-
-
-def _page(folder: rg.RunFolder) -> Path | None:
-    return folder.report if folder.report.exists() else None

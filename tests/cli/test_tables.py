@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from rolegraph.engine.cli.output import add_row, make_table
+from rolegraph.engine.cli.terminal import add_row, make_table
 from tests.cli.conftest import ENVIRONMENT, Command
 
 REPLAYED = ("--replay-any", "--limit", "10")

@@ -26,7 +26,7 @@ EPISODES = 6
 # Forks pairs of commands from one process, which imports the package once; prints exit codes and outputs.
 PAIRS = """
 import json, os, sys
-import rolegraph.engine.cli.run_, rolegraph.engine.models.openai, rolegraph.engine.run
+import rolegraph.engine.cli.running, rolegraph.engine.models.openai, rolegraph.engine.run
 from rolegraph.engine.cli.main import run
 
 for pair in json.loads(sys.argv[1]):

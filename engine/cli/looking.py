@@ -1,9 +1,9 @@
-"""`rolegraph preview SPEC`: the prompts of each role on real tasks, without a model."""
+"""`rolegraph preview SPEC`, the prompts of each role, and `rolegraph graph SPEC`, a picture of the roles."""
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
+from typing import Any
 
 import click
 from rich.console import Console
@@ -13,37 +13,24 @@ from rich.text import Text
 import rolegraph as rg
 from rolegraph.engine.cli import options
 
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 COLOURS = {"system": "magenta", "user": "blue", "assistant": "green", "tool": "yellow"}
 """Colour of a message's frame, by the message's role."""
+FORMS = ("mmd", "md", "dot", "svg", "png")
 
 
 @click.command("preview")
 @options.source("The model whose chat template --tokens shows: local[:FOLDER]. Default: the spec's.")
 @options.count("--limit", 1, "Number of tasks.")
 @options.split
-@options.path(
-    "--with",
-    "recorded",
-    "EPISODES",
-    "Answers and tasks of a run: its folder, or its episodes.jsonl. Default: made-up answers.",
-)
+@options.path("--with", "recorded", "EPISODES", "Answers and tasks of a run. Default: made-up answers.")
 @options.repeated("--role", "only", "NAME", "Only this role.")
 @options.flag("--tokens", "Show the chat template's special tokens, and the number of tokens.")
 @options.path("--html", "html", "FILE", "Write a page that opens offline, and print nothing here.")
-def command(
-    source: rg.Source,
-    limit: int,
-    split: rg.Split | None,
-    recorded: Path | None,
-    only: tuple[str, ...],
-    tokens: bool,
-    html: Path | None,
-) -> int:
+def preview_command(source: rg.Source, only: tuple[str, ...], html: Path | None, **settings: Any) -> int:
     """Show the prompts of each role of SPEC, in every round and branch that differs, without a model.
 
-    Answers that later roles see are made up, in [brackets], or come from a run with --with. Hidden fields of
-    a task stay hidden.
+    Answers that later roles see are made up, in [brackets], or come from a run with --with: its folder, or
+    its episodes.jsonl. Hidden fields of a task stay hidden.
     """
     flow = rg.open_source(source)
     names = [role.name for role in flow.plan.roles]
@@ -51,7 +38,7 @@ def command(
         if name not in names:
             hint = rg.did_you_mean(name, names) or f"expected one of {', '.join(names)}"
             raise rg.UsageError(f"--role: no role {name!r}; {hint}")
-    preview = rg.preview(flow, split, limit=limit, recorded=recorded, tokens=tokens)
+    preview = rg.preview(flow, **settings)
     if only:
         preview = preview.of(*only)
     if html is not None:
@@ -120,4 +107,32 @@ def _panel(out: Console, title: str, text: Text, speaker: str) -> None:
 
 def _text(value: object, style: str = "") -> Text:
     """Return a text in a style, without control characters that could steer the terminal."""
-    return Text(_CONTROL.sub("\ufffd", str(value)), style=style)
+    return Text(rg.printable(str(value)), style=style)
+
+
+@click.command("graph")
+@options.source()
+@options.path(
+    "--out",
+    "out",
+    "FILE",
+    f"File of the picture, in the form of its ending: .{', .'.join(FORMS)}. Default: Mermaid, to standard "
+    "output.",
+)
+@click.option("--format", "form", type=click.Choice(FORMS), help="The form, where the ending is another.")
+def graph_command(source: rg.Source, out: Path | None, form: str | None) -> int:
+    """Draw the roles of SPEC: what each needs, by which join and of which round, loops, tools, conditions,
+    and policies by colour.
+
+    \b
+    rolegraph graph debate                      Mermaid, for Markdown
+    rolegraph graph debate --out debate.svg
+    """
+    drawn = rg.graph(rg.open_source(source))
+    if out is not None:
+        click.echo(str(drawn.save(out, form)))
+    elif form == "png":
+        raise rg.UsageError("a PNG cannot be printed; give --out FILE.png")
+    else:
+        click.echo(drawn.as_bytes(form or "mmd").decode().rstrip())
+    return 0

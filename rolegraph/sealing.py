@@ -19,7 +19,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from rolegraph.engine.errors import RolegraphError, UsageError, WorldError, os_errors_as
-from rolegraph.engine.local import is_loopback
+from rolegraph.engine.local.launcher import is_loopback
 from rolegraph.engine.records import RunFolder, Source
 from rolegraph.engine.records.info import SourceRecord, source_fields
 from rolegraph.engine.records.sweep import NAME as SWEEP_FILE

@@ -18,11 +18,11 @@ from rolegraph.engine.errors import WorldError as WorldError
 from rolegraph.engine.errors import did_you_mean as did_you_mean
 from rolegraph.engine.errors import printable as printable
 from rolegraph.engine.limits.listing import LIMITS as LIMITS
-from rolegraph.engine.local import BASE_MODEL as BASE_MODEL
-from rolegraph.engine.local import has_started_service as has_started_service
-from rolegraph.engine.local import keep_services as keep_services
-from rolegraph.engine.local import stop_services as stop_services
+from rolegraph.engine.local.launcher import BASE_MODEL as BASE_MODEL
 from rolegraph.engine.local.service.serving import serve as serve
+from rolegraph.engine.local.warm import has_started_service as has_started_service
+from rolegraph.engine.local.warm import keep_services as keep_services
+from rolegraph.engine.local.warm import stop_services as stop_services
 from rolegraph.engine.records import MAIN as MAIN
 from rolegraph.engine.records import CallDone as CallDone
 from rolegraph.engine.records import Checkpoint as Checkpoint

@@ -28,7 +28,7 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 from rolegraph.engine.errors import RolegraphError, UsageError, WorldError, os_errors_as
 from rolegraph.engine.limits.records import WHOLE_FILE
-from rolegraph.engine.local import is_loopback
+from rolegraph.engine.local.launcher import is_loopback
 from rolegraph.engine.records import RunFolder, Source, SweepInfo
 from rolegraph.engine.records.files import read_bytes
 from rolegraph.engine.records.info import SourceRecord, source_fields

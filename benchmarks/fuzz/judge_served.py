@@ -20,12 +20,12 @@ from judge_written import FAULT, RESULT
 from uvicorn.server import ServerState
 
 from rolegraph.engine.local.launcher import BASE_MODEL
+from rolegraph.engine.local.service.admission import BoundedConnection
 from rolegraph.engine.local.service.backend import Backend
 from rolegraph.engine.local.service.checkpoints import CheckpointStore
-from rolegraph.engine.local.service.connections import BoundedConnection
 from rolegraph.engine.local.service.local_model import LocalModel
 from rolegraph.engine.local.service.server import Service
-from rolegraph.engine.local.service.tinker_proto import public
+from rolegraph.engine.local.service.wire import public
 
 KEY = "key"
 PROTOBUF = "application/x-protobuf"

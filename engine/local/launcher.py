@@ -7,7 +7,6 @@ is ready. The child ignores Ctrl-C; the parent handles it.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import re
 import secrets
@@ -18,7 +17,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import distributions, requires
 from ipaddress import ip_address
@@ -61,6 +60,11 @@ class ServiceOptions:
     """The folder of the checkpoints; None for a temporary one."""
     threads: int | None = None
     """torch's threads; None to choose them by the size of the model."""
+    name: str | None = None
+    """The model's name for clients; None for that of `model_name`."""
+    host: str = "127.0.0.1"
+    port: int = 0
+    """The port to listen at; 0 takes a free one."""
     silent: float | None = None
     """Seconds without a request after which a client counts as gone; None for the limit."""
     lent_at: str | None = None
@@ -131,7 +135,7 @@ def running(
         WorldError: the service does not start.
     """
     state = str(state_dir) if state_dir else None
-    options = ServiceOptions(str(model_dir.resolve()), state, threads, silent)
+    options = ServiceOptions(str(model_dir.resolve()), state, threads, silent=silent)
     key, process, port = _started(model_dir, options, timeout, cancelled)
     try:
         yield LocalService(f"http://127.0.0.1:{port}", model_name(model_dir), key, process.pid)
@@ -156,7 +160,9 @@ def start(
     """
     options = ServiceOptions(str(model_dir.resolve()), lent_at=str(lent_at), idle_seconds=idle_seconds)
     _, process, _ = _started(model_dir, options, START_SECONDS, cancelled)
-    _close_pipes(process)
+    for pipe in (process.stdin, process.stdout):
+        assert pipe is not None
+        pipe.close()
 
 
 def _started(
@@ -165,7 +171,7 @@ def _started(
     """Start a service and wait until it is ready; return its key, process and port."""
     check_model_folder(model_dir)
     key = f"tml-{secrets.token_hex(16)}"
-    with tempfile.TemporaryFile() as log:
+    with tempfile.TemporaryFile() as log, ExitStack() as stack:
         process = subprocess.Popen(
             [sys.executable, "-P", "-m", "rolegraph.engine.local.service", json.dumps(asdict(options))],
             stdin=subprocess.PIPE,
@@ -174,15 +180,13 @@ def _started(
             env={**child_environment(), "OMP_WAIT_POLICY": "PASSIVE", KEY_VARIABLE: key},
             start_new_session=options.lent_at is not None,  # for which Ctrl-C of this terminal is not meant
         )
-        try:
-            port = _read_port(process, timeout, cancelled or threading.Event())
-        except BaseException:
-            _stop(process)
-            raise
+        stack.callback(_stop, process)
+        port = _read_port(process, timeout, cancelled or threading.Event())
         if port is None:
-            _stop(process)
+            stack.close()
             log.seek(0)
             raise _start_failure(model_dir, process.returncode, log.read().decode(errors="replace"))
+        stack.pop_all()  # nothing has failed
     return key, process, port
 
 
@@ -210,20 +214,15 @@ def _read_port(process: subprocess.Popen[bytes], timeout: float, cancelled: thre
     return int(line) if line.isdigit() else None
 
 
-def _close_pipes(process: subprocess.Popen[bytes]) -> None:
-    for pipe in (process.stdin, process.stdout):
-        if pipe is not None:
-            with contextlib.suppress(OSError):
-                pipe.close()
-
-
 def _stop(process: subprocess.Popen[bytes]) -> None:
-    _close_pipes(process)
-    try:
-        process.wait(STOP_SECONDS)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
+    """End a service, which ends once its input closes."""
+    with process:  # at its end, closes the output and waits
+        assert process.stdin is not None
+        process.stdin.close()
+        try:
+            process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
 
 
 def is_loopback(host: str) -> bool:

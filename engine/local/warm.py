@@ -2,7 +2,7 @@
 
 Each has a Unix socket in a folder that only the user can open; the socket's name begins with the digest of
 all that the service depends on. A command that connects borrows the service until it disconnects; see
-`rolegraph.engine.local.service.lending`. On Windows, and where there is no such folder, each command starts a
+`rolegraph.engine.local.service.serving`. On Windows, and where there is no such folder, each command starts a
 service of its own.
 """
 
@@ -16,7 +16,7 @@ import socket
 import sys
 import tempfile
 import threading
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ from rolegraph.engine.vocabulary.children import child_environment
 ANSWER_SECONDS = 20.0
 _LONGEST_PATH = 100
 """Bytes of a socket's path that every system accepts."""
+_BUSY = {"busy": True}
 _PACKAGE = Path(__file__).parents[2]
 
 
@@ -59,13 +60,9 @@ def stop_services() -> tuple[int, int]:
     Returns:
         How many ended, and how many are in use.
     """
-    ended = in_use = 0
-    for path in _sockets():
-        with ExitStack() as stack:
-            if (connection := _connect(path, stack)) is not None:
-                busy = bool(_ask(connection, {"stop": True}))
-                ended, in_use = ended + (not busy), in_use + busy
-    return ended, in_use
+    with ExitStack() as stack:
+        answers = [_ask(path, stack, stop=True) for path in _sockets()]
+    return answers.count({}), answers.count(_BUSY)
 
 
 @contextmanager
@@ -107,38 +104,34 @@ def borrowed(
 
 def _borrow(path: Path, state_dir: Path | None, stack: ExitStack) -> LocalService | None:
     """Borrow the service at a socket until the stack closes; None where it has ended or is in use."""
-    connection = _connect(path, stack)
-    if connection is None:
-        return None
     folder = str(state_dir.absolute()) if state_dir else None
-    answer = _ask(connection, {"process": os.getpid(), "state_dir": folder})
+    answer = _ask(path, stack, process=os.getpid(), state_dir=folder) or _BUSY
     if "error" in answer:
         raise UsageError(answer["error"])
-    return LocalService(**answer) if "base_url" in answer else None
+    return None if answer == _BUSY else LocalService(**answer)
 
 
-def _connect(path: Path, stack: ExitStack) -> socket.socket | None:
-    """Connect to a service until the stack closes; None where it has ended."""
+def _ask(path: Path, stack: ExitStack, **request: Any) -> dict[str, Any] | None:
+    """Connect to a service until the stack closes and return its answer to a request.
+
+    Returns:
+        The answer: empty where the service ends, and busy where it gives none in time; None if nothing
+        listens there.
+    """
     connection = stack.enter_context(socket.socket(socket.AF_UNIX))
     connection.settimeout(ANSWER_SECONDS)
     try:
         connection.connect(str(path))
     except ConnectionRefusedError:  # its service was killed
         path.unlink(missing_ok=True)
+        return None
     except OSError:
-        pass
-    else:
-        return connection
-    return None
-
-
-def _ask(connection: socket.socket, request: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the service's answer; empty where it ends, and busy where it gives none in time."""
+        return None
     with suppress(OSError, ValueError):
         connection.sendall(json.dumps(request).encode() + b"\n")
         with connection.makefile("rb") as lines:
             return json.loads(lines.readline() or b"{}")
-    return {"busy": True}
+    return _BUSY
 
 
 def _folder() -> Path | None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from rolegraph.engine.errors import UsageError
-from rolegraph.engine.local import is_loopback
+from rolegraph.engine.local.launcher import is_loopback
 
 
 @dataclass(frozen=True, slots=True)

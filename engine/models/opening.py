@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from rolegraph.engine.errors import UsageError, WorldError
-from rolegraph.engine.local import LocalService, borrowed, check_model_folder
+from rolegraph.engine.local.launcher import LocalService, check_model_folder
+from rolegraph.engine.local.warm import borrowed
 from rolegraph.engine.local.weights import copy_weights
 from rolegraph.engine.models.limit import LimitedModel
 from rolegraph.engine.models.types import ServedModel

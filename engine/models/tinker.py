@@ -25,7 +25,7 @@ from tinker.lib.retry_handler import RetryConfig  # pyright: ignore[reportMissin
 from tinker.types import RequestErrorCategory
 
 from rolegraph.engine.errors import ModelError, RolegraphError, UsageError, WorldError, did_you_mean
-from rolegraph.engine.local import PROCESS, is_loopback
+from rolegraph.engine.local.launcher import PROCESS, is_loopback
 from rolegraph.engine.models.keys import TINKER, bypass_proxies, redact
 from rolegraph.engine.models.limit import retry_after
 from rolegraph.engine.models.tinker_sdk import (

@@ -30,7 +30,7 @@ def environment(pid="self"):
 {code}
 """
 SERVICE = (
-    "from rolegraph.engine.local import BASE_MODEL, running",
+    "from rolegraph.engine.local.launcher import BASE_MODEL, running",
     "with running(BASE_MODEL, threads=1) as service: environment(service.pid)",
 )
 WORKER = (

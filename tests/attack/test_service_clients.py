@@ -23,8 +23,8 @@ from starlette.types import Receive, Scope, Send
 from tinker.proto import tinker_public_pb2 as public
 
 from rolegraph.engine.limits import Limit
-from rolegraph.engine.local import LocalService
-from rolegraph.engine.local.service import connections
+from rolegraph.engine.local.launcher import LocalService
+from rolegraph.engine.local.service import admission
 from rolegraph.engine.local.service.checkpoints import CheckpointStore
 from tests.local.conftest import model_dir as model_dir
 from tests.local.conftest import service as service
@@ -105,7 +105,7 @@ def test_headers_without_end_are_refused_before_the_key_is_asked_for(
 def test_a_connection_without_headers_is_closed_and_one_with_a_request_is_not(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(connections, "HEADER_SECONDS", Limit("service_header_seconds", 1, "seconds"))
+    monkeypatch.setattr(admission, "HEADER_SECONDS", Limit("service_header_seconds", 1, "seconds"))
     released = asyncio.Event()
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
@@ -115,7 +115,7 @@ def test_a_connection_without_headers_is_closed_and_one_with_a_request_is_not(
 
     async def talk() -> None:
         with socket.create_server(("127.0.0.1", 0)) as listener:
-            config = uvicorn.Config(app, http=connections.BoundedConnection, lifespan="off", ws="none")
+            config = uvicorn.Config(app, http=admission.BoundedConnection, lifespan="off", ws="none")
             server = uvicorn.Server(config)
             server.capture_signals = suppress  # pytest keeps its own handlers
             serving = asyncio.create_task(server.serve(sockets=[listener]))

@@ -11,7 +11,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="needs the extra `local`")
 
 from rolegraph.engine.local.service.adapters import lora_config  # noqa: E402
-from rolegraph.engine.local.service.local_model import LocalModel, LoraShape  # noqa: E402
+from rolegraph.engine.local.service.local_model import Adapter, LocalModel, LoraShape  # noqa: E402
 from rolegraph.engine.local.service.trainer import Datum, TrainingRun  # noqa: E402
 
 RANK = 40  # beyond the 32 that most of the layers have
@@ -26,20 +26,18 @@ def test_a_new_adapter_is_the_one_that_peft_makes(model: LocalModel) -> None:
     from peft import LoraConfig, get_peft_model
     from peft.utils import get_peft_model_state_dict
 
-    model.add_adapter("first", LoraShape(RANK, seed=3))
-    model.add_adapter("second", LoraShape(RANK, seed=7))
-    ranks = model._targets(LoraShape(RANK))
+    first, second = (model.add_adapter(LoraShape(RANK, seed=seed)) for seed in (3, 7))
+    ranks = {layer: len(pair[0]) for layer, pair in second.pairs.items()}
     assert set(ranks.values()) == {32}
     torch.manual_seed(7)
-    plain = copy.deepcopy(model.module(None))
+    with model.adapted([None]) as module:
+        plain = copy.deepcopy(module)
     made = get_peft_model(plain, LoraConfig(**lora_config(ranks, RANK)))
     expected = get_peft_model_state_dict(made, save_embedding_layers=False)
-    given = model.weights("second")
+    given = second.weights()
     assert given.keys() == expected.keys()
     assert all(torch.equal(given[key], expected[key]) for key in given)
-    assert not all(torch.equal(given[key], tensor) for key, tensor in model.weights("first").items())
-    for name in ("first", "second"):
-        model.drop_adapter(name)
+    assert not all(torch.equal(given[key], tensor) for key, tensor in first.weights().items())
 
 
 def test_one_client_more_takes_tensors_and_no_model_of_its_own(model: LocalModel) -> None:
@@ -47,22 +45,17 @@ def test_one_client_more_takes_tensors_and_no_model_of_its_own(model: LocalModel
         gc.collect()
         return len(gc.get_objects())
 
-    def client(number: int) -> None:
-        TrainingRun(model, f"train-{number}", LoraShape(4, seed=number))
-        model.add_adapter(f"draw-{number}", LoraShape(4, seed=number))
-        model.freeze(f"draw-{number}")
+    def client(number: int) -> tuple[TrainingRun, Adapter]:
+        sampled = model.add_adapter(LoraShape(4, seed=number))
+        model.freeze(sampled)
+        return TrainingRun(model, LoraShape(4, seed=number)), sampled
 
     client(0)
     before = objects()
-    for number in range(1, 21):
-        client(number)
+    clients = [client(number) for number in range(1, 21)]
     assert objects() - before < 20 * 400  # a model has thousands
-    for number in range(1, 21):
-        model.drop_adapter(f"train-{number}")
-        model.drop_adapter(f"draw-{number}")
+    clients.clear()
     assert objects() - before < 400
-    model.drop_adapter("train-0")
-    model.drop_adapter("draw-0")
 
 
 @pytest.mark.parametrize("small", [True, False])
@@ -80,10 +73,10 @@ def test_two_that_are_trained_in_turn_learn_what_each_would_alone(model_dir: Pat
         run.step(AdamParams(learning_rate=0.01))
         return loss
 
-    runs = [TrainingRun(model, f"run-{number}", LoraShape(4, seed=number)) for number in range(2)]
+    runs = [TrainingRun(model, LoraShape(4, seed=number)) for number in range(2)]
     found = [[train(run, 100 + number) for number, run in enumerate(runs)] for _ in range(4)]
     for number in range(2):
-        run = TrainingRun(alone, f"run-{number}", LoraShape(4, seed=number))
+        run = TrainingRun(alone, LoraShape(4, seed=number))
         expected = [train(run, 100 + number) for _ in range(4)]
         assert [losses[number] for losses in found] == pytest.approx(expected, abs=1e-4)
         assert expected[-1] < expected[0]

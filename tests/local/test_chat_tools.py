@@ -52,6 +52,7 @@ class ScriptedBackend:
             text = self.texts.pop(0)
             ids = self.tokenizer.encode(text, add_special_tokens=False)
             request.tokens.extend([*ids, self.tokenizer.eos_token_id])
+            request.logprobs.extend([0.0] * len(request.tokens))
             request.reason = "stop"
 
 

@@ -17,10 +17,9 @@ from tinker import types  # noqa: E402
 
 from rolegraph.engine.local.launcher import LocalService  # noqa: E402
 from rolegraph.engine.local.service.adapters import write_adapter  # noqa: E402
-from rolegraph.engine.local.service.checkpoints import CheckpointStore  # noqa: E402
+from rolegraph.engine.local.service.checkpoints import CheckpointStore, staging_folder  # noqa: E402
 from rolegraph.engine.local.service.errors import RequestError  # noqa: E402
 from rolegraph.engine.local.service.local_model import LoraShape  # noqa: E402
-from rolegraph.engine.local.service.staging import staging_folder  # noqa: E402
 from tests.local.client import PROMPT, datum, logprobs_of, prompt, trainer  # noqa: E402
 from tests.local.conftest import make_model  # noqa: E402
 

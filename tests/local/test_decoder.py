@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch", reason="needs the extra `local`")
 
 from rolegraph.engine.local.service.batcher import Batcher, SampleJob  # noqa: E402
 from rolegraph.engine.local.service.decoder import Decoder  # noqa: E402
-from rolegraph.engine.local.service.local_model import LocalModel, LoraShape  # noqa: E402
+from rolegraph.engine.local.service.local_model import Adapter, LocalModel, LoraShape  # noqa: E402
 from rolegraph.engine.local.service.sampling import SampleRequest  # noqa: E402
 
 
@@ -38,32 +38,36 @@ def gpt2(model_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> LocalMode
     return LocalModel(folder, threads=1)
 
 
-def make_request(chance: random.Random, number: int, adapter: str | None = None) -> SampleRequest:
+def make_request(chance: random.Random, number: int, adapter: Adapter | None = None) -> SampleRequest:
     prompt = [chance.randrange(4, 260) for _ in range(chance.randint(1, 60))]
     heat = chance.choice([0.5, 1.0])
     return SampleRequest(prompt, chance.randint(1, 90), heat, seed=(number, 0), adapter=adapter)
 
 
-def make_adapters(model: LocalModel, count: int) -> list[str]:
-    """Add adapters with random weights."""
-    names = [f"adapter-{number}" for number in range(count)]
-    for number, name in enumerate(names):
-        model.add_adapter(name, LoraShape(4, seed=number))
+def make_adapters(model: LocalModel, count: int) -> list[Adapter]:
+    """Return adapters with random weights."""
+    adapters = [model.add_adapter(LoraShape(4, seed=number)) for number in range(count)]
+    for number, adapter in enumerate(adapters):
         torch.manual_seed(number)
-        model.set_weights(name, {key: torch.randn_like(w) * 0.1 for key, w in model.weights(name).items()})
-    return names
+        adapter.set_weights({key: torch.randn_like(w) * 0.1 for key, w in adapter.weights().items()})
+    return adapters
+
+
+def logits(model: LocalModel, adapter: Adapter | None, tokens: list[int]) -> torch.Tensor:
+    with torch.inference_mode(), model.adapted([adapter]) as module:
+        return module(input_ids=torch.tensor([tokens])).logits[0].float()
 
 
 def check(model: LocalModel, sample: SampleRequest) -> None:
     """Compare log-probabilities with a plain forward pass at the request's temperature."""
     tokens = [*sample.prompt, *sample.tokens]
-    with torch.inference_mode():
-        logits = (
-            model.module(sample.adapter)(input_ids=torch.tensor([tokens])).logits[0].float()
-            / sample.temperature
-        )
-    expected = logits.log_softmax(-1)[torch.arange(len(tokens) - 1), torch.tensor(tokens[1:])]
+    scaled = logits(model, sample.adapter, tokens) / sample.temperature
+    expected = scaled.log_softmax(-1)[torch.arange(len(tokens) - 1), torch.tensor(tokens[1:])]
     assert sample.logprobs == pytest.approx(expected[len(sample.prompt) - 1 :].tolist(), abs=1e-4)
+
+
+def never(path: str) -> Adapter:
+    raise AssertionError(f"{path} is not asked for")
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -89,15 +93,16 @@ def test_sequences_may_join_and_leave_at_any_step(model: LocalModel, seed: int) 
         check(model, sample)
 
 
-@pytest.mark.parametrize("frozen", [False, True])
+@pytest.mark.parametrize(("small", "frozen"), [(False, False), (True, False), (True, True)])
 @pytest.mark.parametrize("kind", ["model", "gpt2"])
 def test_sequences_of_several_adapters_are_sampled_in_one_batch(
-    kind: str, frozen: bool, request: pytest.FixtureRequest
+    kind: str, small: bool, frozen: bool, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model: LocalModel = request.getfixturevalue(kind)
-    adapters, chance = make_adapters(model, 3), random.Random(0)
+    monkeypatch.setattr(model, "small", small)
+    adapters, chance = [None, *make_adapters(model, 3)], random.Random(0)
     if frozen:
-        for adapter in adapters:
+        for adapter in adapters[1:]:
             model.freeze(adapter)
     decoder = Decoder(model)
     samples = [make_request(chance, number, chance.choice(adapters)) for number in range(12)]
@@ -108,8 +113,6 @@ def test_sequences_of_several_adapters_are_sampled_in_one_batch(
         decoder.step()
     for sample in samples:
         check(model, sample)
-    for adapter in adapters:
-        model.drop_adapter(adapter)
 
 
 @pytest.mark.parametrize("kind", ["model", "gpt2"])
@@ -118,11 +121,9 @@ def test_a_frozen_adapter_gives_the_numbers_of_the_unmerged_one(
 ) -> None:
     model: LocalModel = request.getfixturevalue(kind)
     one, two = make_adapters(model, 2)
-    ids = torch.tensor([[5, 80, 90, 100, 110]])
 
-    def logprobs(name: str | None) -> torch.Tensor:
-        with torch.inference_mode():
-            return model.module(name)(input_ids=ids).logits.log_softmax(-1)
+    def logprobs(adapter: Adapter | None) -> torch.Tensor:
+        return logits(model, adapter, [5, 80, 90, 100, 110]).log_softmax(-1)
 
     base, before, other = logprobs(None), logprobs(one), logprobs(two)
     model.freeze(one)
@@ -130,9 +131,7 @@ def test_a_frozen_adapter_gives_the_numbers_of_the_unmerged_one(
     assert torch.allclose(after, before, atol=1e-5)
     assert not torch.allclose(after, base, atol=1e-2)
     assert torch.equal(logprobs(two), other)
-    model.drop_adapter(two)
     assert torch.equal(logprobs(one), after)
-    model.drop_adapter(one)
     assert torch.equal(logprobs(None), base)
 
 
@@ -149,7 +148,7 @@ def test_a_prompt_of_many_samples_is_read_once_and_each_sample_is_its_own(model:
 
 
 def test_a_short_request_need_not_wait_for_a_long_one(model: LocalModel) -> None:
-    batcher = Batcher(model, load=str)
+    batcher = Batcher(model, load=never)
     long, short = (
         SampleJob(None, [SampleRequest([5, 6, 7], 200, seed=(1, 0))]),
         SampleJob(None, [SampleRequest([8, 9], 5, seed=(2, 0))]),
@@ -165,7 +164,7 @@ def test_a_short_request_need_not_wait_for_a_long_one(model: LocalModel) -> None
 
 
 def test_an_abandoned_request_is_drawn_no_further(model: LocalModel) -> None:
-    batcher = Batcher(model, load=str)
+    batcher = Batcher(model, load=never)
     job = SampleJob(None, [SampleRequest([5, 6, 7], 200, seed=(1, n)) for n in range(3)])
     batcher.add(job)
     for _ in range(5):
@@ -176,7 +175,7 @@ def test_an_abandoned_request_is_drawn_no_further(model: LocalModel) -> None:
 
 
 def test_weights_that_cannot_be_loaded_fail_only_those_who_asked_for_them(model: LocalModel) -> None:
-    def load(path: str) -> str:
+    def load(path: str) -> Adapter:
         raise ValueError(f"no {path}")
 
     batcher = Batcher(model, load)
@@ -202,12 +201,11 @@ def test_weights_saved_again_are_those_of_the_next_request(model: LocalModel) ->
     for job, adapter in zip(jobs, adapters, strict=True):
         assert job.adapter == adapter
         check(model, job.requests[0])
-        model.drop_adapter(adapter)
 
 
 def test_what_ails_one_request_fails_it_alone(model: LocalModel) -> None:
     alone = SampleJob(None, [SampleRequest([5, 6], 12, seed=(3, 0))])
-    batcher = Batcher(model, load=str)
+    batcher = Batcher(model, load=never)
     batcher.add(alone)
     while batcher.busy:
         batcher.step()
@@ -226,7 +224,7 @@ def test_what_ails_one_request_fails_it_alone(model: LocalModel) -> None:
 
 
 def test_who_asks_for_much_waits_for_it_alone(model: LocalModel) -> None:
-    batcher = Batcher(model, load=str)
+    batcher = Batcher(model, load=never)
     many = SampleJob(None, [SampleRequest([5, 6], 30, seed=(1, n)) for n in range(2000)], owner="many")
     few = SampleJob(None, [SampleRequest([5, 6], 4, seed=(2, 0))], owner="few")
     batcher.add(many)
@@ -241,7 +239,7 @@ def test_who_asks_for_much_waits_for_it_alone(model: LocalModel) -> None:
 
 
 def test_an_adapter_is_made_in_as_many_steps_beside_many_as_beside_one(model: LocalModel) -> None:
-    steps = list[int]()
+    steps, made = list[int](), list[Adapter]()
     for number in range(12):
         calls = 0
 
@@ -251,10 +249,8 @@ def test_an_adapter_is_made_in_as_many_steps_beside_many_as_beside_one(model: Lo
 
         sys.setprofile(count)
         try:
-            model.add_adapter(f"one-of-{number}", LoraShape(rank=4, seed=number))
+            made.append(model.add_adapter(LoraShape(rank=4, seed=number)))
         finally:
             sys.setprofile(None)
         steps.append(calls)
-    for number in range(12):
-        model.drop_adapter(f"one-of-{number}")
     assert steps[-1] < 1.1 * steps[1]  # the first imports, too

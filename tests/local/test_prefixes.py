@@ -10,7 +10,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="needs the extra `local`")
 
-from rolegraph.engine.local.service.local_model import LocalModel, LoraShape  # noqa: E402
+from rolegraph.engine.local.service.local_model import Adapter, LocalModel, LoraShape  # noqa: E402
 from rolegraph.engine.local.service.prefixes import MAX_ROW, rows_of  # noqa: E402
 
 
@@ -53,7 +53,7 @@ def test_long_sequences_share_a_row_only_where_that_saves_work() -> None:
 
 
 def both(
-    model: LocalModel, adapter: str | None, sequences: list[list[int]]
+    model: LocalModel, adapter: Adapter | None, sequences: list[list[int]]
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return all sequences' log-probabilities by `LocalModel.logprobs` and by a plain pass over each."""
     targets = [torch.tensor([*tokens[1:], 5]) for tokens in sequences]
@@ -62,21 +62,21 @@ def both(
         ours |= zip(numbers, found.split([len(targets[number]) for number in numbers]), strict=True)
     alone: list[torch.Tensor] = []
     for tokens, target in zip(sequences, targets, strict=True):
-        logits = model.module(adapter)(input_ids=torch.tensor([tokens])).logits[0]
+        with model.adapted([adapter]) as module:
+            logits = module(input_ids=torch.tensor([tokens])).logits[0]
         alone.append(logits.log_softmax(-1).gather(-1, target[:, None])[:, 0])
     return torch.cat([ours[number] for number in range(len(sequences))]), torch.cat(alone)
 
 
 def test_logprobs_and_gradients_are_those_of_each_sequence_alone(model: LocalModel) -> None:
     assert model.can_share_rows
-    model.add_adapter("one", LoraShape(4, seed=1))
+    one = model.add_adapter(LoraShape(4, seed=1))
     torch.manual_seed(1)
-    given = model.weights("one")
-    model.set_weights("one", {key: torch.randn_like(w) * 0.1 for key, w in given.items()})
-    for adapter in (None, "one"):
+    one.set_weights({key: torch.randn_like(w) * 0.1 for key, w in one.weights().items()})
+    for adapter in (None, one):
         ours, alone = both(model, adapter, rollouts(5))
         assert torch.allclose(ours, alone, atol=1e-5)
-    parameters = model.parameters("one")
+    parameters = [*one.tensors.values()]
     weights = torch.randn(len(ours))
     pairs = [torch.autograd.grad((weights * values).sum(), parameters) for values in (ours, alone)]
     for one, other in zip(*pairs, strict=True):

@@ -253,9 +253,8 @@ def test_encrypted_weights_are_refused(run: tinker.TrainingClient) -> None:
 
 def test_the_checkpoints_of_a_service_that_is_gone_are_listed(model_dir: Path, tmp_path: Path) -> None:
     gone = CheckpointStore(tmp_path, "tiny", model_dir)
-    path = gone.save(
-        "tinker://s:train:0/weights/a", LoraShape(4), {}, options=SaveOptions(user_metadata={"a": "b"})
-    )
+    path = "tinker://s:train:0/weights/a"
+    gone.save(path, LoraShape(4), {}, options=SaveOptions(user_metadata={"a": "b"}))
     gone.save("tinker://s:train:0/sampler_weights/b", LoraShape(4), {}, options=SaveOptions(ttl_seconds=1))
     gone.save("tinker://s:train:0/sampler_weights/c", LoraShape(4), {}, options=SaveOptions(listed=False))
     while len(gone.entries()) > 1:

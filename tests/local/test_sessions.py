@@ -19,7 +19,7 @@ tinker = pytest.importorskip("tinker")
 
 from rolegraph.engine.local.launcher import PROCESS, LocalService, running  # noqa: E402
 from rolegraph.engine.local.service.batcher import FairQueue  # noqa: E402
-from rolegraph.engine.local.service.futures import TurnOrder  # noqa: E402
+from rolegraph.engine.local.service.sessions import TurnOrder  # noqa: E402
 from tests.local.client import ADAM, PROMPT, datum, trainer  # noqa: E402
 from tests.waiting import soon  # noqa: E402
 

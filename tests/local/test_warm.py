@@ -17,7 +17,7 @@ import pytest
 
 pytest.importorskip("torch", reason="needs the extra `local`")
 
-from rolegraph.engine.local import BASE_MODEL
+from rolegraph.engine.local.launcher import BASE_MODEL
 from rolegraph.engine.local.service.sessions import is_running
 from tests.cli.conftest import ENVIRONMENT, Command
 from tests.cli.conftest import process as process

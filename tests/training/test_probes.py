@@ -42,7 +42,7 @@ class MeanBackend(Backend):
         super().__init__(*words)
         self.data: Counter[str] = Counter()
 
-    async def forward_backward(
+    def forward_backward(
         self, name: str, data: Sequence[Datum], loss: str, config: Mapping[str, float], *, backward: bool
     ) -> tuple[float, list[Any]]:
         self.data[name] += len(data) * backward
@@ -59,12 +59,12 @@ class MeanBackend(Backend):
             scaled.append(Datum(datum.tokens, inputs))
             if loss == "dro":  # the probes send one datum
                 settings["beta"] = config.get("beta", 0.05) * share
-        return await super().forward_backward(name, scaled, loss, settings, backward=backward)
+        return super().forward_backward(name, scaled, loss, settings, backward=backward)
 
-    async def step(self, name: str, settings: AdamSettings) -> dict[str, float]:
+    def step(self, name: str, settings: AdamSettings) -> dict[str, float]:
         """Divide the step, which is in proportion to the gradient where more than one datum was sent."""
         rate = settings.learning_rate / self.data.pop(name)
-        return await super().step(name, settings.model_copy(update={"learning_rate": rate}))
+        return super().step(name, settings.model_copy(update={"learning_rate": rate}))
 
     async def sample(self, job: SampleJob) -> SampleJob:
         """Leave out the entry of the first token."""
@@ -80,16 +80,16 @@ class MergingBackend(Backend):
         super().__init__(*words)
         self.first: dict[str, tuple[str, Mapping[str, float]]] = {}
 
-    async def forward_backward(
+    def forward_backward(
         self, name: str, data: Sequence[Datum], loss: str, config: Mapping[str, float], *, backward: bool
     ) -> tuple[float, list[Any]]:
         if backward:
             loss, config = self.first.setdefault(name, (loss, config))
-        return await super().forward_backward(name, data, loss, config, backward=backward)
+        return super().forward_backward(name, data, loss, config, backward=backward)
 
-    async def step(self, name: str, settings: AdamSettings) -> dict[str, float]:
+    def step(self, name: str, settings: AdamSettings) -> dict[str, float]:
         self.first.pop(name, None)
-        return await super().step(name, settings.model_copy(update={"grad_clip_norm": 0.0}))
+        return super().step(name, settings.model_copy(update={"grad_clip_norm": 0.0}))
 
 
 class RefusingService(Service):

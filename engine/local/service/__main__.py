@@ -7,7 +7,6 @@ which the terminal sends to it too: the parent decides.
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import json
 import os
@@ -16,13 +15,13 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from rolegraph.engine.errors import RolegraphError
-from rolegraph.engine.local.launcher import KEY_VARIABLE, ServiceOptions, model_name
-from rolegraph.engine.local.service.serving import launch, listen, open_state_dir
+from rolegraph.engine.local.launcher import KEY_VARIABLE, ServiceOptions
+from rolegraph.engine.local.service.serving import launch
 
-_HOST = "127.0.0.1"
 _PARENT_CHECK_SECONDS = 1.0
 _COLLECTION_THRESHOLD = 50_000
 
@@ -33,28 +32,15 @@ def main() -> None:
     # Most objects of torch and transformers stay. Collecting among them took a tenth of the start.
     gc.set_threshold(_COLLECTION_THRESHOLD)
     options = ServiceOptions(**json.loads(sys.argv[1]))
+    watch = partial(_watch_parent, Path(options.lent_at) if options.lent_at else None)
     try:
-        with contextlib.ExitStack() as stack:
-            folder = Path(options.state_dir) if options.state_dir else None
-            state = stack.enter_context(open_state_dir(folder))
-            _watch_parent(stack.close, Path(options.lent_at) if options.lent_at else None)
-            listener = listen(_HOST, 0)
-            launch(
-                options,
-                listener,
-                name=model_name(Path(options.model_dir)),
-                host=_HOST,
-                api_key=os.environ.pop(KEY_VARIABLE),
-                state_dir=state,
-                ready=[str(listener.getsockname()[1])],
-                ignore_signals=True,
-            )
+        launch(options, os.environ.pop(KEY_VARIABLE), lambda port, _: [str(port)], as_child=watch)
     except RolegraphError as error:
         sys.stderr.write(f"{error}\n")
         sys.exit(error.exit_code)
 
 
-def _watch_parent(clean_up: Callable[[], None], lent_at: Path | None) -> None:
+def _watch_parent(lent_at: Path | None, clean_up: Callable[[], None]) -> None:
     """Start threads that clean up and exit the process when its parent has ended.
 
     The parent's end of standard input closes with the parent, unless a process that it forked still holds a

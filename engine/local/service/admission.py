@@ -1,4 +1,4 @@
-"""Checks of every request before its body is read: host, origin and key.
+"""Checks of every request before its body is read: host, origin and key; headers, before the key is checked.
 
 A web page can make the browser of its visitor call a service on this machine. The page cannot choose the Host
 header that the browser sends, cannot leave out Origin, and does not know the key.
@@ -6,14 +6,18 @@ header that the browser sends, cannot leave out Origin, and does not know the ke
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import socket
 from collections.abc import Mapping
 from ipaddress import ip_address
+from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from rolegraph.engine.limits.service import HEADER_BYTES, HEADER_SECONDS
 from rolegraph.engine.local.service.endpoints import error_response
 from rolegraph.engine.local.service.errors import RequestError
 
@@ -46,7 +50,7 @@ class Admission:
     def _check(self, path: str, headers: Headers) -> None:
         """Raise RequestError if a request is refused."""
         hosts = headers.getlist("host")
-        if len(hosts) != 1 or not self._is_own_name(_without_port(hosts[0])):
+        if len(hosts) != 1 or not self._is_own(hosts[0]):
             message = "call this service by an address, as localhost, or by this machine's name"
             raise RequestError(message, status=403)
         if not _is_same_site(headers, hosts[0]):
@@ -57,19 +61,13 @@ class Admission:
             message = "this service needs its key, in the header X-API-Key or as a bearer's"
             raise RequestError(message, status=401)
 
-    def _is_own_name(self, name: str) -> bool:
+    def _is_own(self, host: str) -> bool:
         """Return True for an IP address or a known name: no DNS record of a stranger can be either."""
         try:
-            return bool(ip_address(name))
+            name = urlsplit(f"//{host}").hostname or ""
+            return name in self._names or bool(ip_address(name))
         except ValueError:
-            return name in self._names
-
-
-def _without_port(host: str) -> str:
-    """Return a Host header without its port, and an IPv6 address without its brackets."""
-    if host.startswith("["):
-        return host[1:].partition("]")[0]
-    return host.rpartition(":")[0].lower() if ":" in host else host.lower()
+            return False
 
 
 def _is_same_site(headers: Mapping[str, str], host: str) -> bool:
@@ -77,3 +75,54 @@ def _is_same_site(headers: Mapping[str, str], host: str) -> bool:
     if origin is not None and origin.partition("://")[2] != host:
         return False
     return headers.get("sec-fetch-site", "none") in ("none", "same-origin")
+
+
+class BoundedConnection(HttpToolsProtocol):
+    """Connection that closes when the headers of a request are too long, or not complete in time."""
+
+    _left = 0
+    """Bytes that may come before the next part of a body: of headers, or of trailers after the body."""
+    _limit: asyncio.TimerHandle | None = None
+    """Timer that closes the connection while headers are incomplete."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]  # as its base
+        """Wait for the first request."""
+        super().connection_made(transport)
+        self._expect_headers()
+
+    def on_message_begin(self) -> None:
+        """Wait for the headers of a request that has begun."""
+        super().on_message_begin()
+        self._expect_headers()
+
+    def on_headers_complete(self) -> None:
+        """Take a request."""
+        self._expect_no_headers()
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        """Take a part of a body."""
+        super().on_body(body)
+        self._left = HEADER_BYTES.most
+
+    def data_received(self, data: bytes) -> None:
+        """Read a part of a request."""
+        self._left -= len(data)
+        super().data_received(data)
+        if self._left < 0:
+            self.transport.close()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """End the connection."""
+        super().connection_lost(exc)
+        self._expect_no_headers()
+
+    def _expect_headers(self) -> None:
+        if self._limit is None:
+            self._left = HEADER_BYTES.most
+            self._limit = self.loop.call_later(HEADER_SECONDS.most, self.transport.close)
+
+    def _expect_no_headers(self) -> None:
+        if self._limit is not None:
+            self._limit.cancel()
+            self._limit = None

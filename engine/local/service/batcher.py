@@ -1,4 +1,4 @@
-"""Continuous batching of sampling jobs; those whose adapters have one host share a batch.
+"""Continuous batching of sampling jobs, whatever their adapters.
 
 `Batcher.step` samples one token of every sequence, admits waiting sequences and finishes jobs. Everything
 runs on the compute thread. Knows no HTTP and no asyncio.
@@ -17,11 +17,10 @@ from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 import torch
-from torch import nn
 
 from rolegraph.engine.limits import service as limits
 from rolegraph.engine.local.service.decoder import Decoder
-from rolegraph.engine.local.service.local_model import LocalModel, TopTokens, padded_batches
+from rolegraph.engine.local.service.local_model import Adapter, LocalModel, TopTokens, padded_batches
 from rolegraph.engine.local.service.sampling import SampleRequest
 
 T = TypeVar("T")
@@ -52,8 +51,8 @@ class SampleJob:
     """Future of the job's end; cancelling it stops the sampling."""
 
     @property
-    def adapter(self) -> str | None:
-        """Name of the adapter that holds the weights."""
+    def adapter(self) -> Adapter | None:
+        """The adapter that holds the weights."""
         return self.requests[0].adapter
 
     @property
@@ -114,37 +113,26 @@ class FairQueue(Generic[T]):
         return sum(map(len, self._queues.values()))
 
 
-class _Group:
-    """The jobs that are sampled in one batch."""
-
-    def __init__(self, model: LocalModel) -> None:
-        self.decoder = Decoder(model)
-        self.jobs: list[SampleJob] = []
-        self.waiting = FairQueue[SampleRequest]()
-        self.unscored = FairQueue[SampleJob]()
-        """Jobs whose prompts' log-probabilities are still to be computed."""
-        self.waited = 0
-        """Steps since sequences last joined."""
-
-    def add(self, job: SampleJob) -> None:
-        """Queue the sequences that a job samples, and its prompt if the job asks for prompt logprobs."""
-        self.jobs.append(job)
-        for request in job.requests:
-            self.waiting.add(job.owner, request)
-        if job.is_unscored:
-            self.unscored.add(job.owner, job)
-
-
 class Batcher:
-    """Sampler that answers many jobs in shared batches of one model.
+    """Sampler that answers many jobs in one batch of a model.
 
-    `load` returns the name of an adapter that holds the weights of a checkpoint path.
+    `load` returns an adapter with the weights of a checkpoint path.
     """
 
-    def __init__(self, model: LocalModel, load: Callable[[str], str]) -> None:
+    def __init__(self, model: LocalModel, load: Callable[[str], Adapter]) -> None:
         self._model, self._load = model, load
-        self._groups: dict[nn.Module | SampleJob, _Group] = {}
-        """Groups by the host of their adapters; a job that is sampled alone is the key of its group."""
+        self._alone: list[Batcher] = []
+        """Batchers of one job each, whose batch has failed."""
+        self._clear()
+
+    def _clear(self) -> None:
+        self._decoder = Decoder(self._model)
+        self._jobs: list[SampleJob] = []
+        self._waiting = FairQueue[SampleRequest]()
+        self._unscored = FairQueue[SampleJob]()
+        """Jobs whose prompts' log-probabilities are still to be computed."""
+        self._waited = 0
+        """Steps since sequences last joined."""
 
     def add(self, job: SampleJob) -> None:
         """Queue a job, or finish it with the error that loading its weights raises."""
@@ -157,54 +145,59 @@ class Batcher:
             return
         for request in job.requests:
             request.adapter = adapter
-        self._groups.setdefault(self._model.host(adapter), _Group(self._model)).add(job)
+        self._queue(job)
+
+    def _queue(self, job: SampleJob) -> None:
+        self._jobs.append(job)
+        for request in job.requests:
+            self._waiting.add(job.owner, request)
+        if job.is_unscored:
+            self._unscored.add(job.owner, job)
 
     @property
     def busy(self) -> bool:
         """True while there are unfinished jobs."""
-        return bool(self._groups)
-
-    def adapters_in_use(self) -> set[str | None]:
-        """Return the adapters of the unfinished jobs."""
-        return {job.adapter for group in self._groups.values() for job in group.jobs}
+        return bool(self._jobs or self._alone)
 
     def step(self) -> None:
         """Sample one more token of every sequence; an error ends only the jobs that cause it."""
-        for key, group in list(self._groups.items()):
-            try:
-                self._advance(group)
-            except Exception as error:  # reported to the client of the job at fault
-                del self._groups[key]
-                self._split(group, error)
-                continue
-            if not group.jobs:
-                del self._groups[key]
+        try:
+            self._advance()
+        except Exception as error:  # reported to the client of the job at fault
+            self._split(error)
+        if not self._jobs:
+            self._clear()  # frees the memory of the batch
+        for batcher in self._alone:
+            batcher.step()
+        self._alone = [batcher for batcher in self._alone if batcher.busy]
 
-    def _split(self, group: _Group, error: Exception) -> None:
-        """Restart each job of a failed group alone, so that only the jobs at fault fail; end a single job."""
-        if len(group.jobs) == 1:
-            group.jobs[0].finish(error)
+    def _split(self, error: Exception) -> None:
+        """Restart each job of the failed batch alone, so that only those at fault fail; end a single job."""
+        jobs = self._jobs
+        self._clear()
+        if len(jobs) == 1:
+            jobs[0].finish(error)
             return
-        for job in group.jobs:
+        for job in jobs:
             job.prompt_logprobs, job.top_prompt = [], []
             for request in job.requests:
                 request.restart()
-            alone = self._groups[job] = _Group(self._model)
-            alone.add(job)
+            self._alone.append(Batcher(self._model, self._load))
+            self._alone[-1]._queue(job)
 
-    def _score_waiting(self, unscored: FairQueue[SampleJob]) -> None:
+    def _score_waiting(self) -> None:
         """Compute log-probabilities of the prompts of waiting jobs, up to `limits.READ_TOKENS` tokens."""
         jobs: list[SampleJob] = []
         tokens = 0
-        while unscored:
-            tokens += len(unscored.peek().requests[0].prompt)
+        while self._unscored:
+            tokens += len(self._unscored.peek().requests[0].prompt)
             if jobs and tokens > limits.READ_TOKENS.most:
                 break
-            jobs.append(unscored.pop())
+            jobs.append(self._unscored.pop())
         for adapter in {job.adapter for job in jobs}:
             self._score(adapter, [job for job in jobs if job.adapter == adapter])
 
-    def _score(self, adapter: str | None, jobs: Sequence[SampleJob]) -> None:
+    def _score(self, adapter: Adapter | None, jobs: Sequence[SampleJob]) -> None:
         for job in jobs:
             job.prompt_logprobs = [float("nan")]
         longer = [job for job in jobs if len(job.requests[0].prompt) > 1]
@@ -222,38 +215,38 @@ class Batcher:
                     prompt = job.requests[0].prompt[:-1]
                     job.top_prompt = self._model.top_tokens(adapter, prompt, job.prompt_top)
 
-    def _advance(self, group: _Group) -> None:
-        for job in [job for job in group.jobs if job.done.done()]:
+    def _advance(self) -> None:
+        for job in [job for job in self._jobs if job.done.done()]:
             unwanted = set(job.requests)
-            group.decoder.remove(job.requests)
-            group.waiting.filter(lambda request, unwanted=unwanted: request not in unwanted)
-            group.unscored.filter(lambda waiting, job=job: waiting is not job)
-            group.jobs.remove(job)
-        self._score_waiting(group.unscored)
-        group.decoder.step()
+            self._decoder.remove(job.requests)
+            self._waiting.filter(lambda request, unwanted=unwanted: request not in unwanted)
+            self._unscored.filter(lambda waiting, job=job: waiting is not job)
+            self._jobs.remove(job)
+        self._score_waiting()
+        self._decoder.step()
         for batch in padded_batches(
-            self._joining(group), lambda request: len(request.prompt), limits.READ_TOKENS.most
+            self._joining(), lambda request: len(request.prompt), limits.READ_TOKENS.most
         ):
-            group.decoder.add(batch)
-        for job in list(group.jobs):
+            self._decoder.add(batch)
+        for job in list(self._jobs):
             if job.progress is not None:
                 job.progress()
             if job.is_complete:
-                group.jobs.remove(job)
+                self._jobs.remove(job)
                 job.finish()
 
-    def _joining(self, group: _Group) -> list[SampleRequest]:
+    def _joining(self) -> list[SampleRequest]:
         """Return the waiting sequences that join the decoding now; a few alone wait up to PATIENCE steps."""
-        live = group.decoder.live
-        group.waited += 1
-        if not group.waiting or (len(group.waiting) * 4 < len(live) and group.waited < PATIENCE):
+        live, waiting = self._decoder.live, self._waiting
+        self._waited += 1
+        if not waiting or (len(waiting) * 4 < len(live) and self._waited < PATIENCE):
             return []
-        group.waited = 0
+        self._waited = 0
         joining: list[SampleRequest] = []
         longest = max((request.length for request in live), default=0)
-        while group.waiting and len(live) + len(joining) < limits.LIVE.most:
-            longest = max(longest, group.waiting.peek().length)
+        while waiting and len(live) + len(joining) < limits.LIVE.most:
+            longest = max(longest, waiting.peek().length)
             if (live or joining) and longest * (len(live) + len(joining) + 1) > limits.LIVE_TOKENS.most:
                 break
-            joining.append(group.waiting.pop())
+            joining.append(waiting.pop())
         return joining

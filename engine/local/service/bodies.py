@@ -1,15 +1,20 @@
-"""Base class and bounded field types of request bodies, for the Tinker API and OpenAI's API alike."""
+"""Request bodies in JSON: those of the Tinker API, and what they share with those of OpenAI's API.
+
+A body that does not fit raises pydantic's ValidationError, or `RequestError`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any, ClassVar, Self, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from rolegraph.engine.limits import Limit
 from rolegraph.engine.limits import service as limits
+from rolegraph.engine.local.service.batcher import SampleJob
 from rolegraph.engine.local.service.errors import RequestError
+from rolegraph.engine.local.service.local_model import LocalModel, LoraShape
 from rolegraph.engine.local.service.sampling import SampleRequest
 
 T = TypeVar("T")
@@ -119,9 +124,9 @@ class SamplingFields(RequestBody):
         self,
         prompt: Sequence[int],
         context: int,
-        *,
         max_tokens: int | None,
         stop_ids: frozenset[int],
+        *,
         count: int,
         first: int = 0,
     ) -> list[SampleRequest]:
@@ -157,3 +162,181 @@ class SamplingFields(RequestBody):
             )
             for number in range(first, first + count)
         ]
+
+
+class CreateSessionBody(TinkerBody):
+    """Body of create_session."""
+
+    user_metadata: dict[str, Any] | None = None
+
+
+class SessionBody(TinkerBody):
+    """Body of session_heartbeat."""
+
+    session_id: Name
+
+
+class ModelBody(TinkerBody):
+    """Body of get_info and unload_model."""
+
+    model_id: Name
+
+
+class FutureBody(TinkerBody):
+    """Body of retrieve_future and cancel_future."""
+
+    request_id: Name
+    allow_metadata_only: bool = False
+    """Permission to answer with a result's address in place of the result, which this service never does."""
+
+
+class WeightsInfoBody(TinkerBody):
+    """Body of weights_info."""
+
+    tinker_path: Name
+
+
+class TtlBody(TinkerBody):
+    """Body of a checkpoint's ttl: seconds until the checkpoint is deleted; None to keep it."""
+
+    ttl_seconds: int | None
+
+
+class LoraBody(TinkerBody):
+    """`lora_config` of create_model."""
+
+    rank: Annotated[int, Field(ge=1), at_most(limits.RANK)]
+    seed: Annotated[int, Field(ge=-(2**63), lt=2**64)] | None = None
+    train_unembed: bool = True
+    train_mlp: bool = True
+    train_attn: bool = True
+
+    @model_validator(mode="after")
+    def _check_layers(self) -> LoraBody:
+        if not (self.train_unembed or self.train_mlp or self.train_attn):
+            raise ValueError("nothing to train: train_attn, train_mlp and train_unembed are all false")
+        return self
+
+    @property
+    def shape(self) -> LoraShape:
+        """The requested shape of an adapter."""
+        return LoraShape(**self.model_dump(include=set(LoraBody.model_fields)))
+
+
+class OptimizerBody(TinkerBody):
+    """`optimizer_config` of create_model."""
+
+    type: Literal["adamw"]
+
+
+class CreateModelBody(SessionBody):
+    """Body of create_model."""
+
+    model_seq_id: Count
+    base_model: Name
+    lora_config: LoraBody
+    optimizer_config: OptimizerBody | None = None
+
+
+class OptimStepBody(ModelBody):
+    """Body of optim_step."""
+
+    seq_id: Count | None = None
+    adam_params: AdamSettings
+
+
+def _check_metadata(metadata: dict[str, str]) -> dict[str, str]:
+    if sum(len(name) + len(value) for name, value in metadata.items()) > limits.METADATA.most:
+        raise ValueError(limits.METADATA.exceeded("has"))
+    return metadata
+
+
+class SaveBody(ModelBody):
+    """Body of save_weights, save_weights_for_sampler and save_weights_external."""
+
+    path: Name | None = None
+    seq_id: Count | None = None
+    sampling_session_seq_id: Count | None = None
+    ttl_seconds: int | None = None
+    overwrite: bool = False
+    """For save_weights only: the other kinds always replace a checkpoint of the same name."""
+    kind: Literal["snapshot"] = "snapshot"
+    """For save_weights_for_sampler only."""
+    user_metadata: Annotated[dict[str, str], AfterValidator(_check_metadata)] | None = None
+
+
+class LoadBody(TinkerBody):
+    """Body of load_weights: into a model (`model_id`), or a new one (`session_id` and `model_seq_id`)."""
+
+    path: Name
+    base_model: Name | None = None
+    optimizer: bool = False
+    model_id: Name | None = None
+    seq_id: Count | None = None
+    session_id: Name | None = None
+    model_seq_id: Count | None = None
+
+
+class SamplingSessionBody(SessionBody):
+    """Body of create_sampling_session."""
+
+    sampling_session_seq_id: Count
+    base_model: Name | None = None
+    model_path: Name | None = None
+
+
+class _PromptChunk(BaseModel):
+    # A prompt may have a hundred thousand chunks, so no Python validator is called for each.
+    model_config = ConfigDict(extra="ignore", strict=True)
+
+    type: Annotated[str, Field(max_length=limits.NAME.most)] = "encoded_text"
+    tokens: Annotated[list[int], Field(fail_fast=True)] = []
+
+
+class _ModelInput(TinkerBody):
+    chunks: Annotated[list[_PromptChunk], Field(fail_fast=True)]
+
+
+class _SamplingParams(TinkerBody, SamplingFields):
+    max_tokens: Positive | None = None
+
+
+class SampleBody(TinkerBody):
+    """Body of asample."""
+
+    prompt: _ModelInput
+    sampling_params: _SamplingParams
+    num_samples: Annotated[int, Field(ge=1), at_most(limits.SAMPLES)] = 1
+    sampling_session_id: Name
+    seq_id: Count | None = None
+    prompt_logprobs: bool | None = None
+    prompt_logprobs_last_n: Count | None = None
+    topk_prompt_logprobs: Annotated[int, Field(ge=0), at_most(limits.TOP)] = 0
+
+    def job(self, model: LocalModel, path: str | None, owner: str) -> SampleJob:
+        """Return the job to sample for a client `owner` from a checkpoint path (None: the base model).
+
+        Raises:
+            RequestError: the prompt has other content than text, unknown tokens, or does not fit the context.
+        """
+        for chunk in self.prompt.chunks:
+            if chunk.type != "encoded_text":
+                raise RequestError(f"{chunk.type} in a prompt is not served here; only text is")
+        prompt = [token for chunk in self.prompt.chunks for token in chunk.tokens]
+        if not prompt or min(prompt) < 0 or max(prompt) >= model.vocabulary:
+            raise RequestError("the prompt is empty, or has a token that the model does not know")
+        params = self.sampling_params
+        stop_ids = (
+            model.end_ids
+            if params.stop is None
+            else frozenset(stop for stop in params.stop if isinstance(stop, int))
+        )
+        count = self.num_samples
+        requests = params.requests(prompt, model.context, params.max_tokens, stop_ids, count=count)
+        return SampleJob(
+            path,
+            requests,
+            want_prompt_logprobs=bool(self.prompt_logprobs),
+            prompt_top=min(self.topk_prompt_logprobs, model.vocabulary),
+            owner=owner,
+        )

@@ -2,24 +2,31 @@
 
 A checkpoint is a folder with an adapter in PEFT's form (`adapter_model.safetensors`, `adapter_config.json`),
 `meta.json` (a `CheckpointEntry`) and, for a training state, `optimizer.pt`. Folders appear and disappear as a
-whole. An expired checkpoint is deleted when it is used next, when checkpoints are listed, or when another one
-that can expire is saved.
+whole: a checkpoint is written in a staging folder and then renamed into place. An expired checkpoint is
+deleted when it is used next, when checkpoints are listed, or when another one that can expire is saved.
+
+Several services may share one state folder. Each staging folder is locked by the process that writes it; one
+without a lock was left by a process that was killed.
 """
 
 # torch, peft and transformers leave parts of their types unknown.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 from __future__ import annotations
 
-import contextlib
 import json
+import os
 import re
-from collections.abc import Iterator, Mapping
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from pathlib import Path
 from pickle import UnpicklingError
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal, cast
 
 import torch
 from pydantic import BaseModel, Field
@@ -33,13 +40,15 @@ from rolegraph.engine.local.launcher import model_name
 from rolegraph.engine.local.service.adapters import write_adapter
 from rolegraph.engine.local.service.errors import NotFoundError, RequestError
 from rolegraph.engine.local.service.local_model import LoraShape
-from rolegraph.engine.local.service.staging import NEW, staging_folder, sweep
 from rolegraph.engine.local.weights import ADAPTER_WEIGHTS, META, OPTIMIZER, checkpoint_folder, digest
 from rolegraph.engine.records.jsonl import read_json
+from rolegraph.engine.records.writer_lock import lock
 
 Kind = Literal["weights", "sampler_weights", "external_weights"]
 """A training state, weights to sample from, or weights to download."""
-_KINDS: Mapping[str, Kind] = {kind: kind for kind in get_args(Kind)}
+NEW = "checkpoint"
+"""Subfolder of a staging folder that is to be renamed into place."""
+_STAGING = ".part-"
 _PORTABLE = re.compile(r"(?!(con|prn|aux|nul|com\d|lpt\d)(\.|$))[\w.-]{0,127}[\w-]", re.ASCII | re.IGNORECASE)
 """A file name that every file system accepts."""
 
@@ -93,7 +102,7 @@ class CheckpointEntry(BaseModel):
     @property
     def kind(self) -> Kind:
         """Kind of the checkpoint."""
-        return _KINDS[self.path.split("/")[3]]
+        return cast("Kind", self.path.split("/")[3])
 
     @property
     def name(self) -> str:
@@ -110,11 +119,6 @@ class CheckpointEntry(BaseModel):
         new = folder / f".{META}"
         new.write_text(self.model_dump_json(exclude={"size"}), encoding="utf-8")
         new.replace(folder / META)
-
-
-def checkpoint_path(run: str, kind: Kind, name: str) -> str:
-    """Return the path by which clients name a checkpoint."""
-    return f"tinker://{run}/{kind}/{name}"
 
 
 class CheckpointStore:
@@ -140,8 +144,8 @@ class CheckpointStore:
         weights: Mapping[str, Tensor],
         optimizer: dict[str, Any] | None = None,
         options: SaveOptions = PLAIN,
-    ) -> str:
-        """Write a checkpoint, replacing one of the same path, and return the path.
+    ) -> None:
+        """Write a checkpoint; the optimizer's state only if its kind is `weights`.
 
         Raises:
             RequestError: the path, name or expiry is not valid, or the files cannot be written.
@@ -163,16 +167,20 @@ class CheckpointStore:
             listed=options.listed,
         )
         if entry.expires is not None:
-            self._delete_expired()
-        if not options.overwrite and self._holds(path):
-            raise RequestError(f"there is a checkpoint {path}; overwrite it (overwrite=True), or delete it")
+            self.entries()  # deletes what has expired
+        if not options.overwrite:
+            with suppress(NotFoundError):
+                self.entry(path)
+                raise RequestError(
+                    f"there is a checkpoint {path}; overwrite it (overwrite=True), or delete it"
+                )
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
             with staging_folder(self._folder) as staging:
                 whole = staging / NEW
                 whole.mkdir()
                 write_adapter(whole, weights, shape.rank, model_name(self._model_dir))
-                if optimizer is not None:
+                if optimizer is not None and entry.kind == "weights":
                     torch.save(optimizer, whole / OPTIMIZER)
                 entry.write(whole)
                 if target.exists():
@@ -180,7 +188,6 @@ class CheckpointStore:
                 whole.rename(target)
         except OSError as error:
             raise RequestError(f"cannot write the checkpoint {path}: {error.strerror}") from error
-        return path
 
     def remove(self, path: str) -> None:
         """Delete a checkpoint, if it exists."""
@@ -195,16 +202,10 @@ class CheckpointStore:
 
     def _rescue(self, staging: Path) -> None:
         """Move a checkpoint into place whose service was killed after removing the one that it replaces."""
-        with contextlib.suppress(OSError, ValueError, KeyError, RequestError):
+        with suppress(OSError, ValueError, KeyError, RequestError):
             target = self._folder_of(str(json.loads((staging / NEW / META).read_bytes())["path"]))
             if (staging / "replaced").exists() and not target.exists():
                 (staging / NEW).rename(target)
-
-    def _holds(self, path: str) -> bool:
-        try:
-            return bool(self.entry(path))
-        except NotFoundError:
-            return False
 
     def delete(self, path: str) -> None:
         """Delete a checkpoint. Raises NotFoundError if there is none, RequestError if its files cannot go."""
@@ -234,15 +235,14 @@ class CheckpointStore:
         return entry
 
     def entries(self) -> list[CheckpointEntry]:
-        """Return the listed checkpoints that have not expired, the newest first."""
-        self._delete_expired()
-        found = [entry for entry in self._all() if entry.listed and not entry.is_expired]
-        return sorted(found, key=lambda entry: entry.created, reverse=True)
-
-    def _delete_expired(self) -> None:
+        """Delete the checkpoints that have expired; return the listed ones, the newest first."""
+        found: list[CheckpointEntry] = []
         for entry in self._all():
             if entry.is_expired:
                 self.remove(entry.path)
+            elif entry.listed:
+                found.append(entry)
+        return sorted(found, key=lambda entry: entry.created, reverse=True)
 
     def files(self, path: str) -> dict[str, Path]:
         """Return the files of a checkpoint that can be downloaded, by name. Raises NotFoundError."""
@@ -255,7 +255,7 @@ class CheckpointStore:
         runs = (run for run in _inside(self._folder) if run.name[0] != ".")
         for folder in (folder for run in runs for kind in _inside(run) for folder in _inside(kind)):
             # One that is deleted meanwhile, or broken, is left out: `load` reports it.
-            with contextlib.suppress(OSError, ValueError, TypeError):
+            with suppress(OSError, ValueError, TypeError):
                 yield _read_entry(folder)
 
     def loadable(self, path: str) -> CheckpointEntry:
@@ -325,3 +325,43 @@ def _expiry(ttl_seconds: int | None) -> datetime | None:
     if not 0 < ttl_seconds <= CHECKPOINT_SECONDS.most:
         raise RequestError(f"ttl_seconds is {ttl_seconds}; expected 1 to {CHECKPOINT_SECONDS}, or none")
     return datetime.now(UTC) + timedelta(seconds=ttl_seconds)
+
+
+@contextmanager
+def staging_folder(parent: Path) -> Generator[Path]:
+    """Create a locked staging folder below `parent` and delete it after the block. Raises OSError."""
+    new = Path(tempfile.mkdtemp(dir=parent, prefix=".new-"))
+    with _locked(new):
+        # Only now under the name that `sweep` looks for, which deletes what is not locked.
+        staging = new.rename(new.with_name(new.name.replace(".new-", _STAGING)))
+        try:
+            yield staging
+        finally:
+            shutil.rmtree(staging, ignore_errors=True)
+
+
+def sweep(parent: Path, rescue: Callable[[Path], None]) -> None:
+    """Delete the staging folders of killed processes, calling `rescue` with each before.
+
+    A living writer holds a lock on its folder. Does nothing on Windows, which has no locks on folders.
+    """
+    if sys.platform != "win32":
+        for staging in parent.glob(f"{_STAGING}*"):
+            with suppress(OSError), _locked(staging):  # raises if its writer is alive
+                rescue(staging)
+                shutil.rmtree(staging, ignore_errors=True)
+
+
+@contextmanager
+def _locked(folder: Path) -> Generator[None]:
+    """Hold a lock on a folder; raises OSError if another process holds it."""
+    if sys.platform == "win32":
+        yield
+        return
+    file = os.open(folder, os.O_RDONLY)
+    try:
+        if not lock(file):
+            raise BlockingIOError(f"{folder} is locked")
+        yield
+    finally:
+        os.close(file)

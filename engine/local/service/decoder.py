@@ -1,4 +1,4 @@
-"""Batched decoding of sequences, each under its own adapter; sequences can join and leave at every step.
+"""Batched decoding of sequences, each with its own adapter; sequences can join and leave at every step.
 
 Keys and values are kept in slots: a row for each sequence, right-aligned at the newest token, so that a step
 appends one column for all. A new sequence takes the next free row; when one leaves, the last row moves into
@@ -7,7 +7,7 @@ its place. Nothing else is copied, while a cache that grows by concatenation is 
 Axes: B sequences, H heads, T columns, D a head's width.
 """
 
-# torch, peft and transformers leave parts of their types unknown.
+# torch and transformers leave parts of their types unknown.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 from transformers import DynamicCache
 from transformers.cache_utils import Cache, DynamicLayer
 
-from rolegraph.engine.local.service.local_model import LocalModel
+from rolegraph.engine.local.service.local_model import Adapter, LocalModel
 from rolegraph.engine.local.service.sampling import SampleRequest, sample_next
 
 _SPARE_COLUMNS = 64
@@ -62,7 +63,7 @@ class _CacheSlots(DynamicLayer):
 
 
 class Decoder:
-    """Decoder of sequences whose adapters have one host (`LocalModel.host`). Not thread-safe."""
+    """Decoder of sequences. Not thread-safe."""
 
     def __init__(self, model: LocalModel) -> None:
         self._model = model
@@ -112,9 +113,9 @@ class Decoder:
         self._drop([row for row, request in enumerate(self.live) if request in unwanted])
 
     def _forward(
-        self, adapters: Sequence[str | None], ids: Tensor, mask: Tensor, positions: Tensor, cache: Cache
+        self, adapters: Sequence[Adapter | None], ids: Tensor, mask: Tensor, positions: Tensor, cache: Cache
     ) -> Tensor:
-        with self._model.module_by_row(adapters) as module:
+        with self._model.adapted(adapters) as module:
             out: Any = module(
                 input_ids=ids,
                 attention_mask=mask.long(),
@@ -187,16 +188,13 @@ class Decoder:
         window.rows = len(self.live)
 
 
-def _prompt(request: SampleRequest) -> tuple[str | None, tuple[int, ...]]:
+def _prompt(request: SampleRequest) -> tuple[Adapter | None, tuple[int, ...]]:
     return request.adapter, tuple(request.prompt)
 
 
 def _left_padded(prompts: Sequence[Sequence[int]], device: torch.device) -> tuple[Tensor, Tensor]:
     """Return token ids and mask [B, T] with the prompts right-aligned."""
-    longest = max(map(len, prompts))
-    ids = torch.zeros(len(prompts), longest, dtype=torch.long)
-    mask = torch.zeros_like(ids)
-    for row, prompt in enumerate(prompts):
-        ids[row, longest - len(prompt) :] = torch.tensor(prompt)
-        mask[row, longest - len(prompt) :] = 1
-    return ids.to(device), mask.to(device)
+    ids = [torch.tensor(prompt) for prompt in prompts]
+    masks = [torch.ones_like(row) for row in ids]
+    padded = [pad_sequence(rows, batch_first=True, padding_side="left").to(device) for rows in (ids, masks)]
+    return padded[0], padded[1]

@@ -18,11 +18,8 @@ from rolegraph.engine.limits import service as limits
 from rolegraph.engine.local.service.errors import NotFoundError, RequestError
 
 B = TypeVar("B", bound=BaseModel)
-T = TypeVar("T")
 
 JSON, PROTOBUF = "application/json", "application/x-protobuf"
-_UNION_MEMBERS = ("constrained-", "function-")
-"""Prefixes of pydantic's names of union members that have validators."""
 _CODES = {401: "invalid_api_key", 404: "not_found", 429: "rate_limit_exceeded"}
 """OpenAI's error codes by status."""
 _CLIENT_CLOSED = 499
@@ -104,9 +101,8 @@ def _body_error(error: ValidationError, *, status: int) -> RequestError:
 
 def _is_in_body(part: str | int) -> bool:
     """Return True for a key or position of the request body; False for pydantic's name of a union member."""
-    return isinstance(part, int) or not (
-        part in ("str", "int") or part.startswith(_UNION_MEMBERS) or "[" in part
-    )
+    # Names of members are those of types, or such as `constrained-str` and `list[int]`.
+    return isinstance(part, int) or (part.isidentifier() and part not in ("str", "int"))
 
 
 async def read_body(request: Request, kind: type[B]) -> B:
@@ -144,22 +140,3 @@ async def read_bytes(request: Request, media: str = JSON, limit: Limit = limits.
 def _check_length(length: int, limit: Limit) -> None:
     if length > limit.most:
         raise RequestError(f"{limit.exceeded('a body of')} is not served here", status=413)
-
-
-async def run_while_connected(request: Request, work: Awaitable[T]) -> T:
-    """Return the result of `work`, or cancel it and raise ClientDisconnect when the client disconnects."""
-    working = asyncio.ensure_future(work)
-    disconnected = asyncio.ensure_future(_wait_for_disconnect(request))
-    try:
-        await asyncio.wait((working, disconnected), return_when=asyncio.FIRST_COMPLETED)
-        if not working.done():
-            raise ClientDisconnect
-        return working.result()
-    finally:
-        working.cancel()
-        disconnected.cancel()
-
-
-async def _wait_for_disconnect(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass

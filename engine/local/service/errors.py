@@ -20,19 +20,3 @@ class NotFoundError(RequestError):
     """A request for a model, session, checkpoint or file that does not exist."""
 
     status = 404
-
-
-class GoneError(RequestError):
-    """A request for a session or result that has ended."""
-
-    status = 410
-
-
-class QueueFull(RequestError):
-    """A request beyond the number that a client may have open at a time."""
-
-    status = 429
-
-
-class OperationCancelled(Exception):
-    """An operation that its client has cancelled."""

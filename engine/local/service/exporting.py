@@ -71,9 +71,7 @@ def export_merged(adapter: Path, out: Path) -> None:
     transformers_logging.disable_progress_bar()
     model = load_model(adapter)
     model.save_pretrained(out)
-    base = adapter
-    while (lower := base_of_adapter(base)) is not None:
-        base = lower
+    base = base_of_adapter(adapter) or adapter
     config: dict[str, Any] = json.loads((base / "config.json").read_text("utf-8"))
     if not model.config.tie_word_embeddings:
         config["tie_word_embeddings"] = False

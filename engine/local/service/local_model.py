@@ -1,39 +1,36 @@
 """One causal language model with LoRA adapters, and log-probabilities of token sequences under them.
 
-An adapter is a set of tensors. Adapters of one shape share a model, into which the tensors of the adapter in
-use are put, so that a hundred adapters take hardly more memory than one. Everything here runs on the compute
-thread. Knows nothing of HTTP, requests or losses.
+An adapter is a set of tensors. All adapters share the model: while a batch is computed, the layers that its
+adapters change have a forward of their own. Everything here runs on the compute thread. Knows nothing of
+HTTP, requests or losses.
 
-Axes: B sequences, T tokens (padded), V vocabulary.
+Axes: B sequences, T tokens (padded), V vocabulary, r rank.
 """
 
-# torch, peft and transformers leave parts of their types unknown.
+# torch and transformers leave parts of their types unknown.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 from __future__ import annotations
 
-import copy
-import itertools
 import logging
 import os
 import re
 import warnings
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, cast
-from weakref import WeakValueDictionary
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
+from torch.nn.functional import linear
 from transformers import AutoTokenizer
 from transformers.pytorch_utils import Conv1D
 from transformers.utils import logging as transformers_logging
 
 from rolegraph.engine.errors import UsageError, first_line
-from rolegraph.engine.local.service.adapters import load_model, lora_config
+from rolegraph.engine.local.service.adapters import LORA_ALPHA, load_model
 from rolegraph.engine.local.service.prefixes import RowLayout, layout, rows_of
 from rolegraph.engine.models.limited_tokenizer import limit_tokenizer, panics_as_errors
 
@@ -41,12 +38,10 @@ T = TypeVar("T")
 
 DEFAULT_CONTEXT = 4096
 SMALL_MODEL = 20_000_000
-"""Parameters below which one thread samples faster than several, and a copy of the model is cheap."""
+"""Parameters below which one thread of a CPU samples faster than several, and merged weights are cheap."""
 SMALL_TRAIN_THREADS = 2
 """Threads for training a small model, whose batches are larger than those of sampling."""
 _logger = logging.getLogger(__name__)
-_ADAPTER = "default"
-"""PEFT's name of a model's only adapter."""
 _ATTENTION = re.compile(r"attn|attention", re.IGNORECASE)
 
 
@@ -62,34 +57,48 @@ class LoraShape:
 
     @property
     def without_seed(self) -> LoraShape:
-        """The shape without its seed; adapters for which it is equal can be loaded into one PEFT model."""
+        """The shape without its seed; adapters for which it is equal have tensors of the same shapes."""
         return replace(self, seed=None)
 
 
-_ALL_LAYERS = LoraShape(1)
+@dataclass(eq=False, slots=True)
+class Adapter:
+    """LoRA adapter of a `LocalModel`: its output is added to that of some of the model's linear layers."""
 
+    shape: LoraShape
+    pairs: Mapping[str, tuple[nn.Parameter, nn.Parameter]]
+    """A [r, in] and B [out, r] of each layer, by the layer's name."""
+    merged: Mapping[str, Tensor] = field(default_factory=dict[str, Tensor])
+    """Weights of the layers with the adapter added, if it is frozen and the model is small."""
 
-class _Adapter(NamedTuple):
-    """LoRA adapter: its tensors, the layers (`places`) that take them, and the model that all adapters of the
-    same shape share."""
+    @property
+    def tensors(self) -> dict[str, nn.Parameter]:
+        """The trainable tensors by PEFT's names, in their order."""
+        return {
+            f"base_model.model.{layer}.lora_{part}.weight": tensor
+            for layer, pair in sorted(self.pairs.items())
+            for part, tensor in zip("AB", pair, strict=True)
+        }
 
-    model: nn.Module
-    tensors: Mapping[str, nn.Parameter]
-    """The tensors by their names in the model."""
-    places: Sequence[nn.Module]
-    """The modules whose weights the tensors are, in the same order."""
+    def weights(self) -> dict[str, Tensor]:
+        """Return a copy of the tensors on the CPU, by PEFT's names."""
+        return {name: tensor.detach().cpu().clone() for name, tensor in self.tensors.items()}
 
-    def activate(self) -> nn.Module:
-        """Put the tensors into the model and return it; valid until another adapter is activated."""
-        if self.places[0].weight is not next(iter(self.tensors.values())):
-            for place, tensor in zip(self.places, self.tensors.values(), strict=True):
-                place.weight = tensor
-        return self.model
+    def set_weights(self, weights: Mapping[str, Tensor]) -> None:
+        """Copy tensors, as returned by `weights`, into the adapter."""
+        with torch.no_grad():
+            for name, tensor in self.tensors.items():
+                tensor.copy_(weights[name])
 
+    def apply(self, layer: str, x: Tensor) -> Tensor:
+        """Return what the adapter adds to the output of a layer for the input x [..., in]."""
+        a, b = self.pairs[layer]
+        return linear(linear(x.to(a.dtype), a), b) * (LORA_ALPHA / self.shape.rank)
 
-def _adapter(model: nn.Module, tensors: Mapping[str, nn.Parameter]) -> _Adapter:
-    places = [model.get_submodule(name.removesuffix(".weight")) for name in tensors]
-    return _Adapter(model, tensors, places)
+    def merge(self, layer: str, weight: Tensor) -> Tensor:
+        """Return the weight [out, in] of a layer with the adapter added. Differentiable."""
+        a, b = self.pairs[layer]
+        return weight + b @ a * (LORA_ALPHA / self.shape.rank)
 
 
 class _RowOrder(NamedTuple):
@@ -100,11 +109,12 @@ class _RowOrder(NamedTuple):
     sizes: list[int]
 
 
-def _linear_by_row(place: nn.Module, weights: Sequence[Tensor], rows: _RowOrder, x: Tensor) -> Tensor:
-    """Compute a linear layer whose weight depends on the row of x [B, ..., D]."""
-    bias: Any = place.bias
-    if isinstance(place, Conv1D):
-        weights = [weight.T for weight in weights]
+def _linear_by_row(
+    bias: Tensor | None, weights: Sequence[Tensor], rows: _RowOrder | None, x: Tensor
+) -> Tensor:
+    """Compute a linear layer whose weight [out, in] depends on the row of x [B, ..., in]."""
+    if rows is None:
+        return linear(x, weights[0], bias)
     width = x[0].numel() // x.shape[-1]
     columns = x.index_select(0, rows.order).flatten(0, -2).T
     parts = columns.split([size * width for size in rows.sizes], 1)
@@ -112,6 +122,20 @@ def _linear_by_row(place: nn.Module, weights: Sequence[Tensor], rows: _RowOrder,
     out = torch.cat([weight @ part for weight, part in zip(weights, parts, strict=True)], 1).T
     out = out.unflatten(0, x.shape[:-1]).index_select(0, rows.inverse)
     return out if bias is None else out + bias
+
+
+def _low_rank_by_row(
+    layer: nn.Module, name: str, adapters: Sequence[Adapter | None], rows: _RowOrder | None, x: Tensor
+) -> Tensor:
+    """Compute a layer and add to each row of its output [B, ..., out] that of the row's adapter."""
+    out: Tensor = type(layer).forward(layer, x)
+    parts = [x] if rows is None else x.index_select(0, rows.order).split(rows.sizes)
+    added = [
+        part.new_zeros(*part.shape[:-1], out.shape[-1]) if adapter is None else adapter.apply(name, part)
+        for adapter, part in zip(adapters, parts, strict=True)
+    ]
+    both = out + (added[0] if rows is None else torch.cat(added).index_select(0, rows.inverse))
+    return both.to(out.dtype)
 
 
 class TopTokens(NamedTuple):
@@ -122,15 +146,15 @@ class TopTokens(NamedTuple):
 
 
 class LocalModel:
-    """Causal language model loaded from a folder, with named LoRA adapters.
+    """Causal language model loaded from a folder, with LoRA adapters.
 
-    Wherever an adapter's name is expected, None stands for the model without adapters.
+    Wherever an adapter is expected, None stands for the model without adapters.
     """
 
     def __init__(self, folder: Path, threads: int | None = None) -> None:
         transformers_logging.set_verbosity_error()
         transformers_logging.disable_progress_bar()
-        warnings.filterwarnings("ignore", module="peft")
+        warnings.filterwarnings("ignore", "Sparse CSR tensor support is in beta")
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self.dtype = torch.float32 if self.device.type == "cpu" else torch.bfloat16
         base: Any = load_model(folder, self.dtype)
@@ -143,12 +167,13 @@ class LocalModel:
         except Exception as error:  # transformers and tokenizers raise many types for files that are broken
             raise UsageError(f"cannot load the tokenizer of {folder}: {first_line(error)}") from error
         self._plain: nn.Module = base.to(self.device).eval().requires_grad_(False)
-        self._wrapped: WeakValueDictionary[LoraShape, nn.Module] = WeakValueDictionary()
-        """The model that the adapters of a shape share, while there are any."""
-        self._adapters: dict[str, _Adapter] = {}
-        self._merged: set[str] = set()
-        """Frozen adapters of a small model, whose tensors are the model's own weights with theirs added."""
-        self.small = sum(parameter.numel() for parameter in self._plain.parameters()) < SMALL_MODEL
+        self._layers: dict[str, Any] = {
+            name: module
+            for name, module in self._plain.named_modules()
+            if isinstance(module, nn.Linear | Conv1D)
+        }
+        size = sum(parameter.numel() for parameter in self._plain.parameters())
+        self.small = self.device.type == "cpu" and size < SMALL_MODEL
         cores = os.cpu_count() or 1
         self._train_threads = threads or min(cores, SMALL_TRAIN_THREADS if self.small else cores)
         torch.set_num_threads(threads or (1 if self.small else cores))
@@ -165,108 +190,66 @@ class LocalModel:
 
     # adapters
 
-    def add_adapter(self, name: str, shape: LoraShape) -> None:
-        """Add an adapter, whose output is zero until it is trained or loaded."""
+    def add_adapter(self, shape: LoraShape) -> Adapter:
+        """Return a new adapter, whose output is zero until it is trained or loaded.
+
+        Its first weights are those that PEFT would draw.
+        """
+        pairs: dict[str, tuple[nn.Parameter, nn.Parameter]] = {}
         with torch.random.fork_rng(devices=[]):
-            model = self._wrapped.get(shape.without_seed)
-            if model is None:
-                model = self._wrapped[shape.without_seed] = self._wrap(shape)
             torch.manual_seed(shape.seed if shape.seed is not None else torch.seed())
-            self._adapters[name] = _adapter(model, _initial_tensors(model))
+            for name in self._targets(shape):
+                out, size = self._weight(name).shape
+                # A rank above a layer's own size adds cost and no expressiveness.
+                rank = min(out, size, shape.rank)
+                a, b = nn.Linear(size, rank, bias=False), nn.Linear(rank, out, bias=False)
+                a.reset_parameters()  # PEFT draws it twice, too
+                nn.init.zeros_(b.weight)
+                new = [nn.Parameter(layer.weight.detach().to(self.device)) for layer in (a, b)]
+                pairs[name] = new[0], new[1]
+        return Adapter(shape, pairs)
 
-    def _wrap(self, shape: LoraShape) -> nn.Module:
-        """Return a copy of the model with PEFT's layers for adapters of a shape."""
-        from peft import LoraConfig, get_peft_model  # takes seconds to import, and only training needs it
-
-        # A rank above a layer's own size adds cost and no expressiveness.
-        ranks = {name: min(size, shape.rank) for name, size in self._targets(shape).items()}
-        config = LoraConfig(**lora_config(ranks, shape.rank))
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            wrapped: Any = get_peft_model(cast("Any", _copy_sharing_tensors(self._plain)), config)
-        return cast("nn.Module", wrapped).eval()
-
-    @cached_property
-    def _merge_host(self) -> nn.Module:
-        """The copy of the model into which merged weights are put."""
-        return _copy_sharing_tensors(self._plain)
-
-    def drop_adapter(self, name: str) -> None:
-        """Drop an adapter and free its memory."""
-        self._adapters.pop(name, None)
-        self._merged.discard(name)
-
-    def weights(self, name: str) -> dict[str, Tensor]:
-        """Return a copy of an adapter's tensors on the CPU, by PEFT's names."""
-        from peft.utils import get_peft_model_state_dict
-
-        tensors = get_peft_model_state_dict(
-            cast("Any", self._adapters[name].activate()), save_embedding_layers=False
-        )
-        return {key: tensor.detach().clone().contiguous().cpu() for key, tensor in tensors.items()}
-
-    def set_weights(self, name: str, weights: Mapping[str, Tensor]) -> None:
-        """Copy tensors, as returned by `weights`, into an adapter of the same shape."""
-        from peft.utils import set_peft_model_state_dict
-
-        with torch.no_grad():
-            set_peft_model_state_dict(self._adapters[name].activate(), dict(weights))
-
-    def parameters(self, name: str) -> list[nn.Parameter]:
-        """Return an adapter's trainable tensors, ordered by name."""
-        return [tensor for _, tensor in sorted(self._adapters[name].tensors.items())]
-
-    def freeze(self, name: str) -> None:
+    def freeze(self, adapter: Adapter) -> None:
         """End an adapter's training; that of a small model is merged, since sampling is faster then."""
         if self.small:
             with torch.no_grad():
-                merged = self._merged_weights(name)
-            weights: dict[str, nn.Parameter] = {}
-            for layer in self._targets(_ALL_LAYERS):
-                weight: Any = merged.get(layer, self._plain.get_submodule(layer).weight)
-                weights[f"{layer}.weight"] = nn.Parameter(weight, requires_grad=False)
-            self._adapters[name] = _adapter(self._merge_host, weights)
-            self._merged.add(name)
+                adapter.merged = {name: self._weight(name, adapter) for name in adapter.pairs}
 
-    def _merged_weights(self, name: str) -> dict[str, Tensor]:
-        """Return the weights of the layers that an adapter trains, with the adapter added. Differentiable."""
-        return {
-            layer: module.get_base_layer().weight + module.get_delta_weight(_ADAPTER)
-            for layer, module in cast("Any", self._adapters[name].activate()).get_base_model().named_modules()
-            if hasattr(module, "lora_A")
-        }
-
-    def module(self, name: str | None) -> nn.Module:
-        """Activate an adapter and return the model, which a later call with another adapter changes."""
-        return self._plain if name is None else self._adapters[name].activate()
-
-    def host(self, name: str | None) -> nn.Module:
-        """Return the model that an adapter shares with those whose sequences can be in one batch with its."""
-        return self._plain if name is None else self._adapters[name].model
+    def _weight(self, name: str, adapter: Adapter | None = None) -> Tensor:
+        """Return a layer's weight [out, in], with an adapter added."""
+        if adapter is not None and name in adapter.merged:
+            return adapter.merged[name]
+        layer = self._layers[name]
+        weight: Tensor = layer.weight.T if isinstance(layer, Conv1D) else layer.weight
+        return weight if adapter is None or name not in adapter.pairs else adapter.merge(name, weight)
 
     @contextmanager
-    def module_by_row(self, names: Sequence[str | None]) -> Generator[nn.Module, None, None]:
-        """Give the model under which row b of a batch is computed with adapter names[b]; they share a host.
+    def adapted(self, adapters: Sequence[Adapter | None]) -> Generator[nn.Module, None, None]:
+        """Give the model under which row b of a batch is computed with adapters[b]; one is that of all rows.
 
-        The layers with other weights for each adapter compute the rows of each in turn, all others compute
-        the batch at once.
+        The layers that an adapter changes compute the rows of each adapter in turn, all others compute the
+        batch at once.
         """
-        numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
-        if len(numbers) == 1:
-            yield self.module(names[0])
-            return
-        adapters = [self._adapters[name] for name in numbers if name is not None]
-        of_row = torch.tensor([numbers[name] for name in names], device=self.device)
-        order = of_row.argsort(stable=True)
-        rows = _RowOrder(order, order.argsort(), of_row.bincount().tolist())
-        by_place = zip(*(adapter.tensors.values() for adapter in adapters), strict=True)
-        for place, weights in zip(adapters[0].places, by_place, strict=True):
-            place.forward = partial(_linear_by_row, place, weights, rows)
+        numbers = {adapter: number for number, adapter in enumerate(dict.fromkeys(adapters))}
+        rows = None
+        if len(numbers) > 1:
+            of_row = torch.tensor([numbers[adapter] for adapter in adapters], device=self.device)
+            order = of_row.argsort(stable=True)
+            rows = _RowOrder(order, order.argsort(), of_row.bincount().tolist())
+        changed = dict.fromkeys(name for adapter in numbers if adapter is not None for name in adapter.pairs)
+        for name in changed:
+            layer = self._layers[name]
+            if self.small:
+                weights = [self._weight(name, adapter) for adapter in numbers]
+                layer.forward = partial(_linear_by_row, layer.bias, weights, rows)
+            else:
+                of_layer = [adapter if adapter and name in adapter.pairs else None for adapter in numbers]
+                layer.forward = partial(_low_rank_by_row, layer, name, of_layer, rows)
         try:
-            yield adapters[0].model
+            yield self._plain
         finally:
-            for place in adapters[0].places:
-                del place.forward
+            for name in changed:
+                del self._layers[name].forward
 
     @contextmanager
     def training(self) -> Generator[None, None, None]:
@@ -278,20 +261,16 @@ class LocalModel:
         finally:
             torch.set_num_threads(before)
 
-    def _targets(self, shape: LoraShape) -> dict[str, int]:
-        """Return the layers that an adapter of a shape trains, with the largest rank that each can have."""
+    def _targets(self, shape: LoraShape) -> list[str]:
+        """Return the names of the layers that an adapter of a shape trains, in the model's order."""
         unembed = cast("Any", self._plain).get_output_embeddings()
-        layers: dict[str, int] = {}
-        for name, module in self._plain.named_modules():
-            if not isinstance(module, nn.Linear | Conv1D):
-                continue
-            if module is unembed or name == "lm_head":
-                wanted = shape.train_unembed
-            else:
-                wanted = shape.train_attn if _ATTENTION.search(name) else shape.train_mlp
-            if wanted:
-                layers[name] = min(module.weight.shape)
-        return dict(sorted(layers.items()))
+
+        def is_wanted(name: str) -> bool:
+            if self._layers[name] is unembed or name == "lm_head":
+                return shape.train_unembed
+            return shape.train_attn if _ATTENTION.search(name) else shape.train_mlp
+
+        return [name for name in self._layers if is_wanted(name)]
 
     def decode(self, rows: list[list[int]]) -> list[str]:
         """Return the texts of token sequences, special tokens included."""
@@ -304,7 +283,7 @@ class LocalModel:
 
     def logprobs(
         self,
-        name: str | None,
+        adapter: Adapter | None,
         sequences: Sequence[Sequence[int]],
         targets: Sequence[Tensor],
         limit: int,
@@ -314,7 +293,7 @@ class LocalModel:
         Differentiable where grad is enabled.
 
         Args:
-            name: the adapter's name, or None.
+            adapter: the adapter, or None.
             sequences: token ids of each sequence b, [T].
             targets: for each sequence [T], or [T, K] for K targets at each position; targets[b][t] is scored
                 after sequences[b][: t + 1].
@@ -333,30 +312,24 @@ class LocalModel:
             if any(target.ndim > 1 for target in chosen):
                 counts = [torch.full((len(target),), target[0].numel()) for target in chosen]
                 places = places.repeat_interleave(torch.cat(counts).to(self.device))
-            yield laid.numbers, self._logprobs(name, laid, places, wanted)
+            yield laid.numbers, self._logprobs(adapter, laid, places, wanted)
 
-    def top_tokens(self, name: str | None, tokens: Sequence[int], count: int) -> list[TopTokens]:
+    def top_tokens(self, adapter: Adapter | None, tokens: Sequence[int], count: int) -> list[TopTokens]:
         """Return the `count` likeliest tokens after each prefix tokens[: t + 1], at temperature 1."""
         laid = layout(rows_of([tokens], share=False), self.dtype, self.device)
-        logprobs, ids = self._logits(name, laid)[0].log_softmax(-1).topk(count)
+        logprobs, ids = self._logits(adapter, laid)[0].log_softmax(-1).topk(count)
         return [TopTokens(*row) for row in zip(ids.tolist(), logprobs.tolist(), strict=True)]
 
-    def _logprobs(self, name: str | None, laid: RowLayout, places: Tensor, wanted: Tensor) -> Tensor:
-        logits = self._logits(name, laid)
+    def _logprobs(self, adapter: Adapter | None, laid: RowLayout, places: Tensor, wanted: Tensor) -> Tensor:
+        logits = self._logits(adapter, laid)
         chosen = logits.flatten()[places * logits.shape[-1] + wanted]
         return chosen - logits.logsumexp(-1).flatten()[places]
 
-    def _logits(self, name: str | None, laid: RowLayout) -> Tensor:
-        """Run the model, with the adapter `name`, on a layout of rows; returns logits [B, N, V]."""
+    def _logits(self, adapter: Adapter | None, laid: RowLayout) -> Tensor:
+        """Run the model, with an adapter, on a layout of rows; returns logits [B, N, V]."""
         inputs = {"input_ids": laid.ids, "attention_mask": laid.mask, "position_ids": laid.positions}
-        if self.small and name is not None and name not in self._merged:
-            weights = {f"{layer}.weight": w for layer, w in self._merged_weights(name).items()}
-            # Tied embeddings are one tensor with two uses, and an adapter changes one of them only.
-            out: Any = functional_call(
-                self._plain, weights, kwargs={**inputs, "use_cache": False}, tie_weights=False
-            )
-        else:
-            out = self.module(name)(**inputs, use_cache=False)
+        with self.adapted([adapter]) as module:
+            out: Any = module(**inputs, use_cache=False)
         return out.logits.float()
 
     @cached_property
@@ -378,28 +351,6 @@ class LocalModel:
             _logger.debug("sequences do not share rows: %s", error)
             return False
         return torch.allclose(logprobs[0], logprobs[1], atol=1e-4 if self.dtype == torch.float32 else 0.1)
-
-
-def _copy_sharing_tensors(model: nn.Module) -> nn.Module:
-    """Return a deep copy of a model that shares its tensors."""
-    tensors = itertools.chain(model.parameters(), model.buffers())
-    return copy.deepcopy(model, {id(tensor): tensor for tensor in tensors})
-
-
-def _initial_tensors(model: nn.Module) -> dict[str, nn.Parameter]:
-    """Return first weights of an adapter by their names in a model, equal to those that PEFT would draw."""
-    tensors: dict[str, nn.Parameter] = {}
-    for layer, module in model.named_modules():
-        if not hasattr(module, "lora_A"):
-            continue
-        places: dict[str, Any] = {part: getattr(module, part)[_ADAPTER] for part in ("lora_A", "lora_B")}
-        new = [nn.Linear(place.in_features, place.out_features, bias=False) for place in places.values()]
-        new[0].reset_parameters()  # PEFT draws it twice, too
-        nn.init.zeros_(new[1].weight)
-        for (part, place), linear in zip(places.items(), new, strict=True):
-            values = linear.weight.detach().to(place.weight.device, place.weight.dtype)
-            tensors[f"{layer}.{part}.{_ADAPTER}.weight"] = nn.Parameter(values)
-    return tensors
 
 
 def padded_batches(items: Sequence[T], length: Callable[[T], int], limit: int) -> list[list[T]]:

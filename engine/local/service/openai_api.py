@@ -3,33 +3,34 @@
 from __future__ import annotations
 
 import asyncio
-import math
+import json
 import time
 import uuid
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import aclosing
 from typing import Any
 
-from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from rolegraph.engine.errors import ModelError
 from rolegraph.engine.local.service.backend import Backend
 from rolegraph.engine.local.service.batcher import SampleJob
-from rolegraph.engine.local.service.endpoints import read_body, run_while_connected
+from rolegraph.engine.local.service.endpoints import openai_error, read_body, request_error
 from rolegraph.engine.local.service.errors import RequestError
 from rolegraph.engine.local.service.local_model import LocalModel
-from rolegraph.engine.local.service.openai_answers import ChatAnswer, CompletionAnswer
+from rolegraph.engine.local.service.openai_answers import ChatAnswer, CompletionAnswer, SampledAnswer
 from rolegraph.engine.local.service.openai_bodies import ChatBody, CompletionBody, SampledBody
 from rolegraph.engine.local.service.sampling import SampleRequest
-from rolegraph.engine.local.service.streaming import StreamDelta, StreamState, events, ticks_while_sampling
 from rolegraph.engine.prompts import ChatFormat
 
 OWNER = "/v1"
 """Owner of all requests of /v1, which have no session: together they take turns with the sessions."""
 _DEFAULT_MAX_TOKENS = 16
 """OpenAI's default for completions."""
+_PROMPT_IDS = "prompt_token_ids"
+_CHECK_SECONDS = 1.0
+"""Interval of checks whether the client of an answer that is sampled is still connected."""
 
 
 class OpenAIService:
@@ -74,61 +75,92 @@ class OpenAIService:
             raise RequestError(str(error)) from error
         except TypeError as error:  # the template expects messages of another form
             raise RequestError(f"the chat template rejects these messages: {error}") from error
-        samples = body.requests(
-            prompt.ids,
-            model.context,
-            max_tokens=body.max_completion_tokens or body.max_tokens,
-            stop_ids=model.end_ids | set(self._chat.end_ids),
-            count=body.n or 1,
-        )
-        return await self._respond(request, body, samples, ChatAnswer(self._chat, model, body, prompt))
+        limit, ends = body.max_completion_tokens or body.max_tokens, model.end_ids | set(self._chat.end_ids)
+        samples = body.requests(prompt.ids, model.context, limit, ends, count=body.n or 1)
+        answers = [
+            ChatAnswer(index, sample, body, model, self._chat, prompt) for index, sample in enumerate(samples)
+        ]
+        kind = "chat.completion.chunk" if body.stream else "chat.completion"
+        head: dict[str, Any] = {"id": f"chatcmpl-{uuid.uuid4().hex}", "object": kind}
+        if body.with_prompt_ids:
+            head[_PROMPT_IDS] = [*prompt.ids]
+        return await self._respond(request, body, answers, head)
 
     async def complete(self, request: Request) -> Response:
         """Complete prompts."""
         body = await read_body(request, CompletionBody)
         model = self._backend.model
         samples: list[SampleRequest] = []
-        for prompt in body.prompts:
-            samples += body.requests(
-                _token_ids(model, body, prompt),
-                model.context,
-                max_tokens=body.max_tokens or _DEFAULT_MAX_TOKENS,
-                stop_ids=model.end_ids,
-                count=body.n or 1,
-                first=len(samples),
-            )
+        for prompt in body.prompt:
+            ids, limit = _token_ids(model, body, prompt), body.max_tokens or _DEFAULT_MAX_TOKENS
+            first = len(samples)
+            samples += body.requests(ids, model.context, limit, model.end_ids, count=body.n or 1, first=first)
             await asyncio.sleep(0)  # lets other requests run between two prompts
-        return await self._respond(request, body, samples, CompletionAnswer(model, body))
+        answers = [CompletionAnswer(index, sample, body, model) for index, sample in enumerate(samples)]
+        head = {"id": f"cmpl-{uuid.uuid4().hex}", "object": "text_completion"}
+        return await self._respond(request, body, answers, head)
 
     async def _respond(
-        self,
-        request: Request,
-        body: SampledBody,
-        samples: Sequence[SampleRequest],
-        form: ChatAnswer | CompletionAnswer,
+        self, request: Request, body: SampledBody, answers: Sequence[SampledAnswer], head: Mapping[str, Any]
     ) -> Response:
-        """Sample sequences, `n` for each prompt, and return the response, a stream if the body asks for one.
+        """Sample answers, `n` for each prompt, and return the response, a stream if the body asks for one.
+
+        Args:
+            request: the request.
+            body: its body.
+            answers: the answers to sample.
+            head: id and kind of the response, or of each chunk of a stream; if wanted, the ids of the
+                prompt's tokens.
 
         Raises:
             ClientDisconnect: the client has disconnected.
             RequestError: there is no such checkpoint or model, or its weights give no finite numbers.
         """
+        samples = [answer.sample for answer in answers]
         job = SampleJob(await self._checkpoint(body.model), samples, owner=OWNER)
-        head = {
-            "id": f"{form.prefix}-{uuid.uuid4().hex}",
-            "object": form.kind,
-            "created": int(time.time()),
-            "model": body.model or self._backend.name,
-        }
+        head = {**head, "created": int(time.time()), "model": body.model or self._backend.name}
         if body.stream:
-            return events(self._chunks(head, body, job, form))
-        await run_while_connected(request, self._backend.sample(job))
-        choices: list[dict[str, Any]] = []
-        for number, sample in enumerate(samples):
-            _check_finite(sample)
-            whole = StreamDelta(form.parts(sample, sample.tokens, True), slice(0, None), True)
-            choices.append({"index": number, **(form.choice(sample, whole) or {})})
-        return JSONResponse({**head, "choices": choices, "usage": _usage(body, samples), **form.first})
+            events = self._events(body, job, answers, head)
+            return StreamingResponse(events, media_type="text/event-stream")
+        sampling = asyncio.ensure_future(self._backend.sample(job))
+        try:
+            while not sampling.done():
+                await asyncio.wait([sampling], timeout=_CHECK_SECONDS)
+                if await request.is_disconnected():
+                    raise ClientDisconnect
+            sampling.result()
+        finally:
+            sampling.cancel()
+        choices = [answer.increment() for answer in answers]
+        return JSONResponse({**head, "choices": choices, "usage": _usage(body, samples)})
+
+    async def _events(
+        self, body: SampledBody, job: SampleJob, answers: Sequence[SampledAnswer], head: dict[str, Any]
+    ) -> AsyncGenerator[str, None]:
+        """Sample a job and yield its answers as server-sent events; an error is sent as the last one."""
+        if body.with_usage:
+            head["usage"] = None
+        loop, changed = asyncio.get_running_loop(), asyncio.Event()
+        job.progress = lambda: loop.call_soon_threadsafe(changed.set)
+        sampling = asyncio.ensure_future(self._backend.sample(job))
+        sampling.add_done_callback(lambda _: changed.set())
+        ended = False
+        try:
+            while not ended:
+                await changed.wait()
+                changed.clear()
+                if ended := sampling.done():
+                    sampling.result()
+                for choice in filter(None, (answer.increment() for answer in answers)):
+                    yield _event({**head, "choices": [choice]})
+                    head.pop(_PROMPT_IDS, None)  # which only the first chunk has
+            if body.with_usage:
+                yield _event({**head, "choices": [], "usage": _usage(body, job.requests)})
+            yield "data: [DONE]\n\n"
+        except Exception as error:
+            yield _event({"error": openai_error(request_error(error, "/v1"))})
+        finally:
+            sampling.cancel()
 
     async def _checkpoint(self, model: str | None) -> str | None:
         """Return the checkpoint path that a request names as its model; None for the served model itself.
@@ -138,47 +170,23 @@ class OpenAIService:
             RequestError: the checkpoint cannot be loaded.
         """
         if model is not None and model.startswith("tinker://"):
-            await self._backend.shape(model)
+            await self._backend.loadable(model)
             return model
         if model is not None:
             self._backend.check_name(model)
         return None
 
-    async def _chunks(
-        self, head: dict[str, Any], body: SampledBody, job: SampleJob, form: ChatAnswer | CompletionAnswer
-    ) -> AsyncGenerator[Mapping[str, Any], None]:
-        """Sample a job and yield the chunks of the streamed response."""
-        head |= {"usage": None} if body.with_usage else {}
-        first = form.first
-        states = [StreamState(sample, form.parts, form.marks) for sample in job.requests]
-        async with aclosing(ticks_while_sampling(self._backend.sample, job)) as ticks:
-            async for _ in ticks:
-                for number, state in enumerate(states):
-                    if (delta := state.delta()) is None:
-                        continue
-                    _check_finite(state.sample, delta.tokens)
-                    if (choice := form.choice(state.sample, delta)) is not None:
-                        yield {**head, **first, "choices": [{"index": number, **choice}]}
-                        first = {}
-        if body.with_usage:
-            yield {**head, "choices": [], "usage": _usage(body, job.requests)}
+
+def _event(value: Mapping[str, Any]) -> str:
+    return f"data: {json.dumps(value, ensure_ascii=False, allow_nan=False)}\n\n"
 
 
 def _usage(body: SampledBody, samples: Sequence[SampleRequest]) -> dict[str, int]:
     """Return the token counts of a request; a prompt counts once for its `n` answers."""
     prompt_tokens = sum(len(sample.prompt) for sample in samples) // (body.n or 1)
     sampled = sum(len(sample.tokens) for sample in samples)
-    return {
-        "prompt_tokens": prompt_tokens,
-        "completion_tokens": sampled,
-        "total_tokens": prompt_tokens + sampled,
-    }
-
-
-def _check_finite(sample: SampleRequest, positions: slice = slice(None)) -> None:
-    """Raise RequestError if log-probabilities are not finite, which JSON cannot express."""
-    if not all(map(math.isfinite, sample.logprobs[positions])):
-        raise RequestError("these weights give no finite numbers: their training has diverged")
+    total = prompt_tokens + sampled
+    return {"prompt_tokens": prompt_tokens, "completion_tokens": sampled, "total_tokens": total}
 
 
 def _token_ids(model: LocalModel, body: CompletionBody, prompt: str | list[int]) -> list[int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal, NoReturn
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from rolegraph.engine.limits import service as limits
 from rolegraph.engine.local.service.bodies import (
@@ -181,12 +181,17 @@ class ChatBody(SampledBody):
 Ids = Annotated[list[Count], Field(fail_fast=True, min_length=1)]
 
 
+def _as_prompts(prompt: Any) -> Any:
+    """Return a list of prompts for one prompt, a text or token ids."""
+    is_one = not isinstance(prompt, list) or (prompt and isinstance(prompt[0], int))
+    return [prompt] if is_one else prompt
+
+
 class CompletionBody(SampledBody):
     """Body of completions."""
 
-    prompt: (
-        str | Ids | Annotated[list[str], Field(fail_fast=True)] | Annotated[list[Ids], Field(fail_fast=True)]
-    )
+    prompt: Annotated[list[str | Ids], Field(fail_fast=True, min_length=1), BeforeValidator(_as_prompts)]
+    """The prompts, each a text or token ids."""
     max_tokens: Positive | None = None
     logprobs: Literal[0] | None = None
     """0 returns the log-probabilities of the sampled tokens; those of alternatives are not served."""
@@ -196,17 +201,6 @@ class CompletionBody(SampledBody):
     def _check_counts(self) -> CompletionBody:
         if self.best_of not in (None, 1, self.n):
             raise ValueError("best_of is served only where it equals n")
-        if not self.prompts:
-            raise ValueError("prompt is an empty list")
-        if len(self.prompts) * (self.n or 1) > limits.CHOICES.most:
+        if len(self.prompt) * (self.n or 1) > limits.CHOICES.most:
             raise ValueError(limits.CHOICES.exceeded("n times the prompts is"))
         return self
-
-    @property
-    def prompts(self) -> list[str | list[int]]:
-        """The prompts, each a text or token ids."""
-        if isinstance(self.prompt, str):
-            return [self.prompt]
-        if self.prompt and isinstance(self.prompt[0], int):
-            return [[token for token in self.prompt if isinstance(token, int)]]
-        return [prompt for prompt in self.prompt if not isinstance(prompt, int)]

@@ -12,12 +12,13 @@ Axes: B rows, N tokens of a row (padded).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 SMALL_ROW = 256
 """Tokens up to which any sequence is added to a row: attention costs little there."""
@@ -93,17 +94,18 @@ class RowLayout:
 def layout(rows: Sequence[TokenTree], dtype: torch.dtype, device: torch.device) -> RowLayout:
     """Pad rows of similar length and build their mask and positions."""
     width = max(map(len, rows))
-    ids = torch.zeros(len(rows), width, dtype=torch.long)
-    positions, plain = torch.zeros_like(ids), torch.zeros_like(ids)
-    for number, row in enumerate(rows):
-        ids[number, : len(row)] = torch.tensor(row.tokens)
-        positions[number, : len(row)] = torch.tensor(row.positions)
-        plain[number, : len(row)] = 1
-    alone = all(len(row.numbers) == 1 for row in rows)
+
+    def padded(values: Iterable[Sequence[int]]) -> Tensor:
+        return pad_sequence([torch.tensor(row) for row in values], batch_first=True).to(device)
+
+    if all(len(row.numbers) == 1 for row in rows):
+        mask = padded([1] * len(row) for row in rows)
+    else:
+        mask = _tree_mask(rows, width, dtype).to(device)
     return RowLayout(
-        ids=ids.to(device),
-        positions=positions.to(device),
-        mask=(plain if alone else _tree_mask(rows, width, dtype)).to(device),
+        ids=padded(row.tokens for row in rows),
+        positions=padded(row.positions for row in rows),
+        mask=mask,
         numbers=[number for row in rows for number in row.numbers],
         places=torch.tensor(
             [width * n + place for n, row in enumerate(rows) for path in row.paths for place in path],

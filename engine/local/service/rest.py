@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TypeVar
 from urllib.parse import quote
@@ -21,18 +21,13 @@ from starlette.routing import Route
 from rolegraph.engine.limits.service import LISTED
 from rolegraph.engine.local.service.admission import SIGNED
 from rolegraph.engine.local.service.backend import Backend
+from rolegraph.engine.local.service.bodies import TtlBody
 from rolegraph.engine.local.service.checkpoints import CheckpointEntry, Kind
 from rolegraph.engine.local.service.endpoints import read_body
 from rolegraph.engine.local.service.errors import NotFoundError, RequestError
 from rolegraph.engine.local.service.sessions import SessionStore
-from rolegraph.engine.local.service.wire import TtlBody
 
 URL_LIFE = timedelta(hours=1)
-_TYPES: Mapping[Kind, str] = {
-    "weights": "training",
-    "sampler_weights": "sampler",
-    "external_weights": "external",
-}
 
 T = TypeVar("T")
 
@@ -127,12 +122,14 @@ class Rest:
         return JSONResponse({"checkpoints": [_checkpoint_json(entry) for entry in entries]})
 
     async def _delete(self, request: Request) -> Response:
-        await self._backend.delete(_path(request))
+        path = _path(request)
+        await self._backend.compute(lambda: self._backend.checkpoints.delete(path))
         return Response(status_code=204)
 
     async def _ttl(self, request: Request) -> Response:
         body = await read_body(request, TtlBody)
-        await self._backend.set_ttl(_path(request), body.ttl_seconds)
+        path, store = _path(request), self._backend.checkpoints
+        await self._backend.compute(lambda: store.set_ttl(path, body.ttl_seconds))
         return Response(status_code=204)
 
     # downloads
@@ -175,9 +172,10 @@ def _last(entries: Sequence[CheckpointEntry], kind: Kind) -> dict[str, object] |
 
 def _checkpoint_json(entry: CheckpointEntry) -> dict[str, object]:
     """Return the fields of the SDK's `Checkpoint`."""
+    kind = "training" if entry.kind == "weights" else entry.kind.removesuffix("_weights")
     return {
         "checkpoint_id": f"{entry.kind}/{entry.name}",
-        "checkpoint_type": _TYPES[entry.kind],
+        "checkpoint_type": kind,
         "time": entry.created.isoformat(),
         "tinker_path": entry.path,
         "size_bytes": entry.size,

@@ -21,6 +21,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from rolegraph.engine.local.service.local_model import Adapter
+
 Decode = Callable[[list[list[int]]], list[str]]
 """Function that returns the texts of token sequences."""
 
@@ -45,8 +47,8 @@ class SampleRequest:
     """The request's seed (not negative) and the sequence's number in it; None draws a random seed."""
     stop_ids: frozenset[int] = frozenset()
     stop_texts: tuple[str, ...] = ()
-    adapter: str | None = None
-    """Name of the adapter to sample from; None for the model itself."""
+    adapter: Adapter | None = None
+    """The adapter to sample with; None for the model itself."""
     tokens: list[int] = field(default_factory=list[int])
     logprobs: list[float] = field(default_factory=list[float])
     reason: Literal["stop", "length"] | None = None

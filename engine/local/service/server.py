@@ -9,11 +9,10 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-from collections.abc import AsyncGenerator, Callable, Coroutine
+import secrets
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from functools import partial
-from typing import Any
 
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
@@ -23,23 +22,12 @@ from starlette.routing import Route
 
 from rolegraph.engine.limits import service as limits
 from rolegraph.engine.local.launcher import PROCESS
-from rolegraph.engine.local.service import wire
+from rolegraph.engine.local.service import bodies, wire
 from rolegraph.engine.local.service.admission import Admission
 from rolegraph.engine.local.service.backend import Backend
-from rolegraph.engine.local.service.checkpoints import Kind
-from rolegraph.engine.local.service.endpoints import (
-    ERROR_HANDLERS,
-    PROTOBUF,
-    json_route,
-    read_bytes,
-)
-from rolegraph.engine.local.service.errors import (
-    GoneError,
-    NotFoundError,
-    OperationCancelled,
-    QueueFull,
-    RequestError,
-)
+from rolegraph.engine.local.service.checkpoints import Kind, SaveOptions
+from rolegraph.engine.local.service.endpoints import ERROR_HANDLERS, PROTOBUF, json_route, read_bytes
+from rolegraph.engine.local.service.errors import NotFoundError, RequestError
 from rolegraph.engine.local.service.openai_api import OpenAIService
 from rolegraph.engine.local.service.rest import Rest
 from rolegraph.engine.local.service.sessions import ClientSession, SessionStore
@@ -60,27 +48,30 @@ class Service:
     def __init__(self, backend: Backend, *, tokenizer: str, silent: float | None = None) -> None:
         self.backend, self.tokenizer = backend, tokenizer
         silent = silent or limits.SILENT_SECONDS.most
-        self.sessions = SessionStore(lambda session: backend.forget(session.models), silent)
+        self.sessions = SessionStore(self._forget, silent)
         self._saved = itertools.count(1)
+
+    async def _forget(self, session: ClientSession) -> None:
+        await self.backend.compute(lambda: self.backend.forget([*session.models]))
 
     def app(self, api_key: str, host: str) -> Starlette:
         """Return the ASGI application for requests to `host` that carry the key."""
         routes = [
-            json_route("create_session", wire.CreateSessionBody, self._create_session),
-            json_route("session_heartbeat", wire.SessionBody, self._heartbeat),
-            json_route("create_model", wire.CreateModelBody, self._create_model),
-            json_route("get_info", wire.ModelBody, self._get_info),
-            json_route("unload_model", wire.ModelBody, self._unload_model),
-            json_route("optim_step", wire.OptimStepBody, self._optim_step),
-            json_route("save_weights", wire.SaveBody, partial(self._save, "weights")),
-            json_route("save_weights_external", wire.SaveBody, partial(self._save, "external_weights")),
-            json_route("load_weights", wire.LoadBody, self._load_weights),
-            json_route("weights_info", wire.WeightsInfoBody, self._weights_info),
-            json_route("save_weights_for_sampler", wire.SaveBody, partial(self._save, "sampler_weights")),
-            json_route("retrieve_future", wire.FutureBody, self._retrieve),
-            json_route("cancel_future", wire.FutureBody, self._cancel),
-            json_route("create_sampling_session", wire.SamplingSessionBody, self._create_sampler),
-            json_route("asample", wire.SampleBody, self._sample),
+            json_route("create_session", bodies.CreateSessionBody, self._create_session),
+            json_route("session_heartbeat", bodies.SessionBody, self._heartbeat),
+            json_route("create_model", bodies.CreateModelBody, self._create_model),
+            json_route("get_info", bodies.ModelBody, self._get_info),
+            json_route("unload_model", bodies.ModelBody, self._unload_model),
+            json_route("optim_step", bodies.OptimStepBody, self._optim_step),
+            json_route("save_weights", bodies.SaveBody, partial(self._save, "weights")),
+            json_route("save_weights_external", bodies.SaveBody, partial(self._save, "external_weights")),
+            json_route("load_weights", bodies.LoadBody, self._load_weights),
+            json_route("weights_info", bodies.WeightsInfoBody, self._weights_info),
+            json_route("save_weights_for_sampler", bodies.SaveBody, partial(self._save, "sampler_weights")),
+            json_route("retrieve_future", bodies.FutureBody, self._retrieve),
+            json_route("cancel_future", bodies.FutureBody, self._cancel),
+            json_route("create_sampling_session", bodies.SamplingSessionBody, self._create_sampler),
+            json_route("asample", bodies.SampleBody, self._sample),
             Route("/api/v1/samplers/{sampler_id:path}", self._get_sampler),
             Route("/api/v1/forward_backward", self._forward_backward, methods=["POST"]),
             Route("/api/v1/sessions/{session_id}/finish", self._finish_session, methods=["POST"]),
@@ -125,13 +116,13 @@ class Service:
 
     # sessions
 
-    async def _create_session(self, body: wire.CreateSessionBody) -> object:
+    async def _create_session(self, body: bodies.CreateSessionBody) -> object:
         session = self.sessions.begin((body.user_metadata or {}).get(PROCESS))
         return {"type": "create_session", "session_id": session.id}
 
-    async def _heartbeat(self, body: wire.SessionBody) -> object:
+    async def _heartbeat(self, body: bodies.SessionBody) -> object:
         if self.sessions.find(body.session_id) is None:
-            raise GoneError(f"the session {body.session_id} is over")
+            raise RequestError(f"the session {body.session_id} is over", status=410)
         return {"type": "session_heartbeat"}
 
     async def _finish_session(self, request: Request) -> Response:
@@ -149,33 +140,29 @@ class Service:
         return session
 
     def _new_model(self, session: ClientSession, number: int | None) -> str:
-        """Reserve and return the id of a session's model. Raises QueueFull."""
+        """Reserve and return the id of a session's model. Raises RequestError if it has too many."""
         if number is None:
             raise RequestError("name a model by model_id, or a new one by session_id and model_seq_id")
         model_id = f"{session.id}:train:{number}"
         if model_id not in session.models and len(session.models) >= limits.MODELS.most:
-            raise QueueFull(f"this session has {limits.MODELS}; unload some")
+            raise RequestError(f"this session has {limits.MODELS}; unload some", status=429)
         session.models.add(model_id)
         return model_id
 
     # training
 
-    async def _create_model(self, body: wire.CreateModelBody) -> object:
+    async def _create_model(self, body: bodies.CreateModelBody) -> object:
         session = self.sessions.get(body.session_id)
         self.backend.check_name(body.base_model)
-        model_id = self._new_model(session, body.model_seq_id)
+        model_id, shape = self._new_model(session, body.model_seq_id), body.lora_config.shape
 
-        async def create() -> object:
-            try:
-                await self.backend.create(model_id, body.lora_config.shape)
-            except RequestError:
-                session.models.discard(model_id)
-                raise
+        def create() -> object:
+            self.backend.create(model_id, shape)
             return {"type": "create_model", "model_id": model_id}
 
-        return _accepted(session.futures.start(("create", model_id), create), model_id)
+        return self._start(session, model_id, "create", create)
 
-    async def _get_info(self, body: wire.ModelBody) -> object:
+    async def _get_info(self, body: bodies.ModelBody) -> object:
         run = self.backend.run(body.model_id)
         model = {"arch": "causal_lm", "model_name": self.backend.name, "tokenizer_id": self.tokenizer}
         return {
@@ -187,45 +174,50 @@ class Service:
             "lora_rank": run.shape.rank,
         }
 
-    async def _unload_model(self, body: wire.ModelBody) -> object:
+    async def _unload_model(self, body: bodies.ModelBody) -> object:
         session = self._session_of_model(body.model_id)
 
-        async def unload() -> object:
-            await self.backend.unload(body.model_id)
+        def unload() -> object:
+            self.backend.forget([body.model_id])
             session.models.discard(body.model_id)
             return {"type": "unload_model", "model_id": body.model_id}
 
-        return _accepted(session.futures.start(("unload", body.model_id), unload), body.model_id)
+        return self._start(session, body.model_id, "unload", unload)
 
     async def _forward_backward(self, request: Request) -> Response:
         body = wire.TrainRequest(await read_bytes(request, PROTOBUF, limits.TRAIN_BYTES))
 
-        async def train() -> object:
-            loss, logprobs = await self.backend.forward_backward(
+        def train() -> object:
+            loss, logprobs = self.backend.forward_backward(
                 body.model_id, body.data, body.loss, body.config, backward=body.backward
             )
             return wire.train_response(loss, logprobs)
 
         return JSONResponse(self._in_turn(body.model_id, body.seq_id, train))
 
-    async def _optim_step(self, body: wire.OptimStepBody) -> object:
-        async def step() -> object:
-            return {"metrics": await self.backend.step(body.model_id, body.adam_params)}
+    async def _optim_step(self, body: bodies.OptimStepBody) -> object:
+        def step() -> object:
+            return {"metrics": self.backend.step(body.model_id, body.adam_params)}
 
         return self._in_turn(body.model_id, body.seq_id, step)
 
-    async def _save(self, kind: Kind, body: wire.SaveBody) -> object:
+    async def _save(self, kind: Kind, body: bodies.SaveBody) -> object:
         """Start to save a model's weights; unlisted ones are answered with a new sampling session."""
-        options, prefix = body.options(), "snapshot"
-        if kind == "weights":
-            options, prefix = replace(options, listed=True, overwrite=body.overwrite), "checkpoint"
-        elif kind == "external_weights" and body.path is None:
+        is_state = kind == "weights"
+        if kind == "external_weights" and body.path is None:
             raise RequestError("the request has no path; external weights go by a name")
-        name = body.path or f"{prefix}-{next(self._saved):06d}"
+        options = SaveOptions(
+            body.ttl_seconds,
+            body.user_metadata,
+            listed=is_state or body.path is not None,
+            overwrite=body.overwrite or not is_state,
+        )
+        name = body.path or f"{'checkpoint' if is_state else 'snapshot'}-{next(self._saved):06d}"
+        path = f"tinker://{body.model_id}/{kind}/{name}"
         session = self._session_of_model(body.model_id)
 
-        async def save() -> object:
-            path = await self.backend.save(body.model_id, kind, name, options)
+        def save() -> object:
+            self.backend.save(body.model_id, path, options)
             if options.listed:
                 return {"path": path}
             sampler = f"{body.model_id}:sampler:{body.sampling_session_seq_id or 0}"
@@ -234,22 +226,22 @@ class Service:
 
         return self._in_turn(body.model_id, body.seq_id, save)
 
-    async def _load_weights(self, body: wire.LoadBody) -> object:
+    async def _load_weights(self, body: bodies.LoadBody) -> object:
         if body.base_model is not None:
             self.backend.check_name(body.base_model)
 
-        async def load(model_id: str) -> object:
-            await self.backend.load(model_id, body.path, optimizer=body.optimizer)
+        def load(model_id: str) -> object:
+            self.backend.load(model_id, body.path, optimizer=body.optimizer)
             return {"type": "load_weights", "path": body.path, "model_id": model_id}
 
         if body.model_id is not None:
             return self._in_turn(body.model_id, body.seq_id, partial(load, body.model_id))
         session = self.sessions.get(body.session_id)
         new = self._new_model(session, body.model_seq_id)
-        return _accepted(session.futures.start(("create", new), partial(load, new)), new)
+        return self._start(session, new, "create", partial(load, new))
 
-    async def _weights_info(self, body: wire.WeightsInfoBody) -> object:
-        shape = await self.backend.shape(body.tinker_path)
+    async def _weights_info(self, body: bodies.WeightsInfoBody) -> object:
+        shape = (await self.backend.loadable(body.tinker_path)).shape
         return {
             "base_model": self.backend.name,
             "is_lora": True,
@@ -261,7 +253,7 @@ class Service:
 
     # sampling
 
-    async def _create_sampler(self, body: wire.SamplingSessionBody) -> object:
+    async def _create_sampler(self, body: bodies.SamplingSessionBody) -> object:
         session = self.sessions.get(body.session_id)
         sampler = f"{session.id}:sample:{body.sampling_session_seq_id}"
         if body.base_model is not None:
@@ -270,7 +262,7 @@ class Service:
             raise RequestError("name a base_model or a model_path to sample from")
         if sampler not in session.sampling:
             if body.model_path is not None:
-                await self.backend.shape(body.model_path)
+                await self.backend.loadable(body.model_path)
             session.sampling[sampler] = body.model_path
         return {"type": "create_sampling_session", "sampling_session_id": sampler}
 
@@ -279,7 +271,7 @@ class Service:
         path = self._session_of_sampler(sampler).sampling[sampler]
         return JSONResponse({"sampler_id": sampler, "base_model": self.backend.name, "model_path": path})
 
-    async def _sample(self, body: wire.SampleBody) -> object:
+    async def _sample(self, body: bodies.SampleBody) -> object:
         sampler = body.sampling_session_id
         session = self._session_of_sampler(sampler)
         path = session.sampling[sampler]
@@ -288,8 +280,8 @@ class Service:
             job = await self.backend.sample(body.job(self.backend.model, path, session.id))
             return wire.sample_response(job, body.prompt_logprobs_last_n)
 
-        key = None if body.seq_id is None else (sampler, body.seq_id)
-        request_id = session.futures.start(key, sample)
+        seq_id = secrets.token_hex(8) if body.seq_id is None else body.seq_id
+        request_id = session.operations.start(f"{sampler}:{seq_id}", sample)
         ids = [f"{request_id}-{number}" for number in range(body.num_samples)]
         return {"request_id": request_id, "sample_sequence_ids": ids}
 
@@ -302,18 +294,19 @@ class Service:
 
     # futures
 
-    async def _retrieve(self, body: wire.FutureBody) -> object:
+    async def _retrieve(self, body: bodies.FutureBody) -> object:
         request_id = body.request_id
         session = self.sessions.find(request_id)
-        if session is None or request_id not in session.futures:
-            raise GoneError(f"there is no request {request_id}, or its result is no longer kept")
+        if session is None or request_id not in session.operations:
+            message = f"there is no request {request_id}, or its result is no longer kept"
+            raise RequestError(message, status=410)
         session.polls += 1
         try:
-            result = await session.futures.result(request_id, POLL_SECONDS)
+            result = await session.operations.result(request_id, POLL_SECONDS)
         except TimeoutError:
             pending = {"type": "try_again", "request_id": request_id, "queue_state": "active"}
             return JSONResponse(pending, status_code=408)
-        except (RequestError, OperationCancelled) as error:
+        except RequestError as error:
             return {"error": str(error), "category": "user"}
         except Exception as error:  # the client has to learn of it as the service's failure
             _logger.exception("request %s failed", request_id)
@@ -324,18 +317,19 @@ class Service:
             return Response(result, media_type=PROTOBUF)
         return result
 
-    async def _cancel(self, body: wire.FutureBody) -> object:
+    async def _cancel(self, body: bodies.FutureBody) -> object:
         if (session := self.sessions.find(body.request_id)) is not None:
-            session.futures.cancel(body.request_id)
+            session.operations.cancel(body.request_id)
         return {"status": "accepted"}
 
-    def _in_turn(
-        self, model_id: str, seq_id: int | None, work: Callable[[], Coroutine[Any, Any, object]]
-    ) -> object:
-        """Queue an operation behind the model's lower seq_ids; return a response with its future's id."""
-        futures = self._session_of_model(model_id).futures
-        return _accepted(futures.start_in_turn(model_id, seq_id, work), model_id)
+    def _in_turn(self, model_id: str, seq_id: int | None, work: Callable[[], object]) -> object:
+        """Queue an operation behind the model's lower seq_ids; return a response with its request id."""
+        operations = self._session_of_model(model_id).operations
+        request_id = operations.start_in_turn(model_id, seq_id, partial(self.backend.compute, work))
+        return {"request_id": request_id, "model_id": model_id}
 
-
-def _accepted(request_id: str, model_id: str) -> object:
-    return {"request_id": request_id, "model_id": model_id}
+    def _start(self, session: ClientSession, model_id: str, name: str, work: Callable[[], object]) -> object:
+        """Start an operation that a model has once; return a response with its request id."""
+        start = partial(self.backend.compute, work)
+        request_id = session.operations.start(f"{model_id}:{name}", start)
+        return {"request_id": request_id, "model_id": model_id}

@@ -3,7 +3,7 @@
 `forward_backward` accumulates gradients until `step` applies them. Knows no HTTP; `wire` decodes requests.
 """
 
-# torch, peft and transformers leave parts of their types unknown.
+# torch leaves parts of their types unknown.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 from __future__ import annotations
 
@@ -37,16 +37,14 @@ class Datum:
 
 
 class TrainingRun:
-    """One adapter in training. `name` is the adapter's name and the client's model id."""
+    """One adapter in training, with its optimizer."""
 
-    def __init__(self, model: LocalModel, name: str, shape: LoraShape) -> None:
-        self.model, self.name, self.shape = model, name, shape
+    def __init__(self, model: LocalModel, shape: LoraShape) -> None:
+        self.model, self.shape = model, shape
         self.used = datetime.now(UTC)
         """Time of the last request."""
-        if not (shape.train_attn or shape.train_mlp or shape.train_unembed):
-            raise RequestError("nothing to train: train_attn, train_mlp and train_unembed are all false")
-        model.add_adapter(name, shape)
-        self._parameters = model.parameters(name)
+        self.adapter = model.add_adapter(shape)
+        self._parameters = [*self.adapter.tensors.values()]
         self._optimizer = torch.optim.AdamW(self._parameters, lr=0.0)
 
     def forward_backward(
@@ -74,7 +72,7 @@ class TrainingRun:
         limit = min(MAX_BATCH_TOKENS[device.type], MAX_BATCH_LOGITS // self.model.vocabulary)
         targets = [datum.inputs["target_tokens"].long() for datum in data]
         with self.model.training(), torch.set_grad_enabled(backward):
-            batches = self.model.logprobs(self.name, [datum.tokens for datum in data], targets, limit)
+            batches = self.model.logprobs(self.adapter, [datum.tokens for datum in data], targets, limit)
             for numbers, batch_logprobs in batches:
                 batch = [data[number].inputs for number in numbers]
                 lengths = [inputs["target_tokens"].numel() for inputs in batch]
@@ -123,14 +121,10 @@ class TrainingRun:
 
     def restore(self, weights: Mapping[str, Tensor], optimizer: dict[str, Any] | None) -> None:
         """Set the weights and the optimizer's state; None resets the optimizer."""
-        self.model.set_weights(self.name, weights)
+        self.adapter.set_weights(weights)
         self._optimizer = torch.optim.AdamW(self._parameters, lr=0.0)
         if optimizer is not None:
             self._optimizer.load_state_dict(optimizer)
-
-    def end(self) -> None:
-        """Drop the adapter."""
-        self.model.drop_adapter(self.name)
 
     def _check(self, data: Sequence[Datum], loss: str, config: Mapping[str, float]) -> None:
         if loss not in LOSSES:

@@ -1,232 +1,49 @@
-"""Requests and results of the Tinker API for SDK 0.24 to 0.38: JSON, and protobuf for large ones.
+"""Messages of the Tinker API in protobuf, for SDK 0.24 to 0.38: requests to train, and results.
 
-Pure functions and models. A request that does not fit raises pydantic's ValidationError or `RequestError`.
+Pure functions. A request that does not fit raises `RequestError`. The SDK takes longer to import than torch,
+so its messages are imported without it, under their name in the SDK: the SDK, if it is imported later, uses
+the same ones.
 """
 
 # torch leaves parts of its types unknown.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from itertools import groupby
 from math import prod
-from typing import Annotated, Any, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from torch import Tensor
 
 from rolegraph.engine.errors import first_line
 from rolegraph.engine.limits import service as limits
 from rolegraph.engine.local.service.batcher import SampleJob
-from rolegraph.engine.local.service.bodies import (
-    AdamSettings,
-    Count,
-    Name,
-    Positive,
-    SamplingFields,
-    TinkerBody,
-    at_most,
-)
-from rolegraph.engine.local.service.checkpoints import SaveOptions
 from rolegraph.engine.local.service.errors import RequestError
-from rolegraph.engine.local.service.local_model import LocalModel, LoraShape, TopTokens
-from rolegraph.engine.local.service.tinker_proto import public
+from rolegraph.engine.local.service.local_model import TopTokens
 from rolegraph.engine.local.service.trainer import Datum
+
+_NAME = "tinker.proto.tinker_public_pb2"
+
+if TYPE_CHECKING:
+    from tinker.proto import tinker_public_pb2 as public
+elif _NAME in sys.modules:
+    public = sys.modules[_NAME]
+else:
+    file = Path(find_spec("tinker").origin).parent / "proto" / "tinker_public_pb2.py"
+    spec = spec_from_file_location(_NAME, file)
+    public = sys.modules[_NAME] = module_from_spec(spec)
+    spec.loader.exec_module(public)
 
 _NUMPY = {public.DTYPE_FLOAT32: np.float32, public.DTYPE_INT64: np.int64, public.DTYPE_INT32: np.int32}
 
 NO_LOGPROB = -99999.0
 """Log-probability with which the SDK marks positions without likeliest tokens."""
-
-
-class CreateSessionBody(TinkerBody):
-    """Body of create_session."""
-
-    user_metadata: dict[str, Any] | None = None
-
-
-class SessionBody(TinkerBody):
-    """Body of session_heartbeat."""
-
-    session_id: Name
-
-
-class ModelBody(TinkerBody):
-    """Body of get_info and unload_model."""
-
-    model_id: Name
-
-
-class FutureBody(TinkerBody):
-    """Body of retrieve_future and cancel_future."""
-
-    request_id: Name
-    allow_metadata_only: bool = False
-    """Permission to answer with a result's address in place of the result, which this service never does."""
-
-
-class WeightsInfoBody(TinkerBody):
-    """Body of weights_info."""
-
-    tinker_path: Name
-
-
-class TtlBody(TinkerBody):
-    """Body of a checkpoint's ttl: seconds until the checkpoint is deleted; None to keep it."""
-
-    ttl_seconds: int | None
-
-
-class LoraBody(TinkerBody):
-    """`lora_config` of create_model."""
-
-    rank: Annotated[int, Field(ge=1), at_most(limits.RANK)]
-    seed: Annotated[int, Field(ge=-(2**63), lt=2**64)] | None = None
-    train_unembed: bool = True
-    train_mlp: bool = True
-    train_attn: bool = True
-
-    @property
-    def shape(self) -> LoraShape:
-        """The requested shape of an adapter."""
-        return LoraShape(**self.model_dump(include=set(LoraBody.model_fields)))
-
-
-class OptimizerBody(TinkerBody):
-    """`optimizer_config` of create_model."""
-
-    type: Literal["adamw"]
-
-
-class CreateModelBody(TinkerBody):
-    """Body of create_model."""
-
-    session_id: Name
-    model_seq_id: Count
-    base_model: Name
-    lora_config: LoraBody
-    optimizer_config: OptimizerBody | None = None
-
-
-class OptimStepBody(TinkerBody):
-    """Body of optim_step."""
-
-    model_id: Name
-    seq_id: Count | None = None
-    adam_params: AdamSettings
-
-
-def _check_metadata(metadata: dict[str, str]) -> dict[str, str]:
-    if sum(len(name) + len(value) for name, value in metadata.items()) > limits.METADATA.most:
-        raise ValueError(limits.METADATA.exceeded("has"))
-    return metadata
-
-
-class SaveBody(TinkerBody):
-    """Body of save_weights, save_weights_for_sampler and save_weights_external."""
-
-    model_id: Name
-    path: Name | None = None
-    seq_id: Count | None = None
-    sampling_session_seq_id: Count | None = None
-    ttl_seconds: int | None = None
-    overwrite: bool = False
-    """For save_weights only: the other kinds always replace a checkpoint of the same name."""
-    kind: Literal["snapshot"] = "snapshot"
-    """For save_weights_for_sampler only."""
-    user_metadata: Annotated[dict[str, str], AfterValidator(_check_metadata)] | None = None
-
-    def options(self) -> SaveOptions:
-        """Return the options of the checkpoint; one without a name is not listed."""
-        return SaveOptions(self.ttl_seconds, self.user_metadata, listed=self.path is not None)
-
-
-class LoadBody(TinkerBody):
-    """Body of load_weights: into a model (`model_id`), or a new one (`session_id` and `model_seq_id`)."""
-
-    path: Name
-    base_model: Name | None = None
-    optimizer: bool = False
-    model_id: Name | None = None
-    seq_id: Count | None = None
-    session_id: Name | None = None
-    model_seq_id: Count | None = None
-
-
-class SamplingSessionBody(TinkerBody):
-    """Body of create_sampling_session."""
-
-    session_id: Name
-    sampling_session_seq_id: Count
-    base_model: Name | None = None
-    model_path: Name | None = None
-
-
-class _PromptChunk(BaseModel):
-    # A prompt may have a hundred thousand chunks, so no Python validator is called for each.
-    model_config = ConfigDict(extra="ignore", strict=True)
-
-    type: Annotated[str, Field(max_length=limits.NAME.most)] = "encoded_text"
-    tokens: Annotated[list[int], Field(fail_fast=True)] = []
-
-
-class _ModelInput(TinkerBody):
-    chunks: Annotated[list[_PromptChunk], Field(fail_fast=True)]
-
-
-class _SamplingParams(TinkerBody, SamplingFields):
-    max_tokens: Positive | None = None
-
-
-class SampleBody(TinkerBody):
-    """Body of asample."""
-
-    prompt: _ModelInput
-    sampling_params: _SamplingParams
-    num_samples: Annotated[int, Field(ge=1), at_most(limits.SAMPLES)] = 1
-    sampling_session_id: Name
-    seq_id: Count | None = None
-    prompt_logprobs: bool | None = None
-    prompt_logprobs_last_n: Count | None = None
-    topk_prompt_logprobs: Annotated[int, Field(ge=0), at_most(limits.TOP)] = 0
-
-    def job(self, model: LocalModel, path: str | None, owner: str) -> SampleJob:
-        """Return the job to sample for a client `owner` from a checkpoint path (None: the base model).
-
-        Raises:
-            RequestError: the prompt has other content than text, unknown tokens, or does not fit the context.
-        """
-        prompt = [token for chunk in self.prompt.chunks for token in _chunk_tokens(chunk)]
-        if not prompt or min(prompt) < 0 or max(prompt) >= model.vocabulary:
-            raise RequestError("the prompt is empty, or has a token that the model does not know")
-        params = self.sampling_params
-        stop_ids = (
-            model.end_ids
-            if params.stop is None
-            else frozenset(stop for stop in params.stop if isinstance(stop, int))
-        )
-        requests = params.requests(
-            prompt,
-            model.context,
-            max_tokens=params.max_tokens,
-            stop_ids=stop_ids,
-            count=self.num_samples,
-        )
-        return SampleJob(
-            path,
-            requests,
-            want_prompt_logprobs=bool(self.prompt_logprobs),
-            prompt_top=min(self.topk_prompt_logprobs, model.vocabulary),
-            owner=owner,
-        )
-
-
-def _chunk_tokens(chunk: _PromptChunk) -> list[int]:
-    if chunk.type != "encoded_text":
-        raise RequestError(f"{chunk.type} in a prompt is not served here; only text is")
-    return chunk.tokens
 
 
 def sample_response(job: SampleJob, last_n: int | None) -> bytes:
@@ -308,8 +125,11 @@ def _tensor(position: int, name: str, message: public.Tensor) -> Tensor:
     shape = list(message.shape)
     try:
         if message.HasField("sparse_csr"):
-            return _dense(message.sparse_csr, _NUMPY[message.dtype], shape)
-        values = torch.from_numpy(np.frombuffer(message.dense, _NUMPY[message.dtype]).copy())
+            csr = message.sparse_csr
+            rows, columns = (_values(data, np.int64) for data in (csr.crow_indices, csr.col_indices))
+            values = _values(csr.values, _NUMPY[message.dtype])
+            return torch.sparse_csr_tensor(rows, columns, values, shape, check_invariants=True).to_dense()
+        values = _values(message.dense, _NUMPY[message.dtype])
         return values.reshape(shape) if shape else values
     except (ValueError, RuntimeError, IndexError, OverflowError) as error:
         raise RequestError(
@@ -317,22 +137,8 @@ def _tensor(position: int, name: str, message: public.Tensor) -> Tensor:
         ) from error
 
 
-def _dense(message: public.SparseCsr, dtype: Any, shape: Sequence[int]) -> Tensor:
-    """Return a compressed sparse row matrix as a dense tensor. Raises ValueError or IndexError."""
-    rows, columns = shape
-    values = np.frombuffer(message.values, dtype)
-    row_ends, columns_of = (
-        np.frombuffer(data, np.int64) for data in (message.crow_indices, message.col_indices)
-    )
-    if len(row_ends) != rows + 1 or row_ends[0] != 0 or not row_ends[-1] == len(columns_of) == len(values):
-        raise ValueError("its indices do not fit its values")
-    if (row_ends[1:] < row_ends[:-1]).any():  # differences that wrap around crash NumPy's repeat
-        raise ValueError("its row ends decrease")
-    if len(columns_of) and columns_of.min() < 0:
-        raise IndexError("a column index below 0")
-    dense = np.zeros((rows, columns), dtype)
-    dense[np.repeat(np.arange(rows), np.diff(row_ends)), columns_of] = values
-    return torch.from_numpy(dense)
+def _values(data: bytes, dtype: Any) -> Tensor:
+    return torch.from_numpy(np.frombuffer(data, dtype).copy())
 
 
 def train_response(loss: float, logprobs: Sequence[Tensor]) -> bytes:

@@ -100,6 +100,21 @@ def service(state_dir: Path) -> Iterator[LocalService]:
         yield found
 
 
+@pytest.fixture
+def lasting_services(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[None]:
+    """Let the services that a test starts stay until its end, for its next training or evaluation."""
+    import rolegraph as rg
+    from rolegraph.engine.cli.main import run
+
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path_factory.mktemp("r")))  # a socket's path has a limit
+    rg.keep_services(600)
+    yield
+    rg.keep_services(0)
+    assert run(["serve", "--stop"]) == 0
+
+
 @pytest.fixture(scope="session")
 def whole(service: LocalService, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Train `solver_judge` for a few steps without interruption and return the run folder."""

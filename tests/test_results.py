@@ -211,6 +211,7 @@ def test_the_page_of_results_is_made_of_what_is_measured(tmp_path: Path) -> None
 
 
 @pytest.mark.service
+@pytest.mark.usefixtures("lasting_services")
 def test_a_run_is_made_once_and_only_for_its_own_spec(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     study = Study("c3", tmp_path, tiny=True)

@@ -10,7 +10,7 @@ import os
 import subprocess
 import sys
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 from urllib.request import urlopen
@@ -103,17 +103,26 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture(params=["checkout", "wheel"])
-def installed(request: pytest.FixtureRequest) -> Installed:
-    """Return the installation of this environment, or the wheel placed ahead of it on the path."""
-    environment = {**os.environ, "COLUMNS": "100", "TINKER_TELEMETRY": "0"}
+@pytest.fixture(params=["checkout", "wheel"], scope="module")
+def installed(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Installed]:
+    """Yield the installation of this environment, or the wheel placed ahead of it on the path.
+
+    The first command with a model starts a service, which stays for the others.
+    """
+    runtime = str(tmp_path_factory.mktemp("r"))  # short: a socket's path has a limit
+    stays = {"XDG_RUNTIME_DIR": runtime, "ROLEGRAPH_WARM": "600", "CI": ""}
+    environment = {**os.environ, **stays, "COLUMNS": "100", "TINKER_TELEMETRY": "0"}
     environment.pop("PYTHONPATH", None)
-    if request.param == "checkout":
-        return Installed([str(Path(sys.executable).with_name("rolegraph"))], environment)
-    site = request.getfixturevalue("wheel") / "site"
-    return Installed(
-        [sys.executable, str(site / "bin" / "rolegraph")], {**environment, "PYTHONPATH": str(site)}
-    )
+    command = [str(Path(sys.executable).with_name("rolegraph"))]
+    if request.param == "wheel":
+        site = request.getfixturevalue("wheel") / "site"
+        command = [sys.executable, str(site / "bin" / "rolegraph")]
+        environment["PYTHONPATH"] = str(site)
+    found = Installed(command, environment)
+    yield found
+    found.run(Path(runtime), "serve", "--stop")
 
 
 @pytest.fixture

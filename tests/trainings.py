@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,6 +15,7 @@ import rolegraph as rg
 from rolegraph.engine.local.launcher import LocalService
 from rolegraph.engine.training.trackers import TrackerName
 from tests.cli.conftest import ENVIRONMENT
+from tests.forks import ForkedCommand
 
 CLOCKED = ("time/", "tokens/per_second")
 """Prefixes of the metrics that depend on wall-clock time."""
@@ -46,17 +45,11 @@ def key(service: LocalService) -> dict[str, str]:
     return {"TINKER_API_KEY": service.api_key}
 
 
-def start(out: Path, *words: str, service: LocalService | None = None) -> subprocess.Popen[str]:
+def start(out: Path, *words: str, service: LocalService | None = None) -> ForkedCommand:
     """Start `rolegraph train` in a child process, which the test can kill."""
     where = ("--base-url", service.base_url) if service else ()
-    return subprocess.Popen(
-        [sys.executable, "-m", "rolegraph.engine.cli", "train", *words, *where, "--out", str(out)],
-        cwd=out.parent,
-        env={**ENVIRONMENT, **(key(service) if service else {})},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    environment = {**ENVIRONMENT, **(key(service) if service else {})}
+    return ForkedCommand(("train", *words, *where, "--out", str(out)), cwd=out.parent, env=environment)
 
 
 def train(
@@ -86,7 +79,7 @@ def assert_same(ours: list[dict[str, float]], theirs: list[dict[str, float]]) ->
         assert one == pytest.approx(other, rel=TOLERANCE, abs=TOLERANCE), f"step {one['step']}"
 
 
-def wait_for_lines(out: Path, count: int, process: subprocess.Popen[str]) -> None:
+def wait_for_lines(out: Path, count: int, process: ForkedCommand) -> None:
     file = out / "metrics.jsonl"
     while not (file.exists() and file.read_bytes().count(b"\n") >= count):
         assert process.poll() is None, process.communicate()[1]

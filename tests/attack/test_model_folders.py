@@ -6,6 +6,7 @@ import json
 import pickle
 import shutil
 from collections.abc import Callable
+from contextlib import nullcontext, suppress
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from rolegraph.engine.errors import UsageError
 from rolegraph.engine.local.service.local_model import LocalModel
 from rolegraph.engine.models.tokenizer import load_tokenizer
 from tests.cli.conftest import Command
+from tests.examples import repetitions
 from tests.local.conftest import make_model
 
 pytestmark = pytest.mark.service
@@ -91,19 +93,32 @@ def adapter_code(folder: Path, mark: Path) -> None:
     change(folder / "adapter_config.json", auto_mapping=mapping)
 
 
-@pytest.mark.parametrize(
-    "attack",
-    [
-        model_code,
-        tokenizer_code,
-        generation_code,
-        pickled_weights,
-        pickled_tensors,
-        pickled_adapter,
-        adapter_code,
-    ],
-)
+ATTACKS = [
+    generation_code,
+    model_code,
+    adapter_code,
+    tokenizer_code,
+    pickled_weights,
+    pickled_tensors,
+    pickled_adapter,
+]
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
 def test_no_code_of_a_model_s_folder_runs(
+    honest: Path, tmp_path: Path, attack: Callable[[Path, Path], None]
+) -> None:
+    folder, mark = shutil.copytree(honest, tmp_path / "model"), tmp_path / "mark"
+    attack(folder, mark)
+    with suppress(UsageError):
+        load_tokenizer(folder)
+    with nullcontext() if attack is generation_code else pytest.raises(UsageError):
+        LocalModel(folder)
+    assert not mark.exists()
+
+
+@pytest.mark.parametrize("attack", ATTACKS[: repetitions(len(ATTACKS), 3)])
+def test_no_code_of_a_model_s_folder_runs_in_a_command_or_its_service(
     rolegraph: Command,
     honest: Path,
     tmp_path: Path,

@@ -36,11 +36,11 @@ def change(file: Path, **fields: Any) -> None:
 
 
 @pytest.fixture
-def own(process: Command, endpoint: Endpoint, tmp_path: Path) -> Path:
+def own(forked: Command, endpoint: Endpoint, tmp_path: Path) -> Path:
     """Make a run with an import, in a child process: what this process imports is imported once."""
     (tmp_path / "code.py").write_text(CODE)
     model = ("--model", "openai:tiny", "--base-url", endpoint.base_url)
-    made = process("run", "solver_judge", *model, *SETTINGS, "--import", "code.py", "--out", "own")
+    made = forked("run", "solver_judge", *model, *SETTINGS, "--import", "code.py", "--out", "own")
     assert (made.returncode, "imported" in made.stdout) == (0, True), made.stderr
     return tmp_path / "own"
 
@@ -122,12 +122,12 @@ def test_a_strangers_training_imports_nothing(rolegraph: Command, own: Path) -> 
 
 
 def test_a_strangers_sweep_imports_nothing(
-    process: Command, rolegraph: Command, endpoint: Endpoint, tmp_path: Path
+    forked: Command, rolegraph: Command, endpoint: Endpoint, tmp_path: Path
 ) -> None:
     (tmp_path / "code.py").write_text(CODE)
     model = ("--model", "openai:tiny", "--base-url", endpoint.base_url, "--import", "code.py")
     grid = ("run", "solver_judge", "roles.solver.count=1,2", "-m", "--out", "sweep")
-    made = process(*grid, *model, *SETTINGS)
+    made = forked(*grid, *model, *SETTINGS)
     assert made.returncode == 0, made.stderr
     change(tmp_path / "sweep" / "sweep.json", seal="")
     done = rolegraph("run", "-m", "--resume", "--out", "sweep")

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import rolegraph as rg
-from rolegraph.engine.errors import ModelError, UsageError
+from rolegraph.engine.errors import DataError, ModelError, UsageError
 from rolegraph.engine.limits.tools import CALL_MEMORY
 from rolegraph.engine.models.tokenizer import load_tokenizer
 from rolegraph.engine.prompts import ChatFormat
@@ -153,10 +153,24 @@ def test_a_pattern_of_a_tokenizer_that_takes_too_much_is_a_model_error(
     assert capfd.readouterr().err == ""
 
 
+ENDLESS = "task: modulo_grid, config: {size_x: 60000, size_y: 60000}"
+
+
+def test_a_data_set_that_computes_past_its_deadline_is_a_fault(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rolegraph.roles.reasoning.DRAW_SECONDS", 0.5)
+    write_spec(tmp_path, data="{reasoning_gym: {" + ENDLESS + "}}")
+    with pytest.raises(
+        DataError, match=r"modulo_grid makes no task with these options: it took longer than 0\.5"
+    ):
+        rg.load(tmp_path / "x.yaml").tasks("train", limit=1)
+
+
 @pytest.mark.parametrize(
     "options",
     [
-        "task: modulo_grid, config: {size_x: 60000, size_y: 60000}",
+        ENDLESS,
         "task: count_primes, config: {max_n: 400000000}",
     ],
     ids=["bit by bit", "at once"],

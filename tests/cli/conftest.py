@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from io import StringIO
 from pathlib import Path
@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from rolegraph.engine.cli.main import run
+from tests.forks import run_forked
 from tests.run.test_replay_parity import CASES
 
 ROOT = Path(__file__).parent.parent.parent
@@ -45,16 +46,25 @@ def process(tmp_path: Path) -> Command:
     """Return a function that runs the command in a child process."""
 
     def run_apart(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", "rolegraph.engine.cli", *words],
-            cwd=tmp_path,
-            env={**ENVIRONMENT, **environment},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        return run_anew(words, cwd=tmp_path, env={**ENVIRONMENT, **environment})
 
     return run_apart
+
+
+def run_anew(words: Sequence[str], *, cwd: Path, env: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+    """Run `rolegraph WORDS` in a process that starts anew."""
+    command = [sys.executable, "-m", "rolegraph.engine.cli", *words]
+    return subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, check=False)
+
+
+@pytest.fixture
+def forked(tmp_path: Path) -> Command:
+    """Return a function that runs the command in a child process, where its start does not matter."""
+
+    def run_there(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        return run_forked(words, cwd=tmp_path, env={**ENVIRONMENT, **environment})
+
+    return run_there
 
 
 @pytest.fixture

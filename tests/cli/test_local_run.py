@@ -20,7 +20,7 @@ from rolegraph.engine.records import Episode
 from rolegraph.engine.records.episodes import read_episodes
 from rolegraph.engine.records.folder import RunFolder
 from tests.cli.conftest import ENVIRONMENT, Command
-from tests.cli.conftest import process as process
+from tests.forks import ForkedCommand
 from tests.trainings import STEP, key
 from tests.waiting import soon
 
@@ -58,18 +58,27 @@ def gone(pids: list[int]) -> bool:
 
 
 @contextmanager
-def started(folder: Path, *words: str, **environment: str) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
-    """Start the command on a new pseudoterminal; yield the process and the descriptor to read."""
+def started(
+    folder: Path, *words: str, anew: bool = False, **environment: str
+) -> Iterator[tuple[ForkedCommand | subprocess.Popen[bytes], int]]:
+    """Start the command on a new pseudoterminal; yield the process and the descriptor to read.
+
+    The process is a fork, unless it is to begin `anew`.
+    """
     ours, theirs = pty.openpty()
-    process = subprocess.Popen(
-        [sys.executable, "-m", "rolegraph.engine.cli", *words],
-        cwd=folder,
-        env={**ENVIRONMENT, **environment},
-        stdin=subprocess.DEVNULL,
-        stdout=theirs,
-        stderr=theirs,
-        start_new_session=True,
-    )
+    env = {**ENVIRONMENT, **environment}
+    if anew:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "rolegraph.engine.cli", *words],
+            cwd=folder,
+            env=env,
+            stdin=subprocess.DEVNULL,
+            stdout=theirs,
+            stderr=theirs,
+            start_new_session=True,
+        )
+    else:
+        process = ForkedCommand(words, cwd=folder, env=env, stdout=theirs, stderr=theirs)
     os.close(theirs)
     try:
         yield process, ours
@@ -130,7 +139,7 @@ def test_a_run_killed_in_the_middle_loses_no_episode_that_was_counted(
 def test_ctrl_c_ends_the_run_with_its_table_and_the_service(tiny: Path, tmp_path: Path) -> None:
     words = ("run", "solver_judge", *SHORT, "--limit", "400", "--concurrency", "4", "--out", "out")
     (scratch := tmp_path / "scratch").mkdir()
-    command = started(tmp_path, *words, "--model", f"local:{tiny}", TMPDIR=str(scratch))
+    command = started(tmp_path, *words, "--model", f"local:{tiny}", anew=True, TMPDIR=str(scratch))
     with command as (process, terminal):
         seen = counted(terminal, 400, at_least=3)
         services = children(process.pid)
@@ -151,7 +160,7 @@ def test_ctrl_c_ends_the_run_with_its_table_and_the_service(tiny: Path, tmp_path
 
 @pytest.mark.parametrize("verb", ["run", "train"])
 def test_a_run_whose_service_dies_ends_and_goes_on_with_a_new_one(
-    process: Command, tiny: Path, tmp_path: Path, verb: str
+    rolegraph: Command, tiny: Path, tmp_path: Path, verb: str
 ) -> None:
     """Without a watch, the calls of each remaining episode would be tried four times, with pauses."""
     words = {
@@ -175,7 +184,7 @@ def test_a_run_whose_service_dies_ends_and_goes_on_with_a_new_one(
     if verb == "run":
         kept = list(read_episodes(written))
         assert 0 < len(kept) < 400
-        again = process("run", "--resume", "--limit", str(len(kept) + 2), "--out", "out")
+        again = rolegraph("run", "--resume", "--limit", str(len(kept) + 2), "--out", "out")
         assert again.returncode == 0, again.stderr
         assert len(list(read_episodes(written))) == len(kept) + 2
         assert not folder.info().figures.get("failures", 0)
@@ -226,13 +235,18 @@ def test_ctrl_c_does_not_wait_for_a_model_that_starts(
         )
 
 
-def test_a_prompt_that_the_shipped_model_was_not_taught_is_named(rolegraph: Command) -> None:
-    prompt = "roles.solver.prompt={inline: '{{ task.question }}'}"
-    asked = rolegraph("run", "solver_only", prompt, "--limit", "1", "--rollouts", "1")
+def test_a_prompt_that_the_shipped_model_was_not_taught_is_named(
+    forked: Command, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    prompt, few = "roles.solver.prompt={inline: '{{ task.question }}'}", ("--limit", "1", "--rollouts", "1")
+    runtime = tmp_path_factory.mktemp("r")  # short: a socket's path has a limit
+    one_service = {"XDG_RUNTIME_DIR": str(runtime), "ROLEGRAPH_WARM": "600", "CI": ""}
+    asked = forked("run", "solver_only", prompt, *few, **one_service)
     assert asked.returncode == 0, asked.stderr
     (warning,) = (line for line in asked.stderr.splitlines() if line.startswith("warning: "))
     assert "rolegraph-base" in warning and "solver" in warning
-    trained = rolegraph("train", "solver_only", prompt, *STEP)
+    trained = forked("train", "solver_only", prompt, *STEP, **one_service)
     assert warning in trained.stderr.splitlines()
-    taught = rolegraph("run", "solver_only", "--limit", "1", "--rollouts", "1")
+    taught = forked("run", "solver_only", *few, **one_service)
     assert taught.returncode == 0 and "warning" not in taught.stderr
+    assert forked("serve", "--stop", **one_service).returncode == 0

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import random
 import re
+import shutil
 import signal
 import time
 from pathlib import Path
 
 import pytest
+
+import rolegraph as rg
 
 pytest.importorskip("torch", reason="needs the extra `local`")
 
@@ -16,19 +19,29 @@ from rolegraph.engine.local.launcher import LocalService
 from rolegraph.engine.records.episodes import read_episodes
 from rolegraph.engine.records.folder import RunFolder
 from tests.cli.conftest import Command
+from tests.cli.test_local_run import children, gone
 from tests.trainings import SMALL, assert_same, key, metrics, start, train, wait_for_lines
 
 pytestmark = pytest.mark.service
 
 
-def test_a_killed_run_with_its_own_service_goes_on_from_the_weights_in_its_folder(
-    whole: Path, rolegraph: Command, tmp_path: Path
-) -> None:
-    out = tmp_path / "run"
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Kill a training with its own service after three steps, and return the folder."""
+    out = tmp_path_factory.mktemp("stopped") / "run"
     process = start(out, "solver_judge", *SMALL)
     wait_for_lines(out, 3, process)
+    services = children(process.pid)
     process.kill()
     process.wait()
+    assert gone(services)
+    return out
+
+
+def test_a_killed_run_with_its_own_service_goes_on_from_the_weights_in_its_folder(
+    whole: Path, stopped: Path, rolegraph: Command, tmp_path: Path
+) -> None:
+    out = shutil.copytree(stopped, tmp_path / "run")
     # The overrides come from the run folder, also if the command names the spec.
     done = rolegraph("train", "solver_judge", "--resume", "--out", str(out))
     assert done.returncode == 0, done.stderr
@@ -38,15 +51,13 @@ def test_a_killed_run_with_its_own_service_goes_on_from_the_weights_in_its_folde
     assert_same(metrics(out), metrics(whole))
 
 
-def test_of_two_commands_that_resume_one_training_one_is_refused(whole: Path, tmp_path: Path) -> None:
-    out = tmp_path / "run"
-    killed = start(out, "solver_judge", *SMALL)
-    wait_for_lines(out, 3, killed)
-    killed.kill()
-    killed.wait()
+def test_of_two_commands_that_resume_one_training_one_is_refused(
+    whole: Path, stopped: Path, tmp_path: Path
+) -> None:
+    out = shutil.copytree(stopped, tmp_path / "run")
     pair = [start(out, "--resume") for _ in range(2)]
     said = [process.communicate()[1] for process in pair]
-    codes = [process.returncode for process in pair]
+    codes = [process.wait() for process in pair]
     assert sorted(codes) == [0, 2], said
     holder = pair[codes.index(0)].pid
     assert f"process {holder} on " in said[codes.index(2)]
@@ -100,23 +111,25 @@ def test_a_loop_of_two_policies_that_is_killed_twice_goes_on_as_if_it_had_not_be
 
 
 def killed_and_resumed(
-    words: tuple[str, ...], service: LocalService, rolegraph: Command, tmp_path: Path
+    words: tuple[str, ...], service: LocalService, rolegraph: Command, tmp_path: Path, killed: int = 3
 ) -> tuple[Path, Path]:
-    """Train once as a whole, and once killed after step 3 and resumed, with the same metrics.
+    """Train, and resume from the files that a kill after step `killed` would leave, with the same metrics.
 
     Returns:
         The folders of both.
     """
-    uninterrupted = train(tmp_path / "whole", *words, service=service).folder
-    out = tmp_path / "run"
-    process = start(out, *words, service=service)
-    wait_for_lines(out, 4, process)
-    process.kill()
-    process.wait()
+    whole, out = tmp_path / "whole", tmp_path / "run"
+
+    def keep(event: rg.Event) -> None:
+        if isinstance(event, rg.StepLogged) and event.step == killed:
+            shutil.copytree(whole, out)
+
+    train(whole, *words, service=service, observe=keep)
+    assert len(metrics(out)) == killed + 1
     done = rolegraph("train", "--resume", "--base-url", service.base_url, "--out", str(out), **key(service))
     assert done.returncode == 0, done.stderr
-    assert_same(metrics(out), metrics(uninterrupted))
-    return uninterrupted, out
+    assert_same(metrics(out), metrics(whole))
+    return whole, out
 
 
 def test_a_killed_training_goes_on_against_the_same_past_selves(
@@ -182,14 +195,6 @@ def test_a_killed_training_keeps_the_start_that_teaches_it(
     few = ("train.batch_size=2", "train.rollouts=2", "train.steps=3", "train.checkpoint_every=1")
     signal = "roles.solver.signal={reverse_kl: {teacher: base, coefficient: 0.5, clip: null, center: true}}"
     words = ("solver_judge", *SMALL, *few, signal, f"policies={{main: {{checkpoint: {whole}}}}}")
-    uninterrupted = train(tmp_path / "whole", *words, service=service).folder
-    out = tmp_path / "run"
-    process = start(out, *words, service=service)
-    wait_for_lines(out, 3, process)
-    process.kill()
-    process.wait()
-    done = rolegraph("train", "--resume", "--base-url", service.base_url, "--out", str(out), **key(service))
-    assert done.returncode == 0, done.stderr
-    assert_same(metrics(out), metrics(uninterrupted))
+    _, out = killed_and_resumed(words, service, rolegraph, tmp_path, killed=2)
     gaps = [line["signal/solver/reverse_kl"] for line in metrics(out)[1:]]
     assert gaps[0] == pytest.approx(0.0, abs=1e-4) and gaps[-1] != pytest.approx(0.0, abs=1e-4)

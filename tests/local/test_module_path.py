@@ -11,6 +11,8 @@ import pytest
 
 pytest.importorskip("torch", reason="needs the extra `local`")
 
+from tests.examples import repetitions
+
 pytestmark = pytest.mark.service
 SHADOW = "from pathlib import Path\nPath(__file__ + '.imported').touch()\nraise ImportError('shadowed')\n"
 SCRIPT = f"""
@@ -26,16 +28,15 @@ with running(Path(sys.argv[1]), threads=1) as service:
 """
 
 
-@pytest.mark.parametrize(
-    ("command", "cwd"),
-    [
-        (["-c", SCRIPT], "script"),
-        (["-m", "main"], "script"),
-        (["main.py"], "script"),
-        (["../script/main.py"], "elsewhere"),
-    ],
-    ids=["-c", "-m", "script", "script-elsewhere"],
-)
+STARTS = [
+    pytest.param(["-m", "main"], "script", id="-m"),
+    pytest.param(["../script/main.py"], "elsewhere", id="script-elsewhere"),
+    pytest.param(["-c", SCRIPT], "script", id="-c"),
+    pytest.param(["main.py"], "script", id="script"),
+]
+
+
+@pytest.mark.parametrize(("command", "cwd"), STARTS[: repetitions(len(STARTS), 2)])
 def test_modules_of_the_user_are_not_imported(
     model_dir: Path, tmp_path: Path, command: list[str], cwd: str
 ) -> None:

@@ -9,7 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +19,8 @@ pytest.importorskip("torch", reason="needs the extra `local`")
 
 from rolegraph.engine.local.launcher import BASE_MODEL
 from rolegraph.engine.local.service.sessions import is_running
-from tests.cli.conftest import ENVIRONMENT, Command
-from tests.cli.conftest import process as process
+from tests.cli.conftest import ENVIRONMENT, run_anew
+from tests.forks import run_forked
 from tests.waiting import soon
 
 pytestmark = [
@@ -34,13 +34,14 @@ SAYS_SO = "serve --stop"
 class Commands:
     """Commands of one user, whose services stay."""
 
-    def __init__(self, process: Command, runtime: Path) -> None:
-        self._process = process
+    def __init__(self, cwd: Path, runtime: Path) -> None:
+        self._cwd = cwd
         self.environment = {"XDG_RUNTIME_DIR": str(runtime), "ROLEGRAPH_WARM": "600", "CI": ""}
         self.folder = runtime / "rolegraph"
+        self.run: Callable[..., subprocess.CompletedProcess[str]] = run_forked
 
     def __call__(self, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
-        done = self._process(*words, **{**self.environment, **environment})
+        done = self.run(words, cwd=self._cwd, env={**ENVIRONMENT, **self.environment, **environment})
         assert done.returncode == 0, done.stderr
         return done
 
@@ -60,11 +61,27 @@ class Commands:
 
 
 @pytest.fixture
-def commands(process: Command, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Commands]:
-    runtime = tmp_path_factory.mktemp("r")  # short: a socket's path has a limit
-    found = Commands(process, runtime)
+def commands(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Commands]:
+    found = Commands(tmp_path, tmp_path_factory.mktemp("r"))  # short: a socket's path has a limit
     yield found
     found("serve", "--stop")
+
+
+@pytest.fixture(scope="module")
+def runtime(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    runtime = tmp_path_factory.mktemp("r")
+    yield runtime
+    Commands(runtime, runtime)("serve", "--stop")
+
+
+@pytest.fixture
+def lent(tmp_path: Path, runtime: Path) -> Commands:
+    """Return commands of a user whose one service stays for all tests of this file."""
+    found = Commands(tmp_path, runtime)
+    if len(found.sockets) != 1:
+        found("serve", "--stop")
+        found(*RUN)
+    return found
 
 
 def episodes(folder: Path) -> list[list[str]]:
@@ -93,16 +110,15 @@ def test_the_next_command_borrows_the_service_and_gets_the_answers_of_a_new_one(
     assert commands("serve", "--stop").stdout.split()[0] == "0"
 
 
-def test_a_training_keeps_its_checkpoints_in_its_own_folder(commands: Commands, tmp_path: Path) -> None:
-    commands(*RUN)
+def test_a_training_keeps_its_checkpoints_in_its_own_folder(lent: Commands, tmp_path: Path) -> None:
     small = ("train.batch_size=2", "train.rollouts=2", "train.validation.tasks=2")
     for out in ("one", "two"):
-        commands("train", "solver_judge", "train.steps=1", *small, "--out", out)
-    assert len(commands.sockets) == 1
+        lent("train", "solver_judge", "train.steps=1", *small, "--out", out)
+    assert len(lent.sockets) == 1
     runs = [{path.name for path in (tmp_path / out / "weights").iterdir()} for out in ("one", "two")]
     assert all(runs) and not runs[0] & runs[1]
-    commands("run", "solver_judge", "model.checkpoint=one", "--limit", "1", "--out", "tried")
-    assert len(commands.sockets) == 1
+    lent("run", "solver_judge", "model.checkpoint=one", "--limit", "1", "--out", "tried")
+    assert len(lent.sockets) == 1
 
 
 def test_a_service_in_use_is_lent_to_nobody_else_and_is_free_once_its_command_is_killed(
@@ -119,6 +135,7 @@ def test_a_service_in_use_is_lent_to_nobody_else_and_is_free_once_its_command_is
         assert commands("serve", "--stop").stdout.split()[0] == "1"
         assert commands.sockets == {first}
         user.send_signal(signal.SIGKILL)
+    commands.run = run_anew
     assert SAYS_SO not in commands(*RUN).stderr
     assert commands.sockets == {first}
 
@@ -128,14 +145,13 @@ def test_a_service_ends_when_nobody_borrows_it(commands: Commands) -> None:
     assert soon(lambda: not commands.sockets)
 
 
-def test_a_killed_service_is_replaced(commands: Commands) -> None:
-    commands(*RUN)
-    (pid,) = commands.pids()
+def test_a_killed_service_is_replaced(lent: Commands) -> None:
+    (pid,) = lent.pids()
     os.kill(pid, signal.SIGKILL)
     assert soon(lambda: not is_running(pid))
-    before = commands.sockets
-    assert SAYS_SO in commands(*RUN).stderr
-    assert len(commands.sockets) == 1 and not commands.sockets & before
+    before = lent.sockets
+    assert SAYS_SO in lent(*RUN).stderr
+    assert len(lent.sockets) == 1 and not lent.sockets & before
 
 
 def test_a_model_that_has_changed_is_loaded_anew_in_place_of_the_old_one(
@@ -172,13 +188,12 @@ def test_a_folder_that_others_can_open_holds_no_socket(
     assert not commands.sockets
 
 
-def test_the_key_is_in_no_file_and_on_no_command_line(commands: Commands) -> None:
-    commands(*RUN)
-    (pid,) = commands.pids()
+def test_the_key_is_in_no_file_and_on_no_command_line(lent: Commands) -> None:
+    (pid,) = lent.pids()
     with socket.socket(socket.AF_UNIX) as connection:
-        (name,) = commands.sockets
-        connection.connect(str(commands.folder / name))
+        (name,) = lent.sockets
+        connection.connect(str(lent.folder / name))
         connection.sendall(b'{"process": %d, "state_dir": null}\n' % os.getpid())
         (key,) = re.findall(rb"tml-[0-9a-f]{32}", connection.recv(10_000))
     assert key not in Path(f"/proc/{pid}/cmdline").read_bytes()
-    assert [path for path in commands.folder.iterdir() if path.is_file()] == []
+    assert [path for path in lent.folder.iterdir() if path.is_file()] == []

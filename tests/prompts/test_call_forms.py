@@ -93,8 +93,8 @@ def test_several_calls_keep_their_order_and_what_is_said_beside_them() -> None:
     assert found == (ToolCall("a", {}, "call00001"), ToolCall("b", {"x": 1}, "123456789"))
 
 
-LONG = 100_000
-"""Characters of a hostile answer; a search that is quadratic in them takes some 9 s, a linear one 0.005 s."""
+LONG = 50_000
+"""Characters of a hostile answer; a search that is quadratic in them takes some 2 s, a linear one 0.003 s."""
 
 
 @pytest.mark.parametrize("family", WRITTEN)

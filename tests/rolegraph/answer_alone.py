@@ -15,7 +15,7 @@ import torch
 from peft import PeftModel
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-LONGEST = 256
+LONGEST = 64
 
 
 def is_right(answer: str, nums: list[int], target: int) -> bool:

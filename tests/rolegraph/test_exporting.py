@@ -25,6 +25,7 @@ from rolegraph.engine.local.launcher import BASE_MODEL, LocalService, check_mode
 from rolegraph.engine.local.weights import complete_config  # noqa: E402
 from rolegraph.engine.records import RunFolder  # noqa: E402
 from tests.cli.conftest import ENVIRONMENT  # noqa: E402
+from tests.forks import ForkedCommand  # noqa: E402
 from tests.local.client import logprobs_of  # noqa: E402
 from tests.models.edges import served  # noqa: E402
 
@@ -125,8 +126,8 @@ def test_transformers_and_peft_alone_are_as_right_as_the_validation_says(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("TINKER_API_KEY", service.api_key)
-    flow = rg.load("solver_judge", base_url=service.base_url)
-    said = rg.evaluate(flow, whole, tasks=32, rollouts=2).figures["solver_acc"].checkpoint
+    flow = rg.load("solver_judge", "sampling.max_tokens=64", base_url=service.base_url)
+    said = rg.evaluate(flow, whole, tasks=32, rollouts=1).figures["solver_acc"].checkpoint
     template = PROMPT.read_text()
     with (tmp_path / "tasks.jsonl").open("w") as file:
         for row in flow.dataset("validation").rows(32):
@@ -135,7 +136,7 @@ def test_transformers_and_peft_alone_are_as_right_as_the_validation_says(
             file.write(
                 json.dumps({"messages": messages, "nums": row["nums"], "target": row["target"]}) + "\n"
             )
-    words = [sys.executable, "-W", "ignore", ALONE, file.name, "4", BASE_MODEL, adapter, merged]
+    words = [sys.executable, "-W", "ignore", ALONE, file.name, "2", BASE_MODEL, adapter, merged]
     bare = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     done = subprocess.run(words, capture_output=True, text=True, env=bare, cwd=tmp_path, check=True)
     for found in json.loads(done.stdout):
@@ -245,16 +246,10 @@ def test_an_export_that_is_interrupted_ends_before_the_service_answers(tmp_path:
 
     with served(Starlette(routes=[Route("/{path:path}", never, methods=["GET", "POST"])])) as url:
         words = ("export", "tinker://a/weights/b", "--out", "out", "--base-url", url)
-        process = subprocess.Popen(
-            [sys.executable, "-m", "rolegraph.engine.cli", *words],
-            cwd=tmp_path,
-            env={**ENVIRONMENT, "TINKER_API_KEY": "tml-none"},
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        process = ForkedCommand(words, cwd=tmp_path, env={**ENVIRONMENT, "TINKER_API_KEY": "tml-none"})
         assert asked.wait(300)
         process.send_signal(signal.SIGINT)
-        said = process.communicate(timeout=300)[1]
+        said = process.communicate()[1]
         ended.set()
     assert process.returncode == 130 and "Traceback" not in said
     assert not (tmp_path / "out").exists()

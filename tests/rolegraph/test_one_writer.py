@@ -20,15 +20,19 @@ from starlette.responses import Response
 import rolegraph as rg
 from rolegraph.engine.records.writer_lock import LOCK_FILE, sole_writer
 from tests.cli.conftest import ENVIRONMENT
+from tests.examples import repetitions
 from tests.models.edges import Endpoint, chat_answer, serving
 
 EPISODES = 6
+PAIRS = repetitions(20, 5)
 # Forks pairs of commands from one process, which imports the package once; prints exit codes and outputs.
-PAIRS = """
+FORKS = """
 import json, os, sys
+import rolegraph as rg
 import rolegraph.engine.cli.running, rolegraph.engine.models.openai, rolegraph.engine.run
 from rolegraph.engine.cli.main import run
 
+rg.load("solver_judge")  # imports what a run imports
 for pair in json.loads(sys.argv[1]):
     children = []
     for at, words in enumerate(pair):
@@ -60,7 +64,7 @@ def slow_answer(body: dict[str, Any]) -> Response:
 def run_pairs(folder: Path, pairs: Sequence[Sequence[Sequence[str]]]) -> list[tuple[list[int], list[str]]]:
     """Run pairs of commands, each pair at the same time; return the exit codes and outputs of each."""
     done = subprocess.run(
-        [sys.executable, "-c", PAIRS, json.dumps(pairs)],
+        [sys.executable, "-c", FORKS, json.dumps(pairs)],
         cwd=folder,
         env=ENVIRONMENT,
         capture_output=True,
@@ -92,8 +96,8 @@ def assert_each_once(folder: Path) -> None:
     assert len(made) == EPISODES and set(made.values()) == {1}
 
 
-def test_of_twenty_pairs_of_new_runs_in_one_folder_one_runs(tmp_path: Path) -> None:
-    names = [f"run-{n}" for n in range(20)]
+def test_of_each_pair_of_new_runs_in_one_folder_one_runs(tmp_path: Path) -> None:
+    names = [f"run-{n}" for n in range(PAIRS)]
     with serving(slow_answer) as endpoint:
         done = run_pairs(tmp_path, [[run_words(endpoint, name)] * 2 for name in names])
     for name, (codes, said) in zip(names, done, strict=True):
@@ -103,8 +107,8 @@ def test_of_twenty_pairs_of_new_runs_in_one_folder_one_runs(tmp_path: Path) -> N
         assert not (tmp_path / name / LOCK_FILE).exists()
 
 
-def test_of_twenty_pairs_of_resumed_runs_each_episode_is_made_once(tmp_path: Path) -> None:
-    names = [f"run-{n}" for n in range(20)]
+def test_of_each_pair_of_resumed_runs_each_episode_is_made_once(tmp_path: Path) -> None:
+    names = [f"run-{n}" for n in range(PAIRS)]
     with serving(slow_answer) as endpoint:
         flow = rg.load("solver_judge", model="openai:tiny", base_url=endpoint.base_url)
         for name in names:

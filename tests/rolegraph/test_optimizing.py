@@ -7,7 +7,6 @@ import os
 import re
 import shutil
 import signal
-import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -20,13 +19,14 @@ from starlette.responses import JSONResponse, Response
 import rolegraph as rg
 from rolegraph.engine.models.keys import OPENAI
 from rolegraph.engine.report.optimization import OptimizationRecord
-from tests.cli.conftest import ENVIRONMENT, Command, process, rolegraph
+from tests.cli.conftest import ENVIRONMENT, Command, rolegraph
 from tests.edge import write_spec
+from tests.forks import ForkedCommand
 from tests.models.edges import Endpoint, chat_answer, serving
 
 pytest.importorskip("gepa", reason="needs the extra `optimize`")
 
-__all__ = ["process", "rolegraph"]
+__all__ = ["rolegraph"]
 
 SECRET = "the-hidden-note"
 SPEC = """
@@ -154,8 +154,8 @@ def test_an_optimization_that_is_killed_goes_on_and_repeats_no_episode(
     reflections = len(rule.reflected)
     rule.asked.clear()
     rule.reflected.clear()
-    command = [sys.executable, "-m", "rolegraph.engine.cli", *words, "--out", "killed"]
-    running = subprocess.Popen(command, cwd=tmp_path, env={**ENVIRONMENT, OPENAI.key_variable: "none"})
+    environment = {**ENVIRONMENT, OPENAI.key_variable: "none"}
+    running = ForkedCommand((*words, "--out", "killed"), cwd=tmp_path, env=environment)
 
     def kill() -> None:
         if len(rule.asked) == moment or (moment == "reflection" and len(rule.reflected) == 2):
@@ -163,7 +163,7 @@ def test_an_optimization_that_is_killed_goes_on_and_repeats_no_episode(
             rule.before = lambda: None
 
     rule.before = kill
-    assert running.wait(timeout=120) == -signal.SIGKILL
+    assert running.wait() == -signal.SIGKILL
     assert rolegraph(*words, "--out", "killed").returncode == 0
     results = [json.loads((tmp_path / out / "result.json").read_text()) for out in ("whole", "killed")]
     assert results[0] == results[1]

@@ -17,11 +17,12 @@ from starlette.responses import Response
 
 import rolegraph as rg
 from rolegraph.engine.records.folder import RunFolder
+from tests.examples import repetitions
 from tests.models.edges import chat_answer, serving
 
 ROOT = Path(__file__).parent.parent.parent
-KILLS = 20
-TASKS, ROLLOUTS = 40, 3
+KILLS = repetitions(20, 6)
+TASKS, ROLLOUTS = repetitions(40, 20), 3
 KILLER = f"""
 import asyncio, os, random, signal, sys, time
 import rolegraph as rg
@@ -82,7 +83,7 @@ def said(out: Path) -> dict[str, list[object]]:
     }
 
 
-def test_a_run_killed_at_twenty_moments_has_every_episode_once(out: Path, tmp_path: Path) -> None:
+def test_a_run_killed_again_and_again_has_every_episode_once(out: Path, tmp_path: Path) -> None:
     with serving(answer) as endpoint:
         done = subprocess.run(
             [sys.executable, "-c", KILLER, endpoint.base_url, str(out), "3"],

@@ -17,7 +17,7 @@ from rolegraph.engine.local.launcher import LocalService
 from rolegraph.engine.records import NodeId
 from rolegraph.engine.records.episodes import read_episodes
 from rolegraph.engine.view.turns import turns
-from tests.cli.conftest import Command, process, rolegraph
+from tests.cli.conftest import Command, rolegraph
 from tests.edge import write_spec
 from tests.models.edges import chat_answer, serving
 from tests.rolegraph.collector import Collector, collecting
@@ -26,7 +26,7 @@ from tests.view.runs import write_run, write_training
 
 pytest.importorskip("opentelemetry.exporter.otlp.proto.http")
 
-__all__ = ["process", "rolegraph"]
+__all__ = ["rolegraph"]
 
 CLIENT, INTERNAL = 3, 1
 TEXTS = {
@@ -279,10 +279,10 @@ def test_a_live_run_sends_the_spans_that_an_export_would_send(
 
 @pytest.mark.service
 def test_a_live_training_sends_its_episodes(
-    service: LocalService, process: Command, tmp_path: Path, collector: Collector
+    service: LocalService, rolegraph: Command, tmp_path: Path, collector: Collector
 ) -> None:
     words = ("train", "solver_judge", *STEP, "--base-url", service.base_url, "--out", "out", "-q")
-    done = process(*words, "--otlp", collector.url, **key(service))
+    done = rolegraph(*words, "--otlp", collector.url, **key(service))
     assert done.returncode == 0, done.stderr
     written = [
         e for file in (tmp_path / "out" / "episodes").glob("*[0-9].jsonl") for e in read_episodes(file)

@@ -15,12 +15,12 @@ import rolegraph as rg
 from rolegraph.engine.local.launcher import LocalService
 from rolegraph.engine.records.episodes import read_episodes
 from rolegraph.engine.training.trackers import COLUMNS, ROWS, Table, episode_table, tracker
-from tests.cli.conftest import Command, process
+from tests.cli.conftest import Command, forked
 from tests.edge import write_spec
 from tests.trainings import STEP, key, train
 from tests.view.runs import workflow, write_run
 
-__all__ = ["process"]
+__all__ = ["forked"]
 
 CONFIG = {"name": "mine", "seed": 3, "roles": {"solver": {"estimator": "grpo"}}}
 METRICS = {"step": 1.0, "reward/solver/mean": 0.5, "estimator/solver/a task: “1”": 2.0}
@@ -161,10 +161,10 @@ def trackio_runs(folder: Path) -> list[dict[str, Any]]:
 
 @pytest.mark.service
 def test_a_training_goes_to_its_trackers(
-    service: LocalService, mlflow: Any, process: Command, tmp_path: Path
+    service: LocalService, mlflow: Any, forked: Command, tmp_path: Path
 ) -> None:
     pytest.importorskip("trackio")
-    done = process(
+    done = forked(
         *("train", "solver_judge", *STEP, "--base-url", service.base_url, "--out", "run", "--json"),
         *("--track", "mlflow", "--track", "trackio"),
         **key(service),

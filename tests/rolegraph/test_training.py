@@ -64,7 +64,7 @@ LEARN = (
     "train.rollouts=8",
     "train.steps=3",
     "train.learning_rate=0.004",
-    "train.validation={every: 0, tasks: 64, rollouts: 1}",
+    "train.validation={every: 0, tasks: 32, rollouts: 1}",
 )
 UNMEASURED = ("train.validation={every: 0, tasks: 1, rollouts: 1}",)
 RIGHT = [

@@ -28,6 +28,7 @@ def widths(adapter: Path) -> set[int]:
     return {size for tensor in load_file(adapter).values() for size in tensor.shape}
 
 
+@pytest.mark.usefixtures("lasting_services")
 def test_policies_of_two_bases_are_trained_and_evaluated_together(
     service: LocalService, state_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -126,16 +126,13 @@ class ServedEpisodes(AbstractAsyncContextManager["ServedEpisodes"]):
         try:
             if not self._models.keys() >= {*job.models}:
                 await self._close([served for served in self._models if not self._in_use[served]])
-            models = [await asyncio.shield(self._opening(served)) for served in job.models]
+            for served in job.models:
+                if served not in self._models:
+                    self._models[served] = asyncio.create_task(_open(served))
+            models = [await asyncio.shield(self._models[served]) for served in job.models]
             return await run_episode(self._plan, job, models, isolation=self._isolation, observe=observe)
         finally:
             self._in_use.subtract(job.models)
-
-    def _opening(self, served: ServedModel) -> asyncio.Task[LimitedModel]:
-        """Return the task that opens a model, the same for all jobs."""
-        if served not in self._models:
-            self._models[served] = asyncio.create_task(_open(served))
-        return self._models[served]
 
     async def _close(self, unused: Sequence[ServedModel]) -> None:
         opening = [self._models.pop(served) for served in unused]

@@ -47,11 +47,14 @@ class BareTerm(Term):
 
 def _in_full(written: object) -> object:
     """Expand the short form of a term, its reward alone; return any other value unchanged."""
-    keys = cast("Mapping[object, object]", written).keys() if isinstance(written, Mapping) else ()
-    is_short = bool(keys) and Term.model_fields.keys().isdisjoint(keys)
-    if is_short or (isinstance(written, str) and written):
-        return BareTerm(reward=ItemCall.parse(written))
-    return written
+    return BareTerm(reward=ItemCall.parse(written)) if _is_short(written) else written
+
+
+def _is_short(written: object) -> bool:
+    if isinstance(written, Mapping):
+        keys = cast("Mapping[object, object]", written).keys()
+        return bool(keys) and Term.model_fields.keys().isdisjoint(keys)
+    return isinstance(written, str) and written != ""
 
 
 _Short = Term | Annotated[CallField, rewards]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -38,9 +39,16 @@ def pytest_configure() -> None:
     sys.dont_write_bytecode = False
     # Several torch threads would spin while waiting, on cores that other workers need.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+    # Collections look at all that torch and the tests' modules define.
+    gc.set_threshold(100_000)
     # A shell starts a background pytest with SIGINT ignored, and child processes would inherit that.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_finish() -> None:
+    """Exempt what the collection made from garbage collection."""
+    gc.freeze()
 
 
 @pytest.hookimpl(optionalhook=True)  # the hook exists only with pytest-xdist
@@ -109,6 +117,9 @@ def lasting_services(
     from rolegraph.engine.cli.main import run
 
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path_factory.mktemp("r")))  # a socket's path has a limit
+    # Later commands of this process would tell of a service that they started.
+    monkeypatch.setattr("rolegraph.engine.local.warm._Kept.started", False)
+    monkeypatch.setattr(sys, "argv", sys.argv)
     rg.keep_services(600)
     yield
     rg.keep_services(0)

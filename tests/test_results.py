@@ -260,7 +260,7 @@ def test_a_fixed_player_plays_by_the_rules(spec: str, overrides: tuple[str, ...]
         file = HERE / "specs" / f"{spec}.yaml"
         flow = rg.load(file, *overrides, model="openai:scripted", base_url=url, allow=ALLOWED)
         async with flow.open() as opened:
-            return [episode async for episode in opened.stream("validation", limit=12)]
+            return [episode async for episode in opened.stream("validation", limit=5)]
 
     with serving(first_legal) as endpoint, patch.dict(os.environ, OPENAI_API_KEY="key"):
         episodes = asyncio.run(play(endpoint.base_url))

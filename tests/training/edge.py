@@ -95,7 +95,7 @@ class Training:
 
     @asynccontextmanager
     async def setup(
-        self, overrides: Sequence[str], start: Checkpoint | None
+        self, overrides: Sequence[str], start: Checkpoint | None, steps: int = STEPS
     ) -> AsyncGenerator[TrainingSetup]:
         plan = compile_file(self.spec, (*SMALL, *overrides), allow=self.allow)
         ref = ModelRef(provider="tinker", name="tiny", base_url=self.service.base_url)
@@ -114,7 +114,7 @@ class Training:
             yield TrainingSetup(
                 plan=plan,
                 seed=SEED,
-                steps=STEPS,
+                steps=steps,
                 tasks=self.rows("train", 5),
                 validation_tasks=self.rows("validation", 2),
                 policies=policies,
@@ -125,9 +125,9 @@ class Training:
                 observe=self.observe,
             )
 
-    def run(self, *overrides: str, start: Checkpoint | None = None) -> None:
+    def run(self, *overrides: str, start: Checkpoint | None = None, steps: int = STEPS) -> None:
         async def training() -> None:
-            async with self.setup(overrides, start) as setup:
+            async with self.setup(overrides, start, steps) as setup:
                 await train(setup, start)
 
         asyncio.run(training())

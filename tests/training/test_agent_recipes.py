@@ -33,7 +33,7 @@ def test_a_cto_remembers_its_design_and_its_reviews(training: Training, tmp_path
         return said[max(said, key=prompt.rfind)]
 
     training.workflow.answers = answers
-    episodes = trained(training)
+    episodes = trained(training, steps=STEPS)
     assert len({len(episode["review"][0].steps) for episode in episodes}) > 1, "some are done at once"
     for episode in episodes:
         (design,), (review,), (manual,) = (episode[name] for name in ("design", "review", "manual"))

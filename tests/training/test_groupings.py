@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rolegraph.engine.compile import Plan
@@ -25,6 +25,7 @@ from rolegraph.engine.training.credit import loss_weights, on_record
 from rolegraph.engine.training.outcomes import StepGroups
 from tests.clock import run_virtually
 from tests.edge import COUNTDOWN, RIGHT, WRONG, ScriptedModel, episode, limited
+from tests.examples import examples
 from tests.meaning import compared
 from tests.training.credited import LOOP, ONE, Roles, advantages, drawn, learnt, looped, plan, rollouts, write
 from tests.workflows import Workflow, compiled, workflows
@@ -57,7 +58,7 @@ def values(plan: Plan, made: list[Episode]) -> list[Any]:
     return [[s.advantage for s in t.steps] for e in learnt(plan, made)[0] for t in e.trajectories]
 
 
-@settings(max_examples=40)
+@examples(60)
 @given(workflows(), st.sampled_from(CREDITS))
 def test_a_key_of_the_round_is_turn_and_a_constant_is_task(workflow: Workflow, credit: Any) -> None:
     def loops(inside: Any, outside: Any) -> Callable[[str], Any]:
@@ -80,7 +81,7 @@ def test_a_key_of_the_round_is_turn_and_a_constant_is_task(workflow: Workflow, c
         )
 
 
-@settings(max_examples=40)
+@examples(60)
 @given(workflows(), st.sampled_from(CREDITS), st.booleans())
 def test_the_groups_are_those_of_the_second_reading_of_the_language(
     workflow: Workflow, credit: Any, by_turn: bool

@@ -50,7 +50,7 @@ def test_self_play_is_against_a_past_self(training: Training, tmp_path: Path) ->
 def test_rejection_sampling_learns_right_answers_alone(training: Training, tmp_path: Path) -> None:
     recipe(training, tmp_path, "Rejection-sampling fine-tuning")
     training.workflow.solve = lambda seed, updates: f"<answer>{42 if seed % 3 else 41}</answer>"
-    training.run("train.rollouts=4", "train.refill=1")
+    training.run("train.rollouts=4", "train.refill=1", steps=1)
     sent = training.service.asked_for("forward_backward")
     assert {body["loss_fn"] for body in sent} == {"cross_entropy"}
     used = [e for e in training.episodes("train", 1) if "unused" not in e.metadata]
@@ -65,9 +65,9 @@ def test_rejection_sampling_learns_right_answers_alone(training: Training, tmp_p
         assert not any(weights[: -len(ids)])
 
 
-def trained(training: Training, *overrides: str) -> list[Episode]:
-    """Train for a step, and return the step's episodes, none of which has a failure."""
-    training.run("train.steps=1", "train.rollouts=4", *overrides)
+def trained(training: Training, *overrides: str, steps: int = 1) -> list[Episode]:
+    """Train for a step or more, and return the first step's episodes, none of which has a failure."""
+    training.run("train.rollouts=4", *overrides, steps=steps)
     episodes = training.episodes("train", 1)
     assert training.service.asked_for("forward_backward")
     assert not [episode.metadata["failures"] for episode in episodes if "failures" in episode.metadata]
@@ -116,7 +116,7 @@ def test_cure_pays_a_tester_for_judging_programs_as_the_true_tests_do(
         return f"```python\ndef f(x): return {[*CODE][seed % 2]}\n```"
 
     training.workflow.answers = answers
-    training.run("train.rollouts=4")
+    training.run("train.rollouts=4", steps=1)
     episodes = training.episodes("train", 1)
     assert training.service.asked_for("forward_backward")
     for episode in episodes:
@@ -283,7 +283,7 @@ def test_three_games_are_played_in_one_spec_each_side_with_its_own_mean(
         return f"<answer>{GAMES[game] if seed % 3 else '[fold]'}</answer>"
 
     training.workflow.answers = answers
-    training.run("train.steps=1", "train.rollouts=4", "train.batch_size=3")
+    training.run("train.rollouts=4", "train.batch_size=3", steps=1)
     means: dict[str, float] = {}
     for episode in training.episodes("train", 1):
         game = episode.task["game"]

@@ -20,7 +20,7 @@ RIGHT, WRONG = "<answer>42</answer>", "<answer>41</answer>"
 
 def whole(training: Training, *overrides: str) -> list[Episode]:
     """Train, and return the episodes of all steps."""
-    trained(training, *overrides)
+    trained(training, *overrides, steps=STEPS)
     return [episode for step in range(1, STEPS + 1) for episode in training.episodes("train", step)]
 
 
@@ -153,7 +153,7 @@ def test_a_tree_compares_one_role_in_one_state(training: Training, tmp_path: Pat
         return f"```python\ndef f(x): return {['x + 1', 'x', '1'][seed % 3]}\n```"
 
     training.workflow.answers = answers
-    training.run("train.steps=1", "train.rollouts=1", "train.validation={every: 0, tasks: 1, rollouts: 1}")
+    training.run("train.rollouts=1", "train.validation={every: 0, tasks: 1, rollouts: 1}", steps=1)
     for episode in training.episodes("train", 1):
         for turn in (0, 1):
             critics = [t.steps[turn] for t in episode["critic"]]

@@ -24,6 +24,7 @@ SMALL = (
     "train.rollouts=4",
     "train.steps=2",
     "train.learning_rate=0.01",
+    "sampling.max_tokens=48",
     "train.validation={every: 0, tasks: 1, rollouts: 1}",
 )
 

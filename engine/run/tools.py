@@ -168,8 +168,9 @@ async def call_session(
         raise ToolError(f"the arguments of {name} are not JSON ({error}); {hint}") from None
     if not isinstance(given, dict):
         raise ToolError(f"the arguments of {name} are not the JSON of an object: {arguments[:200]}")
-    _check_arguments(functions[name], given)
-    return await call_tool(functions[name], given, seconds)
+    fields: Mapping[str, Any] = given
+    _check_arguments(functions[name], fields)
+    return await call_tool(functions[name], fields, seconds)
 
 
 def _hint(name: str, functions: Functions) -> str:

@@ -194,6 +194,8 @@ class RolePlan(ResolvedRole):
     """Roles that the model may call in its turn."""
     group_keys: tuple[Template, ...] = field(init=False)
     """Expressions of the groupings, computed for each turn."""
+    timeout: float | None = field(init=False)
+    """Seconds of one call of the model or tool; None for no limit."""
     has_functions: bool = field(init=False)
     """True where the model may call tools or roles in its turn."""
     is_plain: bool = field(init=False)
@@ -203,7 +205,8 @@ class RolePlan(ResolvedRole):
         keys = tuple(grouping.key for grouping in self.groupings if grouping.key is not None)
         has_functions = bool(self.tools or self.callees)
         is_plain = not (has_functions or keys or self.run or self.loop is not None)
-        for name, value in (("group_keys", keys), ("has_functions", has_functions), ("is_plain", is_plain)):
+        once = {"group_keys": keys, "timeout": self.spec.timeout, "has_functions": has_functions}
+        for name, value in {**once, "is_plain": is_plain}.items():
             object.__setattr__(self, name, value)  # a frozen dataclass has no other way
 
     @property

@@ -75,7 +75,8 @@ class EpisodeContext(EpisodeSession):
 
     def of_block(self, role: RolePlan, block: int) -> Mapping[str, Any]:
         """Return the variables that all nodes of a block share."""
-        return {"task": self._task_of(role), **self.upstream[block]}
+        task = self._task_of(role) if role.spec.shows else self._visible_task
+        return {"task": task, **self.upstream[block]}
 
     def of_node(self, node: int) -> Mapping[str, Any]:
         """Return the variables of one node, `self` among them."""
@@ -87,7 +88,8 @@ class EpisodeContext(EpisodeSession):
         given = self.arguments.get(node, NO_ARGUMENTS)
         place = (at.round, role.times, history, observation, given, at.outer)
         own = SelfView(role.name, at.id.index, at.lineage, role.count, *place)
-        return {"task": self._task_of(role), SELF: own, **self.upstream[at.block]}
+        task = self._task_of(role) if role.spec.shows else self._visible_task
+        return {"task": task, SELF: own, **self.upstream[at.block]}
 
     def values(self, node: int, role: RolePlan, view: View) -> Mapping[str, Any]:
         """Return the value of each expression of a role's reward, by its text, after a turn has ended.
@@ -142,8 +144,6 @@ class EpisodeContext(EpisodeSession):
     def _task_of(self, role: RolePlan) -> Mapping[str, Any]:
         """Return the task's fields that a role's prompts may read: the visible ones and those that it
         `shows`."""
-        if not role.spec.shows:
-            return self._visible_task
         return _without(self.task, self.plan.hidden.difference(role.spec.shows))
 
 

@@ -10,7 +10,7 @@ import json
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from rolegraph.engine.compile.role_plan import CalleePlan
 from rolegraph.engine.errors import UserError, did_you_mean
@@ -168,8 +168,9 @@ async def call_session(
         raise ToolError(f"the arguments of {name} are not JSON ({error}); {hint}") from None
     if not isinstance(given, dict):
         raise ToolError(f"the arguments of {name} are not the JSON of an object: {arguments[:200]}")
-    _check_arguments(functions[name], given)
-    return await call_tool(functions[name], given, seconds)
+    fields = cast("Mapping[str, Any]", given)
+    _check_arguments(functions[name], fields)
+    return await call_tool(functions[name], fields, seconds)
 
 
 def _hint(name: str, functions: Functions) -> str:
@@ -294,7 +295,9 @@ def _check_arguments(function: Function, arguments: Mapping[str, Any]) -> None:
         raise ToolError(f"{function.name} does not take these arguments{place}: {message}")
 
 
-_UNCHECKED: Mapping[str, Keyword] = dict.fromkeys(
-    ("pattern", "patternProperties", *UNBOUNDED_KEYWORDS), lambda *_: ()
-)
+def _accept(validator: object, wanted: object, value: object, around: object) -> Sequence[object]:
+    return ()
+
+
+_UNCHECKED: dict[str, Keyword] = dict.fromkeys(("pattern", "patternProperties", *UNBOUNDED_KEYWORDS), _accept)
 """Keywords of a schema that are left to the tool."""

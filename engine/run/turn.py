@@ -222,13 +222,13 @@ async def model_turn(
     """
     if isinstance(messages, Failure):
         return node_result(role, node, role.parser.default, failure=messages)
-    job, episode_seed, limit = session.job, session.seed, role.spec.timeout
+    job, episode_seed, limit = session.job, session.seed, role.timeout
     sampling = role.samplings[node.id.index - 1]
     if sampling.seed is not None:
         episode_seed = job.episode_seed(sampling.seed)
     functions: Functions = {}
     offered: Sequence[Function] = ()
-    earlier: tuple[ModelCall, ...] = ()  # the calls of this turn whose answers called tools
+    earlier: list[ModelCall] = []  # the calls of this turn whose answers called tools
     number, attempt = 1, 0
     while True:
         answered: ModelCall | None = None
@@ -244,7 +244,7 @@ async def model_turn(
             completion, start, seconds = await model.complete(request, limit, session.observe)
             text, thought, prompt_ids, ids, _, _, _, usage, calls = completion
             size, is_cut = len(ids), False
-            tokens = size or usage.get("completion_tokens")
+            tokens: int | None = size or (usage.get("completion_tokens") if usage else None)
             if earlier:
                 before = earlier[-1].tokens
                 tokens = None if tokens is None or before is None else tokens + before
@@ -265,20 +265,19 @@ async def model_turn(
                 session.kept += sum(len(result.message["content"]) for result in answered.results)
                 messages = (*answered.chat, *(result.message for result in answered.results))
                 prefix = answered.chat_prefix
-                earlier = (*earlier, answered)
+                earlier.append(answered)
                 number, attempt = number + 1, 0
                 continue
             action = role.parser.parse(text, upstream)
             if type(action) is not str:
                 action = _recordable(action)
-            return node_result(role, node, action, text, thought, (*earlier, answered))
+            return node_result(role, node, action, text, thought, [*earlier, answered])
         except FOREIGN_ERRORS as error:  # a foreign client or parser: its error fails this node only
             foreign = FailureName.MODEL_ERROR if answered is None else FailureName.MALFORMED_OUTPUT
             failure = _failure_of(error, foreign, f"no answer {within(limit)}")
         if attempt == role.spec.on_failure.retry:
-            made, last = earlier, Completion("")
-            if answered is not None:
-                made, last = (*earlier, answered), answered.completion
+            last = Completion("") if answered is None else answered.completion
+            made = earlier if answered is None else [*earlier, answered]
             return node_result(role, node, role.parser.default, last.text, last.thought, made, failure)
         attempt += 1
 
@@ -303,7 +302,7 @@ async def tool_turn(
         variables: What the argument's template may read.
         upstream: The results of other nodes, for a tool that chooses among them.
     """
-    limit, value, text, action = role.spec.timeout, "", None, None
+    limit, value, text, action = role.timeout, "", None, None
     failure: Failure | None = None
     calls: Sequence[ModelCall] = ()
     try:

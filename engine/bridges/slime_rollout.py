@@ -16,7 +16,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import httpx
 import openai
 
 from rolegraph.engine.compile import Plan
@@ -181,7 +180,7 @@ def _chat(source: str) -> ChatFormat:
 
 def _client() -> openai.AsyncOpenAI:
     """Return the client of slime's router, without a key or a limit on connections."""
-    limits = httpx.Limits(max_connections=None)
+    limits = type(openai.DEFAULT_CONNECTION_LIMITS)(max_connections=None)
     http = openai.DefaultAsyncHttpxClient(timeout=None, limits=limits, trust_env=False)
     client = openai.AsyncOpenAI(base_url="http://127.0.0.1", api_key="none", max_retries=0, http_client=http)
     client.organization = client.project = None  # of the environment

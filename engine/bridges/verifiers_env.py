@@ -175,7 +175,8 @@ class SpecEnv(vf.Env[vf.EnvConfig]):
                 trace.record_metrics({**episode.metrics, "correct": float(episode.is_correct)})
             if trajectory.masked:
                 trace.agent.trainable = False
-            info = {"episode": episode.id, "index": trajectory.index, "masked": trajectory.masked}
+            info: dict[str, Any] = {"episode": episode.id, "index": trajectory.index}
+            info["masked"] = trajectory.masked
             if trajectory.failure is not None:
                 info["failure"] = trajectory.failure.to_dict()
             trace.info[INFO] = info

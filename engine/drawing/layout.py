@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from statistics import fmean
 from typing import NamedTuple
 
@@ -95,7 +96,7 @@ def lay_out(picture: Picture, inside: str | None = None) -> GraphLayout:
     """
     loops = {cluster.name: cluster for cluster in picture.clusters}
     item_of: dict[str, _Item] = {}
-    parts: dict[_Item, GraphLayout] = {}
+    parts: dict[Hashable, GraphLayout] = {}
     for box in picture.boxes:
         item, around = ("box", box.name), box.loop
         while around not in (inside, None):
@@ -131,7 +132,7 @@ def _of_box(box: Box) -> GraphLayout:
     return GraphLayout(*size, {box.name: Rect(0.0, 0.0, *size)})
 
 
-def _stacked(parts: Mapping[_Item, GraphLayout], arrows: _Arrows) -> GraphLayout:
+def _stacked(parts: Mapping[Hashable, GraphLayout], arrows: _Arrows) -> GraphLayout:
     """Lay out one level: its items in layers, and the arrows between them."""
     graph: nx.DiGraph[Hashable] = nx.DiGraph()
     graph.add_nodes_from(parts)
@@ -149,7 +150,7 @@ def _stacked(parts: Mapping[_Item, GraphLayout], arrows: _Arrows) -> GraphLayout
         for number, bend in zip(between, bends[a, b], strict=True):
             layers[number].append(bend)
             widths[bend] = 10.0
-        nx.add_path(near, [a, *bends[a, b], b])
+        near.add_edges_from(pairwise([a, *bends[a, b], b]))
     centre = _centres(layers, widths, near)
     whole = GraphLayout(max((x + widths[item] / 2 for item, x in centre.items()), default=0.0))
     points: dict[Hashable, Point] = {}

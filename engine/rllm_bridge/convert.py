@@ -50,12 +50,15 @@ def trajectories_to_rllm(
     role = trained.get(trajectory.name)
     units: list[tuple[str, Trajectory, Mapping[str, Any]]] = [(trajectory.name, trajectory, NOTHING)]
     if role is not None and role.compares_turns and trajectory.steps:
-        compared = {turn.uid: (turn, key.apart) for key, turn in members(episode, trajectory, role)}
+        compared: dict[str, tuple[Trajectory, Mapping[str, Any]]] = {
+            turn.uid: (turn, key.apart) for key, turn in members(episode, trajectory, role)
+        }
         units = []
         for steps in turns(trajectory):
             number = steps[0].round
             alone = trajectory._replace(steps=steps, uid=turn_uid(trajectory, number), masked=True)
-            units.append((name_of(role, number), *compared.get(alone.uid, (alone, NOTHING))))
+            turn, apart = compared.get(alone.uid, (alone, NOTHING))
+            units.append((name_of(role, number), turn, apart))
     for name, unit, apart in units:
         hides = withhold and (role is None or unit.masked)
         sent: list[tuple[Call, Step]] = []
@@ -102,13 +105,16 @@ def trajectory_from_rllm(trajectory: theirs.Trajectory) -> Trajectory:
     return Trajectory(
         name=trajectory.name,
         index=info.get("index", 1),
-        steps=tuple(
-            Step(**{name: getattr(step, name) for name in Step._fields} | {"metadata": step.metadata or {}})
-            for step in trajectory.steps
-        ),
+        steps=tuple(map(_step_from_rllm, trajectory.steps)),
         reward=None if trajectory.reward is None else float(trajectory.reward),
         is_correct=info.get("is_correct", False),
         uid=trajectory.uid,
         terms=info.get("signals", {}),
         masked=info.get("masked", False),
     )
+
+
+def _step_from_rllm(step: theirs.Step) -> Step:
+    fields: dict[str, Any] = {name: getattr(step, name) for name in Step._fields}
+    fields["metadata"] = step.metadata or {}
+    return Step(**fields)

@@ -84,8 +84,8 @@ class GroupingHook:
             # Rewards of all roles, also of those whose advantages are precomputed.
             for role in {key.role: None for key in kept}:
                 rewards = [float(t.reward or 0.0) for g in groups if g.role == role for t in g.trajectories]
-                self.figures |= reward_metrics(role, np.array(rewards))
-            self.figures |= estimated.metrics
+                self.figures.update(reward_metrics(role, np.array(rewards)))
+            self.figures.update(estimated.metrics)
             _log_advantages(estimated, {name: estimator.name for name, estimator in estimators.items()})
         return list(kept.values())
 

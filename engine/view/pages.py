@@ -148,14 +148,18 @@ class Pages:
         """Render a page of a run's episodes; raises as `find` does."""
         run = self.runs[number]
         found = find(run, where, start)
-        shown = {"found": found, "lines": self.lines(number, found), "failures": _failures(run)}
+        shown: dict[str, Any] = {
+            "found": found,
+            "lines": self.lines(number, found),
+            "failures": _failures(run),
+        }
         return self._render("listing.html.j2", run.info.name, number, where=where, **shown)
 
     def episode(self, number: int, row: EpisodeLocation, where: EpisodeFilter, start: int = 0) -> str:
         """Render an episode from its turn number `start` on, counted from 0; raises DataError."""
         beside = neighbours(self.runs[number], where, row)
         before, after = (other and self.links.episode(number, other, where) for other in beside)
-        shown = {"shown": self.shown(number, row, start), "before": before, "after": after}
+        shown: dict[str, Any] = {"shown": self.shown(number, row, start), "before": before, "after": after}
         return self._render("episode.html.j2", _title(row), number, where=where, **shown)
 
     def overview(self) -> str:
@@ -180,7 +184,7 @@ class Pages:
     def static(self, chosen: Sequence[tuple[int, SearchPage]], where: EpisodeFilter) -> str:
         """Render lists and episodes of several runs as one page."""
         title = ", ".join(dict.fromkeys(self.runs[number].info.name for number, _ in chosen))
-        shown = {"parts_of": chosen, "lines_of": self.lines, "shown_of": self.shown}
+        shown: dict[str, Any] = {"parts_of": chosen, "lines_of": self.lines, "shown_of": self.shown}
         return self._render("static.html.j2", title, where=where, **shown)
 
     def lines(self, number: int, found: SearchPage) -> list[TaskRows]:

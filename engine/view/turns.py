@@ -77,11 +77,10 @@ class TurnRecord:
 
 def turns(episode: Episode) -> dict[NodeId, TurnRecord]:
     """Return the turns of an episode by role, instance and round."""
-    failures = {
-        NodeId(it["role"], it["index"], it.get("round", 1)): it
-        for it in episode.metadata.get("failures", ())
-        if isinstance(it, Mapping) and {"role", "index", "name", "message"} <= {*it}
-    }
+    noted: Sequence[Any] = episode.metadata.get("failures", ())
+    keys = {"role", "index", "name", "message"}
+    whole: list[Mapping[str, Any]] = [it for it in noted if isinstance(it, Mapping) and keys <= {*it}]
+    failures = {NodeId(it["role"], it["index"], it.get("round", 1)): it for it in whole}
     found: dict[NodeId, TurnRecord] = {}
     for trajectory in episode.trajectories:
         before: Sequence[Message] = ()

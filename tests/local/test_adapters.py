@@ -10,8 +10,8 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="needs the extra `local`")
 
-from rolegraph.engine.local.service.adapters import lora_config  # noqa: E402
-from rolegraph.engine.local.service.local_model import Adapter, LocalModel, LoraShape  # noqa: E402
+from rolegraph.engine.local.service.adapters import write_adapter  # noqa: E402
+from rolegraph.engine.local.service.local_model import LocalModel, LoraAdapter, LoraShape  # noqa: E402
 from rolegraph.engine.local.service.trainer import Datum, TrainingRun  # noqa: E402
 
 RANK = 40  # beyond the 32 that most of the layers have
@@ -22,17 +22,17 @@ def model(model_dir: Path) -> LocalModel:
     return LocalModel(model_dir, threads=1)
 
 
-def test_a_new_adapter_is_the_one_that_peft_makes(model: LocalModel) -> None:
+def test_a_new_adapter_is_the_one_that_peft_makes(model: LocalModel, tmp_path: Path) -> None:
     from peft import LoraConfig, get_peft_model
     from peft.utils import get_peft_model_state_dict
 
     first, second = (model.add_adapter(LoraShape(RANK, seed=seed)) for seed in (3, 7))
-    ranks = {layer: len(pair[0]) for layer, pair in second.pairs.items()}
-    assert set(ranks.values()) == {32}
+    assert {len(a) for a, _ in second.pairs.values()} == {32}
+    write_adapter(tmp_path, second.weights(), RANK, "base")
     torch.manual_seed(7)
     with model.adapted([None]) as module:
         plain = copy.deepcopy(module)
-    made = get_peft_model(plain, LoraConfig(**lora_config(ranks, RANK)))
+    made = get_peft_model(plain, LoraConfig.from_pretrained(tmp_path))
     expected = get_peft_model_state_dict(made, save_embedding_layers=False)
     given = second.weights()
     assert given.keys() == expected.keys()
@@ -45,7 +45,7 @@ def test_one_client_more_takes_tensors_and_no_model_of_its_own(model: LocalModel
         gc.collect()
         return len(gc.get_objects())
 
-    def client(number: int) -> tuple[TrainingRun, Adapter]:
+    def client(number: int) -> tuple[TrainingRun, LoraAdapter]:
         sampled = model.add_adapter(LoraShape(4, seed=number))
         model.freeze(sampled)
         return TrainingRun(model, LoraShape(4, seed=number)), sampled

@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch", reason="needs the extra `local`")
 
 from rolegraph.engine.local.service.batcher import Batcher, SampleJob  # noqa: E402
 from rolegraph.engine.local.service.decoder import Decoder  # noqa: E402
-from rolegraph.engine.local.service.local_model import Adapter, LocalModel, LoraShape  # noqa: E402
+from rolegraph.engine.local.service.local_model import LocalModel, LoraAdapter, LoraShape  # noqa: E402
 from rolegraph.engine.local.service.sampling import SampleRequest  # noqa: E402
 
 
@@ -38,13 +38,13 @@ def gpt2(model_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> LocalMode
     return LocalModel(folder, threads=1)
 
 
-def make_request(chance: random.Random, number: int, adapter: Adapter | None = None) -> SampleRequest:
+def make_request(chance: random.Random, number: int, adapter: LoraAdapter | None = None) -> SampleRequest:
     prompt = [chance.randrange(4, 260) for _ in range(chance.randint(1, 60))]
     heat = chance.choice([0.5, 1.0])
     return SampleRequest(prompt, chance.randint(1, 90), heat, seed=(number, 0), adapter=adapter)
 
 
-def make_adapters(model: LocalModel, count: int) -> list[Adapter]:
+def make_adapters(model: LocalModel, count: int) -> list[LoraAdapter]:
     """Return adapters with random weights."""
     adapters = [model.add_adapter(LoraShape(4, seed=number)) for number in range(count)]
     for number, adapter in enumerate(adapters):
@@ -53,7 +53,7 @@ def make_adapters(model: LocalModel, count: int) -> list[Adapter]:
     return adapters
 
 
-def logits(model: LocalModel, adapter: Adapter | None, tokens: list[int]) -> torch.Tensor:
+def logits(model: LocalModel, adapter: LoraAdapter | None, tokens: list[int]) -> torch.Tensor:
     with torch.inference_mode(), model.adapted([adapter]) as module:
         return module(input_ids=torch.tensor([tokens])).logits[0].float()
 
@@ -66,7 +66,7 @@ def check(model: LocalModel, sample: SampleRequest) -> None:
     assert sample.logprobs == pytest.approx(expected[len(sample.prompt) - 1 :].tolist(), abs=1e-4)
 
 
-def never(path: str) -> Adapter:
+def never(path: str) -> LoraAdapter:
     raise AssertionError(f"{path} is not asked for")
 
 
@@ -122,7 +122,7 @@ def test_a_frozen_adapter_gives_the_numbers_of_the_unmerged_one(
     model: LocalModel = request.getfixturevalue(kind)
     one, two = make_adapters(model, 2)
 
-    def logprobs(adapter: Adapter | None) -> torch.Tensor:
+    def logprobs(adapter: LoraAdapter | None) -> torch.Tensor:
         return logits(model, adapter, [5, 80, 90, 100, 110]).log_softmax(-1)
 
     base, before, other = logprobs(None), logprobs(one), logprobs(two)
@@ -175,7 +175,7 @@ def test_an_abandoned_request_is_drawn_no_further(model: LocalModel) -> None:
 
 
 def test_weights_that_cannot_be_loaded_fail_only_those_who_asked_for_them(model: LocalModel) -> None:
-    def load(path: str) -> Adapter:
+    def load(path: str) -> LoraAdapter:
         raise ValueError(f"no {path}")
 
     batcher = Batcher(model, load)
@@ -239,7 +239,7 @@ def test_who_asks_for_much_waits_for_it_alone(model: LocalModel) -> None:
 
 
 def test_an_adapter_is_made_in_as_many_steps_beside_many_as_beside_one(model: LocalModel) -> None:
-    steps, made = list[int](), list[Adapter]()
+    steps, made = list[int](), list[LoraAdapter]()
     for number in range(12):
         calls = 0
 

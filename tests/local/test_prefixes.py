@@ -10,7 +10,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="needs the extra `local`")
 
-from rolegraph.engine.local.service.local_model import Adapter, LocalModel, LoraShape  # noqa: E402
+from rolegraph.engine.local.service.local_model import LocalModel, LoraAdapter, LoraShape  # noqa: E402
 from rolegraph.engine.local.service.prefixes import MAX_ROW, rows_of  # noqa: E402
 
 
@@ -53,7 +53,7 @@ def test_long_sequences_share_a_row_only_where_that_saves_work() -> None:
 
 
 def both(
-    model: LocalModel, adapter: Adapter | None, sequences: list[list[int]]
+    model: LocalModel, adapter: LoraAdapter | None, sequences: list[list[int]]
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return all sequences' log-probabilities by `LocalModel.logprobs` and by a plain pass over each."""
     targets = [torch.tensor([*tokens[1:], 5]) for tokens in sequences]

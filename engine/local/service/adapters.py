@@ -23,24 +23,10 @@ LORA_ALPHA = 32
 """Hosted Tinker's value: an adapter's output is scaled by alpha / rank."""
 
 
-def lora_config(ranks: Mapping[str, int], rank: int) -> dict[str, Any]:
-    """Return PEFT's config of an adapter, from its nominal rank and the actual rank of each layer.
-
-    A layer smaller than the nominal rank has its own rank, and an alpha that keeps alpha / rank the same.
-    """
-    capped = {layer: layer_rank for layer, layer_rank in sorted(ranks.items()) if layer_rank != rank}
-    return {
-        "r": rank,
-        "lora_alpha": LORA_ALPHA,
-        "lora_dropout": 0.0,
-        "target_modules": sorted(ranks),
-        "rank_pattern": capped,
-        "alpha_pattern": {layer: LORA_ALPHA * layer_rank / rank for layer, layer_rank in capped.items()},
-    }
-
-
 def write_adapter(folder: Path, weights: Mapping[str, Tensor], rank: int, base: str) -> None:
     """Write an adapter folder that `PeftModel.from_pretrained` loads.
+
+    A layer smaller than the nominal rank has its own rank, and an alpha that keeps alpha / rank the same.
 
     Args:
         folder: an existing folder.
@@ -57,13 +43,19 @@ def write_adapter(folder: Path, weights: Mapping[str, Tensor], rank: int, base: 
         for key, tensor in weights.items()
         if key.endswith(suffix)
     }
+    capped = {layer: layer_rank for layer, layer_rank in sorted(ranks.items()) if layer_rank != rank}
     config = {
         "peft_type": "LORA",
         "task_type": "CAUSAL_LM",
         "base_model_name_or_path": base,
         "inference_mode": True,
         "bias": "none",
-        **lora_config(ranks, rank),
+        "r": rank,
+        "lora_alpha": LORA_ALPHA,
+        "lora_dropout": 0.0,
+        "target_modules": sorted(ranks),
+        "rank_pattern": capped,
+        "alpha_pattern": {layer: LORA_ALPHA * layer_rank / rank for layer, layer_rank in capped.items()},
     }
     save_file(dict(weights), folder / ADAPTER_WEIGHTS, metadata={"format": "pt"})
     (folder / ADAPTER_CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import hmac
 import socket
-from collections.abc import Mapping
 from ipaddress import ip_address
 from urllib.parse import urlsplit
 
@@ -53,7 +52,8 @@ class Admission:
         if len(hosts) != 1 or not self._is_own(hosts[0]):
             message = "call this service by an address, as localhost, or by this machine's name"
             raise RequestError(message, status=403)
-        if not _is_same_site(headers, hosts[0]):
+        site = headers.get("origin", f"://{hosts[0]}").partition("://")[2]
+        if site != hosts[0] or headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
             raise RequestError("this service answers no page of another site", status=403)
         keyless = path == HEALTH or path.startswith(SIGNED)
         key = headers.get("x-api-key") or headers.get("authorization", "").removeprefix("Bearer ")
@@ -68,13 +68,6 @@ class Admission:
             return name in self._names or bool(ip_address(name))
         except ValueError:
             return False
-
-
-def _is_same_site(headers: Mapping[str, str], host: str) -> bool:
-    origin = headers.get("origin")
-    if origin is not None and origin.partition("://")[2] != host:
-        return False
-    return headers.get("sec-fetch-site", "none") in ("none", "same-origin")
 
 
 class BoundedConnection(HttpToolsProtocol):

@@ -20,7 +20,7 @@ from rolegraph.engine.local.service.batcher import Batcher, SampleJob
 from rolegraph.engine.local.service.bodies import AdamSettings
 from rolegraph.engine.local.service.checkpoints import CheckpointEntry, CheckpointStore, SaveOptions
 from rolegraph.engine.local.service.errors import NotFoundError, RequestError
-from rolegraph.engine.local.service.local_model import Adapter, LocalModel, LoraShape
+from rolegraph.engine.local.service.local_model import LocalModel, LoraAdapter, LoraShape
 from rolegraph.engine.local.service.trainer import Datum, TrainingRun
 
 T = TypeVar("T")
@@ -38,7 +38,7 @@ class Backend:
         self.model, self.checkpoints, self.name = model, checkpoints, name
         self._names = {name, *aliases}
         self._runs: dict[str, TrainingRun] = {}
-        self._loaded: OrderedDict[tuple[str, datetime], Adapter] = OrderedDict()
+        self._loaded: OrderedDict[tuple[str, datetime], LoraAdapter] = OrderedDict()
         """Adapters of checkpoints loaded for sampling, by path and time of creation, the last used last."""
         self._snapshots: OrderedDict[str, str] = OrderedDict()
         """Training run of each unnamed sampling checkpoint, by path; the last used one is last."""
@@ -167,7 +167,7 @@ class Backend:
         if self._stepping:
             self._thread.submit(self._step)
 
-    def _load_adapter(self, path: str) -> Adapter:
+    def _load_adapter(self, path: str) -> LoraAdapter:
         """Return an adapter with a checkpoint's weights, loading them first if necessary."""
         key = path, self.checkpoints.loadable(path).created
         if path in self._snapshots:

@@ -20,7 +20,7 @@ import torch
 
 from rolegraph.engine.limits import service as limits
 from rolegraph.engine.local.service.decoder import Decoder
-from rolegraph.engine.local.service.local_model import Adapter, LocalModel, TopTokens, padded_batches
+from rolegraph.engine.local.service.local_model import LocalModel, LoraAdapter, TopTokens, padded_batches
 from rolegraph.engine.local.service.sampling import SampleRequest
 
 T = TypeVar("T")
@@ -51,7 +51,7 @@ class SampleJob:
     """Future of the job's end; cancelling it stops the sampling."""
 
     @property
-    def adapter(self) -> Adapter | None:
+    def adapter(self) -> LoraAdapter | None:
         """The adapter that holds the weights."""
         return self.requests[0].adapter
 
@@ -102,12 +102,8 @@ class FairQueue(Generic[T]):
 
     def filter(self, keep: Callable[[T], bool]) -> None:
         """Remove the items for which `keep` returns False."""
-        for owner, queue in list(self._queues.items()):
-            kept = deque(item for item in queue if keep(item))
-            if kept:
-                self._queues[owner] = kept
-            else:
-                del self._queues[owner]
+        kept = {owner: deque(filter(keep, queue)) for owner, queue in self._queues.items()}
+        self._queues = OrderedDict((owner, queue) for owner, queue in kept.items() if queue)
 
     def __len__(self) -> int:
         return sum(map(len, self._queues.values()))
@@ -119,7 +115,7 @@ class Batcher:
     `load` returns an adapter with the weights of a checkpoint path.
     """
 
-    def __init__(self, model: LocalModel, load: Callable[[str], Adapter]) -> None:
+    def __init__(self, model: LocalModel, load: Callable[[str], LoraAdapter]) -> None:
         self._model, self._load = model, load
         self._alone: list[Batcher] = []
         """Batchers of one job each, whose batch has failed."""
@@ -197,7 +193,7 @@ class Batcher:
         for adapter in {job.adapter for job in jobs}:
             self._score(adapter, [job for job in jobs if job.adapter == adapter])
 
-    def _score(self, adapter: Adapter | None, jobs: Sequence[SampleJob]) -> None:
+    def _score(self, adapter: LoraAdapter | None, jobs: Sequence[SampleJob]) -> None:
         for job in jobs:
             job.prompt_logprobs = [float("nan")]
         longer = [job for job in jobs if len(job.requests[0].prompt) > 1]

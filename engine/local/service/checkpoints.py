@@ -13,7 +13,6 @@ without a lock was left by a process that was killed.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
@@ -202,8 +201,8 @@ class CheckpointStore:
 
     def _rescue(self, staging: Path) -> None:
         """Move a checkpoint into place whose service was killed after removing the one that it replaces."""
-        with suppress(OSError, ValueError, KeyError, RequestError):
-            target = self._folder_of(str(json.loads((staging / NEW / META).read_bytes())["path"]))
+        with suppress(OSError, ValueError, TypeError):
+            target = self._folder_of(_read_entry(staging / NEW).path)
             if (staging / "replaced").exists() and not target.exists():
                 (staging / NEW).rename(target)
 

@@ -22,7 +22,7 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import DynamicCache
 from transformers.cache_utils import Cache, DynamicLayer
 
-from rolegraph.engine.local.service.local_model import Adapter, LocalModel
+from rolegraph.engine.local.service.local_model import LocalModel, LoraAdapter
 from rolegraph.engine.local.service.sampling import SampleRequest, sample_next
 
 _SPARE_COLUMNS = 64
@@ -113,7 +113,12 @@ class Decoder:
         self._drop([row for row, request in enumerate(self.live) if request in unwanted])
 
     def _forward(
-        self, adapters: Sequence[Adapter | None], ids: Tensor, mask: Tensor, positions: Tensor, cache: Cache
+        self,
+        adapters: Sequence[LoraAdapter | None],
+        ids: Tensor,
+        mask: Tensor,
+        positions: Tensor,
+        cache: Cache,
     ) -> Tensor:
         with self._model.adapted(adapters) as module:
             out: Any = module(
@@ -188,7 +193,7 @@ class Decoder:
         window.rows = len(self.live)
 
 
-def _prompt(request: SampleRequest) -> tuple[Adapter | None, tuple[int, ...]]:
+def _prompt(request: SampleRequest) -> tuple[LoraAdapter | None, tuple[int, ...]]:
     return request.adapter, tuple(request.prompt)
 
 

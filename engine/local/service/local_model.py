@@ -62,7 +62,7 @@ class LoraShape:
 
 
 @dataclass(eq=False, slots=True)
-class Adapter:
+class LoraAdapter:
     """LoRA adapter of a `LocalModel`: its output is added to that of some of the model's linear layers."""
 
     shape: LoraShape
@@ -125,7 +125,7 @@ def _linear_by_row(
 
 
 def _low_rank_by_row(
-    layer: nn.Module, name: str, adapters: Sequence[Adapter | None], rows: _RowOrder | None, x: Tensor
+    layer: nn.Module, name: str, adapters: Sequence[LoraAdapter | None], rows: _RowOrder | None, x: Tensor
 ) -> Tensor:
     """Compute a layer and add to each row of its output [B, ..., out] that of the row's adapter."""
     out: Tensor = type(layer).forward(layer, x)
@@ -190,7 +190,7 @@ class LocalModel:
 
     # adapters
 
-    def add_adapter(self, shape: LoraShape) -> Adapter:
+    def add_adapter(self, shape: LoraShape) -> LoraAdapter:
         """Return a new adapter, whose output is zero until it is trained or loaded.
 
         Its first weights are those that PEFT would draw.
@@ -207,15 +207,15 @@ class LocalModel:
                 nn.init.zeros_(b.weight)
                 new = [nn.Parameter(layer.weight.detach().to(self.device)) for layer in (a, b)]
                 pairs[name] = new[0], new[1]
-        return Adapter(shape, pairs)
+        return LoraAdapter(shape, pairs)
 
-    def freeze(self, adapter: Adapter) -> None:
+    def freeze(self, adapter: LoraAdapter) -> None:
         """End an adapter's training; that of a small model is merged, since sampling is faster then."""
         if self.small:
             with torch.no_grad():
                 adapter.merged = {name: self._weight(name, adapter) for name in adapter.pairs}
 
-    def _weight(self, name: str, adapter: Adapter | None = None) -> Tensor:
+    def _weight(self, name: str, adapter: LoraAdapter | None = None) -> Tensor:
         """Return a layer's weight [out, in], with an adapter added."""
         if adapter is not None and name in adapter.merged:
             return adapter.merged[name]
@@ -224,7 +224,7 @@ class LocalModel:
         return weight if adapter is None or name not in adapter.pairs else adapter.merge(name, weight)
 
     @contextmanager
-    def adapted(self, adapters: Sequence[Adapter | None]) -> Generator[nn.Module, None, None]:
+    def adapted(self, adapters: Sequence[LoraAdapter | None]) -> Generator[nn.Module, None, None]:
         """Give the model under which row b of a batch is computed with adapters[b]; one is that of all rows.
 
         The layers that an adapter changes compute the rows of each adapter in turn, all others compute the
@@ -283,7 +283,7 @@ class LocalModel:
 
     def logprobs(
         self,
-        adapter: Adapter | None,
+        adapter: LoraAdapter | None,
         sequences: Sequence[Sequence[int]],
         targets: Sequence[Tensor],
         limit: int,
@@ -314,18 +314,20 @@ class LocalModel:
                 places = places.repeat_interleave(torch.cat(counts).to(self.device))
             yield laid.numbers, self._logprobs(adapter, laid, places, wanted)
 
-    def top_tokens(self, adapter: Adapter | None, tokens: Sequence[int], count: int) -> list[TopTokens]:
+    def top_tokens(self, adapter: LoraAdapter | None, tokens: Sequence[int], count: int) -> list[TopTokens]:
         """Return the `count` likeliest tokens after each prefix tokens[: t + 1], at temperature 1."""
         laid = layout(rows_of([tokens], share=False), self.dtype, self.device)
         logprobs, ids = self._logits(adapter, laid)[0].log_softmax(-1).topk(count)
         return [TopTokens(*row) for row in zip(ids.tolist(), logprobs.tolist(), strict=True)]
 
-    def _logprobs(self, adapter: Adapter | None, laid: RowLayout, places: Tensor, wanted: Tensor) -> Tensor:
+    def _logprobs(
+        self, adapter: LoraAdapter | None, laid: RowLayout, places: Tensor, wanted: Tensor
+    ) -> Tensor:
         logits = self._logits(adapter, laid)
         chosen = logits.flatten()[places * logits.shape[-1] + wanted]
         return chosen - logits.logsumexp(-1).flatten()[places]
 
-    def _logits(self, adapter: Adapter | None, laid: RowLayout) -> Tensor:
+    def _logits(self, adapter: LoraAdapter | None, laid: RowLayout) -> Tensor:
         """Run the model, with an adapter, on a layout of rows; returns logits [B, N, V]."""
         inputs = {"input_ids": laid.ids, "attention_mask": laid.mask, "position_ids": laid.positions}
         with self.adapted([adapter]) as module:

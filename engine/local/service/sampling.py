@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rolegraph.engine.local.service.local_model import Adapter
+from rolegraph.engine.local.service.local_model import LoraAdapter
 
 Decode = Callable[[list[list[int]]], list[str]]
 """Function that returns the texts of token sequences."""
@@ -47,7 +47,7 @@ class SampleRequest:
     """The request's seed (not negative) and the sequence's number in it; None draws a random seed."""
     stop_ids: frozenset[int] = frozenset()
     stop_texts: tuple[str, ...] = ()
-    adapter: Adapter | None = None
+    adapter: LoraAdapter | None = None
     """The adapter to sample with; None for the model itself."""
     tokens: list[int] = field(default_factory=list[int])
     logprobs: list[float] = field(default_factory=list[float])

@@ -6,12 +6,10 @@ are not served give a 404. A failed operation gives a 200 with the error, since 
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import logging
 import secrets
-from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from functools import partial
 
 from starlette.applications import Starlette
@@ -79,20 +77,10 @@ class Service:
             *Rest(self.backend, self.sessions).routes(),
             *OpenAIService(self.backend).routes(),
         ]
-        app = Starlette(
-            routes=routes,
-            middleware=[Middleware(Admission, api_key=api_key, host=host)],
-            exception_handlers=ERROR_HANDLERS,
-            lifespan=self._lifespan,
-        )
+        admission = Middleware(Admission, api_key=api_key, host=host)
+        app = Starlette(routes=routes, middleware=[admission], exception_handlers=ERROR_HANDLERS)
         app.router.redirect_slashes = False
         return app
-
-    @asynccontextmanager
-    async def _lifespan(self, app: Starlette) -> AsyncGenerator[None, None]:
-        watch = asyncio.create_task(self.sessions.watch())
-        yield
-        watch.cancel()
 
     def _constants(self) -> dict[str, object]:
         """Return the answers that never change, by their paths below /api/v1."""

@@ -24,7 +24,6 @@ from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from rolegraph.engine.errors import UsageError, WorldError, os_errors_as
@@ -63,7 +62,8 @@ def serve(
         WorldError: the address is not free.
     """
     check_model_folder(model_dir)
-    signal.signal(signal.SIGTERM, _exit)
+    # Exits through the `finally` clauses, so that a temporary folder is deleted.
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     state = str(state_dir) if state_dir else None
     options = ServiceOptions(str(model_dir), state, threads, model_name(model_dir, name), host, port)
     key = api_key or f"tml-{secrets.token_hex(16)}"
@@ -150,7 +150,9 @@ def launch(
             sys.stdout.flush()
             if options.lent_at is not None:
                 _leave_terminal()
+            watch = asyncio.create_task(service.sessions.watch())
             await server.serve(sockets=[listener])
+            watch.cancel()
 
         asyncio.run(serve_until_stopped())
 
@@ -161,11 +163,6 @@ def _leave_terminal() -> None:
     with Path(os.devnull).open("w") as nothing:
         for stream in (sys.stdout, sys.stderr):
             os.dup2(nothing.fileno(), stream.fileno())
-
-
-def _exit(number: int, frame: FrameType | None) -> None:
-    """Exit through the `finally` clauses, so that a temporary folder is deleted."""
-    sys.exit(128 + number)
 
 
 def listen(host: str, port: int) -> socket.socket:

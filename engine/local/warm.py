@@ -29,7 +29,7 @@ from rolegraph.engine.vocabulary.children import child_environment
 ANSWER_SECONDS = 20.0
 _LONGEST_PATH = 100
 """Bytes of a socket's path that every system accepts."""
-_BUSY = {"busy": True}
+_BUSY: dict[str, Any] = {"busy": True}
 _PACKAGE = Path(__file__).parents[2]
 
 

@@ -17,6 +17,7 @@ from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Mount, Route
+from starlette.types import Receive, Scope, Send
 
 from rolegraph.engine.errors import DataError, RolegraphError, UsageError
 from rolegraph.engine.local.service.serving import listen
@@ -112,8 +113,15 @@ def app(pages: Pages, key: str) -> Starlette:
         Route("/{run:int}/{part}/{number:int}/json", download),
     ]
     hosts = Middleware(TrustedHostMiddleware, allowed_hosts=[HOST, "localhost"], www_redirect=False)
-    mounted = Mount(f"/{key}", routes=routes)
-    return Starlette(routes=[mounted], middleware=[hosts], exception_handlers={RolegraphError: failed})
+    keyed = Starlette(routes=[Mount("/{key}", routes=routes)], exception_handlers={RolegraphError: failed})
+    keyed.router.redirect_slashes = False  # without the key, no path is told from another
+
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        given: str = scope["path"].split("/")[1]
+        known = secrets.compare_digest(given.encode(), key.encode())
+        await (keyed if known else Response("Not found", 404, _HEADERS))(scope, receive, send)
+
+    return Starlette(routes=[Mount("/", answer)], middleware=[hosts])
 
 
 def serve(

@@ -183,8 +183,9 @@ Ids = Annotated[list[Count], Field(fail_fast=True, min_length=1)]
 
 def _as_prompts(prompt: Any) -> Any:
     """Return a list of prompts for one prompt, a text or token ids."""
-    is_one = not isinstance(prompt, list) or (prompt and isinstance(prompt[0], int))
-    return [prompt] if is_one else prompt
+    if isinstance(prompt, list) and not (prompt and isinstance(prompt[0], int)):
+        return prompt  # pyright: ignore[reportUnknownVariableType]  # pydantic checks it
+    return [prompt]
 
 
 class CompletionBody(SampledBody):

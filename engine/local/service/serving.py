@@ -188,6 +188,9 @@ class Lender:
         self._service, self._address, self._seconds, self._stop = service, address, seconds, stop
         self._end: asyncio.TimerHandle | None = None
         """Timer that ends the service; None while the service is lent."""
+        self._settled = asyncio.Event()
+        """Cleared from the end of a command until its sessions have ended."""
+        self._settled.set()
 
     async def listen(self, path: str) -> None:
         """Offer the service at a socket; call from the service's event loop."""
@@ -200,6 +203,7 @@ class Lender:
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(OSError, ValueError):  # the command has ended, or is none of ours
             request: dict[str, Any] = json.loads(await reader.readline())
+            await self._settled.wait()
             if self._end is None:
                 await _send(writer, {"busy": True})
             else:
@@ -223,12 +227,14 @@ class Lender:
                     await _send(writer, asdict(self._address))
                     await _until_over(reader, process)
                 finally:
+                    self._settled.clear()
                     for session in self._service.sessions.open():
                         await self._service.sessions.finish(session)
         except UsageError as error:
             await _send(writer, {"error": str(error)})
         finally:
             self._wait_for_command()
+            self._settled.set()
 
 
 async def _send(writer: asyncio.StreamWriter, answer: Mapping[str, Any]) -> None:

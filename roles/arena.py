@@ -123,19 +123,18 @@ class ArenaGame:
 
 def _submit(number: int, function: Callable[..., T], *arguments: Any) -> Future[T]:
     """Queue a call of a function for worker processes in the process of a game."""
-    pool = worker_of(number % WORKERS, os.getpid())
+    pool = worker_of(number % WORKERS)
     return pool.submit(_perform, function, SECONDS, *arguments, limit=SECONDS + GRACE).future
 
 
-@cache
-def worker_of(number: int, parent: int) -> Isolation:
-    """Return a worker process; one that has died is replaced, without its games.
+_workers: dict[tuple[int, int], Isolation] = {}
+"""Worker processes by number and by the process that started them: a fork must not use its parent's."""
 
-    Args:
-        number: The number of the worker.
-        parent: The id of this process: a fork must not use the workers of its parent.
-    """
-    return Isolation(workers=1, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+def worker_of(number: int) -> Isolation:
+    """Return a worker process; one that has died is replaced, without its games."""
+    made = Isolation(workers=1, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)  # starts when called
+    return _workers.setdefault((number, os.getpid()), made)  # atomic, unlike `cache`
 
 
 # In a worker process

@@ -11,7 +11,6 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator
-from functools import cache
 from typing import Any
 
 import pytest
@@ -25,24 +24,23 @@ if importlib.util.find_spec("textarena") is None:
     pytest.skip("needs the extra `textarena`", allow_module_level=True)
 
 
-Workers = Callable[[int, int], Isolation]
+Workers = Callable[[int], Isolation]
 
 
 @pytest.fixture
 def workers(monkeypatch: pytest.MonkeyPatch) -> Iterator[Workers]:
     """Provide a single worker that no other test uses."""
-    pools = cache(arena.worker_of.__wrapped__)
-    monkeypatch.setattr(arena, "worker_of", pools)
+    monkeypatch.setattr(arena, "_workers", {})
     monkeypatch.setattr(arena, "WORKERS", 1)
-    yield pools
-    for number in range(arena.WORKERS):
-        pools(number, os.getpid()).close()
+    yield arena.worker_of
+    for worker in arena._workers.values():
+        worker.close()
 
 
 def process_of(live: LiveEnvironment) -> subprocess.Popen[bytes]:
     """Return the idle process that holds a game."""
     assert isinstance(live, arena.ArenaGame)
-    (worker,) = arena.worker_of(live._number % arena.WORKERS, os.getpid())._idle
+    (worker,) = arena.worker_of(live._number % arena.WORKERS)._idle
     return worker._process
 
 
@@ -98,7 +96,7 @@ def test_hundreds_of_games_are_in_a_few_processes(workers: Workers, monkeypatch:
         for live in games:
             await live.close()
         for number in range(2):
-            assert await workers(number, os.getpid()).run(games_left, limit=60) == 0
+            assert await workers(number).run(games_left, limit=60) == 0
 
     asyncio.run(many())
 
@@ -117,7 +115,7 @@ def test_event_loops_of_several_threads_share_the_workers(workers: Workers) -> N
     for thread in threads:
         thread.join()
     assert [end.rewards for end in ends] == [{0: 1.0, 1: -1.0}] * 3
-    assert asyncio.run(workers(0, os.getpid()).run(games_left, limit=60)) == 3
+    assert asyncio.run(workers(0).run(games_left, limit=60)) == 3
 
 
 def test_textarena_is_imported_where_it_is_played_only() -> None:
@@ -213,7 +211,7 @@ import os, signal
 from rolegraph.engine.vocabulary.isolation import Isolation
 from rolegraph.roles import arena
 arena.players("Nim-v0", {})
-print(arena.worker_of(0, os.getpid())._idle[0]._process.pid, flush=True)
+print(arena.worker_of(0)._idle[0]._process.pid, flush=True)
 os.kill(os.getpid(), signal.SIGKILL)
 """
     done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, check=False)

@@ -118,11 +118,12 @@ def test_a_worker_that_is_killed_ends_the_episode_by_name() -> None:
     (task,) = plan.data["train"].rows(1)
 
     def answer(request: Request) -> str:
-        for worker in arena._workers()._workers:  # pyright: ignore[reportPrivateUsage]
-            os.kill(worker._process.pid, signal.SIGKILL)  # pyright: ignore[reportPrivateUsage]
+        for workers in arena._workers.values():  # pyright: ignore[reportPrivateUsage]
+            for worker in workers._idle:  # pyright: ignore[reportPrivateUsage]
+                os.kill(worker._process.pid, signal.SIGKILL)  # pyright: ignore[reportPrivateUsage]
         return move("[4]")
 
     done = run_one(plan, ScriptedModel(answer), task)
     assert [t.failure and t.failure.name for t in done["player"]] == [FailureName.ENVIRONMENT_ERROR] * 2
     assert all(t.masked for t in done["player"])
-    assert "has ended (exit code -9)" in done.metadata["failures"][0]["message"]
+    assert "died with exit code -9" in done.metadata["failures"][0]["message"]

@@ -4,6 +4,8 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 # PyTorch is installed first and pinned; otherwise another package's requirement selects the build.
 TORCH ?= torch==2.13.0
+# One worker more than processors: some tests wait for processes of their own.
+WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 
 .PHONY: run train test lint docs clean
 
@@ -14,7 +16,7 @@ train: $(VENV)/.run
 	$(BIN)/rolegraph train solver_judge
 
 test: $(VENV)/.test lint
-	$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 lint: $(VENV)/.test
 	$(BIN)/ruff check .

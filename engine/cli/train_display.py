@@ -192,7 +192,7 @@ class _TrainEnd:
         output.document({**self._document(), "seconds": round(seconds, 3), "next": commands})
 
     def _document(self) -> dict[str, Any]:
-        """Return most of the JSON document; docs/command.md describes its keys."""
+        """Return the document that `--json` prints, but for the seconds and the next commands."""
         values = [(name, f"{VALIDATION}{name}") for name in self._figures]
         return {
             "folder": str(self._folder.path),

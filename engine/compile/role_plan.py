@@ -221,7 +221,7 @@ class RolePlan(ResolvedRole):
 
     @property
     def compares_turns(self) -> bool:
-        """True where an estimator compares rewards, and compares those of turns, not of trajectories."""
+        """True if an estimator compares the rewards of single turns, not of whole trajectories."""
         return any(grouping.of_turns for grouping in self.groupings)
 
     def number_of(self, view: vocabulary.View) -> int:

@@ -58,7 +58,7 @@ class ConfigOverride:
         return Finding((), message, expected, hint, severity, place=place)
 
     def warning(self, message: str, hint: str = "") -> Finding:
-        """Return a warning at this override."""
+        """Return a warning that points at this override of rLLM's config."""
         return self.finding(message, "", hint, "warning")
 
 

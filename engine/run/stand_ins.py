@@ -204,7 +204,7 @@ def example_run(run: RunPlan, role: str, recorded: Episode | None, keep: Callabl
 
 
 def example_tool(tool: Tool, recorded: Episode | None) -> Tool:
-    """Replace the functions of a tool by ones that return recorded results, or their names."""
+    """Return a tool whose functions compute nothing: each returns its recorded result, else `[NAME]`."""
     given = _results(recorded)
 
     async def call(name: str, arguments: Mapping[str, Any]) -> Any:

@@ -236,7 +236,7 @@ def learns_from_rewards(role: RolePlan) -> bool:
 
 
 def _tokens(name: str, kind: str, observed: ObservedEpisodes, episodes: int) -> SampleMean:
-    """Extrapolate a role's tokens of a kind, a property of Steps, to `episodes` episodes."""
+    """Estimate the tokens of one kind, a field of a Step, that a role takes in `episodes` episodes."""
     by_task: defaultdict[str, list[int]] = defaultdict(list)
     for episode in observed.episodes:
         steps = [step for t in episode.trajectories if t.name == name for step in t.steps]

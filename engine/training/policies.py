@@ -155,7 +155,7 @@ class PolicyClient:
         return (await self.sampler()).with_model(self._tinker_model(client, version))
 
     def located_copy(self, path: str, version: int) -> ServedModel:
-        """Return the place of a copy, for another process that samples from it; see `copied`."""
+        """Return the place of saved weights, from which another process may sample."""
         served = self.start.served
         return replace(served, ref=served.ref.model_copy(update={"checkpoint": path}), weight_version=version)
 

@@ -207,7 +207,7 @@ class ServiceMeter:
         client: tinker.TrainingClient | None = None,
         adam: tinker.AdamParams | None = None,
     ) -> None:
-        """Send passes and a step, which by default is in proportion to the gradient."""
+        """Send passes and an optimizer step, by default one in proportion to the gradient, and wait."""
         if client is None:
             client = self.trainer
             vars(self).pop("now", None)

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from rolegraph.engine.vocabulary import EnvironmentFailure, LiveEnvironment, Transition, UsageError
+from rolegraph.engine.vocabulary import EnvironmentFailure, LiveEnvironment, Transition, UsageError, isolation
 from rolegraph.engine.vocabulary.isolation import Isolation
 from rolegraph.roles import arena
 from tests.roles.arena import GAMES, opened, played, scripted
@@ -199,6 +199,7 @@ def test_a_worker_that_does_not_end_its_game_is_ended(
         process_of(live).send_signal(signal.SIGSTOP)
         monkeypatch.setattr(arena, "SECONDS", 0.1)
         monkeypatch.setattr(arena, "GRACE", 0.1)
+        monkeypatch.setattr(isolation, "START_SECONDS", 0.2)
         with pytest.raises(EnvironmentFailure, match=r"took longer than 0\.2 s"):
             await live.step({0: "0"})
 
@@ -208,6 +209,7 @@ def test_a_worker_that_does_not_end_its_game_is_ended(
 def test_a_worker_ends_with_its_parent_however_that_ends() -> None:
     code = """
 import os, signal
+from rolegraph.engine.vocabulary import isolation
 from rolegraph.engine.vocabulary.isolation import Isolation
 from rolegraph.roles import arena
 arena.players("Nim-v0", {})

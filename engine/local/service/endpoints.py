@@ -36,7 +36,7 @@ def error_response(error: RequestError, path: str = "") -> Response:
 
 
 def openai_error(error: RequestError) -> Mapping[str, Any]:
-    """Return the value of `error` in a response of OpenAI's API."""
+    """Return an error as the value of `error` in an answer of OpenAI's API."""
     kind = "server_error" if error.status >= 500 else "invalid_request_error"
     return {
         "message": str(error),

@@ -317,7 +317,7 @@ class Service:
         return {"request_id": request_id, "model_id": model_id}
 
     def _start(self, session: ClientSession, model_id: str, name: str, work: Callable[[], object]) -> object:
-        """Start an operation that a model has once; return a response with its request id."""
+        """Start an operation that a model has once; a repeated request gets the request id of the first."""
         start = partial(self.backend.compute, work)
         request_id = session.operations.start(f"{model_id}:{name}", start)
         return {"request_id": request_id, "model_id": model_id}

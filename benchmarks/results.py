@@ -83,11 +83,23 @@ class Job:
                 size: dict[str, Any] = {"limit": self.study.tasks, "rollouts": self.study.rollouts}
                 made = rg.RunJob.create(flow, "validation", seed=self.seed, out=place.path, **size)
             asyncio.run(made.run(concurrency=CONCURRENCY))
-        return [*rg.read_episodes(place.episodes)]
+        episodes = [*rg.read_episodes(place.episodes)]
+        check_tools(place, episodes)
+        return episodes
 
     def figure(self, part: Test) -> str:
         """Return the name of an evaluation's figure."""
         return part.figure or self.study.table.figure
+
+
+def check_tools(place: rg.RunFolder, episodes: Iterable[rg.Episode]) -> None:
+    """Raise UsageError if a tool failed: a fixed player that cannot run makes every opponent look strong."""
+    for episode in episodes:
+        for failure in episode.metadata.get("failures", ()):
+            if failure["name"] in ("tool_error", "environment_error"):
+                where = f"{place.path}, {episode.id}: {failure['role']}"
+                message = f"{where} failed with {failure['name']}: {failure['message']}; remove the folder"
+                raise rg.UsageError(message)
 
 
 def finished(place: rg.RunFolder) -> bool:

@@ -104,7 +104,7 @@ class EpisodeFilter:
         return bool(role.failures) if self.failure == ANY else self.failure in role.failures
 
     def takes(self, reward: float | None) -> bool:
-        """Return whether a reward is within the bounds. A missing reward is, if there are no bounds."""
+        """Return True if a reward is within the bounds; without bounds, None counts as within, too."""
         if reward is None:
             return self.low is None and self.high is None
         return (self.low is None or reward >= self.low) and (self.high is None or reward <= self.high)

@@ -2,12 +2,20 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
-# PyTorch is installed first and pinned; otherwise another package's requirement selects the build.
-TORCH ?= torch==2.13.0
+# The exact version of every package that the targets install; `make lock` resolves the file anew.
+LOCK ?= requirements.lock
+LOCKED_TORCH := $(shell grep '^torch==' $(LOCK))
+# PyTorch is installed first; otherwise another package's requirement selects the build.
+TORCH ?= $(LOCKED_TORCH)
 # One worker more than processors: some tests wait for processes of their own.
 WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
+# pip before 25.3 builds source distributions under PIP_CONSTRAINT, later versions under PIP_BUILD_CONSTRAINT.
+CONSTRAINTS = $(VENV)/constraints.txt
+INSTALL = PIP_CONSTRAINT=$(CONSTRAINTS) PIP_BUILD_CONSTRAINT=$(CONSTRAINTS) $(BIN)/python -m pip install --quiet
+PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+UV_COMPILE = $(BIN)/uv pip compile --quiet --python-version 3.11 pyproject.toml
 
-.PHONY: run train test lint docs clean
+.PHONY: run train test lint docs lock newest lowest clean
 
 run: $(VENV)/.run
 	$(BIN)/rolegraph run solver_judge --limit 64 --rollouts 2
@@ -15,8 +23,8 @@ run: $(VENV)/.run
 train: $(VENV)/.run
 	$(BIN)/rolegraph train solver_judge
 
-test: $(VENV)/.test lint
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+test: $(VENV)/.test
+	$(PYTEST)
 
 lint: $(VENV)/.test
 	$(BIN)/ruff check .
@@ -30,15 +38,41 @@ docs: $(VENV)/.test
 	$(BIN)/python docs/reference.py
 	$(BIN)/mkdocs build --strict
 
-$(VENV)/.run: pyproject.toml
+# Resolve the newest versions that pyproject.toml allows, for every Python and platform, with the torch of before.
+lock: $(VENV)/.test
+	echo "$(TORCH)" | $(UV_COMPILE) --universal --extra test --upgrade --constraint - \
+		--custom-compile-command "make lock" --output-file $(LOCK)
+
+# Lint and test with the newest versions of today, in an environment of their own.
+newest: $(VENV)/.test
+	mkdir -p build
+	$(UV_COMPILE) --universal --extra test --custom-compile-command "make newest" --output-file build/newest.lock
+	-diff $(LOCK) build/newest.lock | grep '^[<>] [a-z]'
+	rm -rf build/newest
+	$(MAKE) --keep-going lint test VENV=build/newest LOCK=build/newest.lock
+
+# Test the core with the lowest versions that pyproject.toml allows.
+lowest: $(VENV)/.test
+	mkdir -p build
+	$(UV_COMPILE) --universal --resolution lowest-direct --custom-compile-command "make lowest" \
+		--output-file build/lowest.lock
+	rm -rf build/lowest
+	$(PYTHON) -m venv build/lowest
+
+$(VENV)/.run: pyproject.toml $(LOCK)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet "$(TORCH)"
-	$(BIN)/python -m pip install --quiet --editable ".[local]"
+# Another torch brings other CUDA libraries.
+ifeq ($(TORCH),$(LOCKED_TORCH))
+	cp $(LOCK) $(CONSTRAINTS)
+else
+	grep -vE '^(torch|triton|cuda-|nvidia-)' $(LOCK) >$(CONSTRAINTS)
+endif
+	$(INSTALL) "$(TORCH)"
+	$(INSTALL) --editable ".[local]"
 	touch $@
 
 $(VENV)/.test: $(VENV)/.run
-	$(BIN)/python -m pip install --quiet --editable ".[local,data,math,mcp,mlflow,openenv,optimize,otlp,png,reasoning-gym,sandbox,search,textarena,trackio,dev,docs]"
+	$(INSTALL) --editable ".[test]"
 	touch $@
 
 clean:

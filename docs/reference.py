@@ -19,6 +19,7 @@ from rolegraph.engine.cli.list_ import WRITTEN_AT
 from rolegraph.engine.cli.main import run
 from rolegraph.engine.spec import Spec
 from rolegraph.engine.spec.base import SpecModel
+from rolegraph.engine.spec.yaml_text import dump_yaml
 from rolegraph.engine.vocabulary import ItemCall, Option, Registry, registry_of
 
 PAGE = Path(__file__).with_suffix(".md")
@@ -82,10 +83,7 @@ def keys() -> str:
 def _example(model: str, key: str) -> str:
     """Write the example of a key in one line of YAML."""
     example = {key: EXAMPLES["examples"][model][key]}
-    written = yaml.safe_dump(
-        example, default_flow_style=True, sort_keys=False, width=10**6, allow_unicode=True
-    )
-    return written.strip()[1:-1]
+    return dump_yaml(example, one_line=True)[1:-1]
 
 
 def _sentence(text: str) -> str:

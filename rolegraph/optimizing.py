@@ -19,7 +19,7 @@ from rolegraph.engine.records.jsonl import make_folder, read_record, write_recor
 from rolegraph.engine.records.writer_lock import LOCK_FILE, sole_writer
 from rolegraph.engine.report.optimization import OptimizationRecord, optimization_page
 from rolegraph.engine.spec import ModelRef
-from rolegraph.engine.spec.merge import dump_yaml
+from rolegraph.engine.spec.yaml_text import dump_yaml
 from rolegraph.engine.training.reflection import SearchPlan, own_templates, scores_of
 from rolegraph.engine.vocabulary import Split
 from rolegraph.engine.vocabulary.imports import require_library

@@ -27,7 +27,7 @@ from rolegraph.engine.records.jsonl import json_line
 from rolegraph.engine.rllm_bridge.prepared import SLIME, VERIFIERS, check_trainable, policy_roles
 from rolegraph.engine.run.preview import made_up
 from rolegraph.engine.shipped import BRIDGES, SPECS, STARTER, templates_in
-from rolegraph.engine.spec.merge import dump_yaml
+from rolegraph.engine.spec.yaml_text import dump_yaml
 from rolegraph.engine.vocabulary import Item, Split
 from rolegraph.jobs import blocking
 from rolegraph.trusting import PROJECT_FILE

@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import yaml
-
 from rolegraph.engine.errors import DataError, UsageError
 from rolegraph.engine.models import LimitedModel
 from rolegraph.engine.models.replay import Replay
@@ -20,6 +18,7 @@ from rolegraph.engine.shipped import SPECS
 from rolegraph.engine.spec import TESTS_SUFFIX, find_spec
 from rolegraph.engine.spec.expectations import LoadedTests, SpecTests, read_tests
 from rolegraph.engine.spec.yaml_source import parse_yaml
+from rolegraph.engine.spec.yaml_text import dump_yaml
 from rolegraph.engine.training.compare import by_task, interval
 from rolegraph.jobs import blocking
 from rolegraph.workflow import Workflow
@@ -188,5 +187,5 @@ def _starter(flow: Workflow, read: LoadedTests, episodes: Sequence[Episode]) -> 
     counts = Counter(f"{role}/{failure.name.value}" for role, failure in failures)
     figures = {name: round(value, 6) for name, value in means.items()}
     expected = {"figures": figures, "failures": dict(counts) or 0}
-    tests = yaml.safe_dump({"tasks": of.tasks, "rollouts": of.rollouts, "expect": expected}, sort_keys=False)
+    tests = dump_yaml({"tasks": of.tasks, "rollouts": of.rollouts, "expect": expected})
     return _STARTER.format(spec=flow.source.named_spec, answers=read.answers.name, tests=tests)

@@ -29,7 +29,7 @@ from rolegraph.engine.records import Source, Task
 from rolegraph.engine.spec import Diagnostic, Finding, Spec, load_spec
 from rolegraph.engine.spec.diagnostics import Severity
 from rolegraph.engine.spec.loader import LoadedSpec
-from rolegraph.engine.spec.merge import dump_yaml
+from rolegraph.engine.spec.yaml_text import dump_yaml
 
 T = TypeVar("T")
 PlanCheck = Callable[[Plan], Iterable[Finding]]
@@ -218,7 +218,7 @@ def _assemble(
     return Plan(
         name=spec.name,
         spec=spec,
-        resolved=dump_yaml(data),
+        resolved=dump_yaml(dict(data)),
         hash=_hash(data, names, imports, interpreter),
         imports=tuple(dict.fromkeys([*imports, *filter(None, imported)])),
         roles=roles,

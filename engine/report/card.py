@@ -7,11 +7,10 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-import yaml
-
 from rolegraph.engine.records import MAIN, Checkpoint, Control, RunInfo
 from rolegraph.engine.shipped import templates_in
 from rolegraph.engine.spec.yaml_source import parse_yaml
+from rolegraph.engine.spec.yaml_text import dump_yaml
 
 _DATA_CHARACTERS = 500
 """Length of `data` in the table of facts at most; longer data is in the spec below it."""
@@ -51,7 +50,7 @@ def model_card(
     }
     data = parse_yaml(spec, "spec.yaml").data.get("data")
     is_short = bool(data) and len(str(data)) <= _DATA_CHARACTERS  # YAML of a megabyte would take seconds
-    shown_data = yaml.safe_dump(data, default_flow_style=True, width=10_000).strip() if is_short else ""
+    shown_data = dump_yaml(data, one_line=True, ascii_only=True) if is_short else ""
     trained = [
         f"{name} ({role.estimator or 'no estimator'})"
         for name, role in info.roles.items()
@@ -88,7 +87,7 @@ def model_card(
         spec=spec,
         base=shown,
         merged=merged,
-        head=yaml.safe_dump(head, sort_keys=False),
+        head=dump_yaml(head, ascii_only=True),
         facts=[(name, fact) for name, fact in facts.items() if fact],
         figures=rows,
         controls=references,

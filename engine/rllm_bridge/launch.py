@@ -14,8 +14,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
-import yaml
-
 from rolegraph.engine.backends import kind_of
 from rolegraph.engine.compile import PlanCheck, check_source
 from rolegraph.engine.errors import UsageError
@@ -37,6 +35,7 @@ from rolegraph.engine.rllm_bridge.estimators import custom_estimators, estimator
 from rolegraph.engine.rllm_bridge.prepared import other_models
 from rolegraph.engine.shipped import BASE_NAME, MODELS, templates_in
 from rolegraph.engine.spec import Diagnostic, ModelRef
+from rolegraph.engine.spec.yaml_text import dump_yaml
 from rolegraph.engine.training.schedule import planned_steps
 
 
@@ -207,7 +206,7 @@ def is_served(run: Launch) -> bool:
 
 
 def _yaml(value: object) -> str:
-    return yaml.safe_dump(value, sort_keys=False, allow_unicode=True, width=100).rstrip()
+    return dump_yaml(value).rstrip()
 
 
 FOLDER_KEYS = frozenset({"model.name", "actor_rollout_ref.model.path"})

@@ -10,8 +10,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, cast
 
-import yaml
-
 from rolegraph.engine.limits.specs import SPEC_DEPTH
 from rolegraph.engine.spec.diagnostics import Diagnostic, Path, Place
 from rolegraph.engine.spec.files import has_surrogate
@@ -162,8 +160,3 @@ def _full_model(model: object) -> Mapping[str, Any]:
 
 def _mapping(value: object) -> Mapping[str, Any]:
     return cast("Mapping[str, Any]", value) if isinstance(value, Mapping) else {}
-
-
-def dump_yaml(data: Mapping[str, Any]) -> str:
-    """Return resolved data as YAML text."""
-    return yaml.safe_dump(dict(data), sort_keys=False, allow_unicode=True)

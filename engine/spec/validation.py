@@ -13,7 +13,6 @@ from contextlib import suppress
 from itertools import takewhile
 from typing import Any, Generic, NamedTuple, TypeVar, cast, get_args
 
-import yaml
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
@@ -25,6 +24,7 @@ from rolegraph.engine.spec.diagnostics import Finding, Path
 from rolegraph.engine.spec.models import Spec, type_at
 from rolegraph.engine.spec.role import Role
 from rolegraph.engine.spec.yaml_source import value_at
+from rolegraph.engine.spec.yaml_text import dump_yaml
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -309,6 +309,5 @@ def _example(model: type[BaseModel], value: object) -> str:
     for name in model.model_fields:
         with suppress(ValidationError):
             model.model_validate({name: value})
-            flow = yaml.safe_dump({name: value}, default_flow_style=True, allow_unicode=True, width=1000)
-            return flow.rstrip()
+            return dump_yaml({name: value}, one_line=True)
     return ""

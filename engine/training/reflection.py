@@ -16,6 +16,7 @@ import yaml
 from rolegraph.engine.compile import Plan, check_source, size_of
 from rolegraph.engine.compile.earned import quoting_roles
 from rolegraph.engine.records import Episode, FailureName, Source, Split, Task, Trajectory
+from rolegraph.engine.spec.yaml_text import dump_yaml
 
 Templates = Mapping[str, str]
 """Text of each template that may change, by role and part: `solver.prompt`."""
@@ -136,7 +137,7 @@ def with_templates(source: Source, templates: Templates) -> Source:
     """Return the source of a spec with other templates."""
     # A quoted scalar takes any character; on a single line, no line break of its own is folded.
     quoted = {
-        name: yaml.safe_dump(text, default_style='"', width=10**9).strip() for name, text in templates.items()
+        name: dump_yaml(text, one_line=True, quoted=True, ascii_only=True) for name, text in templates.items()
     }
     words = (f"roles.{name}={{inline: {text}}}" for name, text in quoted.items())
     return replace(source, overrides=(*source.overrides, *words))

@@ -11,12 +11,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
-import yaml
-
 from rolegraph.engine.spec import Path
 from rolegraph.engine.spec.models import is_atomic
 from rolegraph.engine.spec.validation import validate
 from rolegraph.engine.spec.yaml_source import value_at
+from rolegraph.engine.spec.yaml_text import dump_yaml
 
 ABSENT = "–"
 
@@ -74,11 +73,6 @@ def text_difference(was: str, now: str, name: str, other: str) -> str:
     return "\n".join(lines)
 
 
-def _in_one_line(value: object) -> str:
-    flow = yaml.safe_dump(value, default_flow_style=True, allow_unicode=True, width=100_000, sort_keys=False)
-    return flow.removesuffix("\n").removesuffix("\n...")
-
-
 def _meant(spec: Mapping[str, Any]) -> Mapping[str, Any]:
     """Fill in a spec's defaults, so that two specs differ only in meaning; an unreadable one is unchanged."""
     fitting = validate(spec)
@@ -97,5 +91,5 @@ def _differences(
         else:
             said = [value_at(spec, path) for spec in written]
             shown = [own if own is not None else value for own, value in zip(said, values, strict=True)]
-            cells = [ABSENT if value is None else _in_one_line(value) for value in shown]
+            cells = [ABSENT if value is None else dump_yaml(value, one_line=True) for value in shown]
             yield KeyDifference(".".join(map(str, path)), cells)

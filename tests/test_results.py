@@ -18,6 +18,7 @@ from starlette.responses import Response
 import rolegraph as rg
 from rolegraph.engine.shipped import SPECS
 from tests.models.edges import chat_answer, serving
+from tests.settled import settled
 
 TABLES = sorted(file.stem for file in HERE.glob("*.yaml"))
 CASES = [
@@ -224,11 +225,18 @@ def test_a_run_is_made_once_and_only_for_its_own_spec(tmp_path: Path) -> None:
     for run in (counterfactual, team):
         assert run.values.keys() >= {"", "start"}
         assert len(run.values[""]) == len(run.values["start"]) == 2
-    kept = {file: file.stat().st_mtime_ns for file in tmp_path.rglob("*.json*")}
+
+    def written() -> dict[Path, int]:
+        return {file: file.stat().st_mtime_ns for file in settled(tmp_path) if ".json" in file.suffix}
+
+    kept = written()
     Job(study, "team", 0).run()
-    assert {file: file.stat().st_mtime_ns for file in tmp_path.rglob("*.json*")} == kept
+    assert written() == kept
     study.file("counterfactual", 0).unlink()
-    for file in tmp_path.rglob("run.json"):  # code that the spec names is in other words since
+    for file in settled(tmp_path):
+        if file.name != "run.json":
+            continue
+        # Code that the spec names is in other words since.
         file.write_text(re.sub('"hash": "[0-9a-f]+"', '"hash": "1"', file.read_text("utf-8")), "utf-8")
     Job(study, "counterfactual", 0).run()  # finished folders are read as they are
     assert study.runs("counterfactual")[0] == counterfactual

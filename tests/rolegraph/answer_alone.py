@@ -1,9 +1,10 @@
 """Script that measures the solver's accuracy of exported weights with transformers and peft only.
 
-    python answer_alone.py TASKS.jsonl COUNT BASE FOLDER...
+    python answer_alone.py TASKS.jsonl BASE FOLDER...
 
-Each line of the file is a task with `messages`, `nums` and `target`. COUNT answers per task are sampled at
-temperature 1. Each FOLDER holds a model, or an adapter of BASE. The output is the accuracy of each folder.
+Each line of the file is a task with `messages`, `nums` and `target`. Each is answered once, by the likeliest
+tokens: samples of another generator would differ by chance. Each FOLDER holds a model, or an adapter of BASE.
+The output is the accuracy of each folder.
 """
 
 import json
@@ -30,13 +31,12 @@ def is_right(answer: str, nums: list[int], target: int) -> bool:
         return False
 
 
-def accuracy(folder: str, base: str, tasks: list[dict], count: int) -> float:
+def accuracy(folder: str, base: str, tasks: list[dict]) -> float:
     if Path(folder, "adapter_config.json").exists():
         model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(base), folder).eval()
     else:
         model = AutoModelForCausalLM.from_pretrained(folder).eval()
     tokenizer = AutoTokenizer.from_pretrained(folder)
-    torch.manual_seed(0)
     chats = [task["messages"] for task in tasks]
     given = tokenizer.apply_chat_template(
         chats,
@@ -50,22 +50,17 @@ def accuracy(folder: str, base: str, tasks: list[dict], count: int) -> float:
         drawn = model.generate(
             input_ids=given["input_ids"],
             attention_mask=given["attention_mask"],
-            do_sample=True,
-            temperature=1.0,
-            top_k=0,
-            top_p=1.0,
+            do_sample=False,
             max_new_tokens=LONGEST,
-            num_return_sequences=count,
         )
     answers = tokenizer.batch_decode(drawn[:, given["input_ids"].shape[1] :], skip_special_tokens=True)
     right = [
-        is_right(answer, tasks[number // count]["nums"], tasks[number // count]["target"])
-        for number, answer in enumerate(answers)
+        is_right(answer, task["nums"], task["target"]) for answer, task in zip(answers, tasks, strict=True)
     ]
     return sum(right) / len(right)
 
 
 if __name__ == "__main__":
-    file, count, base, *folders = sys.argv[1:]
+    file, base, *folders = sys.argv[1:]
     rows = [json.loads(line) for line in Path(file).read_text().splitlines()]
-    print(json.dumps([accuracy(folder, base, rows, int(count)) for folder in folders]))
+    print(json.dumps([accuracy(folder, base, rows) for folder in folders]))

@@ -126,4 +126,5 @@ def test_a_worker_that_is_killed_ends_the_episode_by_name() -> None:
     done = run_one(plan, ScriptedModel(answer), task)
     assert [t.failure and t.failure.name for t in done["player"]] == [FailureName.ENVIRONMENT_ERROR] * 2
     assert all(t.masked for t in done["player"])
-    assert "died with exit code -9" in done.metadata["failures"][0]["message"]
+    # Either the call meets the death of the process, or a new process lacks the game.
+    assert "process has ended" in done.metadata["failures"][0]["message"]

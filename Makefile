@@ -14,7 +14,9 @@ CONSTRAINTS := $(VENV)/constraints.txt
 INSTALL = $(BIN)/uv pip install --quiet --python $(BIN)/python \
 	--constraint $(CONSTRAINTS) --build-constraint $(CONSTRAINTS) --editable
 PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
-UV_COMPILE = $(BIN)/uv pip compile --quiet --python-version 3.11 pyproject.toml
+RESOLVE = $(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 pyproject.toml \
+	--custom-compile-command "make $@"
+CORE_TESTS := $(addprefix tests/,compile prompts records roles spec vocabulary)
 
 .PHONY: run train test lint docs lock newest lowest clean
 
@@ -41,24 +43,23 @@ docs: $(VENV)/.test
 
 # Resolve the newest versions that pyproject.toml allows, for every Python and platform, with the torch of before.
 lock: $(VENV)/.test
-	echo "$(TORCH)" | $(UV_COMPILE) --universal --extra test --upgrade --constraint - \
-		--custom-compile-command "make lock" --output-file $(LOCK)
+	echo "$(TORCH)" | $(RESOLVE) --extra test --constraint - --output-file $(LOCK)
 
 # Lint and test with the newest versions of today, in an environment of their own.
 newest: $(VENV)/.test
-	mkdir -p build
-	$(UV_COMPILE) --universal --extra test --custom-compile-command "make newest" --output-file build/newest.lock
-	-diff $(LOCK) build/newest.lock | grep '^[<>] [a-z]'
-	rm -rf build/newest
-	$(MAKE) --keep-going lint test VENV=build/newest LOCK=build/newest.lock
+	rm -rf build/newest && mkdir -p build/newest
+	echo "$(TORCH)" | $(RESOLVE) --extra test --constraint - --output-file build/newest/requirements.lock
+	@echo "Locked (<) and newest (>) versions that differ:"
+	@diff $(LOCK) build/newest/requirements.lock | grep '^[<>] [a-z]' || echo none
+	$(MAKE) --keep-going lint test VENV=build/newest LOCK=build/newest/requirements.lock
 
 # Test the core with the lowest versions that pyproject.toml allows.
 lowest: $(VENV)/.test
-	mkdir -p build
-	$(UV_COMPILE) --universal --resolution lowest-direct --custom-compile-command "make lowest" \
-		--output-file build/lowest.lock
-	rm -rf build/lowest
-	$(PYTHON) -m venv build/lowest
+	rm -rf build/lowest && $(PYTHON) -m venv build/lowest
+	$(RESOLVE) --extra light --resolution lowest-direct --output-file build/lowest/constraints.txt
+	$(BIN)/uv pip install --quiet --python build/lowest/bin/python \
+		--constraint build/lowest/constraints.txt --editable ".[light,dev]"
+	build/lowest/bin/python -m pytest -n $(WORKERS) --dist loadfile $(CORE_TESTS)
 
 $(VENV)/.run: pyproject.toml $(LOCK)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)

@@ -20,12 +20,10 @@ OPENING = re.compile(
 
 
 def definitions() -> Iterator[tuple[str, ast.AST]]:
-    """Yield each node of the code with its place; skip the links rolegraph/engine and rolegraph/roles."""
-    for top in ("engine", "roles", "rolegraph"):
-        for path in sorted((ROOT / top).rglob("*.py")):
-            if not any(folder.is_symlink() for folder in path.parents):
-                for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-                    yield f"{path.relative_to(ROOT)}:{getattr(node, 'lineno', 1)}", node
+    """Yield each node of the code with its place."""
+    for path in sorted((ROOT / "rolegraph").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            yield f"{path.relative_to(ROOT)}:{getattr(node, 'lineno', 1)}", node
 
 
 def openings() -> Iterator[str]:

@@ -21,8 +21,8 @@ from tempfile import TemporaryDirectory
 import click
 
 import rolegraph as rg
-from rolegraph.engine.local.launcher import BASE_MODEL, LocalService, running
 from rolegraph.engine.records import RunFolder, read_episodes
+from rolegraph.local.launcher import BASE_MODEL, LocalService, running
 
 SPECS = ("solver_judge", "solver_judge_validator", "best_of_n", "solver_verifier_loop", "debate")
 SIZE = ("train.steps=1", "train.validation={every: 0, tasks: 1, rollouts: 1}")

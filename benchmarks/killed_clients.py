@@ -21,7 +21,7 @@ from typing import Any
 import click
 import httpx
 
-from rolegraph.engine.local.launcher import BASE_MODEL, PROCESS, LocalService, running
+from rolegraph.local.launcher import BASE_MODEL, PROCESS, LocalService, running
 
 SILENT_SECONDS = 2.0
 PROCESSES = 4

@@ -24,13 +24,13 @@ import click
 import uvicorn
 
 import rolegraph as rg
-from rolegraph.engine.local.launcher import BASE_MODEL
-from rolegraph.engine.local.service.backend import Backend
-from rolegraph.engine.local.service.batcher import SampleJob
-from rolegraph.engine.local.service.checkpoints import CheckpointStore
-from rolegraph.engine.local.service.local_model import LocalModel
-from rolegraph.engine.local.service.server import Service
-from rolegraph.engine.local.service.serving import listen
+from rolegraph.local.launcher import BASE_MODEL
+from rolegraph.local.service.backend import Backend
+from rolegraph.local.service.batcher import SampleJob
+from rolegraph.local.service.checkpoints import CheckpointStore
+from rolegraph.local.service.local_model import LocalModel
+from rolegraph.local.service.server import Service
+from rolegraph.local.service.serving import listen
 
 KEY = "tml-benchmark"
 TASKS, ROLLOUTS, SOLVERS = 4, 4, 2

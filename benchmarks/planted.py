@@ -69,10 +69,18 @@ FAULTS = (
     ),
     Fault("values that grow", "engine/spec/yaml_source.py", "raise _TooLarge(node)", "pass", "limit"),
     Fault(
-        "a file of any size", "engine/records/files.py", "if len(content) > most.most:", "if False:", "limit"
+        "a file of any size",
+        "engine/records/files.py",
+        "if len(content) > most.most:",
+        "if False:",
+        "limit",
     ),
     Fault(
-        "a reply of any size", "engine/vocabulary/replies.py", "if found > limit.most:", "if False:", "limit"
+        "a reply of any size",
+        "engine/vocabulary/replies.py",
+        "if found > limit.most:",
+        "if False:",
+        "limit",
     ),
     Fault(
         "an answer of any length",
@@ -83,7 +91,7 @@ FAULTS = (
     ),
     Fault(
         "sparse tensors of any size",
-        "engine/local/service/wire.py",
+        "rolegraph/local/service/wire.py",
         "if sum(sparse) >",
         "if 0 * sum(sparse) >",
         "limit",
@@ -96,7 +104,11 @@ FAULTS = (
         "limit",
     ),
     Fault(
-        "a pattern without end", "roles/patterns.py", "if spent > PATTERN_WORK.most:", "if False:", "limit"
+        "a pattern without end",
+        "roles/patterns.py",
+        "if spent > PATTERN_WORK.most:",
+        "if False:",
+        "limit",
     ),
     Fault(
         "a key for everybody",

@@ -27,7 +27,7 @@ from results_page import write_page
 from results_tables import HERE, OVER_STEPS, Arm, ByTask, Run, Study, Table, Test
 
 import rolegraph as rg
-from rolegraph.evaluation import CONCURRENCY
+from rolegraph.api.evaluation import CONCURRENCY
 
 KEEP_SECONDS = 300
 """Time for which the local service stays, so that all arms share one."""

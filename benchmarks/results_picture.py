@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 import rolegraph as rg
-from rolegraph.engine.drawing.ink import text
-from rolegraph.engine.report.charts import Axis, number
-from rolegraph.engine.report.sweep import FigurePanel, rows_picture
+from rolegraph.pages.drawing.ink import text
+from rolegraph.pages.report.charts import Axis, number
+from rolegraph.pages.report.sweep import FigurePanel, rows_picture
 
 
 class Change(NamedTuple):

@@ -13,9 +13,9 @@ import yaml
 from pydantic import BaseModel, ConfigDict
 
 import rolegraph as rg
-from rolegraph.engine.local.launcher import BASE_MODEL
-from rolegraph.engine.local.weights import digest
-from rolegraph.jobs import describe
+from rolegraph.api.jobs import describe
+from rolegraph.local.launcher import BASE_MODEL
+from rolegraph.local.weights import digest
 
 HERE = Path(__file__).parent / "results"
 ALLOWED = ("python",)

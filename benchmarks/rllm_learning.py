@@ -19,7 +19,7 @@ from pathlib import Path
 import click
 
 from rolegraph.engine.records import RunFolder, RunInfo
-from rolegraph.engine.report import draw_curves
+from rolegraph.pages.report import draw_curves
 
 FIGURES = ("solver_acc", "judge_acc")
 _STEP = re.compile(r"^step:(\d+) - (.*)$", re.MULTILINE)
@@ -28,7 +28,7 @@ _VALUE = re.compile(r"([\w/@]+):(?:np\.float64\()?(-?[\d.]+(?:e-?\d+)?)\)?(?: - 
 
 def train(folder: Path, spec: str, words: tuple[str, ...]) -> tuple[str, float]:
     """What a training command says, and its seconds."""
-    command = [sys.executable, "-m", "rolegraph.engine.cli", "train", spec, *words, "--out", str(folder)]
+    command = [sys.executable, "-m", "rolegraph.cli", "train", spec, *words, "--out", str(folder)]
     began = time.monotonic()
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:

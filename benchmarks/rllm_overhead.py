@@ -25,7 +25,7 @@ from rich.console import Console
 from rich.table import Table
 from stub import ANSWERS, task
 
-from rolegraph.engine.rllm_bridge import compile_workflow
+from rolegraph.integrations.rllm import compile_workflow
 
 SYSTEMS = ("rLLM's own", "compiled")
 JUDGES = ("Solutions to evaluate", "Proposed solutions")

@@ -36,9 +36,9 @@ from tinker import types
 from training import RANK, padded, questions
 from transformers import AutoTokenizer
 
-from rolegraph.engine.local.launcher import BASE_MODEL, KEY_VARIABLE
-from rolegraph.engine.local.service.adapters import load_model
 from rolegraph.engine.prompts.chat import ChatFormat
+from rolegraph.local.launcher import BASE_MODEL, KEY_VARIABLE
+from rolegraph.local.service.adapters import load_model
 
 KEY = "tml-benchmark"
 ANSWERS = 128
@@ -74,7 +74,7 @@ def serving(checkout: Path) -> Generator[tinker.ServiceClient]:
     """Serve the shipped model from a checkout, in a process of its own."""
     options = json.dumps({"model_dir": str(BASE_MODEL)})
     child = subprocess.Popen(
-        [sys.executable, "-P", "-m", "rolegraph.engine.local.service", options],
+        [sys.executable, "-P", "-m", "rolegraph.local.service", options],
         env={**os.environ, "PYTHONPATH": str(checkout), KEY_VARIABLE: KEY},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

@@ -31,8 +31,8 @@ from stub import judge_prompt, solver_prompt
 from tinker import types
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from rolegraph.engine.local.launcher import BASE_MODEL, running
 from rolegraph.engine.prompts.chat import ChatFormat
+from rolegraph.local.launcher import BASE_MODEL, running
 
 RANK = 32
 MAX_TOKENS = 64

@@ -24,7 +24,7 @@ import click
 import rolegraph as rg
 
 HERE = Path(__file__).parent.parent
-BASE = HERE / "engine" / "local" / "base"
+BASE = HERE / "rolegraph" / "local" / "base"
 TOLERANCE = 1e-3
 SMALL = (
     "train.steps=2",

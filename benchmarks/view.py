@@ -26,13 +26,13 @@ from typing import Any
 import httpx
 
 import rolegraph as rg
+from rolegraph.api.jobs import describe
 from rolegraph.engine.models import Completion, LimitedModel, Request
 from rolegraph.engine.models.tokenizer import load_tokenizer
 from rolegraph.engine.records import RunFolder
 from rolegraph.engine.records.episodes import EpisodeWriter
 from rolegraph.engine.run import Isolation, jobs, run_episode, run_jobs
 from rolegraph.engine.shipped import model_folder
-from rolegraph.jobs import describe
 
 RECORDED = Path(__file__).parent.parent / "tests" / "data" / "rllm_solver_judge_replay.json"
 ROLLOUTS = 4
@@ -83,7 +83,7 @@ async def write(folder: Path, episodes: int) -> None:
 def serving(folder: Path) -> Iterator[str]:
     """The command on a run; the address that it prints."""
     began = perf_counter()
-    command = [sys.executable, "-m", "rolegraph.engine.cli", "view", str(folder)]
+    command = [sys.executable, "-m", "rolegraph.cli", "view", str(folder)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=os.environ)
     try:
         assert process.stdout is not None

@@ -26,7 +26,7 @@ def on_config(config: MkDocsConfig) -> None:
 def on_post_build(config: MkDocsConfig) -> None:
     """Write the viewer's colours, and the search index as a script: a page on disk may load no JSON."""
     site = Path(config.site_dir)
-    (site / "colors.css").write_bytes((ROOT / "engine" / "report" / "colors.css").read_bytes())
+    (site / "colors.css").write_bytes((ROOT / "rolegraph" / "pages" / "report" / "colors.css").read_bytes())
     folder = site / "search"
     index = json.loads((folder / "search_index.json").read_text("utf-8"))["docs"]
     (folder / "search_index.js").write_text(f"const SEARCH_INDEX = {json.dumps(index)};\n", "utf-8")

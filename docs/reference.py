@@ -15,8 +15,8 @@ from pydantic import BaseModel, BeforeValidator
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from rolegraph.engine.cli.list_ import WRITTEN_AT
-from rolegraph.engine.cli.main import run
+from rolegraph.cli.list_ import WRITTEN_AT
+from rolegraph.cli.main import run
 from rolegraph.engine.spec import Spec
 from rolegraph.engine.spec.base import SpecModel
 from rolegraph.engine.spec.yaml_text import dump_yaml

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import settings
 
 if TYPE_CHECKING:
-    from rolegraph.engine.local.launcher import LocalService
+    from rolegraph.local.launcher import LocalService
 
 OUTSIDE = {**os.environ}
 """Environment for programs that use the network, such as pip: a copy from before `one_authority`."""
@@ -102,7 +102,7 @@ def state_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def service(state_dir: Path) -> Iterator[LocalService]:
     """Start one service of the shipped model for all tests of a process."""
     pytest.importorskip("torch", reason="needs the extra `local`")
-    from rolegraph.engine.local.launcher import BASE_MODEL, running
+    from rolegraph.local.launcher import BASE_MODEL, running
 
     with running(BASE_MODEL, state_dir=state_dir, threads=1) as found:
         yield found
@@ -114,11 +114,11 @@ def lasting_services(
 ) -> Iterator[None]:
     """Let the services that a test starts stay until its end, for its next training or evaluation."""
     import rolegraph as rg
-    from rolegraph.engine.cli.main import run
+    from rolegraph.cli.main import run
 
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path_factory.mktemp("r")))  # a socket's path has a limit
     # Later commands of this process would tell of a service that they started.
-    monkeypatch.setattr("rolegraph.engine.local.warm._Kept.started", False)
+    monkeypatch.setattr("rolegraph.local.warm._Kept.started", False)
     monkeypatch.setattr(sys, "argv", sys.argv)
     rg.keep_services(600)
     yield

@@ -27,8 +27,8 @@ ROOT = Path(__file__).parents[1]
 LONGEST = 1 << 17
 """Bytes of a request."""
 IMPORTED = (
-    "rolegraph.engine.cli.run_",
-    "rolegraph.engine.cli.train_",
+    "rolegraph.cli.run_",
+    "rolegraph.cli.train_",
     "rolegraph.engine.models.openai",
     "rolegraph.engine.models.tinker",
     "rolegraph.engine.run",
@@ -175,8 +175,8 @@ def watch(request: Mapping[str, Any], stdout: int, stderr: int, status: int) -> 
 
 
 def become(request: Mapping[str, Any], stdout: int, stderr: int) -> NoReturn:
-    """Run a command in this process, as `python -m rolegraph.engine.cli` does."""
-    from rolegraph.engine.cli.main import main as command
+    """Run a command in this process, as `python -m rolegraph.cli` does."""
+    from rolegraph.cli.main import main as command
 
     os.setsid()
     os.chdir(request["cwd"])

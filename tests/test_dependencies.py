@@ -14,14 +14,14 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 EXTRAS: dict[str, list[str]] = PROJECT["optional-dependencies"]
-SERVICE, BRIDGE = ROOT / "engine" / "local" / "service", ROOT / "engine" / "rllm_bridge"
-VERIFIERS = ROOT / "engine" / "bridges" / "verifiers_env.py"
+SERVICE, BRIDGE = ROOT / "rolegraph" / "local" / "service", ROOT / "rolegraph" / "integrations" / "rllm"
+VERIFIERS = ROOT / "rolegraph" / "integrations" / "verifiers" / "env.py"
 """File that only packages ejected for verifiers import."""
 WITH_RLLM = {"rllm", "verl", "hydra", "omegaconf"}
 """Modules that every installation of rLLM provides, which the bridge imports undeclared."""
 GATHERED = {"pydantic-monty-client": "pydantic-monty", "mlflow": "mlflow-skinny"}
 """Distributions that another distribution installs, mapped to the distribution to declare."""
-ROOMS = ("rolegraph", "engine", "roles")
+ROOMS = ("rolegraph",)
 NOT_OURS = {*sys.stdlib_module_names, *ROOMS}
 
 
@@ -114,5 +114,7 @@ def test_what_is_imported_where_it_is_used_is_in_the_core_or_an_extra_for_users(
 
 
 def test_an_import_that_is_declared_nowhere_is_told_with_its_file() -> None:
-    page = ROOT / "engine" / "report" / "html.py"
-    assert undeclared([page], written, CORE - {"markupsafe"}) == ["engine/report/html.py: markupsafe"]
+    page = ROOT / "rolegraph" / "pages" / "report" / "html.py"
+    assert undeclared([page], written, CORE - {"markupsafe"}) == [
+        "rolegraph/pages/report/html.py: markupsafe"
+    ]

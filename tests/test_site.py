@@ -15,7 +15,7 @@ import pytest
 import yaml
 from pydantic import TypeAdapter
 
-from tests.view.browser import Browser, browsing, found
+from tests.pages.view.browser import Browser, browsing, found
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted(page.stem for page in (ROOT / "docs").glob("*.md"))

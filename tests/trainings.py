@@ -12,8 +12,8 @@ from unittest.mock import patch
 import pytest
 
 import rolegraph as rg
-from rolegraph.engine.local.launcher import LocalService
-from rolegraph.engine.training.trackers import TrackerName
+from rolegraph.integrations.trackers.sinks import TrackerName
+from rolegraph.local.launcher import LocalService
 from tests.cli.conftest import ENVIRONMENT
 from tests.forks import ForkedCommand
 

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import os
 
-from rolegraph.engine.cli.main import main
+from rolegraph.api.jobs import RunLog
+from rolegraph.cli.main import main
 from rolegraph.engine.records import EpisodeDone, Event, StepLogged
-from rolegraph.jobs import RunLog
 
 _told = os.open(os.environ["TOLD"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 _observe = RunLog.observe

@@ -18,8 +18,8 @@ from flaky import Flaky, in_front_of
 from processes import Place, kill, wait_until
 from trials import one_writes
 
-from rolegraph.engine.local.launcher import BASE_MODEL, running
 from rolegraph.engine.records import read_episodes
+from rolegraph.local.launcher import BASE_MODEL, running
 
 SMALL = (
     "train.batch_size=2",

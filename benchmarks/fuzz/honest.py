@@ -7,7 +7,7 @@ import json
 from functools import cache
 from typing import Any
 
-from rolegraph.engine.local.launcher import BASE_MODEL
+from rolegraph.local.launcher import BASE_MODEL
 
 ROWS: list[dict[str, Any]] = [
     {"id": "a", "question": "q", "n": 1, "nums": [3, 4], "target": 7},

@@ -18,14 +18,14 @@ from judge_written import FAULT, RESULT, told, write
 from rich.console import Console
 
 import rolegraph as rg
-from rolegraph.engine.cli.reading import comparison_parts
+from rolegraph.cli.reading import comparison_parts
 from rolegraph.engine.errors import DataError, RolegraphError, UsageError
 from rolegraph.engine.models.replay import Replay
 from rolegraph.engine.records import read_episodes
 from rolegraph.engine.records.episodes import EpisodeFile
-from rolegraph.engine.view import open_run
-from rolegraph.engine.view.pages import Pages
-from rolegraph.engine.view.serving import ServedLinks, app
+from rolegraph.pages.view import open_run
+from rolegraph.pages.view.pages import Pages
+from rolegraph.pages.view.serving import ServedLinks, app
 
 LOOP = asyncio.new_event_loop()
 FOLDER, OTHER = Path("run"), Path("other")

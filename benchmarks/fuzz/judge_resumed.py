@@ -21,10 +21,10 @@ from judge_written import FAULT, RESULT, told, write
 from watching import written_within
 
 import rolegraph as rg
+from rolegraph.api.jobs import describe
 from rolegraph.engine.errors import RolegraphError
 from rolegraph.engine.records.folder import newest
 from rolegraph.engine.records.sweep import newest_sweep
-from rolegraph.jobs import describe
 
 FOLDER, SETTINGS = Path("run"), Path("settings")
 MANY = 100

@@ -49,7 +49,7 @@ from rolegraph.engine.vocabulary import (
     role_metric,
     tools,
 )
-from rolegraph.roles.mcp import mcp as mcp_tool
+from rolegraph.integrations.mcp.tool import mcp as mcp_tool
 
 TASK = {"id": "t", "question": "?", "nums": [3, 4], "target": 7, "answer": "7"}
 LOOP = asyncio.new_event_loop()

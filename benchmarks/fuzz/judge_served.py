@@ -19,13 +19,13 @@ import uvicorn
 from judge_written import FAULT, RESULT
 from uvicorn.server import ServerState
 
-from rolegraph.engine.local.launcher import BASE_MODEL
-from rolegraph.engine.local.service.admission import BoundedConnection
-from rolegraph.engine.local.service.backend import Backend
-from rolegraph.engine.local.service.checkpoints import CheckpointStore
-from rolegraph.engine.local.service.local_model import LocalModel
-from rolegraph.engine.local.service.server import Service
-from rolegraph.engine.local.service.wire import public
+from rolegraph.local.launcher import BASE_MODEL
+from rolegraph.local.service.admission import BoundedConnection
+from rolegraph.local.service.backend import Backend
+from rolegraph.local.service.checkpoints import CheckpointStore
+from rolegraph.local.service.local_model import LocalModel
+from rolegraph.local.service.server import Service
+from rolegraph.local.service.wire import public
 
 KEY = "key"
 PROTOBUF = "application/x-protobuf"

@@ -10,7 +10,7 @@ import numpy as np
 
 def forward_backward(rng: random.Random) -> bytes:
     """Make a request to train; most of its tensors fit one another."""
-    from rolegraph.engine.local.service.wire import public
+    from rolegraph.local.service.wire import public
 
     loss = rng.choice(["cross_entropy", "importance_sampling", "ppo", "cispo", "dro", "x"])
     asked = public.ForwardBackwardRequest(model_id="$model", seq_id=rng.randrange(9), loss_fn=loss)
@@ -44,7 +44,7 @@ def forward_backward(rng: random.Random) -> bytes:
 
 def training_request(model: str = "$model") -> Any:
     """Make a request to train a model on one datum of two tokens."""
-    from rolegraph.engine.local.service.wire import public
+    from rolegraph.local.service.wire import public
 
     asked = public.ForwardBackwardRequest(model_id=model, seq_id=1, loss_fn="cross_entropy")
     one = asked.data.add()

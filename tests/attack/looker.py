@@ -10,9 +10,9 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
-from rolegraph.engine.cli.main import run
+from rolegraph.cli.main import run
 from tests.attack.cases import Came
-from tests.view.runs import write_run, write_training
+from tests.pages.view.runs import write_run, write_training
 
 
 @cache

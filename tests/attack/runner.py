@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import NoReturn
 
 import rolegraph as rg
-from rolegraph.engine.cli.main import run as run_command
+from rolegraph.cli.main import run as run_command
 from rolegraph.engine.compile import check_file
 from rolegraph.engine.errors import DataError, SpecError
 from rolegraph.engine.prompts import PromptError

@@ -30,7 +30,7 @@ def environment(pid="self"):
 {code}
 """
 SERVICE = (
-    "from rolegraph.engine.local.launcher import BASE_MODEL, running",
+    "from rolegraph.local.launcher import BASE_MODEL, running",
     "with running(BASE_MODEL, threads=1) as service: environment(service.pid)",
 )
 WORKER = (
@@ -44,7 +44,7 @@ WORKER = (
     "asyncio.run(main())",
 )
 TABLE = (
-    "from rolegraph.roles.verifiers_data import start_loader",
+    "from rolegraph.integrations.verifiers.data import start_loader",
     "worker = start_loader(None)\n"
     "while b'verifiers_rows' not in Path(f'/proc/{worker.pid}/cmdline').read_bytes(): os.sched_yield()\n"
     "environment(worker.pid)\n"

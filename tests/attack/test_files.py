@@ -15,7 +15,7 @@ import yaml
 import rolegraph as rg
 from rolegraph.engine.records import Checkpoint
 from rolegraph.engine.records.info import RunInfo
-from rolegraph.engine.report.card import model_card
+from rolegraph.pages.report.card import model_card
 from tests.cli.conftest import ENVIRONMENT, Command
 from tests.models.edges import chat_answer, serving
 
@@ -103,7 +103,7 @@ def test_a_folder_in_the_place_of_episodes_is_a_message(
 
 
 def command(*words: str, shell: str = "", **environment: str) -> subprocess.CompletedProcess[bytes]:
-    line = ["sh", "-c", f'exec "$@" {shell}', "sh", sys.executable, "-m", "rolegraph.engine.cli", *words]
+    line = ["sh", "-c", f'exec "$@" {shell}', "sh", sys.executable, "-m", "rolegraph.cli", *words]
     return subprocess.run(line, env={**ENVIRONMENT, **environment}, capture_output=True, check=False)
 
 

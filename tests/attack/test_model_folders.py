@@ -16,8 +16,8 @@ pytest.importorskip("torch", reason="needs the extra `local`")
 import torch
 
 from rolegraph.engine.errors import UsageError
-from rolegraph.engine.local.service.local_model import LocalModel
 from rolegraph.engine.models.tokenizer import load_tokenizer
+from rolegraph.local.service.local_model import LocalModel
 from tests.cli.conftest import Command
 from tests.examples import repetitions
 from tests.local.conftest import make_model

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 import rolegraph as rg
-from rolegraph.engine.local.weights import checkpoint_folder, copy_weights
 from rolegraph.engine.records import RunFolder
 from rolegraph.engine.records.info import Checkpoint, SavedPolicy
+from rolegraph.local.weights import checkpoint_folder, copy_weights
 from tests.cli.conftest import Command
 from tests.models.edges import Endpoint, chat_answer, serving
 

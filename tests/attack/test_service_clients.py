@@ -23,9 +23,9 @@ from starlette.types import Receive, Scope, Send
 from tinker.proto import tinker_public_pb2 as public
 
 from rolegraph.engine.limits import Limit
-from rolegraph.engine.local.launcher import LocalService
-from rolegraph.engine.local.service import admission
-from rolegraph.engine.local.service.checkpoints import CheckpointStore
+from rolegraph.local.launcher import LocalService
+from rolegraph.local.service import admission
+from rolegraph.local.service.checkpoints import CheckpointStore
 from tests.local.conftest import model_dir as model_dir
 from tests.local.conftest import service as service
 from tests.local.conftest import state_dir as state_dir

@@ -30,7 +30,7 @@ data: {train: DATA}
 """
 MEASURED = (
     "import resource, subprocess, sys\n"
-    "done = subprocess.run([sys.executable, '-m', 'rolegraph.engine.cli', *sys.argv[1:]])\n"
+    "done = subprocess.run([sys.executable, '-m', 'rolegraph.cli', *sys.argv[1:]])\n"
     "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss << 10)\n"
     "sys.exit(done.returncode)"
 )
@@ -159,7 +159,7 @@ ENDLESS = "task: modulo_grid, config: {size_x: 60000, size_y: 60000}"
 def test_a_data_set_that_computes_past_its_deadline_is_a_fault(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rolegraph.roles.reasoning.DRAW_SECONDS", 0.5)
+    monkeypatch.setattr("rolegraph.integrations.reasoning_gym.tasks.DRAW_SECONDS", 0.5)
     write_spec(tmp_path, data="{reasoning_gym: {" + ENDLESS + "}}")
     with pytest.raises(
         DataError, match=r"modulo_grid makes no task with these options: it took longer than 0\.5"

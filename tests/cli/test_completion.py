@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from click.shell_completion import get_completion_class
 
-from rolegraph.engine.cli.main import cli
+from rolegraph.cli.main import cli
 from tests.cli.conftest import ENVIRONMENT
 
 Offered = Callable[..., list[str]]
@@ -92,7 +92,7 @@ def test_a_spec_that_cannot_be_read_has_no_names(offered: Offered) -> None:
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_the_installed_command_writes_each_shells_script(shell: str) -> None:
     """Request the script from a new process, as a shell does, and check the name of its function."""
-    code = "from rolegraph.engine.cli.main import cli; cli.main(prog_name='rolegraph')"
+    code = "from rolegraph.cli.main import cli; cli.main(prog_name='rolegraph')"
     done = subprocess.run(
         [sys.executable, "-c", code],
         env={**os.environ, **ENVIRONMENT, VARIABLE: f"{shell}_source"},

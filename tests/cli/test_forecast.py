@@ -13,7 +13,7 @@ from tests.cli.conftest import Command
 from tests.trainings import key
 
 if TYPE_CHECKING:
-    from rolegraph.engine.local.launcher import LocalService
+    from rolegraph.local.launcher import LocalService
 
 SIZE = ("train.batch_size=5", "train.rollouts=1", "roles.solver.estimator=reinforce")
 

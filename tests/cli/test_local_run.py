@@ -26,7 +26,7 @@ from tests.waiting import soon
 
 pytest.importorskip("torch", reason="needs the extra `local`")
 
-from rolegraph.engine.local.launcher import LocalService
+from rolegraph.local.launcher import LocalService
 from tests.local.conftest import make_model
 
 pytestmark = pytest.mark.service
@@ -69,7 +69,7 @@ def started(
     env = {**ENVIRONMENT, **environment}
     if anew:
         process = subprocess.Popen(
-            [sys.executable, "-m", "rolegraph.engine.cli", *words],
+            [sys.executable, "-m", "rolegraph.cli", *words],
             cwd=folder,
             env=env,
             stdin=subprocess.DEVNULL,

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Command
-from tests.report.test_page import HOSTILE, Page
+from tests.pages.report.test_page import HOSTILE, Page
 
 ESCAPE = "\x1b[31mred"
 

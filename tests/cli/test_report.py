@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 import pytest
 
 from tests.cli.conftest import Command
-from tests.report.runs import write_run
+from tests.pages.report.runs import write_run
 
 
 def test_a_page_for_each_run_and_one_picture(rolegraph: Command, tmp_path: Path) -> None:

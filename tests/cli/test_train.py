@@ -11,8 +11,8 @@ import pytest
 pytest.importorskip("torch", reason="needs the extra `local`")
 
 import rolegraph as rg
-from rolegraph.engine.local.launcher import LocalService
 from rolegraph.engine.records.folder import RunFolder
+from rolegraph.local.launcher import LocalService
 from tests.cli.conftest import Command
 from tests.edge import write_spec
 from tests.trainings import STEP, key, train

@@ -11,12 +11,12 @@ from typing import cast
 import pytest
 
 import rolegraph as rg
-from rolegraph.engine.cli.main import run
-from rolegraph.engine.cli.output import OutputOptions
-from rolegraph.engine.cli.train_display import train_display
+from rolegraph.api.jobs import describe
+from rolegraph.cli.main import run
+from rolegraph.cli.output import OutputOptions
+from rolegraph.cli.train_display import train_display
 from rolegraph.engine.records import RunFolder, SavedPolicy
-from rolegraph.jobs import describe
-from tests.report.runs import rollout
+from tests.pages.report.runs import rollout
 
 METRICS = {
     "step": 1.0,

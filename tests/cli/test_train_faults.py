@@ -12,7 +12,7 @@ import rolegraph as rg
 pytest.importorskip("torch", reason="needs the extra `local`")
 
 from rolegraph.engine.errors import WorldError
-from rolegraph.engine.local.launcher import LocalService
+from rolegraph.local.launcher import LocalService
 from tests.cli.conftest import Command
 from tests.local.conftest import make_model
 from tests.trainings import SMALL, assert_same, key, metrics, train

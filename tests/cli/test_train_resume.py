@@ -15,9 +15,9 @@ import rolegraph as rg
 
 pytest.importorskip("torch", reason="needs the extra `local`")
 
-from rolegraph.engine.local.launcher import LocalService
 from rolegraph.engine.records.episodes import read_episodes
 from rolegraph.engine.records.folder import RunFolder
+from rolegraph.local.launcher import LocalService
 from tests.cli.conftest import Command
 from tests.cli.test_local_run import children, gone
 from tests.trainings import SMALL, assert_same, key, metrics, start, train, wait_for_lines

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from rolegraph.engine.cli.main import run
+from rolegraph.cli.main import run
 from rolegraph.engine.vocabulary import ItemCall, estimators
 from tests.cli.conftest import SETTINGS, Command
 from tests.documents import ROOT, TUTORIAL, blocks
 
 if TYPE_CHECKING:
-    from rolegraph.engine.local.launcher import LocalService
+    from rolegraph.local.launcher import LocalService
 
 SMALLER = {
     "run": ["--limit", "2"],

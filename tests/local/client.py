@@ -8,7 +8,7 @@ import tinker
 import torch
 from tinker import types
 
-from rolegraph.engine.local.launcher import LocalService
+from rolegraph.local.launcher import LocalService
 
 PROMPT = [5, 80, 90, 100, 110]
 ADAM = types.AdamParams(learning_rate=1e-2)

@@ -10,7 +10,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="needs the extra `local`")
 tinker = pytest.importorskip("tinker")
 
-from rolegraph.engine.local.launcher import LocalService, running  # noqa: E402
+from rolegraph.local.launcher import LocalService, running  # noqa: E402
 
 TEMPLATE = (
     "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}<|end|>{% endfor %}"

@@ -10,9 +10,9 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="needs the extra `local`")
 
-from rolegraph.engine.local.service.adapters import write_adapter  # noqa: E402
-from rolegraph.engine.local.service.local_model import LocalModel, LoraAdapter, LoraShape  # noqa: E402
-from rolegraph.engine.local.service.trainer import Datum, TrainingRun  # noqa: E402
+from rolegraph.local.service.adapters import write_adapter  # noqa: E402
+from rolegraph.local.service.local_model import LocalModel, LoraAdapter, LoraShape  # noqa: E402
+from rolegraph.local.service.trainer import Datum, TrainingRun  # noqa: E402
 
 RANK = 40  # beyond the 32 that most of the layers have
 

@@ -7,8 +7,8 @@ import asyncio
 import pytest
 from measure import measure
 
-from rolegraph.engine.local.launcher import BASE_MODEL as MODEL
 from rolegraph.engine.models.tokenizer import load_tokenizer
+from rolegraph.local.launcher import BASE_MODEL as MODEL
 
 pytestmark = pytest.mark.service
 pytest.importorskip("torch")

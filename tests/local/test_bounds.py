@@ -19,7 +19,7 @@ tinker = pytest.importorskip("tinker")
 from fuzz.train_requests import training_request  # noqa: E402
 from tinker.proto import tinker_public_pb2 as public  # noqa: E402
 
-from rolegraph.engine.local.launcher import LocalService  # noqa: E402
+from rolegraph.local.launcher import LocalService  # noqa: E402
 from tests.local.client import ADAM, PROMPT, datum, sampler, trainer  # noqa: E402
 
 pytestmark = pytest.mark.service

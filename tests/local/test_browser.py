@@ -14,8 +14,8 @@ import pytest
 
 pytest.importorskip("torch", reason="needs the extra `local`")
 
-from rolegraph.engine.local.launcher import LocalService
-from tests.view.browser import WHERE, found
+from rolegraph.local.launcher import LocalService
+from tests.pages.view.browser import WHERE, found
 
 pytestmark = pytest.mark.service
 PAGE = """<!doctype html><pre id="said"></pre><script>

@@ -7,8 +7,8 @@ from pathlib import Path
 import openai
 import pytest
 
-from rolegraph.engine.local.launcher import LocalService
 from rolegraph.engine.records.episodes import read_episodes
+from rolegraph.local.launcher import LocalService
 from tests.cli.conftest import Command, rolegraph
 
 __all__ = ["rolegraph"]

@@ -11,9 +11,9 @@ import httpx
 import openai
 import pytest
 
-from rolegraph.engine.local.launcher import BASE_MODEL
 from rolegraph.engine.models.tokenizer import load_tokenizer
 from rolegraph.engine.prompts import Tokenizer
+from rolegraph.local.launcher import BASE_MODEL
 from tests.edge import RIGHT
 
 pytest.importorskip("torch", reason="needs the extra `local`")
@@ -64,8 +64,8 @@ def chat(model: ScriptedBackend, *asked: dict[str, Any]) -> list[Any]:
     """Send requests one after the other and return the answers."""
     from starlette.applications import Starlette
 
-    from rolegraph.engine.local.service.endpoints import ERROR_HANDLERS
-    from rolegraph.engine.local.service.openai_api import OpenAIService
+    from rolegraph.local.service.endpoints import ERROR_HANDLERS
+    from rolegraph.local.service.openai_api import OpenAIService
 
     service = OpenAIService(cast("Any", model))
     app = Starlette(routes=service.routes(), exception_handlers=ERROR_HANDLERS)

@@ -15,11 +15,11 @@ tinker = pytest.importorskip("tinker")
 from safetensors import safe_open  # noqa: E402
 from tinker import types  # noqa: E402
 
-from rolegraph.engine.local.launcher import LocalService  # noqa: E402
-from rolegraph.engine.local.service.adapters import write_adapter  # noqa: E402
-from rolegraph.engine.local.service.checkpoints import CheckpointStore, staging_folder  # noqa: E402
-from rolegraph.engine.local.service.errors import RequestError  # noqa: E402
-from rolegraph.engine.local.service.local_model import LoraShape  # noqa: E402
+from rolegraph.local.launcher import LocalService  # noqa: E402
+from rolegraph.local.service.adapters import write_adapter  # noqa: E402
+from rolegraph.local.service.checkpoints import CheckpointStore, staging_folder  # noqa: E402
+from rolegraph.local.service.errors import RequestError  # noqa: E402
+from rolegraph.local.service.local_model import LoraShape  # noqa: E402
 from tests.local.client import PROMPT, datum, logprobs_of, prompt, trainer  # noqa: E402
 from tests.local.conftest import make_model  # noqa: E402
 from tests.settled import settled  # noqa: E402
@@ -112,7 +112,7 @@ def test_a_checkpoint_of_an_adapter_knows_the_adapter_and_its_base(model_dir: Pa
 def test_merged_embeddings_stay_one_tensor_where_the_adapter_changes_neither_use(
     model_dir: Path, tmp_path: Path
 ) -> None:
-    from rolegraph.engine.local.service.exporting import export_merged
+    from rolegraph.local.service.exporting import export_merged
 
     layer = "base_model.model.model.layers.0.self_attn.q_proj"
     weights = {f"{layer}.lora_A.weight": torch.ones(8, 32), f"{layer}.lora_B.weight": torch.ones(32, 8)}

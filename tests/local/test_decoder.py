@@ -11,10 +11,10 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="needs the extra `local`")
 
-from rolegraph.engine.local.service.batcher import Batcher, SampleJob  # noqa: E402
-from rolegraph.engine.local.service.decoder import Decoder  # noqa: E402
-from rolegraph.engine.local.service.local_model import LocalModel, LoraAdapter, LoraShape  # noqa: E402
-from rolegraph.engine.local.service.sampling import SampleRequest  # noqa: E402
+from rolegraph.local.service.batcher import Batcher, SampleJob  # noqa: E402
+from rolegraph.local.service.decoder import Decoder  # noqa: E402
+from rolegraph.local.service.local_model import LocalModel, LoraAdapter, LoraShape  # noqa: E402
+from rolegraph.local.service.sampling import SampleRequest  # noqa: E402
 
 
 @pytest.fixture(scope="module")

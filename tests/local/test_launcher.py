@@ -15,14 +15,14 @@ import pytest
 pytest.importorskip("torch", reason="needs the extra `local`")
 
 from rolegraph.engine.errors import UsageError
-from rolegraph.engine.local.launcher import BASE_MODEL, check_model_folder
+from rolegraph.local.launcher import BASE_MODEL, check_model_folder
 
 ROOT = Path(__file__).parents[2]
 CHECK = """
 import sys
 from pathlib import Path
 from rolegraph.engine.errors import UsageError
-from rolegraph.engine.local.launcher import check_model_folder
+from rolegraph.local.launcher import check_model_folder
 try:
     check_model_folder(Path(sys.argv[1]))
 except UsageError as error:
@@ -52,7 +52,7 @@ def test_what_is_installed_is_enough() -> None:
 
 
 def test_a_model_with_code_of_its_own_is_refused(tmp_path: Path) -> None:
-    from rolegraph.engine.local.service.adapters import load_model
+    from rolegraph.local.service.adapters import load_model
 
     config = tmp_path / "config.json"
     code = {"AutoConfig": "configuration_mine.Mine", "AutoModelForCausalLM": "modeling_mine.Mine"}

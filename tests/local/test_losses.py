@@ -14,9 +14,9 @@ tinker = pytest.importorskip("tinker")
 
 from tinker import types  # noqa: E402
 
-from rolegraph.engine.local.launcher import LocalService  # noqa: E402
-from rolegraph.engine.local.service.losses import LOSSES, TokenScores  # noqa: E402
 from rolegraph.engine.vocabulary.items import LOSS_SETTINGS  # noqa: E402
+from rolegraph.local.launcher import LocalService  # noqa: E402
+from rolegraph.local.service.losses import LOSSES, TokenScores  # noqa: E402
 from tests.local.client import ADAM, PROMPT, datum, logprobs_of, plain_logprobs, prompt, trainer  # noqa: E402
 
 Array = np.ndarray[Any, np.dtype[np.float64]]

@@ -18,7 +18,7 @@ SHADOW = "from pathlib import Path\nPath(__file__ + '.imported').touch()\nraise 
 SCRIPT = f"""
 import sys
 from pathlib import Path
-from rolegraph.engine.local.launcher import running
+from rolegraph.local.launcher import running
 # Written only now, so that this process does not import them itself.
 for name in ("engine", "json", "logging", "random", "safetensors", "starlette", "torch", "types", "uvicorn"):
     for folder in sys.argv[2:]:

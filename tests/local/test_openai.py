@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("torch", reason="needs the extra `local`")
 
-from rolegraph.engine.local.launcher import LocalService
+from rolegraph.local.launcher import LocalService
 
 pytestmark = pytest.mark.service
 HI: list[Any] = [{"role": "user", "content": "hello"}]

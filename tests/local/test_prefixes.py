@@ -10,8 +10,8 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="needs the extra `local`")
 
-from rolegraph.engine.local.service.local_model import LocalModel, LoraAdapter, LoraShape  # noqa: E402
-from rolegraph.engine.local.service.prefixes import MAX_ROW, rows_of  # noqa: E402
+from rolegraph.local.service.local_model import LocalModel, LoraAdapter, LoraShape  # noqa: E402
+from rolegraph.local.service.prefixes import MAX_ROW, rows_of  # noqa: E402
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ import pytest
 pytest.importorskip("torch", reason="needs the extra `local`")
 
 from rolegraph.engine.errors import UsageError, WorldError
-from rolegraph.engine.local.launcher import LocalService, running
+from rolegraph.local.launcher import LocalService, running
 from tests.local.client import PROMPT
 from tests.waiting import soon
 
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.service
 PARENT = """
 import json, sys, time
 from pathlib import Path
-from rolegraph.engine.local.launcher import running
+from rolegraph.local.launcher import running
 with running(Path(sys.argv[1]), threads=1) as service:
     print(json.dumps([service.base_url, service.pid]), flush=True)
     try:
@@ -105,7 +105,7 @@ def test_a_folder_that_holds_no_model_is_the_user_s_mistake(tmp_path: Path) -> N
 
 
 def test_a_model_that_cannot_be_read_is_said_with_the_reason(model_dir: Path, tmp_path: Path) -> None:
-    from rolegraph.engine.local.service.local_model import LocalModel
+    from rolegraph.local.service.local_model import LocalModel
 
     broken = tmp_path / "broken"
     shutil.copytree(model_dir, broken)
@@ -134,7 +134,7 @@ def test_a_service_that_does_not_come_up_in_time_is_the_world_s_failure(model_di
 SERVE = """
 import sys
 from pathlib import Path
-from rolegraph.engine.local.service.serving import serve
+from rolegraph.local.service.serving import serve
 try:
     serve(Path(sys.argv[1]))
 finally:

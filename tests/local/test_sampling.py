@@ -12,7 +12,7 @@ tinker = pytest.importorskip("tinker")
 
 from tinker import types  # noqa: E402
 
-from rolegraph.engine.local.launcher import LocalService  # noqa: E402
+from rolegraph.local.launcher import LocalService  # noqa: E402
 from tests.local.client import PROMPT, plain_logprobs, prompt, sampler  # noqa: E402
 
 pytestmark = pytest.mark.service

@@ -11,7 +11,7 @@ tinker = pytest.importorskip("tinker")
 
 from tinker import types  # noqa: E402
 
-from rolegraph.engine.local.launcher import LocalService  # noqa: E402
+from rolegraph.local.launcher import LocalService  # noqa: E402
 from tests.local.client import ADAM, PROMPT, datum, prompt, sampler, trainer  # noqa: E402
 
 pytestmark = pytest.mark.service

@@ -15,9 +15,9 @@ tinker = pytest.importorskip("tinker")
 
 import torch  # noqa: E402
 
-from rolegraph.engine.local.service.bodies import OptimStepBody  # noqa: E402
-from rolegraph.engine.local.service.errors import RequestError  # noqa: E402
-from rolegraph.engine.local.service.wire import TrainRequest, public  # noqa: E402
+from rolegraph.local.service.bodies import OptimStepBody  # noqa: E402
+from rolegraph.local.service.errors import RequestError  # noqa: E402
+from rolegraph.local.service.wire import TrainRequest, public  # noqa: E402
 
 
 def test_what_a_client_leaves_out_of_adam_is_the_sdk_s_default() -> None:

@@ -330,7 +330,7 @@ def test_a_program_of_its_own_prints_nothing_but_what_it_means_to(
 def test_the_client_loads_the_base_model_s_tokenizer_without_torch() -> None:
     code = """
 import sys
-from rolegraph.engine.local.launcher import BASE_MODEL
+from rolegraph.local.launcher import BASE_MODEL
 from rolegraph.engine.models.tokenizer import load_tokenizer
 load_tokenizer(BASE_MODEL)
 print(*sorted({"torch", "transformers"} & set(sys.modules)))

@@ -16,7 +16,7 @@ from rolegraph.engine.spec import ModelRef, Sampling
 from tests.models.edges import CALL, write_tokenizer
 
 torch = pytest.importorskip("torch")
-local: Any = pytest.importorskip("rolegraph.engine.local.launcher")
+local: Any = pytest.importorskip("rolegraph.local.launcher")
 
 pytestmark = pytest.mark.service
 

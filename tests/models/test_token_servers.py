@@ -14,10 +14,10 @@ pytest.importorskip("torch", reason="needs the extra `local`")
 
 import rolegraph as rg
 from rolegraph.engine.errors import ContextFull, ModelError, UsageError, WorldError
-from rolegraph.engine.local.launcher import BASE_MODEL
 from rolegraph.engine.models import Completion, Request, open_model
 from rolegraph.engine.records import Trajectory
 from rolegraph.engine.spec import ModelRef, Sampling
+from rolegraph.local.launcher import BASE_MODEL
 from tests.local.client import plain_logprobs
 from tests.models.edges import CALL
 from tests.models.token_edge import NAME, TokenEdge, token_server

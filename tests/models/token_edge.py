@@ -19,8 +19,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
-from rolegraph.engine.local.launcher import BASE_MODEL
 from rolegraph.engine.models.tokenizer import load_tokenizer
+from rolegraph.local.launcher import BASE_MODEL
 from tests.models.edges import served
 
 NAME = "base"

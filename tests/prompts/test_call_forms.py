@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rolegraph.engine.local.launcher import BASE_MODEL
 from rolegraph.engine.models.tokenizer import load_tokenizer
 from rolegraph.engine.prompts.call_forms import FORMS, CallForm
 from rolegraph.engine.prompts.chat import ChatFormat
 from rolegraph.engine.prompts.tools import answer_message, result_message
 from rolegraph.engine.vocabulary import Function, ToolCall
+from rolegraph.local.launcher import BASE_MODEL
 from tests.prompts.templates import CALLS_BY_FORM
 
 

@@ -10,13 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rolegraph.engine.errors import ModelError
-from rolegraph.engine.local.launcher import BASE_MODEL
 from rolegraph.engine.models.tokenizer import load_tokenizer
 from rolegraph.engine.prompts import ChatFormat, ChatPrefix
 from rolegraph.engine.prompts.call_forms import HERMES
 from rolegraph.engine.prompts.tools import answer_message, result_message
 from rolegraph.engine.records import Message
 from rolegraph.engine.vocabulary import Function, ToolCall
+from rolegraph.local.launcher import BASE_MODEL
 from tests.prompts import templates
 
 BASE = (BASE_MODEL / "chat_template.jinja").read_text(encoding="utf-8")

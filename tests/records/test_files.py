@@ -10,10 +10,10 @@ import pytest
 
 from rolegraph.engine.errors import DataError, UsageError
 from rolegraph.engine.limits.records import WHOLE_FILE
-from rolegraph.engine.local.launcher import check_model_folder
 from rolegraph.engine.records import RunFolder
 from rolegraph.engine.records.files import is_file, is_folder, read_bytes
 from rolegraph.engine.records.sweep import read_sweep
+from rolegraph.local.launcher import check_model_folder
 
 READERS: dict[str, Callable[[Path], object]] = {
     "run.json": lambda folder: RunFolder(folder).info(),

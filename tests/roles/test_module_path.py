@@ -11,7 +11,7 @@ import pytest
 
 SHADOWS = ("engine", "json", "logging", "random", "roles", "signal", "types", "typing")
 READ = "from rolegraph.roles.tables import read_table; print([row for _, row in read_table(path)])"
-PLAY = "from rolegraph.roles.arena import players; print(players('TicTacToe-v0', {}))"
+PLAY = "from rolegraph.integrations.textarena.arena import players; print(players('TicTacToe-v0', {}))"
 
 
 @pytest.fixture

@@ -12,16 +12,16 @@ import pytest
 
 from rolegraph.engine.compile import Plan, compile_file, size_of
 from rolegraph.engine.compile.compiler import check_file
-from rolegraph.engine.drawing.picture import picture_of
-from rolegraph.engine.drawing.text_forms import mermaid
 from rolegraph.engine.errors import ModelError
 from rolegraph.engine.models import Completion, Request
 from rolegraph.engine.models.replay import Replay
 from rolegraph.engine.prompts.call_forms import HERMES
 from rolegraph.engine.records import Episode, TerminationReason
 from rolegraph.engine.run.preview import preview_task
-from rolegraph.engine.view.timeline import read_dag, timeline
-from rolegraph.engine.view.turns import turns
+from rolegraph.pages.drawing.picture import picture_of
+from rolegraph.pages.drawing.text_forms import mermaid
+from rolegraph.pages.view.timeline import read_dag, timeline
+from rolegraph.pages.view.turns import turns
 from tests.clock import run_virtually
 from tests.edge import COUNTDOWN, RIGHT, WRONG, ScriptedModel, episode, limited, write_spec
 

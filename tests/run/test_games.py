@@ -15,7 +15,7 @@ from rolegraph.engine.compile import compile_file
 from rolegraph.engine.models import Request
 from rolegraph.engine.records import FailureName
 from rolegraph.engine.training.advantages import group_episodes
-from rolegraph.roles import arena
+from rolegraph.integrations.textarena import arena
 from tests.edge import ScriptedModel, run_one
 
 Choose = Callable[[str, random.Random], str]

@@ -30,7 +30,7 @@ def scripted(body: dict[str, Any]) -> Response:
 
 def test_an_agent_uses_a_calculator_and_an_mcp_server() -> None:
     fastmcp = pytest.importorskip("mcp.server.fastmcp", reason="needs the extra `mcp`")
-    from tests.roles.test_mcp import running
+    from tests.integrations.mcp.test_tool import running
 
     server = fastmcp.FastMCP("numbers", log_level="ERROR")
 

@@ -384,7 +384,7 @@ def test_what_an_episode_leaves_is_freed_without_the_garbage_collector(name: str
             gc.set_debug(gc.DEBUG_SAVEALL)
             gc.collect()
             kinds = [type(found) for found in gc.garbage]  # garbage of other threads included
-            return [kind.__qualname__ for kind in kinds if kind.__module__.startswith("engine.")]
+            return [kind.__qualname__ for kind in kinds if kind.__module__.startswith("rolegraph.")]
         finally:
             gc.set_debug(0)
             gc.garbage.clear()

@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import rolegraph as rg
+from rolegraph.api.forecasting import probe_sizes
 from rolegraph.engine.compile import compile_file
 from rolegraph.engine.records import Episode, Failure, FailureName, Step, Trajectory
 from rolegraph.engine.training.forecast import ObservedEpisodes, forecast
 from rolegraph.engine.training.schedule import batch
-from rolegraph.forecasting import probe_sizes
 from tests import replays
 
 

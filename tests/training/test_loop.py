@@ -11,9 +11,9 @@ import pytest
 
 from rolegraph.engine.errors import WorldError
 from rolegraph.engine.records import MAIN, Event, Note, StepLogged
-from rolegraph.engine.report.digest import read_digest
 from rolegraph.engine.training.loop import train
 from rolegraph.engine.training.outcomes import GroupOutcome
+from rolegraph.pages.report.digest import read_digest
 from tests.edge import RIGHT, WRONG
 from tests.models.tinker_edge import GAP, GRAD_NORM, failed
 from tests.training.edge import KEY, LOGPROB, Training, comparable

@@ -178,7 +178,7 @@ def test_a_turn_to_imitate_is_no_part_of_the_conversation_after_it() -> None:
 @settings(deadline=None)
 def test_the_loss_of_a_sequence_is_that_of_its_steps_apart(data: st.DataObject) -> None:
     torch = pytest.importorskip("torch", reason="needs the extra `local`")
-    from rolegraph.engine.local.service.losses import LOSSES, TokenScores
+    from rolegraph.local.service.losses import LOSSES, TokenScores
 
     tokens = st.integers(0, 5)
     steps: list[Step] = []

@@ -14,7 +14,6 @@ import rolegraph as rg
 torch = pytest.importorskip("torch")
 
 from rolegraph.engine.errors import UsageError  # noqa: E402
-from rolegraph.engine.local.service.losses import LOSSES, TokenScores  # noqa: E402
 from rolegraph.engine.models.service_traits import ServiceTraits  # noqa: E402
 from rolegraph.engine.records import MAIN, Step  # noqa: E402
 from rolegraph.engine.spec import Loss  # noqa: E402
@@ -27,6 +26,7 @@ from rolegraph.engine.training.batches import (  # noqa: E402
     loss_passes,
 )
 from rolegraph.engine.vocabulary import LossName  # noqa: E402
+from rolegraph.local.service.losses import LOSSES, TokenScores  # noqa: E402
 
 MEANS = ServiceTraits(losses=("importance_sampling", "ppo", "cispo"), takes_means=True)
 URL = "https://tinker.example"

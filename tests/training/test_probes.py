@@ -18,17 +18,17 @@ tinker = pytest.importorskip("tinker")
 uvicorn = pytest.importorskip("uvicorn")
 
 import rolegraph as rg  # noqa: E402
-from rolegraph.engine.cli.main import run  # noqa: E402
-from rolegraph.engine.local.service.backend import Backend  # noqa: E402
-from rolegraph.engine.local.service.batcher import SampleJob  # noqa: E402
-from rolegraph.engine.local.service.bodies import AdamSettings  # noqa: E402
-from rolegraph.engine.local.service.checkpoints import CheckpointStore  # noqa: E402
-from rolegraph.engine.local.service.errors import RequestError  # noqa: E402
-from rolegraph.engine.local.service.local_model import LocalModel  # noqa: E402
-from rolegraph.engine.local.service.server import Service  # noqa: E402
-from rolegraph.engine.local.service.serving import listen  # noqa: E402
-from rolegraph.engine.local.service.trainer import Datum  # noqa: E402
+from rolegraph.cli.main import run  # noqa: E402
 from rolegraph.engine.models.service_traits import ServiceTraits  # noqa: E402
+from rolegraph.local.service.backend import Backend  # noqa: E402
+from rolegraph.local.service.batcher import SampleJob  # noqa: E402
+from rolegraph.local.service.bodies import AdamSettings  # noqa: E402
+from rolegraph.local.service.checkpoints import CheckpointStore  # noqa: E402
+from rolegraph.local.service.errors import RequestError  # noqa: E402
+from rolegraph.local.service.local_model import LocalModel  # noqa: E402
+from rolegraph.local.service.server import Service  # noqa: E402
+from rolegraph.local.service.serving import listen  # noqa: E402
+from rolegraph.local.service.trainer import Datum  # noqa: E402
 from tests.local.conftest import make_model  # noqa: E402
 
 pytestmark = pytest.mark.service

@@ -12,8 +12,8 @@ import pytest
 pytest.importorskip("torch", reason="needs the extra `local`")
 
 import rolegraph as rg
-from rolegraph.engine.local.launcher import LocalService
 from rolegraph.engine.records import RunFolder, Step, read_episodes
+from rolegraph.local.launcher import LocalService
 from tests.local.client import logprobs_of
 from tests.models.token_edge import TokenEdge, token_server
 from tests.trainings import train

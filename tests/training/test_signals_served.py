@@ -14,10 +14,10 @@ pytest.importorskip("torch", reason="needs the extra `local`")
 import tinker
 
 from rolegraph.engine.compile import Plan, compile_file
-from rolegraph.engine.local.launcher import LocalService
 from rolegraph.engine.models import Completion, Request
 from rolegraph.engine.records import Episode, Step
 from rolegraph.engine.training.batches import policy_batches
+from rolegraph.local.launcher import LocalService
 from tests.training.test_signals import batch
 
 pytestmark = pytest.mark.service

@@ -1,5 +1,0 @@
-"""The command `rolegraph`: one file a verb. Importing this imports none of them."""
-
-from rolegraph.engine.cli.main import main
-
-__all__ = ["main"]

@@ -1,5 +1,0 @@
-"""`python -m rolegraph.engine.cli` is `rolegraph`."""
-
-from rolegraph.engine.cli.main import main
-
-main()

@@ -1,0 +1,1 @@
+"""The public Python API, which the command line is built on."""

@@ -1,0 +1,111 @@
+"""Completion of an override: the keys of a spec, its own names, and the vocabulary."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from typing import Any, NamedTuple, cast
+
+from rolegraph.api.workflow import json_schema
+from rolegraph.engine import vocabulary
+from rolegraph.engine.errors import UserError
+from rolegraph.engine.spec import load_spec
+from rolegraph.engine.vocabulary import Registry
+
+ROLE_KEYS = frozenset({"needs", "correct", "players", "roles"})
+"""Keys whose value is a role or a list of roles, where it is not a mapping."""
+VOCABULARY = "rolegraph."
+"""Start of the name of a schema's definition that holds all items of a registry."""
+Schema = Mapping[str, Any]
+
+
+class CompletionItem(NamedTuple):
+    """A word in a shell's list of completions."""
+
+    word: str
+    meaning: str = ""
+    """Description beside the word; empty where there is none."""
+
+
+def completions(spec: str | None, word: str) -> list[CompletionItem]:
+    """Complete an override of a spec, such as `roles.solver.pa`.
+
+    Args:
+        spec: Path of a spec file or name of a shipped spec, for its own names; None, or a spec that cannot be
+            read, has none.
+        word: The override so far: `roles.so` is completed by keys, `roles.solver.parser=` by values.
+
+    Returns:
+        The words that begin with `word`, sorted; a key ends in `.` or, before a value, in `=`.
+    """
+    whole: Schema = {}
+    with suppress(UserError):
+        whole = load_spec(spec).data if spec else {}
+    path, equals, _ = word.partition("=")
+    *above, key = path.split(".")
+    definitions = json_schema()["$defs"]
+    objects: list[Schema] = [definitions["Spec"]]
+    written: object = whole
+    for name in above:
+        objects = [form for schema in objects for form in _forms(_value(schema, name), definitions)]
+        written = _mapping(written).get(name)
+    if equals:
+        roles = _mapping(whole.get("roles")) if key in ROLE_KEYS else ()
+        found = [CompletionItem(role, "a role of the spec") for role in roles]
+        for schema in objects:
+            found += _words(_value(schema, key), definitions)
+        start = f"{path}="
+    else:
+        found = [item for schema in objects for item in _keys(schema, _mapping(written), definitions)]
+        start = path.removesuffix(key)
+    offered = {item.word: item._replace(word=start + item.word) for item in reversed(found)}
+    return sorted(item for item in offered.values() if item.word.startswith(word))
+
+
+def _mapping(value: object) -> Mapping[str, Any]:
+    return cast("Mapping[str, Any]", value) if isinstance(value, Mapping) else {}
+
+
+def _value(schema: Schema, key: str) -> Schema:
+    """Return the schema of a key's value, empty where the key is unknown."""
+    return _mapping(schema.get("properties")).get(key) or _mapping(schema.get("additionalProperties"))
+
+
+def _forms(schema: Schema, definitions: Schema) -> Iterator[Schema]:
+    """Yield the alternatives of a schema; a reference to a vocabulary stays a reference."""
+    reference = str(schema.get("$ref", "")).removeprefix("#/$defs/")
+    if reference and not reference.startswith(VOCABULARY):
+        yield from _forms(definitions[reference], definitions)
+    elif "anyOf" in schema:
+        for part in schema["anyOf"]:
+            yield from _forms(part, definitions)
+    elif schema.get("type") != "null":
+        yield schema
+
+
+def _keys(schema: Schema, written: Schema, definitions: Schema) -> Iterator[CompletionItem]:
+    names = [*_mapping(schema.get("properties"))]
+    if isinstance(schema.get("additionalProperties"), Mapping):
+        names += written
+    for name in names:
+        value = _value(schema, name)
+        nested = [form.get("type") == "object" for form in _forms(value, definitions)]
+        if any(nested):
+            yield CompletionItem(f"{name}.", value.get("description", ""))
+        if not all(nested):
+            yield CompletionItem(f"{name}=", value.get("description", ""))
+
+
+def _words(schema: Schema, definitions: Schema) -> Iterator[CompletionItem]:
+    """Yield the words that a value may be."""
+    for form in _forms(schema, definitions):
+        if "$ref" in form:
+            registry: Registry[Any] = getattr(vocabulary, form["$ref"].rpartition(".")[2])
+            yield from (CompletionItem(name, registry.summary(name)) for name in registry.names())
+        words = ["true", "false"] if form.get("type") == "boolean" else form.get("enum", [])
+        yield from (CompletionItem(str(word)) for word in words)
+        if "const" in form:
+            yield CompletionItem(str(form["const"]))
+    default = schema.get("default")
+    if isinstance(default, str | int | float) and not isinstance(default, bool):
+        yield CompletionItem(str(default), "the default")

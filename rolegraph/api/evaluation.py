@@ -1,0 +1,275 @@
+"""`rolegraph eval`: trained weights compared with their base model, on the same tasks and seeds."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from pydantic import TypeAdapter
+
+from rolegraph.api import jobs
+from rolegraph.api.running import RunJob, finished_in
+from rolegraph.api.workflow import Workflow
+from rolegraph.engine.errors import DataError, UsageError, os_errors_as
+from rolegraph.engine.records import Note, Observer, RunFolder, RunInfo, Task, read_episodes
+from rolegraph.engine.records.jsonl import parse_json, read_record, write_whole
+from rolegraph.engine.records.writer_lock import sole_writer
+from rolegraph.engine.training.compare import ByTask, Interval, by_task, difference, interval
+
+EVALUATION = "evaluation.json"
+"""File in an evaluation's folder that holds the result when the evaluation is finished."""
+SIDES = {"base": "the base model …", "checkpoint": "the checkpoint …"}
+"""Folders in an evaluation's folder, each a run, and the progress note of each."""
+CONCURRENCY = 256
+"""Episodes in flight; an evaluation is a batch that nobody watches episode by episode."""
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedFigure:
+    """A figure of both sides, with 95 % confidence intervals over the tasks."""
+
+    base: Interval
+    checkpoint: Interval
+    difference: Interval
+    """Checkpoint minus base, paired by task."""
+
+
+@dataclass(frozen=True, slots=True)
+class SideAnswers:
+    """Answers and failures of one side."""
+
+    asked: int = 0
+    """Number of trajectories that asked a model."""
+    answered: int = 0
+    """Number of those that a model answered."""
+    failures: Mapping[str, int] = field(default_factory=dict[str, int])
+    """Number of failures by `role/name`."""
+    messages: Mapping[str, str] = field(default_factory=dict[str, str])
+    """First message of each kind of failure."""
+
+    @property
+    def is_silent(self) -> bool:
+        """True where no model call was answered."""
+        return self.asked > 0 and not self.answered
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """The figures of trained weights beside those of their base model."""
+
+    figures: Mapping[str, ComparedFigure]
+    """`correct`, the spec's metrics, and `reward/{role}`; with n = 0 on a side that lacks the figure."""
+    tasks: int
+    episodes: int
+    """Number of episodes of each side."""
+    sides: Mapping[str, SideAnswers] = field(default_factory=dict[str, SideAnswers])
+    """Answers of `base` and `checkpoint`; empty in files of earlier versions."""
+
+    @property
+    def unanswered(self) -> list[str]:
+        """Sides whose models gave no answer at all."""
+        return [name for name, side in self.sides.items() if side.is_silent]
+
+    def to_json(self) -> bytes:
+        """Return the evaluation as JSON, as `evaluation.json` holds it."""
+        return json.dumps(asdict(self), indent=1).encode()
+
+    @classmethod
+    def from_json(cls, text: bytes) -> Evaluation:
+        """Read what `to_json` wrote.
+
+        Args:
+            text: Contents of an `evaluation.json`.
+
+        Returns:
+            The evaluation.
+
+        Raises:
+            ValueError: The text is something else.
+        """
+        return TypeAdapter(cls).validate_python(parse_json(text))
+
+    @classmethod
+    def read(cls, folder: Path) -> Evaluation:
+        """Read the `evaluation.json` of a finished evaluation's folder.
+
+        Raises:
+            DataError: The file is missing, unreadable or damaged.
+        """
+        with os_errors_as(DataError, f"cannot read {folder / EVALUATION}"):
+            return read_record(folder / EVALUATION, TypeAdapter(cls).validate_python, "a valid evaluation")
+
+    def __str__(self) -> str:
+        wide = max(map(len, self.figures), default=0)
+        lines: list[str] = []
+        for name, row in self.figures.items():
+            gap, sides = row.difference, (row.base, row.checkpoint)
+            before, after = (f"{side.mean:6.3f}" if side.n else f"{'–':>6}" for side in sides)
+            change = f"  {gap.mean:+.3f} [{gap.low:+.3f}, {gap.high:+.3f}]" if gap.n else ""
+            lines.append(f"{name:<{wide}}  {before} -> {after}{change}")
+        lines += [f"{name}: no model call was answered" for name in self.unanswered]
+        return "\n".join([*lines, f"{self.tasks} tasks, {self.episodes} episodes each side"])
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationJob:
+    """An evaluation that is ready to start or to continue; made by `create`, done by `run`."""
+
+    flow: Workflow
+    checkpoint: str
+    folder: Path
+    sides: tuple[RunJob, RunJob]
+    """The run of the base model, and the run of the checkpoint."""
+
+    @classmethod
+    def create(
+        cls,
+        flow: Workflow,
+        checkpoint: str | Path,
+        *,
+        tasks: int = 128,
+        rollouts: int = 4,
+        seed: int = 0,
+        out: str | Path | None = None,
+        resume: bool = False,
+    ) -> EvaluationJob:
+        """Prepare an evaluation; nothing is written yet.
+
+        Args:
+            flow: The workflow.
+            checkpoint: Folder of a training, for its best weights, or a `tinker://` path.
+            tasks: Number of validation tasks at most, at least 1.
+            rollouts: Episodes of each task and side, at least 1.
+            seed: Seed of all draws, the same for both sides.
+            out: Folder of the evaluation; by default `runs/NAME-eval-TIME`.
+            resume: Keep the episodes that `out` holds already, and make those that are missing.
+
+        Returns:
+            The job.
+
+        Raises:
+            SpecError: The spec asks for a permission that `allow` does not give.
+            UsageError: No validation data; or `out` holds an evaluation, with `resume` one of another spec,
+                seed or checkpoint.
+        """
+        flow.check_allowed()
+        if "validation" not in flow.plan.data:
+            raise UsageError(f"{flow.name} has no validation data to compare on")
+        folder = Path(out) if out else jobs.new_folder(f"{flow.name}-eval")
+        rows = flow.tasks("validation", tasks)
+        info = jobs.describe(flow, "run", seed=seed, split="validation", limit=tasks, rollouts=rollouts)
+        infos = (info, info.model_copy(update={"checkpoint": str(checkpoint)}))
+        base, trained = (
+            _side(flow, RunFolder(folder / name), info, rows, resume=resume)
+            for name, info in zip(SIDES, infos, strict=True)
+        )
+        return cls(flow, str(checkpoint), folder, (base, trained))
+
+    async def run(self, observe: Observer | None = None) -> Evaluation:
+        """Make the episodes that are missing, and compare the sides.
+
+        Args:
+            observe: Function that is called with each event, such as an episode that is on disk.
+
+        Returns:
+            The figures of both sides.
+
+        Raises:
+            UsageError: No such weights or model, or no key for it.
+            WorldError: The service does not answer, or the disk is full.
+        """
+        with sole_writer(self.folder):
+            (observe or jobs.ignore_event)(Note("starting the model …"))
+            async with self.flow.open() as base:
+                trained = await base.trained(self.checkpoint)
+                for side, opened, note in zip(self.sides, (base, trained), SIDES.values(), strict=True):
+                    with side.open_folder(observe) as (notify, writer):
+                        notify(Note(note, episodes=side.episodes - side.done))
+                        await side.write_missing(opened, writer, notify, concurrency=CONCURRENCY)
+            return self._write_results()
+
+    def _write_results(self) -> Evaluation:
+        (base, was), (after, now) = (_results(self.flow, side.folder.episodes) for side in self.sides)
+        answers = dict(zip(SIDES, (base, after), strict=True))
+        figures: dict[str, ComparedFigure] = {}
+        for name in dict.fromkeys([*was, *now]):
+            own = was.get(name, {}), now.get(name, {})
+            figures[name] = ComparedFigure(*map(interval, own), difference=difference(own[1], own[0]))
+        tasks, episodes = len(self.sides[1].tasks), self.sides[1].episodes
+        evaluation = Evaluation(figures, tasks, episodes, answers)
+        write_whole(self.folder / EVALUATION, evaluation.to_json())
+        return evaluation
+
+
+async def evaluate_async(
+    flow: Workflow,
+    checkpoint: str | Path,
+    *,
+    tasks: int = 128,
+    rollouts: int = 4,
+    seed: int = 0,
+    out: str | Path | None = None,
+    observe: Observer | None = None,
+) -> Evaluation:
+    """Compare trained weights with their base model on a workflow's validation tasks.
+
+    Args:
+        flow: The workflow.
+        checkpoint: Folder of a training, for its best weights, or a `tinker://` path.
+        tasks: Number of validation tasks at most, at least 1.
+        rollouts: Episodes of each task and side, at least 1.
+        seed: Seed of all draws, the same for both sides.
+        out: Folder to keep the episodes in, as the runs `base` and `checkpoint` beside `evaluation.json`;
+            None keeps nothing.
+        observe: Function that is called with each event, such as the end of an episode.
+
+    Returns:
+        The figures of both sides and their differences, with 95 % intervals over the tasks.
+
+    Raises:
+        SpecError: The spec asks for a permission that `allow` does not give.
+        UsageError: No validation data, no such weights or model, no key, or `out` holds an evaluation.
+        WorldError: The service does not answer, or the disk is full.
+    """
+    with TemporaryDirectory(prefix="rolegraph-") as scratch:
+        job = EvaluationJob.create(
+            flow, checkpoint, tasks=tasks, rollouts=rollouts, seed=seed, out=out or scratch
+        )
+        return await job.run(observe)
+
+
+evaluate = jobs.blocking(evaluate_async)
+
+
+def _results(flow: Workflow, file: Path) -> tuple[SideAnswers, Mapping[str, ByTask]]:
+    """Return the answers of one side and its figures, which are none where no model call was answered."""
+    episodes = [*read_episodes(file)]
+    trajectories = [t for episode in episodes for t in episode.trajectories]
+    asking = {role.name for role in flow.plan.asking}
+    failed = [(f"{t.name}/{t.failure.name.value}", t.failure.message) for t in trajectories if t.failure]
+    side = SideAnswers(
+        asked=sum(t.name in asking for t in trajectories),
+        answered=sum(t.by_model for t in trajectories),
+        failures=dict(Counter(name for name, _ in failed)),
+        messages=dict(reversed(failed)),
+    )
+    return side, {} if side.is_silent else by_task(flow.plan, episodes)
+
+
+def _side(flow: Workflow, folder: RunFolder, info: RunInfo, rows: Sequence[Task], *, resume: bool) -> RunJob:
+    """Return the run of one side, resumed where `resume` is set and the folder holds a run."""
+    if not (resume and folder.info_file.exists()):
+        folder.check_new("run")
+        return RunJob(flow, folder, info, rows, finished=(), resumed=False)
+    before = folder.info()
+    if (before.seed, before.checkpoint) != (info.seed, info.checkpoint):
+        raise UsageError(
+            f"{folder.path} was started with the seed {before.seed} and "
+            f"{before.checkpoint or 'the base model'}; neither can change"
+        )
+    folder.check_same(info, flow.plan.resolved)
+    return RunJob(flow, folder, info, rows, finished_in(folder), resumed=True)

@@ -1,0 +1,168 @@
+"""`rolegraph export`: trained weights as a folder that other programs load."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
+
+from rolegraph.api.jobs import blocking, part_beside
+from rolegraph.api.trusting import is_sealed, is_this_machine
+from rolegraph.engine.errors import UsageError, WorldError, first_line
+from rolegraph.engine.records import MAIN, PolicyPath, RunFolder
+from rolegraph.engine.shipped import MODELS
+from rolegraph.local.weights import ADAPTER_CONFIG, checkpoint_folder, digest
+
+TOKENIZER = (
+    "tokenizer*",
+    "chat_template*",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab*",
+    "merges.txt",
+    "*.model",
+    "*.tiktoken",
+)
+"""Name patterns of a model folder's tokenizer and chat template files."""
+
+
+async def export_async(
+    checkpoint: str | Path,
+    out: str | Path | None = None,
+    *,
+    policy: str | None = None,
+    merged: bool = False,
+    model: str | Path | None = None,
+    base_url: str | None = None,
+) -> Path:
+    """Write trained weights to a folder, with tokenizer, chat template and model card.
+
+    The folder can be run as `local:FOLDER`.
+
+    Args:
+        checkpoint: Folder of a training, for its best weights (also `FOLDER#POLICY`), or a `tinker://` path.
+        out: The new folder; by default `adapter` or `merged` in the training's folder.
+        policy: Policy whose weights to write; by default `main`, or the only one.
+        merged: Whether to write a whole model for transformers, vLLM and others, in place of an adapter in
+            PEFT's form.
+        model: Folder of the weights' base model, where it has moved.
+        base_url: URL of the service that holds weights which are not on this machine.
+
+    Returns:
+        The new folder.
+
+    Raises:
+        UsageError: No such weights, `out` exists, or `out` is missing for a `tinker://` path.
+        WorldError: The service or the model hub does not answer, or the disk is full.
+    """
+    run = saved = None
+    place = Path(out) if out else None
+    if (of_training := PolicyPath.parse(str(checkpoint))) is not None:
+        run, policy = RunFolder(Path(of_training.folder)), policy or of_training.policy
+        run.training()  # raises where it is none
+        saved = run.best_of(policy)
+        kind = "merged" if merged else "adapter"
+        place = place or run.path / (f"{kind}-{policy}" if policy else kind)
+    if place is None:
+        raise UsageError(f"{checkpoint} has no training folder to export into; name a folder with --out")
+    if place.exists() and not (place.is_dir() and not any(place.iterdir())):
+        raise UsageError(f"{place} already exists; move it away, or choose another folder with --out")
+    base = None if model is None else Path(model)
+    if base is not None and not base.is_dir():
+        raise UsageError(f"no model folder {base}")
+    with part_beside(place) as part:
+        adapter = part / "adapter"
+        adapter.mkdir()
+        held = run and saved and checkpoint_folder(saved.sampler, run.weights)
+        if run is not None and saved is not None and held and held.is_dir():
+            # torch takes seconds to import
+            from rolegraph.local.service.exporting import export_adapter
+
+            base = await asyncio.to_thread(export_adapter, saved.sampler, run.weights, adapter, base)
+        else:
+            path = str(checkpoint) if saved is None else saved.state
+            url = base_url or (_address(run) if run else None)
+            base = await _downloaded(path, adapter, base, url, whole=merged)
+        whole = adapter
+        if merged:
+            from rolegraph.local.service.exporting import export_merged
+
+            whole = part / "merged"
+            await asyncio.to_thread(export_merged, adapter, whole)
+        for pattern in [*TOKENIZER, *(["generation_config.json"] if merged else [])]:
+            for file in filter(Path.is_file, base.glob(pattern)):
+                shutil.copy(file, whole / file.name)
+        if run is not None and saved is not None:
+            card = _card(run, policy, adapter, base=base, merged=merged)
+            (whole / "README.md").write_text(card, encoding="utf-8")
+        for file in whole.iterdir():
+            file.chmod(0o644)  # safetensors writes files that only the owner can read
+        if place.exists():
+            place.rmdir()
+        whole.rename(place)
+    return place
+
+
+export = blocking(export_async)
+
+
+def _address(run: RunFolder) -> str | None:
+    """Return the service of a training; raises UsageError where only a stranger's folder names it."""
+    info = run.training()
+    if not (is_this_machine(info.base_url) or is_sealed(info)):
+        raise UsageError(
+            f"{run.path} has no seal of yours, and names the service {info.base_url}, which would get your "
+            "key; give its URL with --base-url if you want that"
+        )
+    return info.base_url
+
+
+async def _downloaded(path: str, folder: Path, base: Path | None, url: str | None, *, whole: bool) -> Path:
+    """Download a service's weights into a folder; return the folder of their base model."""
+    from rolegraph.engine.models.download import download_adapter
+    from rolegraph.engine.models.tokenizer import hub_name
+
+    # Rolegraph saves both kinds under one name, and services only export weights that can be trained on.
+    name = await download_adapter(path.replace("/sampler_weights/", "/weights/"), folder, url)
+    known = MODELS.get(name) or Path(hub_name(name))
+    base = base or (known if known.is_dir() else await asyncio.to_thread(_from_hub, str(known), whole=whole))
+    config = json.loads((folder / ADAPTER_CONFIG).read_text("utf-8"))
+    config["base_model_name_or_path"] = str(base) if whole or known.is_dir() else str(known)
+    (folder / ADAPTER_CONFIG).write_text(json.dumps(config, indent=2) + "\n", "utf-8")
+    return base
+
+
+def _from_hub(name: str, *, whole: bool) -> Path:
+    """Download a model from the hub, `whole` or its tokenizer files alone; return its folder."""
+    import huggingface_hub
+
+    download = cast("Callable[..., str]", cast("Any", huggingface_hub).snapshot_download)
+    try:
+        wanted = ["*.json", "*.safetensors", *TOKENIZER] if whole else [*TOKENIZER]
+        return Path(download(name, allow_patterns=wanted))
+    except Exception as error:  # the hub's client raises many types, all for a model that it cannot give
+        raise WorldError(
+            f"cannot download {name} from the model hub ({first_line(error)}); name a copy with "
+            "--model local:FOLDER"
+        ) from error
+
+
+def _card(run: RunFolder, policy: str | None, adapter: Path, *, base: Path, merged: bool) -> str:
+    from rolegraph.pages.report.card import model_card
+
+    named = json.loads((adapter / ADAPTER_CONFIG).read_text("utf-8"))["base_model_name_or_path"]
+    best = run.best()
+    return model_card(
+        run.training(),
+        best,
+        run.spec(),
+        policy=policy or (next(iter(best.policies)) if len(best.policies) == 1 else MAIN),
+        base=named,
+        digest=digest(base),
+        merged=merged,
+        before=next((line for line in run.metrics() if line["step"] == 0), None),
+        controls=run.controls(),
+    )

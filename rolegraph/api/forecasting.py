@@ -1,0 +1,130 @@
+"""Forecast of a training's first step, from the spec, a probe or an earlier run: `rolegraph forecast`."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from rolegraph.api.jobs import blocking, ignore_event
+from rolegraph.api.workflow import Workflow
+from rolegraph.engine.compile import Plan
+from rolegraph.engine.errors import UsageError
+from rolegraph.engine.records import Note, Observer, RunFolder, derive_seed, read_episodes
+from rolegraph.engine.training.forecast import Forecast, ObservedEpisodes, Price
+from rolegraph.engine.training.forecast import forecast as forecast_of
+from rolegraph.engine.training.schedule import shuffled
+
+
+async def forecast_async(
+    flow: Workflow,
+    *,
+    probe: int | None = None,
+    run: str | Path | None = None,
+    price: Price | None = None,
+    seed: int = 0,
+    observe: Observer | None = None,
+) -> Forecast:
+    """Forecast the first step of a workflow's training: calls, tokens, time, groups that teach, cost.
+
+    Without `probe` and `run` the forecast has only the bounds that the spec gives.
+
+    Args:
+        flow: the workflow.
+        probe: number of episodes to make now, at least one group's; the number made is rounded to whole
+            groups plus single episodes of other tasks. They are episodes that a training with the same
+            `seed` begins with.
+        run: folder of a run of the same roles, or of a training, whose first step is read.
+        price: price of a million tokens of every role; None leaves the cost out.
+        seed: seed of the task order and of the probe's sampling.
+        observe: function called with each event of the probe.
+
+    Returns:
+        The forecast; its token, time and share fields are None without episodes.
+
+    Raises:
+        UsageError: for a spec without training data, for both `probe` and `run`, and for a run without
+            episodes or with other roles.
+        SpecError: for a spec that is not permitted what it uses.
+        WorldError: for a model service that fails during the probe.
+    """
+    if "train" not in flow.plan.data:
+        raise UsageError(f"{flow.name} has no training data; a forecast needs `data.train` in the spec")
+    if probe is not None and run is not None:
+        raise UsageError("a forecast takes either a probe or a run, not both")
+    observed = None
+    if probe is not None:
+        observed = await _probe_episodes(flow, probe, seed, observe or ignore_event)
+    elif run is not None:
+        observed = _recorded_episodes(flow.plan, RunFolder(Path(run)))
+    return forecast_of(flow.plan, observed, price=price)
+
+
+forecast = blocking(forecast_async)
+
+
+async def _probe_episodes(flow: Workflow, wanted: int, seed: int, observe: Observer) -> ObservedEpisodes:
+    """Make `wanted` of the episodes that the first step of a training with the same seed makes."""
+    rollouts, batch_size = flow.plan.spec.train.rollouts, flow.plan.spec.train.batch_size
+    rows = shuffled(flow.tasks("train"), seed)
+    sizes = probe_sizes(wanted, rollouts, batch_size, len(rows))
+    rows, count = rows[: len(sizes)], sum(sizes)
+    left_out = [(row["id"], n) for row, size in zip(rows, sizes, strict=True) for n in range(size, rollouts)]
+    observe(Note("starting the model …"))
+    async with flow.open() as opened:
+        observe(Note("the probe …", episodes=count))
+        start = time.monotonic()
+        stream = opened.stream(
+            tasks=rows,
+            rollouts=rollouts,
+            seed=derive_seed(seed, "train", 1),
+            finished=left_out,
+            concurrency=count,
+            observe=observe,
+        )
+        episodes = [episode async for episode in stream]
+    return ObservedEpisodes(f"a probe of {len(episodes)} episodes", episodes, time.monotonic() - start)
+
+
+def probe_sizes(wanted: int, rollouts: int, batch_size: int, rows: int) -> list[int]:
+    """Return the rollouts of each task of a probe.
+
+    Only whole groups show whether they teach, but tokens vary more between tasks than between rollouts. So
+    about half of the episodes are single ones of the step's other tasks, or fewer where the step has too few.
+
+    Args:
+        wanted: Number of episodes; all are made unless the data has fewer.
+        rollouts: Size of a group.
+        batch_size: Number of tasks of a step.
+        rows: Number of training tasks.
+    """
+    if wanted < rollouts:
+        return [wanted]
+    tasks = min(batch_size, rows)
+    whole = next((n for n in range(1, rows) if n * rollouts + max(0, tasks - n) >= wanted), rows)
+    whole = min(max(whole, round(wanted / rollouts / 2)), wanted // rollouts, rows)
+    sizes = [rollouts] * whole + [0] * (rows - whole)
+    missing = wanted - whole * rollouts
+    for most in (1, rollouts):
+        for at in range(whole, tasks if most == 1 else rows):
+            more = min(missing, most - sizes[at])
+            sizes[at] += more
+            missing -= more
+    return [size for size in sizes if size]
+
+
+def _recorded_episodes(plan: Plan, folder: RunFolder) -> ObservedEpisodes:
+    """Read a run's episodes, or those of a training's first step."""
+    info = folder.info()
+    file, seconds, update = folder.episodes, info.seconds or 0.0, 0.0
+    if info.kind == "train":
+        step, file = next(iter(folder.episodes_files("train")), (0, file))
+        figures = next((line for line in folder.metrics() if line["step"] == step), dict[str, float]())
+        seconds, update = figures.get("time/rollout", 0.0), figures.get("time/update", 0.0)
+    episodes = [*read_episodes(file)] if file.exists() else []
+    if not episodes:
+        raise UsageError(f"{folder.path} has no episodes yet")
+    recorded = {trajectory.name for episode in episodes for trajectory in episode.trajectories}
+    if unknown := recorded - {role.name for role in plan.roles}:
+        missing = f"{plan.name} has no role {sorted(unknown)[0]}"
+        raise UsageError(f"{folder.path} is a run of another workflow: {missing}")
+    return ObservedEpisodes(str(folder.path), episodes, seconds, update)

@@ -1,0 +1,237 @@
+"""Parts of every verb's job: folders in `runs/`, `run.json`, `log.txt`, twins of coroutine functions."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import shlex
+import sys
+import tempfile
+import traceback
+from collections import Counter
+from collections.abc import Callable, Coroutine, Generator
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from functools import wraps
+from pathlib import Path
+from typing import Any, ParamSpec, TypeVar
+
+from rolegraph.api.trusting import resumed_source, sealed_fields
+from rolegraph.api.workflow import Workflow, open_source
+from rolegraph.engine.compile import Plan, RolePlan
+from rolegraph.engine.errors import UsageError, WorldError, os_errors_as, printable
+from rolegraph.engine.models.keys import OPENAI, TINKER, redact
+from rolegraph.engine.records import EpisodeDone, Event, Note, Observer, RunFolder, Source, StepLogged
+from rolegraph.engine.records.folder import newest
+from rolegraph.engine.records.info import Kind, RoleInfo, RunInfo, without_credentials
+from rolegraph.engine.spec import load_spec
+
+P = ParamSpec("P")
+T = TypeVar("T")
+RUNS = Path("runs")
+"""Folder of all runs for which no folder is named."""
+LOGGERS = ("rolegraph", "tinker")
+"""Loggers whose warnings are written to a run's log, too."""
+
+
+def blocking(work: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
+    """Return the twin of the coroutine function `NAME_async` for scripts, where no event loop runs.
+
+    The twin raises UsageError where an event loop runs already.
+    """
+
+    @wraps(work)
+    def twin(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return asyncio.run(work(*args, **kwargs))
+        raise UsageError(f"an event loop is already running, as in a notebook: await rg.{work.__name__}(…)")
+
+    twin.__name__ = twin.__qualname__ = work.__name__.removesuffix("_async")
+    return twin
+
+
+def folder_to_resume(out: str | Path | None, source: Source | None, kind: Kind) -> RunFolder:
+    """Return the named folder, or the newest run or training in `runs/` of the source's spec, or of any."""
+    if out:
+        return RunFolder(Path(out))
+    return newest(RUNS, load_spec(source.spec).spec.name if source and source.spec else None, kind)
+
+
+def flow_to_resume(folder: RunFolder, before: RunInfo, source: Source | None, seed: int | None) -> Workflow:
+    """Load the workflow of a run or a training that is resumed, with a source that replaces its own.
+
+    Raises:
+        SpecError: The spec has faults.
+        UsageError: Another seed is given than that of the start, or the folder is a stranger's.
+    """
+    if seed not in (None, before.seed):
+        raise UsageError(f"{folder.path} was started with the seed {before.seed}; the seed cannot change")
+    return open_source(resumed_source(folder.path, before, source))
+
+
+def changed(folder: RunFolder) -> UsageError:
+    """Return the error for a folder in which another process wrote after a job had read it."""
+    return UsageError(f"another command wrote in {folder.path} meanwhile; give this one again")
+
+
+def new_folder(name: str) -> Path:
+    """Return the path of a folder for a run that starts now; the folder is not made.
+
+    Args:
+        name: First part of the folder's name, such as the workflow's name.
+
+    Returns:
+        `runs/NAME-TIME`, with the local time in seconds.
+    """
+    return RUNS / f"{name}-{datetime.now():%Y%m%d-%H%M%S}"
+
+
+def command_line() -> str:
+    """Return the command line of this process, quoted for a shell."""
+    return shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
+
+
+def describe(flow: Workflow, kind: Kind, **fields: Any) -> RunInfo:
+    """Return the RunInfo of a run or a training of a workflow.
+
+    Args:
+        flow: The workflow.
+        kind: `run` or `train`.
+        fields: Further fields of the RunInfo, such as `seed` and `rollouts`.
+
+    Returns:
+        What the folder's `run.json` holds when the run starts.
+    """
+    plan = flow.plan
+    return RunInfo(
+        kind=kind,
+        name=plan.name,
+        hash=plan.hash,
+        command=command_line(),
+        model=str(plan.spec.model),
+        roles={
+            role.name: RoleInfo(
+                estimator=role.estimator.name if role.estimator else None,
+                loss=role.loss.name if role.run is None else None,
+                trainable=role.spec.is_trained,
+                policies=_policies(plan, role),
+            )
+            for role in plan.roles
+        },
+        metrics=tuple(plan.metrics),
+        hidden=tuple(sorted(plan.hidden)),
+        templates=dict(text for role in plan.roles for text in _templates(role)),
+        **sealed_fields(flow.source),
+        **fields,
+    )
+
+
+def _policies(plan: Plan, role: RolePlan) -> tuple[str, ...]:
+    """Return the policy of each instance, one name where all have the same, none for an untrained model."""
+    if not plan.policies_of(role.name):
+        return ()
+    policies = [plan.policy_of(role.name, index) for index in range(1, role.count + 1)]
+    return (policies[0],) if len(set(policies)) == 1 else tuple(policies)
+
+
+def _templates(role: RolePlan) -> list[tuple[str, str]]:
+    """Return the text of each template of a role, by a name such as `the prompt of solver`."""
+    demonstration = role.signal.demonstration if role.signal else None
+    parts = ("prompt", role.prompt), ("system", role.system), ("tool", role.run and role.run.value)
+    return [
+        (f"the {part} of {role.name}", template.source)
+        for part, template in (*parts, ("demonstration", demonstration))
+        if template is not None
+    ]
+
+
+def ignore_event(_event: object) -> None:
+    """Do nothing; the observer where none is given."""
+
+
+@contextmanager
+def part_beside(path: Path) -> Generator[Path]:
+    """Give a folder beside a path, which is renamed to it once it is whole; raises WorldError."""
+    with os_errors_as(WorldError, f"cannot write {path}"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=path.parent, prefix=".part-") as part:
+            yield Path(part)
+
+
+@contextmanager
+def logged(file: Path, observe: Observer) -> Generator[Observer]:
+    """Give an observer that writes events to a log and passes them on, for the time of a block.
+
+    The first line is the command line. Each kind of failure of each role is written once; an error that ends
+    the block, with its traceback.
+
+    Args:
+        file: The log, which is appended to.
+        observe: Observer that events are passed to.
+
+    Raises:
+        WorldError: The file cannot be written.
+    """
+    with os_errors_as(WorldError, f"cannot write {file}"):
+        log = RunLog(file, observe)
+    for name in LOGGERS:
+        logging.getLogger(name).addHandler(log)
+    log.say(logging.INFO, command_line())
+    try:
+        yield log.observe
+    except BaseException as error:
+        log.say(logging.ERROR, "".join(traceback.format_exception(error)).rstrip())
+        raise
+    else:
+        log.say(logging.INFO, f"done: {log.episodes} episodes, {log.failures.total()} failures")
+    finally:
+        for name in LOGGERS:
+            logging.getLogger(name).removeHandler(log)
+        with suppress(OSError):
+            log.close()
+
+
+class RunLog(logging.FileHandler):
+    """`log.txt` of a run or a training: notes, warnings, failures, and the error that ended it."""
+
+    def __init__(self, file: Path, observe: Observer) -> None:
+        super().__init__(file, encoding="utf-8")
+        self.setLevel(logging.WARNING)
+        self._observe = observe
+        self.episodes = 0
+        self.failures: Counter[tuple[str, str]] = Counter()
+        """Number of failures by role and failure name."""
+
+    def observe(self, event: Event) -> None:
+        """Write an event, and pass it on."""
+        if isinstance(event, Note) and event.text:
+            self.say(logging.WARNING if event.kind == "warning" else logging.INFO, event.text)
+        elif isinstance(event, StepLogged):
+            figures = (f"{name}={value:.4g}" for name, value in event.metrics.items())
+            self.say(logging.INFO, f"step {event.step}: {' '.join(figures)}")
+        elif isinstance(event, EpisodeDone):
+            self.episodes += 1
+            for t in event.episode.trajectories:
+                if t.failure is not None:
+                    kind = (t.name, t.failure.name.value)
+                    self.failures[kind] += 1
+                    if self.failures[kind] == 1:
+                        where = f"{event.episode.id} {t.name} {t.index}"
+                        self.say(logging.WARNING, f"{where}: {t.failure.name.value}: {t.failure.message}")
+        self._observe(event)
+
+    def say(self, level: int, text: str) -> None:
+        """Write one entry."""
+        self.emit(logging.LogRecord("rolegraph", level, "", 0, text, None, None))
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return time, level and text, without keys and credentials; lines after the first are indented."""
+        text = printable(without_credentials(super().format(record)))
+        for rule in (TINKER, OPENAI):
+            text = redact(text, os.environ.get(rule.key_variable))
+        time = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+        first, *rest = text.splitlines() or [""]
+        return "\n".join([f"{time} {record.levelname} {first}", *(f"    {line}" for line in rest)])

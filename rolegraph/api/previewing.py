@@ -1,0 +1,241 @@
+"""`rolegraph preview`, the prompts of each role of a spec, and `rolegraph graph`, the roles as a picture."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+
+from rolegraph.api.jobs import blocking
+from rolegraph.api.workflow import Workflow
+from rolegraph.engine.errors import DataError, ModelError, UsageError, WorldError, did_you_mean
+from rolegraph.engine.prompts import ChatFormat
+from rolegraph.engine.records import Episode, RunFolder, Task, read_episodes
+from rolegraph.engine.records.jsonl import write_output
+from rolegraph.engine.run.preview import SentPrompt, TaskPrompts, preview_task
+from rolegraph.engine.shipped import model_folder
+from rolegraph.engine.vocabulary import Split
+from rolegraph.pages.drawing import Picture, picture_of
+from rolegraph.pages.drawing.png import png_of
+from rolegraph.pages.drawing.svg import svg
+from rolegraph.pages.drawing.text_forms import dot, mermaid
+from rolegraph.pages.report.html import preview_page
+
+
+@dataclass(frozen=True, slots=True)
+class Preview:
+    """The prompts of a workflow on some tasks; made by `preview`."""
+
+    name: str
+    description: str
+    tasks: Sequence[TaskPrompts]
+    """The prompts of each task, role by role."""
+    answers: str
+    """Origin of the answers that later roles see: `made up`, or the file they are from."""
+    no_tokens: str = ""
+    """Reason for missing tokens; empty where there are tokens or none were wanted."""
+
+    def of(self, *roles: str) -> Preview:
+        """Return a copy with some roles only.
+
+        Args:
+            roles: Names of the roles to keep; unknown names are ignored.
+
+        Returns:
+            A preview of the same tasks.
+        """
+        tasks = [
+            task._replace(roles=[of for of in task.roles if of.role.name in roles]) for task in self.tasks
+        ]
+        return replace(self, tasks=tasks)
+
+    def save(self, file: str | Path) -> Path:
+        """Write the preview as one page that opens offline; raises WorldError.
+
+        Args:
+            file: Path of the page.
+
+        Returns:
+            The path.
+        """
+
+        path = Path(file)
+        page = preview_page(self.name, self.description, self.tasks, (self.answers, self.no_tokens))
+        write_output(path, page.encode("utf-8", "replace"))
+        return path
+
+
+async def preview_async(
+    flow: Workflow,
+    split: Split | None = None,
+    *,
+    limit: int = 1,
+    recorded: str | Path | None = None,
+    tokens: bool = False,
+) -> Preview:
+    """Render the prompts of each role as a run would, without a model.
+
+    Args:
+        flow: The workflow.
+        split: Which tasks: `train` or `validation`; by default `validation` where the spec has it.
+        limit: Number of tasks, the first ones, at least 1.
+        recorded: Folder of a run, or its episodes file, for tasks and the answers that later roles see; None
+            makes answers up.
+        tokens: Whether to render each prompt with its model's chat template as well, where the model is a
+            folder of this machine.
+
+    Returns:
+        The prompts of each task, role by role.
+
+    Raises:
+        UsageError: No data for the split, or no task.
+        DataError: The recording is damaged or empty.
+    """
+    plan = flow.plan
+    rows: list[tuple[Task, Episode | None]]
+    if recorded is not None:
+        found = _episodes(Path(recorded), limit)
+        rows = [({**episode.task, "id": episode.task_id}, episode) for episode in found]
+    else:
+        rows = [(task, None) for task in flow.tasks(split, limit)]
+    if not rows:
+        raise UsageError(f"the data of {flow.name} holds no task to look at")
+    previews = [await preview_task(plan, task, episode) for task, episode in rows]
+    missing = ""
+    if tokens:
+        load = cache(_chat_format)
+        formats = [load(endpoint.model.provider, endpoint.model.name) for endpoint in plan.endpoints]
+        previews = [_with_tokens(task, formats) for task in previews]
+        missing = "; ".join(dict.fromkeys(reason for reason in formats if isinstance(reason, str)))
+    answers = "made up" if recorded is None else f"those of {recorded}; what is not there is made up"
+    return Preview(plan.name, plan.spec.description, previews, answers, missing)
+
+
+preview = blocking(preview_async)
+
+
+def _episodes(path: Path, limit: int) -> list[Episode]:
+    """Return the first episode of each of the first `limit` tasks of a run."""
+    file = RunFolder(path).episodes if path.is_dir() else path
+    found: dict[str, Episode] = {}
+    for episode in read_episodes(file):
+        found.setdefault(episode.task_id, episode)
+        if len(found) == limit:
+            break
+    if not found:
+        raise DataError(f"{file} holds no episode; give what `rolegraph run` wrote")
+    return [*found.values()]
+
+
+def _chat_format(provider: str, name: str) -> ChatFormat | str:
+    """Return a model's chat format, or the reason why its tokenizer cannot be loaded."""
+    if provider != "local":
+        return f"the tokenizer of {provider}:{name} is not on this machine"
+    from rolegraph.engine.models.tokenizer import load_tokenizer  # takes half a second to import
+
+    folder = model_folder(name)
+    try:
+        return ChatFormat(load_tokenizer(folder), folder.name)
+    except (UsageError, WorldError) as error:
+        return str(error)
+
+
+def _with_tokens(task: TaskPrompts, formats: Sequence[ChatFormat | str]) -> TaskPrompts:
+    """Return the prompts of a task with their tokens, where the chat format of their endpoint is known."""
+
+    def with_tokens(prompt: SentPrompt) -> SentPrompt:
+        chat = formats[prompt.endpoint]
+        if isinstance(chat, str):
+            return prompt
+        try:
+            ids = chat.prompt(prompt.messages, prompt.functions).ids
+        except ModelError as error:  # the template refuses these messages, or has no tools
+            return prompt._replace(note=", ".join(filter(None, (prompt.note, str(error)))))
+        return prompt._replace(pieces=chat.pieces(ids), tokens=len(ids))
+
+    roles = [replace(role, asked=[*map(with_tokens, role.asked)]) for role in task.roles]
+    return task._replace(roles=roles)
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """A drawing of a spec's roles; a notebook shows it as an SVG."""
+
+    picture: Picture
+
+    def mermaid(self) -> str:
+        """Return the drawing as Mermaid."""
+
+        return mermaid(self.picture)
+
+    def dot(self) -> str:
+        """Return the drawing as DOT, for Graphviz."""
+
+        return dot(self.picture)
+
+    def svg(self) -> str:
+        """Return the drawing as a self-contained SVG file."""
+
+        return svg(self.picture)
+
+    def png(self) -> bytes:
+        """Return the drawing as a PNG file on white; raises UsageError where resvg-py is not installed."""
+        return png_of(self.svg())
+
+    def save(self, file: str | Path, form: str | None = None) -> Path:
+        """Write the drawing to a file.
+
+        Args:
+            file: Path of the file.
+            form: `svg`, `png`, `mmd`, `md` (Mermaid in a fence) or `dot`; by default the file's ending.
+
+        Returns:
+            The path.
+
+        Raises:
+            UsageError: An unknown form, or resvg-py is not installed.
+            WorldError: The file cannot be written.
+        """
+        path = Path(file)
+        form = form or path.suffix.removeprefix(".").lower()
+        if not form:
+            raise UsageError(f"{path} has no ending for its form; give {path.name}.svg, or --format")
+        data = self.as_bytes(form)
+        write_output(path, data)
+        return path
+
+    def as_bytes(self, form: str) -> bytes:
+        """Return the contents of a file of a form; raises UsageError for an unknown form.
+
+        Args:
+            form: `svg`, `png`, `mmd`, `md` or `dot`.
+        """
+        forms: dict[str, Callable[[], str | bytes]] = {
+            "svg": self.svg,
+            "png": self.png,
+            "mmd": self.mermaid,
+            "md": lambda: f"```mermaid\n{self.mermaid()}```\n",
+            "dot": self.dot,
+        }
+        if form not in forms:
+            names = ", ".join(f".{name}" for name in forms)
+            hint = did_you_mean(form, forms, ".{}") or f"expected one of {names}"
+            raise UsageError(f"a graph has no form .{form}; {hint}")
+        made = forms[form]()
+        return made.encode() if isinstance(made, str) else made
+
+    def _repr_svg_(self) -> str:
+        return self.svg()
+
+
+def graph(flow: Workflow) -> Graph:
+    """Draw the roles of a workflow: edges, joins, rounds, loops, tools, conditions, policies by colour.
+
+    Args:
+        flow: The workflow.
+
+    Returns:
+        The drawing, to be saved or shown in a notebook.
+    """
+    return Graph(picture_of(flow.plan.spec))

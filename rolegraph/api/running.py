@@ -1,0 +1,334 @@
+"""`rolegraph run`: episodes of a workflow, written to disk as they finish."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, aclosing, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rolegraph.api import jobs
+from rolegraph.api.workflow import Workflow, check_ids
+from rolegraph.engine.errors import RolegraphError, UsageError
+from rolegraph.engine.records import EpisodeDone, Event, Note, Observer, RunFolder, RunInfo, Source, Task
+from rolegraph.engine.records.episodes import EpisodeFile, EpisodeWriter, drop_episodes, read_episodes
+from rolegraph.engine.records.writer_lock import sole_writer
+from rolegraph.engine.vocabulary import Split
+
+if TYPE_CHECKING:
+    from rolegraph.engine.records import Episode
+    from rolegraph.engine.run import EpisodeMaker
+
+
+@dataclass(frozen=True, slots=True)
+class RunResult:
+    """The folder of a finished run."""
+
+    folder: Path
+
+    @property
+    def figures(self) -> Mapping[str, float]:
+        """`episodes` (their number), `correct` (a share), the spec's metrics, `failures/{role}/{name}`."""
+        return RunFolder(self.folder).info().figures
+
+    def episodes(self) -> Iterator[Episode]:
+        """Read the episodes from disk, in the order in which they finished.
+
+        Raises:
+            DataError: The file is damaged.
+        """
+        return read_episodes(RunFolder(self.folder).episodes)
+
+
+@dataclass(frozen=True, slots=True)
+class RunJob:
+    """A run that is ready to start or to continue; made by `create` or `resume`, done by `run`."""
+
+    flow: Workflow
+    folder: RunFolder
+    info: RunInfo
+    tasks: Sequence[Task]
+    finished: Sequence[tuple[str, int]]
+    """Episodes that the folder holds already: their task's id and their rollout, from 0."""
+    resumed: bool
+
+    @classmethod
+    def create(
+        cls,
+        flow: Workflow,
+        split: Split | None = None,
+        *,
+        limit: int | None = None,
+        rollouts: int = 1,
+        seed: int = 0,
+        tasks: Iterable[Task] | None = None,
+        out: str | Path | None = None,
+    ) -> RunJob:
+        """Prepare a new run; nothing is written yet.
+
+        Args:
+            flow: The workflow.
+            split: Which tasks: `train` or `validation`; by default `validation` where the spec has it.
+            limit: Number of tasks at most; None takes all of the split.
+            rollouts: Episodes of each task, at least 1.
+            seed: Seed of all draws; the same seed and model give the same episodes.
+            tasks: Tasks in place of those of the split, each a mapping with an `id`.
+            out: Folder of the run; by default `runs/NAME-TIME`.
+
+        Returns:
+            The job.
+
+        Raises:
+            SpecError: The spec asks for a permission that `allow` does not give.
+            UsageError: The folder holds a run, or the spec has no data for the split.
+        """
+        flow.check_allowed()
+        folder = RunFolder(Path(out) if out else jobs.new_folder(flow.name))
+        folder.check_new("run")
+        info, rows = _info_and_tasks(flow, tasks, split=split, limit=limit, rollouts=rollouts, seed=seed)
+        return cls(flow, folder, info, rows, finished=(), resumed=False)
+
+    @classmethod
+    def resume(
+        cls,
+        out: str | Path | None = None,
+        source: Source | None = None,
+        *,
+        split: Split | None = None,
+        limit: int | None = None,
+        rollouts: int | None = None,
+        seed: int | None = None,
+        tasks: Iterable[Task] | None = None,
+        retry_failed: bool = False,
+    ) -> RunJob:
+        """Prepare to continue a run that was stopped, with the episodes that are missing.
+
+        What is not given is as the run was started.
+
+        Args:
+            out: Folder of the run; by default the newest run in `runs/`, of the spec of `source` if it names
+                one.
+            source: Spec and options that replace those of the run, where the plan stays the same.
+            split: Which tasks: `train` or `validation`.
+            limit: Number of tasks; more than before adds tasks.
+            rollouts: Episodes of each task; more than before adds episodes.
+            seed: Seed of all draws; only the run's own is accepted.
+            tasks: Tasks in place of those of the split; required where the run was started with such.
+            retry_failed: Drop the episodes with a failure now, and make them again.
+
+        Returns:
+            The job.
+
+        Raises:
+            SpecError: The spec has faults, or asks for a permission that it is not given.
+            UsageError: There is no such run, or it was started with another spec or seed.
+        """
+        folder = jobs.folder_to_resume(out, source, "run")
+        before = folder.info()
+        if before.kind != "run":
+            raise UsageError(
+                f"{folder.path} is a training's folder; continue it with rolegraph train --resume"
+            )
+        if before.checkpoint is not None:
+            command = f"rolegraph eval --resume --out {folder.path.parent}"
+            raise UsageError(f"{folder.path} is a side of an evaluation; continue it with {command}")
+        if before.own_tasks and tasks is None:
+            raise UsageError(f"{folder.path} was started with tasks of its own; give them again to continue")
+        if not (rollouts or before.rollouts):
+            raise UsageError(f"{folder.path} notes no number of tasks and rollouts; give both to continue")
+        flow = jobs.flow_to_resume(folder, before, source, seed)
+        flow.check_allowed()
+        split, limit = split or before.split, limit or before.limit
+        settings = {"rollouts": rollouts or before.rollouts, "seed": before.seed}
+        info, rows = _info_and_tasks(flow, tasks, split=split, limit=limit, **settings)
+        folder.check_same(info, flow.plan.resolved)
+        return cls(flow, folder, info, rows, finished_in(folder, retry_failed=retry_failed), resumed=True)
+
+    @property
+    def episodes(self) -> int:
+        """Number of episodes of the whole run."""
+        return len(self.tasks) * self.info.rollouts
+
+    @property
+    def done(self) -> int:
+        """Number of episodes that the folder held when the job was made."""
+        planned = Counter(task["id"] for task in self.tasks)
+        # Not by `missing`, which visits every job: a stranger's run.json may plan any number.
+        return sum(
+            min(times, planned[task])
+            for (task, rollout), times in Counter(self.finished).items()
+            if 0 <= rollout < self.info.rollouts
+        )
+
+    async def run(
+        self, observe: Observer | None = None, *, concurrency: int = 64, on: str | None = None
+    ) -> RunResult:
+        """Make the episodes that are missing.
+
+        Args:
+            observe: Function that is called with each event, such as an episode that is on disk.
+            concurrency: Episodes in flight at most; on a cluster, on each of its nodes.
+            on: Cluster that makes the episodes: `ray`, `ray://HOST:PORT` or the `HOST:PORT` of a Ray cluster;
+                None makes them in this process.
+
+        Returns:
+            The run's folder.
+
+        Raises:
+            UsageError: No such model, or no key for it; or Ray is not installed.
+            WorldError: The model's endpoint or the cluster does not answer, or the disk is full.
+        """
+        with self.open_folder(observe) as (notify, writer):
+            if self.done == self.episodes:
+                notify(Note(""))
+                return RunResult(self.folder.path)
+            if untaught := self.flow.plan.untaught:
+                notify(Note(untaught, "warning"))
+            notify(Note("starting the model …"))
+            async with AsyncExitStack() as stack:
+                if on is None:
+                    maker, in_flight = await stack.enter_async_context(self.flow.open()), concurrency
+                else:
+                    from rolegraph.integrations.ray.cluster import open_on_ray
+
+                    pool = open_on_ray(self.flow.open, on, slots=concurrency, observe=notify)
+                    maker = await stack.enter_async_context(pool)
+                    in_flight = maker.jobs
+                notify(Note("", episodes=self.episodes - self.done))
+                await self.write_missing(maker, writer, notify, concurrency=in_flight)
+        return RunResult(self.folder.path)
+
+    @contextmanager
+    def open_folder(self, observe: Observer | None) -> Generator[tuple[Observer, EpisodeWriter]]:
+        """Open the run's folder for the time of a `with` block.
+
+        Args:
+            observe: Function that is called with each event; None calls none.
+
+        Returns:
+            A context manager that gives an observer, which also writes the run's log, and a writer of
+            episodes.
+
+        Raises:
+            UsageError: Another process writes in the folder, or has done so since the job was made.
+            WorldError: The folder cannot be written.
+        """
+        folder, info = self.folder, self.info
+        with sole_writer(folder.path):
+            if not self.resumed:
+                folder.check_new("run")
+                folder.begin(info, self.flow.plan.resolved)
+            elif finished_in(folder) != self.finished:
+                raise jobs.changed(folder)
+            else:
+                folder.resume(jobs.command_line(), info.model_dump(include={"split", "limit", "rollouts"}))
+            log = jobs.logged(folder.log, observe or jobs.ignore_event)
+            with folder.ending(), log as notify, EpisodeWriter(folder.episodes) as writer:
+                yield notify, writer
+
+    async def write_missing(
+        self, maker: EpisodeMaker, writer: EpisodeWriter, notify: Observer, *, concurrency: int
+    ) -> None:
+        """Make the missing episodes, and append each to the folder's file.
+
+        Args:
+            maker: The job's workflow, open here or on a cluster, or one with the same plan and other weights.
+            writer: Writer of the folder's episodes, as `open_folder` gives it.
+            notify: Function that is called with each event; with the end of an episode when it is on disk.
+            concurrency: Episodes in flight at most.
+
+        Raises:
+            WorldError: The disk is full.
+        """
+        from rolegraph.engine import run
+
+        def observe(event: Event) -> None:
+            if not isinstance(event, EpisodeDone):
+                notify(event)
+
+        planned = run.jobs(check_ids(self.flow, self.tasks), self.info.rollouts, self.info.seed)
+        missing = run.missing(planned, self.finished)
+        episodes = run.run_jobs(missing, lambda job: maker.make(job, observe), concurrency)
+        began = time.monotonic()
+        try:
+            async with aclosing(episodes):
+                async for episode in episodes:
+                    writer.append(episode)
+                    notify(EpisodeDone(episode, finished=True))
+        finally:
+            with suppress(RolegraphError):  # the first error is the one to report
+                self.folder.add_seconds(time.monotonic() - began)
+
+
+async def run_async(
+    flow: Workflow,
+    split: Split | None = None,
+    *,
+    limit: int | None = None,
+    rollouts: int = 1,
+    seed: int = 0,
+    tasks: Iterable[Task] | None = None,
+    out: str | Path | None = None,
+    concurrency: int = 64,
+    on: str | None = None,
+    observe: Observer | None = None,
+) -> RunResult:
+    """Run a workflow on its tasks, and write each episode to `out/episodes.jsonl` when it finishes.
+
+    A run that is cancelled keeps its finished episodes; `RunJob.resume` continues it.
+
+    Args:
+        flow: The workflow.
+        split: Which tasks: `train` or `validation`; by default `validation` where the spec has it.
+        limit: Number of tasks at most; None takes all of the split.
+        rollouts: Episodes of each task, at least 1.
+        seed: Seed of all draws; the same seed and model give the same episodes.
+        tasks: Tasks in place of those of the split, each a mapping with an `id`.
+        out: Folder of the run; by default `runs/NAME-TIME`.
+        concurrency: Episodes in flight at most; on a cluster, on each of its nodes.
+        on: Cluster that makes the episodes, as for `RunJob.run`.
+        observe: Function that is called with each event: model calls, notes, episodes that are on disk.
+
+    Returns:
+        The run's folder, with its figures and episodes.
+
+    Raises:
+        SpecError: The spec asks for a permission that `allow` does not give.
+        UsageError: The folder holds a run, no data for the split, no such model, or no key for it.
+        WorldError: The model's endpoint does not answer, or the disk is full.
+    """
+    job = RunJob.create(flow, split, limit=limit, rollouts=rollouts, seed=seed, tasks=tasks, out=out)
+    return await job.run(observe, concurrency=concurrency, on=on)
+
+
+run = jobs.blocking(run_async)
+
+
+def _info_and_tasks(
+    flow: Workflow, tasks: Iterable[Task] | None, *, split: Split | None, limit: int | None, **settings: int
+) -> tuple[RunInfo, list[Task]]:
+    """Return what `run.json` will hold, and the tasks: those of the split, or the given ones."""
+    own = tasks is not None
+    info = jobs.describe(flow, "run", split=split, limit=limit, own_tasks=own, **settings)
+    return info, flow.tasks(split, limit) if tasks is None else list(tasks)
+
+
+def finished_in(folder: RunFolder, *, retry_failed: bool = False) -> list[tuple[str, int]]:
+    """Return the task id and rollout of each episode in a run's folder.
+
+    With `retry_failed`, episodes with a failure are removed from the folder first.
+    """
+
+    if not folder.episodes.exists():
+        return []
+    if retry_failed:
+        with sole_writer(folder.path):
+            drop_episodes(folder.episodes, _has_failed)
+    return [(entry.task, entry.rollout) for entry in EpisodeFile(folder.episodes).entries()]
+
+
+def _has_failed(episode: Episode) -> bool:
+    return "failures" in episode.metadata or any(t.failure is not None for t in episode.trajectories)

@@ -1,0 +1,207 @@
+"""New folders from a spec: `rolegraph new`, and the files that a copied spec needs.
+
+`new` copies a shipped spec as it is written, with rows of its own in place of generated ones, and with a
+reward in Python in place of the reward that those rows are for. A spec with `extends` is written out in full,
+so the new folder depends on no shipped file.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from rolegraph.api.jobs import blocking
+from rolegraph.api.trusting import PROJECT_FILE
+from rolegraph.api.workflow import Workflow, json_schema, load
+from rolegraph.engine.compile import Plan
+from rolegraph.engine.errors import UsageError, WorldError, did_you_mean, os_errors_as
+from rolegraph.engine.records import Source
+from rolegraph.engine.records.jsonl import json_line
+from rolegraph.engine.run.preview import made_up
+from rolegraph.engine.shipped import SPECS, templates_in
+from rolegraph.engine.spec.yaml_text import dump_yaml
+from rolegraph.engine.vocabulary import Item, Split
+
+DEFAULT = "solver_judge"
+STARTER = Path(__file__).parent / "starter"
+"""Folder of the templates."""
+ROWS = 10
+"""Rows of each split."""
+BATCH = 5
+"""Tasks in a training step, so that the rows fill two steps."""
+GENERATED = "countdown"
+"""Name of the dataset and of the reward that rows and a Python function replace."""
+SCHEMA = "rolegraph.schema.json"
+_IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+SPEC = "spec.yaml"
+Files = Mapping[str, bytes]
+"""Contents of files by their paths in the folder."""
+
+
+async def new_async(folder: str | Path, spec: str = DEFAULT) -> list[Path]:
+    """Write a workflow of your own into a new folder: spec, prompts, tasks, a reward, a test, a README.
+
+    Its `rolegraph.toml` names the reward's file; `trust` makes it count.
+
+    Args:
+        folder: The folder, which must be new or empty; its name becomes the workflow's name.
+        spec: Name of the shipped spec to start from.
+
+    Returns:
+        The paths of the files, sorted.
+
+    Raises:
+        UsageError: The folder has files, its name cannot be a workflow's name, or no such shipped spec.
+        WorldError: A file cannot be written.
+    """
+    folder = Path(folder)
+    name = folder.resolve().name
+    if not _IDENTIFIER.fullmatch(name):
+        fitting = re.sub(r"\W", "_", f"_{name}" if name[:1].isdigit() else name, flags=re.ASCII)
+        raise UsageError(f"{name!r} is not a workflow name; use letters, digits and _, as in {fitting!r}")
+    check_new_folder(folder, "choose another name")
+    shipped = [path.stem for path in sorted(SPECS.glob("*.yaml"))]
+    if spec not in shipped:
+        hint = did_you_mean(spec, shipped) or f"expected one of {', '.join(shipped)}"
+        raise UsageError(f"no shipped spec {spec!r}; {hint}")
+    shipped_flow = load(spec)
+    about = _about(shipped_flow.plan, name)
+    text = (SPECS / f"{spec}.yaml").read_text("utf-8")
+    written = write_new_files(folder, _first_files(shipped_flow.plan, text, about))
+    imports = [folder / "rewards.py"] if about["own"] else []
+    made = load(folder / f"{name}.yaml", imports=imports)
+    return sorted([*written, *write_new_files(folder, await _later_files(made, imports, about))])
+
+
+new = blocking(new_async)
+
+
+def _about(plan: Plan, name: str) -> dict[str, Any]:
+    """Return the values that the templates and the spec's text are filled with."""
+    rows: list[Split] = [split for split, dataset in plan.data.items() if _is_generated(dataset)]
+    rewarded = [role.name for role in plan.asking if role.reward and _is_generated(role.reward)]
+    own = f"{name}_reward" if rows and rewarded else ""
+    return {
+        "name": name,
+        "description": plan.spec.description,
+        "rows": rows,
+        "hidden": sorted({field for split in rows for field in plan.data[split].hidden}),
+        "own": own,
+        "rewarded": rewarded[0] if own else "",
+        "words": f"{name}.yaml",
+        "allow": list(dict.fromkeys(permission.name for permission in plan.permissions)),
+        "split": "train" if "train" in plan.data else "validation",
+    }
+
+
+def _is_generated(item: Item) -> bool:
+    return item.origin is not None and item.origin.call.name == GENERATED
+
+
+def _first_files(plan: Plan, text: str, about: Mapping[str, Any]) -> Files:
+    """Return the contents of the files that the spec needs to be loaded, by file name."""
+    # The text is kept as it is written, unless it extends another spec: then the whole is copied.
+    written, whole = (_changed(spec, about) for spec in (text, dump_yaml(yaml.safe_load(plan.resolved))))
+    spec = written if yaml.safe_load(written) == yaml.safe_load(whole) else whole
+    files = {f"{about['name']}.yaml": f"# yaml-language-server: $schema={SCHEMA}\n{spec}".encode()}
+    for split in about["rows"]:
+        rows = (json.dumps(dict(row), ensure_ascii=False) for row in plan.data[split].rows(ROWS))
+        files[f"{split}.jsonl"] = "".join(f"{row}\n" for row in rows).encode()
+    if about["own"]:
+        files["rewards.py"] = rendered(STARTER, "rewards.py.j2", about)
+    if about["own"] or about["allow"]:
+        project = {"imports": ["rewards.py"] if about["own"] else [], "allow": about["allow"]}
+        files[PROJECT_FILE] = "".join(f"{key} = {json.dumps(it)}\n" for key, it in project.items()).encode()
+    return {**files, **prompt_files(plan)}
+
+
+async def _later_files(made: Workflow, imports: list[Path], about: Mapping[str, Any]) -> Files:
+    """Return the contents of the files that are made from the new spec, by file name."""
+    schema = json.dumps(json_schema(imports), indent=1, ensure_ascii=False) + "\n"
+    files = {
+        "README.md": rendered(STARTER, "README.md.j2", about),
+        f"test_{about['name']}.py": rendered(STARTER, "test.py.j2", about),
+        SCHEMA: schema.encode(),
+    }
+    if not about["allow"]:
+        split: Split = about["split"]
+        right, wrong = made.tasks(split, 2)
+        answers = [(right, str(right.get("solution", "1"))), (wrong, "0")]
+        episodes = [await made_up(made.plan, task, answer) for task, answer in answers]
+        files["answers.jsonl"] = b"".join(json_line(episode.to_dict()) for episode in episodes)
+    return files
+
+
+def _changed(text: str, about: Mapping[str, Any]) -> str:
+    """Return a spec's text with another name, data and reward."""
+    text = re.sub(r"(?m)^name: .*$", f"name: {about['name']}", text)
+    if about["rows"]:
+        lines = "".join(f"  {split}: {split}.jsonl\n" for split in about["rows"])
+        lines += f"  hidden: [{', '.join(about['hidden'])}]\n"
+        text = re.sub(r"(?m)^data:.*\n(  .*\n)*", f"data:\n{lines}", text)
+        text = re.sub(r"\bbatch_size: \d+", f"batch_size: {BATCH}", text)
+    if about["own"]:
+        text = re.sub(rf"\breward: {GENERATED}\b", f"reward: {about['own']}", text)
+    return text
+
+
+def check_new_folder(folder: Path, hint: str) -> None:
+    """Raise UsageError where a folder is no folder or has files."""
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise UsageError(f"{folder} already exists and is not empty; {hint}")
+
+
+def write_new_files(folder: Path, files: Files) -> list[Path]:
+    """Write files into a folder, where none of them may exist; return their paths, sorted."""
+    paths = [folder / name for name in files]
+    for path, content in zip(paths, files.values(), strict=True):
+        with os_errors_as(WorldError, f"cannot write {path}"):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with path.open("xb") as file:  # fails where the file exists
+                file.write(content)
+    return sorted(paths)
+
+
+def prompt_files(plan: Plan) -> Files:
+    """Return the template files that a plan's roles name, by their paths beside the spec."""
+    return {
+        f"prompts/{written.file}": template.source.encode()
+        for role in plan.roles
+        for written, template in ((role.spec.prompt, role.prompt), (role.spec.system, role.system))
+        if written is not None and written.file is not None and template is not None
+    }
+
+
+def spec_files(plan: Plan, source: Source) -> Files:
+    """Return the spec, the templates and rows that it names, and the files that are imported for it."""
+    data: dict[str, Any] = yaml.safe_load(plan.resolved)
+    files: dict[str, bytes] = {Path(name).name: Path(name).read_bytes() for name in source.imports}
+    files |= prompt_files(plan)
+    of_files = {split: dataset for split, dataset in plan.data.items() if dataset.file is not None}
+    for split, dataset in of_files.items():
+        files[f"{split}.jsonl"] = b"".join(map(json_line, dataset.rows(None)))
+        data["data"][split] = f"{split}.jsonl"
+    if of_files:
+        hidden = {field for dataset in of_files.values() for field in dataset.hidden}
+        data["data"]["hidden"] = sorted({*data["data"].get("hidden", ()), *hidden})
+        data["data"].pop("split", None)  # its rows are divided already
+    if plan.spec.model.served_here and not plan.spec.model.is_shipped:
+        data.pop("model", None)  # a folder of this machine; the trainer's own model answers
+    return {**files, SPEC: dump_yaml(data).encode()}
+
+
+def rendered(folder: Path, template: str, about: Mapping[str, Any]) -> bytes:
+    """Return the text of a template in a folder, filled with values."""
+    environment = templates_in(folder)
+    environment.filters["literal"] = _literal
+    return environment.get_template(template).render(about).encode()
+
+
+def _literal(value: object) -> str:
+    """Return a list of texts as Python source, with the quotes that formatters choose."""
+    return str(value).replace("'", '"') if '"' not in str(value) else repr(value)

@@ -1,0 +1,314 @@
+"""`-m`: a workflow run, trained or evaluated at every point of a grid of overrides, each in a folder."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any, TypedDict, Unpack
+
+from rolegraph.api import jobs
+from rolegraph.api.evaluation import EVALUATION, Evaluation, EvaluationJob
+from rolegraph.api.running import RunJob
+from rolegraph.api.training import TrainingJob
+from rolegraph.api.trusting import resumed_source, sealed_fields
+from rolegraph.api.workflow import Workflow, open_source
+from rolegraph.engine.errors import UsageError
+from rolegraph.engine.records import Note, Observer, RunFolder, Source, SweepInfo, SweepKind
+from rolegraph.engine.records.jsonl import write_whole
+from rolegraph.engine.records.sweep import newest_sweep, read_sweep, rewrite_sweep, write_sweep
+from rolegraph.engine.records.writer_lock import sole_writer
+from rolegraph.engine.spec.sweep import grid_points, point_name, split_seed, varied_overrides
+from rolegraph.engine.vocabulary import Split
+from rolegraph.pages.report.sweep import SweepPointFigures, figure_names, figures_of_run, sweep_picture
+
+
+class SweepSettings(TypedDict, total=False):
+    """Settings of each point of a sweep."""
+
+    seed: int
+    """Seed of the points, 0 by default, unless there is an override `seed=…`."""
+    split: Split | None
+    """Part of the data that runs use."""
+    limit: int | None
+    """Number of tasks at most, of runs and evaluations."""
+    rollouts: int
+    """Episodes of each task, of runs and evaluations; 1 by default."""
+
+
+@dataclass(frozen=True, slots=True)
+class SweepPoint:
+    """One combination of the values of a sweep."""
+
+    overrides: tuple[str, ...]
+    """Overrides that differ from those of other points."""
+    flow: Workflow
+    folder: Path
+    info: SweepInfo
+    seed: int
+
+    @property
+    def name(self) -> str:
+        """The name of the point's folder."""
+        return self.folder.name
+
+    @property
+    def finished(self) -> bool:
+        """True where nothing is left to do."""
+        if self.info.kind == "eval":
+            return (self.folder / EVALUATION).exists()
+        if not self._started or (info := RunFolder(self.folder).info()).finished is None:
+            return False
+        if self.info.kind == "train":
+            return info.figures.get("step", 0) >= info.steps
+        job = self._run_job()
+        return job.done == job.episodes
+
+    def job(self) -> RunJob | TrainingJob | EvaluationJob:
+        """Return the job that does what is left of the point.
+
+        Raises:
+            UsageError: The point was started with another spec or seed.
+        """
+        if self.info.kind == "run":
+            return self._run_job()
+        if self.info.kind == "eval":
+            info, checkpoint = self.info, self.info.checkpoint or ""
+            settings: dict[str, Any] = {
+                "tasks": info.limit or 128,
+                "rollouts": info.rollouts,
+                "out": self.folder,
+            }
+            return EvaluationJob.create(self.flow, checkpoint, seed=self.seed, resume=True, **settings)
+        if self._started:
+            return TrainingJob.resume(self.folder, self.flow.source, seed=self.seed)
+        return TrainingJob.create(self.flow, out=self.folder, seed=self.seed)
+
+    def check(self) -> None:
+        """Raise UsageError where the point was started with another spec."""
+        if self._started:
+            now = jobs.describe(self.flow, "train" if self.info.kind == "train" else "run", seed=self.seed)
+            RunFolder(self.folder).check_same(now, self.flow.plan.resolved)
+
+    @property
+    def _started(self) -> bool:
+        return RunFolder(self.folder).info_file.exists()
+
+    def _run_job(self) -> RunJob:
+        settings: dict[str, Any] = self.info.model_dump(include={"split", "limit", "rollouts"})
+        if self._started:
+            return RunJob.resume(self.folder, self.flow.source, seed=self.seed, **settings)
+        return RunJob.create(self.flow, seed=self.seed, out=self.folder, **settings)
+
+
+@dataclass(frozen=True, slots=True)
+class SweepResult:
+    """The figures of a sweep, point by point."""
+
+    folder: Path
+    points: Sequence[SweepPointFigures]
+
+    @property
+    def picture(self) -> Path:
+        """Path of an SVG file with every figure of every point and its interval."""
+        return self.folder / "sweep.svg"
+
+    @property
+    def figures(self) -> Sequence[str]:
+        """The names of the figures that some point has."""
+
+        return figure_names(self.points)
+
+
+@dataclass(frozen=True, slots=True)
+class SweepJob:
+    """A sweep that is ready to start or to continue; made by `create` or `resume`, done by `run`."""
+
+    folder: Path
+    info: SweepInfo
+    points: Sequence[SweepPoint]
+
+    @classmethod
+    def create(
+        cls,
+        source: Source,
+        kind: SweepKind = "run",
+        *,
+        out: str | Path | None = None,
+        checkpoint: str | Path | None = None,
+        **settings: Unpack[SweepSettings],
+    ) -> SweepJob:
+        """Prepare a new sweep: check every point, and write `sweep.json`.
+
+        Args:
+            source: The spec; an override may have several values, as in `roles.solver.count=1,2,4`.
+            kind: What each point is: `run`, `train` or `eval`.
+            out: Folder of the sweep; by default `runs/NAME-sweep-TIME`.
+            checkpoint: Trained weights, of evaluations.
+            settings: Fields of SweepSettings: `seed`, `split`, `limit` and `rollouts`.
+
+        Returns:
+            The job.
+
+        Raises:
+            SpecError: The spec of some point has faults.
+            UsageError: No override has several values, `out` holds a sweep, or no checkpoint is named.
+            WorldError: The folder cannot be written.
+        """
+
+        if kind == "eval" and checkpoint is None:
+            raise UsageError("a sweep of evaluations needs a checkpoint")
+        weights = None if checkpoint is None else str(checkpoint)
+        info = SweepInfo(kind=kind, checkpoint=weights, **settings, **sealed_fields(source))
+        job = cls._of(Path(out) if out else None, info)
+        write_sweep(job.folder, info)
+        return job
+
+    @classmethod
+    def resume(cls, out: str | Path | None = None, *overrides: str, kind: SweepKind = "run") -> SweepJob:
+        """Prepare to continue a sweep; points that are finished are not run again.
+
+        Args:
+            out: Folder of the sweep; by default the newest sweep of the kind in `runs/`.
+            overrides: Overrides in place of those that the sweep was started with, so that a grid can grow.
+            kind: What each point is: `run`, `train` or `eval`.
+
+        Returns:
+            The job.
+
+        Raises:
+            SpecError: The spec of some point has faults.
+            UsageError: There is no such sweep, or a point was started with another spec.
+            DataError: The folder's `sweep.json` is damaged.
+        """
+
+        folder = Path(out) if out else newest_sweep(jobs.RUNS, kind)
+        info = read_sweep(folder)
+        if info.kind != kind:
+            raise UsageError(f"{folder} holds a sweep of `rolegraph {info.kind}`, not of `rolegraph {kind}`")
+        source = resumed_source(folder, info, Source(overrides=overrides))
+        job = cls._of(folder, SweepInfo.model_validate({**info.model_dump(), **sealed_fields(source)}))
+        for point in job.points:
+            point.check()
+        rewrite_sweep(folder, job.info)
+        return job
+
+    @classmethod
+    def _of(cls, folder: Path | None, info: SweepInfo) -> SweepJob:
+        """Load all points of a sweep; raise SpecError for the first that has faults."""
+
+        @cache
+        def loaded(overrides: tuple[str, ...]) -> Workflow:
+            """Load a point's workflow, once for points that differ by their seed alone."""
+            flow = open_source(replace(info.source, overrides=overrides))
+            flow.check_allowed()
+            return flow
+
+        grid = grid_points(info.overrides)
+        folder = folder or jobs.new_folder(f"{loaded(split_seed(grid[0])[0]).name}-sweep")
+        points: list[SweepPoint] = []
+        for point in grid:
+            overrides, seed = split_seed(point)
+            varied = varied_overrides(info.overrides, point)
+            seed = info.seed if seed is None else seed
+            points.append(SweepPoint(varied, loaded(overrides), folder / point_name(varied), info, seed))
+        return cls(folder, info, points)
+
+    async def run(self, observe: Observer | None = None) -> SweepResult:
+        """Do what is left of each point, one after the other.
+
+        Args:
+            observe: Function that is called with each event of each point, and with its name before it.
+
+        Returns:
+            The figures of every point.
+
+        Raises:
+            UsageError: As the points' jobs raise it.
+            WorldError: As the points' jobs raise it.
+        """
+        with self.open_folder():
+            for point in self.points:
+                if not point.finished:
+                    (observe or jobs.ignore_event)(Note(point.name))
+                    await point.job().run(observe)
+            return self.write_results()
+
+    def open_folder(self) -> AbstractContextManager[None]:
+        """Hold the sweep's folder for a `with` block; raises UsageError where another process does."""
+        return sole_writer(self.folder)
+
+    def write_results(self) -> SweepResult:
+        """Draw the sweep's picture from the points that there are, and return their figures.
+
+        Raises:
+            DataError: The files of a point are damaged.
+            WorldError: The picture cannot be written.
+        """
+
+        points: list[SweepPointFigures] = []
+        for point in self.points:
+            figures = {}
+            if self.info.kind == "eval" and point.finished:
+                compared = Evaluation.read(point.folder).figures
+                figures = {name: row.checkpoint for name, row in compared.items()}
+                figures |= {f"{name} change": row.difference for name, row in compared.items()}
+            elif RunFolder(point.folder).info_file.exists():
+                figures = figures_of_run(point.folder)
+            measured = {name: figure for name, figure in figures.items() if figure.n}
+            points.append(SweepPointFigures(point.name, point.overrides, measured))
+        result = SweepResult(self.folder, points)
+        write_whole(result.picture, sweep_picture(self.folder.name, points).encode())
+        return result
+
+
+async def sweep_async(
+    spec: str | Path,
+    *overrides: str,
+    kind: SweepKind = "run",
+    out: str | Path | None = None,
+    model: str | None = None,
+    base_url: str | None = None,
+    imports: Iterable[str | Path] = (),
+    allow: Iterable[str] = (),
+    checkpoint: str | Path | None = None,
+    observe: Observer | None = None,
+    **settings: Unpack[SweepSettings],
+) -> SweepResult:
+    """Run, train or evaluate a workflow at every point of a grid, each in a folder of its own below `out`.
+
+    Every point is checked before the first starts. `SweepJob.resume` continues a sweep that was stopped.
+
+    Args:
+        spec: Path of a spec file, or the name of a shipped spec.
+        overrides: Overrides as for `load`, where commas outside brackets and quotes separate values:
+            `roles.solver.count=1,2,4`. `seed=0,1,2` runs over seeds.
+        kind: What each point is: `run`, `train` or `eval`.
+        out: Folder of the sweep; by default `runs/NAME-sweep-TIME`.
+        model: Model in place of the spec's, as for `load`.
+        base_url: URL of the model's endpoint in place of the spec's.
+        imports: Python files that register rewards, parsers and so on.
+        allow: Permissions of the spec, as for `load`.
+        checkpoint: Trained weights, of evaluations: a training's folder or a `tinker://` path.
+        observe: Function that is called with each event of each point, and with its name before it.
+        settings: Further settings of the points, each by keyword: `seed` (0 by default, unless there is an
+            override `seed=…`); `split`, which tasks runs use (`train` or `validation`); `limit`, the number
+            of tasks at most, of runs and evaluations (128 by default there); `rollouts`, the episodes of each
+            task, of runs and evaluations (1 by default).
+
+    Returns:
+        The figures of every point, and the sweep's picture.
+
+    Raises:
+        SpecError: The spec of some point has faults.
+        UsageError: No override has several values, `out` holds a sweep, or no checkpoint is named.
+        WorldError: A model's endpoint does not answer, or the disk is full.
+    """
+    source = Source.of(spec, *overrides, model=model, base_url=base_url, imports=imports, allow=allow)
+    job = SweepJob.create(source, kind, out=out, checkpoint=checkpoint, **settings)
+    return await job.run(observe)
+
+
+sweep = jobs.blocking(sweep_async)

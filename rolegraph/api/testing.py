@@ -1,0 +1,191 @@
+"""`rolegraph test`: a spec's own tests on recorded answers, without a model."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rolegraph.api.jobs import blocking
+from rolegraph.api.workflow import Workflow
+from rolegraph.engine.errors import DataError, UsageError
+from rolegraph.engine.models import LimitedModel
+from rolegraph.engine.models.replay import Replay
+from rolegraph.engine.records import Episode, Observer, RunFolder, read_episodes
+from rolegraph.engine.records.jsonl import json_line, write_whole
+from rolegraph.engine.run import EpisodeJob, Isolation, run_episode, run_jobs
+from rolegraph.engine.shipped import SPECS
+from rolegraph.engine.spec import TESTS_SUFFIX, find_spec
+from rolegraph.engine.spec.expectations import LoadedTests, SpecTests, read_tests
+from rolegraph.engine.spec.yaml_source import parse_yaml
+from rolegraph.engine.spec.yaml_text import dump_yaml
+from rolegraph.engine.training.compare import by_task, interval
+from rolegraph.pages.report.verdicts import Verdict, junit, unknown_names, verdicts
+
+_STARTER = """\
+# What `rolegraph test {spec}` holds against the answers in {answers}.
+# A figure is a number that it must be, or {{at_least: …, at_most: …}}.
+{tests}"""
+
+
+@dataclass(frozen=True, slots=True)
+class TestReport:
+    """The results of a spec's tests."""
+
+    __test__ = False  # pytest would take a class of this name for a test class
+
+    name: str
+    """Name of the workflow."""
+    verdicts: Sequence[Verdict]
+    """One verdict for each expectation."""
+
+    @property
+    def failed(self) -> list[Verdict]:
+        """The verdicts of the expectations that do not hold."""
+        return [verdict for verdict in self.verdicts if not verdict.holds]
+
+    def junit(self) -> bytes:
+        """Return the verdicts as JUnit's XML."""
+
+        return junit(self.name, self.verdicts)
+
+
+async def test_async(
+    flow: Workflow, tests: str | Path | None = None, *, junit: str | Path | None = None
+) -> TestReport:
+    """Replay a workflow's recorded answers, and compare the episodes with what its tests expect.
+
+    No model is asked, whatever models the spec names; rewards, parsers and tools do run.
+
+    Args:
+        flow: The workflow.
+        tests: File of the tests; by default `NAME.test.yaml` beside the spec, or in the working folder for a
+            shipped spec.
+        junit: File for the verdicts as JUnit's XML; None writes none.
+
+    Returns:
+        A verdict for each expectation; `failed` has those that do not hold.
+
+    Raises:
+        SpecError: The tests have faults, or the spec asks for a permission that `allow` does not give.
+        UsageError: There are no tests, or nothing is recorded.
+        DataError: The recording is damaged.
+        WorldError: A file cannot be read or written.
+    """
+
+    read = read_tests(_path(flow, tests))
+    flow.check_allowed()
+    recorded = _recorded(read)
+    read.check(unknown_names(read.tests, flow.plan, recorded))
+    episodes = await _again(flow, recorded, read.tests.seed)
+    tested = TestReport(flow.name, verdicts(read.tests, flow.plan, recorded, episodes))
+    if junit:
+        write_whole(Path(junit), tested.junit())
+    return tested
+
+
+test = blocking(test_async)
+
+
+async def record_async(
+    flow: Workflow, tests: str | Path | None = None, *, observe: Observer | None = None
+) -> list[Path]:
+    """Record the answers that `test` replays, with the workflow's own model.
+
+    Args:
+        flow: The workflow.
+        tests: File of the tests, as for `test`; a missing file is written, and expects what was recorded.
+        observe: Function that is called with each event, such as the end of an episode.
+
+    Returns:
+        The files that were written.
+
+    Raises:
+        SpecError: The tests have faults, or the spec asks for a permission that `allow` does not give.
+        UsageError: The tests' `answers` is no .jsonl file, no such model, or no key for it.
+        WorldError: The model's endpoint does not answer, or the disk is full.
+    """
+
+    path = _path(flow, tests)
+    read = read_tests(path) if path.exists() else LoadedTests(path, SpecTests(), parse_yaml("{}", str(path)))
+    named = f"{read.answers}, the `answers` of {path},"
+    if read.answers.is_dir():
+        hint = "nothing is recorded into; name a file, or leave `answers` out"
+        raise UsageError(f"{named} is a run's folder, which {hint}")
+    if read.answers.suffix != ".jsonl":
+        raise UsageError(f"{named} is no .jsonl file, so nothing is written there")
+    settings = read.tests
+    rows = flow.tasks(settings.split, settings.tasks)
+    async with flow.open() as opened:
+        made = opened.stream(tasks=rows, rollouts=settings.rollouts, seed=settings.seed, observe=observe)
+        episodes = [episode async for episode in made]
+    place = {row["id"]: at for at, row in enumerate(rows)}
+    episodes.sort(key=lambda episode: (place[episode.task_id], episode.rollout))
+    write_whole(read.answers, b"".join(json_line(episode.to_dict()) for episode in episodes))
+    if path.exists():
+        return [read.answers]
+    write_whole(path, _starter(flow, read, episodes).encode())
+    return [read.answers, path]
+
+
+record = blocking(record_async)
+
+
+def check_tests(path: str | Path) -> None:
+    """Check a file of tests, without the spec and the recording that it names.
+
+    Args:
+        path: File of the tests.
+
+    Raises:
+        SpecError: The tests have faults; the error lists each with its place.
+        UsageError: There is no such file.
+    """
+
+    read_tests(Path(path))
+
+
+def _path(flow: Workflow, tests: str | Path | None) -> Path:
+    if tests is not None:
+        return Path(tests)
+    spec = find_spec(flow.source.named_spec)
+    name = f"{spec.stem}{TESTS_SUFFIX}"
+    return Path(name) if spec.parent == SPECS else spec.with_name(name)
+
+
+def _recorded(read: LoadedTests) -> list[Episode]:
+    answers = read.answers
+    file = RunFolder(answers).episodes if answers.is_dir() else answers
+    if not file.exists():
+        raise UsageError(f"there are no recorded answers in {file}; make them with --record")
+    episodes = [*read_episodes(file)]
+    if not episodes:
+        raise DataError(f"{file} holds no episode; record it again with --record")
+    return episodes
+
+
+async def _again(flow: Workflow, recorded: Sequence[Episode], seed: int) -> list[Episode]:
+    """Return the episodes made again from the recorded answers, in the recording's order."""
+
+    rows = [{**episode.task, "id": episode.task_id} for episode in recorded]
+    jobs = [EpisodeJob(row, episode.rollout, seed) for row, episode in zip(rows, recorded, strict=True)]
+    models = [LimitedModel(Replay.from_episodes(recorded, any_prompt=True), 1024)] * len(flow.plan.endpoints)
+    async with Isolation(flow.plan.imports) as isolation:
+        made = run_jobs(jobs, lambda job: run_episode(flow.plan, job, models, isolation=isolation))
+        episodes = [episode async for episode in made]
+    place = {(episode.task_id, episode.rollout): at for at, episode in enumerate(recorded)}
+    return sorted(episodes, key=lambda episode: place[episode.task_id, episode.rollout])
+
+
+def _starter(flow: Workflow, read: LoadedTests, episodes: Sequence[Episode]) -> str:
+    """Return the text of a tests file that expects what was recorded."""
+
+    of = read.tests
+    means = {name: interval(values).mean for name, values in by_task(flow.plan, episodes).items()}
+    failures = [(t.name, t.failure) for e in episodes for t in e.trajectories if t.failure is not None]
+    counts = Counter(f"{role}/{failure.name.value}" for role, failure in failures)
+    figures = {name: round(value, 6) for name, value in means.items()}
+    expected = {"figures": figures, "failures": dict(counts) or 0}
+    tests = dump_yaml({"tasks": of.tasks, "rollouts": of.rollouts, "expect": expected})
+    return _STARTER.format(spec=flow.source.named_spec, answers=read.answers.name, tests=tests)

@@ -1,0 +1,342 @@
+"""`rolegraph train`: the training of a workflow's roles, in a folder that can be resumed."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from rolegraph.api import jobs
+from rolegraph.api.workflow import Workflow, open_served_episodes
+from rolegraph.engine.compile import Plan, check_source, shared_message
+from rolegraph.engine.compile.trainable import training_findings
+from rolegraph.engine.errors import RolegraphError, UsageError, first_line
+from rolegraph.engine.records import Event, Note, Observer, RunFolder, Source, StepLogged, Task
+from rolegraph.engine.records.episodes import read_episodes
+from rolegraph.engine.records.identity import MAIN, derive_seed
+from rolegraph.engine.records.info import Checkpoint, Control, RunInfo, without_credentials
+from rolegraph.engine.records.writer_lock import sole_writer
+from rolegraph.engine.training.schedule import planned_steps, validation_tasks
+from rolegraph.engine.vocabulary import Split, shared_rows
+from rolegraph.integrations.trackers.sinks import Table, Tracker, TrackerName, episode_table, tracker
+
+NODE_SLOTS = 64
+"""Episodes in flight at most on each node of a cluster."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingResult:
+    """The folder of a finished training."""
+
+    folder: Path
+
+    @property
+    def best(self) -> str:
+        """The weights with the best validation, as `evaluate` and a spec's `model.checkpoint` take them.
+
+        The training's folder where it holds the weights, or where there are several policies; otherwise a
+        `tinker://` path.
+        """
+        return RunFolder(self.folder).weights_to_sample()
+
+    @property
+    def checkpoints(self) -> Sequence[Checkpoint]:
+        """The checkpoints, oldest first."""
+        return RunFolder(self.folder).checkpoints()
+
+    @property
+    def metrics(self) -> Sequence[Mapping[str, float]]:
+        """The metrics of each step; those of step 0 are the validation before training."""
+        return RunFolder(self.folder).metrics()
+
+    @property
+    def controls(self) -> Sequence[Control]:
+        """The figures that the trained workflow is compared with; empty without validation data."""
+        return RunFolder(self.folder).controls()
+
+    @property
+    def report(self) -> Path:
+        """Path of the training's page, which opens without a network."""
+        return RunFolder(self.folder).report
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingJob:
+    """A training that is ready to start or to continue; made by `create` or `resume`, done by `run`."""
+
+    flow: Workflow
+    folder: RunFolder
+    info: RunInfo
+    tasks: Sequence[Task]
+    start: Checkpoint | None
+    """Checkpoint to continue from; None is the beginning."""
+    resumed: bool
+
+    @classmethod
+    def create(cls, flow: Workflow, *, out: str | Path | None = None, seed: int = 0) -> TrainingJob:
+        """Prepare a new training; nothing is written yet.
+
+        Args:
+            flow: The workflow; its spec's `train` says how it is trained.
+            out: Folder of the training; by default `runs/NAME-TIME`.
+            seed: Seed of the order of the data, of all draws and of new adapters.
+
+        Returns:
+            The job.
+
+        Raises:
+            SpecError: A role cannot learn, or the spec asks for a permission that `allow` does not give.
+            UsageError: The folder holds a run, or the spec has no training data.
+        """
+        folder = RunFolder(Path(out) if out else jobs.new_folder(flow.name))
+        folder.check_new("train")
+        return cls(flow, folder, *_info_and_tasks(flow, seed), start=None, resumed=False)
+
+    @classmethod
+    def resume(
+        cls, out: str | Path | None = None, source: Source | None = None, *, seed: int | None = None
+    ) -> TrainingJob:
+        """Prepare to continue a training from its last checkpoint, with the seed that it was started with.
+
+        What came after the checkpoint is removed from the folder when the job runs.
+
+        Args:
+            out: Folder of the training; by default the newest training in `runs/`, of the spec of `source` if
+                it names one.
+            source: Spec and options that replace those of the training, where the plan stays the same.
+            seed: Seed of all draws; only the training's own is accepted.
+
+        Returns:
+            The job.
+
+        Raises:
+            SpecError: The spec has faults, a role cannot learn, or a permission is missing.
+            UsageError: There is no such training, or it was started with another spec or seed.
+        """
+        folder = jobs.folder_to_resume(out, source, "train")
+        before = folder.training()
+        flow = jobs.flow_to_resume(folder, before, source, seed)
+        info, tasks = _info_and_tasks(flow, before.seed)
+        folder.check_same(info, flow.plan.resolved)
+        return cls(flow, folder, info, tasks, start=folder.last_checkpoint(), resumed=True)
+
+    @property
+    def steps(self) -> int:
+        """Number of training steps of the whole training."""
+        return self.info.steps
+
+    @property
+    def done(self) -> int:
+        """Number of training steps that are done."""
+        return self.start.step if self.start else 0
+
+    async def run(
+        self,
+        observe: Observer | None = None,
+        track: Sequence[TrackerName] = (),
+        *,
+        rollouts_on: str | None = None,
+    ) -> TrainingResult:
+        """Train to the last step.
+
+        Args:
+            observe: Function that is called with each event, such as the metrics of a step.
+            track: Trackers that metrics are sent to: `tensorboard`, `wandb`, `mlflow`, `trackio`; all but
+                the first get tables of episodes and the report as well.
+            rollouts_on: Cluster that makes the episodes: `ray`, `ray://HOST:PORT` or the `HOST:PORT` of a Ray
+                cluster, whose nodes reach the service that trains; None makes them in this process.
+
+        Returns:
+            The training's folder.
+
+        Raises:
+            UsageError: No such model, no key for it, or a tracker or Ray is not installed.
+            WorldError: The service or the cluster does not answer, or the disk is full.
+        """
+        if rollouts_on is not None and self.flow.plan.spec.train.sample_from is not None:
+            raise UsageError("train.sample_from and rollouts on a cluster exclude each other; leave one out")
+        if self.done < self.steps:
+            await _run(self, observe or jobs.ignore_event, track, rollouts_on)
+        return TrainingResult(self.folder.path)
+
+
+async def train_async(
+    flow: Workflow,
+    *,
+    out: str | Path | None = None,
+    seed: int = 0,
+    track: Sequence[TrackerName] = (),
+    observe: Observer | None = None,
+    rollouts_on: str | None = None,
+) -> TrainingResult:
+    """Train every trainable role of a workflow, as its spec's `train` says.
+
+    The folder gets metrics, episodes, checkpoints and a report. A training that is cancelled keeps them;
+    `TrainingJob.resume` continues it from the last checkpoint.
+
+    Args:
+        flow: The workflow.
+        out: Folder of the training; by default `runs/NAME-TIME`.
+        seed: Seed of the order of the data, of all draws and of new adapters.
+        track: Trackers that metrics are sent to: `tensorboard`, `wandb`, `mlflow`, `trackio`; all but the
+            first get tables of episodes and the report as well.
+        observe: Function that is called with each event: model calls, notes, episodes, metrics of a step.
+        rollouts_on: Cluster that makes the episodes, as for `TrainingJob.run`.
+
+    Returns:
+        The training's folder, with its best weights, checkpoints and metrics.
+
+    Raises:
+        SpecError: A role cannot learn, or the spec asks for a permission that `allow` does not give.
+        UsageError: The folder holds a run, no training data, no such model, or no key for it.
+        WorldError: The service does not answer, or the disk is full.
+    """
+    return await TrainingJob.create(flow, out=out, seed=seed).run(observe, track, rollouts_on=rollouts_on)
+
+
+train = jobs.blocking(train_async)
+
+
+def _info_and_tasks(flow: Workflow, seed: int) -> tuple[RunInfo, list[Task]]:
+    """Check that a workflow can be trained; return what `run.json` will hold, and the training tasks."""
+    flow.check_allowed()
+    if any(training_findings(flow.plan)):
+        check_source(flow.source, training_findings).valid()  # raises SpecError with the places
+    tasks = flow.tasks("train")
+    return jobs.describe(
+        flow, "train", seed=seed, steps=planned_steps(flow.plan.spec.train, len(tasks))
+    ), tasks
+
+
+async def _run(
+    job: TrainingJob, observe: Observer, track: Sequence[TrackerName], rollouts_on: str | None
+) -> None:
+    from rolegraph.engine.models import Models, ServedModel, Services
+    from rolegraph.engine.run import Isolation
+    from rolegraph.integrations.ray.cluster import open_on_ray
+
+    plan, folder, info, start = job.flow.plan, job.folder, job.info, job.start
+    async with AsyncExitStack() as stack:
+        stack.enter_context(sole_writer(folder.path))
+        if not job.resumed:
+            folder.check_new("train")
+        elif folder.rewind() != start:
+            raise jobs.changed(folder)
+        config = info.model_dump(mode="json", exclude={"templates"}, exclude_defaults=True)
+        trackers = [stack.enter_context(tracker(name, folder.path, plan.name, config)) for name in track]
+        observe(Note("starting the model …"))
+        services = stack.enter_context(Services(job.flow.source.base_url, folder.weights))
+        located = await asyncio.gather(
+            *(services.located(policy.model, to_train=True) for policy in plan.policies.values())
+        )
+        await stack.enter_async_context(services.watched())
+        # The SDK takes seconds to import, so it is imported while the service starts.
+        from rolegraph.engine.training import loop, past, policies, rollouts
+
+        starts = {
+            name: policies.PolicyStart(
+                served,
+                policy.lora,
+                info.seed if name == MAIN else derive_seed(info.seed, "policy", name),
+                start.policies[name] if start else None,
+                sample_from=ServedModel(server) if (server := plan.spec.train.sample_from) else None,
+                adapters=folder.path / "adapters",
+            )
+            for (name, policy), served in zip(plan.policies.items(), located, strict=True)
+        }
+        trained = await stack.enter_async_context(policies.Policies.open(starts))
+        trained.check(plan)
+        models = await stack.enter_async_context(Models(services.open))
+        untrained = [endpoint.model for endpoint in plan.endpoints if endpoint.policy is None]
+        frozen = {ref: await models.model(ref) for ref in untrained}
+        teachers = {
+            signal.teacher: await models.teacher(signal.teacher, trained[policy].chat, role)
+            for role, signal in plan.signals.items()
+            if signal.teacher is not None and signal.teacher != "base"
+            for policy in plan.policies_of(role)
+        }
+        if job.resumed:
+            folder.resume(jobs.command_line())
+        else:
+            names = dict.fromkeys(trained[name].model for name in plan.policies)
+            folder.begin(info.model_copy(update={"model": ", ".join(names)}), plan.resolved)
+        notify = stack.enter_context(jobs.logged(folder.log, observe))
+        validation = validation_tasks(plan)
+        if shared := shared_rows(job.tasks, validation):
+            notify(Note(shared_message(shared), "warning"))
+        if untaught := plan.untaught:
+            notify(Note(untaught, "warning"))
+        workers = None
+        if rollouts_on is not None:
+            opener = partial(open_served_episodes, job.flow)
+            pool = open_on_ray(opener, rollouts_on, slots=NODE_SLOTS, observe=notify)
+            maker = await stack.enter_async_context(pool)
+            places = {ref: await services.located(ref) for ref in untrained}
+            workers = rollouts.RemoteModels(maker, trained, places, plan.spec.train.staleness)
+        setup = rollouts.TrainingSetup(
+            plan=plan,
+            seed=info.seed,
+            steps=info.steps,
+            tasks=job.tasks,
+            validation_tasks=validation,
+            policies=trained,
+            past=past.PastSelves(plan.past, trained, start),
+            models=frozen | teachers,
+            isolation=await stack.enter_async_context(Isolation(plan.imports)),
+            folder=folder,
+            observe=partial(_track, notify, trackers, job),
+            remote=workers,
+        )
+
+        async def write_results() -> None:
+            await asyncio.to_thread(_write_results, plan, folder, info.steps)
+            if folder.report.exists():
+                _send(notify, trackers, lambda one: one.add_file(folder.report))
+
+        with folder.ending():
+            try:
+                await loop.train(setup, start)
+            except BaseException:
+                with contextlib.suppress(RolegraphError):  # the first error is the one to report
+                    await write_results()
+                raise
+            await write_results()
+
+
+def _track(observe: Observer, trackers: list[Tracker], job: TrainingJob, event: Event) -> None:
+    """Pass an event to an observer, and the metrics and episodes of a step to the trackers as well."""
+    if isinstance(event, StepLogged) and trackers:
+        tables: dict[str, Table] = {}
+        splits: tuple[Split, ...] = ("train", "validation") if any(one.has_tables for one in trackers) else ()
+        for split in splits:
+            if (file := job.folder.episodes_file(split, event.step)).exists():
+                tables[f"episodes/{split}"] = episode_table(read_episodes(file), job.flow.plan.spec)
+        _send(observe, trackers, lambda one: one.log(event.step, event.metrics, tables))
+    observe(event)
+
+
+def _send(observe: Observer, trackers: list[Tracker], send: Callable[[Tracker], None]) -> None:
+    """Send to each tracker; one that fails gets nothing more, because it must not end a training."""
+    for one in [*trackers]:
+        try:
+            send(one)
+        except Exception as error:  # a tracker's library may raise anything
+            trackers.remove(one)
+            text = f"{one.name} failed, and gets nothing more of this training: {first_line(error)}"
+            observe(Note(without_credentials(text), "warning"))
+
+
+def _write_results(plan: Plan, folder: RunFolder, steps: int) -> None:
+    """Write the controls, where the last validation was made, and the report."""
+    from rolegraph.engine.training.compare import controls
+    from rolegraph.pages.report import write_report
+
+    first, last = (folder.episodes_file("validation", step) for step in (0, steps))
+    if first.exists() and last.exists():
+        folder.write_controls(controls(plan, [*read_episodes(first)], [*read_episodes(last)]))
+    if folder.metrics_file.exists():
+        write_report(folder.path)

@@ -1,0 +1,393 @@
+"""Specs that are loaded and checked, and opened on their models."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rolegraph.engine import run
+from rolegraph.engine.compile import CompileResult, Plan, check_source, data_findings
+from rolegraph.engine.compile.trainable import training_findings
+from rolegraph.engine.errors import UsageError
+from rolegraph.engine.records import PolicyPath, Source
+from rolegraph.engine.shipped import SPECS
+from rolegraph.engine.spec import load_spec
+from rolegraph.engine.vocabulary import Dataset, Split, import_file
+
+if TYPE_CHECKING:
+    from rolegraph.engine.models import LimitedModel, Models
+    from rolegraph.engine.records import Episode, Observer, Task
+    from rolegraph.engine.run import EpisodeJob, EpisodeMaker, Isolation
+
+
+@dataclass(frozen=True, slots=True)
+class Workflow:
+    """A checked spec, ready to be run or trained; made by `load`."""
+
+    plan: Plan
+    """The compiled spec: its roles, its graph, its data."""
+    source: Source
+    """The spec's file and the options it was loaded with."""
+
+    @property
+    def name(self) -> str:
+        """The spec's `name`."""
+        return self.plan.name
+
+    @property
+    def hash(self) -> str:
+        """Hex digest over the spec, its templates, the vocabulary it uses and the files imported for it."""
+        return self.plan.hash
+
+    @property
+    def is_trainable(self) -> bool:
+        """True where `rolegraph train` accepts the workflow: its roles, models and data."""
+        return "train" in self.plan.data and not any(training_findings(self.plan))
+
+    def tasks(self, split: Split | None = None, limit: int | None = None) -> list[Task]:
+        """Return the tasks of a split.
+
+        Args:
+            split: `train` or `validation`; by default `validation` where the spec has it, else `train`.
+            limit: Number of tasks at most, at least 1; None returns all.
+
+        Returns:
+            The tasks in the order of the dataset, each a mapping with an `id`.
+
+        Raises:
+            UsageError: The spec has no data for the split.
+        """
+        return list(self.dataset(split).rows(limit))
+
+    def dataset(self, split: Split | None = None) -> Dataset:
+        """Return the dataset of a split.
+
+        Args:
+            split: `train` or `validation`; by default `validation` where the spec has it, else `train`.
+
+        Returns:
+            The dataset, whose rows are read when they are asked for.
+
+        Raises:
+            UsageError: The spec has no data for the split.
+        """
+        data = self.plan.data
+        wanted: Split = split or ("validation" if "validation" in data else "train")
+        if wanted not in data:
+            raise UsageError(
+                f"the spec {self.name} has no {wanted} data; add `data: {{{wanted}: FILE.jsonl}}`"
+            )
+        return data[wanted]
+
+    def check_allowed(self) -> None:
+        """Raise SpecError with the places where the spec asks for a permission that `allow` does not give."""
+        if self.plan.withheld:
+            check_source(self.source, runs=True).valid()
+
+    def open(
+        self, model: str | None = None, *, base_url: str | None = None
+    ) -> AbstractAsyncContextManager[OpenWorkflow]:
+        """Open the workflow's models for the time of an `async with` block.
+
+        Args:
+            model: Model in place of the spec's: `local[:FOLDER]`, `tinker:NAME`, `openai:NAME` or
+                `replay:FILE`.
+            base_url: URL of the model's endpoint in place of the spec's.
+
+        Returns:
+            A context manager that gives an OpenWorkflow; services that it starts end with the block.
+
+        Raises:
+            SpecError: The spec does not fit the model, or asks for a permission that `allow` does not give.
+            UsageError: No such model, or no key for it.
+            WorldError: The model's endpoint does not answer.
+        """
+        self.check_allowed()
+        given = Source(model=model, base_url=base_url)
+        return _open(self if given == Source() else open_source(given.with_defaults(self.source)))
+
+
+@dataclass(frozen=True, slots=True)
+class OpenWorkflow:
+    """A workflow whose models are open; given by `Workflow.open`."""
+
+    flow: Workflow
+    _models: Models
+    _table: Sequence[LimitedModel]
+    _isolation: Isolation
+
+    async def trained(self, checkpoint: str | Path) -> OpenWorkflow:
+        """Return the same workflow with trained weights; roles that are not trained keep their model.
+
+        Args:
+            checkpoint: Folder of a training, for the best weights of each policy, or a `tinker://` path where
+                the workflow trains one policy.
+
+        Returns:
+            An open workflow that ends with this one.
+
+        Raises:
+            UsageError: There are no such weights, or one path is given for several policies.
+        """
+        path, policies = str(checkpoint), self.flow.plan.policies
+        of_training = PolicyPath.parse(path)
+        if of_training is None and len(policies) > 1:
+            fault = f"{self.flow.name} trains {', '.join(policies)}, and {path} is of one policy"
+            raise UsageError(f"{fault}; give the folder of a training")
+        endpoints = [*self.flow.plan.endpoints]
+        for at, endpoint in enumerate(endpoints):
+            if endpoint.policy is not None:
+                of_policy = of_training and of_training._replace(policy=of_training.policy or endpoint.policy)
+                model = endpoint.model.model_copy(update={"checkpoint": str(of_policy or path)})
+                endpoints[at] = endpoint._replace(model=model)
+        return replace(self, _table=await self._models.table(endpoints))
+
+    async def with_flow(self, flow: Workflow) -> OpenWorkflow:
+        """Return another workflow on the models that are open, such as the same one with other prompts.
+
+        Args:
+            flow: The workflow; its imports are those of this one. Models that only it names are opened.
+
+        Returns:
+            An open workflow that ends with this one.
+
+        Raises:
+            UsageError: There is no such model, or no key for it.
+            WorldError: A model's endpoint does not answer.
+        """
+        return replace(self, flow=flow, _table=await self._models.table(flow.plan.endpoints))
+
+    def stream(
+        self,
+        split: Split | None = None,
+        *,
+        limit: int | None = None,
+        rollouts: int = 1,
+        seed: int = 0,
+        tasks: Iterable[Task] | None = None,
+        finished: Iterable[tuple[str, int]] = (),
+        concurrency: int = 64,
+        observe: Observer | None = None,
+    ) -> AsyncGenerator[Episode, None]:
+        """Yield episodes in the order in which they finish.
+
+        Closing the stream cancels the episodes in flight, so wrap it in `contextlib.aclosing` to leave early.
+
+        Args:
+            split: Which tasks: `train` or `validation`; by default `validation` where the spec has it.
+            limit: Number of tasks at most; None takes all of the split.
+            rollouts: Episodes of each task, at least 1.
+            seed: Seed of all draws; the same seed and model give the same episodes.
+            tasks: Tasks in place of those of the split, each a mapping with an `id`.
+            finished: Episodes to leave out, each as its task's id and its rollout (from 0).
+            concurrency: Episodes in flight at most.
+            observe: Function that is called with each event, such as the end of a model call.
+
+        Returns:
+            A stream of episodes.
+
+        Raises:
+            UsageError: The spec has no data for the split, or a task has no `id`.
+        """
+        rows = self.flow.dataset(split).rows(limit) if tasks is None else check_ids(self.flow, tasks)
+        planned = run.missing(run.jobs(rows, rollouts, seed), finished)
+        return run.run_jobs(planned, partial(self.make, observe=observe), concurrency)
+
+    async def make(self, job: EpisodeJob, observe: Observer | None = None) -> Episode:
+        """Make the episode of a job in this process.
+
+        Args:
+            job: A task, a rollout and a seed.
+            observe: Function that is called with each event of the episode.
+
+        Returns:
+            The episode, also where a role of it failed.
+        """
+        table, isolation = self._table, self._isolation
+        return await run.run_episode(self.flow.plan, job, table, isolation=isolation, observe=observe)
+
+    async def episode(self, task: Task, *, seed: int = 0) -> Episode:
+        """Make one episode on one task.
+
+        Args:
+            task: Mapping with the fields that the prompts name; its `id` is `task` unless it has one.
+            seed: Seed of all draws.
+
+        Returns:
+            The episode, also where a role of it failed.
+        """
+        return await self.make(run.EpisodeJob({"id": "task", **task}, seed=seed))
+
+
+def load(
+    spec: str | Path,
+    *overrides: str,
+    model: str | None = None,
+    base_url: str | None = None,
+    imports: Iterable[str | Path] = (),
+    allow: Iterable[str] = (),
+) -> Workflow:
+    """Read and check a spec.
+
+    Args:
+        spec: Path of a spec file, or the name of a shipped spec.
+        overrides: Changes of the spec's values, each `key.path=value` as in `roles.solver.count=4`.
+        model: Model in place of the spec's: `local[:FOLDER]`, `tinker:NAME`, `openai:NAME` or `replay:FILE`.
+        base_url: URL of the model's endpoint in place of the spec's.
+        imports: Python files that register rewards, parsers and so on.
+        allow: Permissions of the spec: `python`, or a URL with everything below it. A spec that asks for more
+            can be looked at, but not run.
+
+    Returns:
+        The workflow, to be opened, run or trained.
+
+    Raises:
+        SpecError: The spec has faults; the error lists each with its place.
+        UsageError: A file is missing.
+    """
+    source = Source.of(spec, *overrides, model=model, base_url=base_url, imports=imports, allow=allow)
+    return open_source(source)
+
+
+def open_source(source: Source) -> Workflow:
+    """Read and check the spec of a source, as `load` does.
+
+    Args:
+        source: The spec and the options it is read with.
+
+    Returns:
+        The workflow.
+
+    Raises:
+        SpecError: The spec has faults; the error lists each with its place.
+        UsageError: No spec is named, or a file is missing.
+    """
+    return Workflow(check_source(source).valid(), source)
+
+
+def check(
+    spec: str | Path,
+    *overrides: str,
+    model: str | None = None,
+    base_url: str | None = None,
+    imports: Iterable[str | Path] = (),
+    allow: Iterable[str] = (),
+    backend: str | None = None,
+) -> CompileResult:
+    """Check a spec and return every fault and warning in place of raising them.
+
+    Args:
+        spec: Path of a spec file, or the name of a shipped spec.
+        overrides: Changes of the spec's values, each `key.path=value`.
+        model: Model in place of the spec's, as for `load`.
+        base_url: URL of the model's endpoint in place of the spec's.
+        imports: Python files that register rewards, parsers and so on.
+        allow: Permissions of the spec, as for `load`; a missing permission is a warning.
+        backend: Backend of rLLM, or one of your own as `package.module:Class`; adds the keys that the backend
+            cannot obey or would ignore.
+
+    Returns:
+        The plan where there is no fault, and all diagnostics with their places.
+
+    Raises:
+        UsageError: A file is missing, or the backend is unknown.
+    """
+    source = Source.of(spec, *overrides, model=model, base_url=base_url, imports=imports, allow=allow)
+    return check_for(source, backend)
+
+
+def check_for(source: Source, backend: str | None) -> CompileResult:
+    """Check the spec of a source as `check` does.
+
+    Args:
+        source: The spec and the options it is read with.
+        backend: Backend of rLLM, as for `check`; None checks the spec alone.
+
+    Returns:
+        The plan where there is no fault, and all diagnostics with their places.
+
+    Raises:
+        UsageError: No spec is named, a file is missing, or the backend is unknown.
+    """
+    if backend is None:
+        return check_source(source, data_findings)
+    from rolegraph.integrations.rllm.launch import for_backend
+
+    overrides, _, further = for_backend(backend, source.overrides)
+    source = replace(source, overrides=tuple(overrides))
+    return check_source(source, lambda plan: chain(data_findings(plan), further(plan)))
+
+
+def other_spec(name: str) -> str:
+    """Tell which of two specs a name stands for: the shipped one, or a file of the working folder.
+
+    Args:
+        name: Path of a spec, or the name of a shipped one, as for `load`.
+
+    Returns:
+        A sentence where the shipped spec is taken for a missing file, or beside a file of the same name;
+        empty for any other name.
+    """
+    here = Path(f"{name.removesuffix('.yaml')}.yaml")
+    shipped = SPECS / here
+    if here.parent != Path() or Path(name).is_file() or not shipped.is_file():
+        return ""
+    if here.is_file() and not here.samefile(shipped):
+        return f"{name} is the shipped spec; to use the file of this folder, write {here}"
+    return f"there is no {name} in this folder; the shipped spec is used" if name.endswith(".yaml") else ""
+
+
+def shipped_specs() -> dict[str, str]:
+    """Return the names of the specs that come with the package, each with its description."""
+    return {path.stem: load_spec(path).spec.description for path in sorted(SPECS.glob("*.yaml"))}
+
+
+def json_schema(imports: Iterable[str | Path] = ()) -> dict[str, Any]:
+    """Return the JSON Schema of a spec, with every parser, reward and so on that a spec may name.
+
+    Args:
+        imports: Python files that register rewards, parsers and so on, which the schema then has, too.
+
+    Returns:
+        The schema (draft 7), as a mapping for `json.dump`.
+
+    Raises:
+        UsageError: A file is missing or cannot be imported.
+    """
+    from rolegraph.engine.spec.schema import json_schema as schema_of_all
+
+    for file in imports:
+        import_file(Path(file))
+    return schema_of_all()
+
+
+@asynccontextmanager
+async def _open(flow: Workflow) -> AsyncGenerator[OpenWorkflow, None]:
+    from rolegraph.engine.models import Models, Services
+
+    with Services(flow.source.base_url) as services:
+        isolation = run.Isolation(flow.plan.imports)
+        async with services.watched(), Models(services.open) as models, isolation:
+            yield OpenWorkflow(flow, models, await models.table(flow.plan.endpoints), isolation)
+
+
+@asynccontextmanager
+async def open_served_episodes(flow: Workflow) -> AsyncGenerator[EpisodeMaker, None]:
+    """Open a maker of a workflow's episodes with the models that each job names."""
+    from rolegraph.engine.run.streaming import ServedEpisodes
+
+    async with run.Isolation(flow.plan.imports) as isolation, ServedEpisodes(flow.plan, isolation) as maker:
+        yield maker
+
+
+def check_ids(flow: Workflow, tasks: Iterable[Mapping[str, Any]]) -> Iterable[Task]:
+    """Yield tasks; raise UsageError for the first without an `id`."""
+    for task in tasks:
+        if "id" not in task:
+            raise UsageError(f"a task of {flow.name} has no id: {str(dict(task))[:200]}")
+        yield task

@@ -1,0 +1,141 @@
+"""`rolegraph validate SPEC…`, every fault of specs, and `rolegraph test SPEC`, tests without a model."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import click
+
+import rolegraph as rg
+from rolegraph.cli import options
+from rolegraph.cli.output import OutputOptions, plain
+from rolegraph.cli.terminal import progress_line, run_until_done
+
+MONTY = "Monty, a subset of Python (docs/programs.md); full CPython with --allow python=docker:IMAGE"
+SHOWN_OF_DIFF = 4000
+"""Characters of a prompt's diff that are shown."""
+
+
+@click.command("validate")
+@click.argument(
+    "specs", nargs=-1, required=True, metavar="SPEC… [KEY.PATH=VALUE…]", shell_complete=options.complete_specs
+)
+@options.backend("Also show which keys this backend of rLLM cannot obey, or would ignore.")
+@options.imports_option
+@options.allow_option
+@options.output
+def validate_command(specs: tuple[str, ...], backend: str | None, output: OutputOptions, **given: Any) -> int:
+    """Check specs, and tests of specs, and show every fault, each with its file, line and column.
+
+    Overrides apply to each spec; with --backend, those that begin with `rllm.` or `++` are for rLLM.
+    Exit code 0 when all are valid, 2 when one is not.
+    """
+    names = [name for name in specs if "=" not in name]
+    overrides = [name for name in specs if "=" in name]
+    if not names:
+        raise click.UsageError("no spec named")
+    shared = rg.Source.of(None, *overrides, **given)
+    sources = [options.in_project(replace(shared, spec=name)) for name in names]
+    rows = [_check(source, output, backend) for source in sources]
+    runnable = [
+        replace(source, allow=(*source.allow, *row["withheld"]))
+        for source, row in zip(sources, rows, strict=True)
+        if row.get("runs")
+    ]
+    commands = [f"rolegraph run {shlex.join(source.arguments())}" for source in runnable[:1]]
+    if len(names) == 1:
+        output.next(*commands)
+    output.document({"specs": rows, "next": commands})
+    return 0 if all(row["valid"] for row in rows) else 2
+
+
+def _check(source: rg.Source, output: OutputOptions, backend: str | None) -> dict[str, Any]:
+    """Check one spec or tests file, print the result, and return its row of the document."""
+    name = source.named_spec
+    row: dict[str, Any] = {"spec": name, "valid": False, "diagnostics": []}
+    try:
+        if rg.is_tests_file(name):
+            rg.check_tests(name)
+            output.line(f"{name}: valid (tests of a spec)")
+            return {**row, "valid": True}
+        result = rg.check_for(source, backend)
+        tasks = {split: sum(1 for _ in data.rows(None)) for split, data in result.files().items()}
+    except rg.UserError as error:
+        click.echo(rg.printable(f"error: {error}\n"), err=True)
+        return {**row, "error": str(error)}
+    for diagnostic in result.diagnostics:
+        click.echo(f"{diagnostic}\n", err=True)
+        row["diagnostics"].append(asdict(diagnostic))
+    plan, size = result.plan, result.size
+    if plan is None or size is None:
+        count = sum(diagnostic.severity == "error" for diagnostic in result.diagnostics)
+        output.line(f"{name}: {count} {'fault' if count == 1 else 'faults'}")
+        return row
+    roles = ", ".join(f"{role.name} × {role.count}" for role in plan.roles)
+    read = [f"{count:,} {split} tasks read" for split, count in tasks.items()]
+    correct = f"correct is {plan.deciding}'s" if plan.can_be_correct else "no episode can be correct"
+    output.line(f"{name}: valid ({'; '.join([roles, str(size), correct, *read, f'hash {plan.hash}'])})")
+    prompts = {role.name: role.prompt_files for role in plan.roles if role.prompt_files}
+    if prompts:
+        output.line("prompts: " + "; ".join(f"{name}: {', '.join(files)}" for name, files in prompts.items()))
+    weights = {role.name: text for role in plan.asking if (text := plan.untrained_weights(role))}
+    if weights:
+        output.line("not trained: " + "; ".join(f"{name}: {text}" for name, text in weights.items()))
+    if plan.interpreter:
+        output.line(f"python: {MONTY if plan.interpreter == 'monty' else f'CPython, {plan.interpreter}'}")
+        row["python"] = plan.interpreter
+    return {
+        **row,
+        "valid": True,
+        "roles": {role.name: role.count for role in plan.roles},
+        "correct": plan.deciding if plan.can_be_correct else None,
+        "calls": size.calls,
+        "chain": size.chain,
+        "tasks": tasks,
+        "prompts": prompts,
+        "weights": weights,
+        "runs": bool(plan.data),
+        "withheld": list(dict.fromkeys(permission.name for permission in plan.withheld)),
+        "hash": plan.hash,
+    }
+
+
+@click.command("test")
+@options.source(
+    "With --record: the model that answers, as for run.", "With --record: the endpoint, as for run."
+)
+@options.path("--tests", "tests", "FILE", "The tests. Default: NAME.test.yaml beside SPEC.")
+@options.flag("--record", "Record the answers with the model first, and the tests if there are none.")
+@options.path("--junit", "junit", "FILE", "Also write the results as JUnit's XML.")
+def test_command(source: rg.Source, tests: Path | None, record: bool, junit: Path | None) -> int:
+    """Replay SPEC's recorded answers and compare the episodes with its tests, without a model.
+
+    The tests are in NAME.test.yaml beside the spec: figures, failures, tokens, what single tasks must come
+    to, and whether each prompt is still the recorded one. Exit code 0 when all hold, 1 when one does not, 2
+    for a mistake in the spec or the tests.
+    """
+    if not record and (source.model or source.base_url):
+        raise click.UsageError("--model and --base-url go with --record: tests ask no model")
+    flow = rg.open_source(source)
+    if record:
+        with progress_line(OutputOptions(), "starting the model …") as observe:
+            written = run_until_done(rg.record_async(flow, tests, observe=observe))
+        for path in written:
+            click.echo(f"wrote {path}")
+    report = rg.test(flow, tests, junit=junit)
+    for verdict in report.verdicts:
+        _show_verdict(verdict)
+    failed = len(report.failed)
+    click.echo(f"{len(report.verdicts) - failed} hold, {failed} {'does' if failed == 1 else 'do'} not")
+    return 1 if failed else 0
+
+
+def _show_verdict(verdict: rg.Verdict) -> None:
+    word = click.style("ok  ", fg="green") if verdict.holds else click.style("FAIL", fg="red")
+    click.echo(f"{word} {plain(verdict.name)}: {plain(verdict.found)}")
+    if not verdict.holds and verdict.detail:
+        lines = plain(verdict.detail, SHOWN_OF_DIFF).splitlines()
+        click.echo("\n".join(f"     {line}" for line in lines))

@@ -1,0 +1,267 @@
+"""Display of a run: a progress bar with live metrics, and a table of the roles at the end.
+
+The display keeps sums, never episodes. The bar goes to standard error, the table to standard output.
+"""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections import Counter
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from rich import progress
+from rich.table import Column
+
+import rolegraph as rg
+from rolegraph.cli.output import OutputOptions
+from rolegraph.cli.terminal import SPEED_SECONDS, make_table
+
+
+@dataclass(slots=True)
+class _RoleSums:
+    """Sums over the trajectories of a role, as the JSON document has them."""
+
+    trajectories: int = 0
+    prompt_tokens: int = 0
+    response_tokens: int = 0
+    calls: int = 0
+    """Number of model calls, each attempt counted, or of runs of a tool."""
+    call_seconds: float = 0.0
+    failures: Counter[str] = field(default_factory=Counter[str])
+    unrated: int = 0
+    """Number of trajectories that are masked because nobody rated them."""
+
+
+class Display:
+    """Progress bar of a run while it is `shown`, and its figures at the end.
+
+    `floors` maps figures to their lowest accepted values: `answered` (the share of trajectories that a model
+    answered), `correct`, the spec's metrics and `reward/{role}`.
+    """
+
+    def __init__(
+        self, run: rg.RunJob, *, floors: Mapping[str, float], output: OutputOptions | None = None
+    ) -> None:
+        self._folder, self._run, self._plan = run.folder, run, run.flow.plan
+        self._output, self._floors = output or OutputOptions(), floors
+        rewards = [f"reward/{role.name}" for role in self._plan.roles if role.reward is not None]
+        known = ["answered", "correct", *self._plan.metrics, *rewards]
+        for name in floors:
+            if name not in known:
+                hint = rg.did_you_mean(name, known) or f"expected one of {', '.join(known)}"
+                raise rg.UsageError(f"--fail-under: no figure {name!r}; {hint}")
+        self._roles = {role.name: _RoleSums() for role in self._plan.roles}
+        self._asking = {role.name for role in self._plan.asking}
+        self._answered = 0
+        """Number of trajectories that a model answered."""
+        self._first_failures: dict[tuple[str, str], str] = {}
+        """The first failure of each role and name, in one line with the answer."""
+        self._means = rg.Means()
+        """Means of the spec's metrics, and `reward/{role}` and `right/{role}` over trajectories."""
+        self._episodes = self._correct = 0
+        self._started: float | None = None
+        """Time at which the model was ready; None before."""
+        self._progress = progress.Progress(
+            progress.TextColumn("[bold]{task.description}"),
+            progress.BarColumn(bar_width=12),
+            progress.MofNCompleteColumn(),
+            progress.TimeElapsedColumn(),
+            progress.TimeRemainingColumn(compact=True),
+            # Folded where the line is too narrow, so that count and times stay whole.
+            progress.TextColumn("{task.fields[live]}", table_column=Column(overflow="fold")),
+            console=self._output.progress(),
+            speed_estimate_period=SPEED_SECONDS,
+        )
+        self._bar = self._progress.add_task(self._plan.name, total=run.episodes, live="")
+        if run.resumed and self._folder.episodes.exists():
+            for episode in rg.read_episodes(self._folder.episodes):
+                self._count(episode)
+        self._before, self._tokens_before = self._episodes, self._sum("response_tokens")
+        """Numbers of episodes and of their response tokens that the folder held already."""
+
+    @contextmanager
+    def shown(self) -> Generator[None]:
+        """Show the bar for the time of a block, and print the figures when the block ends."""
+        try:
+            with self._progress:
+                yield
+        finally:
+            seconds = 0.0 if self._started is None else time.monotonic() - self._started
+            if self._started is not None:
+                self._end(seconds)
+            self._output.document(self._document(seconds))
+
+    def observe(self, event: rg.Event) -> None:
+        """Update the bar and the counts for an event of the run; print the text of a note."""
+        if isinstance(event, rg.CallDone):
+            role = self._roles[event.id.node.role]
+            role.calls += 1
+            role.call_seconds += event.seconds
+        elif isinstance(event, rg.EpisodeDone):
+            self._count(event.episode)
+        elif isinstance(event, rg.Note) and event.kind == "warning":
+            self._output.warn(event.text)
+        elif isinstance(event, rg.Note) and event.kind == "notice":
+            self._progress.console.print(rg.printable(event.text), markup=False, highlight=False)
+        elif isinstance(event, rg.Note):
+            if not event.text:
+                self._started = time.monotonic()
+            self._progress.update(self._bar, live=rg.printable(event.text))
+
+    def exit_code(self) -> int:
+        """Return 1 where no model call gave an answer, or a figure is lower than its floor; else 0."""
+        return 1 if (self._asked() and not self._answered) or any(self._low()) else 0
+
+    def _count(self, episode: rg.Episode) -> None:
+        self._episodes += 1
+        self._correct += episode.is_correct
+        self._means.add(episode.metrics)
+        for trajectory in episode.trajectories:
+            self._count_trajectory(trajectory, self._roles[trajectory.name])
+        failures = sum(sums.failures.total() for sums in self._roles.values())
+        live = "  ".join([*self._shown_means(), *([f"failures {failures}"] if failures else [])])
+        self._progress.update(self._bar, advance=1, live=live)
+
+    def _count_trajectory(self, trajectory: rg.Trajectory, sums: _RoleSums) -> None:
+        name = trajectory.name
+        sums.trajectories += 1
+        sums.unrated += trajectory.is_unrated
+        self._answered += name in self._asking and trajectory.by_model
+        if trajectory.reward is not None:
+            self._means.add({f"reward/{name}": trajectory.reward, f"right/{name}": trajectory.is_correct})
+        for step in trajectory.steps:
+            if name not in self._asking:
+                sums.calls += 1
+                sums.call_seconds += step.metadata.get("seconds", 0.0)
+            sums.prompt_tokens += step.prompt_tokens
+            sums.response_tokens += step.response_tokens
+        if trajectory.failure is not None:
+            failure = trajectory.failure.name.value
+            sums.failures[failure] += 1
+            self._first_failures.setdefault((name, failure), trajectory.failure_line)
+
+    def _end(self, seconds: float) -> None:
+        """Print the closing table, the failures and the next commands."""
+        out = self._output.results()
+        if self._episodes:
+            self._print_table()
+        made = f"{self._episodes - self._before} episodes in {seconds:.1f} s"
+        parts = [f"{made}, {self._episodes} in all" if self._before else made]
+        if self._episodes and self._plan.can_be_correct:
+            parts.append(f"correct {self._correct / self._episodes:.1%}")
+        parts += self._shown_means()
+        if (tokens := self._sum("response_tokens") - self._tokens_before) and seconds:
+            parts.append(f"{tokens / seconds:,.0f} tokens/s")
+        out.print("   ".join(parts))
+        for role in self._plan.roles:
+            lines = [line for (name, _), line in self._first_failures.items() if name == role.name]
+            if self._roles[role.name].unrated:
+                lines.append(f"unrated: {role.why_unrated}")
+            for line in lines:
+                out.print(rg.printable(f"{role.name} {line}"), style="yellow", markup=False)
+        if missing := self._asked() - self._answered:
+            text = f"{missing} of {self._asked()} trajectories got no answer"
+            if "answered" not in self._floors:
+                text += "; --fail-under answered=1 makes that an error"
+            self._output.warn(text)
+        for name, value, floor in self._low():
+            found = "measured in no episode" if value is None else f"{value:.3f}, under {floor:g}"
+            self._output.warnings().print(f"error: {name} is {found}", style="red")
+        self._output.next(self._next())
+        out.print(str(self._folder.episodes), markup=False)
+
+    def _next(self) -> str:
+        """Return the command that a user may want to run next."""
+        folder = shlex.quote(str(self._folder.path))
+        if self._episodes < self._run.episodes:
+            return f"rolegraph run --resume --out {folder}"
+        if any(sums.failures["model_error"] for sums in self._roles.values()):
+            return f"rolegraph run --resume --retry-failed --out {folder}"
+        source = self._run.flow.source
+        if self._run.flow.is_trainable and not source.model:
+            return f"rolegraph train {shlex.join(source.arguments())}"
+        words = shlex.join(replace(source, model=None, base_url=None).arguments())
+        return f"rolegraph run {words} --model replay:{folder}"
+
+    def _document(self, seconds: float) -> dict[str, Any]:
+        """Return the JSON document; docs/command.md describes its keys."""
+        return {
+            "folder": str(self._folder.path),
+            "episodes": self._episodes,
+            "wanted": self._run.episodes,
+            "seconds": round(seconds, 3),
+            "figures": self._figures(),
+            "n": self._partial(),
+            "roles": {
+                name: {
+                    **asdict(sums),
+                    "reward": self._mean("reward", name),
+                    "right": self._mean("right", name),
+                    "call_seconds": round(sums.call_seconds, 3),
+                    "failures": dict(sums.failures),
+                }
+                for name, sums in self._roles.items()
+            },
+            "under": {name: {"is": value, "floor": floor} for name, value, floor in self._low()},
+            "log": str(self._folder.log),
+            "next": [self._next()],
+        }
+
+    def _low(self) -> Iterator[tuple[str, float | None, float]]:
+        """Yield each figure that is lower than its floor or was not measured, with value and floor."""
+        figures = self._figures()
+        for name, floor in self._floors.items():
+            value = figures.get(name)
+            if value is None or value < floor:
+                yield name, value, floor
+
+    def _figures(self) -> dict[str, float]:
+        means = {name: mean for name, mean in self._means.means().items() if not name.startswith("right/")}
+        answered = self._answered / max(1, self._asked())
+        return {"answered": answered, "correct": self._correct / max(1, self._episodes), **means}
+
+    def _asked(self) -> int:
+        """Return the number of trajectories that asked a model."""
+        return sum(self._roles[name].trajectories for name in self._asking)
+
+    def _sum(self, count: str) -> int:
+        return sum(getattr(sums, count) for sums in self._roles.values())
+
+    def _mean(self, figure: str, role: str) -> float | None:
+        """Return the mean of a role's `reward`, or its share that is `right`; None where there is none."""
+        judged = figure == "reward" or role in self._plan.judged
+        return self._means.means().get(f"{figure}/{role}") if judged else None
+
+    def _partial(self) -> dict[str, int]:
+        """Return n of each metric that fewer than all episodes have."""
+        counts = {name: self._means.counts[name] for name in self._plan.metrics}
+        return {name: n for name, n in counts.items() if n < self._episodes}
+
+    def _shown_means(self) -> Iterator[str]:
+        """Yield each metric with its mean, and with n where it differs from the number of episodes."""
+        means, partial = self._means.means(), self._partial()
+        for name in self._plan.metrics:
+            n = f" (n {partial[name]})" if name in partial else ""
+            yield f"{name} {means[name]:.3f}{n}" if name in means else f"{name} –"
+
+    def _print_table(self) -> None:
+        headings = ("role", "runs", "reward", "right", "tokens in", "out", "s/call", "failures")
+        table = make_table(*headings, texts=(7,))
+        for name, sums in self._roles.items():
+            failed = [*sums.failures.most_common(), *([("unrated", sums.unrated)] if sums.unrated else [])]
+            reward, right = self._mean("reward", name), self._mean("right", name)
+            table.add_row(
+                name,
+                f"{sums.trajectories:,}",
+                "–" if reward is None else f"{reward:.3f}",
+                "–" if right is None else f"{right:.1%}",
+                f"{sums.prompt_tokens:,}" if name in self._asking else "–",
+                f"{sums.response_tokens:,}" if name in self._asking else "–",
+                f"{sums.call_seconds / max(1, sums.calls):.2f}",
+                "\n".join(f"{failure} {count}" for failure, count in failed) or "none",
+            )
+        self._output.results().print(table)

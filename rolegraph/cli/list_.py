@@ -1,0 +1,134 @@
+"""Commands that show the language: `list` (specs, vocabulary), `limits`, and `schema` for an editor."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+import rolegraph as rg
+from rolegraph.cli import options
+
+WRITTEN_AT = {
+    "parsers": "roles.ROLE.parser",
+    "rewards": "roles.ROLE.reward",
+    "estimators": "roles.ROLE.estimator",
+    "signals": "roles.ROLE.signal",
+    "metrics": "episode.metrics.NAME",
+    "tools": "roles.ROLE.run",
+    "datasets": "data.train, data.validation",
+    "environments": "loops.NAME.env",
+}
+"""Key of a spec that holds each kind."""
+KINDS = ("specs", *WRITTEN_AT)
+
+
+@click.command("list")
+@click.argument("kind", required=False, type=click.Choice(KINDS))
+@click.argument("name", required=False, shell_complete=options.complete_items)
+@options.imports_option
+def command(kind: str | None, name: str | None, imports: tuple[str, ...]) -> None:
+    """Show the shipped specs and what a spec may name: parsers, rewards, estimators, …
+
+    With a NAME, show that one: a parser's options with their defaults, say, or a spec as it is written.
+    """
+    for file in imports:
+        rg.vocabulary.import_file(Path(file))
+    if name is None:
+        text = _overview(kind)
+    elif kind == "specs":
+        text = rg.printable(rg.find_spec(name).read_text(encoding="utf-8", errors="replace"))
+    else:
+        text = _item(str(kind), name)
+    try:
+        click.echo(text.rstrip())
+        if name is None:
+            shown = kind or "parsers"
+            click.echo(f"next: rolegraph list {shown} NAME", err=True)
+    except BrokenPipeError:  # the reader has closed the pipe, as in `rolegraph list | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _overview(kind: str | None) -> str:
+    """Return a line for each item of a kind, or of all kinds."""
+    sections = {name: _summaries(name) for name in KINDS if kind in (None, name)}
+    width = max(len(name) for items in sections.values() for name in items)
+    lines: list[str] = []
+    for title, items in sections.items():
+        lines.append(click.style(title, bold=True))
+        lines += [f"  {name:<{width}}  {summary}" for name, summary in items.items()]
+    return "\n".join(lines)
+
+
+def _summaries(kind: str) -> dict[str, str]:
+    """Return each item's summary by its name, or the error where the item's package cannot be loaded."""
+    if kind == "specs":
+        return rg.shipped_specs()
+    registry: rg.vocabulary.Registry[Any] = getattr(rg.vocabulary, kind)
+    summaries: dict[str, str] = {}
+    for name in registry.names():
+        try:
+            summaries[name] = registry.summary(name)
+        except rg.UsageError as error:
+            summaries[name] = rg.printable(str(error))
+    return summaries
+
+
+def _item(kind: str, name: str) -> str:
+    """Return an item as a spec writes it, with every option at its default and its meaning."""
+    registry: rg.vocabulary.Registry[Any] = getattr(rg.vocabulary, kind)
+    try:
+        summary, value, options = registry.summary(name), registry.value(name), registry.options(name)
+    except rg.vocabulary.UnknownName as error:
+        known = error.hint or f"expected one of {', '.join(error.known)}"
+        raise rg.UsageError(f"{error}; {known}") from None
+    if not value and not options:
+        return f"{summary}\n\n{WRITTEN_AT[kind]}: {name}"
+    head = _row(name, value) if value else (f"{name}:", "", "")
+    indent = "" if value else "  "
+    rows = [head, *(_row(indent + option.name, option) for option in options)]
+    wide, wider = (max(len(row[column]) for row in rows) for column in (0, 1))
+    lines = [f"  {yaml:<{wide}}  # {type_:<{wider}}  {line}".rstrip(" #") for yaml, type_, line in rows]
+    return "\n".join([summary, "", f"{WRITTEN_AT[kind]}:", *lines])
+
+
+def _row(key: str, option: rg.vocabulary.Option) -> tuple[str, str, str]:
+    """Return an option as YAML, its type, and its meaning."""
+    required = ", required" if option.required else ""
+    return f"{key}: {option.written}", f"{option.type}{required}", option.line
+
+
+@click.command("limits")
+def limits_command() -> None:
+    """Show every limit on an input, with the name that messages give it and its reason."""
+    name = max(len(limit.name) for limit in rg.LIMITS)
+    most = max(len(limit.size) for limit in rg.LIMITS)
+    for limit, reason in rg.LIMITS.items():
+        click.echo(f"{limit.name:<{name}}  {limit.size:<{most}}  {reason}")
+
+
+@click.command("schema")
+@options.imports_option
+@options.path("--out", "out", "FILE", "File of the schema. Default: standard output.")
+def schema_command(imports: tuple[str, ...], out: Path | None) -> int:
+    """Write the JSON Schema of a spec, so that an editor completes and checks it while you type.
+
+    \b
+    rolegraph schema --out rolegraph.schema.json
+    then, as a spec's first line:
+    # yaml-language-server: $schema=rolegraph.schema.json
+    """
+    text = json.dumps(rg.json_schema(imports), indent=1, ensure_ascii=False)
+    if out is None:
+        click.echo(text)
+        return 0
+    try:
+        out.write_text(f"{text}\n", encoding="utf-8")
+    except OSError as error:
+        raise rg.UsageError(f"cannot write {out}: {error.strerror}") from error
+    click.echo(f"wrote {out}; a spec's first line: # yaml-language-server: $schema={out}")
+    return 0

@@ -1,0 +1,162 @@
+"""Entry point of the command: runs a verb, and turns errors into one message and an exit code.
+
+0 is success, 1 a fault of the environment (an endpoint is down, a disk is full), 2 a fault of the user (a
+spec, a flag, a key), 130 an interruption. `--debug` anywhere on the line shows the traceback.
+"""
+
+from __future__ import annotations
+
+import codecs
+import errno
+import gc
+import importlib
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from io import TextIOWrapper
+
+import click
+
+from rolegraph import RolegraphError, SpecError, printable
+from rolegraph.cli import options as options  # registers the completion of bash
+from rolegraph.cli.output import colour
+
+VERBS = {
+    "new": ("folders", "Write a workflow of your own into a new folder."),
+    "trust": ("folders", "Let the rolegraph.toml of a folder count."),
+    "run": ("running", "Run a spec on its tasks and write the episodes."),
+    "train": ("training", "Train the roles of a spec."),
+    "optimize": ("tuning", "Evolve the prompts of a spec by reflection."),
+    "forecast": ("tuning", "Estimate the cost and effect of a first training step."),
+    "eject": ("training", "Write a spec as code for rLLM or verifiers."),
+    "eval": ("running", "Compare a checkpoint with its base model."),
+    "compare": ("reading", "Compare runs, trainings or specs."),
+    "export": ("reading", "Write trained weights for other programs."),
+    "validate": ("checks", "Check specs and show every fault."),
+    "graph": ("looking", "Draw the roles of a spec."),
+    "preview": ("looking", "Show the prompts of each role, without a model."),
+    "test": ("checks", "Run a spec's tests on recorded answers."),
+    "report": ("reading", "Write a training as one page that opens offline."),
+    "view": ("reading", "Show the episodes of runs in the browser."),
+    "list": ("list_", "Show the specs and the vocabulary that a spec may use."),
+    "limits": ("list_", "Show the limits on inputs, and their reasons."),
+    "schema": ("list_", "Write the JSON Schema of a spec, for an editor."),
+    "doctor": ("services", "Probe what a Tinker service does."),
+    "serve": ("services", "Serve a local model folder over the Tinker API."),
+}
+"""Module and description of each command."""
+_OUTPUT_ERRORS = (errno.ENOSPC, errno.EIO, errno.EFBIG, errno.EDQUOT)
+INTERRUPTED = 128 + signal.SIGINT
+COLLECT_AFTER = 100_000
+"""Allocations between garbage collections, twice the objects that a verb's imports make; with Python's
+default of 700, collections take a sixth of the import time."""
+
+
+class _Verbs(click.Group):
+    """Imports a verb's module only when that verb is used."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in VERBS:
+            return None
+        module = importlib.import_module(f"rolegraph.cli.{VERBS[cmd_name][0]}")
+        commands = (value for value in vars(module).values() if isinstance(value, click.Command))
+        return next(command for command in commands if command.name == cmd_name)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(verb, line) for verb, (_, line) in VERBS.items()])
+
+
+@click.group(cls=_Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(None, "-V", "--version", package_name="rolegraph", prog_name="rolegraph")
+@click.option(
+    "--debug", is_flag=True, expose_value=False, help="Show the traceback of an error; with any command."
+)
+def cli() -> None:
+    """Declare a multi-role LLM workflow in YAML; run it, and get Episodes to train on.
+
+    \b
+    rolegraph run solver_judge                 a shipped spec, on the model that comes with it
+    rolegraph train solver_judge               teach its roles, and see what they learn
+    rolegraph run my.yaml --model openai:gpt-5 roles.solver.count=4
+    rolegraph validate specs/*.yaml
+    """
+
+
+def main() -> None:
+    """Run the command and exit."""
+    gc.set_threshold(COLLECT_AFTER)
+    _open_streams()
+    code = run(sys.argv[1:])
+    # Everything that was opened is closed by now. Tearing the interpreter down takes time, and native threads
+    # of the Tinker SDK sometimes abort in it.
+    try:
+        sys.stdout.flush()
+    except (OSError, ValueError):
+        code = code or 1
+    with suppress(OSError, ValueError):
+        sys.stderr.flush()
+    os._exit(code)
+
+
+def _open_streams() -> None:
+    """Open the null device as each standard stream that is closed; let the others take any character.
+
+    A file would get a closed stream's number otherwise, and a library that prints would write into it. An
+    ASCII stream becomes UTF-8, as click's own become; other encodings show what they lack escaped.
+    """
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        stream: TextIOWrapper | None = getattr(sys, name)
+        if stream is None:
+            file = os.open(os.devnull, os.O_RDWR)  # the lowest free number, which is this stream's
+            setattr(sys, name, os.fdopen(file, "w" if number else "r"))
+        elif number:
+            is_ascii = codecs.lookup(stream.encoding).name == "ascii"
+            stream.reconfigure(encoding="utf-8" if is_ascii else None, errors="backslashreplace")
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run the command and return its exit code; errors are printed to standard error.
+
+    Args:
+        arguments: The command line without the program's name.
+
+    Returns:
+        0, 1, 2 or 130; see the module's docstring.
+    """
+    sys.argv = ["rolegraph", *arguments]  # a run notes this command line, however the process was started
+    words = [word for word in arguments if word != "--debug"]
+    try:
+        result = cli.main(words, prog_name="rolegraph", standalone_mode=False, color=colour())
+        return result if isinstance(result, int) else 0
+    except click.ClickException as error:
+        error.show()
+        return 2
+    except (KeyboardInterrupt, click.Abort):
+        click.echo("interrupted", err=True)
+        return INTERRUPTED
+    except BrokenPipeError:
+        sys.stderr.close()
+        return 1
+    except Exception as error:
+        if "--debug" in arguments:
+            import traceback
+
+            traceback.print_exc()
+        elif isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
+            named = printable(str(error.filename))
+            click.echo(f"error: file name too long: {named[:80]}…", err=True)
+            return 2
+        elif isinstance(error, OSError) and error.filename is None and error.errno in _OUTPUT_ERRORS:
+            click.echo(f"error: cannot write the output: {error.strerror}", err=True)
+        elif isinstance(error, RolegraphError):
+            click.echo(printable(str(error) if isinstance(error, SpecError) else f"error: {error}"), err=True)
+        else:
+            click.echo(printable(f"internal error: {type(error).__name__}: {error}"), err=True)
+            click.echo("This is a bug in Rolegraph; run again with --debug for the traceback.", err=True)
+        return error.exit_code if isinstance(error, RolegraphError) else 1

@@ -1,0 +1,362 @@
+"""Options and arguments that several verbs share, and their completion in a shell.
+
+`_ROLEGRAPH_COMPLETE=bash_source rolegraph` prints the script of bash.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial, wraps
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import click
+from click.shell_completion import BashComplete, CompletionItem, add_completion_class
+
+import rolegraph as rg
+from rolegraph.cli.output import OutputOptions, own_stream
+
+F = TypeVar("F", bound=Callable[..., Any])
+Decorator = Callable[[F], F]
+OVERRIDES = "[KEY.PATH=VALUE…]"
+GOES_ON = ("=", ".", ":", "/")
+"""Ends of a completion that more is typed after."""
+SOURCE_OPTIONS = ("imports", "allow", "model", "base_url")
+"""Options of a command that are passed to it in its Source."""
+
+
+def source(model: str = "", base_url: str = "", *, required: bool = True) -> Decorator[Callable[..., Any]]:
+    """Add SPEC, its overrides, `--import`, `--allow`, and options for the model; pass one Source as `source`.
+
+    Args:
+        model: Help text of `--model`; no such option where it is empty.
+        base_url: Help text of `--base-url`; no such option where it is empty.
+        required: Whether SPEC must be given; otherwise the source's spec may be None.
+
+    Returns:
+        A decorator for the command's function.
+    """
+
+    named: dict[str, Any] = {"required": required, "shell_complete": complete_specs}
+    return _bundle(
+        _with_source,
+        click.argument("spec", is_eager=True, callback=_take_flags, **named),
+        click.argument("overrides", nargs=-1, metavar=OVERRIDES, shell_complete=complete_overrides),
+        *([model_option("--model", model)] if model else []),
+        *([fresh_option, text("--base-url", "URL", base_url)] if base_url else []),
+        allow_option,
+        imports_option,
+    )
+
+
+def _with_source(
+    command: Callable[..., Any], *, spec: str | None, overrides: tuple[str, ...], **words: Any
+) -> Any:
+    options = {name: words.pop(name) for name in SOURCE_OPTIONS if name in words}
+    rg.keep_services(0 if words.pop("fresh", True) else _warm_seconds())
+    code = command(source=in_project(rg.Source.of(spec, *overrides, **options)), **words)
+    if rg.has_started_service() and not words.get("output", OutputOptions()).quiet:
+        kept = "the model stays loaded for {:g} minutes (to free it: rolegraph serve --stop)"
+        click.echo(kept.format(_warm_seconds() / 60), err=True)
+    return code
+
+
+def _bundle(gather: Callable[..., Any], *parameters: Decorator[Any]) -> Decorator[Callable[..., Any]]:
+    """Return a decorator that adds parameters to a command.
+
+    Args:
+        gather: Function that is called with the command and all values, and calls the command with fewer.
+        parameters: The parameters, in the order of the help.
+    """
+
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        decorated: Callable[..., Any] = wraps(command)(partial(gather, command))
+        for add in reversed(parameters):
+            decorated = add(decorated)
+        return decorated
+
+    return decorate
+
+
+def _warm_seconds() -> float:
+    """Return for how long a local service stays, from the environment; in CI it stays for no time."""
+    text = os.environ.get("ROLEGRAPH_WARM") or ("0" if os.environ.get("CI") else "300")
+    if not text.isdecimal():
+        raise click.UsageError(f"ROLEGRAPH_WARM is {text!r}; expected seconds, or 0")
+    return float(text)
+
+
+def in_project(source: rg.Source) -> rg.Source:
+    """Return a source with what the trusted rolegraph.toml beside its spec adds; name an untrusted one."""
+    file = Path(source.spec or "").parent / rg.PROJECT_FILE
+    if source.spec and Path(source.spec).is_file() and file.is_file() and not rg.is_trusted(file):
+        words = shlex.join(["rolegraph", "trust", str(file.parent)])
+        text = f"note: {file} is not trusted, so nothing in it counts; read it, then: {words}"
+        click.echo(rg.printable(text), err=True)
+    if source.spec and (note := rg.other_spec(source.spec)):
+        click.echo(rg.printable(f"note: {note}"), err=True)
+    return rg.with_project(source)
+
+
+def _take_flags(context: click.Context, parameter: click.Parameter, spec: str | None) -> str | None:
+    """Make the flags of the trusted rolegraph.toml beside a spec the defaults of the command's options."""
+    project = rg.project_of(spec) if spec else None
+    if project is not None and project.flags:
+        names = {flag.lstrip("-"): option.name for option in context.command.params for flag in option.opts}
+        flags = {names[flag]: value for flag, value in project.flags.items() if flag in names}
+        context.default_map = {str(name): value for name, value in flags.items()}
+    return spec
+
+
+def count(flag: str, default: int | None, meaning: str, *, least: int = 1) -> Decorator[F]:
+    """Return an option for a number of at least `least`; None is passed where there is no default."""
+    shown = default is not None
+    return text(flag, "N", meaning, type=click.IntRange(min=least), default=default, show_default=shown)
+
+
+def text(flag: str, metavar: str, meaning: str, *names: str, **settings: Any) -> Decorator[F]:
+    """Return an option for a text; None is passed where it is not given and has no default.
+
+    Args:
+        flag: Flag, such as `--role`.
+        metavar: Name of the value in the help.
+        meaning: Help text.
+        names: Name of the parameter, where it is not that of the flag.
+        settings: Further settings of click's option.
+    """
+    return click.option(flag, *names, metavar=metavar, help=meaning, **settings)
+
+
+def model_option(flag: str, meaning: str) -> Decorator[F]:
+    """Return an option for a model, which the shell completes."""
+    return text(flag, "MODEL", meaning, shell_complete=complete_models)
+
+
+def flag(flag: str, meaning: str) -> Decorator[F]:
+    """Return an option without a value, False where it is not given."""
+    return click.option(flag, is_flag=True, help=meaning)
+
+
+def choice(flag: str, names: Sequence[str], meaning: str, **settings: Any) -> Decorator[F]:
+    """Return an option for one of some names."""
+    return click.option(flag, type=click.Choice(names), help=meaning, show_default=True, **settings)
+
+
+def cluster(flag: str) -> Decorator[F]:
+    """Return an option for the cluster that makes episodes."""
+    places = "ray (of RAY_ADDRESS or this machine), ray://HOST:PORT, HOST:PORT"
+    return text(flag, "CLUSTER", f"Ray cluster that makes the episodes: {places}.")
+
+
+def path(flag: str, name: str, metavar: str, meaning: str) -> Decorator[F]:
+    """Return an option for a path, passed as the parameter `name`; `FILE…` refuses a folder."""
+    kind = click.Path(path_type=Path, dir_okay=not metavar.startswith("FILE"))
+    return click.option(flag, name, type=kind, metavar=metavar, help=meaning)
+
+
+def repeated(flag: str, name: str, metavar: str, meaning: str, type: Any = None) -> Decorator[F]:
+    """Return an option that may be given several times, passed as the tuple `name`; `FILE…` is a path."""
+    type = click.Path() if metavar.startswith("FILE") else type
+    return text(flag, metavar, f"{meaning} May be given again.", name, multiple=True, type=type)
+
+
+def seed(meaning: str, default: int | None = 0) -> Decorator[F]:
+    """Return the option `--seed`."""
+    return text("--seed", "N", meaning, type=int, default=default, show_default=default is not None)
+
+
+imports_option = repeated(
+    "--import", "imports", "FILE.py", "A Python file that registers rewards, parsers and so on for the spec."
+)
+allow_option = repeated(
+    "--allow",
+    "allow",
+    "NAME_OR_URL",
+    "A permission: python[=docker:IMAGE], verifiers:ID, URL (and all below).",
+)
+fresh_option = flag("--fresh", "Load a local model anew, and for this command alone.")
+split = choice("--split", ("validation", "train"), "Which tasks. Default: validation, if the spec has it.")
+multirun = click.option(
+    "-m",
+    "--multirun",
+    is_flag=True,
+    help="Once for each combination of values: roles.solver.count=1,2.",
+)
+
+
+def _with_output(command: Callable[..., Any], *, quiet: bool, as_json: bool, **words: Any) -> Any:
+    with own_stream(as_json) as stream:
+        return command(output=OutputOptions(quiet, as_json, stream), **words)
+
+
+output = _bundle(
+    _with_output,
+    click.option("-q", "--quiet", is_flag=True, help="Print nothing but warnings and errors."),
+    click.option(
+        "--json", "as_json", is_flag=True, help="Print one JSON document at the end; all else to stderr."
+    ),
+)
+"""Decorator that adds `--quiet` and `--json`, which are passed as one OutputOptions, `output`."""
+
+
+class OtlpOptions(NamedTuple):
+    """Values of `--otlp`, `--otlp-share` and `--otlp-content`."""
+
+    url: str | None
+    """URL of the collector; None where no spans are sent."""
+    share: float
+    content: bool
+
+    def traced(
+        self, job: rg.RunJob | rg.TrainingJob, observe: rg.Observer
+    ) -> AbstractContextManager[rg.Observer]:
+        """Return a context manager that gives an observer; it sends a job's episodes where there is a URL."""
+        if self.url is None:
+            return nullcontext(observe)
+        return rg.traced(job, self.url, observe, share=self.share, content=self.content)
+
+
+def otlp(meaning: str) -> Decorator[Callable[..., Any]]:
+    """Add `--otlp`, `--otlp-share` and `--otlp-content`; pass them as one OtlpOptions, `otlp`.
+
+    Args:
+        meaning: Help text of `--otlp`.
+    """
+    share, shown = click.FloatRange(0, 1, min_open=True), {"default": 1.0, "show_default": True}
+    return _bundle(
+        _with_otlp,
+        text("--otlp", "URL", meaning),
+        text("--otlp-share", "SHARE", "With --otlp: share of the episodes.", type=share, **shown),
+        flag("--otlp-content", "With --otlp: texts as well, without hidden fields."),
+    )
+
+
+def _with_otlp(command: Callable[..., Any], *, otlp: str | None, **words: Any) -> Any:
+    return command(otlp=OtlpOptions(otlp, words.pop("otlp_share"), words.pop("otlp_content")), **words)
+
+
+def filters(**meanings: str) -> Decorator[Callable[..., Any]]:
+    """Add `--correct/--wrong`, and filters of episodes; pass the given ones as one mapping, `where`.
+
+    Args:
+        meanings: Help text of each filter by its name, `reward` among them.
+    """
+    metavars = {name: "LOW:HIGH" if name == "reward" else name.upper() for name in meanings}
+    options = [text(f"--{name}", metavars[name], meaning) for name, meaning in meanings.items()]
+    correct = click.option("--correct/--wrong", default=None, help="Episodes that are correct, or not.")
+    return _bundle(partial(_with_filters, [*meanings]), *options, correct)
+
+
+def _with_filters(names: Sequence[str], command: Callable[..., Any], **words: Any) -> Any:
+    given = {name: words.pop(name) for name in (*names, "correct")}
+    reward, correct = given.pop("reward"), given.pop("correct")
+    low, colon, high = (reward or ":").partition(":")
+    if not colon:
+        raise rg.UsageError(f"--reward {reward} is not LOW:HIGH, such as 0.5: or 0:0")
+    where = {"low": low, "high": high, "correct": {True: "yes", False: "no"}.get(correct), **given}
+    return command(where={name: value for name, value in where.items() if value}, **words)
+
+
+def figure_floor(text: str) -> tuple[str, float]:
+    """Parse a figure and its lowest accepted value, as `FIGURE=VALUE`."""
+    figure, _, floor = text.partition("=")
+    try:
+        return figure, float(floor)
+    except ValueError:
+        raise click.BadParameter(f"{text!r} is not FIGURE=VALUE, such as answered=0.99") from None
+
+
+def backend_name(text: str) -> str:
+    """Parse the name of a backend of rLLM, or a class as `MODULE:CLASS`, which is imported when it trains."""
+    if text in rg.BACKENDS or ":" in text:
+        return text
+    names = ", ".join(rg.BACKENDS)
+    raise click.BadParameter(f"{text!r} is not a backend; expected {names} or MODULE:CLASS")
+
+
+def backend(meaning: str = "", default: str | None = None) -> Decorator[F]:
+    """Return the option `--backend`."""
+    shown = f"[{'|'.join(rg.BACKENDS)}|MODULE:CLASS]"
+    return text("--backend", shown, meaning, type=backend_name, default=default, show_default=True)
+
+
+def complete_specs(context: click.Context, parameter: click.Parameter, word: str) -> list[CompletionItem]:
+    """Complete the name of a shipped spec or the path of a spec file; an override, where it has a `=`."""
+    if "=" in word:
+        return complete_overrides(context, parameter, word)
+    shipped = [CompletionItem(name, help=line) for name, line in rg.shipped_specs().items()]
+    found = [item for item in shipped if item.value.startswith(word)]
+    folder = Path(word) if word.endswith("/") else Path(word).parent
+    for path in sorted(folder.glob("*")) if folder.is_dir() else ():
+        shown = f"{path}/" if path.is_dir() else str(path)
+        if shown.startswith(word) and (path.is_dir() or path.suffix in (".yaml", ".yml")):
+            found.append(CompletionItem(shown))
+    return found
+
+
+def complete_overrides(context: click.Context, parameter: click.Parameter, word: str) -> list[CompletionItem]:
+    """Complete the typed part of an override, such as `roles.solver.co`, of the spec named before it."""
+    several: tuple[str, ...] = context.params.get("specs") or ()
+    spec = context.params.get("spec") or next(iter(several), None)
+    return [CompletionItem(row.word, help=row.meaning) for row in rg.completions(spec, word)]
+
+
+def complete_models(context: click.Context, parameter: click.Parameter, word: str) -> list[CompletionItem]:
+    """Suggest providers such as `openai:` for a model's option; `local` needs no model name after it."""
+    providers = [row.word.partition("=")[2] for row in rg.completions(None, "model.provider=")]
+    offered = ["local", *(f"{provider}:" for provider in providers)]
+    return [CompletionItem(name) for name in offered if name.startswith(word)]
+
+
+def complete_runs(context: click.Context, parameter: click.Parameter, word: str) -> list[CompletionItem]:
+    """Complete the folder of a run, the newest first; any folder, where there is no run."""
+    folder = Path(word) if word.endswith("/") else Path(word).parent
+    places = {path.parent for where in (folder, Path("runs")) for path in where.glob("*/run.json")}
+    places = {path for path in places if str(path).startswith(word)}
+    newest = sorted(places, key=lambda path: -rg.RunFolder(path).info_file.stat().st_mtime)
+    return [CompletionItem(str(path)) for path in newest] or [CompletionItem(word, type="dir")]
+
+
+def complete_items(context: click.Context, parameter: click.Parameter, word: str) -> list[CompletionItem]:
+    """Complete the name of an item of the kind earlier on the command line."""
+    kind = context.params.get("kind")
+    if kind == "specs":
+        return complete_specs(context, parameter, word)
+    if kind is None:
+        return []
+    registry = getattr(rg.vocabulary, kind)
+    names = (name for name in registry.names() if name.startswith(word))
+    return [CompletionItem(name, help=registry.summary(name)) for name in names]
+
+
+@add_completion_class
+class BashCompletion(BashComplete):
+    """Completion of bash, which splits words at `=` and `:`, without a space after each completion."""
+
+    source_template = BashComplete.source_template.replace("-o nosort", "-o nosort -o nospace")
+
+    def get_completion_args(self) -> tuple[list[str], str]:
+        """Return the complete words of the typed command line, and the last, incomplete word.
+
+        Bash splits words at `=` and `:`; such parts are joined again.
+        """
+        args, incomplete = super().get_completion_args()
+        words: list[str] = []
+        for word in [*args, incomplete]:
+            if words and (word in ("=", ":") or words[-1].endswith(("=", ":"))):
+                words[-1] += word
+            else:
+                words.append(word)
+        return words[:-1], words[-1]
+
+    def format_completion(self, item: CompletionItem) -> str:
+        """Return the part of a completion that replaces bash's last word, with a space after a whole word."""
+        if item.type != "plain":
+            return super().format_completion(item)
+        _, incomplete = self.get_completion_args()
+        start = max(incomplete.rfind("="), incomplete.rfind(":")) + 1
+        end = "" if item.value.endswith(GOES_ON) else " "
+        return f"plain,{item.value[start:]}{end}"

@@ -1,0 +1,234 @@
+"""Commands that read runs: `report`, `view` and `compare` show them, `export` makes other files of them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.table import Table
+
+import rolegraph as rg
+from rolegraph.cli import options
+from rolegraph.cli.output import OutputOptions, plain
+from rolegraph.cli.terminal import add_row, interval_cell, make_table, progress_line, run_until_done
+
+FOLDER = click.Path(path_type=Path, file_okay=False)
+SHOWN_OF_DIFF = 2000
+"""Characters of a template's diff that are shown; the page has all of it."""
+
+
+@click.command("report")
+@click.argument("runs", nargs=-1, required=True, metavar="RUN [RUN…]", type=FOLDER)
+@options.path("--picture", "picture", "FILE", "Also draw the learning curves of all runs: .svg or .png.")
+@options.repeated("--figure", "figures", "NAME", "A figure of the picture. Default: the spec's metrics.")
+def report_command(runs: tuple[Path, ...], picture: Path | None, figures: tuple[str, ...]) -> None:
+    """Write report.html into each RUN, the folder of a training, and print its path.
+
+    The page needs no network: it opens from disk, and can be sent as one file.
+    """
+    if figures and picture is None:
+        raise rg.UsageError("--figure needs --picture FILE")
+    for page in rg.report(*runs, picture=picture, figures=figures):
+        click.echo(str(page))
+    if picture is not None:
+        click.echo(str(picture))
+
+
+@click.command("view")
+@click.argument("runs", nargs=-1, metavar="[RUN…]", type=FOLDER, shell_complete=options.complete_runs)
+@options.filters(
+    role="Episodes of this role; --failure and --reward are then its own.",
+    failure="Episodes with this failure; `any` is every failure.",
+    reward="Episodes with a reward in this range; either may be left out.",
+    task="Episodes whose task id contains this.",
+    text="Episodes with this text in the task, a prompt, a thought or an answer.",
+)
+@click.option("--port", type=click.IntRange(0, 65535), default=0, metavar="N", help="Default: a free one.")
+@options.path("--static", "file", "FILE.html", "Write one file in place of serving pages.")
+@options.count("--limit", 200, "With --static: episodes of each run at most.")
+@click.option(
+    "--hidden/--no-hidden",
+    default=None,
+    help="With --static: whether to write fields that no prompt may show. Default: ask.",
+)
+def view_command(
+    runs: tuple[Path, ...],
+    where: Mapping[str, str],
+    port: int,
+    file: Path | None,
+    limit: int,
+    hidden: bool | None,
+) -> None:
+    """Look at the episodes of RUN, the folder of a run or a training, finished or not; default: all in runs/.
+
+    Pages are served on this machine alone, and change nothing; the printed address holds their key. They show
+    each turn, its reward, and the group that it was compared with.
+    """
+    view = rg.view(*runs)
+    if file is not None:
+        written = view.write(file, hidden=_writes_hidden(view, hidden), most=limit, **where)
+        click.echo(f"{file}: {written} episodes")
+        return
+    if hidden is not None:
+        raise rg.UsageError("--hidden and --no-hidden need --static FILE")
+    with suppress(KeyboardInterrupt):
+        view.serve(port=port, ready=lambda address: click.echo(f"{address}\n(Ctrl-C stops it)"), **where)
+
+
+def _writes_hidden(view: rg.RunViewer, hidden: bool | None) -> bool:
+    """Return whether to write hidden fields into a file; ask where the user did not say."""
+    if hidden is not None or not (fields := view.hidden):
+        return bool(hidden)
+    found = f"tasks have fields that no prompt may show: {', '.join(fields)}"
+    if not sys.stdin.isatty():
+        raise rg.UsageError(f"the {found}; give --hidden to write them into the file, or --no-hidden")
+    return click.confirm(f"The {found}. Write them into the file?")
+
+
+@click.command("export")
+@click.argument("run", shell_complete=options.complete_runs)
+@options.text("--policy", "NAME", "The policy. Default: main, or the only one.")
+@options.flag("--merged", "A whole model with the adapter in its weights.")
+@options.path("--out", "out", "FOLDER", "Folder of the weights. Default: `adapter` or `merged` in RUN.")
+@options.model_option("--model", "The weights' base model, where it has moved: local:FOLDER.")
+@options.text("--base-url", "URL", "The service that holds the weights. Default: the one that trained RUN.")
+@options.path("--sft", "sft", "FILE.jsonl", "Write chats for supervised fine-tuning in place of weights.")
+@options.otlp("Send episodes as spans to an OpenTelemetry collector in place of weights.")
+@options.filters(
+    role="With --sft: chats of this role; with --otlp: episodes with this role.",
+    reward="With --sft, --otlp: a reward in this range, such as 1: for 1 or more.",
+    task="With --sft, --otlp: tasks whose id contains this.",
+    text="With --sft, --otlp: episodes with this text.",
+    split="Of a training: train or validation. Default with --sft: train.",
+    step="With --sft, --otlp, of a training: episodes of this step.",
+)
+def export_command(
+    run: str, sft: Path | None, otlp: options.OtlpOptions, where: Mapping[str, str], **weights: Any
+) -> None:
+    """Write the best weights of RUN, a training's folder or a tinker:// path, for other programs.
+
+    An adapter in PEFT's form, or a whole model, with its tokenizer, chat template and model card. With --sft:
+    the chats of RUN, a run or a training, one JSON object with `messages` a line. With --otlp: each episode
+    of RUN as a trace.
+    """
+    if sft is None and otlp.url is None:
+        if where:
+            raise rg.UsageError("filters of episodes need --sft FILE.jsonl or --otlp URL")
+        model = weights.pop("model")
+        base = None if model is None else model.removeprefix("local:")
+        with progress_line(OutputOptions(), f"exporting {run} …"):
+            folder = run_until_done(rg.export_async(run, model=base, **weights))
+        kind = "a model" if weights["merged"] else "an adapter in PEFT form"
+        click.echo(f"{folder}: {kind}; run it with --model local:{folder}")
+    elif any(weights.values()) or None not in (sft, otlp.url):
+        raise rg.UsageError("--sft and --otlp write episodes; each stands without options for weights")
+    elif sft is not None:
+        click.echo(f"{sft}: {rg.export_chats(run, sft, **where)} chats")
+    elif otlp.url is not None:
+        with progress_line(OutputOptions(), f"sending {run} …"):
+            sent = rg.export_spans(run, otlp.url, share=otlp.share, content=otlp.content, **where)
+        click.echo(f"{sent} episodes sent")
+
+
+@click.command("compare")
+@click.argument("sides", nargs=-1, required=True, metavar="A B…", shell_complete=options.complete_runs)
+@options.path("--html", "html", "FILE", "Also write a page that opens offline, with more tasks.")
+@options.count("--tasks", 3, "Tasks that flipped, each way, to show with their episodes.", least=0)
+@options.imports_option
+def compare_command(sides: tuple[str, ...], html: Path | None, tasks: int, imports: tuple[str, ...]) -> int:
+    """Hold runs, trainings (their folders) or specs against the first of them.
+
+    Shown are the keys in which the specs differ; every figure with its 95 % interval and the difference,
+    paired by task where the tasks are the same; tasks that only one side solves, with an episode of each;
+    tokens and time. A training is compared by the validation of its best checkpoint.
+    """
+    comparison = rg.compare(*sides, imports=imports, html=html, shown=tasks)
+    out = OutputOptions().results()
+    for part in comparison_parts(comparison, tasks):
+        out.print(part, markup=False)
+    if html is not None:
+        out.print(str(html), markup=False)
+    return 0
+
+
+def comparison_parts(comparison: rg.Comparison, tasks: int) -> Iterator[Table | str]:
+    """Yield the tables and lines that show a comparison, with so many flipped tasks each way."""
+    yield from _differences(comparison)
+    if comparison.rows:
+        yield _figures(comparison)
+        yield comparison.method
+        yield from (flips.pairing for flips in comparison.flips)
+        yield from _flips(comparison, tasks)
+    if comparison.measured:
+        yield _cost(comparison)
+
+
+def _differences(comparison: rg.Comparison) -> Iterator[Table | str]:
+    if comparison.other_code:
+        yield "The specs and their templates are the same; the code of what they name differs."
+    elif comparison.same_words:
+        yield "The specs and their templates are the same."
+    if comparison.spec or comparison.settings:
+        table = make_table("key", *(side.name for side in comparison.sides), right=False)
+        for row in (*comparison.spec, *comparison.settings):
+            add_row(table, row.key, *row.values)
+        yield table
+    for changed in comparison.templates:
+        yield f"{changed.name}:"
+        yield from (f"{plain(diff, SHOWN_OF_DIFF)}\n" for diff in changed.diffs if diff)
+
+
+def _figures(comparison: rg.Comparison) -> Table:
+    first, *others = [side.name for side in comparison.measured]
+    gaps = [f"{other} − {first}" for other in others] if len(others) > 1 else ["difference"]
+    table = make_table("figure", first, *others, *gaps)
+    for row in comparison.rows:
+        gaps = [
+            interval_cell(gap, sign="+", mark=" *" if row.is_sure(at) else "")
+            for at, gap in enumerate(row.differences)
+        ]
+        tasks = [len(side.results.tasks) if side.results else None for side in comparison.measured]
+        sides = [interval_cell(side, tasks=of) for side, of in zip(row.sides, tasks, strict=True)]
+        add_row(table, row.figure, *sides, *gaps)
+    table.caption = "* its interval leaves out 0"
+    table.caption_justify = "left"
+    return table
+
+
+def _flips(comparison: rg.Comparison, tasks: int) -> Iterator[Table | str]:
+    first = comparison.measured[0].name
+    for flips in comparison.flips:
+        gains, losses = (flips.side, flips.gains, flips.gained), (first, flips.losses, flips.lost)
+        for winner, total, tasks_won in (gains, losses):
+            yield f"\n{total} of {flips.shared} tasks are solved by {winner} alone"
+            for flip in tasks_won[:tasks]:
+                yield f"\n{flip.task}: {flip.was:.0%} -> {flip.now:.0%} correct. {plain(flip.question, 200)}"
+                table = make_table("role", first, flips.side, right=False)
+                for row in flip.beside():
+                    add_row(table, row.instance, *(_action(side) for side in (row.first, row.other)))
+                yield table
+
+
+def _cost(comparison: rg.Comparison) -> Table:
+    table = make_table("side", "episodes", "calls", "tokens in", "tokens out", "seconds", "of", texts=(6,))
+    for side in comparison.sides:
+        of, cells = "no episodes", ["–"] * 4
+        if it := side.results:
+            of = it.what
+            cells = [f"{n:,}" for n in (len(it.entries), it.calls, it.tokens_in, it.tokens_out)]
+        seconds = "–" if side.seconds is None else f"{side.seconds:,.1f}"
+        add_row(table, side.name, *cells, seconds, of)
+    return table
+
+
+def _action(trajectory: rg.Trajectory | None) -> str:
+    if trajectory is None:
+        return "–"
+    reward = "no reward" if trajectory.reward is None else f"reward {trajectory.reward:g}"
+    failure = trajectory.failure
+    why = f", {failure.name.value}: {plain(failure.message)}" if failure else ""
+    return f"{reward}{why}\n{plain(str(trajectory.action))}"

@@ -1,0 +1,232 @@
+"""`rolegraph run`, `rolegraph eval`, and `-m` of run, train and eval: every point of a grid of overrides."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import click
+
+import rolegraph as rg
+from rolegraph.cli import options
+from rolegraph.cli.output import OutputOptions, plain
+from rolegraph.cli.terminal import add_row, interval_cell, make_table, progress_line, run_until_done
+
+LIMIT = 64
+"""Tasks of a run for which no `--limit` is given."""
+
+
+@click.command("run")
+@options.source(
+    "The model that answers: local[:FOLDER], tinker:NAME, openai:NAME, vllm:NAME, replay:FILE.",
+    "The endpoint, for tinker (the default with this option), openai, vllm, sglang.",
+    required=False,
+)
+@options.count("--limit", None, f"Number of tasks. Default: {LIMIT}.")
+@options.count("--rollouts", None, "Episodes of each task. Default: 1.")
+@options.split
+@options.flag("--replay-any", "Replay answers to prompts that have changed since they were recorded, too.")
+@options.path("--out", "out", "FOLDER", "Folder of the episodes. Default: runs/NAME-TIME.")
+@options.seed("The same seed and model give the same episodes. Default: 0.", None)
+@options.flag("--resume", "Continue the newest run, or the one in --out: make missing episodes.")
+@options.flag("--retry-failed", "With --resume: make those with a failure again, too.")
+@options.multirun
+@options.count("--concurrency", 64, "Episodes in flight; with --on, on each node.")
+@options.cluster("--on")
+@options.repeated(
+    "--fail-under",
+    "floors",
+    "FIGURE=VALUE",
+    "Exit with 1 where a figure is lower, such as answered=0.99 or judge_acc=0.5.",
+    options.figure_floor,
+)
+@options.otlp("Send each finished episode as spans to an OpenTelemetry collector.")
+@options.output
+def run_command(
+    source: rg.Source,
+    replay_any: bool,
+    out: Path | None,
+    resume: bool,
+    retry_failed: bool,
+    multirun: bool,
+    floors: tuple[tuple[str, float], ...],
+    otlp: options.OtlpOptions,
+    output: OutputOptions,
+    **settings: Any,
+) -> int:
+    """Run SPEC (a file, or the name of a shipped spec) on its tasks and write the episodes.
+
+    KEY.PATH=VALUE changes a value of the spec, as in roles.solver.count=4. With --resume, what is not given
+    is as the run was started. With -m there is a run for each combination of values, in folders of one sweep.
+    """
+    from rolegraph.cli.display import Display
+
+    if retry_failed and (multirun or not resume):
+        raise click.UsageError("--retry-failed goes with --resume of one run")
+    if multirun and otlp.url is not None:
+        raise click.UsageError("--otlp goes with one run; rolegraph export FOLDER --otlp sends a sweep's")
+    if replay_any:
+        source = replace(source, overrides=(*source.overrides, "model.replay_any=true"))
+    how = {name: settings.pop(name) for name in ("concurrency", "on")}
+    given = {name: value for name, value in settings.items() if value is not None}
+    if not resume or multirun:
+        given.setdefault("limit", LIMIT)
+    if multirun:
+        output.check_single("run")
+        return run_sweep("run", source, out, given, resume=resume, floors=dict(floors), **how)
+    if resume:
+        job = rg.RunJob.resume(out, source, retry_failed=retry_failed, **given)
+    else:
+        job = rg.RunJob.create(rg.open_source(source), out=out, **given)
+    display = Display(job, floors=dict(floors), output=output)
+    with display.shown(), otlp.traced(job, display.observe) as observe:
+        run_until_done(job.run(observe, **how))
+    return display.exit_code()
+
+
+@click.command("eval")
+@options.source(
+    "The checkpoint's base model: local[:FOLDER] or tinker:NAME. Default: the spec's.",
+    "The Tinker service that holds the checkpoint.",
+)
+@options.text(
+    "--checkpoint",
+    "PATH",
+    "A training's folder, for its best checkpoint, or a tinker:// path of sampling weights.",
+    required=True,
+    shell_complete=options.complete_runs,
+)
+@options.count("--tasks", 128, "Number of tasks.")
+@options.count("--rollouts", 4, "Episodes of each task and side.")
+@options.seed("Seed of the draws, the same for both sides.")
+@options.multirun
+@options.path("--out", "out", "FOLDER", "Folder of both sides' episodes. Default: runs/NAME-eval-TIME.")
+@options.flag("--resume", "Continue the evaluation in --out; with -m, the newest sweep.")
+@options.output
+def eval_command(
+    source: rg.Source,
+    checkpoint: str,
+    tasks: int,
+    multirun: bool,
+    out: Path | None,
+    resume: bool,
+    output: OutputOptions,
+    **settings: int,
+) -> int:
+    """Compare a checkpoint with its base model on SPEC's validation tasks, with 95 % confidence intervals.
+
+    The episodes of both are kept as runs, side by side in one folder, for `compare` and `view`. With -m there
+    is an evaluation for each combination of values, in folders of one sweep.
+    """
+    if multirun:
+        output.check_single("evaluation")
+        settings_of_points = {**settings, "limit": tasks, "checkpoint": checkpoint}
+        return run_sweep("eval", source, out, settings_of_points, resume=resume)
+    if resume and out is None:
+        raise click.UsageError("--resume needs --out, the folder of the evaluation to continue")
+    flow = rg.open_source(source)
+    job = rg.EvaluationJob.create(flow, checkpoint, tasks=tasks, out=out, resume=resume, **settings)
+    try:
+        with progress_line(output, "starting the model …") as observe:
+            evaluation = run_until_done(job.run(observe))
+    except KeyboardInterrupt:
+        again = [*sys.argv[1:], *(() if resume else ("--resume",)), *(() if out else ("--out", job.folder))]
+        output.next(f"rolegraph {shlex.join(map(str, again))}")
+        raise
+    commands = [f"rolegraph compare {shlex.quote(str(job.folder))}"]
+    if "://" not in checkpoint:
+        commands.append(f"rolegraph export {shlex.quote(checkpoint)}")
+    _show_evaluation(evaluation, output)
+    output.end({"folder": str(job.folder), **asdict(evaluation)}, *commands)
+    return 1 if evaluation.unanswered else 0
+
+
+def _show_evaluation(evaluation: rg.Evaluation, output: OutputOptions) -> None:
+    table = make_table("figure", "base", "checkpoint", "difference")
+    for name, row in evaluation.figures.items():
+        gap = row.difference
+        colour = "bold green" if gap.low > 0 else "bold red" if gap.high < 0 else ""
+        sides = [interval_cell(side, tasks=evaluation.tasks) for side in (row.base, row.checkpoint)]
+        add_row(table, name, *sides, interval_cell(gap, sign="+"), style=colour)
+    out = output.results()
+    if evaluation.figures:
+        out.print(table)
+    for name, side in evaluation.sides.items():
+        for failure, count in side.failures.items():
+            text = plain(f"{name}: {failure} {count}: {side.messages[failure]}")
+            out.print(text, style="yellow", markup=False)
+        if side.answered < side.asked:
+            text = f"{side.asked - side.answered} of {side.asked} trajectories of {name} got no answer"
+            kind, style = ("error", "red") if side.is_silent else ("warning", "yellow")
+            output.warnings().print(f"{kind}: {text}", style=style)
+    tasks, episodes = evaluation.tasks, evaluation.episodes
+    out.print(f"{tasks} tasks, {episodes} episodes each side; 95 % intervals, tasks resampled")
+
+
+def run_sweep(
+    kind: rg.SweepKind,
+    source: rg.Source,
+    out: Path | None,
+    settings: Mapping[str, Any],
+    *,
+    resume: bool = False,
+    floors: Mapping[str, float] | None = None,
+    **run_options: Any,
+) -> int:
+    """Start or resume a sweep, run it, and print its table.
+
+    Args:
+        kind: What each point is.
+        source: The spec; an override may have several values.
+        out: Folder of the sweep; None for a new one, or with `resume` the newest.
+        settings: Further arguments of `SweepJob.create`.
+        resume: Whether to continue a sweep.
+        floors: For runs, figures with their lowest accepted values.
+        run_options: Further arguments of `run` of the points' jobs.
+
+    Returns:
+        The exit code: 1 where a figure of a run is lower than its floor.
+    """
+    if resume:
+        job = rg.SweepJob.resume(out, *source.overrides, kind=kind)
+    else:
+        job = rg.SweepJob.create(source, kind, out=out, **settings)
+    with job.open_folder():
+        code = _run_points(job, floors or {}, run_options)
+        result = job.write_results()
+    table = make_table("point", *result.figures)
+    for point in result.points:
+        cells = [interval_cell(point.figures.get(name)) for name in result.figures]
+        add_row(table, "\n".join(point.overrides), *cells)
+    OutputOptions().results().print(table)
+    click.echo(f"means over tasks with 95 % intervals, tasks resampled\n{result.picture}")
+    return code
+
+
+def _run_points(sweep: rg.SweepJob, floors: Mapping[str, float], run_options: Mapping[str, Any]) -> int:
+    from rolegraph.cli.display import Display
+    from rolegraph.cli.train_display import train_display
+
+    code = 0
+    for at, point in enumerate(sweep.points, 1):
+        done = " is finished" if point.finished else ""
+        click.echo(f"[{at}/{len(sweep.points)}] {' '.join(point.overrides)}{done}", err=True)
+        if done:
+            continue
+        job = point.job()
+        if isinstance(job, rg.RunJob):
+            display = Display(job, floors=floors)
+            with display.shown():
+                run_until_done(job.run(display.observe, **run_options))
+            code = max(code, display.exit_code())
+        elif isinstance(job, rg.TrainingJob):
+            with train_display(job) as observe:
+                run_until_done(job.run(observe, **run_options))
+        else:
+            with progress_line(OutputOptions(), "starting the model …") as observe:
+                code = max(code, int(bool(run_until_done(job.run(observe)).unanswered)))
+    return code

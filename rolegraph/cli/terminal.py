@@ -1,0 +1,174 @@
+"""Tables and progress on a terminal, and Ctrl-C that does not wait for threads."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Generator, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+from rich import progress
+from rich.box import SIMPLE_HEAD
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.table import Column, Table
+from rich.text import Text
+
+import rolegraph as rg
+from rolegraph.cli.output import OutputOptions, plain
+
+T = TypeVar("T")
+SPEED_SECONDS = 3600.0
+"""Seconds of progress from which the time left is estimated."""
+_GAP = 2
+"""Width between two columns, and of both edges of a table."""
+_NAME_WIDTH, _TEXT_WIDTH = 32, 20
+"""Width that the first column and other texts keep, if they are as long; they are folded beyond it."""
+
+
+class FigureTable(Table):
+    """Table whose columns, where the console is too narrow, go into several tables below one another.
+
+    Each of the tables begins with the first column. Columns with `no_wrap` hold figures and keep their width;
+    the others are folded.
+    """
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Yield one table for as many columns as fit beside the first, then the next."""
+        blocks = list(_blocks(self.columns, options.max_width))
+        for block in blocks:
+            columns, edges = [column.copy() for column in block], self.pad_edge
+            part = Table(*columns, box=self.box, pad_edge=edges, collapse_padding=self.collapse_padding)
+            rows = zip(*(column.cells for column in block), strict=True)
+            for row, cells in zip(self.rows, rows, strict=True):
+                part.add_row(*cells, style=row.style)
+            if block is blocks[-1]:
+                part.caption, part.caption_justify = self.caption, self.caption_justify
+            yield part
+
+
+def _blocks(columns: list[Column], width: int) -> Iterator[list[Column]]:
+    first, *others = columns
+    start = _GAP + _width(first, _NAME_WIDTH)
+    block, used = [first], start
+    for column in others:
+        needed = _GAP + _width(column, _TEXT_WIDTH)
+        if len(block) > 1 and used + needed > width:
+            yield block
+            block, used = [first], start
+        block.append(column)
+        used += needed
+    yield block
+
+
+def _width(column: Column, most_of_text: int) -> int:
+    """Return the width that a column needs: its longest line, or less for a text, which can be folded."""
+    lines = (line for cell in (column.header, *column.cells) for line in str(cell).splitlines())
+    longest = max(map(cell_len, lines), default=0)
+    return longest if column.no_wrap else min(longest, most_of_text)
+
+
+def make_table(*headings: str, right: bool = True, texts: tuple[int, ...] = ()) -> Table:
+    """Return an empty table with a bold first column; where the console is narrow, no cell is cut.
+
+    Args:
+        headings: Column headings; control characters are replaced.
+        right: Whether the other columns hold figures, aligned to the right and never folded.
+        texts: Positions of columns that hold texts all the same.
+    """
+    table = FigureTable(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    for at, heading in enumerate(headings):
+        is_figure = right and at not in (0, *texts)
+        table.add_column(
+            Text(plain(heading)),
+            style="" if at else "bold",
+            justify="right" if is_figure else "left",
+            overflow="fold",
+            no_wrap=is_figure,
+        )
+    return table
+
+
+def add_row(table: Table, *cells: str, style: str = "") -> None:
+    """Add a row of texts that may come from a model: no cell is markup, control characters are replaced."""
+    table.add_row(*(Text(plain(cell)) for cell in cells), style=style)
+
+
+def interval_cell(
+    interval: rg.Interval | None, *, sign: str = "", mark: str = "", tasks: int | None = None
+) -> str:
+    """Format a mean with its interval in a second line.
+
+    Args:
+        interval: The mean over n tasks; None, or n = 0, is shown as a dash.
+        sign: `+` for differences.
+        mark: Text behind the mean.
+        tasks: The number of all tasks; where n is another, a third line shows n.
+    """
+    if interval is None or not interval.n:
+        return "–"
+    form = f"{sign},.3f" if abs(interval.mean) < 10 else f"{sign},.1f"
+    n = "" if tasks in (None, interval.n) else f"\nn {interval.n} of {tasks}"
+    return f"{interval.mean:{form}}{mark}\n[{interval.low:{form}}, {interval.high:{form}}]{n}"
+
+
+def run_until_done(work: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine as `asyncio.run` does; after Ctrl-C, return without waiting for its threads.
+
+    A thread that imports, or waits for the network, cannot be stopped, and `asyncio.run` would wait for it.
+    The command ends the process next.
+    """
+    runner = asyncio.Runner()
+    interrupted = False
+    try:
+        return runner.run(work)
+    except KeyboardInterrupt:
+        interrupted = True
+        raise
+    finally:
+        if not interrupted:
+            runner.close()
+
+
+class NoteProgress:
+    """Progress line of the latest note, such as a batch of episodes, with the time left."""
+
+    def __init__(self, text: str = "", console: Console | None = None) -> None:
+        self.progress = progress.Progress(
+            progress.SpinnerColumn(),
+            progress.TextColumn("{task.description}"),
+            progress.BarColumn(bar_width=12),
+            progress.TimeElapsedColumn(),
+            progress.TimeRemainingColumn(compact=True),
+            console=console,
+            transient=True,
+            speed_estimate_period=SPEED_SECONDS,
+        )
+        self._line = self.progress.add_task(text, total=None, visible=bool(text))
+
+    def observe(self, event: rg.Event) -> None:
+        """Show a note in place of the one before, or count an episode."""
+        if isinstance(event, rg.Note) and event.text:
+            self.progress.remove_task(self._line)
+            self._line = self.progress.add_task(rg.printable(event.text), total=event.episodes or None)
+        elif isinstance(event, rg.EpisodeDone):
+            self.progress.advance(self._line)
+
+
+@contextmanager
+def progress_line(output: OutputOptions, text: str) -> Generator[rg.Observer]:
+    """Show a progress line for the time of a block; give an observer that updates the line."""
+    line = NoteProgress(text, output.progress())
+    with line.progress:
+        yield line.observe
+
+
+def clock(seconds: float) -> str:
+    """Format a duration as minutes and seconds, with hours where it has some.
+
+    >>> clock(42.4), clock(3700)
+    ('0:42', '1:01:40')
+    """
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"

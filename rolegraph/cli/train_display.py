@@ -1,0 +1,269 @@
+"""Display of a training: a live table on a terminal, one line for each step elsewhere.
+
+Everything that is shown is in the training's folder, too.
+"""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections.abc import Generator, Iterable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
+from typing import Any
+
+from rich.console import Group
+from rich.live import Live
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+from rich.text import Text
+
+import rolegraph as rg
+from rolegraph.cli.output import OutputOptions
+from rolegraph.cli.terminal import SPEED_SECONDS, NoteProgress, add_row, clock, make_table
+
+VALIDATION = "validation/"
+Metrics = Mapping[str, float]
+Columns = Mapping[str, tuple[str, str]]
+"""A metric, with `{}` for the name of a row, and its format, by the heading of a table's column."""
+FIRST = "first-"
+"""Prefix of the metrics of the first validation."""
+FIGURE_COLUMNS: Columns = {
+    "this step": ("episode/{}", ".3f"),
+    "validation": (VALIDATION + "{}", ".3f"),
+    "before training": (FIRST + VALIDATION + "{}", ".3f"),
+}
+ROLE_COLUMNS: Columns = {
+    "reward": ("reward/{}/mean", ".3f"),
+    "advantage ±": ("advantage/{}/std", ".3f"),
+    "signal ±": ("signal/{}/advantage/std", ".3f"),
+    "taught": ("outcome/{}/taught", ".0%"),
+    "equal": ("outcome/{}/equal_rewards", ".0%"),
+    "failed": ("outcome/{}/failed", ".0%"),
+    "too easy": ("outcome/{}/too_easy", ".0%"),
+    "too hard": ("outcome/{}/too_hard", ".0%"),
+    "too small": ("outcome/{}/too_small", ".0%"),
+    "KL": ("kl/{}", "z.4f"),
+}
+FAILED = "magenta"
+"""Colour of failed answers, as in the report."""
+RARE_COLUMNS = ("signal ±", "equal", "failed", "too small")
+"""Columns that are shown only where a role has them."""
+POLICY_COLUMNS: Columns = {
+    "loss": ("optim/loss/{}", "z.4f"),
+    "KL": ("optim/kl/{}", "z.4f"),
+    "grad norm": ("optim/grad_norm/{}", ".3f"),
+    "learning rate": ("optim/learning_rate/{}", ".2g"),
+}
+
+
+@contextmanager
+def train_display(training: rg.TrainingJob, output: OutputOptions | None = None) -> Generator[rg.Observer]:
+    """Show a training for the time of a block; give its observer, and print the results at the end.
+
+    Args:
+        training: The training that the block runs.
+        output: Options of the output; None is neither quiet nor JSON.
+    """
+    output, started = output or OutputOptions(), time.monotonic()
+    display = _TrainDisplay(training, output)
+    try:
+        with display.live if output.progress().is_terminal and not output.quiet else nullcontext():
+            yield display.observe
+    finally:
+        _TrainEnd(training).show(output, time.monotonic() - started)
+
+
+class _TrainDisplay:
+    """Live tables of a training."""
+
+    def __init__(self, training: rg.TrainingJob, output: OutputOptions) -> None:
+        self._plan, self._steps = training.flow.plan, training.steps
+        self._latest: dict[str, float] = {}
+        self._lost = ""
+        """Failed and unrated answers of the latest step."""
+        for line in training.folder.metrics():
+            self._add(line)
+        self._console, self._warn = output.progress(), output.warn
+        self._progress = Progress(
+            TextColumn("[bold]{task.description}"),
+            BarColumn(bar_width=20),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(compact=True),
+            speed_estimate_period=SPEED_SECONDS,
+        )
+        self._bar = self._progress.add_task(self._plan.name, total=self._steps, completed=training.done)
+        self._part = NoteProgress()
+        """Progress of the current part of a step: a batch of episodes, an update."""
+        self.live = Live(console=self._console, get_renderable=self._view, transient=True)
+
+    def observe(self, event: rg.Event) -> None:
+        """Show an event of the training."""
+        if isinstance(event, rg.StepLogged):
+            self._log(event.step, event.metrics)
+        elif isinstance(event, rg.Note) and event.kind == "warning":
+            self._warn(event.text)
+        else:
+            self._part.observe(event)
+
+    def _log(self, step: int, metrics: Metrics) -> None:
+        """Show the metrics of a step, which are on disk."""
+        self._add(metrics)
+        self._lost = ", ".join(_lost(metrics))
+        self._progress.update(self._bar, completed=step)
+        if not self._console.is_terminal:
+            self._console.print(self._line(step, metrics), soft_wrap=True, highlight=False)
+
+    def _add(self, metrics: Metrics) -> None:
+        """Take the metrics of a step as the latest ones, and keep those of the first validation."""
+        first = {f"{FIRST}{name}": value for name, value in metrics.items() if name.startswith(VALIDATION)}
+        self._latest = {**first, **self._latest, **metrics}
+
+    def _line(self, step: int, metrics: Metrics) -> str:
+        rewards = {role.name: metrics.get(f"reward/{role.name}/mean") for role in self._plan.roles}
+        parts = [f"step {step}/{self._steps}"]
+        parts += [f"{name} {reward:.3f}" for name, reward in rewards.items() if reward is not None]
+        for prefix, word in (("episode/", ""), (VALIDATION, "validation ")):
+            measured = [name for name in self._plan.metrics if prefix + name in metrics]
+            parts += [f"{word}{name} {_mean(metrics, prefix, name)}" for name in measured]
+        parts += _lost(metrics)
+        for metric, shown in (("tokens/per_second", "{:,.0f} tokens/s"), ("time/step", "{:.1f} s")):
+            if metric in metrics:
+                parts.append(shown.format(metrics[metric]))
+        return "  ".join(parts)
+
+    def _view(self) -> Group:
+        roles = [role.name for role in self._plan.roles]
+        columns = {
+            heading: column
+            for heading, column in ROLE_COLUMNS.items()
+            if heading not in RARE_COLUMNS or any(self._latest.get(column[0].format(role)) for role in roles)
+        }
+        tables = [self._table("role", roles, columns)]
+        if len(self._plan.policies) > 1:
+            tables.append(self._table("policy", self._plan.policies, POLICY_COLUMNS))
+        tables.append(self._table("figure", ("correct", *self._plan.metrics), FIGURE_COLUMNS))
+        rate = self._latest.get("tokens/per_second")
+        speed = "" if rate is None else f"{rate:,.0f} tokens/s"
+        return Group(self._progress, self._part.progress, *tables, Text(self._lost, style=FAILED), speed)
+
+    def _table(self, heading: str, names: Iterable[str], columns: Columns) -> Table:
+        table = make_table(heading, *columns)
+        for column in table.columns:
+            column.style = FAILED if str(column.header) == "failed" else column.style
+        for name in names:
+            values = [(self._latest.get(metric.format(name)), form) for metric, form in columns.values()]
+            table.add_row(name, *("–" if value is None else format(value, form) for value, form in values))
+        return table
+
+
+class _TrainEnd:
+    """Results of a training that is finished or was stopped."""
+
+    def __init__(self, training: rg.TrainingJob) -> None:
+        self._plan, self._folder, self._steps = training.flow.plan, training.folder, training.steps
+        self._lines = lines = self._folder.metrics() if self._folder.metrics_file.exists() else []
+        self._done = int(max((line["step"] for line in lines), default=0))
+        self._best = self._folder.best() if self._folder.checkpoints() else None
+        self._report = self._folder.report if self._folder.report.exists() else None
+        validated = [line for line in lines if any(name.startswith(VALIDATION) for name in line)]
+        self._first, self._last = (validated[0], validated[-1]) if validated else ({}, {})
+        self._measured = int(self._last.get("step", 0))
+        """Step of the latest validation."""
+        both = self._first.keys() & self._last.keys() if self._measured > 0 else set[str]()
+        self._figures = [it for it in ("correct", *self._plan.metrics) if VALIDATION + it in both]
+        """Figures of both the first and the latest validation; none where there are no two."""
+        self._warnings = [*self._find_warnings()]
+
+    def show(self, output: OutputOptions, seconds: float) -> None:
+        """Print the closing tables, the report's path and the next commands, and the JSON document."""
+        out = output.results()
+        for table in self._tables():
+            out.print(table)
+        for text in self._warnings:
+            output.warn(text)
+        commands = self._next() if self._folder.info_file.exists() else []
+        if self._folder.info_file.exists():
+            out.print(f"{self._done} of {self._steps} steps in {clock(seconds)}")
+            if self._best:
+                out.print(f"best weights: step {self._best.step}")
+            output.next(*commands)
+            out.print(str(self._report or self._folder.path), markup=False)
+        output.document({**self._document(), "seconds": round(seconds, 3), "next": commands})
+
+    def _document(self) -> dict[str, Any]:
+        """Return the document that `--json` prints, but for the seconds and the next commands."""
+        values = [(name, f"{VALIDATION}{name}") for name in self._figures]
+        return {
+            "folder": str(self._folder.path),
+            "steps": self._steps,
+            "done": self._done,
+            "metrics": self._lines[-1] if self._lines else {},
+            "validation": {
+                name: {"before": self._first[key], "now": self._last[key]} for name, key in values
+            },
+            "controls": [row.model_dump() for row in self._folder.controls()],
+            "warnings": self._warnings,
+            "best": self._best and {"step": self._best.step, "policies": [*self._best.policies]},
+            "report": self._report and str(self._report),
+            "log": str(self._folder.log),
+        }
+
+    def _next(self) -> list[str]:
+        """Return the commands that a user may want to run next."""
+        folder = shlex.quote(str(self._folder.path))
+        commands = [f"rolegraph train --resume --out {folder}"] if self._done < self._steps else []
+        if not self._best:
+            return commands
+        if not any(line.get("optim/data") for line in self._lines):
+            return [*commands, f"rolegraph view {folder}"]
+        policies, source = [*self._best.policies], self._folder.info().source
+        spec, *options = replace(source, overrides=(), model=None, base_url=None).arguments()
+        checkpoints = [
+            f"model.checkpoint={folder}" if name == rg.MAIN else f"policies.{name}.checkpoint={folder}#{name}"
+            for name in policies
+        ]
+        words = [shlex.quote(spec), *checkpoints, *map(shlex.quote, options)]
+        flags = [f" --policy {name}" for name in policies] if len(policies) > 1 else [""]
+        exports = [f"rolegraph export {folder}{flag}" for flag in flags]
+        return [*commands, f"rolegraph run {' '.join(words)}", *exports]
+
+    def _find_warnings(self) -> Iterator[str]:
+        """Yield a line for each role with failed answers, and for each with unrated ones."""
+        yield from self._folder.common_failures()
+        if idle := sum(line.get("optim/data") == 0 for line in self._lines):
+            yield f"{idle} of {self._done} steps taught nothing: every advantage in them is 0"
+        for role in self._plan.roles:
+            if count := sum(line.get(f"unrated/{role.name}", 0) for line in self._lines):
+                yield f"{role.name}: {count:.0f} answers are unrated: {role.why_unrated}"
+
+    def _tables(self) -> Iterator[Table]:
+        if self._figures:
+            table = make_table("validation", "before", f"at step {self._measured}", "change")
+            for name in self._figures:
+                before, now = (_mean(line, VALIDATION, name) for line in (self._first, self._last))
+                change = self._last[VALIDATION + name] - self._first[VALIDATION + name]
+                table.add_row(name, before, now, f"{change:+.3f}")
+            yield table
+        if controls := self._folder.controls():
+            headings = ("on the same validation tasks", "figure", "mean and 95 % interval")
+            table = make_table(*headings, texts=(1,))
+            for row in controls:
+                add_row(table, row.name, row.figure, f"{row.mean:.3f} [{row.low:.3f}, {row.high:.3f}]")
+            yield table
+
+
+def _mean(metrics: Metrics, prefix: str, name: str) -> str:
+    """Format a mean over episodes, with n where it is not that of all of them."""
+    n = metrics.get(f"{prefix}n/{name}")
+    return f"{metrics[prefix + name]:.3f}" + ("" if n is None else f" (n {n:.0f})")
+
+
+def _lost(metrics: Metrics) -> Iterator[str]:
+    """Yield the counts of failed and unrated answers of a step, by role and name."""
+    for name, count in metrics.items():
+        kind, _, lost = name.partition("/")
+        if kind == "failures":
+            yield f"{lost.replace('/', ' ')} {count:.0f}"
+        elif kind == "unrated":
+            yield f"{lost} unrated {count:.0f}"

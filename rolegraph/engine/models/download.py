@@ -1,0 +1,123 @@
+"""Downloads trained weights from a Tinker service, through the SDK."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import tarfile
+import tempfile
+from functools import partial
+from pathlib import Path
+from typing import IO, Literal
+
+import httpx
+import tinker
+
+from rolegraph.engine.errors import UsageError, WorldError
+from rolegraph.engine.models.keys import redact
+from rolegraph.engine.models.tinker import Pulse, open_session, quiet, said, saying_why
+from rolegraph.engine.models.tinker_sdk import archive_url, close, created, rest_client
+from rolegraph.engine.models.types import ServedModel
+from rolegraph.engine.spec import ModelRef
+from rolegraph.local.weights import ADAPTER_CONFIG, ADAPTER_WEIGHTS, complete_config
+
+_LIFE_SECONDS = 3600
+"""Lifetime of the files that the service writes for the download; the least that the service accepts."""
+
+
+async def download_adapter(path: str, folder: Path, base_url: str | None = None) -> str:
+    """Download the adapter of a training checkpoint, in PEFT's form. Opens a training session there.
+
+    Args:
+        path: The checkpoint, `tinker://RUN/weights/NAME`.
+        folder: An existing folder, which receives the adapter's two files.
+        base_url: The service; None for the one that the environment names, or Tinker's own.
+
+    Returns:
+        The name of the base model.
+
+    Raises:
+        UsageError: There is no key, or no such checkpoint.
+        WorldError: The service or the download fails.
+    """
+    session = await open_session(
+        ServedModel(ModelRef(provider="tinker", base_url=base_url), trusted_url=base_url)
+    )
+    pulse = Pulse(session.url)
+    status: Literal["success", "errored"] = "errored"
+    rest = rest_client(session.service, session.url, session.key)
+    load = partial(session.service.create_training_client_from_state, path)
+    try:
+        with saying_why(session.url, session.key):
+            base = (await pulse.result(rest.get_weights_info_by_tinker_path(path))).base_model
+            client = await pulse.result(created(load))
+            quiet(client)
+            await fetch_adapter(client, rest, pulse, folder)
+        status = "success"
+        return base
+    except (tinker.APIStatusError, tinker.RequestFailedError) as error:
+        reason = redact(said(error), session.key)
+        raise UsageError(f"{session.url} does not give the weights {path}: {reason}") from error
+    except (httpx.HTTPError, OSError) as error:
+        raise WorldError(f"cannot download {path}: {str(error) or type(error).__name__}") from error
+    finally:
+        close(session.service, status)
+
+
+async def _fetch_archive(url: str, folder: Path) -> None:
+    """Download an archive (.tar.gz), and take the adapter's two files from it."""
+    with tempfile.TemporaryFile() as file:
+        await _fetch(url, file)
+        file.seek(0)
+        try:
+            with tarfile.open(fileobj=file) as archive:
+                members = {Path(member.name).name: member for member in archive if member.isfile()}
+                for name in (ADAPTER_CONFIG, ADAPTER_WEIGHTS):
+                    content = archive.extractfile(members[name])
+                    assert content is not None  # it is a file
+                    with content, (folder / name).open("wb") as out:
+                        shutil.copyfileobj(content, out)
+            complete_config(folder)
+        except (tarfile.TarError, KeyError, ValueError) as error:
+            raise WorldError(f"the service gave no archive of an adapter: {error}") from error
+
+
+async def fetch_adapter(
+    client: tinker.TrainingClient, rest: tinker.RestClient, pulse: Pulse, folder: Path
+) -> None:
+    """Download the adapter that a client trains, as it is now; raises errors of the SDK, httpx and the disk.
+
+    Args:
+        client: The training client.
+        rest: A client of the same service.
+        pulse: The service's health check.
+        folder: An existing folder, which receives the adapter's two files.
+    """
+    in_archive = not hasattr(client, "save_weights_external")  # an older SDK
+    save = client.save_weights_for_sampler if in_archive else client.save_weights_external
+    saved = await pulse.result(save("export", ttl_seconds=_LIFE_SECONDS))
+    try:
+        if in_archive:
+            run, _, name = saved.path.removeprefix("tinker://").partition("/")
+            archive = archive_url(rest, run, name.removeprefix("sampler_weights/"))
+            await _fetch_archive(await pulse.result(archive), folder)
+        else:
+            urls = (await pulse.result(rest.get_external_weights_urls(saved.path))).urls
+            for file in (ADAPTER_CONFIG, ADAPTER_WEIGHTS):
+                if file not in urls:
+                    raise WorldError(f"the service gave no {file}, but {', '.join(urls) or 'nothing'}")
+                with (folder / file).open("wb") as out:
+                    await _fetch(urls[file], out)
+    finally:
+        # The service deletes it after an hour.
+        with contextlib.suppress(tinker.TinkerError, ValueError):
+            await pulse.result(rest.delete_checkpoint_from_tinker_path(saved.path))
+
+
+async def _fetch(url: str, file: IO[bytes]) -> None:
+    """Download a file."""
+    client = httpx.AsyncClient(timeout=60, follow_redirects=True)
+    async with client, client.stream("GET", url) as answer:
+        answer.raise_for_status()
+        async for part in answer.aiter_bytes(1 << 20):
+            file.write(part)

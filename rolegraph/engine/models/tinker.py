@@ -1,0 +1,376 @@
+"""Answers from a Tinker service, hosted or at any URL, through the SDK's own sampling client.
+
+In: messages. Out: text and reasoning, with every token id and its log-probability at the sampling
+temperature. The chat format is the model's own (`engine/prompts/chat.py`). The caller retries; an
+error says whether a retry may help. Opening a model finds every mistake within seconds, before any call.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+from collections.abc import Awaitable, Generator, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
+from urllib.parse import urlsplit
+
+import httpx
+import tinker
+from tinker.lib.retry_handler import RetryConfig  # pyright: ignore[reportMissingTypeStubs]
+from tinker.types import RequestErrorCategory
+
+from rolegraph.engine.errors import ModelError, RolegraphError, UsageError, WorldError, did_you_mean
+from rolegraph.engine.models.keys import TINKER, bypass_proxies, redact
+from rolegraph.engine.models.limit import retry_after
+from rolegraph.engine.models.tinker_sdk import (
+    awaitable,
+    capabilities,
+    close,
+    created,
+    has_credentials,
+    is_sampleable,
+)
+from rolegraph.engine.models.tokenizer import open_chat
+from rolegraph.engine.models.tokens import SampledTokens, answer_limit, completion, tokenize
+from rolegraph.engine.models.types import Completion, Request, ServedModel
+from rolegraph.engine.prompts import ChatFormat, TokenizedPrompt
+from rolegraph.engine.spec import ModelRef
+from rolegraph.local.launcher import PROCESS, is_loopback
+
+_PROBE_SECONDS = 5.0
+_PATIENCE_SECONDS = 10.0
+_CLOSE_SECONDS = 5.0
+_OPEN_SECONDS = 60.0
+NO_RETRIES = RetryConfig(enable_retry_logic=False)
+"""`LimitedModel` retries; the SDK would for minutes."""
+
+_logger = logging.getLogger(__name__)
+T = TypeVar("T")
+# What the SDK logs comes back as errors too; without a handler of its own Python prints it on the terminal.
+logging.getLogger("tinker").addHandler(logging.NullHandler())
+
+
+@dataclass(eq=False)
+class TinkerModel:
+    """A sampling client and the chat format of its model.
+
+    `context` is the most tokens of prompt and answer together, None where the service does not say. `service`
+    is closed with the model; None leaves it open. `weight_version` is the number of updates of the weights.
+    """
+
+    client: tinker.SamplingClient
+    chat: ChatFormat
+    url: str
+    context: int | None = None
+    key: str | None = None
+    service: tinker.ServiceClient | None = None
+    weight_version: int | None = None
+
+    def __post_init__(self) -> None:
+        self._pulse = Pulse(self.url)
+
+    async def complete(self, request: Request) -> Completion:
+        """Answer one request; raises ModelError."""
+        prompt = tokenize(self.chat, request)
+        params = self._params(request, prompt)
+        sampled = self.client.sample(tinker.ModelInput.from_ints(list(prompt.ids)), 1, params)
+        sequence = (await self._answer(sampled)).sequences[0]
+        tokens = SampledTokens(sequence.tokens, sequence.logprobs or [], sequence.stop_reason)
+        return completion(self.chat, request, prompt, tokens, self.url, self.weight_version)
+
+    async def logprobs(self, prompt_ids: Sequence[int], response_ids: Sequence[int]) -> list[float]:
+        """Return the log-probabilities of given response tokens, [T], at temperature 1; raises ModelError."""
+        tokens = tinker.ModelInput.from_ints([*prompt_ids, *response_ids])
+        logprobs = await self._answer(self.client.compute_logprobs(tokens))
+        of_response = [value for value in logprobs[len(prompt_ids) :] if value is not None]
+        if len(of_response) != len(response_ids):
+            raise ModelError(
+                f"{self.url} gave {len(of_response)} log-probabilities for {len(response_ids)} tokens."
+            )
+        return of_response
+
+    async def aclose(self) -> None:
+        """Close the session, unless another caller opened it."""
+        if self.service is None:
+            return
+        try:
+            if (closing := close(self.service, "success")) is not None:
+                await asyncio.wait_for(closing.result_async(), _CLOSE_SECONDS)
+        except (tinker.TinkerError, httpx.HTTPError, TimeoutError) as error:
+            # The run has its answers, and the service drops a silent session by itself.
+            _logger.debug("Closing the session at %s: %s", self.url, error)
+
+    async def _answer(self, future: Awaitable[T] | Future[T]) -> T:
+        """Wait for the service's answer; raises ModelError, also where the service is gone."""
+        try:
+            return await self._pulse.result(future)
+        except WorldError as error:
+            raise ModelError(str(error), transient=True) from error
+        except Exception as error:  # the SDK raises ValueError, RuntimeError and its own family alike
+            after = retry_after(error.response.headers) if isinstance(error, tinker.APIStatusError) else None
+            message = redact(said(error), self.key)
+            raise ModelError(message, transient=_is_transient(error), after=after) from error
+
+    def _params(self, request: Request, prompt: TokenizedPrompt) -> tinker.SamplingParams:
+        sampling = request.sampling
+        # The wire takes texts or token ids, not both.
+        stop: Sequence[str] | Sequence[int] | None = self.chat.end_ids or None
+        if sampling.stop:
+            stop = [*sampling.stop, *self.chat.end_texts]
+        return tinker.SamplingParams(
+            max_tokens=answer_limit(prompt, sampling.max_tokens, self.context),
+            temperature=sampling.temperature,
+            top_p=sampling.top_p,
+            seed=request.seed,
+            stop=stop,
+        )
+
+
+class Pulse:
+    """A health check of the service while calls wait, shared by all calls and made at most every 5 s."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._lock = asyncio.Lock()
+        self._checked = -_PATIENCE_SECONDS
+        self._fault = ""
+        """The reason why the service counts as gone."""
+
+    async def result(self, future: Awaitable[T] | Future[T]) -> T:
+        """Wait for the service's answer.
+
+        Raises the SDK's errors, and WorldError where the service is gone: the SDK would wait for ever.
+        """
+        call = asyncio.ensure_future(awaitable(future))
+        try:
+            while not (await asyncio.wait({call}, timeout=_PATIENCE_SECONDS))[0]:
+                await self._check()
+            return call.result()
+        except asyncio.CancelledError:
+            if not call.cancelled():
+                raise  # the caller was cancelled, not the call
+            raise WorldError(f"The call to {self._url} was dropped by the SDK.") from None
+        finally:
+            call.cancel()
+
+    async def _check(self) -> None:
+        """Raise WorldError where the service is gone; a slow service counts as alive."""
+        async with self._lock:
+            if time.monotonic() - self._checked >= _PATIENCE_SECONDS / 2:
+                self._fault = ""
+                try:
+                    await get_health(self._url)
+                except (httpx.ConnectError, httpx.ConnectTimeout) as error:
+                    self._fault = str(error) or type(error).__name__
+                except httpx.HTTPError as error:
+                    _logger.debug("Slow health check at %s: %s", self._url, error)
+                self._checked = time.monotonic()
+            if self._fault:
+                raise WorldError(f"The Tinker service at {self._url} is gone: {self._fault}")
+
+
+async def get_health(url: str) -> int:
+    """Return the HTTP status of a service's health check; raises httpx.HTTPError within seconds."""
+    address = f"{url}/api/v1/healthz"
+    async with httpx.AsyncClient(timeout=_PROBE_SECONDS) as http, http.stream("GET", address) as answer:
+        return answer.status_code  # the body is not read
+
+
+def _is_transient(error: BaseException) -> bool:
+    """Return whether the same call may succeed later; the SDK's wrapper errors are judged by their cause."""
+    match error:
+        case tinker.RequestFailedError():
+            return error.category is not RequestErrorCategory.User
+        case tinker.APIStatusError():
+            return error.status_code in (408, 409, 410, 429) or error.status_code >= 500
+        case tinker.APIConnectionError() | httpx.TransportError() | TimeoutError():
+            return True
+        case tinker.APIResponseValidationError() | ValueError():
+            return True  # not a Tinker answer: a gateway under load may send such a thing
+        case _:
+            return error.__cause__ is not None and _is_transient(error.__cause__)
+
+
+def said(error: BaseException) -> str:
+    """Return the message of an error of the Tinker SDK, without request and future ids."""
+    text = (str(error) or type(error).__name__).removeprefix("Request failed: ")
+    return text.partition(" for self.request_id=")[0]
+
+
+@dataclass(frozen=True, slots=True)
+class TinkerSession:
+    """An open session with a Tinker service."""
+
+    service: tinker.ServiceClient
+    url: str
+    key: str | None
+    lengths: Mapping[str, int | None]
+    """The models on offer, each with its context length in tokens; None where unknown."""
+
+
+async def open_session(served: ServedModel) -> TinkerSession:
+    """Open a session with the service of a model; errors as in `open_served`."""
+    ref, trusted_url = served.ref, served.trusted_url
+    url = TINKER.url(ref.base_url)
+    os.environ.setdefault("TINKER_TELEMETRY", "0")
+    key = _find_key(url, served.api_key, trusted_url)
+    if ref.checkpoint is not None and not ref.checkpoint.startswith("tinker://"):
+        raise UsageError(
+            f"checkpoint: {ref.checkpoint!r} is not a path of weights; expected one that starts with tinker://."
+        )
+    bypass_proxies(url)
+    await _probe(url)
+    # A service of this machine keeps the session for as long as this process lives, even if it is suspended.
+    here = {PROCESS: str(os.getpid())} if is_loopback(urlsplit(url).hostname or "") else None
+    service = tinker.ServiceClient(base_url=url, api_key=key, user_metadata=here)
+    try:
+        with saying_why(url, key):
+            async with asyncio.timeout(_OPEN_SECONDS):
+                models = (await capabilities(service, url, key)).supported_models
+        lengths = {m.model_name: m.max_context_length for m in models if m.model_name and is_sampleable(m)}
+        return TinkerSession(service, url, key, lengths)
+    except BaseException:
+        close(service, "errored")
+        raise
+
+
+async def open_tinker(served: ServedModel) -> TinkerModel:
+    """Open the model that is named, or its checkpoint, or the service's first model; see `open_served`."""
+    session = await open_session(served)
+    try:
+        client = await _connect(session, served.ref)
+        name = client.get_base_model()
+        chat = await open_chat(name, served.tokenizer_dir)
+    except BaseException:
+        close(session.service, "errored")
+        raise
+    return TinkerModel(
+        client,
+        chat,
+        url=session.url,
+        context=session.lengths.get(name),
+        key=session.key,
+        service=session.service,
+        weight_version=served.weight_version,
+    )
+
+
+async def _probe(url: str) -> None:
+    """Raise within seconds where no Tinker service answers."""
+    try:
+        status = await get_health(url)
+    except httpx.HTTPError as error:
+        raise WorldError(
+            f"No Tinker service answers at {url} ({str(error) or type(error).__name__}). Is it running, and "
+            "is the URL right?"
+        ) from error
+    if 300 <= status < 400:  # the SDK would follow the redirect and send the key along
+        raise UsageError(f"{url} redirects; give the URL of the service itself.")
+    if status == 404:
+        raise UsageError(f"{url} answers, but not as a Tinker service does. Is the URL right?")
+    if status >= 500:
+        raise WorldError(f"The Tinker service at {url} fails its health check with status {status}.")
+
+
+def _find_key(url: str, explicit: str | None, trusted_url: str | None) -> str | None:
+    """Return the key for `url`; None where the SDK has credentials of its own (`tinker auth login`)."""
+    if not explicit and not TINKER.trusts(url, trusted_url):
+        raise UsageError(TINKER.withheld(url))
+    key = TINKER.key(url, explicit=explicit, trusted_url=trusted_url)
+    if key is not None and not key.startswith(("tml-", "eyJ")):
+        raise UsageError(f"{TINKER.key_variable}: this is not a Tinker key; one starts with `tml-`.")
+    if key is None and not has_credentials():
+        raise UsageError(
+            f"{TINKER.key_variable} is not set, and {url} needs a key. Put the key in that environment "
+            "variable (a service that checks no keys takes any value that starts with `tml-`)."
+        )
+    return key
+
+
+async def _connect(session: TinkerSession, ref: ModelRef) -> tinker.SamplingClient:
+    """Create the sampling client of `ref`."""
+    create = partial(
+        session.service.create_sampling_client,
+        model_path=ref.checkpoint,
+        base_model=None if ref.checkpoint else model_of(session, ref),
+        retry_config=NO_RETRIES,
+    )
+    try:
+        with saying_why(session.url, session.key):
+            async with asyncio.timeout(_OPEN_SECONDS):
+                client = await created(create)
+    except _REFUSALS as error:
+        raise UsageError(_no_such_model(ref, session, redact(said(error), session.key))) from error
+    quiet(client)
+    return client
+
+
+_REFUSALS = (tinker.NotFoundError, tinker.BadRequestError, tinker.UnprocessableEntityError)
+
+
+@contextmanager
+def saying_why(url: str, key: str | None) -> Generator[None, None, None]:
+    """Raise errors of the Tinker SDK as UsageError or WorldError with the service's address.
+
+    Errors in `_REFUSALS` pass unchanged: the caller explains them.
+    """
+    try:
+        yield
+    except (tinker.AuthenticationError, tinker.PermissionDeniedError) as error:
+        raise UsageError(f"{url} refuses the key in {TINKER.key_variable}.") from error
+    except _REFUSALS:
+        raise
+    except TimeoutError as error:
+        raise WorldError(f"The Tinker service at {url} gave no model in {_OPEN_SECONDS:.0f} s.") from error
+    except (tinker.TinkerError, httpx.HTTPError) as error:
+        if isinstance(error, tinker.RequestFailedError) and error.category is RequestErrorCategory.User:
+            raise
+        raise WorldError(f"Cannot open a model at {url}: {redact(said(error), key)}") from error
+    except RolegraphError:
+        raise
+    except Exception as error:  # the SDK asserts fields that services of other versions do not send
+        reason = redact(said(error), key)
+        if isinstance(error.__cause__, tinker.TinkerError):  # older SDKs tell the service's error so
+            raise WorldError(f"Cannot open a model at {url}: {reason}") from error
+        raise WorldError(
+            f"The Tinker service at {url} answers otherwise than tinker {tinker.__version__} expects "
+            f"({type(error).__name__}: {reason}). Install the version of tinker that the service pins."
+        ) from error
+
+
+def quiet(client: tinker.SamplingClient | tinker.TrainingClient) -> None:
+    """Log, rather than print, calls that fail in the SDK's own loop after they were cancelled."""
+
+    def note(_: asyncio.AbstractEventLoop, context: Mapping[str, object]) -> None:
+        _logger.debug("Left over in the SDK's loop: %s", context.get("exception") or context.get("message"))
+
+    client.holder.get_loop().set_exception_handler(note)
+
+
+def model_of(session: TinkerSession, ref: ModelRef) -> str:
+    """Return the model's name in `ref`, or the name of the service's first model."""
+    names, url = [*session.lengths], session.url
+    if ref.name:
+        return ref.name
+    if not names:
+        raise WorldError(f"The Tinker service at {url} offers no model to sample from.")
+    if url == TINKER.default_url:
+        raise UsageError(f"Which model? Write `tinker:NAME`; {url} offers {_some(names)}.")
+    return names[0]
+
+
+def _no_such_model(ref: ModelRef, session: TinkerSession, reason: str) -> str:
+    wanted, url, names = ref.checkpoint or ref.name, session.url, [*session.lengths]
+    close = did_you_mean(ref.name or "", names)
+    hint = f" {close[0].upper()}{close[1:]}" if close else f" It offers {_some(names)}." if names else ""
+    return f"{url} cannot sample from {wanted!r}: {reason}{hint}"
+
+
+def _some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - 5} more" if len(names) > 5 else ""
+    return ", ".join(names[:5]) + more

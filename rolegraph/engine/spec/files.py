@@ -1,0 +1,59 @@
+"""Files that a spec names: resolved paths, paths in messages, and text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from rolegraph.engine.limits import Limit
+from rolegraph.engine.records.files import is_file, is_folder, read_bytes
+from rolegraph.engine.shipped import PROMPTS, SPECS
+
+
+def resolve_path(path: Path) -> Path:
+    """Return the path without links, or the absolute path where it cannot be resolved; never raise."""
+    try:
+        return path.resolve()
+    except (OSError, RuntimeError, ValueError):  # links that go in circles; a NUL
+        return path.absolute()
+
+
+def display_path(path: Path) -> str:
+    """Return the path as messages show it: relative to the working folder where it is below."""
+    here = Path.cwd()
+    for where in (path.absolute(), resolve_path(path)):
+        if where.is_relative_to(here) and ".." not in where.parts:
+            return str(where.relative_to(here))
+    return str(path)
+
+
+def shown_path(path: Path) -> str:
+    """Return a path for messages: `judge.j2 (shipped)` for a file of the package, else as `display_path`."""
+    shown = display_path(path)
+    is_shipped = any(path.is_relative_to(folder) for folder in (SPECS, PROMPTS))
+    return f"{path.name} (shipped)" if is_shipped and Path(shown).is_absolute() else shown
+
+
+def names_in(folders: Iterable[Path], pattern: str) -> list[str]:
+    """Return the names of the files in these folders that match a pattern such as `*.yaml`."""
+    found = (entry for folder in folders if is_folder(folder) for entry in folder.glob(pattern))
+    return [entry.name for entry in found if is_file(entry)]
+
+
+def has_surrogate(text: str) -> bool:
+    """Return True for a text with an unpaired surrogate, which cannot be encoded as UTF-8."""
+    return not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text)
+
+
+def read_text(path: Path, most: Limit) -> str:
+    """Return the text of a UTF-8 file without its byte-order mark, its line ends as newlines.
+
+    Args:
+        path: The file.
+        most: Largest permitted size in bytes; no more is read.
+
+    Raises:
+        OSError: The file is missing, not a regular file, or larger than `most`.
+        UnicodeDecodeError: The file is not UTF-8.
+    """
+    return read_bytes(path, most).decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n")

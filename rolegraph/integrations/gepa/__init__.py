@@ -1,0 +1,1 @@
+"""Prompts that evolve by reflection, with GEPA."""

@@ -1,0 +1,257 @@
+"""`rolegraph optimize`: the prompts of a workflow's roles, evolved by reflection, in a folder."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from rolegraph.api import jobs
+from rolegraph.api.starting import SPEC, spec_files
+from rolegraph.api.workflow import Workflow, open_source
+from rolegraph.engine.errors import UsageError
+from rolegraph.engine.models import Models, Services
+from rolegraph.engine.records import Note, Observer
+from rolegraph.engine.records.jsonl import make_folder, read_record, write_record, write_whole
+from rolegraph.engine.records.writer_lock import LOCK_FILE, sole_writer
+from rolegraph.engine.spec import ModelRef
+from rolegraph.engine.spec.yaml_text import dump_yaml
+from rolegraph.engine.vocabulary import Split
+from rolegraph.engine.vocabulary.imports import require_library
+from rolegraph.integrations.gepa.page import OptimizationRecord, optimization_page
+from rolegraph.integrations.gepa.reflecting import Search, identity, reflecting_model
+from rolegraph.integrations.gepa.reflection import SearchPlan, own_templates, scores_of
+
+SETTINGS, RESULT, PAGE = "optimization.json", "result.json", "optimization.html"
+"""Files in the folder of an optimization; the result is written last."""
+OPTIMIZED = "optimized.yaml"
+"""Spec with the best templates; it extends the old one, which lies beside it with its prompts and rows."""
+
+
+@dataclass(frozen=True, slots=True)
+class OptimizationResult:
+    """The folder of a finished optimization."""
+
+    folder: Path
+
+    @property
+    def record(self) -> OptimizationRecord:
+        """The candidates with their scores, and what they took."""
+        return read_record(self.folder / RESULT, OptimizationRecord.model_validate, "a valid optimization")
+
+    @property
+    def spec(self) -> Path:
+        """Path of a spec that extends the old one, with the templates of the best candidate."""
+        return self.folder / OPTIMIZED
+
+    @property
+    def page(self) -> Path:
+        """Path of the page with the Pareto front, which opens without a network."""
+        return self.folder / PAGE
+
+
+@dataclass(frozen=True, slots=True)
+class OptimizationJob:
+    """An optimization that is ready to start or to go on; made by `create`, done by `run`."""
+
+    flow: Workflow
+    plan: SearchPlan
+    settings: dict[str, Any]
+    """`optimization.json`: what stays the same while an optimization goes on."""
+    reflector: ModelRef
+    reflect_url: str | None
+
+    @classmethod
+    def create(
+        cls,
+        flow: Workflow,
+        *,
+        reflect_with: str | None = None,
+        reflect_url: str | None = None,
+        budget: int = 500,
+        tasks: int = 32,
+        rollouts: int = 2,
+        roles: Iterable[str] = (),
+        score: str | None = None,
+        seed: int = 0,
+        out: str | Path | None = None,
+    ) -> OptimizationJob:
+        """Prepare an optimization; nothing is written yet, and nothing is spent.
+
+        The arguments and errors are those of `optimize_async`.
+        """
+        flow.check_allowed()
+        reflector = reflecting_model(flow.plan, reflect_with, reflect_url)
+        require_library("gepa", "optimize", "optimizations")
+        known, scores, wanted = [role.name for role in flow.plan.asking], scores_of(flow.plan), list(roles)
+        for name in wanted:
+            if name not in known:
+                raise UsageError(f"{name!r} is no role with a prompt; expected one of {', '.join(known)}")
+        if score not in (None, *scores):
+            raise UsageError(f"{score!r} is no figure of {flow.name}; expected one of {', '.join(scores)}")
+        templates = own_templates(flow.plan).items()
+        chosen = {name: text for name, text in templates if name.partition(".")[0] in (wanted or known)}
+        train: Split = "train" if "train" in flow.plan.data else "validation"
+        validation: Split = "validation" if "validation" in flow.plan.data else "train"
+        plan = SearchPlan(
+            flow.plan,
+            flow.source,
+            Path(out) if out else jobs.RUNS / f"{flow.name}-optimize",
+            chosen,
+            [(train, task) for task in flow.tasks(train, tasks)],
+            [(validation, task) for task in flow.tasks(validation, tasks)],
+            budget,
+            rollouts,
+            score or scores[0],
+            seed,
+        )
+        if budget < plan.least:
+            raise UsageError(
+                f"a budget of {budget} episodes is too small: the spec's own prompts and one candidate take "
+                f"{plan.least} ({len(plan.validation)} validation tasks twice, {plan.minibatch} training "
+                f"tasks twice, × {rollouts} rollouts); raise --budget, or lower --tasks or --rollouts"
+            )
+        settings = {"spec": flow.hash, "reflector": str(reflector), "templates": [*chosen], "tasks": tasks}
+        settings |= {"rollouts": rollouts, "score": plan.score, "seed": seed}
+        job = cls(flow, plan, settings, reflector, reflect_url)
+        job.check_folder()
+        return job
+
+    def check_folder(self) -> None:
+        """Raise UsageError where the folder holds files, but no optimization of the same settings."""
+        folder = self.plan.folder
+        if not (folder / SETTINGS).exists():
+            if folder.is_file() or (folder.exists() and {it.name for it in folder.iterdir()} - {LOCK_FILE}):
+                raise UsageError(f"{folder} already exists and is not empty; choose another with --out")
+            return
+        parse = TypeAdapter(dict[str, Any]).validate_python
+        before = read_record(folder / SETTINGS, parse, "a valid optimization")
+        for name, now in self.settings.items():
+            if (was := before.get(name)) != now:
+                found = "another spec" if name == "spec" else f"{name} {was}, not {now}"
+                raise UsageError(f"{folder} was started with {found}; choose another folder with --out")
+
+    async def run(self, observe: Observer | None = None, *, concurrency: int = 64) -> OptimizationResult:
+        """Search for better templates, and write the best ones as a spec.
+
+        Args:
+            observe: Function that is called with each event, such as an episode that is on disk.
+            concurrency: Episodes in flight at most.
+
+        Returns:
+            The optimization's folder.
+
+        Raises:
+            UsageError: No such model, no key for it, or another process writes in the folder.
+            WorldError: A model's endpoint does not answer, or the disk is full.
+        """
+        plan, folder = self.plan, self.plan.folder
+        result = OptimizationResult(folder)
+        with sole_writer(folder):
+            self.check_folder()
+            if (folder / RESULT).exists() and result.record.budget == plan.budget:
+                return result
+            write_whole(folder / SETTINGS, json.dumps(self.settings, indent=1).encode())
+            # The old spec with its prompts and rows, so that both it and the new one can be moved.
+            for name, content in spec_files(plan.workflow, plan.source).items():
+                make_folder((folder / name).parent)
+                write_whole(folder / name, content)
+            url = self.reflect_url or plan.source.base_url
+            with (
+                jobs.logged(folder / "log.txt", observe or jobs.ignore_event) as notify,
+                Services(url) as services,
+            ):
+                notify(Note("starting the models …"))
+                async with self.flow.open() as opened, services.watched(), Models(services.open) as models:
+                    reflector = await models.model(self.reflector)
+                    search = Search(plan, opened, reflector, notify, concurrency)
+                    try:
+                        record = await asyncio.to_thread(search.run)
+                    finally:
+                        search.stop()
+            _write_result(plan, record)
+        return result
+
+
+async def optimize_async(
+    flow: Workflow,
+    *,
+    reflect_with: str | None = None,
+    reflect_url: str | None = None,
+    budget: int = 500,
+    tasks: int = 32,
+    rollouts: int = 2,
+    roles: Iterable[str] = (),
+    score: str | None = None,
+    seed: int = 0,
+    out: str | Path | None = None,
+    concurrency: int = 64,
+    observe: Observer | None = None,
+) -> OptimizationResult:
+    """Let a model reflect on the episodes of a workflow, and evolve the templates of its roles (GEPA).
+
+    An optimization that was stopped goes on with the same call, and makes only what is missing.
+
+    Args:
+        flow: The workflow.
+        reflect_with: Model that proposes templates, as `openai:NAME`; by default the spec's.
+        reflect_url: URL of that model's endpoint.
+        budget: Largest number of episodes.
+        tasks: Tasks of each split at most: training tasks to reflect on, validation tasks to score on.
+        rollouts: Episodes of each task and candidate, at least 1.
+        roles: Roles whose templates change; by default all that ask a model.
+        score: Figure to raise: `correct`, `mean reward`, a metric of the spec, or `reward/ROLE`; by
+            default `correct`, or `mean reward` where no role can be right.
+        seed: Seed of all draws.
+        out: Folder of the optimization; by default `runs/NAME-optimize`. One that was stopped goes on.
+        concurrency: Episodes in flight at most.
+        observe: Function that is called with each event: model calls, notes, episodes that are on disk.
+
+    Returns:
+        The folder, with a spec that extends the old one and a page of the candidates.
+
+    Raises:
+        SpecError: The spec asks for a permission that `allow` does not give.
+        UsageError: The extra `optimize` is not installed, the reflecting model cannot reflect, the budget is
+            too small, no data, no such role or model, no key, or `out` has other settings.
+        WorldError: A model's endpoint does not answer, or the disk is full.
+    """
+    job = OptimizationJob.create(
+        flow,
+        reflect_with=reflect_with,
+        reflect_url=reflect_url,
+        budget=budget,
+        tasks=tasks,
+        rollouts=rollouts,
+        roles=roles,
+        score=score,
+        seed=seed,
+        out=out,
+    )
+    return await job.run(observe, concurrency=concurrency)
+
+
+optimize = jobs.blocking(optimize_async)
+
+
+def _write_result(plan: SearchPlan, record: OptimizationRecord) -> None:
+    """Write the best candidate as a spec, the page, and last the record."""
+    first, best = record.candidates[0], record.candidates[record.best]
+    roles: dict[str, dict[str, str]] = {}
+    make_folder(plan.folder / "prompts")
+    for name in best.changes(first):
+        role, _, part = name.partition(".")
+        file = f"{name}-{identity(best.templates)}.j2"  # the old spec may be the result of an optimization
+        write_whole(plan.folder / "prompts" / file, best.templates[name].encode())
+        roles.setdefault(role, {})[part] = file
+    spec = {"extends": SPEC, "name": f"{record.name}_optimized", "roles": roles}
+    file = plan.folder / OPTIMIZED
+    write_whole(file, dump_yaml(spec).encode())
+    open_source(replace(plan.source, spec=str(file), overrides=(), model=None, base_url=None))
+    write_whole(plan.folder / PAGE, optimization_page(record).encode("utf-8", "replace"))
+    write_record(plan.folder / RESULT, record)

@@ -1,0 +1,115 @@
+"""Result of an optimization of prompts, as a record and as a page that opens offline."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from pydantic import BaseModel, ConfigDict
+
+from rolegraph.engine.records.schema import Figure
+from rolegraph.pages.report import html
+from rolegraph.pages.report.charts import number
+from rolegraph.pages.report.compare.differences import text_difference
+
+_HERE = Path(__file__).parent
+
+
+class Candidate(BaseModel):
+    """Templates that an optimization scored on every validation task."""
+
+    model_config = ConfigDict(frozen=True)
+
+    templates: dict[str, str]
+    """Text of each template, by role and part: `solver.prompt`."""
+    parents: tuple[int, ...]
+    """Numbers of the candidates that it was made from; none for the spec's own templates."""
+    scores: dict[str, Figure]
+    """Mean score over the rollouts of each validation task, by the task's id."""
+    figures: dict[str, Figure]
+    """Means over the validation tasks: `correct`, the spec's metrics and `reward/{role}`."""
+    best_on: tuple[str, ...]
+    """Ids of the tasks on which no other candidate has a higher score."""
+    folder: str
+    """Folder of its run on the validation tasks, relative to that of the optimization."""
+
+    @property
+    def score(self) -> float:
+        """Mean score over the validation tasks."""
+        return sum(self.scores.values()) / len(self.scores)
+
+    def dominates(self, other: Candidate) -> bool:
+        """Return whether no score is lower than another candidate's, and one is higher."""
+        pairs = [(score, other.scores[task]) for task, score in self.scores.items()]
+        return all(own >= its for own, its in pairs) and any(own > its for own, its in pairs)
+
+    def changes(self, parent: Candidate) -> dict[str, list[str]]:
+        """Return the unified diff from a parent of each template that differs."""
+        both = {name: (parent.templates[name], text) for name, text in self.templates.items()}
+        return {
+            name: text_difference(was, now, "", "").splitlines()[2:]
+            for name, (was, now) in both.items()
+            if was != now
+        }
+
+
+class RefusedTemplate(NamedTuple):
+    """Template that a model proposed, and that was never run."""
+
+    template: str
+    """Role and part: `solver.prompt`."""
+    reason: str
+    """Faults that the compiler found."""
+
+
+class OptimizationRecord(BaseModel):
+    """`result.json`: the candidates of a finished optimization."""
+
+    model_config = ConfigDict(frozen=True)
+
+    name: str
+    """Name of the spec."""
+    score: str
+    """Name of the score: `correct`, or `mean reward` where no role can be right."""
+    budget: int
+    """Largest number of episodes."""
+    episodes: int
+    """Number of episodes that were made."""
+    reflections: int
+    """Number of answers of the reflecting model."""
+    refused: tuple[RefusedTemplate, ...]
+    candidates: tuple[Candidate, ...]
+    """Candidates in the order in which they were found; the first has the spec's own templates."""
+
+    @property
+    def best(self) -> int:
+        """Number of the candidate with the highest mean score, the earliest of equals."""
+        scores = [candidate.score for candidate in self.candidates]
+        return scores.index(max(scores))
+
+    @property
+    def front(self) -> list[int]:
+        """Numbers of the candidates that no other dominates: the Pareto front over the tasks."""
+        every = self.candidates
+        return [at for at, one in enumerate(every) if not any(other.dominates(one) for other in every)]
+
+
+def optimization_page(record: OptimizationRecord) -> str:
+    """Return the HTML of an optimization: its Pareto front, scores by task, and changes of templates."""
+    first = record.candidates[0]
+
+    def change(candidate: Candidate) -> Mapping[str, list[str]]:
+        parent = record.candidates[candidate.parents[0]] if candidate.parents else candidate
+        return candidate.changes(parent)
+
+    return html.render(
+        _HERE / "optimization.html.j2",
+        record=record,
+        best=record.best,
+        tasks=[*first.scores],
+        figures=[name for name in first.figures if name != record.score],
+        front=record.front,
+        change=change,
+        number=number,
+    )

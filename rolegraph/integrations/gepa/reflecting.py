@@ -1,0 +1,267 @@
+"""Search for better templates with gepa (GEPA, arXiv 2507.19457).
+
+gepa's own folder is a pickle, which could run a stranger's code, and resuming from it restarts its draws.
+Here episodes and reflections are on disk, and gepa draws the same from the same seed: a search that was
+stopped is made again from the start, and asks only for what is missing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from functools import cache
+from hashlib import sha256
+from importlib import import_module
+from typing import Any, TypeVar, get_args
+
+from rolegraph.api import jobs
+from rolegraph.api.running import RunJob, finished_in
+from rolegraph.api.workflow import OpenWorkflow, Workflow, open_source
+from rolegraph.engine.compile import Plan
+from rolegraph.engine.errors import ModelError, UsageError, WorldError
+from rolegraph.engine.models import LimitedModel, Request
+from rolegraph.engine.records import Episode, Message, Note, Observer, RunFolder, Source, Task
+from rolegraph.engine.records.episodes import read_episodes
+from rolegraph.engine.records.identity import CallId, NodeId, derive_seed
+from rolegraph.engine.records.jsonl import JsonlWriter, json_line, parse_json, read_jsonl
+from rolegraph.engine.shipped import MODELS, model_folder
+from rolegraph.engine.spec import ModelRef, Sampling
+from rolegraph.engine.spec.sources import Provider
+from rolegraph.engine.training.compare import by_task
+from rolegraph.engine.vocabulary import Split
+from rolegraph.integrations.gepa import reflection
+from rolegraph.integrations.gepa.page import Candidate, OptimizationRecord, RefusedTemplate
+from rolegraph.integrations.gepa.reflection import DataItem, SearchPlan, Templates
+
+T = TypeVar("T")
+REFLECTION_TOKENS = 8192
+"""Largest number of tokens of a reflection."""
+
+
+@dataclass
+class Search:
+    """One search; gepa calls it in a thread, as a GEPAAdapter, and it asks models on the event loop."""
+
+    plan: SearchPlan
+    opened: OpenWorkflow
+    reflector: LimitedModel
+    observe: Observer
+    concurrency: int
+    _loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
+    _work: Future[Any] | None = None
+    _fault: BaseException | None = None
+    """First error; gepa goes on after some, and the search must not."""
+    _load: Callable[[Source], Workflow] = field(default_factory=lambda: cache(open_source))
+    _made: set[tuple[str, str, str]] = field(default_factory=set[tuple[str, str, str]])
+    """Candidate, split and task of the episodes that the search used."""
+    _refused: list[RefusedTemplate] = field(default_factory=list[RefusedTemplate])
+    _asked: int = 0
+
+    def run(self) -> OptimizationRecord:
+        """Search until the budget is used; called in a thread.
+
+        Raises:
+            UsageError: The folder's file of reflections is not of this search.
+            WorldError: A model does not answer, or the disk is full.
+        """
+        plan = self.plan
+        found: Any = import_module("gepa").optimize(
+            seed_candidate=dict(plan.templates),
+            trainset=[*plan.train],
+            valset=[*plan.validation],
+            adapter=self,
+            reflection_minibatch_size=plan.minibatch,
+            skip_perfect_score=plan.score == reflection.CORRECT,
+            stop_callbacks=self._is_over,
+            logger=self,
+            track_best_outputs=False,
+            seed=plan.seed,
+        )
+        names = [task["id"] for _, task in plan.validation]
+        fronts = found.per_val_instance_best_candidates
+        candidates = tuple(
+            Candidate(
+                templates=templates,
+                parents=tuple(parent for parent in found.parents[at] if parent is not None),
+                scores={names[number]: score for number, score in found.val_subscores[at].items()},
+                figures=found.val_aggregate_subscores[at],
+                best_on=tuple(names[number] for number, front in fronts.items() if at in front),
+                folder=f"candidates/{identity(templates)}-{plan.validation[0][0]}",
+            )
+            for at, templates in enumerate(found.candidates)
+        )
+        return OptimizationRecord(
+            name=plan.workflow.name,
+            score=plan.score,
+            budget=plan.budget,
+            episodes=len(self._made) * plan.rollouts,
+            reflections=self._asked,
+            refused=tuple(self._refused),
+            candidates=candidates,
+        )
+
+    def stop(self) -> None:
+        """End the search, where the command was interrupted."""
+        self._fault = self._fault or asyncio.CancelledError()
+        if self._work is not None:
+            self._work.cancel()
+
+    def log(self, message: str) -> None:
+        """Do nothing: gepa's log says nothing that the record does not."""
+
+    def evaluate(self, batch: Sequence[DataItem], candidate: Templates, capture_traces: bool = False) -> Any:
+        """Return the scores of a candidate on tasks, as gepa's EvaluationBatch.
+
+        Args:
+            batch: Tasks of one split.
+            candidate: Templates that compile.
+            capture_traces: Whether to return the episodes as well.
+        """
+        split, tasks = batch[0][0], {task["id"]: task for _, task in batch}
+        episodes = self._wait(self._episodes(candidate, split, tasks))
+        every = [episode for own in episodes.values() for episode in own]
+        figures = by_task(self.plan.workflow, every).items()
+        rows = [{name: means[t["id"]] for name, means in figures if t["id"] in means} for _, t in batch]
+        evaluation: Any = import_module("gepa.core.adapter").EvaluationBatch
+        return evaluation(
+            outputs=[task["id"] for _, task in batch],
+            scores=[self._score(row) for row in rows],
+            trajectories=[(task, episodes[task["id"]]) for _, task in batch] if capture_traces else None,
+            objective_scores=rows,
+        )
+
+    def make_reflective_dataset(
+        self, candidate: Templates, eval_batch: Any, components_to_update: Sequence[str]
+    ) -> dict[str, list[dict[str, Any]]]:
+        """Return the tasks and episodes as they are: gepa would swallow an error in here."""
+        return {name: [{"episodes": it} for it in eval_batch.trajectories] for name in components_to_update}
+
+    def propose_new_texts(
+        self, candidate: Templates, reflective_dataset: Mapping[str, Any], components_to_update: Sequence[str]
+    ) -> dict[str, str]:
+        """Return new templates that compile; none for those that the model could not improve."""
+        proposed = {
+            name: self._wait(self._proposed(candidate, name, reflective_dataset[name]))
+            for name in components_to_update
+        }
+        return {name: text for name, text in proposed.items() if text != candidate[name]}
+
+    def _is_over(self, state: Any) -> bool:
+        """Return True where another iteration might exceed the budget, which counts what gepa evaluates."""
+        if self._fault is not None:
+            raise self._fault
+        return (state.total_num_evals + self.plan.iteration) * self.plan.rollouts > self.plan.budget
+
+    def _wait(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine on the event loop, from the thread of the search."""
+        if self._fault is not None:
+            work.close()
+            raise self._fault
+        try:
+            self._work = asyncio.run_coroutine_threadsafe(work, self._loop)
+            return self._work.result()
+        except BaseException as error:
+            self._fault = self._fault or error
+            raise
+
+    def _score(self, figures: Mapping[str, float]) -> float:
+        if self.plan.score != reflection.MEAN_REWARD:
+            return figures.get(self.plan.score, 0.0)
+        rewards = [value for name, value in figures.items() if name.startswith("reward/")]
+        return sum(rewards) / len(rewards) if rewards else 0.0
+
+    async def _episodes(
+        self, candidate: Templates, split: Split, tasks: Mapping[str, Task]
+    ) -> dict[str, list[Episode]]:
+        """Make the missing episodes of a candidate; return all rollouts of the tasks, in order."""
+        plan, name = self.plan, identity(candidate)
+        flow = self._load(reflection.with_templates(plan.source, candidate))
+        folder = RunFolder(plan.folder / "candidates" / f"{name}-{split}")
+        info = jobs.describe(flow, "run", split=split, own_tasks=True, rollouts=plan.rollouts, seed=plan.seed)
+        rows, resumed = [*tasks.values()], folder.info_file.exists()
+        job = RunJob(flow, folder, info, rows, finished_in(folder), resumed=resumed)
+        if missing := job.episodes - job.done:
+            self.observe(Note(f"candidate {name}, {split} tasks …", episodes=missing))
+            opened = await self.opened.with_flow(flow)
+            with job.open_folder(self.observe) as (notify, writer):
+                await job.write_missing(opened, writer, notify, concurrency=self.concurrency)
+        self._made |= {(name, split, task) for task in tasks}
+        found: dict[str, list[Episode]] = {task: [] for task in tasks}
+        for episode in sorted(read_episodes(folder.episodes), key=lambda episode: episode.rollout):
+            if episode.task_id in found and episode.rollout < plan.rollouts:
+                found[episode.task_id].append(episode)
+        return found
+
+    async def _proposed(self, candidate: Templates, name: str, records: Sequence[Mapping[str, Any]]) -> str:
+        """Return a new text of a template that compiles; the old one where every proposal was refused."""
+        plan, role = self.plan.workflow, name.partition(".")[0]
+        shown = [reflection.feedback(plan, role, *record["episodes"]) for record in records]
+        proposal: Any = import_module("gepa.strategies.instruction_proposal").InstructionProposalSignature
+        prompt: str = proposal.prompt_renderer(
+            {
+                "current_instruction_doc": candidate[name],
+                "dataset_with_feedback": [record for of_task in shown for record in of_task],
+                "prompt_template": reflection.reflection_prompt(plan, name),
+            }
+        )
+        messages: list[Message] = [{"role": "user", "content": prompt}]
+        for _ in range(reflection.TRIES):
+            answer = await self._reflect(messages)
+            text: str = proposal.output_extractor(answer)["new_instruction"].replace("\r\n", "\n")
+            if not (faults := reflection.template_faults(self.plan.source, {**candidate, name: text})):
+                return text
+            self._refused.append(RefusedTemplate(name, faults))
+            refusal = {"role": "user", "content": reflection.REFUSED.format(faults=faults)}
+            messages = [*messages, {"role": "assistant", "content": answer}, refusal]
+        return candidate[name]
+
+    async def _reflect(self, messages: Sequence[Message]) -> str:
+        """Return the next reflection: from the folder, or else by the model."""
+        number, file, seed = self._asked, self.plan.folder / "reflections.jsonl", self.plan.seed
+        known = [line.value for line in read_jsonl(file, parse_json, "a reflection")] if file.exists() else []
+        self._asked += 1
+        if number < len(known):
+            if known[number]["messages"] != json.loads(json_line(messages)):
+                text = f"{file}:{number + 1} answers another prompt; its episodes or the code have changed"
+                raise UsageError(f"{text}. Choose another folder with --out")
+            return known[number]["answer"]
+        self.observe(Note("reflecting …"))
+        call = CallId("reflection", number, NodeId("reflector"))
+        sampling = Sampling(max_tokens=REFLECTION_TOKENS)
+        try:
+            request = Request(messages, sampling, derive_seed(seed, "reflection", number), call)
+            completion, _, _ = await self.reflector.complete(request)
+        except ModelError as error:
+            raise WorldError(f"the reflecting model gave no answer: {error}") from error
+        line = json_line({"messages": [*messages], "answer": completion.text})
+        with JsonlWriter(file, "reflections") as writer:
+            writer.append(line, "a reflection", sync=True)
+        return json.loads(line)["answer"]
+
+
+def identity(templates: Templates) -> str:
+    """Return the name of a candidate's folder, a digest of its templates."""
+    return sha256(json.dumps(sorted(templates.items())).encode()).hexdigest()[:12]
+
+
+def reflecting_model(plan: Plan, name: str | None, url: str | None) -> ModelRef:
+    """Return the reflecting model; raises UsageError for one that cannot reflect."""
+    ref = plan.spec.model
+    if name is not None:
+        provider, _, model = name.partition(":")
+        if provider not in get_args(Provider):
+            known = ", ".join(f"{one}:NAME" for one in get_args(Provider))
+            raise UsageError(f"--reflect-with {name} is no model; expected one of {known}")
+        ref = ModelRef.model_validate({"provider": provider, "name": model or None})
+    if url is not None:
+        ref = ref.model_copy(update={"base_url": url})
+    if ref.served_here and model_folder(ref.name).resolve() in {it.resolve() for it in MODELS.values()}:
+        raise UsageError(
+            f"the shipped model {ref} cannot reflect: it knows only the answers that it was taught, and "
+            "cannot write a prompt; name a general model with "
+            "--reflect-with openai:NAME, tinker:NAME or local:FOLDER"
+        )
+    return ref

@@ -1,0 +1,295 @@
+"""Episodes as OpenTelemetry spans, by the semantic conventions for generative AI (version 1.41).
+
+An episode is a trace: `invoke_workflow`; below it an `invoke_agent` for each turn of a role that asks a
+model, and an `execute_tool` for each turn of a role that runs a tool; below an agent a `chat` for each model
+call and an `execute_tool` for each tool call. Other values are attributes `rolegraph.*`.
+
+Spans hold names, times, counts and rewards. Texts are added only on request: never hidden task fields, nor
+the texts of roles that may quote one. A failure is its name alone: a message may quote a hidden field.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import cached_property
+from itertools import count
+from typing import Any, NamedTuple
+
+from rolegraph.engine.compile.earned import quoting_roles
+from rolegraph.engine.models.keys import OPENAI, TINKER, redact
+from rolegraph.engine.records import Episode, Message, RunInfo, Step, TerminationReason
+from rolegraph.engine.records.episode import NOTHING
+from rolegraph.engine.shipped import BASE_NAME
+from rolegraph.engine.spec import ModelRef, Spec
+from rolegraph.pages.view.turns import TurnRecord, turns
+
+TEXT = 32_000
+"""Characters of the texts in one attribute; of a longer chat the last messages are kept."""
+LONGEST = 1e9
+"""Seconds from the start of an episode that a span may begin at; a stranger's file may have any number."""
+LATEST = 9e9
+"""Seconds from 1970 that an episode may start at; OTLP counts nanoseconds in 64 bits."""
+
+Attributes = Mapping[str, str | bool | int | float | Sequence[str] | None]
+"""Attributes of a span by name; None stands for no attribute."""
+
+
+Times = tuple[float, float]
+"""Start and end, in seconds from the start of the episode."""
+
+
+class Span(NamedTuple):
+    """One operation of an episode."""
+
+    operation: str
+    """`invoke_workflow`, `invoke_agent`, `chat` or `execute_tool`."""
+    subject: str
+    """Name of the workflow, role, model or tool; empty where it is not known."""
+    trace_id: int
+    span_id: int
+    parent_id: int | None
+    start: int
+    """Nanoseconds since 1970, as in `end`."""
+    end: int
+    attributes: Mapping[str, str | bool | int | float | Sequence[str]]
+    error: str = ""
+    """Name of the failure; empty where there is none."""
+
+    @property
+    def name(self) -> str:
+        """Name of the span, such as `invoke_agent solver`."""
+        return f"{self.operation} {self.subject}".rstrip()
+
+
+@dataclass(frozen=True)
+class TracedRun:
+    """Facts about a run that the spans of its episodes carry."""
+
+    folder: str
+    """Name of the run's folder."""
+    info: RunInfo
+    spec: Spec | None
+    """The spec; None where it cannot be read, and then no text of a role is added."""
+
+    @cached_property
+    def _quoting(self) -> frozenset[str]:
+        return frozenset() if self.spec is None else quoting_roles(self.spec)
+
+    def model_of(self, role: str, index: int) -> ModelRef | None:
+        """Return the model that answers for a role's instance; None where it is not known."""
+        if self.spec is None or (own := self.spec.roles.get(role)) is None:
+            return None
+        if own.model is not None and own.policy is None:
+            return own.model
+        policies = self.info.roles[role].policies if role in self.info.roles else ()
+        policy = self.spec.policies.get(policies[(index - 1) % len(policies)]) if policies else None
+        return (policy and policy.model) or self.spec.model
+
+    def may_show(self, role: str) -> bool:
+        """Return whether the texts of a role can quote no hidden field."""
+        return self.spec is not None and role in self.spec.roles and role not in self._quoting
+
+
+def trace_id(episode: Episode) -> int:
+    """Return the id of an episode's trace, the same whenever the episode is exported."""
+    known = (episode.metadata.get("hash"), episode.metadata.get("started_at"), episode.id)
+    return int.from_bytes(hashlib.blake2b(repr(known).encode("utf-8", "replace"), digest_size=16).digest())
+
+
+def is_sampled(episode: Episode, share: float) -> bool:
+    """Return whether an episode is among a share of all episodes, by the id of its trace."""
+    return trace_id(episode) % 2**32 < share * 2**32
+
+
+def spans_of(
+    episode: Episode, run: TracedRun, *, content: bool = False, split: str = "", step: int | None = None
+) -> list[Span]:
+    """Return the spans of an episode, the root first.
+
+    Args:
+        episode: The episode.
+        run: The run that the episode belongs to.
+        content: Whether to add texts: visible task fields, messages, arguments and results of tools.
+        split: For a training: `train` or `validation`.
+        step: For a training: number of the step.
+    """
+    return [*_Trace(episode, run, content=content).spans(split, step)]
+
+
+class _Trace:
+    """The spans of one episode, while they are made."""
+
+    def __init__(self, episode: Episode, run: TracedRun, *, content: bool) -> None:
+        self.episode, self.run, self.content = episode, run, content
+        self.id, self._numbers = trace_id(episode), count()
+        begin = _started_at(episode) or (run.info.started or datetime.now(UTC)).timestamp()
+        self.begin = int(begin * 1e9)
+
+    def spans(self, split: str, step: int | None) -> Iterator[Span]:
+        """Yield the root, then the spans of each turn."""
+        episode, info, reason = self.episode, self.run.info, self.episode.termination_reason
+        timed = [(turn, turn.span or (0.0, turn.seconds)) for turn in turns(episode).values()]
+        length = max((end for _, (_, end) in timed), default=0.0)
+        task = {name: value for name, value in episode.task.items() if not info.is_hidden(name)}
+        texts = _cut(json.dumps(task, ensure_ascii=False, default=str)) if task and self.content else None
+        about: Attributes = {
+            "gen_ai.workflow.name": info.name,
+            "rolegraph.run": self.run.folder,
+            "rolegraph.spec.hash": info.hash,
+            "rolegraph.task.id": episode.task_id,
+            "rolegraph.rollout": episode.rollout,
+            "rolegraph.correct": episode.is_correct,
+            "rolegraph.split": split or None,
+            "rolegraph.step": step,
+            "rolegraph.times": None if _started_at(episode) else "from the start of the run",
+            "rolegraph.task": texts,
+            **{f"rolegraph.metrics.{name}": value for name, value in episode.metrics.items()},
+        }
+        error = "" if reason is TerminationReason.ENV_DONE else reason.value
+        root = self.span("invoke_workflow", info.name, None, (0.0, length), about, error)
+        yield root
+        for turn, times in timed:
+            # A turn that failed without an answer has no times: it stands at the end.
+            yield from self.turn(turn, root, times if turn.calls else (length, length))
+
+    def turn(self, turn: TurnRecord, root: Span, times: Times) -> Iterator[Span]:
+        """Yield the span of a turn, and those of its calls."""
+        (role, index, number), steps, whole = turn.node, [call.step for call in turn.calls], turn.trajectory
+        terms = whole.terms if whole is not None and turn.is_last else NOTHING
+        rewarded = steps and whole is not None and whole.reward is not None
+        about: Attributes = {
+            "gen_ai.agent.name": role,
+            "rolegraph.index": index,
+            "rolegraph.round": number,
+            "rolegraph.masked": turn.masked,
+            "rolegraph.reward": sum(step.reward for step in steps) if rewarded else None,
+            **{f"rolegraph.terms.{name}": value for name, value in terms.items()},
+        }
+        error = "" if turn.failure is None else str(turn.failure["name"])
+        if steps and steps[0].tool:
+            result = steps[0].model_response if self.content and self.run.may_show(role) else None
+            yield self.tool(steps[0].tool, root, times, error, result, about)
+            return
+        model = _model(self.run.model_of(role, index))
+        agent = self.span("invoke_agent", role, root, times, {**model, **_usage(steps), **about}, error)
+        yield agent
+        for step, following in zip(steps, [*steps[1:], None], strict=True):
+            yield from self.call(step, following, agent, model)
+
+    def call(self, step: Step, following: Step | None, agent: Span, model: Attributes) -> Iterator[Span]:
+        """Yield the span of a model call, and those of the tools that its answer called."""
+        noted, shown = step.metadata, self.content and self.run.may_show(agent.subject)
+        finish: object = noted.get("finish_reason")
+        chat = step.chat_completions
+        answer = chat[-1:] if chat and chat[-1].get("role") == "assistant" else ()
+        sent = chat[: len(chat) - len(answer)]
+        times = _times(step)
+        about: Attributes = {
+            **model,
+            **_usage([step]),
+            "gen_ai.response.finish_reasons": [finish] if isinstance(finish, str) else None,
+            "gen_ai.input.messages": _messages(sent) if shown else None,
+            "gen_ai.output.messages": _messages(answer, {"finish_reason": finish}) if shown else None,
+            "rolegraph.attempts": noted.get("attempts"),
+            "rolegraph.weight_version": step.weight_version,
+        }
+        yield self.span("chat", str(model.get("gen_ai.request.model") or ""), agent, times, about, "")
+        asked: list[Any] = [call for message in answer for call in message.get("tool_calls") or ()]
+        results = () if following is None else following.chat_completions[len(chat) :]
+        # The tools of an answer run side by side; only the end of the last of them is on record.
+        end = times[1]
+        times = (end, end if following is None else max(end, _times(following)[0]))
+        for place, made in enumerate(noted.get("calls", ())):
+            call: Mapping[str, Any] = asked[place] if place < len(asked) else NOTHING
+            result = str(results[place].get("content")) if shown and place < len(results) else None
+            arguments = _cut(call["function"]["arguments"]) if shown and call else None
+            told = {"gen_ai.tool.call.id": call.get("id"), "gen_ai.tool.call.arguments": arguments}
+            error = "tool_error" if made.get("error") else ""
+            yield self.tool(str(made.get("name")), agent, times, error, result, told)
+
+    def tool(
+        self, name: str, parent: Span, times: Times, error: str, result: str | None, about: Attributes
+    ) -> Span:
+        """Return the span of a tool's run; `result` is None where it is not to be shown."""
+        told = {"gen_ai.tool.call.result": None if result is None else _cut(result)}
+        named = {"gen_ai.tool.name": name, "gen_ai.tool.type": "function", **told, **about}
+        return self.span("execute_tool", name, parent, times, named, error)
+
+    def span(
+        self, operation: str, subject: str, parent: Span | None, times: Times, about: Attributes, error: str
+    ) -> Span:
+        """Return a span; its times are in seconds from the start of the episode."""
+        start, end = (self.begin + int(min(max(0.0, time), LONGEST) * 1e9) for time in times)
+        named = {"gen_ai.operation.name": operation, "error.type": error or None, **about}
+        kept = {name: _plain(value) for name, value in named.items() if value is not None}
+        digest = hashlib.blake2b(f"{self.id} {next(self._numbers)}".encode(), digest_size=8).digest()
+        own, above = int.from_bytes(digest), None if parent is None else parent.span_id
+        return Span(operation, _plain(subject), self.id, own, above, start, end, kept, error)
+
+
+def _messages(chat: Sequence[Message], more: Mapping[str, Any] = NOTHING) -> str:
+    """Return messages in the form of the conventions, as JSON; of a long chat the last ones."""
+    kept: list[dict[str, Any]] = []
+    left = TEXT
+    for message in reversed(chat):
+        kept.append({"role": message.get("role"), "parts": _parts(message), **more})
+        left -= sum(len(str(part)) for part in kept[-1]["parts"])
+        if left < 0:
+            break
+    return json.dumps(kept[::-1], ensure_ascii=False)
+
+
+def _parts(message: Message) -> list[dict[str, Any]]:
+    """Return the parts of a message in the form of the conventions."""
+    content, reasoning = (_cut(str(message.get(key) or "")) for key in ("content", "reasoning"))
+    if message.get("role") == "tool":
+        return [{"type": "tool_call_response", "id": message.get("tool_call_id"), "response": content}]
+    texts = {"reasoning": reasoning, "text": content}
+    parts: list[dict[str, Any]] = [{"type": kind, "content": text} for kind, text in texts.items() if text]
+    for call in message.get("tool_calls") or ():
+        called = {"name": call["function"]["name"], "arguments": _cut(call["function"]["arguments"])}
+        parts.append({"type": "tool_call", "id": call.get("id"), **called})
+    return parts
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= TEXT else f"{text[:TEXT]}…"
+
+
+def _model(model: ModelRef | None) -> Attributes:
+    name = model and (model.name or (BASE_NAME if model.provider == "local" else None))
+    return {"gen_ai.provider.name": model and model.provider, "gen_ai.request.model": name}
+
+
+def _usage(steps: Sequence[Step]) -> Attributes:
+    """Return the token counts of calls; nothing where they are not known."""
+    return {
+        "gen_ai.usage.input_tokens": sum(step.prompt_tokens for step in steps) or None,
+        "gen_ai.usage.output_tokens": sum(step.response_tokens for step in steps) or None,
+    }
+
+
+def _times(step: Step) -> Times:
+    """Return start and end of a call in seconds from the start of the episode."""
+    start = float(step.metadata.get("started") or 0.0)
+    return start, start + float(step.metadata.get("seconds") or 0.0)
+
+
+def _started_at(episode: Episode) -> float | None:
+    """Return the seconds from 1970 to the start of an episode; None where they are not on record."""
+    found = episode.metadata.get("started_at")
+    return found if isinstance(found, float) and 0 < found < LATEST else None
+
+
+def _plain(value: Any) -> Any:
+    """Return an attribute's value as OTLP holds it, without keys of the environment."""
+    if not isinstance(value, str):
+        return value
+    for rule in (TINKER, OPENAI):
+        value = redact(value, os.environ.get(rule.key_variable))
+    return value.encode("utf-8", "replace").decode()

@@ -1,0 +1,1 @@
+"""Episodes made on a Ray cluster."""

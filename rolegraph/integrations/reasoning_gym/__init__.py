@@ -1,0 +1,1 @@
+"""Tasks and scorers of reasoning-gym."""

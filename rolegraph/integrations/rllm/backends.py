@@ -1,0 +1,140 @@
+"""Traits of rLLM's backends, each written once, and what has to be installed for them.
+
+Each trait was read in rLLM at the commit that the extra `rllm` pins; paths in comments are below `rllm/`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+
+from rolegraph.engine.errors import UsageError
+from rolegraph.engine.models.keys import TINKER, KeyRule
+from rolegraph.integrations.rllm.names import Backend
+
+INSTALL = "pip install 'rolegraph[rllm]'"
+SCHEDULES = frozenset({"constant", "linear", "cosine"})
+IDLE: dict[str, str] = {
+    "rllm.stepwise_advantage": "rLLM turns every mode into broadcast",
+    "rllm.filter_token_mismatch": "nothing reads it",
+    "rllm.workflow.workflow_args": "the trainer takes workflow_args from Python, not from its config",
+    "rllm.gateway": "a workflow calls the engine itself, not the gateway",
+    "rllm.agent": "a workflow has no agent",
+    "rllm.env": "a workflow has no environment",
+}
+"""Keys, or beginnings of keys, without effect on rLLM's own backends, each with the reason."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BackendTraits:
+    """Traits of one backend; the defaults are those of an unknown backend, for which nothing is reported.
+
+    A fact that is used once, and has no value but true or false, stands where it is used.
+    """
+
+    name: Backend
+    module: str | None = None
+    """Package that the backend imports."""
+    install: str = INSTALL
+    """Command that installs it."""
+    key: KeyRule | None = None
+    """Key that the backend sends to the model's URL."""
+    is_service: bool = False
+    """True if a service samples and trains, with a service's limits: no `stop` and no `seed` of a call."""
+    losses: frozenset[str] | None = None
+    """Losses that `rllm.algorithm.loss_fn` may name; None if unknown."""
+    unknown_loss: str = ""
+    """Effect of another loss there."""
+    role_losses: frozenset[str] | None = None
+    """Losses that a role may have of its own; empty if all roles share one, None if unknown."""
+    fallback_loss: str = ""
+    """Loss that replaces another one of a role."""
+    schedules: frozenset[str] = SCHEDULES
+    """Learning-rate schedules that the backend has."""
+    schedules_with_floor: frozenset[str] = frozenset()
+    """Schedules that read `train.schedule.floor`."""
+    idle: Mapping[str, str] = field(default_factory=lambda: IDLE)
+    """Keys, or beginnings of keys, without effect, each with the reason."""
+
+
+_TINKER_LOSSES = frozenset({"importance_sampling", "ppo", "cispo", "dro"})
+
+TRAITS: Mapping[Backend, BackendTraits] = {
+    "tinker": BackendTraits(
+        name="tinker",
+        module="tinker",
+        key=TINKER,
+        is_service=True,
+        # trainer/tinker/tinker_policy_trainer.py, TINKER_KNOWN_LOSSES, without cross_entropy: a datum has no
+        # weights there.
+        losses=_TINKER_LOSSES,
+        unknown_loss="it would train by importance_sampling, after a line in its log",
+        role_losses=_TINKER_LOSSES,
+        fallback_loss="importance_sampling",
+        idle=IDLE
+        | {
+            "rllm.algorithm.kl_beta": "tinker reports the KL divergence, but never adds it to the loss",
+            "rllm.algorithm.eps_clip": "tinker clips as its service does",
+            "rllm.algorithm.eps_clip_high": "tinker clips as its service does",
+            "rllm.algorithm.loss_agg_mode": "tinker sums over each sequence, whatever this says",
+            "rllm.algorithm.rollout_correction": "nothing of tinker's reads it",
+            "rllm.mask_truncated_samples": "only verl reads it",
+        },
+    ),
+    # verl starts its own inference servers, and makes workflows in a Ray actor, where they are trained on
+    # (trainer/verl/verl_backend.py, init_rollout_engine, and trainer/verl/verl_launcher.py).
+    "verl": BackendTraits(
+        name="verl",
+        module="verl",
+        install="pip install 'rllm[verl] @ git+https://github.com/rllm-org/rllm.git'",
+        # `register_policy_loss` in verl 0.8, trainer/ppo/core_algos.py.
+        losses=frozenset(
+            "vanilla dppo_tv dppo_kl gspo sapo gpg clip_cov kl_cov geo_mean cispo bypass_mode".split()
+        ),
+        unknown_loss="it stops at the first update",
+        # trainer/verl/verl_backend.py, _update_actor_with_loss_routing: an unknown loss becomes vanilla.
+        role_losses=frozenset({"ppo"}),
+        fallback_loss="ppo",
+        # verl/workers/engine/fsdp/transformer_impl.py has two, and raises when the workers are up.
+        schedules=frozenset({"constant", "cosine"}),
+        schedules_with_floor=frozenset({"cosine"}),
+    ),
+    "fireworks": BackendTraits(
+        name="fireworks",
+        module="fireworks",
+        install="pip install 'rllm[fireworks] @ git+https://github.com/rllm-org/rllm.git'",
+        key=KeyRule("FIREWORKS_API_KEY", "FIREWORKS_BASE_URL", "https://api.fireworks.ai"),
+        is_service=True,
+        # docs/backends/fireworks.mdx; null stands for grpo.
+        losses=frozenset({"grpo", "dapo", "cispo", "gspo"}),
+        unknown_loss="it stops when it starts",
+        # trainer/fireworks/fireworks_policy_trainer.py, builtin_loss_args: one kernel for all roles.
+        role_losses=frozenset(),
+        idle=IDLE | {"rllm.mask_truncated_samples": "only verl reads it"},
+    ),
+    "custom": BackendTraits(name="custom", schedules_with_floor=SCHEDULES, idle={}),
+}
+
+
+def has_rllm() -> bool:
+    """Return True if rLLM can be imported."""
+    return find_spec("rllm") is not None
+
+
+def need_rllm(feature: str = "this") -> None:
+    """Raise UsageError with the command that installs rLLM, if it is not installed.
+
+    Args:
+        feature: subject of the message's sentence.
+    """
+    if not has_rllm():
+        raise UsageError(f"{feature} needs rLLM: {INSTALL}")
+
+
+def need_backend(backend: Backend) -> None:
+    """Raise UsageError with the command that installs rLLM or the backend's package, if one is missing."""
+    need_rllm("--trainer rllm")
+    traits = TRAITS[backend]
+    if traits.module is not None and find_spec(traits.module) is None:
+        raise UsageError(f"rLLM's backend {backend} needs {traits.module}: {traits.install}")

@@ -1,0 +1,95 @@
+"""rLLM's hydra config, composed with overrides. Reads rLLM's files, and imports nothing of rLLM."""
+
+# rLLM is absent where types are checked, so what comes of its modules is unknown there.
+# pyright: reportMissingImports=false, reportUnknownVariableType=false, reportUnknownMemberType=false
+# pyright: reportUnknownArgumentType=false, reportUnknownParameterType=false
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, cast
+
+import yaml
+
+from rolegraph.engine.errors import UsageError
+from rolegraph.integrations.rllm.backends import INSTALL
+from rolegraph.integrations.rllm.names import Backend
+
+
+def compose(overrides: Sequence[str], backend: Backend) -> Any:
+    """Compose rLLM's config for a backend.
+
+    Args:
+        overrides: overrides in hydra's syntax.
+        backend: name of the backend.
+
+    Returns:
+        The config, an omegaconf DictConfig.
+
+    Raises:
+        UsageError: if rLLM is not installed, or hydra refuses an override.
+    """
+    import hydra
+    from hydra.errors import HydraException
+    from omegaconf import OmegaConf
+
+    folder = config_folder("rllm")
+    if folder is None:
+        raise UsageError(f"rLLM's config is part of rLLM: {INSTALL}")
+    with contextlib.ExitStack() as stack:
+        words = list(overrides)
+        if backend == "verl":
+            # By its folder: as a package it would be imported, and all that verl is made of with it.
+            searched = config_folder("verl")
+            if searched is None:
+                # Composing asks for verl's own `ppo_trainer`; rLLM carries what verl once generated from it.
+                searched = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+                copy = OmegaConf.load(folder / "_generated_agent_ppo_trainer.yaml")
+                copy.pop("rllm")
+                OmegaConf.save(copy, searched / "ppo_trainer.yaml")
+            words.append(f"hydra.searchpath=['file://{searched}']")
+        # Every backend's config looks for verl's, also those that do without it.
+        stack.enter_context(warnings.catch_warnings())
+        warnings.filterwarnings("ignore", message=".*verl.trainer.config is not available")
+        stack.enter_context(hydra.initialize_config_dir(str(folder), version_base=None))
+        try:
+            return hydra.compose("unified", overrides=words)
+        except HydraException as error:
+            raise UsageError(f"rLLM's config does not take these overrides: {error}") from error
+
+
+def as_yaml(config: Any) -> str:
+    """Return a composed config as YAML, with its interpolations unresolved."""
+    from omegaconf import OmegaConf
+
+    return OmegaConf.to_yaml(config)
+
+
+def rllm_keys() -> frozenset[str] | None:
+    """Return the dotted keys of rLLM's own config section; None if rLLM is not installed."""
+    folder = config_folder("rllm")
+    if folder is None:
+        return None
+    return frozenset(_leaves(yaml.safe_load((folder / "rllm" / "base.yaml").read_text("utf-8")), "rllm"))
+
+
+def _leaves(tree: Mapping[str, object], at: str) -> Iterator[str]:
+    for key, value in tree.items():
+        if isinstance(value, dict) and value:
+            yield from _leaves(cast("dict[str, object]", value), f"{at}.{key}")
+        else:
+            yield f"{at}.{key}"
+
+
+def config_folder(package: str) -> Path | None:
+    """Return the folder of a package's config for hydra, without importing the package; None without it."""
+    spec = find_spec(package)
+    for folder in (spec and spec.submodule_search_locations) or ():
+        if (config := Path(folder) / "trainer" / "config").is_dir():
+            return config
+    return None

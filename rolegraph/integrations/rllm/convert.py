@@ -1,0 +1,120 @@
+"""Conversion of our trajectories to rLLM's, and of rLLM's to ours."""
+# rLLM is on no registry, so it is missing where types are checked.
+# pyright: reportMissingImports=false, reportUnknownVariableType=false, reportUnknownMemberType=false
+# pyright: reportUnknownArgumentType=false, reportUnknownParameterType=false
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import rllm.types as theirs
+
+from rolegraph.engine.compile import RolePlan
+from rolegraph.engine.records import WITHHELD, Episode, NodeId, Step, Trajectory
+from rolegraph.engine.records.episode import NOTHING
+from rolegraph.engine.training.credit import members, turn_uid, turns
+from rolegraph.integrations.rllm.estimators import name_of
+
+Call = tuple[NodeId, int]
+"""Turn, and number of a call in it, from 1."""
+Outputs = Mapping[Call, Any]
+"""rLLM's ModelOutput of each call, which its verl trainer reads."""
+Roles = Mapping[str, RolePlan]
+"""Trained roles, by name."""
+
+
+def calls(trajectory: Trajectory) -> Iterator[tuple[Call, Step]]:
+    """Yield the identity of the model call (node and number) of each step of a trajectory, with the step."""
+    for steps in turns(trajectory):
+        node = trajectory.node._replace(round=steps[0].round)
+        yield from (((node, number), step) for number, step in enumerate(steps, 1))
+
+
+def trajectories_to_rllm(
+    episode: Episode, trajectory: Trajectory, trained: Roles, outputs: Outputs, *, withhold: bool = True
+) -> Iterator[theirs.Trajectory]:
+    """Convert a trajectory; a role that compares turns gives one of rLLM's trajectories per turn.
+
+    rLLM trains on every step of an episode, on any backend, and has no mark to exclude one. So the steps of
+    masked turns, of turns that are in no group and of roles that are not trained are put into the metadata.
+    The reward is on the trajectory and on its last step: rLLM adds up the steps' rewards.
+
+    Args:
+        episode: the trajectory's episode.
+        trajectory: the trajectory.
+        trained: the trained roles.
+        outputs: rLLM's output of each call.
+        withhold: False to send all steps.
+    """
+    role = trained.get(trajectory.name)
+    units: list[tuple[str, Trajectory, Mapping[str, Any]]] = [(trajectory.name, trajectory, NOTHING)]
+    if role is not None and role.compares_turns and trajectory.steps:
+        compared: dict[str, tuple[Trajectory, Mapping[str, Any]]] = {
+            turn.uid: (turn, key.apart) for key, turn in members(episode, trajectory, role)
+        }
+        units = []
+        for steps in turns(trajectory):
+            number = steps[0].round
+            alone = trajectory._replace(steps=steps, uid=turn_uid(trajectory, number), masked=True)
+            turn, apart = compared.get(alone.uid, (alone, NOTHING))
+            units.append((name_of(role, number), turn, apart))
+    for name, unit, apart in units:
+        hides = withhold and (role is None or unit.masked)
+        sent: list[tuple[Call, Step]] = []
+        withheld: list[dict[str, Any]] = []
+        for call, step in calls(unit):
+            if hides or (withhold and step.masked):
+                withheld.append(step.to_dict())
+            else:
+                sent.append((call, step))
+        # rLLM requires a reward of all members of a group or of none, and turns None into 0.0 at a commit.
+        reward = unit.reward or 0.0
+        made = [_step_to_rllm(step, outputs.get(call)) for call, step in sent]
+        if made:
+            made[-1].reward = reward
+        yield theirs.Trajectory(
+            uid=unit.uid,
+            name=name,
+            steps=made,
+            reward=reward,
+            signals=dict(unit.terms),
+            # The grouping hook reads the fields of the group's key besides task and role.
+            metadata=unit.info
+            | ({"group": dict(apart)} if apart else {})
+            | ({WITHHELD: withheld} if withheld else {}),
+        )
+
+
+def _step_to_rllm(step: Step, output: Any) -> theirs.Step:
+    """Convert a step without its reward; rLLM reads token ids and log-probabilities of `output`, if given."""
+    converted = theirs.Step(model_output=output)
+    # Set one by one: the constructor would copy every message deeply.
+    for name, value in step._replace(reward=0.0).to_dict().items():
+        if value is not None and not (output is not None and name in _OF_OUTPUT):
+            setattr(converted, name, value)
+    return converted
+
+
+_OF_OUTPUT = ("prompt_ids", "response_ids", "logprobs")
+
+
+def trajectory_from_rllm(trajectory: theirs.Trajectory) -> Trajectory:
+    """Convert one of rLLM's trajectories; its lists are shared, not copied."""
+    info: Mapping[str, Any] = trajectory.metadata or {}
+    return Trajectory(
+        name=trajectory.name,
+        index=info.get("index", 1),
+        steps=tuple(map(_step_from_rllm, trajectory.steps)),
+        reward=None if trajectory.reward is None else float(trajectory.reward),
+        is_correct=info.get("is_correct", False),
+        uid=trajectory.uid,
+        terms=info.get("signals", {}),
+        masked=info.get("masked", False),
+    )
+
+
+def _step_from_rllm(step: theirs.Step) -> Step:
+    fields: dict[str, Any] = {name: getattr(step, name) for name in Step._fields}
+    fields["metadata"] = step.metadata or {}
+    return Step(**fields)

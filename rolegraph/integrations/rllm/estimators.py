@@ -1,0 +1,126 @@
+"""Estimators under rLLM: the map from role to estimator, and what the grouping hook has to do. Pure.
+
+Does without rLLM.
+"""
+
+from __future__ import annotations
+
+from rolegraph.engine.compile import Plan, RolePlan
+from rolegraph.engine.vocabulary import Estimator
+from rolegraph.integrations.rllm.names import Backend
+
+KNOWN_ESTIMATORS = frozenset({"grpo", "reinforce", "reinforce_plus_plus_baseline", "prpo", "rloo"})
+"""Estimators of rLLM itself (`rllm/trainer/algorithms/config.py`, rLLMAdvantageEstimator)."""
+
+BATCH_WIDE = frozenset({"reinforce_plus_plus_baseline", "prpo"})
+"""Estimators that compare a role's whole batch, not one group at a time."""
+
+
+def takes_estimators(backend: Backend) -> bool:
+    """Return False if the trainer takes no map from role to estimator, and the grouping hook estimates."""
+    return backend != "fireworks"  # which iterates over datums that a map turns into a dict by role
+
+
+def name_of(role: RolePlan, number: int) -> str:
+    """Return rLLM's name for a role's groups: `judge`, or `judge@2` if turns of a round are compared."""
+    apart = role.compares_turns and role.groupings[0].by != "task"
+    return f"{role.name}@{number}" if apart else role.name
+
+
+def roles_by_name(plan: Plan) -> dict[str, RolePlan]:
+    """Return the trained roles by their names under rLLM; our hook's groups have the role's own name."""
+    return {
+        name: role
+        for role in plan.trained.values()
+        for name in (role.name, *(name_of(role, number) for number in range(1, role.rounds + 1)))
+    }
+
+
+def estimator_map(plan: Plan, backend: Backend) -> dict[str, str | tuple[str, str]]:
+    """Return the estimator of each name under rLLM, for `traj_group_adv_estimator_map`.
+
+    Args:
+        plan: the plan.
+        backend: name of the backend.
+
+    Returns:
+        The estimator's name, or (estimator, loss) where rLLM would choose another loss. Empty on a backend
+        that takes no such map, where our grouping hook sets the advantages of every role.
+    """
+    estimators: dict[str, str | tuple[str, str]] = {}
+    for known, role in roles_by_name(plan).items() if takes_estimators(backend) else ():
+        name = estimator_name(plan, role)
+        default_loss = "ppo" if name == "grpo" else "importance_sampling"
+        needs_loss = backend == "tinker" and role.loss.name != default_loss
+        estimators[known] = (name, role.loss.name) if needs_loss else name
+    return estimators
+
+
+def custom_estimators(plan: Plan, backend: Backend) -> dict[str, Estimator]:
+    """Return the estimators to register with rLLM before it trains, by their names in the estimator map."""
+    if not takes_estimators(backend):
+        return {}
+    named = ((estimator_name(plan, role), role.estimator) for role in plan.trained.values())
+    return {name: estimator for name, estimator in named if estimator is not None and "/" in name}
+
+
+def hook_reasons(plan: Plan, backend: Backend) -> dict[str, str]:
+    """Return the roles that need our grouping hook for their advantages, each with the reason."""
+    reasons: dict[str, str] = {}
+    for role in plan.asking:
+        if not role.spec.is_trained:
+            reasons[role.name] = "is not trained"
+        elif is_precomputed(role):
+            reasons[role.name] = "brings its own advantages"
+        elif role.spec.on_failure.then == "mask":
+            reasons[role.name] = "masks its failures"
+        elif role.groupings[0].by == "prompt":
+            reasons[role.name] = "compares turns that share a prompt"
+        elif role.groupings[0].by == "turn" and estimator_name(plan, role) in BATCH_WIDE:
+            reasons[role.name] = "compares all its turns, not each round alone"
+        elif _may_be_too_few(plan, role):
+            reasons[role.name] = "may be skipped, which leaves groups too small to compare"
+        elif not takes_estimators(backend):
+            reasons[role.name] = f"has an estimator of its own, which {backend} does not take"
+    return reasons
+
+
+def _may_be_too_few(plan: Plan, role: RolePlan) -> bool:
+    """Return True if skipped turns may leave a group with fewer members than its estimator needs."""
+    if role.estimator is None or role.estimator.min_group < 2:
+        return False
+    # A role with a first turn is in its task's group, however soon its loop ends.
+    return any(
+        block.may_skip and (block.round == 1 or role.groupings[0].by != "task")
+        for block in plan.blocks
+        if plan.roles[block.role] is role
+    )
+
+
+def estimator_name(plan: Plan, role: RolePlan) -> str:
+    """Return an estimator's name under rLLM: rLLM's own, or one for this role (`opo/judge`)."""
+    estimator = role.estimator
+    if estimator is None:
+        raise AssertionError(f"{role.name} is trained without an estimator")
+    same = estimator.name != "grpo" or estimator.options.get("std", True) == deviation(plan)
+    return (
+        estimator.name
+        if estimator.compute is None or (estimator.name in KNOWN_ESTIMATORS and same)
+        else f"{estimator.name}/{role.name}"
+    )
+
+
+def is_precomputed(role: RolePlan) -> bool:
+    """Return True if a role's advantages are on its steps already."""
+    return role.estimator is not None and role.estimator.compute is None
+
+
+def deviation(plan: Plan) -> bool | None:
+    """Return whether GRPO divides by the standard deviation: the `std` option of the first role with GRPO.
+
+    rLLM has one such option for all roles. None if no role has GRPO.
+    """
+    grpo = [
+        role.estimator for role in plan.trained.values() if role.estimator and role.estimator.name == "grpo"
+    ]
+    return bool(grpo[0].options.get("std", True)) if grpo else None

@@ -1,0 +1,122 @@
+"""Grouping hook for rLLM's trainers: groups by the spec, advantages by our estimators.
+
+rLLM's synchronous tinker backend computes no advantage at all once one step of a batch has one, and then
+drops every trajectory without. The hook sees all episodes of a batch, and sets each role's advantages. rLLM's
+asynchronous trainer ignores such hooks.
+"""
+# rLLM is on no registry, so it is missing where types are checked.
+# pyright: reportMissingImports=false, reportUnknownVariableType=false, reportUnknownMemberType=false
+# pyright: reportUnknownArgumentType=false, reportUnknownParameterType=false
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import rllm.types as theirs
+from rllm.trainer.algorithms.transform import (
+    _default_traj_grouping_hook as group_as_rllm,  # pyright: ignore[reportPrivateUsage]
+)
+
+from rolegraph.engine.compile import Plan, RolePlan
+from rolegraph.engine.records import GroupKey, TrajectoryGroup
+from rolegraph.engine.training.advantages import EstimatedGroups, estimate
+from rolegraph.engine.training.group_metrics import reward_metrics
+from rolegraph.integrations.rllm.convert import trajectory_from_rllm
+from rolegraph.integrations.rllm.estimators import roles_by_name
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupingHook:
+    """Callable for rLLM's `traj_grouping_hook`, which groups trajectories and sets advantages by the spec."""
+
+    plan: Plan
+    figures: dict[str, float] = field(default_factory=dict[str, float], compare=False)
+    """`reward/*`, `advantage/*` and `batch/*` of the last training batch; rLLM computes none where steps have
+    advantages."""
+
+    def __call__(
+        self, episodes: list[theirs.Episode], transform_config: Any, compact_filtering_config: Any = None
+    ) -> list[theirs.TrajectoryGroup]:
+        """Group a batch's trajectories, and set the advantages of their steps in place.
+
+        Masked trajectories, roles that are not trained and groups below the estimator's minimum are left
+        out. Validation groups get no advantages: rLLM only reads their rewards.
+
+        Args:
+            episodes: rLLM's episodes.
+            transform_config: rLLM's TransformConfig.
+            compact_filtering_config: rLLM's CompactFilteringConfig.
+
+        Raises:
+            AdvantageError: as `estimate` does.
+        """
+        estimators = {name: role.estimator for name, role in self.plan.trained.items() if role.estimator}
+        kept = _regrouped(
+            group_as_rllm(episodes, transform_config, compact_filtering_config), roles_by_name(self.plan)
+        )
+        if any(not episode.metadata.get("validation") for episode in episodes):
+            # Groups that skips and failures made too small for their estimator have no advantages.
+            kept = {
+                key: group
+                for key, group in kept.items()
+                if len(group.trajectories) >= estimators[key.role].min_group
+            }
+            groups = [
+                TrajectoryGroup(
+                    key,
+                    tuple(map(trajectory_from_rllm, group.trajectories)),
+                    tuple(int(metadata["rollout_idx"]) for metadata in group.metadata),
+                )
+                for key, group in kept.items()
+            ]
+            estimated = estimate(groups, estimators)
+            for group, advantages in zip(kept.values(), estimated.advantages, strict=True):
+                for trajectory, values in zip(group.trajectories, advantages, strict=True):
+                    for step, value in zip(trajectory.steps, values, strict=True):
+                        step.advantage = list(value) if isinstance(value, Sequence) else value
+            self.figures.clear()
+            # Rewards of all roles, also of those whose advantages are precomputed.
+            for role in {key.role: None for key in kept}:
+                rewards = [float(t.reward or 0.0) for g in groups if g.role == role for t in g.trajectories]
+                self.figures.update(reward_metrics(role, np.array(rewards)))
+            self.figures.update(estimated.metrics)
+            _log_advantages(estimated, {name: estimator.name for name, estimator in estimators.items()})
+        return list(kept.values())
+
+
+def _regrouped(
+    groups: Iterable[theirs.TrajectoryGroup], roles: Mapping[str, RolePlan]
+) -> dict[GroupKey, theirs.TrajectoryGroup]:
+    """Regroup rLLM's trajectories by task, role, policy and round; masked and untrained ones are left out."""
+    found: dict[GroupKey, theirs.TrajectoryGroup] = {}
+    for group in groups:
+        for trajectory, metadata in zip(group.trajectories, group.metadata, strict=True):
+            info: Mapping[str, Any] = trajectory.metadata or {}
+            if trajectory.name not in roles or info.get("masked"):
+                continue
+            key = GroupKey(str(metadata.get("task_id", group.task_id)), roles[trajectory.name].name)
+            key = key._replace(**info.get("group", {}))
+            if key not in found:
+                group_id = ":".join(map(str, (key.task, key.role, *key.apart.values())))
+                found[key] = theirs.TrajectoryGroup(trajectories=[], group_id=group_id, metadata=[])
+            found[key].trajectories.append(trajectory)
+            found[key].metadata.append(metadata)
+    return found
+
+
+def _log_advantages(estimated: EstimatedGroups, estimators: dict[str, str]) -> None:
+    for warning in estimated.warnings[:8]:
+        log.warning(warning.text)
+    for role, estimator in estimators.items():
+        figures = [
+            f"{name} {estimated.metrics[key]:.4g}"
+            for name in ("mean", "std", "fraction_zero")
+            if (key := f"advantage/{role}/{name}") in estimated.metrics
+        ]
+        log.info("%s: advantages by %s: %s", role, estimator, ", ".join(figures) or "none")

@@ -1,0 +1,264 @@
+"""Launch of rLLM's own AgentTrainer on a spec: check, compose the config, serve, train, or write a script.
+
+Modules that need rLLM are imported where they are used, so that checking and showing work without it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
+
+from rolegraph.engine.compile import PlanCheck, check_source
+from rolegraph.engine.errors import UsageError
+from rolegraph.engine.models import Services
+from rolegraph.engine.models.keys import TINKER
+from rolegraph.engine.records import RunFolder, Source
+from rolegraph.engine.run.prepared import other_models
+from rolegraph.engine.shipped import BASE_NAME, MODELS, templates_in
+from rolegraph.engine.spec import Diagnostic, ModelRef
+from rolegraph.engine.spec.yaml_text import dump_yaml
+from rolegraph.engine.training.schedule import planned_steps
+from rolegraph.integrations.rllm.backends import INSTALL, TRAITS, has_rllm, need_backend
+from rolegraph.integrations.rllm.checks import findings
+from rolegraph.integrations.rllm.compose import as_yaml, compose, config_folder, rllm_keys
+from rolegraph.integrations.rllm.config import (
+    Launch,
+    context_in,
+    folder_of,
+    hydra_words,
+    overrides,
+    split_overrides,
+)
+from rolegraph.integrations.rllm.estimators import custom_estimators, estimator_map, hook_reasons
+from rolegraph.integrations.rllm.names import kind_of
+
+
+@dataclass(frozen=True, slots=True)
+class RllmJob:
+    """Checked spec, ready for rLLM's trainer."""
+
+    source: Source
+    """Spec with its overrides, without those of rLLM's config."""
+    rllm_overrides: tuple[str, ...]
+    """Overrides of rLLM's config from the command line."""
+    run: Launch
+    warnings: tuple[Diagnostic, ...]
+
+    def hydra_overrides(self) -> list[str]:
+        """Return all overrides that rLLM's config is composed with; the command line's come last."""
+        return [*hydra_words(self.run), *self.rllm_overrides]
+
+
+def for_backend(backend: str, words: Sequence[str]) -> tuple[list[str], list[str], PlanCheck]:
+    """Prepare the check of a spec for a backend.
+
+    Args:
+        backend: one of rLLM's, or `package.module:Class`.
+        words: overrides of the spec and of rLLM's config, mixed.
+
+    Returns:
+        The overrides of the spec, those of rLLM's config, and the check for the compiler to call.
+
+    Raises:
+        UsageError: for an unknown backend.
+    """
+    try:
+        kind = kind_of(backend)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    spec_words, for_rllm = split_overrides(words)
+    check = partial(findings, backend=kind, overrides=for_rllm, known_keys=rllm_keys())
+    return spec_words, for_rllm, check
+
+
+def prepare(
+    source: Source,
+    backend: str,
+    *,
+    seed: int = 0,
+    folder: Path | None = None,
+    resume: bool = False,
+    trackers: Sequence[str] = (),
+) -> RllmJob:
+    """Compile a spec and check it for a backend.
+
+    Args:
+        source: the spec; its overrides are those of the spec and of rLLM's config, mixed.
+        backend: one of rLLM's, or a class of your own as `package.module:Class`.
+        seed: seed of the data order.
+        folder: folder of the checkpoints; None leaves it to rLLM.
+        resume: continue at the folder's last checkpoint.
+        trackers: names of trackers, besides the console.
+
+    Raises:
+        SpecError: for a faulty spec, or one that the backend cannot train.
+        UsageError: for a missing file or an unknown backend, and for a key that would be sent to a URL which
+            only the spec names.
+    """
+    spec_words, for_rllm, further = for_backend(backend, source.overrides)
+    source = replace(source, overrides=tuple(spec_words))
+    compiled = check_source(source, further, runs=True)
+    plan, kind = compiled.valid(), kind_of(backend)
+    ref, rule = plan.spec.model, TRAITS[kind].key
+    # The key of the environment goes to no URL that only the spec names.
+    if (
+        rule is not None
+        and ref.base_url is not None
+        and not rule.trusts(rule.url(ref.base_url), source.base_url)
+    ):
+        raise UsageError(rule.withheld(rule.url(ref.base_url)))
+    rows = sum(1 for _ in plan.data["train"].rows(None))
+    steps = planned_steps(plan.spec.train, rows)
+    run = Launch(
+        plan,
+        kind,
+        backend_class=backend if kind == "custom" else None,
+        context=context_in(folder_of(ref)),
+        rows=rows,
+        steps=steps,
+        seed=seed,
+        folder=None if folder is None else str(folder),
+        resume=resume,
+        trackers=trackers,
+    )
+    return RllmJob(source, rllm_overrides=tuple(for_rllm), run=run, warnings=compiled.diagnostics)
+
+
+def describe(job: RllmJob) -> str:
+    """Return the launch as YAML: the composed config, or the overrides alone if rLLM is not installed."""
+    run = job.run
+    plain: dict[str, Any] = {
+        "estimators": {
+            role: list(estimator) if isinstance(estimator, tuple) else estimator
+            for role, estimator in estimator_map(run.plan, run.backend).items()
+        },
+        "registered": sorted(custom_estimators(run.plan, run.backend)),
+        "grouping_hook": hook_reasons(run.plan, run.backend),
+    }
+    head = [f"# {run.plan.name} on rLLM's {run.backend}: {run.steps} updates over {run.rows} tasks."]
+    if is_served(run):
+        head.append("# tinker_base_url is set when the local service has started.")
+    if not has_rllm():
+        head.append(f"# rLLM composes the rest of its config from these overrides: {INSTALL}")
+        return "\n".join([*head, _yaml({**plain, "overrides": job.hydra_overrides()})])
+    if run.backend == "verl" and config_folder("verl") is None:
+        head.append("# verl is not installed: its keys are those of the copy that rLLM carries.")
+    head += [f"# {line}" for line in _yaml({"given in Python": plain}).splitlines()]
+    return "\n".join([*head, as_yaml(compose(job.hydra_overrides(), run.backend))])
+
+
+def launch(job: RllmJob) -> None:
+    """Train with rLLM's trainer; local models are served until it ends.
+
+    Raises:
+        UsageError: if rLLM or the backend is not installed, and for an override that hydra refuses.
+    """
+    need_backend(job.run.backend)
+    from rolegraph.integrations.rllm.trainer import backend_class, trainer
+
+    if job.run.backend_class is not None:
+        backend_class(job.run.backend_class)
+    compose(job.hydra_overrides(), job.run.backend)  # reports a wrong key before a model is loaded
+    os.environ.setdefault("TINKER_TELEMETRY", "0")
+    run, key = job.run, TINKER.key_variable
+    state = None if run.folder is None else RunFolder(Path(run.folder)).weights
+    with ExitStack() as stack:
+        services = stack.enter_context(Services(state_dir=state))
+        for ref in other_models(run.plan):
+            services.locate(ref)
+        if is_served(run):
+            policy = services.locate(run.plan.spec.model)
+            # rLLM reads the policy's key in the environment.
+            stack.callback(os.environ.update, {key: os.environ[key]} if key in os.environ else {})
+            stack.callback(os.environ.pop, key)
+            os.environ[key] = policy.api_key or ""
+            run = replace(run, base_url=policy.ref.base_url)
+        run = with_context(run, job.source.base_url)
+        trainer(run, replace(job, run=run).hydra_overrides(), services).train()
+
+
+def with_context(run: Launch, trusted_url: str | None) -> Launch:
+    """Return the run with the model's context by its Tinker service, if the context is unknown."""
+    if run.backend != "tinker" or run.context is not None:
+        return run
+    # Imported here because the SDK is slow to load.
+    from rolegraph.engine.models import ServedModel
+    from rolegraph.engine.models.tinker import open_session
+    from rolegraph.engine.models.tinker_sdk import close
+
+    async def lengths() -> Mapping[str, int | None]:
+        session = await open_session(ServedModel(run.plan.spec.model, trusted_url=trusted_url))
+        close(session.service, "success")
+        return session.lengths
+
+    return replace(run, context=asyncio.run(lengths()).get(run.plan.spec.model.name or ""))
+
+
+def is_served(run: Launch) -> bool:
+    """Return True if the policy is a local model that the Tinker-compatible service serves."""
+    return run.backend == "tinker" and run.plan.spec.model.served_here
+
+
+def _yaml(value: object) -> str:
+    return dump_yaml(value).rstrip()
+
+
+FOLDER_KEYS = frozenset({"model.name", "actor_rollout_ref.model.path"})
+"""Keys with a local model's folder, which a script finds on the machine where it runs."""
+
+
+def script(job: RllmJob) -> str:
+    """Return a Python script of the launch, formatted, for the user to read, change and keep.
+
+    It has every setting of rLLM's config that the spec implies; roles, prompts and rewards stay in the spec.
+    """
+    run = job.run
+    ref = run.plan.spec.model
+    keys = FOLDER_KEYS & overrides(run).keys() if ref.provider == "local" else ()
+    folder_key = next(iter(keys), None)
+    folder = _folder(ref) if folder_key is not None else ""
+    options = asdict(replace(job.source, spec=None, overrides=()))
+    environment = templates_in(Path(__file__).parent)
+    environment.filters["literal"] = _literal
+    return environment.get_template("train.py.j2").render(
+        name=run.plan.name,
+        spec=job.source.named_spec,
+        overrides=job.source.overrides,
+        options=[(name, value) for name, value in options.items() if value],
+        config=[*hydra_words(run, keys), *job.rllm_overrides],
+        backend=run.backend_class or run.backend,
+        kind=run.backend,
+        estimators=estimator_map(run.plan, run.backend),
+        custom=sorted(custom_estimators(run.plan, run.backend)),
+        hook=hook_reasons(run.plan, run.backend),
+        validation_tasks=run.train.validation.tasks if "validation" in run.plan.data else None,
+        folder_key=folder_key,
+        folder=folder,
+        serves_others=any(ref.served_here for ref in other_models(run.plan)),
+        shipped="MODELS[" in folder,
+        paths="Path(" in folder,
+        served=is_served(run),
+    )
+
+
+def _folder(ref: ModelRef) -> str:
+    """Return the Python expression for a local model's folder."""
+    name = ref.name or BASE_NAME
+    return f"MODELS[{_literal(name)}]" if name in MODELS else f"Path({_literal(name)}).resolve()"
+
+
+def _literal(value: object) -> str:
+    """Return a value as Python source, with the quotes that formatters choose."""
+    if isinstance(value, str):
+        plain = repr(value)
+        return plain if '"' in value else '"' + plain[1:-1].replace("\\'", "'") + '"'
+    if isinstance(value, tuple):
+        parts = [*map(_literal, cast("tuple[object, ...]", value))]
+        return f"({', '.join(parts)}{',' * (len(parts) == 1)})"
+    return repr(value)

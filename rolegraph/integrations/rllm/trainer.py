@@ -1,0 +1,156 @@
+"""rLLM's AgentTrainer with a plan's workflow, datasets, estimators and grouping hook.
+
+rLLM's own takes only its three backends and drops the grouping hook's figures; `agent_trainer` does neither.
+"""
+
+# rLLM is absent where types are checked, so what comes of its modules is unknown there.
+# pyright: reportMissingImports=false, reportUnknownVariableType=false, reportUnknownMemberType=false
+# pyright: reportUnknownArgumentType=false, reportUnknownParameterType=false
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import import_module
+from typing import Any
+
+from rolegraph.engine.errors import UsageError
+from rolegraph.engine.models import Services
+from rolegraph.engine.training.advantages import call_estimator
+from rolegraph.engine.training.schedule import validation_tasks
+from rolegraph.engine.vocabulary import Estimator
+from rolegraph.integrations.rllm import compile_workflow, grouping_hook
+from rolegraph.integrations.rllm.compose import compose
+from rolegraph.integrations.rllm.config import Launch
+from rolegraph.integrations.rllm.estimators import custom_estimators, estimator_map, hook_reasons
+from rolegraph.integrations.rllm.names import BACKENDS
+
+
+def trainer(run: Launch, hydra_overrides: Sequence[str], services: Services) -> Any:
+    """Return rLLM's AgentTrainer for a run, ready to `train()`.
+
+    Args:
+        run: the run.
+        hydra_overrides: overrides that rLLM's config is composed with.
+        services: opens the models that are not the policy.
+    """
+    from rllm.data import Dataset
+
+    plan = run.plan
+    register(custom_estimators(plan, run.backend))
+    hook = {"traj_grouping_hook": grouping_hook(plan)} if hook_reasons(plan, run.backend) else {}
+    validation = validation_tasks(plan)
+    return agent_trainer(
+        backend=run.backend_class or run.backend,
+        config=compose(hydra_overrides, run.backend),
+        workflow_class=compile_workflow(plan),
+        # In Ray, workflows are made in another process, where they open models themselves.
+        workflow_args={} if run.backend == "verl" else {"open_model": services.open},
+        train_dataset=Dataset(list(plan.data["train"].rows(None)), plan.name, "train"),
+        val_dataset=Dataset(validation, plan.name, "validation") if validation else None,
+        traj_group_adv_estimator_map=estimator_map(plan, run.backend),
+        **hook,
+    )
+
+
+def agent_trainer(*, backend: str, config: Any, **options: Any) -> Any:
+    """Return an object whose `train()` trains, as rLLM's AgentTrainer does.
+
+    Args:
+        backend: one of rLLM's, or a BackendProtocol of your own as `package.module:Class`.
+        config: the composed config.
+        options: arguments of rLLM's AgentTrainer. The figures of our `traj_grouping_hook` go to the trackers.
+
+    Raises:
+        UsageError: from `train()`, for a backend class that does not exist.
+    """
+    # In Ray, for verl, rLLM computes advantages and their figures again, in our groups.
+    if backend == "verl" or (backend in BACKENDS and "traj_grouping_hook" not in options):
+        from rllm.trainer.unified_trainer import AgentTrainer
+
+        return AgentTrainer(config=config, backend=backend, **options)
+    return _InProcessTrainer(backend, config, options)
+
+
+@dataclass(frozen=True, slots=True)
+class _InProcessTrainer:
+    """Trainer in this process, as rLLM's own launchers for tinker and fireworks are."""
+
+    backend: str
+    config: Any
+    options: Mapping[str, Any] = field(repr=False)
+
+    def train(self) -> None:
+        """Train to the end, and shut the backend down whether training succeeds or fails."""
+        from omegaconf import OmegaConf
+        from rllm.trainer.unified_trainer import UnifiedTrainer
+
+        if self.backend in BACKENDS:
+            import_module(f"rllm.trainer.{self.backend}.utils").sync_config(self.config)
+        OmegaConf.resolve(self.config)
+        kind = _with_hook_figures(backend_class(self.backend), self.options.get("traj_grouping_hook"))
+        trainer = UnifiedTrainer(backend_cls=kind, config=self.config, **self.options)
+        try:
+            trainer.fit()
+        finally:
+            trainer.shutdown()
+
+
+def backend_class(name: str) -> type[Any]:
+    """Import the class of one of rLLM's backends, or the one that `package.module:Class` names.
+
+    Raises:
+        UsageError: if it cannot be imported, or is no BackendProtocol.
+    """
+    if name in BACKENDS:
+        module, attribute = f"rllm.trainer.{name}.{name}_backend", f"{name.capitalize()}Backend"
+    else:
+        module, _, attribute = name.partition(":")
+    from rllm.trainer.backend_protocol import BackendProtocol
+
+    try:
+        found = getattr(import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise UsageError(f"cannot import the backend {name}: {error}") from error
+    if not (isinstance(found, type) and issubclass(found, BackendProtocol)):
+        raise UsageError(f"{name} is not a backend: expected a subclass of rLLM's BackendProtocol")
+    return found
+
+
+def _with_hook_figures(kind: type[Any], hook: Any) -> type[Any]:
+    """Return a subclass of a backend that adds the hook's figures to each batch's metrics."""
+    if hook is None:
+        return kind
+
+    async def update_policy(self: Any, trainer_state: Any, **options: Any) -> None:
+        await kind.update_policy(self, trainer_state, **options)
+        trainer_state.metrics.update(hook.figures)
+
+    return type(kind.__name__, (kind,), {"update_policy": update_policy, "__module__": kind.__module__})
+
+
+def register(custom: Mapping[str, Estimator]) -> None:
+    """Register our estimators with rLLM, each by its name in the estimator map."""
+    if not custom:
+        return
+    from rllm.trainer.algorithms.advantage import register_rllm_adv_estimator
+
+    for name, estimator in custom.items():
+        register_rllm_adv_estimator(name)(as_rllm(estimator, name.rpartition("/")[2]))
+
+
+def as_rllm(estimator: Estimator, role: str) -> Callable[..., tuple[Any, Any]]:
+    """Return an estimator with rLLM's signature: (rewards_P_G, config) to equal (advantages, returns)."""
+
+    compute = estimator.compute
+    assert compute is not None, "precomputed advantages are not registered"
+
+    def advantages(
+        rewards: Any, algorithm_config: object, *, traj_groups: Any, **_: object
+    ) -> tuple[Any, Any]:
+        tasks = [str(group.task_id) for group in traj_groups]
+        name = f"the estimator {estimator.name} of {role}"
+        values = call_estimator(compute, "advantages", name, rewards, traj_groups, tasks)
+        return values, values
+
+    return advantages

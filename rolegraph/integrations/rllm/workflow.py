@@ -1,0 +1,263 @@
+"""Compiled subclasses of rLLM's Workflow, which its engines and trainers pool, reset and run."""
+# rLLM is on no registry, so it is missing where types are checked.
+# pyright: reportMissingImports=false, reportUnknownVariableType=false, reportUnknownMemberType=false
+# pyright: reportUnknownArgumentType=false, reportUnknownParameterType=false, reportUntypedBaseClass=false
+
+from __future__ import annotations
+
+import copyreg
+import json
+from abc import ABCMeta
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, ClassVar, cast
+
+import rllm.types as theirs
+from rllm.engine.rollout.rollout_engine import ModelOutput, RolloutEngine
+from rllm.workflows.workflow import TerminationEvent, TerminationReason
+from rllm.workflows.workflow import Workflow as TheirWorkflow
+
+from rolegraph.engine.compile import Plan
+from rolegraph.engine.errors import ModelError, UsageError
+from rolegraph.engine.models import Completion, Request
+from rolegraph.engine.models.openai import wire_message
+from rolegraph.engine.models.opening import Open
+from rolegraph.engine.prompts.call_forms import HERMES, tool_call
+from rolegraph.engine.prompts.tools import described
+from rolegraph.engine.records import Episode, EpisodeDone, Event, FailureName, NodeId
+from rolegraph.engine.records import TerminationReason as Reason
+from rolegraph.engine.run import EpisodeJob, run_episode
+from rolegraph.engine.training.recorded import annotate
+from rolegraph.engine.training.signals import apply_signals
+from rolegraph.engine.vocabulary import Function, ToolCall
+from rolegraph.integrations.rllm.convert import Call, trajectories_to_rllm
+from rolegraph.integrations.rllm.prepared import prepared, task_of
+
+
+class PolicyModel:
+    """rLLM's rollout engine as the model of one episode.
+
+    A TerminationEvent of the engine fails the calling instance alone: with `timeout` for a timeout, else with
+    `model_error`. The event's reason is kept in `ended`.
+    """
+
+    def __init__(self, engine: RolloutEngine) -> None:
+        self._engine = engine
+        self.outputs: dict[Call, ModelOutput] = {}
+        """Last answer to each call."""
+        self.ended: dict[NodeId, TerminationReason] = {}
+        """Reason of the TerminationEvent of each turn that got no answer."""
+
+    async def complete(self, request: Request) -> Completion:
+        """Answer a request; raises ModelError or TimeoutError if the engine terminates the call."""
+        node = request.id.node
+        # What the spec leaves out is as in rLLM's config, whose `max_tokens` is the longest of all roles.
+        options = request.sampling.model_dump(include={"temperature", "top_p", "stop"}, exclude_unset=True)
+        options["max_tokens"] = request.sampling.max_tokens
+        if request.seed is not None:
+            options["seed"] = request.seed
+        if request.tools:
+            options["tools"] = described(request.tools)
+        messages = list(map(wire_message, request.messages))
+        try:
+            output = await self._engine.get_model_response(messages, **options)
+        except TerminationEvent as event:
+            self.ended[node] = event.reason
+            if event.reason is TerminationReason.TIMEOUT:
+                raise TimeoutError from event
+            raise ModelError(f"rLLM's engine ended the call: {event.reason.value}") from event
+        self.outputs[node, request.id.call] = output
+        text, calls = _text_and_calls(output, request.tools)
+        return Completion(
+            text=text,
+            thought=output.reasoning or "",
+            prompt_ids=output.prompt_ids or (),
+            response_ids=output.completion_ids or (),
+            logprobs=output.logprobs or (),
+            finish_reason=output.finish_reason or "stop",
+            weight_version=output.weight_version,
+            calls=calls,
+        )
+
+    async def aclose(self) -> None:
+        """Do nothing: rLLM owns the engine."""
+
+
+def _text_and_calls(output: ModelOutput, tools: Sequence[Function]) -> tuple[str, Sequence[ToolCall]]:
+    """Return an answer's text and tool calls: those in the text, else those that rLLM's parser found."""
+    text = (output.text if output.content is None else output.content) or ""
+    if not tools:
+        return text, ()
+    text, calls = HERMES.find(text)
+    if output.tool_calls and not calls:
+        calls = tuple(tool_call(call.name, json.dumps(call.arguments)) for call in output.tool_calls)
+    return text, calls
+
+
+class _CompiledClass(ABCMeta):
+    """Metaclass of compiled classes; a class is pickled as its plan."""
+
+
+class SpecWorkflow(TheirWorkflow, metaclass=_CompiledClass):
+    """Base of all compiled classes.
+
+    rLLM's rollout engine answers for trained roles and for roles without a model of their own; rLLM limits
+    the number of episodes at once (`rllm.workflow.n_parallel_tasks`). An instance keeps no more of a task
+    than rLLM's base class, and `reset` clears that, so that instances can be pooled.
+
+    `workflow_args` may have `timeout`, the seconds of an episode, and `open_model`, an async function that
+    opens a frozen role's own model or a teacher (for Ray, one that a worker can import); without it, models
+    of `tinker` and `openai` can be opened.
+    """
+
+    plan: ClassVar[Plan]
+    """Plan that the class runs."""
+
+    def __init__(
+        self,
+        rollout_engine: RolloutEngine,
+        executor: Any,
+        timeout: float = 1e6,
+        store: Any = None,
+        open_model: Open | None = None,
+        **unknown: object,
+    ) -> None:
+        if unknown:
+            raise UsageError(f"workflow_args: unknown {', '.join(unknown)}; expected timeout, open_model")
+        super().__init__(rollout_engine, executor, timeout=timeout, store=store)
+        self.timeout = timeout  # rLLM's base class truncates 0.5 s to 0
+        self._prepared = prepared(self.plan)
+        self._prepared.check_opening(open_model)
+        self._open_model = open_model
+        self._partial: Episode | None = None
+
+    def reset(self, task: Mapping[str, Any] | None = None, uid: str | None = None) -> None:
+        """Clear the previous task; there are no agents or environments to reset."""
+        self.task, self.uid = task, uid
+        self._completed_trajectories = []
+        self._partial = None
+
+    async def run(self, task: Any, uid: str, **_: object) -> theirs.Episode:
+        """Run one episode; if it is cancelled or fails, its finished trajectories are committed."""
+        shared, engine = self._prepared, self.rollout_engine
+        row, rollout = task_of(task, uid)
+        policy = PolicyModel(engine)
+        table = await shared.table(policy, self._open_model)
+        job, observe = EpisodeJob(row, rollout), partial(self._commit_finished, policy)
+        episode = await run_episode(self.plan, job, table, isolation=shared.isolation, observe=observe)
+        reason = _reason(episode, policy, shared.ending)
+        if engine.is_validation:
+            episode = episode._replace(metadata={**episode.metadata, "validation": True})
+        elif self.plan.signals:
+            episode = await self._signalled(episode)
+        source = episode.task.get("data_source") or episode.metadata["spec"]
+        error = {"error": _error(episode)} if reason is TerminationReason.ERROR else {}
+        return theirs.Episode(
+            id=episode.id,
+            task=episode.task,
+            termination_reason=reason,
+            is_correct=episode.is_correct,
+            trajectories=[*self._converted(policy, episode)],
+            metrics=dict(episode.metrics),
+            metadata={**episode.metadata, "data_source": source, **error},
+        )
+
+    def _converted(
+        self, policy: PolicyModel, episode: Episode, *, unscored: bool = True
+    ) -> Iterator[theirs.Trajectory]:
+        """Yield an episode's trajectories as rLLM's.
+
+        Roles that run a tool are left out, because rLLM would look for their tokens; without `unscored`, so
+        are those that lack a reward.
+        """
+        shared = self._prepared
+        for trajectory in episode.trajectories:
+            scored = unscored or trajectory.reward is not None or trajectory.name not in shared.rewarded
+            if scored and trajectory.name in shared.asking:
+                yield from trajectories_to_rllm(episode, trajectory, shared.trained, policy.outputs)
+
+    def _commit_finished(self, policy: PolicyModel, event: Event) -> None:
+        """Commit the finished trajectories of an interrupted episode; those that lack a reward are not."""
+        if not isinstance(event, EpisodeDone) or event.finished:
+            return
+        self._partial = event.episode
+        for trajectory in self._converted(policy, event.episode, unscored=False):
+            self.commit(trajectory=trajectory)
+
+    def postprocess_episode(self, *args: Any, **kwargs: Any) -> theirs.Episode:
+        """Give an interrupted episode, the only kind that rLLM passes here, its figures by the spec."""
+        episode = super().postprocess_episode(*args, **kwargs)
+        if self._partial is not None:
+            episode.is_correct = self._partial.is_correct
+            episode.metrics = dict(self._partial.metrics)
+            episode.metadata = {**self._partial.metadata, **episode.metadata}
+        return episode
+
+    async def _signalled(self, episode: Episode) -> Episode:
+        models = self._prepared.models(self._open_model)
+        teachers = {ref: await models.model(ref) for ref in self.plan.teachers}
+        signalled = await apply_signals(self.plan, [episode], teachers, {})
+        return annotate([episode], signalled.advantages, signalled.details)[0]
+
+
+_classes: dict[str, type[SpecWorkflow]] = {}
+
+
+def workflow_class(plan: Plan) -> type[SpecWorkflow]:
+    """Return the class of a plan; equal plans give the same class, also after unpickling."""
+    if plan.hash not in _classes:
+        prepared(plan)
+        name = "".join(word.capitalize() for word in plan.name.split("_")) + "Workflow"
+        described = {"plan": plan, "__doc__": plan.spec.description, "__module__": __name__}
+        _classes[plan.hash] = cast("type[SpecWorkflow]", _CompiledClass(name, (SpecWorkflow,), described))
+    return _classes[plan.hash]
+
+
+def _reduce(cls: type[SpecWorkflow]) -> str | tuple[Callable[..., Any], tuple[Plan]]:
+    """Pickle a compiled class as its plan, and the base class by its name, for Ray's workers."""
+    return (workflow_class, (cls.plan,)) if "plan" in vars(cls) else cls.__qualname__
+
+
+copyreg.pickle(_CompiledClass, _reduce)  # pyright: ignore[reportArgumentType]  # a class is reduced, not an instance
+
+
+_REASONS = {
+    FailureName.TIMEOUT: TerminationReason.TIMEOUT,
+    FailureName.CONTEXT_FULL: TerminationReason.MAX_PROMPT_LENGTH_EXCEEDED,
+    FailureName.MODEL_ERROR: TerminationReason.ERROR,
+    FailureName.PROMPT_ERROR: TerminationReason.ERROR,
+    FailureName.REWARD_ERROR: TerminationReason.ERROR,
+    FailureName.ENVIRONMENT_ERROR: TerminationReason.ERROR,
+}
+"""rLLM's reason for an episode ended by a role with `then: fail`. rLLM repeats an episode with ERROR, then
+ends the run; other failures, such as an answer that cannot be parsed, are no reason to repeat (UNKNOWN)."""
+
+
+def _reason(episode: Episode, policy: PolicyModel, ending: Collection[str]) -> TerminationReason:
+    """Return rLLM's termination reason of an episode: that of a failed role in `ending`, or of a policy that
+    answered no call, else the episode's own."""
+    stopped = episode.termination_reason is not Reason.ENV_DONE
+    if not stopped and any(trajectory.by_model for trajectory in episode.trajectories):
+        return TerminationReason.ENV_DONE
+    failures = episode.metadata.get("failures", ())
+    rounds = {(failure["role"], failure["index"]): failure.get("round", 1) for failure in failures}
+    for trajectory in episode.trajectories:
+        if trajectory.failure is None:
+            continue
+        ends = trajectory.name in ending or trajectory.failure.name is FailureName.ENVIRONMENT_ERROR
+        if stopped and not ends:
+            continue
+        node = trajectory.node._replace(round=rounds.get((trajectory.name, trajectory.index), 1))
+        if node in policy.ended:
+            return policy.ended[node]
+        if trajectory.steps and trajectory.steps[-1].metadata.get("finish_reason") == "length":
+            return TerminationReason.MAX_RESPONSE_LENGTH_EXCEEDED
+        return _REASONS.get(trajectory.failure.name, TerminationReason.UNKNOWN)
+    return TerminationReason.ENV_DONE
+
+
+def _error(episode: Episode) -> dict[str, str]:
+    """Return the entry that rLLM's engine logs when it repeats an episode."""
+    failure = episode.metadata["failures"][-1]
+    message = f"{failure['role']} {failure['index']}: {failure['name']}: {failure['message']}"
+    return {"error_message": message, "error_type": str(failure["name"]), "traceback": message}

@@ -1,0 +1,1 @@
+"""Models at an SGLang server."""

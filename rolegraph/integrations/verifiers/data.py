@@ -1,0 +1,134 @@
+"""Tasks of verifiers environments, which a process of their own loads: their code is the environment's."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from multiprocessing.connection import wait
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from rolegraph.engine.limits.records import ROW_TEXT
+from rolegraph.engine.records import check_plain
+from rolegraph.engine.vocabulary import DataError, Dataset, Row, Split, dataset_of, require_library
+from rolegraph.engine.vocabulary.children import child_environment
+from rolegraph.roles.tables import parse_row
+
+COLUMNS = ("id", "question", "answer", "prompt", "info", "task")
+_ID = re.compile(r"(?:\w[\w.-]*/)?(\w[\w.-]*?)(?:@[\w.-]+)?")
+"""Pattern of an environment's id: `OWNER/NAME@VERSION`, of which only the name is needed."""
+
+
+def verifiers(
+    env: str,
+    /,
+    *,
+    args: dict[str, Any] | None = None,
+    split_name: Literal["train", "eval"] | None = None,
+    count: Annotated[int, Field(ge=1)] | None = None,
+    hidden: list[str] | None = None,
+    python: str | None = None,
+    timeout: Annotated[float, Field(gt=0, le=86_400)] = 600.0,
+    split: Split = "train",
+) -> Dataset:
+    """Take the tasks of a verifiers environment: id, question, answer, prompt, info, task.
+
+    env: its id, such as primeintellect/gsm8k; its package is installed, and allowed on the command line
+    args: its arguments, such as {split: test}
+    split_name: which of its sets, where that is not train for training and eval for validation; a taskset of
+      verifiers v1 has one set
+    count: how many tasks at most
+    hidden: columns that no prompt may show; left out, answer and info
+    python: the interpreter of another virtual environment, as an absolute path, which must be allowed, too
+    timeout: seconds for loading, and for each further task
+    """
+    name = _ID.fullmatch(env)
+    if name is None:
+        raise ValueError(f"{env!r} is not the id of an environment, such as primeintellect/gsm8k")
+    if python is None:
+        require_library("verifiers", "verifiers", "tasks of verifiers environments")
+    elif not Path(python).is_absolute():
+        raise ValueError(
+            f"python is {python!r}; expected an absolute path, such as /opt/verifiers/bin/python"
+        )
+    request = {"env": env, "args": args or {}, "part": split_name, "split": split, "count": count}
+    read = partial(_read, env, json.dumps(request), python, timeout)
+    found = dataset_of(
+        read,
+        columns=COLUMNS,
+        hidden=["answer", "info"] if hidden is None else hidden,
+        stem=name[1],
+        split=split,
+        shown=env,
+    )
+    allowed = [f"verifiers:{env}", *([f"interpreter:{python}"] if python else [])]
+    return replace(found, permissions=tuple(allowed))
+
+
+def _read(env: str, request: str, python: str | None, timeout: float) -> Iterator[tuple[int, Row]]:
+    """Yield the tasks of an environment, numbered from 1, for a request as JSON."""
+    process = start_loader(python)
+    try:
+        assert process.stdin
+        with suppress(BrokenPipeError):  # the process has died, as its output will show
+            process.stdin.write(request.encode())
+            process.stdin.close()
+        for number, line in enumerate(_lines(process, env, timeout), 1):
+            written: Any = parse_row(line, f"{env}:{number}", check_plain)
+            match written:
+                case {"row": {**row}}:
+                    yield number, row
+                case {"error": str(reason)}:
+                    raise DataError(f"the verifiers environment {env} cannot be used: {reason}")
+                case {"end": True}:
+                    return
+                case _:
+                    raise DataError(f"{env}:{number}: no task")
+        process.kill()
+        raise DataError(f"the process that loads {env} has ended (exit code {process.wait()})")
+    finally:
+        process.kill()
+        process.wait()
+
+
+def start_loader(python: str | None) -> subprocess.Popen[bytes]:
+    """Start the process that loads an environment, in this interpreter or another one.
+
+    Neither the current folder nor the file's own is on the process's module path, so that a `types.py` there
+    does not replace the standard library's.
+    """
+    # The environment's code is what the user has allowed: it sees all variables but secrets.
+    variables = child_environment(own_code=True)
+    if python is not None:  # the packages of this interpreter are not those of the other one
+        variables["PYTHONPATH"] = ""
+    pipe = subprocess.PIPE
+    command = [python or sys.executable, "-P", str(Path(__file__).with_name("rows.py"))]
+    try:
+        return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, env=variables)
+    except OSError as error:
+        raise DataError(f"cannot start the interpreter {python}: {error.strerror}") from error
+
+
+def _lines(process: subprocess.Popen[bytes], env: str, timeout: float) -> Iterator[str]:
+    """Yield the lines of a process's output; raise DataError where the next one takes too long or is long."""
+    assert process.stdout
+    file, rest = process.stdout.fileno(), b""
+    while wait([file], timeout):
+        chunk = os.read(file, 1 << 16)
+        if not chunk:
+            return
+        *lines, rest = (rest + chunk).split(b"\n")
+        if any(len(line) > ROW_TEXT.most for line in (*lines, rest)):
+            raise DataError(ROW_TEXT.exceeded(f"{env}: a task has"))
+        for line in lines:
+            yield line.decode(errors="replace")
+    raise DataError(f"{env} gives no further task within {timeout:g} s")

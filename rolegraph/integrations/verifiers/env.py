@@ -1,0 +1,224 @@
+"""Spec as an environment of verifiers (`verifiers.v1`): roles are agents, the rewards are those of the spec.
+
+An episode runs in Rolegraph's own scheduler. Each trajectory is one rollout of its role's agent: an
+interaction that stays open until the episode ends, and whose turns are the trajectory's model calls. The
+calls go through verifiers' interception, which imposes the run's model and sampling and records the tokens.
+
+Reads verifiers' environment, harness and trace; knows nothing of its trainer. prime-rl, which trains on these
+traces, has one baseline over all agents of a task (`algo/grpo.py`): estimators by role do not apply there.
+"""
+# verifiers is an extra, so it is missing where types are checked.
+# pyright: reportMissingImports=false, reportUnknownVariableType=false, reportUnknownMemberType=false
+# pyright: reportUnknownArgumentType=false, reportUnknownParameterType=false, reportUntypedBaseClass=false
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import AsyncExitStack
+from itertools import count
+from typing import Any, ClassVar, Literal
+
+import openai
+import verifiers.v1 as vf
+
+from rolegraph.engine.compile import Plan
+from rolegraph.engine.errors import ModelError, UsageError
+from rolegraph.engine.models import Completion, LimitedModel, Request
+from rolegraph.engine.models.openai import OpenAIModel
+from rolegraph.engine.records import Episode, NodeId
+from rolegraph.engine.run import EpisodeJob, run_episode
+from rolegraph.engine.run.prepared import PreparedPlan, policy_roles
+
+REWARD = "reward"
+"""Name of a trajectory's reward on its trace."""
+INFO = "rolegraph"
+"""Key of `trace.info` with the episode's id, the instance's number and the failure."""
+_LOOPBACK = "http://127.0.0.1"
+
+
+def role() -> vf.AgentConfig:
+    """Return the agent of a role: its calls are made in this process, so it needs no sandbox."""
+    return vf.AgentConfig(runtime=vf.SubprocessConfig())
+
+
+class RoleSession(vf.HarnessSession):
+    """Rollout of one trajectory. A turn answers `request` and sets `completion`, or `error`."""
+
+    client: openai.AsyncOpenAI
+    """HTTP client of the environment; each session sets its own URL and key."""
+    request: Request | None = None
+    completion: Completion | None = None
+    error: ModelError | None = None
+
+    async def _run(self, messages: vf.Messages | None) -> vf.ProgramResult:
+        """Send the request to verifiers' interception; the conversation is the request's own."""
+        assert self.request is not None
+        client = self.client.with_options(base_url=self.endpoint, api_key=self.secret)
+        model = OpenAIModel(client, self.ctx.model, key=self.secret, tokens=False)
+        try:
+            self.completion, *_ = await LimitedModel(model, 1).complete(self.request)
+        except ModelError as error:
+            self.error = error
+            raise
+        return vf.ProgramResult(exit_code=0, stdout="", stderr="")
+
+
+class RoleHarness(vf.Harness[vf.HarnessConfig]):
+    """Harness of every role: it makes the calls that the scheduler asks for, one a turn."""
+
+    APPENDS_SYSTEM_PROMPT = True
+    EXECUTES_CODE = False
+    NEEDS_CONTAINER = False
+
+    def __init__(self, config: vf.HarnessConfig) -> None:
+        super().__init__(config)
+        self.sessions: dict[str, RoleSession] = {}
+        """Open sessions by the id of their trace. verifiers makes a harness for each agent of an episode."""
+
+    async def session(self, ctx: vf.ModelContext, trace: vf.Trace, *args: Any, **kwargs: Any) -> RoleSession:
+        """Return the session of a rollout."""
+        made = self.sessions[trace.id] = RoleSession(self, ctx, trace, *args, **kwargs)
+        return made
+
+    async def launch(self, *args: Any, **kwargs: Any) -> vf.ProgramResult:
+        """Raise UsageError: only a spec's environment drives this harness."""
+        raise UsageError("this harness belongs to the roles of a spec; other agents need one of their own")
+
+
+class SpecData(vf.TaskData):
+    """A task: a row of the spec's data."""
+
+    row: dict[str, Any]
+
+
+class SpecTask(vf.Task[SpecData]):
+    """A task without rewards of its own: the environment records those of the spec."""
+
+    @property
+    def key(self) -> str:
+        """The row's id."""
+        return str(self.data.row["id"])
+
+
+class SpecTasksetConfig(vf.TasksetConfig):
+    """Choice of the rows."""
+
+    split: Literal["train", "validation"] = "train"
+    """Split of the spec's data (`--env.taskset.split validation`)."""
+
+
+class SpecTaskset(vf.Taskset[SpecTask, SpecTasksetConfig]):
+    """Rows of a spec's data."""
+
+    plan: ClassVar[Plan]
+
+    def load(self) -> Iterator[SpecTask]:
+        """Yield the tasks of the split; raises UsageError where the spec has no such split."""
+        split = self.config.split
+        if split not in self.plan.data:
+            raise UsageError(f"{self.plan.name} has no {split} data, only {', '.join(self.plan.data)}")
+        for number, row in enumerate(self.plan.data[split].rows(None)):
+            data = SpecData(idx=number, name=str(row["id"]), row=dict(row))
+            yield SpecTask(data, self.config.task)
+
+
+class SpecEnv(vf.Env[vf.EnvConfig]):
+    """Environment of a spec; a subclass names its `plan` and, in its config, an agent for each role."""
+
+    plan: ClassVar[Plan]
+
+    async def start(self) -> None:
+        """Open the HTTP client, the processes for rewards and tools, and the opener of roles' own models."""
+        self._shared = AsyncExitStack()
+        # verifiers' interception listens on this machine, which no proxy reaches.
+        http = openai.DefaultAsyncHttpxClient(trust_env=False)
+        client = openai.AsyncOpenAI(base_url=_LOOPBACK, api_key="none", max_retries=0, http_client=http)
+        self._client = await self._shared.enter_async_context(client)
+        self._prepared = PreparedPlan(self.plan)
+        await self._shared.enter_async_context(self._prepared.isolation)
+        self._shared.push_async_callback(self._prepared.close)
+        # verifiers does not number the rollouts of a task.
+        self._rollouts: defaultdict[str, Iterator[int]] = defaultdict(count)
+
+    async def stop(self) -> None:
+        """Close them."""
+        if hasattr(self, "_shared"):  # `stop` runs where `start` failed, too
+            await self._shared.aclose()
+
+    async def setup(self, agents: vf.Agents) -> None:
+        """Mark the agents of roles that the spec does not train."""
+        for own in policy_roles(self.plan):
+            getattr(agents, own.name).trainable = own.spec.is_trained
+
+    async def run(self, task: vf.Task, agents: vf.Agents) -> None:
+        """Run one episode of the spec, and record its rewards on the traces."""
+        row = task.data.row
+        async with AsyncExitStack() as rollouts:
+            policy = _Agents(agents, task, rollouts, self._client)
+            table = await self._prepared.table(policy)
+            job = EpisodeJob(row, next(self._rollouts[row["id"]]))
+            episode = await run_episode(self.plan, job, table, isolation=self._prepared.isolation)
+        self._record(episode, policy.traces)
+
+    def _record(self, episode: Episode, traces: dict[NodeId, vf.Trace]) -> None:
+        """Record each trajectory on its trace; a masked one is no training data."""
+        deciding = {self.plan.roles[number].name for number in self.plan.correct}
+        for trajectory in episode.trajectories:
+            trace = traces.get(trajectory.node._replace(round=1))
+            if trace is None:
+                continue
+            if trajectory.reward is not None:
+                trace.record_reward(REWARD, float(trajectory.reward))
+            trace.record_metrics({name: float(value) for name, value in trajectory.terms.items()})
+            if trajectory.name in deciding:
+                trace.record_metrics({**episode.metrics, "correct": float(episode.is_correct)})
+            if trajectory.masked:
+                trace.agent.trainable = False
+            info: dict[str, Any] = {"episode": episode.id, "index": trajectory.index}
+            info["masked"] = trajectory.masked
+            if trajectory.failure is not None:
+                info["failure"] = trajectory.failure.to_dict()
+            trace.info[INFO] = info
+
+
+class _Agents:
+    """The agents of one episode as a model: each request is a turn of its trajectory's rollout."""
+
+    def __init__(
+        self, agents: vf.Agents, task: vf.Task, rollouts: AsyncExitStack, client: openai.AsyncOpenAI
+    ) -> None:
+        self._agents, self._task, self._rollouts, self._client = agents, task, rollouts, client
+        self._open: dict[NodeId, tuple[vf.Interaction, RoleSession]] = {}
+        self.traces: dict[NodeId, vf.Trace] = {}
+        """Traces by trajectory, as the turn in the first round."""
+
+    async def complete(self, request: Request) -> Completion:
+        """Answer a request; raises ModelError where the rollout has ended."""
+        interaction, session = await self._rollout(request.id.node._replace(round=1))
+        session.request, session.completion = request, None
+        try:
+            # verifiers wants a message of the user; the session sends the whole conversation.
+            await interaction.turn(str(request.messages[-1].get("content") or "."))
+        except RuntimeError as error:  # an earlier call has ended the rollout
+            raise ModelError(f"the rollout of {request.id.node} is over: {error}") from error
+        if session.completion is None:
+            reason = session.error or interaction.trace.stop_condition or interaction.trace.last_error
+            raise ModelError(f"verifiers ended the rollout of {request.id.node}: {reason}")
+        return session.completion
+
+    async def aclose(self) -> None:
+        """Do nothing: verifiers owns the client."""
+
+    async def _rollout(self, node: NodeId) -> tuple[vf.Interaction, RoleSession]:
+        """Return the rollout of a trajectory, opened at its first call."""
+        if node not in self._open:
+            agent = getattr(self._agents, node.role)
+            if not isinstance(agent.harness, RoleHarness):
+                raise UsageError(f"the agent {node.role} needs the environment's own harness: leave it unset")
+            interaction = await self._rollouts.enter_async_context(agent.interaction(self._task))
+            self.traces[node] = interaction.trace
+            session = agent.harness.sessions[interaction.trace.id]
+            session.client = self._client
+            self._open[node] = interaction, session
+        return self._open[node]

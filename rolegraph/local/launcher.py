@@ -1,0 +1,233 @@
+"""Launcher of the local service as a child process. Imports neither torch nor an HTTP library.
+
+The child ends with the process that started it: its standard input is a pipe that only the parent holds open,
+and the child exits when that pipe closes, however the parent ended. A child that stays does so only until it
+is ready. The child ignores Ctrl-C; the parent handles it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Generator
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass, field
+from importlib.metadata import distributions, requires
+from ipaddress import ip_address
+from pathlib import Path
+
+from rolegraph.engine.errors import UsageError, WorldError
+from rolegraph.engine.limits.records import WHOLE_FILE
+from rolegraph.engine.records.files import is_folder, read_bytes
+from rolegraph.engine.shipped import BASE_NAME, MODELS
+from rolegraph.engine.vocabulary.children import child_environment
+from rolegraph.local.weights import base_of_adapter
+
+BASE_MODEL = MODELS[BASE_NAME]
+"""Folder of the base model that comes with the package."""
+START_SECONDS = 120.0
+STOP_SECONDS = 5.0
+KEY_VARIABLE = "ROLEGRAPH_SERVICE_KEY"
+PROCESS = "process"
+"""Key of a session's metadata under which a client on this machine sends its process id."""
+_REQUIREMENT = re.compile(r"(?P<name>[\w.-]+)[^;]*(?:;.*\bextra\s*==\s*[\"']local[\"'].*)?")
+"""A requirement of the distribution's metadata: an unconditional one, or one of the extra `local`."""
+
+
+@dataclass(frozen=True, slots=True)
+class LocalService:
+    """Address, model, key and process id of a running service."""
+
+    base_url: str
+    model_name: str
+    api_key: str = field(repr=False)
+    pid: int
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceOptions:
+    """Options of a service; a child process gets them on its command line."""
+
+    model_dir: str
+    state_dir: str | None = None
+    """The folder of the checkpoints; None for a temporary one."""
+    threads: int | None = None
+    """torch's threads; None to choose them by the size of the model."""
+    name: str | None = None
+    """The model's name for clients; None for that of `model_name`."""
+    host: str = "127.0.0.1"
+    port: int = 0
+    """The port to listen at; 0 takes a free one."""
+    silent: float | None = None
+    """Seconds without a request after which a client counts as gone; None for the limit."""
+    lent_at: str | None = None
+    """The Unix socket of a service that stays and is lent to commands."""
+    idle_seconds: float = 0.0
+    """Seconds without a borrower after which a service that stays ends."""
+
+
+def check_model_folder(folder: Path) -> None:
+    """Check that the extra `local` is installed and that a folder can hold a model for the service.
+
+    Raises:
+        UsageError: a package is missing, or the folder is not a Hugging Face model or adapter of one.
+    """
+    if missing := _missing_packages():
+        raise UsageError(f"the local service needs {', '.join(missing)}: pip install 'rolegraph[local]'")
+    if not is_folder(folder):
+        raise UsageError(f"there is no model folder {str(folder)[:200]}")
+    if (base := base_of_adapter(folder)) is not None:
+        return check_model_folder(base)
+    try:
+        read_bytes(folder / "config.json", WHOLE_FILE)
+    except OSError as error:
+        raise UsageError(
+            f"{folder} is not a Hugging Face model folder: it has no config.json ({error.strerror})"
+        ) from error
+
+
+def _missing_packages() -> list[str]:
+    """Return the requirements of rolegraph, with the extra `local`, that are not installed."""
+    lines = map(_REQUIREMENT.fullmatch, requires("rolegraph") or ())
+    return [line["name"] for line in lines if line and not any(distributions(name=line["name"]))]
+
+
+def model_name(folder: Path, name: str | None = None) -> str:
+    """Return the name under which the service serves a model folder.
+
+    Args:
+        folder: the model's folder.
+        name: a name chosen by the user; by default that of a model of the package, else the path.
+    """
+    path = folder.resolve()
+    return name or next((known for known, shipped in MODELS.items() if shipped == path), str(path))
+
+
+@contextmanager
+def running(
+    model_dir: Path,
+    *,
+    state_dir: Path | None = None,
+    threads: int | None = None,
+    timeout: float = START_SECONDS,
+    silent: float | None = None,
+    cancelled: threading.Event | None = None,
+) -> Generator[LocalService, None, None]:
+    """Run a service for a model folder in a child process for the duration of the block.
+
+    Args:
+        model_dir: a Hugging Face model folder, or an adapter folder in PEFT's form.
+        state_dir: the folder of the checkpoints; by default a temporary one, deleted with the service.
+        threads: torch's threads; by default chosen by the size of the model.
+        timeout: seconds until a start counts as failed.
+        silent: seconds without a request after which a client counts as gone; by default the service's limit.
+        cancelled: an event which, set by another thread, aborts the start.
+
+    Raises:
+        UsageError: the folder holds no model, or `state_dir` cannot be used.
+        WorldError: the service does not start.
+    """
+    state = str(state_dir) if state_dir else None
+    options = ServiceOptions(str(model_dir.resolve()), state, threads, silent=silent)
+    key, process, port = _started(model_dir, options, timeout, cancelled)
+    try:
+        yield LocalService(f"http://127.0.0.1:{port}", model_name(model_dir), key, process.pid)
+    finally:
+        _stop(process)
+
+
+def start(
+    model_dir: Path, lent_at: Path, idle_seconds: float, cancelled: threading.Event | None = None
+) -> None:
+    """Start a service that outlives this process.
+
+    Args:
+        model_dir: a Hugging Face model folder, or an adapter folder in PEFT's form.
+        lent_at: the Unix socket at which commands borrow the service.
+        idle_seconds: seconds without a borrower after which the service ends.
+        cancelled: an event which, set by another thread, aborts the start.
+
+    Raises:
+        UsageError: the folder holds no model.
+        WorldError: the service does not start.
+    """
+    options = ServiceOptions(str(model_dir.resolve()), lent_at=str(lent_at), idle_seconds=idle_seconds)
+    _, process, _ = _started(model_dir, options, START_SECONDS, cancelled)
+    for pipe in (process.stdin, process.stdout):
+        assert pipe is not None
+        pipe.close()
+
+
+def _started(
+    model_dir: Path, options: ServiceOptions, timeout: float, cancelled: threading.Event | None
+) -> tuple[str, subprocess.Popen[bytes], int]:
+    """Start a service and wait until it is ready; return its key, process and port."""
+    check_model_folder(model_dir)
+    key = f"tml-{secrets.token_hex(16)}"
+    with tempfile.TemporaryFile() as log, ExitStack() as stack:
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "rolegraph.local.service", json.dumps(asdict(options))],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            env={**child_environment(), "OMP_WAIT_POLICY": "PASSIVE", KEY_VARIABLE: key},
+            start_new_session=options.lent_at is not None,  # for which Ctrl-C of this terminal is not meant
+        )
+        stack.callback(_stop, process)
+        port = _read_port(process, timeout, cancelled or threading.Event())
+        if port is None:
+            stack.close()
+            log.seek(0)
+            raise _start_failure(model_dir, process.returncode, log.read().decode(errors="replace"))
+        stack.pop_all()  # nothing has failed
+    return key, process, port
+
+
+def _start_failure(folder: Path, exit_code: int | None, stderr: str) -> UsageError | WorldError:
+    lines = stderr.strip().splitlines()
+    if exit_code == UsageError.exit_code and lines:
+        return UsageError(lines[-1])
+    if exit_code == -signal.SIGKILL:
+        lines.append("it was killed; too little memory?")
+    reason = "\n  ".join(lines[-5:]) or "no port and no error message within the timeout"
+    return WorldError(f"the local service for {folder} did not start:\n  {reason}")
+
+
+def _read_port(process: subprocess.Popen[bytes], timeout: float, cancelled: threading.Event) -> int | None:
+    """Return the port that the child prints when it is ready; None if it ends, is late or is cancelled."""
+    lines: list[bytes] = []
+    output = process.stdout
+    assert output is not None
+    reader = threading.Thread(target=lambda: lines.append(output.readline()), daemon=True)
+    reader.start()
+    deadline = time.monotonic() + timeout
+    while reader.is_alive() and time.monotonic() < deadline and not cancelled.is_set():
+        reader.join(0.1)
+    line = lines[0].strip() if lines else b""
+    return int(line) if line.isdigit() else None
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    """End a service, which ends once its input closes."""
+    with process:  # at its end, closes the output and waits
+        assert process.stdin is not None
+        process.stdin.close()
+        try:
+            process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+
+
+def is_loopback(host: str) -> bool:
+    """Return True if a host is a loopback address or `localhost`."""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -1,0 +1,121 @@
+"""Checks of every request before its body is read: host, origin and key; headers, before the key is checked.
+
+A web page can make the browser of its visitor call a service on this machine. The page cannot choose the Host
+header that the browser sends, cannot leave out Origin, and does not know the key.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import socket
+from ipaddress import ip_address
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Receive, Scope, Send
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from rolegraph.engine.limits.service import HEADER_BYTES, HEADER_SECONDS
+from rolegraph.local.service.endpoints import error_response
+from rolegraph.local.service.errors import RequestError
+
+HEALTH = "/api/v1/healthz"
+SIGNED = "/api/v1/files/"
+"""Prefix of URLs that carry a signature in place of the key."""
+
+
+class Admission:
+    """ASGI middleware that refuses requests for another host, from another site's page, or without the key.
+
+    The health check needs no key, a signed URL only its signature. `host` is the address that the service
+    listens at.
+    """
+
+    def __init__(self, app: ASGIApp, api_key: str, host: str) -> None:
+        self._app, self._key = app, api_key.encode()
+        self._names = {"localhost", host.lower(), socket.gethostname().lower()}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer with an error, or pass the request on."""
+        if scope["type"] == "http":
+            try:
+                self._check(scope["path"], Headers(scope=scope))
+            except RequestError as error:
+                await error_response(error, scope["path"])(scope, receive, send)
+                return
+        await self._app(scope, receive, send)
+
+    def _check(self, path: str, headers: Headers) -> None:
+        """Raise RequestError if a request is refused."""
+        hosts = headers.getlist("host")
+        if len(hosts) != 1 or not self._is_own(hosts[0]):
+            message = "call this service by an address, as localhost, or by this machine's name"
+            raise RequestError(message, status=403)
+        site = headers.get("origin", f"://{hosts[0]}").partition("://")[2]
+        if site != hosts[0] or headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
+            raise RequestError("this service answers no page of another site", status=403)
+        keyless = path == HEALTH or path.startswith(SIGNED)
+        key = headers.get("x-api-key") or headers.get("authorization", "").removeprefix("Bearer ")
+        if not keyless and not hmac.compare_digest(key.encode("latin-1"), self._key):
+            message = "this service needs its key, in the header X-API-Key or as a bearer's"
+            raise RequestError(message, status=401)
+
+    def _is_own(self, host: str) -> bool:
+        """Return True for an IP address or a known name: no DNS record of a stranger can be either."""
+        try:
+            name = urlsplit(f"//{host}").hostname or ""
+            return name in self._names or bool(ip_address(name))
+        except ValueError:
+            return False
+
+
+class BoundedConnection(HttpToolsProtocol):
+    """Connection that closes when the headers of a request are too long, or not complete in time."""
+
+    _left = 0
+    """Bytes that may come before the next part of a body: of headers, or of trailers after the body."""
+    _limit: asyncio.TimerHandle | None = None
+    """Timer that closes the connection while headers are incomplete."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]  # as its base
+        """Wait for the first request."""
+        super().connection_made(transport)
+        self._expect_headers()
+
+    def on_message_begin(self) -> None:
+        """Wait for the headers of a request that has begun."""
+        super().on_message_begin()
+        self._expect_headers()
+
+    def on_headers_complete(self) -> None:
+        """Take a request."""
+        self._expect_no_headers()
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        """Take a part of a body."""
+        super().on_body(body)
+        self._left = HEADER_BYTES.most
+
+    def data_received(self, data: bytes) -> None:
+        """Read a part of a request."""
+        self._left -= len(data)
+        super().data_received(data)
+        if self._left < 0:
+            self.transport.close()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """End the connection."""
+        super().connection_lost(exc)
+        self._expect_no_headers()
+
+    def _expect_headers(self) -> None:
+        if self._limit is None:
+            self._left = HEADER_BYTES.most
+            self._limit = self.loop.call_later(HEADER_SECONDS.most, self.transport.close)
+
+    def _expect_no_headers(self) -> None:
+        if self._limit is not None:
+            self._limit.cancel()
+            self._limit = None

@@ -1,0 +1,342 @@
+"""Request bodies in JSON: those of the Tinker API, and what they share with those of OpenAI's API.
+
+A body that does not fit raises pydantic's ValidationError, or `RequestError`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+
+from rolegraph.engine.limits import Limit
+from rolegraph.engine.limits import service as limits
+from rolegraph.local.service.batcher import SampleJob
+from rolegraph.local.service.errors import RequestError
+from rolegraph.local.service.local_model import LocalModel, LoraShape
+from rolegraph.local.service.sampling import SampleRequest
+
+T = TypeVar("T")
+
+
+class RequestBody(BaseModel):
+    """A JSON body, or an object within one.
+
+    A value of an undeclared field is refused by the field's name, unless the value is null, false, 0 or
+    empty, or listed below: clients send such values unasked.
+    """
+
+    model_config = ConfigDict(extra="allow", strict=True, protected_namespaces=())
+    ignored: ClassVar[frozenset[str]] = frozenset()
+    """Undeclared fields on which no response depends."""
+    neutral: ClassVar[Mapping[str, tuple[object, ...]]] = {}
+    """Undeclared fields with the values, besides null, that ask for nothing; all other values are refused."""
+
+    @model_validator(mode="after")
+    def _refuse_unserved(self) -> Self:
+        for name, value in (self.model_extra or {}).items():
+            neutral = self.neutral.get(name)
+            asks = value not in neutral if neutral else bool(value)
+            if asks and value is not None and name not in self.ignored:
+                raise ValueError(f"{name[:40]} is not served here")
+        return self
+
+
+def at_most(limit: Limit) -> AfterValidator:
+    """Return a validator of a number whose absolute value is within a limit."""
+    return _within(limit, abs, "is")
+
+
+def no_longer(limit: Limit) -> AfterValidator:
+    """Return a validator of a text or list whose length is within a limit."""
+    return _within(limit, len, "has")
+
+
+def _within(limit: Limit, size: Callable[[Any], int], verb: str) -> AfterValidator:
+    def check(value: T) -> T:
+        if size(value) > limit.most:
+            raise ValueError(limit.exceeded(verb))
+        return value
+
+    return AfterValidator(check)
+
+
+def _check_temperature(value: float) -> float:
+    most = limits.TEMPERATURE.most
+    if value and not 1 / most <= value <= most:
+        raise ValueError(f"a temperature is 0, or between {1 / most:g} and {limits.TEMPERATURE}")
+    return value
+
+
+Name = Annotated[str, no_longer(limits.NAME)]
+Count = Annotated[int, Field(ge=0), at_most(limits.NUMBER)]
+Positive = Annotated[int, Field(ge=1), at_most(limits.NUMBER)]
+Seed = Annotated[int, at_most(limits.SEED)]
+StopText = Annotated[str, no_longer(limits.STOP_TEXT)]
+Temperature = Annotated[float, Field(ge=0, allow_inf_nan=False), AfterValidator(_check_temperature)]
+Rate = Annotated[float, Field(allow_inf_nan=False), at_most(limits.RATE)]
+Beta = Annotated[float, Field(ge=0, lt=1)]
+TopK = Annotated[int, Field(ge=-1), at_most(limits.NUMBER)]
+"""-1 and 0 stand for all tokens."""
+TopP = Annotated[float, Field(gt=0, le=1)]
+Stop = (
+    StopText
+    | Annotated[list[StopText], Field(fail_fast=True), no_longer(limits.STOPS)]
+    | Annotated[list[Count], Field(fail_fast=True), no_longer(limits.STOPS)]
+)
+
+
+class TinkerBody(RequestBody):
+    """A JSON body of the Tinker API."""
+
+    ignored = frozenset({"type", "user_metadata", "tags", "sdk_version", "project_id", "display_name"})
+
+
+class AdamSettings(TinkerBody):
+    """Settings of one step of AdamW, with the SDK's defaults; a `grad_clip_norm` of 0 does not clip."""
+
+    learning_rate: Rate = 1e-4
+    beta1: Beta = 0.9
+    beta2: Beta = 0.95
+    eps: Annotated[Rate, Field(ge=0)] = 1e-12
+    weight_decay: Rate = 0.0
+    grad_clip_norm: Rate = 0.0
+
+
+class SamplingFields(RequestBody):
+    """Sampling parameters under the names that both APIs share; null stands for the default."""
+
+    temperature: Temperature | None = None
+    top_p: TopP | None = None
+    top_k: TopK | None = None
+    """A field of vLLM in OpenAI's API."""
+    seed: Seed | None = None
+    stop: Stop | None = None
+
+    @property
+    def stop_texts(self) -> tuple[str, ...]:
+        """The texts that end an answer."""
+        given = [self.stop] if isinstance(self.stop, str) else self.stop or []
+        return tuple(stop for stop in given if stop and isinstance(stop, str))
+
+    def requests(
+        self,
+        prompt: Sequence[int],
+        context: int,
+        max_tokens: int | None,
+        stop_ids: frozenset[int],
+        *,
+        count: int,
+        first: int = 0,
+    ) -> list[SampleRequest]:
+        """Return sequences to sample after one prompt.
+
+        Args:
+            prompt: the prompt's token ids.
+            context: tokens that the model's context holds.
+            max_tokens: longest answer; None for all that the context holds.
+            stop_ids: token ids that end an answer.
+            count: the number of sequences.
+            first: number of the first sequence; sequences of one seed differ by their numbers.
+
+        Raises:
+            RequestError: the prompt leaves no room in the context.
+        """
+        room = context - len(prompt)
+        if room < 1:
+            raise RequestError(
+                f"the prompt has {len(prompt)} tokens; the model's context is {context} with the answer"
+            )
+        seed = None if self.seed is None else self.seed % (limits.SEED.most + 1)
+        return [
+            SampleRequest(
+                prompt,
+                max_tokens=min(max_tokens or room, room),
+                temperature=1.0 if self.temperature is None else self.temperature,
+                top_p=self.top_p or 1.0,
+                top_k=self.top_k or -1,
+                seed=None if seed is None else (seed, number),
+                stop_ids=stop_ids,
+                stop_texts=self.stop_texts,
+            )
+            for number in range(first, first + count)
+        ]
+
+
+class CreateSessionBody(TinkerBody):
+    """Body of create_session."""
+
+    user_metadata: dict[str, Any] | None = None
+
+
+class SessionBody(TinkerBody):
+    """Body of session_heartbeat."""
+
+    session_id: Name
+
+
+class ModelBody(TinkerBody):
+    """Body of get_info and unload_model."""
+
+    model_id: Name
+
+
+class FutureBody(TinkerBody):
+    """Body of retrieve_future and cancel_future."""
+
+    request_id: Name
+    allow_metadata_only: bool = False
+    """Permission to answer with a result's address in place of the result, which this service never does."""
+
+
+class WeightsInfoBody(TinkerBody):
+    """Body of weights_info."""
+
+    tinker_path: Name
+
+
+class TtlBody(TinkerBody):
+    """Body of a checkpoint's ttl: seconds until the checkpoint is deleted; None to keep it."""
+
+    ttl_seconds: int | None
+
+
+class LoraBody(TinkerBody):
+    """`lora_config` of create_model."""
+
+    rank: Annotated[int, Field(ge=1), at_most(limits.RANK)]
+    seed: Annotated[int, Field(ge=-(2**63), lt=2**64)] | None = None
+    train_unembed: bool = True
+    train_mlp: bool = True
+    train_attn: bool = True
+
+    @model_validator(mode="after")
+    def _check_layers(self) -> LoraBody:
+        if not (self.train_unembed or self.train_mlp or self.train_attn):
+            raise ValueError("nothing to train: train_attn, train_mlp and train_unembed are all false")
+        return self
+
+    @property
+    def shape(self) -> LoraShape:
+        """The requested shape of an adapter."""
+        return LoraShape(**self.model_dump(include=set(LoraBody.model_fields)))
+
+
+class OptimizerBody(TinkerBody):
+    """`optimizer_config` of create_model."""
+
+    type: Literal["adamw"]
+
+
+class CreateModelBody(SessionBody):
+    """Body of create_model."""
+
+    model_seq_id: Count
+    base_model: Name
+    lora_config: LoraBody
+    optimizer_config: OptimizerBody | None = None
+
+
+class OptimStepBody(ModelBody):
+    """Body of optim_step."""
+
+    seq_id: Count | None = None
+    adam_params: AdamSettings
+
+
+def _check_metadata(metadata: dict[str, str]) -> dict[str, str]:
+    if sum(len(name) + len(value) for name, value in metadata.items()) > limits.METADATA.most:
+        raise ValueError(limits.METADATA.exceeded("has"))
+    return metadata
+
+
+class SaveBody(ModelBody):
+    """Body of save_weights, save_weights_for_sampler and save_weights_external."""
+
+    path: Name | None = None
+    seq_id: Count | None = None
+    sampling_session_seq_id: Count | None = None
+    ttl_seconds: int | None = None
+    overwrite: bool = False
+    """For save_weights only: the other kinds always replace a checkpoint of the same name."""
+    kind: Literal["snapshot"] = "snapshot"
+    """For save_weights_for_sampler only."""
+    user_metadata: Annotated[dict[str, str], AfterValidator(_check_metadata)] | None = None
+
+
+class LoadBody(TinkerBody):
+    """Body of load_weights: into a model (`model_id`), or a new one (`session_id` and `model_seq_id`)."""
+
+    path: Name
+    base_model: Name | None = None
+    optimizer: bool = False
+    model_id: Name | None = None
+    seq_id: Count | None = None
+    session_id: Name | None = None
+    model_seq_id: Count | None = None
+
+
+class SamplingSessionBody(SessionBody):
+    """Body of create_sampling_session."""
+
+    sampling_session_seq_id: Count
+    base_model: Name | None = None
+    model_path: Name | None = None
+
+
+class _PromptChunk(BaseModel):
+    # A prompt may have a hundred thousand chunks, so no Python validator is called for each.
+    model_config = ConfigDict(extra="ignore", strict=True)
+
+    type: Annotated[str, Field(max_length=limits.NAME.most)] = "encoded_text"
+    tokens: Annotated[list[int], Field(fail_fast=True)] = []
+
+
+class _ModelInput(TinkerBody):
+    chunks: Annotated[list[_PromptChunk], Field(fail_fast=True)]
+
+
+class _SamplingParams(TinkerBody, SamplingFields):
+    max_tokens: Positive | None = None
+
+
+class SampleBody(TinkerBody):
+    """Body of asample."""
+
+    prompt: _ModelInput
+    sampling_params: _SamplingParams
+    num_samples: Annotated[int, Field(ge=1), at_most(limits.SAMPLES)] = 1
+    sampling_session_id: Name
+    seq_id: Count | None = None
+    prompt_logprobs: bool | None = None
+    prompt_logprobs_last_n: Count | None = None
+    topk_prompt_logprobs: Annotated[int, Field(ge=0), at_most(limits.TOP)] = 0
+
+    def job(self, model: LocalModel, path: str | None, owner: str) -> SampleJob:
+        """Return the job to sample for a client `owner` from a checkpoint path (None: the base model).
+
+        Raises:
+            RequestError: the prompt has other content than text, unknown tokens, or does not fit the context.
+        """
+        for chunk in self.prompt.chunks:
+            if chunk.type != "encoded_text":
+                raise RequestError(f"{chunk.type} in a prompt is not served here; only text is")
+        prompt = [token for chunk in self.prompt.chunks for token in chunk.tokens]
+        if not prompt or min(prompt) < 0 or max(prompt) >= model.vocabulary:
+            raise RequestError("the prompt is empty, or has a token that the model does not know")
+        params = self.sampling_params
+        stop_ids = (
+            model.end_ids
+            if params.stop is None
+            else frozenset(stop for stop in params.stop if isinstance(stop, int))
+        )
+        count = self.num_samples
+        requests = params.requests(prompt, model.context, params.max_tokens, stop_ids, count=count)
+        return SampleJob(
+            path,
+            requests,
+            want_prompt_logprobs=bool(self.prompt_logprobs),
+            prompt_top=min(self.topk_prompt_logprobs, model.vocabulary),
+            owner=owner,
+        )

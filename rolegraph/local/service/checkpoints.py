@@ -1,0 +1,366 @@
+"""Checkpoints on disk, by their `tinker://RUN/KIND/NAME` paths.
+
+A checkpoint is a folder with an adapter in PEFT's form (`adapter_model.safetensors`, `adapter_config.json`),
+`meta.json` (a `CheckpointEntry`) and, for a training state, `optimizer.pt`. Folders appear and disappear as a
+whole: a checkpoint is written in a staging folder and then renamed into place. An expired checkpoint is
+deleted when it is used next, when checkpoints are listed, or when another one that can expire is saved.
+
+Several services may share one state folder. Each staging folder is locked by the process that writes it; one
+without a lock was left by a process that was killed.
+"""
+
+# torch, peft and transformers leave parts of their types unknown.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import cached_property
+from pathlib import Path
+from pickle import UnpicklingError
+from typing import Annotated, Any, Literal, cast
+
+import torch
+from pydantic import BaseModel, Field
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
+
+from rolegraph.engine.errors import first_line
+from rolegraph.engine.limits.service import CHECKPOINT_SECONDS
+from rolegraph.engine.records.jsonl import read_json
+from rolegraph.engine.records.writer_lock import lock
+from rolegraph.local.launcher import model_name
+from rolegraph.local.service.adapters import write_adapter
+from rolegraph.local.service.errors import NotFoundError, RequestError
+from rolegraph.local.service.local_model import LoraShape
+from rolegraph.local.weights import ADAPTER_WEIGHTS, META, OPTIMIZER, checkpoint_folder, digest
+
+Kind = Literal["weights", "sampler_weights", "external_weights"]
+"""A training state, weights to sample from, or weights to download."""
+NEW = "checkpoint"
+"""Subfolder of a staging folder that is to be renamed into place."""
+_STAGING = ".part-"
+_PORTABLE = re.compile(r"(?!(con|prn|aux|nul|com\d|lpt\d)(\.|$))[\w.-]{0,127}[\w-]", re.ASCII | re.IGNORECASE)
+"""A file name that every file system accepts."""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointContents:
+    """Shape, weights and, if requested, optimizer state of a loaded checkpoint."""
+
+    shape: LoraShape
+    weights: dict[str, Tensor]
+    optimizer: dict[str, Any] | None
+
+
+@dataclass(frozen=True, slots=True)
+class SaveOptions:
+    """Options of a checkpoint that is saved."""
+
+    ttl_seconds: int | None = None
+    """Seconds until the checkpoint is deleted; None to keep it."""
+    user_metadata: Mapping[str, str] | None = None
+    listed: bool = True
+    overwrite: bool = True
+    """Replace a checkpoint of the same path."""
+
+
+PLAIN = SaveOptions()
+"""The default options."""
+
+
+class CheckpointEntry(BaseModel):
+    """Description of a checkpoint, the content of its `meta.json` but for the size."""
+
+    path: Annotated[str, Field(pattern=r"^tinker://[^/]+/(sampler_|external_)?weights/[^/]+$")]
+    shape: LoraShape
+    base_model: str
+    """The base model's name."""
+    base_digest: str
+    """Digest of the base model's weights."""
+    created: datetime
+    expires: datetime | None = None
+    size: int = 0
+    """Bytes of all files together."""
+    user_metadata: Mapping[str, str] | None = None
+    listed: bool = True
+
+    @property
+    def run(self) -> str:
+        """Name of the training run."""
+        return self.path.split("/")[2]
+
+    @property
+    def kind(self) -> Kind:
+        """Kind of the checkpoint."""
+        return cast("Kind", self.path.split("/")[3])
+
+    @property
+    def name(self) -> str:
+        """Last part of the path."""
+        return self.path.split("/")[4]
+
+    @property
+    def is_expired(self) -> bool:
+        """True if the checkpoint is to be deleted."""
+        return self.expires is not None and self.expires <= datetime.now(UTC)
+
+    def write(self, folder: Path) -> None:
+        """Write `meta.json` into the checkpoint's folder, replacing one there. Raises OSError."""
+        new = folder / f".{META}"
+        new.write_text(self.model_dump_json(exclude={"size"}), encoding="utf-8")
+        new.replace(folder / META)
+
+
+class CheckpointStore:
+    """The checkpoints below a state folder, of the model in `model_dir`, whose name is `base_model`."""
+
+    def __init__(self, folder: Path, base_model: str, model_dir: Path) -> None:
+        self._folder, self._base_model, self._model_dir = folder, base_model, model_dir
+        self.move_to(folder)
+
+    def move_to(self, folder: Path) -> None:
+        """Use the checkpoints below another folder from now on."""
+        self._folder = folder
+        sweep(folder, self._rescue)
+
+    @cached_property
+    def _digest(self) -> str:
+        return digest(self._model_dir)
+
+    def save(
+        self,
+        path: str,
+        shape: LoraShape,
+        weights: Mapping[str, Tensor],
+        optimizer: dict[str, Any] | None = None,
+        options: SaveOptions = PLAIN,
+    ) -> None:
+        """Write a checkpoint; the optimizer's state only if its kind is `weights`.
+
+        Raises:
+            RequestError: the path, name or expiry is not valid, or the files cannot be written.
+        """
+        target = self._folder_of(path)
+        if not _PORTABLE.fullmatch(target.name):
+            raise RequestError(
+                f"{target.name!r} names no checkpoint: expected up to 128 letters, digits, dots, dashes and "
+                "underscores, no dot at the end, and no name that an operating system keeps for itself"
+            )
+        entry = CheckpointEntry(
+            path=path,
+            shape=shape,
+            base_model=self._base_model,
+            base_digest=self._digest,
+            created=datetime.now(UTC),
+            expires=_expiry(options.ttl_seconds),
+            user_metadata=options.user_metadata,
+            listed=options.listed,
+        )
+        if entry.expires is not None:
+            self.entries()  # deletes what has expired
+        if not options.overwrite:
+            with suppress(NotFoundError):
+                self.entry(path)
+                raise RequestError(
+                    f"there is a checkpoint {path}; overwrite it (overwrite=True), or delete it"
+                )
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with staging_folder(self._folder) as staging:
+                whole = staging / NEW
+                whole.mkdir()
+                write_adapter(whole, weights, shape.rank, model_name(self._model_dir))
+                if optimizer is not None and entry.kind == "weights":
+                    torch.save(optimizer, whole / OPTIMIZER)
+                entry.write(whole)
+                if target.exists():
+                    target.rename(staging / "replaced")
+                whole.rename(target)
+        except OSError as error:
+            raise RequestError(f"cannot write the checkpoint {path}: {error.strerror}") from error
+
+    def remove(self, path: str) -> None:
+        """Delete a checkpoint, if it exists."""
+        folder = self._folder_of(path)
+        try:
+            with staging_folder(self._folder) as staging:
+                folder.rename(staging / "removed")
+            for parent in folder.parents[:2]:
+                parent.rmdir()
+        except OSError:  # it did not exist, or the run has other checkpoints
+            pass
+
+    def _rescue(self, staging: Path) -> None:
+        """Move a checkpoint into place whose service was killed after removing the one that it replaces."""
+        with suppress(OSError, ValueError, TypeError):
+            target = self._folder_of(_read_entry(staging / NEW).path)
+            if (staging / "replaced").exists() and not target.exists():
+                (staging / NEW).rename(target)
+
+    def delete(self, path: str) -> None:
+        """Delete a checkpoint. Raises NotFoundError if there is none, RequestError if its files cannot go."""
+        folder = self._existing(path)
+        self.remove(path)
+        if folder.is_dir():
+            raise RequestError(f"cannot delete the checkpoint {path}: no permission to change its folder")
+
+    def set_ttl(self, path: str, ttl_seconds: int | None) -> None:
+        """Let a checkpoint expire in `ttl_seconds`, or never (None). Raises RequestError."""
+        entry = self.entry(path).model_copy(update={"expires": _expiry(ttl_seconds)})
+        try:
+            entry.write(self._folder_of(path))
+        except OSError as error:
+            raise RequestError(f"cannot write into the checkpoint {path}: {error.strerror}") from error
+
+    def entry(self, path: str) -> CheckpointEntry:
+        """Return the description of a checkpoint. Raises NotFoundError, or RequestError if it is broken."""
+        folder = self._existing(path)
+        try:
+            entry = _read_entry(folder)
+        except (OSError, ValueError, TypeError) as error:
+            raise RequestError(f"the checkpoint {path} cannot be read: {first_line(error)}") from error
+        if entry.is_expired:
+            self.remove(path)
+            raise NotFoundError(f"there is no checkpoint {path}; it has expired")
+        return entry
+
+    def entries(self) -> list[CheckpointEntry]:
+        """Delete the checkpoints that have expired; return the listed ones, the newest first."""
+        found: list[CheckpointEntry] = []
+        for entry in self._all():
+            if entry.is_expired:
+                self.remove(entry.path)
+            elif entry.listed:
+                found.append(entry)
+        return sorted(found, key=lambda entry: entry.created, reverse=True)
+
+    def files(self, path: str) -> dict[str, Path]:
+        """Return the files of a checkpoint that can be downloaded, by name. Raises NotFoundError."""
+        found = sorted(_inside(self._existing(path)))
+        return {
+            file.name: file for file in found if file.name not in (META, OPTIMIZER) and file.name[0] != "."
+        }
+
+    def _all(self) -> Iterator[CheckpointEntry]:
+        runs = (run for run in _inside(self._folder) if run.name[0] != ".")
+        for folder in (folder for run in runs for kind in _inside(run) for folder in _inside(kind)):
+            # One that is deleted meanwhile, or broken, is left out: `load` reports it.
+            with suppress(OSError, ValueError, TypeError):
+                yield _read_entry(folder)
+
+    def loadable(self, path: str) -> CheckpointEntry:
+        """Return the description of a checkpoint for the base model, without reading its weights.
+
+        Raises:
+            NotFoundError: there is no such checkpoint.
+            RequestError: it is unreadable, of another base model, or external.
+        """
+        entry = self.entry(path)
+        if entry.kind == "external_weights":
+            raise RequestError(f"{path} can only be downloaded; name tinker://RUN/weights/NAME here")
+        if entry.base_digest != self._digest:
+            same = entry.base_model == self._base_model
+            other = "one with other weights" if same else repr(self._base_model)
+            raise RequestError(f"{path} is of the model {entry.base_model!r}; {other} is served here")
+        return entry
+
+    def load(self, path: str, *, optimizer: bool) -> CheckpointContents:
+        """Load a checkpoint, with its optimizer's state if `optimizer` is set.
+
+        Raises:
+            NotFoundError: there is no such checkpoint.
+            RequestError: it is unreadable, of another base model, external, or lacks the optimizer's state.
+        """
+        entry, folder = self.loadable(path), self._folder_of(path)
+        if optimizer and not (folder / OPTIMIZER).is_file():
+            raise RequestError(f"{path} holds no optimizer state; load it without")
+        try:
+            weights = load_file(folder / ADAPTER_WEIGHTS)
+            state = torch.load(folder / OPTIMIZER, weights_only=True) if optimizer else None
+        except (OSError, ValueError, RuntimeError, UnpicklingError, SafetensorError) as error:
+            raise RequestError(f"the checkpoint {path} cannot be read: {first_line(error)}") from error
+        return CheckpointContents(entry.shape, weights, state)
+
+    def _existing(self, path: str) -> Path:
+        folder = self._folder_of(path)
+        if not folder.is_dir():
+            raise NotFoundError(f"there is no checkpoint {path}")
+        return folder
+
+    def _folder_of(self, path: str) -> Path:
+        folder = checkpoint_folder(path, self._folder)
+        if folder is None:
+            raise RequestError(f"{path!r} is not a checkpoint's path; expected tinker://RUN/weights/NAME")
+        return folder
+
+
+def _inside(folder: Path) -> list[Path]:
+    """Return what a folder holds; nothing where it is deleted meanwhile. `Path.glob` would raise."""
+    try:
+        return [*folder.iterdir()]
+    except OSError:
+        return []
+
+
+def _read_entry(folder: Path) -> CheckpointEntry:
+    """Read the description of the checkpoint in a folder. Raises OSError, ValueError or TypeError."""
+    size = sum(file.stat().st_size for file in folder.iterdir())
+    return CheckpointEntry.model_validate({**read_json(folder / META), "size": size})
+
+
+def _expiry(ttl_seconds: int | None) -> datetime | None:
+    """Return the time `ttl_seconds` from now; None for None. Raises RequestError if it is out of range."""
+    if ttl_seconds is None:
+        return None
+    if not 0 < ttl_seconds <= CHECKPOINT_SECONDS.most:
+        raise RequestError(f"ttl_seconds is {ttl_seconds}; expected 1 to {CHECKPOINT_SECONDS}, or none")
+    return datetime.now(UTC) + timedelta(seconds=ttl_seconds)
+
+
+@contextmanager
+def staging_folder(parent: Path) -> Generator[Path]:
+    """Create a locked staging folder below `parent` and delete it after the block. Raises OSError."""
+    new = Path(tempfile.mkdtemp(dir=parent, prefix=".new-"))
+    with _locked(new):
+        # Only now under the name that `sweep` looks for, which deletes what is not locked.
+        staging = new.rename(new.with_name(new.name.replace(".new-", _STAGING)))
+        try:
+            yield staging
+        finally:
+            shutil.rmtree(staging, ignore_errors=True)
+
+
+def sweep(parent: Path, rescue: Callable[[Path], None]) -> None:
+    """Delete the staging folders of killed processes, calling `rescue` with each before.
+
+    A living writer holds a lock on its folder. Does nothing on Windows, which has no locks on folders.
+    """
+    if sys.platform != "win32":
+        for staging in parent.glob(f"{_STAGING}*"):
+            with suppress(OSError), _locked(staging):  # raises if its writer is alive
+                rescue(staging)
+                shutil.rmtree(staging, ignore_errors=True)
+
+
+@contextmanager
+def _locked(folder: Path) -> Generator[None]:
+    """Hold a lock on a folder; raises OSError if another process holds it."""
+    if sys.platform == "win32":
+        yield
+        return
+    file = os.open(folder, os.O_RDONLY)
+    try:
+        if not lock(file):
+            raise BlockingIOError(f"{folder} is locked")
+        yield
+    finally:
+        os.close(file)

@@ -1,0 +1,78 @@
+"""Export of checkpoints: to an adapter folder in PEFT's form, or to a model with the adapter merged in."""
+
+# torch, peft and transformers leave parts of their types unknown.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from transformers.utils import logging as transformers_logging
+
+from rolegraph.engine.errors import UsageError, first_line
+from rolegraph.engine.records.jsonl import read_json
+from rolegraph.engine.shipped import model_folder
+from rolegraph.local.launcher import model_name
+from rolegraph.local.service.adapters import load_model, write_adapter
+from rolegraph.local.service.checkpoints import CheckpointStore
+from rolegraph.local.service.errors import RequestError
+from rolegraph.local.weights import ADAPTER_CONFIG, base_of_adapter, checkpoint_folder
+
+
+def export_adapter(path: str, state_dir: Path, out: Path, base: Path | None = None) -> Path:
+    """Write the adapter of a checkpoint into a folder and return the folder of its base model.
+
+    Args:
+        path: the checkpoint's `tinker://` path.
+        state_dir: the folder in which a service kept the checkpoint.
+        out: an existing folder for the adapter's files.
+        base: the base model's folder; by default the one that the checkpoint names.
+
+    Raises:
+        UsageError: the checkpoint or its model is missing, or the checkpoint belongs to other weights.
+        OSError: a file cannot be written.
+    """
+    try:
+        name = _base_name(path, state_dir)
+        folder = base or model_folder(name)
+        if not folder.is_dir():
+            raise UsageError(
+                f"{path} is of the model {name}, which is not here; say where with --model local:FOLDER"
+            )
+        found = CheckpointStore(state_dir, name, folder).load(path, optimizer=False)
+    except RequestError as error:
+        raise UsageError(str(error)) from error
+    write_adapter(out, found.weights, found.shape.rank, model_name(folder))
+    return folder
+
+
+def _base_name(path: str, state_dir: Path) -> str:
+    """Return the name or folder of a checkpoint's base model. Raises UsageError."""
+    folder = checkpoint_folder(path, state_dir)
+    try:
+        config = read_json((folder or state_dir) / ADAPTER_CONFIG)
+        return str(config["base_model_name_or_path"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UsageError(f"there is no checkpoint {path} in {state_dir}: {first_line(error)}") from error
+
+
+def export_merged(adapter: Path, out: Path) -> None:
+    """Merge an adapter folder into its base model and write the model to a folder, in the same dtype.
+
+    The config is the base model's file, except that embeddings are untied if the adapter changes only one of
+    their two uses.
+
+    Raises:
+        UsageError: the adapter or its base model cannot be loaded.
+        OSError: a file cannot be written.
+    """
+    transformers_logging.set_verbosity_error()
+    transformers_logging.disable_progress_bar()
+    model = load_model(adapter)
+    model.save_pretrained(out)
+    base = base_of_adapter(adapter) or adapter
+    config: dict[str, Any] = json.loads((base / "config.json").read_text("utf-8"))
+    if not model.config.tie_word_embeddings:
+        config["tie_word_embeddings"] = False
+    (out / "config.json").write_text(json.dumps(config, indent=2) + "\n", "utf-8")

@@ -1,0 +1,365 @@
+"""One causal language model with LoRA adapters, and log-probabilities of token sequences under them.
+
+An adapter is a set of tensors. All adapters share the model: while a batch is computed, the layers that its
+adapters change have a forward of their own. Everything here runs on the compute thread. Knows nothing of
+HTTP, requests or losses.
+
+Axes: B sequences, T tokens (padded), V vocabulary, r rank.
+"""
+
+# torch and transformers leave parts of their types unknown.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+from __future__ import annotations
+
+import logging
+import os
+import re
+import warnings
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import linear
+from transformers import AutoTokenizer
+from transformers.pytorch_utils import Conv1D
+from transformers.utils import logging as transformers_logging
+
+from rolegraph.engine.errors import UsageError, first_line
+from rolegraph.engine.models.limited_tokenizer import limit_tokenizer, panics_as_errors
+from rolegraph.local.service.adapters import LORA_ALPHA, load_model
+from rolegraph.local.service.prefixes import RowLayout, layout, rows_of
+
+T = TypeVar("T")
+
+DEFAULT_CONTEXT = 4096
+SMALL_MODEL = 20_000_000
+"""Parameters below which one thread of a CPU samples faster than several, and merged weights are cheap."""
+SMALL_TRAIN_THREADS = 2
+"""Threads for training a small model, whose batches are larger than those of sampling."""
+_logger = logging.getLogger(__name__)
+_ATTENTION = re.compile(r"attn|attention", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class LoraShape:
+    """Rank of an adapter and the kinds of layers that it trains; `seed` draws its first weights."""
+
+    rank: int
+    train_attn: bool = True
+    train_mlp: bool = True
+    train_unembed: bool = True
+    seed: int | None = None
+
+    @property
+    def without_seed(self) -> LoraShape:
+        """The shape without its seed; adapters for which it is equal have tensors of the same shapes."""
+        return replace(self, seed=None)
+
+
+@dataclass(eq=False, slots=True)
+class LoraAdapter:
+    """LoRA adapter of a `LocalModel`: its output is added to that of some of the model's linear layers."""
+
+    shape: LoraShape
+    pairs: Mapping[str, tuple[nn.Parameter, nn.Parameter]]
+    """A [r, in] and B [out, r] of each layer, by the layer's name."""
+    merged: Mapping[str, Tensor] = field(default_factory=dict[str, Tensor])
+    """Weights of the layers with the adapter added, if it is frozen and the model is small."""
+
+    @property
+    def tensors(self) -> dict[str, nn.Parameter]:
+        """The trainable tensors by PEFT's names, in their order."""
+        return {
+            f"base_model.model.{layer}.lora_{part}.weight": tensor
+            for layer, pair in sorted(self.pairs.items())
+            for part, tensor in zip("AB", pair, strict=True)
+        }
+
+    def weights(self) -> dict[str, Tensor]:
+        """Return a copy of the tensors on the CPU, by PEFT's names."""
+        return {name: tensor.detach().cpu().clone() for name, tensor in self.tensors.items()}
+
+    def set_weights(self, weights: Mapping[str, Tensor]) -> None:
+        """Copy tensors, as returned by `weights`, into the adapter."""
+        with torch.no_grad():
+            for name, tensor in self.tensors.items():
+                tensor.copy_(weights[name])
+
+    def apply(self, layer: str, x: Tensor) -> Tensor:
+        """Return what the adapter adds to the output of a layer for the input x [..., in]."""
+        a, b = self.pairs[layer]
+        return linear(linear(x.to(a.dtype), a), b) * (LORA_ALPHA / self.shape.rank)
+
+    def merge(self, layer: str, weight: Tensor) -> Tensor:
+        """Return the weight [out, in] of a layer with the adapter added. Differentiable."""
+        a, b = self.pairs[layer]
+        return weight + b @ a * (LORA_ALPHA / self.shape.rank)
+
+
+class _RowOrder(NamedTuple):
+    """Order of the rows of a batch by their adapters, its inverse, and the number of rows of each adapter."""
+
+    order: Tensor
+    inverse: Tensor
+    sizes: list[int]
+
+
+def _linear_by_row(
+    bias: Tensor | None, weights: Sequence[Tensor], rows: _RowOrder | None, x: Tensor
+) -> Tensor:
+    """Compute a linear layer whose weight [out, in] depends on the row of x [B, ..., in]."""
+    if rows is None:
+        return linear(x, weights[0], bias)
+    width = x[0].numel() // x.shape[-1]
+    columns = x.index_select(0, rows.order).flatten(0, -2).T
+    parts = columns.split([size * width for size in rows.sizes], 1)
+    # The weight comes first: few rows times a transposed weight take MKL almost twice the time.
+    out = torch.cat([weight @ part for weight, part in zip(weights, parts, strict=True)], 1).T
+    out = out.unflatten(0, x.shape[:-1]).index_select(0, rows.inverse)
+    return out if bias is None else out + bias
+
+
+def _low_rank_by_row(
+    layer: nn.Module, name: str, adapters: Sequence[LoraAdapter | None], rows: _RowOrder | None, x: Tensor
+) -> Tensor:
+    """Compute a layer and add to each row of its output [B, ..., out] that of the row's adapter."""
+    out: Tensor = type(layer).forward(layer, x)
+    parts = [x] if rows is None else x.index_select(0, rows.order).split(rows.sizes)
+    added = [
+        part.new_zeros(*part.shape[:-1], out.shape[-1]) if adapter is None else adapter.apply(name, part)
+        for adapter, part in zip(adapters, parts, strict=True)
+    ]
+    both = out + (added[0] if rows is None else torch.cat(added).index_select(0, rows.inverse))
+    return both.to(out.dtype)
+
+
+class TopTokens(NamedTuple):
+    """The likeliest tokens at one position, in descending order."""
+
+    ids: Sequence[int]
+    logprobs: Sequence[float]
+
+
+class LocalModel:
+    """Causal language model loaded from a folder, with LoRA adapters.
+
+    Wherever an adapter is expected, None stands for the model without adapters.
+    """
+
+    def __init__(self, folder: Path, threads: int | None = None) -> None:
+        transformers_logging.set_verbosity_error()
+        transformers_logging.disable_progress_bar()
+        warnings.filterwarnings("ignore", "Sparse CSR tensor support is in beta")
+        self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        self.dtype = torch.float32 if self.device.type == "cpu" else torch.bfloat16
+        base: Any = load_model(folder, self.dtype)
+        try:
+            with panics_as_errors():
+                tokenizer: Any = AutoTokenizer.from_pretrained(
+                    str(folder), local_files_only=True, trust_remote_code=False
+                )
+            self.tokenizer = limit_tokenizer(tokenizer, folder)
+        except Exception as error:  # transformers and tokenizers raise many types for files that are broken
+            raise UsageError(f"cannot load the tokenizer of {folder}: {first_line(error)}") from error
+        self._plain: nn.Module = base.to(self.device).eval().requires_grad_(False)
+        self._layers: dict[str, Any] = {
+            name: module
+            for name, module in self._plain.named_modules()
+            if isinstance(module, nn.Linear | Conv1D)
+        }
+        size = sum(parameter.numel() for parameter in self._plain.parameters())
+        self.small = self.device.type == "cpu" and size < SMALL_MODEL
+        cores = os.cpu_count() or 1
+        self._train_threads = threads or min(cores, SMALL_TRAIN_THREADS if self.small else cores)
+        torch.set_num_threads(threads or (1 if self.small else cores))
+        self.vocabulary: int = base.config.vocab_size
+        self.context: int = getattr(base.config, "max_position_embeddings", None) or DEFAULT_CONTEXT
+        ends = getattr(base.generation_config, "eos_token_id", None)
+        ends = self.tokenizer.eos_token_id if ends is None else ends
+        ids = [ends] if isinstance(ends, int) else ends or []
+        if not (isinstance(ids, list) and all(isinstance(id, int) for id in ids)):
+            raise UsageError(
+                f"{folder}: eos_token_id is {ends!r:.60}; expected a token's id, or a list of them"
+            )
+        self.end_ids: frozenset[int] = frozenset(ids)
+
+    # adapters
+
+    def add_adapter(self, shape: LoraShape) -> LoraAdapter:
+        """Return a new adapter, whose output is zero until it is trained or loaded.
+
+        Its first weights are those that PEFT would draw.
+        """
+        pairs: dict[str, tuple[nn.Parameter, nn.Parameter]] = {}
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(shape.seed if shape.seed is not None else torch.seed())
+            for name in self._targets(shape):
+                out, size = self._weight(name).shape
+                # A rank above a layer's own size adds cost and no expressiveness.
+                rank = min(out, size, shape.rank)
+                a, b = nn.Linear(size, rank, bias=False), nn.Linear(rank, out, bias=False)
+                a.reset_parameters()  # PEFT draws it twice, too
+                nn.init.zeros_(b.weight)
+                new = [nn.Parameter(layer.weight.detach().to(self.device)) for layer in (a, b)]
+                pairs[name] = new[0], new[1]
+        return LoraAdapter(shape, pairs)
+
+    def freeze(self, adapter: LoraAdapter) -> None:
+        """End an adapter's training; that of a small model is merged, since sampling is faster then."""
+        if self.small:
+            with torch.no_grad():
+                adapter.merged = {name: self._weight(name, adapter) for name in adapter.pairs}
+
+    def _weight(self, name: str, adapter: LoraAdapter | None = None) -> Tensor:
+        """Return a layer's weight [out, in], with an adapter added."""
+        if adapter is not None and name in adapter.merged:
+            return adapter.merged[name]
+        layer = self._layers[name]
+        weight: Tensor = layer.weight.T if isinstance(layer, Conv1D) else layer.weight
+        return weight if adapter is None or name not in adapter.pairs else adapter.merge(name, weight)
+
+    @contextmanager
+    def adapted(self, adapters: Sequence[LoraAdapter | None]) -> Generator[nn.Module, None, None]:
+        """Give the model under which row b of a batch is computed with adapters[b]; one is that of all rows.
+
+        The layers that an adapter changes compute the rows of each adapter in turn, all others compute the
+        batch at once.
+        """
+        numbers = {adapter: number for number, adapter in enumerate(dict.fromkeys(adapters))}
+        rows = None
+        if len(numbers) > 1:
+            of_row = torch.tensor([numbers[adapter] for adapter in adapters], device=self.device)
+            order = of_row.argsort(stable=True)
+            rows = _RowOrder(order, order.argsort(), of_row.bincount().tolist())
+        changed = dict.fromkeys(name for adapter in numbers if adapter is not None for name in adapter.pairs)
+        for name in changed:
+            layer = self._layers[name]
+            if self.small:
+                weights = [self._weight(name, adapter) for adapter in numbers]
+                layer.forward = partial(_linear_by_row, layer.bias, weights, rows)
+            else:
+                of_layer = [adapter if adapter and name in adapter.pairs else None for adapter in numbers]
+                layer.forward = partial(_low_rank_by_row, layer, name, of_layer, rows)
+        try:
+            yield self._plain
+        finally:
+            for name in changed:
+                del self._layers[name].forward
+
+    @contextmanager
+    def training(self) -> Generator[None, None, None]:
+        """Use the number of threads for training within the block."""
+        before = torch.get_num_threads()
+        torch.set_num_threads(self._train_threads)
+        try:
+            yield
+        finally:
+            torch.set_num_threads(before)
+
+    def _targets(self, shape: LoraShape) -> list[str]:
+        """Return the names of the layers that an adapter of a shape trains, in the model's order."""
+        unembed = cast("Any", self._plain).get_output_embeddings()
+
+        def is_wanted(name: str) -> bool:
+            if self._layers[name] is unembed or name == "lm_head":
+                return shape.train_unembed
+            return shape.train_attn if _ATTENTION.search(name) else shape.train_mlp
+
+        return [name for name in self._layers if is_wanted(name)]
+
+    def decode(self, rows: list[list[int]]) -> list[str]:
+        """Return the texts of token sequences, special tokens included."""
+        texts: list[str] = self.tokenizer.batch_decode(
+            rows, skip_special_tokens=False, clean_up_tokenization_spaces=False
+        )
+        return texts
+
+    # log-probabilities
+
+    def logprobs(
+        self,
+        adapter: LoraAdapter | None,
+        sequences: Sequence[Sequence[int]],
+        targets: Sequence[Tensor],
+        limit: int,
+    ) -> Generator[tuple[list[int], Tensor], None, None]:
+        """Yield log-probabilities of targets at temperature 1, in batches of sequences of similar length.
+
+        Differentiable where grad is enabled.
+
+        Args:
+            adapter: the adapter, or None.
+            sequences: token ids of each sequence b, [T].
+            targets: for each sequence [T], or [T, K] for K targets at each position; targets[b][t] is scored
+                after sequences[b][: t + 1].
+            limit: padded tokens of a batch.
+
+        Yields:
+            The numbers of a batch's sequences, and the log-probabilities of their targets, flattened and
+            concatenated in the same order.
+        """
+        rows = rows_of(sequences, share=self.can_share_rows)
+        for batch in padded_batches(rows, len, limit):
+            laid = layout(batch, self.dtype, self.device)
+            chosen = [targets[number] for number in laid.numbers]
+            wanted = torch.cat([target.flatten() for target in chosen]).to(self.device)
+            places = laid.places
+            if any(target.ndim > 1 for target in chosen):
+                counts = [torch.full((len(target),), target[0].numel()) for target in chosen]
+                places = places.repeat_interleave(torch.cat(counts).to(self.device))
+            yield laid.numbers, self._logprobs(adapter, laid, places, wanted)
+
+    def top_tokens(self, adapter: LoraAdapter | None, tokens: Sequence[int], count: int) -> list[TopTokens]:
+        """Return the `count` likeliest tokens after each prefix tokens[: t + 1], at temperature 1."""
+        laid = layout(rows_of([tokens], share=False), self.dtype, self.device)
+        logprobs, ids = self._logits(adapter, laid)[0].log_softmax(-1).topk(count)
+        return [TopTokens(*row) for row in zip(ids.tolist(), logprobs.tolist(), strict=True)]
+
+    def _logprobs(
+        self, adapter: LoraAdapter | None, laid: RowLayout, places: Tensor, wanted: Tensor
+    ) -> Tensor:
+        logits = self._logits(adapter, laid)
+        chosen = logits.flatten()[places * logits.shape[-1] + wanted]
+        return chosen - logits.logsumexp(-1).flatten()[places]
+
+    def _logits(self, adapter: LoraAdapter | None, laid: RowLayout) -> Tensor:
+        """Run the model, with an adapter, on a layout of rows; returns logits [B, N, V]."""
+        inputs = {"input_ids": laid.ids, "attention_mask": laid.mask, "position_ids": laid.positions}
+        with self.adapted([adapter]) as module:
+            out: Any = module(**inputs, use_cache=False)
+        return out.logits.float()
+
+    @cached_property
+    def can_share_rows(self) -> bool:
+        """True if sequences can share a row, that is, if the model obeys custom masks and positions."""
+        config: Any = cast("Any", self._plain).config
+        kinds: Sequence[str] = getattr(config, "layer_types", None) or ()
+        if getattr(config, "sliding_window", None) or any(kind != "full_attention" for kind in kinds):
+            return False
+        sequences = [[1, 2, 3, 2, 1], [1, 2, 0, 1, 2, 3]]
+        targets = torch.tensor([0] * 11, device=self.device)
+        logprobs: list[Tensor] = []
+        try:
+            with torch.inference_mode():
+                for share in (True, False):
+                    laid = layout(rows_of(sequences, share=share), self.dtype, self.device)
+                    logprobs.append(self._logprobs(None, laid, laid.places, targets).cpu())
+        except Exception as error:  # models that accept no such mask fail in different ways
+            _logger.debug("sequences do not share rows: %s", error)
+            return False
+        return torch.allclose(logprobs[0], logprobs[1], atol=1e-4 if self.dtype == torch.float32 else 0.1)
+
+
+def padded_batches(items: Sequence[T], length: Callable[[T], int], limit: int) -> list[list[T]]:
+    """Return items sorted by length, in batches of at most `limit` tokens when padded."""
+    batches: list[list[T]] = []
+    for item in sorted(items, key=length):
+        if not batches or (len(batches[-1]) + 1) * length(item) > limit:
+            batches.append([])
+        batches[-1].append(item)
+    return batches

@@ -1,0 +1,203 @@
+"""OpenAI's API, for clients that do not know the Tinker API: chats, completions and the list of models."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+import uuid
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from typing import Any
+
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from rolegraph.engine.errors import ModelError
+from rolegraph.engine.prompts import ChatFormat
+from rolegraph.local.service.backend import Backend
+from rolegraph.local.service.batcher import SampleJob
+from rolegraph.local.service.endpoints import openai_error, read_body, request_error
+from rolegraph.local.service.errors import RequestError
+from rolegraph.local.service.local_model import LocalModel
+from rolegraph.local.service.openai_answers import ChatAnswer, CompletionAnswer, SampledAnswer
+from rolegraph.local.service.openai_bodies import ChatBody, CompletionBody, SampledBody
+from rolegraph.local.service.sampling import SampleRequest
+
+OWNER = "/v1"
+"""Owner of all requests of /v1, which have no session: together they take turns with the sessions."""
+_DEFAULT_MAX_TOKENS = 16
+"""OpenAI's default for completions."""
+_PROMPT_IDS = "prompt_token_ids"
+_CHECK_SECONDS = 1.0
+"""Interval of checks whether the client of an answer that is sampled is still connected."""
+
+
+class OpenAIService:
+    """The endpoints below /v1 of one backend."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+        self._chat = ChatFormat(backend.model.tokenizer, backend.name)
+        self._started = int(time.time())
+
+    def routes(self) -> list[Route]:
+        """Return the routes of all endpoints."""
+        return [
+            Route("/v1/chat/completions", self.chat, methods=["POST"]),
+            Route("/v1/completions", self.complete, methods=["POST"]),
+            Route("/v1/models", self.models),
+            Route("/v1/models/{name:path}", self.model),
+        ]
+
+    async def models(self, request: Request) -> Response:
+        """List the served model."""
+        return JSONResponse({"object": "list", "data": [self._card(self._backend.name)]})
+
+    async def model(self, request: Request) -> Response:
+        """Describe a model, or a checkpoint by its path."""
+        name = str(request.path_params["name"])
+        await self._checkpoint(name)
+        return JSONResponse(self._card(name))
+
+    def _card(self, name: str) -> dict[str, Any]:
+        return {"id": name, "object": "model", "created": self._started, "owned_by": "rolegraph"}
+
+    async def chat(self, request: Request) -> Response:
+        """Answer a chat in the model's own chat format."""
+        body = await read_body(request, ChatBody)
+        model = self._backend.model
+        body.check_length(body.characters, model.context)
+        try:
+            messages = [message.message() for message in body.messages]
+            prompt = self._chat.prompt(messages, body.functions)
+        except ModelError as error:
+            raise RequestError(str(error)) from error
+        except TypeError as error:  # the template expects messages of another form
+            raise RequestError(f"the chat template rejects these messages: {error}") from error
+        limit, ends = body.max_completion_tokens or body.max_tokens, model.end_ids | set(self._chat.end_ids)
+        samples = body.requests(prompt.ids, model.context, limit, ends, count=body.n or 1)
+        answers = [
+            ChatAnswer(index, sample, body, model, self._chat, prompt) for index, sample in enumerate(samples)
+        ]
+        kind = "chat.completion.chunk" if body.stream else "chat.completion"
+        head: dict[str, Any] = {"id": f"chatcmpl-{uuid.uuid4().hex}", "object": kind}
+        if body.with_prompt_ids:
+            head[_PROMPT_IDS] = [*prompt.ids]
+        return await self._respond(request, body, answers, head)
+
+    async def complete(self, request: Request) -> Response:
+        """Complete prompts."""
+        body = await read_body(request, CompletionBody)
+        model = self._backend.model
+        samples: list[SampleRequest] = []
+        for prompt in body.prompt:
+            ids, limit = _token_ids(model, body, prompt), body.max_tokens or _DEFAULT_MAX_TOKENS
+            first = len(samples)
+            samples += body.requests(ids, model.context, limit, model.end_ids, count=body.n or 1, first=first)
+            await asyncio.sleep(0)  # lets other requests run between two prompts
+        answers = [CompletionAnswer(index, sample, body, model) for index, sample in enumerate(samples)]
+        head = {"id": f"cmpl-{uuid.uuid4().hex}", "object": "text_completion"}
+        return await self._respond(request, body, answers, head)
+
+    async def _respond(
+        self, request: Request, body: SampledBody, answers: Sequence[SampledAnswer], head: Mapping[str, Any]
+    ) -> Response:
+        """Sample answers, `n` for each prompt, and return the response, a stream if the body asks for one.
+
+        Args:
+            request: the request.
+            body: its body.
+            answers: the answers to sample.
+            head: id and kind of the response, or of each chunk of a stream; if wanted, the ids of the
+                prompt's tokens.
+
+        Raises:
+            ClientDisconnect: the client has disconnected.
+            RequestError: there is no such checkpoint or model, or its weights give no finite numbers.
+        """
+        samples = [answer.sample for answer in answers]
+        job = SampleJob(await self._checkpoint(body.model), samples, owner=OWNER)
+        head = {**head, "created": int(time.time()), "model": body.model or self._backend.name}
+        if body.stream:
+            events = self._events(body, job, answers, head)
+            return StreamingResponse(events, media_type="text/event-stream")
+        sampling = asyncio.ensure_future(self._backend.sample(job))
+        try:
+            while not sampling.done():
+                await asyncio.wait([sampling], timeout=_CHECK_SECONDS)
+                if await request.is_disconnected():
+                    raise ClientDisconnect
+            sampling.result()
+        finally:
+            sampling.cancel()
+        choices = [answer.increment() for answer in answers]
+        return JSONResponse({**head, "choices": choices, "usage": _usage(body, samples)})
+
+    async def _events(
+        self, body: SampledBody, job: SampleJob, answers: Sequence[SampledAnswer], head: dict[str, Any]
+    ) -> AsyncGenerator[str, None]:
+        """Sample a job and yield its answers as server-sent events; an error is sent as the last one."""
+        if body.with_usage:
+            head["usage"] = None
+        loop, changed = asyncio.get_running_loop(), asyncio.Event()
+        job.progress = lambda: loop.call_soon_threadsafe(changed.set)
+        sampling = asyncio.ensure_future(self._backend.sample(job))
+        sampling.add_done_callback(lambda _: changed.set())
+        ended = False
+        try:
+            while not ended:
+                await changed.wait()
+                changed.clear()
+                if ended := sampling.done():
+                    sampling.result()
+                for choice in filter(None, (answer.increment() for answer in answers)):
+                    yield _event({**head, "choices": [choice]})
+                    head.pop(_PROMPT_IDS, None)  # which only the first chunk has
+            if body.with_usage:
+                yield _event({**head, "choices": [], "usage": _usage(body, job.requests)})
+            yield "data: [DONE]\n\n"
+        except Exception as error:
+            yield _event({"error": openai_error(request_error(error, "/v1"))})
+        finally:
+            sampling.cancel()
+
+    async def _checkpoint(self, model: str | None) -> str | None:
+        """Return the checkpoint path that a request names as its model; None for the served model itself.
+
+        Raises:
+            NotFoundError: no such checkpoint or model.
+            RequestError: the checkpoint cannot be loaded.
+        """
+        if model is not None and model.startswith("tinker://"):
+            await self._backend.loadable(model)
+            return model
+        if model is not None:
+            self._backend.check_name(model)
+        return None
+
+
+def _event(value: Mapping[str, Any]) -> str:
+    return f"data: {json.dumps(value, ensure_ascii=False, allow_nan=False)}\n\n"
+
+
+def _usage(body: SampledBody, samples: Sequence[SampleRequest]) -> dict[str, int]:
+    """Return the token counts of a request; a prompt counts once for its `n` answers."""
+    prompt_tokens = sum(len(sample.prompt) for sample in samples) // (body.n or 1)
+    sampled = sum(len(sample.tokens) for sample in samples)
+    total = prompt_tokens + sampled
+    return {"prompt_tokens": prompt_tokens, "completion_tokens": sampled, "total_tokens": total}
+
+
+def _token_ids(model: LocalModel, body: CompletionBody, prompt: str | list[int]) -> list[int]:
+    """Return a prompt's token ids. Raises RequestError if the model cannot read the prompt."""
+    ids = prompt
+    if isinstance(ids, str):
+        body.check_length(len(ids), model.context)
+        try:
+            ids = [*model.tokenizer.encode(ids, add_special_tokens=True)]
+        except ModelError as error:
+            raise RequestError(str(error)) from error
+    if not ids or max(ids) >= model.vocabulary:
+        raise RequestError("a prompt is empty, or has a token that the model does not know")
+    return ids

@@ -1,0 +1,126 @@
+"""Sampling of the next token: temperature, top_p, top_k, and the conditions that end a sequence.
+
+Each sequence has a random generator with its own seed, so its tokens do not depend on the other sequences of
+the batch. Knows the tokenizer's decoder and no model.
+
+Axes: B sequences, V vocabulary.
+"""
+
+# torch, peft and transformers leave parts of their types unknown.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+
+from __future__ import annotations
+
+import math
+import secrets
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rolegraph.local.service.local_model import LoraAdapter
+
+Decode = Callable[[list[list[int]]], list[str]]
+"""Function that returns the texts of token sequences."""
+
+_SLACK = 8
+"""Tokens decoded beyond those that a stop text can span, since some tokens stand for no text."""
+
+
+@dataclass(slots=True, eq=False)
+class SampleRequest:
+    """One sequence to sample, with the tokens sampled so far.
+
+    `logprobs` are natural logarithms at the sampling temperature (1 for temperature 0, which takes the
+    likeliest token) over the whole vocabulary: top_p and top_k restrict the choice and do not renormalise.
+    """
+
+    prompt: Sequence[int]
+    max_tokens: int
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = -1
+    seed: tuple[int, int] | None = None
+    """The request's seed (not negative) and the sequence's number in it; None draws a random seed."""
+    stop_ids: frozenset[int] = frozenset()
+    stop_texts: tuple[str, ...] = ()
+    adapter: LoraAdapter | None = None
+    """The adapter to sample with; None for the model itself."""
+    tokens: list[int] = field(default_factory=list[int])
+    logprobs: list[float] = field(default_factory=list[float])
+    reason: Literal["stop", "length"] | None = None
+    random: np.random.Generator = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.seed is None:
+            self.seed = secrets.randbits(64), 0
+        self.restart()
+
+    def restart(self) -> None:
+        """Discard the tokens and reset the generator, so that the same tokens are sampled again."""
+        self.tokens, self.logprobs, self.reason = [], [], None
+        self.random = np.random.default_rng(self.seed)
+
+    @property
+    def length(self) -> int:
+        """Number of tokens, those of the prompt included."""
+        return len(self.prompt) + len(self.tokens)
+
+
+def sample_next(logits: Tensor, requests: Sequence[SampleRequest], decode: Decode) -> Tensor:
+    """Sample each request's next token from logits [B, V], append it to the request; return all [B]."""
+    tokens, logprobs = _choose(logits, requests)
+    for request, token, logprob in zip(requests, tokens.tolist(), logprobs.tolist(), strict=True):
+        request.tokens.append(token)
+        request.logprobs.append(logprob)
+        if token in request.stop_ids:
+            request.reason = "stop"
+    _stop_at_texts([request for request in requests if request.stop_texts and request.reason is None], decode)
+    for request in requests:
+        if request.reason is None and len(request.tokens) >= request.max_tokens:
+            request.reason = "length"
+    return tokens
+
+
+def _choose(logits: Tensor, requests: Sequence[SampleRequest]) -> tuple[Tensor, Tensor]:
+    """Return the next tokens [B] and their log-probabilities [B] from logits [B, V]."""
+    device = logits.device
+    heat = torch.tensor([request.temperature or 1.0 for request in requests], device=device).unsqueeze(-1)
+    logprobs = (logits.float() / heat).log_softmax(-1)
+    allowed = _restrict(logprobs, requests) if any(r.top_p < 1 or r.top_k > 0 for r in requests) else logprobs
+    # Inverse transform sampling: the first token whose cumulative probability exceeds a uniform number.
+    cumulative = allowed.exp().cumsum(-1, dtype=torch.float64)
+    uniforms = torch.tensor(
+        [request.random.random() for request in requests], dtype=torch.float64, device=device
+    )
+    threshold = uniforms.unsqueeze(-1) * cumulative[:, -1:]
+    drawn = torch.searchsorted(cumulative, threshold, right=True).squeeze(-1).clamp(max=logits.shape[-1] - 1)
+    greedy = torch.tensor([request.temperature == 0 for request in requests], device=device)
+    tokens = torch.where(greedy, logits.argmax(-1), drawn)
+    return tokens, logprobs.gather(-1, tokens.unsqueeze(-1)).squeeze(-1)
+
+
+def _restrict(logprobs: Tensor, requests: Sequence[SampleRequest]) -> Tensor:
+    """Mask [B, V] to each row's top_k likeliest tokens and to the fewest that reach probability top_p."""
+    size, device = logprobs.shape[-1], logprobs.device
+    ordered, order = logprobs.sort(-1, descending=True)
+    before = ordered.exp().cumsum(-1) - ordered.exp()
+    top_p = torch.tensor([request.top_p for request in requests], device=device).unsqueeze(-1)
+    top_k = torch.tensor([r.top_k if r.top_k > 0 else size for r in requests], device=device).unsqueeze(-1)
+    rank = torch.arange(size, device=device)
+    excluded = ((before >= top_p) & (top_p < 1)) | (rank >= top_k)
+    return logprobs.masked_fill(excluded.scatter(-1, order, excluded), -math.inf)
+
+
+def _stop_at_texts(requests: Sequence[SampleRequest], decode: Decode) -> None:
+    """End the requests whose last token completes one of their stop texts."""
+    if not requests:
+        return
+    spans = [max(len(text.encode()) for text in request.stop_texts) + _SLACK for request in requests]
+    tails = decode([request.tokens[-span:] for request, span in zip(requests, spans, strict=True)])
+    for request, tail in zip(requests, tails, strict=True):
+        if any(text in tail for text in request.stop_texts):
+            request.reason = "stop"

@@ -1,0 +1,253 @@
+"""Serving of a local model folder in this process, for `rolegraph serve` and the launcher's child.
+
+A child that stays is lent to one command after the other, through a Unix socket that only its user can open.
+A loan lasts as long as the command's connection. The command sends one line of JSON, and gets one:
+`{"process": PID, "state_dir": FOLDER or null}` is answered with the fields of a LocalService, with
+`{"error": TEXT}`, or with `{"busy": true}` while another command has the loan. `{"stop": true}` is answered
+with `{"busy": true}` or with the end of the service.
+
+torch is imported when the model is loaded, not with this module.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import secrets
+import signal
+import socket
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rolegraph.engine.errors import UsageError, WorldError, os_errors_as
+from rolegraph.local.launcher import LocalService, ServiceOptions, check_model_folder, model_name
+from rolegraph.local.service.sessions import is_running
+
+if TYPE_CHECKING:
+    from rolegraph.local.service.server import Service
+
+_BORROWER_CHECK_SECONDS = 1.0
+
+
+def serve(
+    model_dir: Path,
+    *,
+    host: str = "127.0.0.1",
+    port: int = 0,
+    name: str | None = None,
+    api_key: str | None = None,
+    state_dir: Path | None = None,
+    threads: int | None = None,
+) -> None:
+    """Serve a model at the Tinker API and at OpenAI's (/v1) until interrupted.
+
+    Args:
+        model_dir: a Hugging Face model folder, or an adapter folder in PEFT's form.
+        host: the address to listen at.
+        port: the port to listen at; 0 takes a free one.
+        name: the model's name for clients; by default that of a model of the package, else the folder's path.
+        api_key: the key that clients must send; by default one is generated and printed.
+        state_dir: the folder of the checkpoints; by default a temporary one, deleted with the service.
+        threads: torch's threads; by default chosen by the size of the model.
+
+    Raises:
+        UsageError: the folder holds no model, or `state_dir` cannot be created.
+        WorldError: the address is not free.
+    """
+    check_model_folder(model_dir)
+    # Exits through the `finally` clauses, so that a temporary folder is deleted.
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    state = str(state_dir) if state_dir else None
+    options = ServiceOptions(str(model_dir), state, threads, model_name(model_dir, name), host, port)
+    key = api_key or f"tml-{secrets.token_hex(16)}"
+
+    def ready(port: int, folder: str) -> list[str]:
+        where = f"serving {options.name} at http://{host}:{port} (Ctrl-C stops it); checkpoints in {folder}"
+        told = f"its key is {key}: put it in TINKER_API_KEY, or in OPENAI_API_KEY for /v1"
+        return [where] if api_key else [where, told]
+
+    launch(options, key, ready)
+
+
+def open_state_dir(folder: Path | None) -> AbstractContextManager[str]:
+    """Create the folder of the checkpoints; None creates a temporary one, deleted at the end of the block."""
+    if folder is None:
+        return tempfile.TemporaryDirectory(prefix="rolegraph-", ignore_cleanup_errors=True)
+    with os_errors_as(UsageError, f"cannot keep checkpoints in {folder}"):
+        folder.mkdir(parents=True, exist_ok=True)
+    return nullcontext(str(folder))
+
+
+def launch(
+    options: ServiceOptions,
+    api_key: str,
+    ready: Callable[[int, str], Sequence[str]],
+    as_child: Callable[[Callable[[], None]], None] | None = None,
+) -> None:
+    """Load a model, print lines that say so and serve the model until stopped.
+
+    Args:
+        options: the model's folder, the address, and the options of the service.
+        api_key: the key that clients must send.
+        ready: function that returns the lines, from the port and the folder of the checkpoints.
+        as_child: function for a child process, which leaves SIGINT and SIGTERM as they are; called before the
+            model is loaded, with a function that deletes a temporary folder.
+
+    Raises:
+        UsageError: the model cannot be loaded, or the folder of the checkpoints cannot be created.
+        WorldError: the address is not free.
+    """
+    with ExitStack() as temporary, ExitStack() as stack:
+        state_dir = Path(options.state_dir) if options.state_dir else None
+        folder = temporary.enter_context(open_state_dir(state_dir))
+        if as_child is not None:
+            as_child(temporary.close)
+        listener = stack.enter_context(listen(options.host, options.port))
+
+        import uvicorn
+
+        from rolegraph.local.service.admission import BoundedConnection
+        from rolegraph.local.service.backend import Backend
+        from rolegraph.local.service.checkpoints import CheckpointStore
+        from rolegraph.local.service.local_model import LocalModel
+        from rolegraph.local.service.server import Service
+
+        model_dir, port = Path(options.model_dir), listener.getsockname()[1]
+        model, name = LocalModel(model_dir, options.threads), model_name(model_dir, options.name)
+        resolved = str(model_dir.resolve())
+        checkpoints = CheckpointStore(Path(folder), name, model_dir)
+        backend = Backend(model, checkpoints, name, {str(model_dir), resolved})
+        stack.callback(backend.close)
+        service = Service(backend, tokenizer=resolved, silent=options.silent)
+        config = uvicorn.Config(
+            service.app(api_key, options.host),
+            http=BoundedConnection,
+            log_level="critical",
+            access_log=False,
+            ws="none",
+            timeout_graceful_shutdown=2,
+        )
+        server = uvicorn.Server(config)
+        if as_child is not None:
+            server.capture_signals = nullcontext  # pyright: ignore[reportAttributeAccessIssue]
+
+        def stop() -> None:
+            server.should_exit = True
+
+        async def serve_until_stopped() -> None:
+            if options.lent_at is not None:
+                stack.callback(Path(options.lent_at).unlink, missing_ok=True)
+                address = LocalService(f"http://{options.host}:{port}", name, api_key, os.getpid())
+                await Lender(service, address, options.idle_seconds, stop).listen(options.lent_at)
+            sys.stdout.write("\n".join([*ready(port, folder), ""]))
+            sys.stdout.flush()
+            if options.lent_at is not None:
+                _leave_terminal()
+            watch = asyncio.create_task(service.sessions.watch())
+            await server.serve(sockets=[listener])
+            watch.cancel()
+
+        asyncio.run(serve_until_stopped())
+
+
+def _leave_terminal() -> None:
+    """Leave the folder and the outputs of the command that started this process."""
+    os.chdir("/")
+    with Path(os.devnull).open("w") as nothing:
+        for stream in (sys.stdout, sys.stderr):
+            os.dup2(nothing.fileno(), stream.fileno())
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Return a TCP socket that listens at an address; port 0 takes a free one.
+
+    Raises:
+        WorldError: the port is in use or not permitted.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family, backlog=1024)
+    except OSError as error:
+        reason = str(error.strerror).partition(" (while")[0]
+        raise WorldError(f"cannot listen at {host}:{port}: {reason}; choose another port") from error
+
+
+class Lender:
+    """Loans of one service, which calls `stop` when nobody has borrowed it for `seconds`."""
+
+    def __init__(
+        self, service: Service, address: LocalService, seconds: float, stop: Callable[[], None]
+    ) -> None:
+        self._service, self._address, self._seconds, self._stop = service, address, seconds, stop
+        self._end: asyncio.TimerHandle | None = None
+        """Timer that ends the service; None while the service is lent."""
+        self._settled = asyncio.Event()
+        """Cleared from the end of a command until its sessions have ended."""
+        self._settled.set()
+
+    async def listen(self, path: str) -> None:
+        """Offer the service at a socket; call from the service's event loop."""
+        await asyncio.start_unix_server(self._answer, path)
+        self._wait_for_command()
+
+    def _wait_for_command(self) -> None:
+        self._end = asyncio.get_running_loop().call_later(self._seconds, self._stop)
+
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(OSError, ValueError):  # the command has ended, or is none of ours
+            request: dict[str, Any] = json.loads(await reader.readline())
+            await self._settled.wait()
+            if self._end is None:
+                await _send(writer, {"busy": True})
+            else:
+                self._end.cancel()
+                self._end = None
+                if request.get("stop"):
+                    self._stop()
+                    return  # the connection closes with the process
+                await self._lend(request, reader, writer)
+        writer.close()
+
+    async def _lend(
+        self, request: Mapping[str, Any], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        try:
+            state_dir, process = request["state_dir"], int(request["process"])
+            with open_state_dir(Path(state_dir) if state_dir else None) as folder:
+                try:
+                    backend = self._service.backend
+                    await backend.compute(partial(backend.checkpoints.move_to, Path(folder)))
+                    await _send(writer, asdict(self._address))
+                    await _until_over(reader, process)
+                finally:
+                    self._settled.clear()
+                    for session in self._service.sessions.open():
+                        await self._service.sessions.finish(session)
+        except UsageError as error:
+            await _send(writer, {"error": str(error)})
+        finally:
+            self._wait_for_command()
+            self._settled.set()
+
+
+async def _send(writer: asyncio.StreamWriter, answer: Mapping[str, Any]) -> None:
+    writer.write(json.dumps(answer).encode() + b"\n")
+    await writer.drain()
+
+
+async def _until_over(reader: asyncio.StreamReader, process: int) -> None:
+    """Wait until a command has closed its connection, or its process has ended.
+
+    A process that the command forked may hold a copy of the connection.
+    """
+    while is_running(process):
+        with suppress(TimeoutError):
+            await asyncio.wait_for(reader.read(1), _BORROWER_CHECK_SECONDS)
+            return

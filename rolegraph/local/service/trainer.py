@@ -1,0 +1,189 @@
+"""Training runs: adapters with an optimizer each.
+
+`forward_backward` accumulates gradients until `step` applies them. Knows no HTTP; `wire` decodes requests.
+"""
+
+# torch leaves parts of their types unknown.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rolegraph.local.service.bodies import AdamSettings
+from rolegraph.local.service.errors import RequestError
+from rolegraph.local.service.local_model import LocalModel, LoraShape
+from rolegraph.local.service.losses import LOSSES, Config, LossFunction, TokenScores
+
+MAX_BATCH_TOKENS = {"cpu": 4_096, "cuda": 16_384}
+"""Padded tokens of one forward pass, by device type; larger batches are split, with the same gradients. A
+CPU's caches hold the activations of few tokens only."""
+MAX_BATCH_LOGITS = 2**26
+"""Logits (tokens times vocabulary) of one forward pass."""
+
+
+@dataclass(frozen=True, slots=True)
+class Datum:
+    """One sequence [T] with its loss inputs, each [T], or [T, K] with K targets at each token."""
+
+    tokens: Sequence[int]
+    inputs: Mapping[str, Tensor]
+
+
+class TrainingRun:
+    """One adapter in training, with its optimizer."""
+
+    def __init__(self, model: LocalModel, shape: LoraShape) -> None:
+        self.model, self.shape = model, shape
+        self.used = datetime.now(UTC)
+        """Time of the last request."""
+        self.adapter = model.add_adapter(shape)
+        self._parameters = [*self.adapter.tensors.values()]
+        self._optimizer = torch.optim.AdamW(self._parameters, lr=0.0)
+
+    def forward_backward(
+        self, data: Sequence[Datum], loss: str, config: Mapping[str, float], *, backward: bool = True
+    ) -> tuple[float, list[Tensor]]:
+        """Compute a loss and, unless `backward` is False, add its gradients to those gathered so far.
+
+        Args:
+            data: the datums.
+            loss: a name in `LOSSES`.
+            config: settings of the loss by name.
+            backward: compute gradients.
+
+        Returns:
+            The loss, summed over all tokens, and each datum's log-probabilities in the shape of its targets.
+
+        Raises:
+            RequestError: an input does not fit the loss or the model, or the loss is not finite.
+        """
+        self._check(data, loss, config)
+        function = LOSSES[loss]
+        total = 0.0
+        logprobs: list[Tensor] = [torch.empty(0)] * len(data)
+        device = self.model.device
+        limit = min(MAX_BATCH_TOKENS[device.type], MAX_BATCH_LOGITS // self.model.vocabulary)
+        targets = [datum.inputs["target_tokens"].long() for datum in data]
+        with self.model.training(), torch.set_grad_enabled(backward):
+            batches = self.model.logprobs(self.adapter, [datum.tokens for datum in data], targets, limit)
+            for numbers, batch_logprobs in batches:
+                batch = [data[number].inputs for number in numbers]
+                lengths = [inputs["target_tokens"].numel() for inputs in batch]
+                inputs = {
+                    key: torch.cat([inputs[key].flatten() for inputs in batch]).to(device)
+                    for key in function.needs
+                }
+                settings = _settings(function, config, batch, lengths)
+                summed = function.compute(TokenScores(batch_logprobs, inputs, lengths), settings)
+                if not math.isfinite(summed.item()):
+                    self._optimizer.zero_grad()
+                    raise RequestError("the loss is not finite; the gradients gathered so far were dropped")
+                if backward:
+                    summed.backward()
+                total += summed.item()
+                by_datum = batch_logprobs.detach().cpu().split(lengths)
+                for number, values in zip(numbers, by_datum, strict=True):
+                    logprobs[number] = values.reshape(targets[number].shape)
+        return total, logprobs
+
+    def step(self, settings: AdamSettings) -> dict[str, float]:
+        """Apply the gathered gradients with AdamW and clear them; return their L2 norm before clipping.
+
+        Raises:
+            RequestError: the gradient is not finite; it is cleared and the weights stay.
+        """
+        limit = settings.grad_clip_norm if settings.grad_clip_norm > 0 else math.inf
+        norm = torch.nn.utils.clip_grad_norm_(self._parameters, limit).item()
+        if not math.isfinite(norm):
+            self._optimizer.zero_grad()
+            raise RequestError("the gradient is not finite; it was dropped and the weights are as they were")
+        for group in self._optimizer.param_groups:
+            group.update(
+                lr=settings.learning_rate,
+                betas=(settings.beta1, settings.beta2),
+                eps=settings.eps,
+                weight_decay=settings.weight_decay,
+            )
+        self._optimizer.step()
+        self._optimizer.zero_grad()
+        return {"unclipped_grad_l2:mean": norm}
+
+    def optimizer_state(self) -> dict[str, Any]:
+        """Return the optimizer's tensors and counters."""
+        return self._optimizer.state_dict()
+
+    def restore(self, weights: Mapping[str, Tensor], optimizer: dict[str, Any] | None) -> None:
+        """Set the weights and the optimizer's state; None resets the optimizer."""
+        self.adapter.set_weights(weights)
+        self._optimizer = torch.optim.AdamW(self._parameters, lr=0.0)
+        if optimizer is not None:
+            self._optimizer.load_state_dict(optimizer)
+
+    def _check(self, data: Sequence[Datum], loss: str, config: Mapping[str, float]) -> None:
+        if loss not in LOSSES:
+            raise RequestError(f"the loss {loss!r} is not served here; there is {', '.join(LOSSES)}")
+        function = LOSSES[loss]
+        if unknown := sorted(set(config) - set(function.settings)):
+            raise RequestError(
+                f"{loss} has no setting {unknown[0]!r}; it takes {', '.join(function.settings) or 'none'}"
+            )
+        if not data:
+            raise RequestError("forward_backward needs at least one datum")
+        for position, datum in enumerate(data):
+            length = len(datum.tokens)
+            if not 0 < length <= self.model.context:
+                raise RequestError(
+                    f"datum {position} has {length} tokens; 1 to {self.model.context} fit the model"
+                )
+            if max(datum.tokens) >= self.model.vocabulary or min(datum.tokens) < 0:
+                raise RequestError(f"datum {position} has a token that the model does not know")
+            _check_inputs(position, datum, loss, function)
+            targets = datum.inputs["target_tokens"]
+            if targets.min() < 0 or targets.max() >= self.model.vocabulary:
+                raise RequestError(f"datum {position} has a target token that the model does not know")
+
+
+def _check_inputs(position: int, datum: Datum, loss: str, function: LossFunction) -> None:
+    for key in function.needs:
+        if key not in datum.inputs:
+            raise RequestError(f"datum {position} has no {key!r}, which {loss} reads")
+    if unknown := sorted(set(datum.inputs) - {*function.needs, *function.by_token}):
+        raise RequestError(
+            f"datum {position} has {unknown[0]!r}, which {loss} does not read; "
+            f"it reads {', '.join((*function.needs, *function.by_token))}"
+        )
+    length, targets = len(datum.tokens), datum.inputs["target_tokens"]
+    wanted = [length]
+    if function.many_targets and targets.ndim == 2 and targets.shape[1]:
+        wanted.append(targets.shape[1])
+    for key, tensor in datum.inputs.items():
+        if list(tensor.shape) != wanted:
+            raise RequestError(f"datum {position}: {key} has shape {list(tensor.shape)}, expected {wanted}")
+    if "sequence_ratio_mask" in function.needs and not datum.inputs["sequence_ratio_mask"].any():
+        raise RequestError(f"datum {position}: sequence_ratio_mask marks no token")
+
+
+def _settings(
+    function: LossFunction,
+    config: Mapping[str, float],
+    batch: Sequence[Mapping[str, Tensor]],
+    lengths: Sequence[int],
+) -> Config:
+    """Return a loss's settings for a batch; a datum's own values for its tokens override the request's."""
+    settings: dict[str, float | Tensor] = {**function.settings, **config}
+    for key in function.by_token:
+        if any(key in inputs for inputs in batch):
+            settings[key] = torch.cat(
+                [
+                    inputs.get(key, torch.full((length,), float(settings[key])))
+                    for inputs, length in zip(batch, lengths, strict=True)
+                ]
+            )
+    return settings

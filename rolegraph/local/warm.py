@@ -1,0 +1,165 @@
+"""Local services that stay for the next command, so that it need not load the model again.
+
+Each has a Unix socket in a folder that only the user can open; the socket's name begins with the digest of
+all that the service depends on. A command that connects borrows the service until it disconnects; see
+`rolegraph.local.service.serving`. On Windows, and where there is no such folder, each command starts a
+service of its own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import secrets
+import socket
+import sys
+import tempfile
+import threading
+from collections.abc import Generator, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from rolegraph.engine.errors import UsageError
+from rolegraph.engine.vocabulary.children import child_environment
+from rolegraph.local.launcher import LocalService, check_model_folder, running, start
+from rolegraph.local.weights import base_of_adapter
+
+ANSWER_SECONDS = 20.0
+_LONGEST_PATH = 100
+"""Bytes of a socket's path that every system accepts."""
+_BUSY: dict[str, Any] = {"busy": True}
+_PACKAGE = Path(__file__).parents[1]
+
+
+class _Kept:
+    """Settings of this process: for how long services stay, and whether it has started one."""
+
+    seconds = 0.0
+    started = False
+
+
+def keep_services(seconds: float) -> None:
+    """Let the local services that this process starts from now on stay for other commands of the user.
+
+    Args:
+        seconds: How long a service stays after its last use; 0 ends it with its use, as is the default.
+    """
+    _Kept.seconds = seconds
+
+
+def has_started_service() -> bool:
+    """Return True if this process has started a service that stays."""
+    return _Kept.started
+
+
+def stop_services() -> tuple[int, int]:
+    """End the services that stay and are not in use.
+
+    Returns:
+        How many ended, and how many are in use.
+    """
+    with ExitStack() as stack:
+        answers = [_ask(path, stack, stop=True) for path in _sockets()]
+    return answers.count({}), answers.count(_BUSY)
+
+
+@contextmanager
+def borrowed(
+    model_dir: Path, *, state_dir: Path | None = None, cancelled: threading.Event | None = None
+) -> Generator[LocalService]:
+    """Borrow a service that stays, or start one; without `keep_services`, run one for the block.
+
+    Args:
+        model_dir: A Hugging Face model folder, or an adapter folder in PEFT's form.
+        state_dir: The folder of the checkpoints; by default a temporary one.
+        cancelled: An event which, set by another thread, aborts the start.
+
+    Raises:
+        UsageError: The folder holds no model, or `state_dir` cannot be used.
+        WorldError: The service does not start.
+    """
+    check_model_folder(model_dir)
+    folder = _folder() if _Kept.seconds else None
+    if folder is None:
+        with running(model_dir, state_dir=state_dir, cancelled=cancelled) as service:
+            yield service
+        return
+    digest = _digest(model_dir)
+    with ExitStack() as stack:
+        for path in _sockets(digest):
+            if (service := _borrow(path, state_dir, stack)) is not None:
+                break
+        else:
+            stop_services()  # one idle model in memory is enough
+            path = folder / f"{digest}-{secrets.token_hex(4)}"
+            start(model_dir, path, _Kept.seconds, cancelled)
+            _Kept.started = True
+            service = _borrow(path, state_dir, stack)
+            if service is None:  # another command was faster
+                service = stack.enter_context(running(model_dir, state_dir=state_dir, cancelled=cancelled))
+        yield service
+
+
+def _borrow(path: Path, state_dir: Path | None, stack: ExitStack) -> LocalService | None:
+    """Borrow the service at a socket until the stack closes; None where it has ended or is in use."""
+    folder = str(state_dir.absolute()) if state_dir else None
+    answer = _ask(path, stack, process=os.getpid(), state_dir=folder) or _BUSY
+    if "error" in answer:
+        raise UsageError(answer["error"])
+    return None if answer == _BUSY else LocalService(**answer)
+
+
+def _ask(path: Path, stack: ExitStack, **request: Any) -> dict[str, Any] | None:
+    """Connect to a service until the stack closes and return its answer to a request.
+
+    Returns:
+        The answer: empty where the service ends, and busy where it gives none in time; None if nothing
+        listens there.
+    """
+    connection = stack.enter_context(socket.socket(socket.AF_UNIX))
+    connection.settimeout(ANSWER_SECONDS)
+    try:
+        connection.connect(str(path))
+    except ConnectionRefusedError:  # its service was killed
+        path.unlink(missing_ok=True)
+        return None
+    except OSError:
+        return None
+    with suppress(OSError, ValueError):
+        connection.sendall(json.dumps(request).encode() + b"\n")
+        with connection.makefile("rb") as lines:
+            return json.loads(lines.readline() or b"{}")
+    return _BUSY
+
+
+def _folder() -> Path | None:
+    """Create and return the folder of the sockets; None where it is not the user's alone."""
+    if sys.platform == "win32":
+        return None
+    runtime = os.environ.get("XDG_RUNTIME_DIR")
+    folder = (
+        Path(runtime, "rolegraph") if runtime else Path(tempfile.gettempdir(), f"rolegraph-{os.getuid()}")
+    )
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        found = folder.lstat()
+    except OSError:
+        return None
+    private = found.st_uid == os.getuid() and not found.st_mode & 0o077 and folder.is_dir()
+    return folder if private and not folder.is_symlink() and len(str(folder)) < _LONGEST_PATH - 30 else None
+
+
+def _sockets(digest: str = "") -> Iterator[Path]:
+    folder = _folder()
+    yield from sorted(folder.glob(f"{digest}*")) if folder else ()
+
+
+def _digest(model_dir: Path) -> str:
+    """Return the digest of what a service depends on: model, environment and the code of Rolegraph."""
+    base = base_of_adapter(model_dir)
+    files = [*model_dir.iterdir(), *(base.iterdir() if base else ()), *_PACKAGE.rglob("*.py")]
+    stats = [(str(file), file.stat().st_mtime_ns, file.stat().st_size) for file in sorted(files)]
+    whole = (sys.executable, str(model_dir.resolve()), stats, sorted(child_environment().items()))
+    return hashlib.sha256(repr(whole).encode()).hexdigest()[:16]

@@ -1,0 +1,217 @@
+"""Layout of a picture in layers from top to bottom; a loop is one box around layers of its own.
+
+Roles that wait for nothing are on top, all others below the roles that they wait for; networkx finds the
+layers. Within a layer, boxes are placed near the boxes that they are joined to. Sizes are in pixels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from statistics import fmean
+from typing import NamedTuple
+
+import networkx as nx
+
+from rolegraph.pages.drawing.picture import Arrow, Box, Picture
+
+WIDEST = 1240.0
+"""Width of a layer at most; a wider one is broken into rows."""
+GAP_X, GAP_Y = 26.0, 46.0
+PAD = 18.0
+"""Space between a loop's border and its boxes."""
+HEAD = 24.0
+"""Height of a loop's label."""
+LANE = 14.0
+"""Space between arrows back that run side by side."""
+TITLE_CHAR, LINE_CHAR, LABEL_CHAR = 7.7, 6.5, 6.2
+"""Average width of a character in the sans-serif fonts of titles, lines and labels."""
+TITLE_HEIGHT, LINE_HEIGHT = 18.0, 15.0
+MOST_PASSED = 5_000
+"""Layers that all arrows together pass at most; beyond, arrows are straight lines behind the boxes."""
+SWEEPS = 6
+"""Passes down and up in which boxes move towards their neighbours."""
+
+
+class Point(NamedTuple):
+    """Point, measured from the top left."""
+
+    x: float
+    y: float
+
+
+class Rect(NamedTuple):
+    """Rectangle, measured from the top left."""
+
+    x: float
+    y: float
+    width: float
+    height: float
+
+    @property
+    def middle(self) -> float:
+        """Horizontal centre."""
+        return self.x + self.width / 2
+
+    def moved(self, x: float, y: float) -> Rect:
+        """Return the rectangle shifted by `x` and `y`."""
+        return self._replace(x=self.x + x, y=self.y + y)
+
+
+@dataclass(slots=True)
+class GraphLayout:
+    """Coordinates of the boxes, loops (`clusters`) and arrows of a picture or a part of it, in pixels."""
+
+    width: float = 0.0
+    height: float = 0.0
+    boxes: dict[str, Rect] = field(default_factory=dict[str, Rect])
+    clusters: dict[str, Rect] = field(default_factory=dict[str, Rect])
+    ways: dict[Arrow, Sequence[Point]] = field(default_factory=dict[Arrow, Sequence[Point]])
+    """Points that an arrow down passes between its ends, one in each layer."""
+    lanes: dict[Arrow, float] = field(default_factory=dict[Arrow, float])
+    """X coordinate at which an arrow back runs up on the right."""
+
+    def add(self, part: GraphLayout, x: float, y: float) -> None:
+        """Take in all that a part has, shifted by `x` and `y`."""
+        self.boxes.update((name, rect.moved(x, y)) for name, rect in part.boxes.items())
+        self.clusters.update((name, rect.moved(x, y)) for name, rect in part.clusters.items())
+        for arrow, way in part.ways.items():
+            self.ways[arrow] = [Point(point.x + x, point.y + y) for point in way]
+        self.lanes.update((arrow, lane + x) for arrow, lane in part.lanes.items())
+
+
+_Item = tuple[str, str]
+"""`box` or `loop`, and its name; a loop has all that is inside it."""
+_Arrows = Mapping[Arrow, tuple[Hashable, Hashable]]
+"""Arrows between two items of a level, with the items."""
+
+
+def lay_out(picture: Picture, inside: str | None = None) -> GraphLayout:
+    """Compute the layout of a picture, or of one of its loops with the loop's frame.
+
+    Args:
+        picture: The picture, whose arrows within a round have no cycle.
+        inside: Name of the loop.
+    """
+    loops = {cluster.name: cluster for cluster in picture.clusters}
+    item_of: dict[str, _Item] = {}
+    parts: dict[Hashable, GraphLayout] = {}
+    for box in picture.boxes:
+        item, around = ("box", box.name), box.loop
+        while around not in (inside, None):
+            item, around = ("loop", around), loops[around].outer
+        if around != inside:
+            continue
+        item_of[box.name] = item
+        if item not in parts:
+            parts[item] = _of_box(box) if item[0] == "box" else lay_out(picture, item[1])
+    arrows: _Arrows = {
+        arrow: (item_of[arrow.source], item_of[arrow.target])
+        for arrow in picture.arrows
+        if arrow.source in item_of and arrow.target in item_of
+    }
+    down = {arrow: ends for arrow, ends in arrows.items() if not arrow.earlier and ends[0] != ends[1]}
+    whole = _stacked(parts, down)
+    if inside is None:
+        return whole
+    back = [arrow for arrow in arrows if arrow.earlier and arrow not in whole.lanes]
+    whole.lanes |= {arrow: whole.width + LANE * number for number, arrow in enumerate(back, 1)}
+    aside = LANE * (len(back) + 1) + max(len(a.label) for a in back) * LABEL_CHAR if back else 0.0
+    width = max(whole.width + aside, len(loops[inside].label) * LABEL_CHAR) + 2 * PAD
+    framed = GraphLayout(width, whole.height + HEAD + 2 * PAD)
+    framed.clusters[inside] = Rect(0.0, 0.0, framed.width, framed.height)
+    framed.add(whole, (width - whole.width - aside) / 2, PAD + HEAD)
+    return framed
+
+
+def _of_box(box: Box) -> GraphLayout:
+    """Return the layout of a box alone, in the size of its texts."""
+    width = max([len(box.title) * TITLE_CHAR, *(len(line) * LINE_CHAR for line in box.lines)])
+    size = max(84.0, width + 26), TITLE_HEIGHT + LINE_HEIGHT * len(box.lines) + 16
+    return GraphLayout(*size, {box.name: Rect(0.0, 0.0, *size)})
+
+
+def _stacked(parts: Mapping[Hashable, GraphLayout], arrows: _Arrows) -> GraphLayout:
+    """Lay out one level: its items in layers, and the arrows between them."""
+    graph: nx.DiGraph[Hashable] = nx.DiGraph()
+    graph.add_nodes_from(parts)
+    graph.add_edges_from(arrows.values())
+    widths: dict[Hashable, float] = {item: part.width for item, part in parts.items()}
+    layers = [row for layer in nx.topological_generations(graph) for row in _rows(layer, widths)]
+    layer_of = {item: number for number, layer in enumerate(layers) for item in layer}
+    passed = sum(layer_of[b] - layer_of[a] - 1 for a, b in graph.edges)
+    near: nx.DiGraph[Hashable] = nx.DiGraph()
+    near.add_nodes_from(graph)
+    bends: dict[tuple[Hashable, Hashable], list[Hashable]] = {}
+    for a, b in graph.edges:
+        between = range(layer_of[a] + 1, layer_of[b] if passed <= MOST_PASSED else 0)
+        bends[a, b] = [("way", a, b, number) for number in between]
+        for number, bend in zip(between, bends[a, b], strict=True):
+            layers[number].append(bend)
+            widths[bend] = 10.0
+        near.add_edges_from(pairwise([a, *bends[a, b], b]))
+    centre = _centres(layers, widths, near)
+    whole = GraphLayout(max((x + widths[item] / 2 for item, x in centre.items()), default=0.0))
+    points: dict[Hashable, Point] = {}
+    for layer in layers:
+        height = max(parts[item].height for item in layer if item in parts)
+        for item in layer:
+            points[item] = Point(centre[item], whole.height + height / 2)
+            if part := parts.get(item):
+                whole.add(part, centre[item] - part.width / 2, whole.height + (height - part.height) / 2)
+        whole.height += height + GAP_Y
+    whole.height = max(0.0, whole.height - GAP_Y)
+    whole.ways |= {arrow: [points[bend] for bend in bends[ends]] for arrow, ends in arrows.items()}
+    return whole
+
+
+def _rows(layer: Sequence[Hashable], widths: Mapping[Hashable, float]) -> list[list[Hashable]]:
+    """Break a layer of boxes into rows, each at most `WIDEST` pixels wide."""
+    rows: list[list[Hashable]] = [[]]
+    width = 0.0
+    for item in layer:
+        if rows[-1] and width + widths[item] > WIDEST:
+            rows.append([])
+            width = 0.0
+        rows[-1].append(item)
+        width += widths[item] + GAP_X
+    return rows
+
+
+def _centres(
+    layers: Sequence[list[Hashable]], widths: Mapping[Hashable, float], near: nx.DiGraph[Hashable]
+) -> dict[Hashable, float]:
+    """Return the horizontal centre of each item, and sort the layers by it.
+
+    Each pass puts the items of a layer near the items that they are joined to in the layer before.
+    """
+    centre: dict[Hashable, float] = {}
+    for layer in layers:
+        _spread(layer, dict.fromkeys(layer, 0.0), widths, centre)
+    for sweep in range(2 * SWEEPS):
+        down = sweep % 2 == 0
+        others = near.pred if down else near.succ
+        for layer in layers if down else reversed(layers):
+            wishes = {item: fmean(map(centre.__getitem__, others[item] or (item,))) for item in layer}
+            layer.sort(key=wishes.__getitem__)
+            _spread(layer, wishes, widths, centre)
+    left = min((x - widths[item] / 2 for item, x in centre.items()), default=0.0)
+    return {item: x - left for item, x in centre.items()}
+
+
+def _spread(
+    layer: Collection[Hashable],
+    wishes: Mapping[Hashable, float],
+    widths: Mapping[Hashable, float],
+    centre: dict[Hashable, float],
+) -> None:
+    """Place a layer's items at the wished centres: pushed apart until none overlap, then shifted together
+    to make the mean distance from the wishes 0."""
+    places: dict[Hashable, float] = {}
+    least = float("-inf")
+    for item in layer:
+        places[item] = max(wishes[item], least + widths[item] / 2)
+        least = places[item] + widths[item] / 2 + GAP_X
+    off = fmean(wishes[item] - place for item, place in places.items())
+    centre.update((item, place + off) for item, place in places.items())

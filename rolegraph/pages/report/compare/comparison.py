@@ -1,0 +1,241 @@
+"""Comparison of sides: differences of the specs and of the figures, and tasks that flipped.
+
+The first side is the one that the others are held against. Nothing is averaged over sides. A figure is the
+mean over tasks, the rollouts of a task averaged first; `METHOD` says what its interval is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from typing import NamedTuple
+
+from rolegraph.engine.errors import UsageError
+from rolegraph.engine.records import Episode, Trajectory
+from rolegraph.engine.training.compare import LEVEL, RESAMPLES, Interval, difference, interval
+from rolegraph.pages.report.compare.differences import (
+    KeyDifference,
+    TemplateChange,
+    setting_differences,
+    spec_differences,
+    template_differences,
+)
+from rolegraph.pages.report.compare.sides import TOKENS_IN, TOKENS_OUT, Side, SideResults
+from rolegraph.pages.report.digest import clipped, instance, question
+from rolegraph.pages.report.html import aligned, drawn, render
+
+METHOD = (
+    f"{LEVEL} % intervals: percentile bootstrap over tasks, {RESAMPLES} resamples, "
+    "the rollouts of a task averaged first"
+)
+_HERE = Path(__file__).parent
+SOLVED = 0.5
+"""Share of correct rollouts above which a task counts as solved."""
+
+
+class SideActions(NamedTuple):
+    """Trajectories of a role instance in the episodes of both sides."""
+
+    instance: str
+    first: Trajectory | None
+    other: Trajectory | None
+
+
+class FigureRow(NamedTuple):
+    """Figure of every side, with the differences from the first side."""
+
+    figure: str
+    sides: Sequence[Interval | None]
+    """Mean with interval, by side; None where a side lacks the figure."""
+    differences: Sequence[Interval | None]
+    """Difference from the first side, for each other side."""
+
+    def is_sure(self, at: int) -> bool:
+        """Return True if the confidence interval of the difference in column `at` excludes 0."""
+        gap = self.differences[at]
+        return gap is not None and gap.n > 0 and (gap.low > 0 or gap.high < 0)
+
+    @property
+    def is_score(self) -> bool:
+        """True where more is better; more tokens are neither better nor worse."""
+        return self.figure not in (TOKENS_IN, TOKENS_OUT)
+
+
+@dataclass(frozen=True, slots=True)
+class TaskFlip:
+    """Task that only one of two sides solves, with each side's share of right rollouts (`was`, `now`) and an
+    episode of each."""
+
+    task: str
+    question: str
+    was: float
+    """Share of correct rollouts on the first side."""
+    now: float
+    first: Episode
+    """Episode of the first side, correct where that side solves the task."""
+    other: Episode
+
+    def beside(self) -> list[SideActions]:
+        """Role instances of both episodes, paired by name."""
+        one, two = (
+            {instance(episode, trajectory): trajectory for trajectory in episode.trajectories}
+            for episode in (self.first, self.other)
+        )
+        return [SideActions(name, one.get(name), two.get(name)) for name in {**one, **two}]
+
+
+@dataclass(frozen=True, slots=True)
+class TaskFlips:
+    """Tasks that only one of two sides solves: the first side or `side`.
+
+    `gains` and `losses` count all of them; `gained` and `lost` hold the ones to show. `shared` tasks are on
+    both sides, `alone` ones on one side only.
+    """
+
+    side: str
+    shared: int
+    """Number of tasks with the same id and row on both sides."""
+    alone: int
+    """Number of the other tasks of both sides."""
+    gained: Sequence[TaskFlip]
+    """Tasks that only the other side solves, the largest change first, up to the requested number."""
+    lost: Sequence[TaskFlip]
+    gains: int
+    """Number of all such tasks."""
+    losses: int
+
+    @property
+    def pairing(self) -> str:
+        """Description of how the differences of this side were computed."""
+        if not self.shared:
+            return f"{self.side}: no task is the same; the difference of means, each side resampled alone"
+        left = f"; {self.alone} others are left out" if self.alone else ""
+        return f"{self.side}: differences paired over {self.shared} tasks that are the same{left}"
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Comparison of two or more runs, trainings or specs, the sides; differences are from the first side."""
+
+    sides: Sequence[Side]
+    spec: Sequence[KeyDifference]
+    settings: Sequence[KeyDifference]
+    templates: Sequence[TemplateChange]
+    rows: Sequence[FigureRow]
+    """Figures of the sides that have episodes; empty where fewer than two have."""
+    flips: Sequence[TaskFlips]
+    """Flipped tasks of each side with episodes, except for the first."""
+
+    @property
+    def method(self) -> str:
+        """Description of the intervals."""
+        return METHOD
+
+    @property
+    def measured(self) -> Sequence[Side]:
+        """Sides that have episodes, in order: the columns of `rows`."""
+        return [side for side in self.sides if side.results is not None]
+
+    @property
+    def same_words(self) -> bool:
+        """True where specs, templates and settings are the same."""
+        return not (self.spec or self.templates)
+
+    @property
+    def other_code(self) -> bool:
+        """True where only the code of named items differs: same specs, but another hash."""
+        return self.same_words and len({side.hash for side in self.sides}) > 1
+
+
+def compare(sides: Sequence[Side], shown: int = 3) -> Comparison:
+    """Compare sides with the first of them.
+
+    Args:
+        sides: Runs, trainings or specs, at least two.
+        shown: Largest number of flipped tasks in each direction whose episodes are read.
+
+    Raises:
+        UsageError: There are fewer than two sides.
+        DataError: An episode of a flipped task cannot be read.
+    """
+    if len(sides) < 2:
+        raise UsageError("a comparison needs two: folders of runs or trainings, or specs")
+    results = [(side.name, side.results) for side in sides if side.results is not None]
+    return Comparison(
+        sides,
+        spec_differences([side.spec for side in sides]),
+        setting_differences([side.settings for side in sides]),
+        template_differences([side.name for side in sides], [side.templates for side in sides]),
+        _rows([of for _, of in results]) if len(results) > 1 else (),
+        [_flips(name, results[0][1], of, shown) for name, of in results[1:]],
+    )
+
+
+def comparison_page(comparison: Comparison) -> str:
+    """Return the HTML of a comparison; the page opens offline and runs no script."""
+    return render(
+        _HERE / "compare.html.j2",
+        _HERE / "compare.css",
+        found=comparison,
+        drawn=drawn,
+        aligned=aligned,
+        answer=answer,
+        zip=zip,
+    )
+
+
+def answer(trajectory: Trajectory) -> str:
+    """Return a role instance's responses as text; its action where the role ran a tool."""
+    written = [step.model_response for step in trajectory.steps if step.model_response]
+    return clipped("\n\n".join(written) or trajectory.action or "")
+
+
+def _rows(results: Sequence[SideResults]) -> list[FigureRow]:
+    first, *others = results
+    rows: list[FigureRow] = []
+    for name in dict.fromkeys(figure for of in results for figure in of.figures):
+        sides = [interval(of.figures[name]) if name in of.figures else None for of in results]
+        rows.append(FigureRow(name, sides, [_gap(name, first, other) for other in others]))
+    return rows
+
+
+def _gap(figure: str, first: SideResults, other: SideResults) -> Interval | None:
+    was, now = first.figures.get(figure), other.figures.get(figure)
+    if was is None or now is None:
+        return None
+    same = _shared(first, other)
+    return difference({task: now[task] for task in now if task in same}, was) if same else interval(now, was)
+
+
+def _shared(first: SideResults, other: SideResults) -> set[str]:
+    """Return the tasks with the same id and row on both sides; the data behind an id may have changed."""
+    return {task for task, row in first.tasks.items() if other.tasks.get(task) == row}
+
+
+def _flips(name: str, first: SideResults, other: SideResults, shown: int) -> TaskFlips:
+    shared = _shared(first, other)
+    was, now = first.figures["correct"], other.figures["correct"]
+    turned = [task for task in shared if (was[task] > SOLVED) != (now[task] > SOLVED)]
+    turned.sort(key=lambda task: (-abs(now[task] - was[task]), task))
+    gained, lost = ([task for task in turned if (now[task] > SOLVED) is up] for up in (True, False))
+    alone = len(first.tasks.keys() | other.tasks.keys()) - len(shared)
+    read = [[_flip(task, first, other) for task in tasks[:shown]] for tasks in (gained, lost)]
+    return TaskFlips(name, len(shared), alone, read[0], read[1], len(gained), len(lost))
+
+
+def _flip(task: str, first: SideResults, other: SideResults) -> TaskFlip:
+    """Return a flipped task with an episode of each side that shows it, of the same rollout if possible."""
+    was, now = first.figures["correct"][task], other.figures["correct"][task]
+    solved = now > SOLVED
+    one, two = min(
+        (
+            (one, two)
+            for one, two in product(first.rollouts(task), other.rollouts(task))
+            if one.is_correct is not solved and two.is_correct is solved
+        ),
+        key=lambda pair: (pair[0].rollout != pair[1].rollout, pair[0].rollout),
+    )
+    shown = question(first.tasks[task], task)
+    return TaskFlip(task, shown, was, now, first.file.read(one), other.file.read(two))

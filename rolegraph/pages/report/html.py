@@ -1,0 +1,82 @@
+"""Template environment, style and scripts of all HTML pages.
+
+Autoescape is on, because texts of models are hostile.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Iterable, Sequence
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from jinja2 import Environment
+from markupsafe import Markup
+
+from rolegraph.engine.records import Control
+from rolegraph.engine.shipped import templates_in
+from rolegraph.engine.training.compare import Interval
+from rolegraph.pages.report.charts import interval, number
+from rolegraph.pages.report.digest import clipped
+
+if TYPE_CHECKING:
+    from rolegraph.engine.run.preview import TaskPrompts
+
+_HERE = Path(__file__).parent
+COLOURS = _HERE / "colors.css"
+"""Style sheet of the colours of all pages, and of the documents."""
+
+
+def render(template: Path, *sheets: Path, **values: Any) -> str:
+    """Render a page.
+
+    Args:
+        template: Jinja template of the page.
+        sheets: CSS files that follow the style of all pages in the template's `style`.
+        values: Names that the template uses.
+    """
+    rules = [sheet.read_text(encoding="utf-8") for sheet in (COLOURS, _HERE / "report.css", *sheets)]
+    page = _environment(template.parent).get_template(template.name)
+    return page.render(style=Markup("".join(rules)), **values)
+
+
+def preview_page(name: str, description: str, tasks: Sequence[TaskPrompts], notes: tuple[str, str]) -> str:
+    """Return the HTML of a preview; `notes` are the source of the answers, and the reason why no tokens are
+    shown."""
+    texts = {"name": name, "description": description, "answers": notes[0], "no_tokens": notes[1]}
+    return render(_HERE / "preview.html.j2", _HERE / "preview.css", tasks=tasks, **texts)
+
+
+@cache
+def _environment(folder: Path) -> Environment:
+    made = templates_in(folder, html=True)
+    made.filters |= {"number": number, "signed": signed, "clipped": clipped, "svg": Markup}
+    return made
+
+
+def script(file: Path) -> tuple[Markup, str]:
+    """Return a script and its SHA-256 in base64, for a content security policy."""
+    text = file.read_text(encoding="utf-8")
+    return Markup(text), base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+
+
+def drawn(row: Sequence[Interval | Control | None]) -> list[Markup]:
+    """Draw the confidence intervals of a table row as SVG on one scale; a missing interval is empty."""
+    values = [end for cell in row if cell for end in (cell.low, cell.high, cell.mean)]
+    ends = (min(values, default=0.0), max(values, default=1.0))
+    return [Markup(interval(c.mean, c.low, c.high, ends)) if c else Markup("") for c in row]
+
+
+def aligned(value: float, column: Iterable[float | None], sign: str = "") -> str:
+    """Format a number with as many decimals as any in its column has; with `sign="+"`, with its sign."""
+    decimals = [len(number(other).partition(".")[2]) for other in column if other is not None]
+    if value and number(value).count("e"):
+        return signed(value) if sign else number(value)
+    return f"{value:{sign if value else ''},.{max(decimals, default=0)}f}".replace("-", "−")
+
+
+def signed(value: float) -> str:
+    """Format a number with its sign."""
+    return "0" if value == 0 else f"{'+' if value > 0 else '−'}{number(abs(value))}"

@@ -1,0 +1,172 @@
+"""The report: a run's data put into `report.html.j2`, with its style and script inside the file.
+
+Autoescape is on: what models wrote is hostile text. A content security policy lets the page load nothing
+and run no script but its own, which the policy names by its hash.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rolegraph.engine.compile.graph import check_graph
+from rolegraph.engine.records import RunFolder, Step
+from rolegraph.engine.records.folder import Split
+from rolegraph.engine.records.jsonl import write_whole
+from rolegraph.engine.spec import load_spec
+from rolegraph.engine.training.outcomes import Outcomes, advantages
+from rolegraph.pages.drawing import picture_of
+from rolegraph.pages.drawing.svg import svg
+from rolegraph.pages.report import html
+from rolegraph.pages.report.charts import MOST_BARS
+from rolegraph.pages.report.digest import Digest, RoleGroups, clipped, instance, question, read_digest
+from rolegraph.pages.report.panels import REASONS, sections
+from rolegraph.pages.report.reading import RunRecord, read_run
+
+_HERE = Path(__file__).parent
+
+
+@dataclass(frozen=True, slots=True)
+class HeadlineFigure:
+    """Best value of a metric; `first` is that of the untrained model.
+
+    `n` is the number of episodes that have the metric; None for all.
+    """
+
+    name: str
+    best: float
+    step: int
+    last: float
+    first: float | None
+    split: str
+    n: float | None
+
+
+class RewardPoint(NamedTuple):
+    """Mean reward of a role at a step."""
+
+    step: int
+    mean: float
+    n: int
+    """Number of rewards, of trajectories or of turns, in the mean; 0 where it is not on record."""
+
+
+class RoleFinding(NamedTuple):
+    """Result of a training for a role: failures, rewards at the first and last step, and group outcomes."""
+
+    role: str
+    split: Split
+    """Split of the rewards: `validation` where two steps were validated."""
+    first: RewardPoint | None
+    last: RewardPoint | None
+    failures: Counter[str]
+    """Number of failures in training by name."""
+    answers: int
+    """Number of the role's trajectories in the training's episodes."""
+    outcomes: Outcomes
+
+
+def write_report(folder: Path) -> Path:
+    """Write `report.html` into a training run's folder and return its path.
+
+    Raises UsageError where the folder is none of a training run, WorldError where it cannot be written.
+    """
+    run = read_run(folder)
+    page = render(run, read_digest(folder, run.info.trained_roles))
+    report = RunFolder(folder).report
+    write_whole(report, page.encode("utf-8", "replace"))
+    return report
+
+
+def render(run: RunRecord, digest: Digest, viewer: str = "") -> str:
+    """Return the HTML of the report; `viewer` is the URL of the run's list where a viewer shows the page."""
+    code, code_hash = html.script(_HERE / "report.js")
+    shown = sections(run, digest)
+    drawn = {key for section in shown for panel in section.panels for key in panel.keys}
+    return html.render(
+        _HERE / "report.html.j2",
+        run=run,
+        info=run.info,
+        figures=figures(run),
+        findings=findings(run, digest),
+        viewer=viewer,
+        sections=shown,
+        controls=list(zip(run.controls, html.drawn(run.controls), strict=True)),
+        workflow=workflow(run),
+        others={key: [value for _, value in run.series(key)] for key in run.keys if key not in drawn},
+        digest=digest,
+        reasons=REASONS,
+        long=len(run.lines) > MOST_BARS,
+        question=question,
+        instance=instance,
+        spread=spread,
+        prompt=prompt,
+        fields=fields,
+        script=code,
+        script_hash=code_hash,
+    )
+
+
+def workflow(run: RunRecord) -> str:
+    """Return the graph of the spec's roles as SVG; empty where the spec is missing or invalid."""
+    if not run.spec:
+        return ""
+    loaded = load_spec(RunFolder(run.folder).spec_file)
+    faulty = loaded.faults or check_graph(loaded.spec)
+    return "" if faulty else svg(picture_of(loaded.spec))
+
+
+def figures(run: RunRecord) -> list[HeadlineFigure]:
+    """Return the metrics at the best validation, or at the best batch of a training without validations."""
+    best_of: list[HeadlineFigure] = []
+    for name in run.info.metrics:
+        validated = bool(run.series(f"validation/{name}"))
+        split, kind = ("validation", "validation") if validated else ("training batch", "episode")
+        if points := run.series(f"{kind}/{name}"):
+            step, best = max(points, key=lambda point: point[1])
+            n = dict(run.series(f"{kind}/n/{name}")).get(step)
+            first = points[0][1] if points[0][0] == 0 and len(points) > 1 else None
+            best_of.append(HeadlineFigure(name, best, int(step), points[-1][1], first, split, n))
+    return best_of
+
+
+def findings(run: RunRecord, digest: Digest) -> list[RoleFinding]:
+    """Return what the training came to for each role."""
+    found: list[RoleFinding] = []
+    for name in run.info.roles if run.done else ():
+        validation = run.series(f"validation/reward/{name}")
+        split: Split = "validation" if len(validation) > 1 else "train"
+        series = validation if split == "validation" else run.series(f"reward/{name}/mean")
+        counted = f"validation/n/reward/{name}" if split == "validation" else f"reward/{name}/n"
+        sizes = dict(run.series(counted))
+        points = [RewardPoint(int(step), mean, int(sizes.get(step, 0))) for step, mean in series]
+        first, last = (points[0], points[-1]) if points else (None, None)
+        role = digest.roles.get(name, RoleGroups(name))
+        outcomes = sum(role.steps.values(), Outcomes())
+        found.append(RoleFinding(name, split, first, last, role.failures, role.answers, outcomes))
+    return found
+
+
+def spread(steps: Sequence[Step]) -> str:
+    """Format the advantages of steps as one number, or as mean, smallest and largest."""
+    values = advantages(steps)
+    if not values:
+        return ""
+    low, high, mean = min(values), max(values), sum(values) / len(values)
+    if high - low < 1e-9:
+        return html.signed(mean)
+    return f"mean {html.signed(mean)}, tokens {html.signed(low)} to {html.signed(high)}"
+
+
+def prompt(step: Step) -> str:
+    """Return the last message of a step's prompt."""
+    asked = [message.get("content") or "" for message in step.chat_completions if message["role"] == "user"]
+    return clipped(asked[-1]) if asked else ""
+
+
+def fields(task: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return the fields of a task except for its question."""
+    return [(name, clipped(value, 300)) for name, value in task.items() if name not in ("id", "question")][:8]

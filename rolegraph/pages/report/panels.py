@@ -1,0 +1,271 @@
+"""Charts of a training's figures, in sections.
+
+Input: a `RunRecord` and its `Digest`. Output: sections of panels, each with its SVG, its legend and the
+figures that it drew, so that what no panel drew can be listed. A panel without data does not come out.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from math import inf
+
+from rolegraph.engine.training.outcomes import GroupOutcome, Outcomes
+from rolegraph.pages.report.charts import (
+    COLOURS,
+    WIDE,
+    ChartLine,
+    ChartSize,
+    Layer,
+    Stroke,
+    line_chart,
+    stack_chart,
+)
+from rolegraph.pages.report.digest import Digest, RoleGroups
+from rolegraph.pages.report.reading import RunRecord
+
+REASONS = {
+    GroupOutcome.FAILED: "failed",
+    GroupOutcome.EASY: "easy",
+    GroupOutcome.HARD: "hard",
+    GroupOutcome.SMALL: "small",
+    GroupOutcome.NEITHER: "rest",
+}
+"""CSS class of each reason why a group has no learning signal."""
+RARE = (GroupOutcome.EQUAL, GroupOutcome.FAILED, GroupOutcome.SMALL)
+"""Outcomes that are shown only where a group has them."""
+STAGES = ("rollout", "advantage", "update", "validate")
+"""Stages of a step in order; other stages come after them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """Chart with its legend: (label, CSS class) of each line or layer."""
+
+    title: str
+    svg: str
+    legend: Sequence[tuple[str, str]]
+    keys: frozenset[str]
+    """Names of the figures in the chart."""
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """Section of charts; `anchor` is its id in the page."""
+
+    anchor: str
+    title: str
+    note: str
+    panels: Sequence[Panel]
+
+
+def sections(run: RunRecord, digest: Digest) -> list[Section]:
+    """Return the sections that have a chart, and that of failures."""
+    roles = list(run.info.roles)
+    failures = [_failures(run, role) for role in roles]
+    candidates: list[tuple[str, str, str, Sequence[Panel | None]]] = [
+        (
+            "learning",
+            "Learning curves",
+            "Thin: the training batches. Bold: validation; step 0 is the untrained model.",
+            [_metric(run, name) for name in run.info.metrics],
+        ),
+        (
+            "rewards",
+            "Rewards and advantages",
+            "Mean reward of a batch with one standard deviation around it, cut at the least and the greatest "
+            "reward; and how far advantages spread.",
+            [
+                *(_reward(run, role, at) for at, role in enumerate(roles)),
+                _by_role(run, "Standard deviation of advantages", "advantage/{}/std", roles),
+            ],
+        ),
+        (
+            "groups",
+            "What groups taught",
+            "A group is what a role did on one task in one step, or those of its turns that are compared. It "
+            "taught nothing where all its advantages are 0, or where all its answers are masked: failed if "
+            "every answer failed, too small if skips, failures and missing ratings left less than its "
+            "estimator compares, too easy if its rewards are all 1 or more, too hard if all are 0 or less, "
+            "or neither. With equal rewards it has one advantage for all its answers, and prefers none.",
+            [*(_shares(run, groups) for groups in digest.groups), _group_rewards(run, roles)],
+        ),
+        (
+            "optimization",
+            "Optimization, signals and speed",
+            "",
+            [
+                _by_role(run, "KL: sampling policy to trained", "kl/{}", roles),
+                _by_role(run, "Loss", "loss/{}/mean", roles),
+                _by_role(run, "Share of its policy's gradient", "optim/share/{}", _sharing(run)),
+                *_by_policy(run),
+                _by_role(run, "Entropy of sampled tokens (nats)", "entropy/{}", roles),
+                _by_role(run, "Mean tokens of a response", "tokens/per_response/{}", roles),
+                _by_role(run, "Share of the commonest answer", "answers/same/{}", roles),
+                _single(run, "Response tokens of a batch", "tokens/response"),
+                _single(run, "Tokens per second", "tokens/per_second"),
+                _time(run),
+                *_signals(run),
+            ],
+        ),
+        (
+            "failures",
+            "Failures",
+            "Role instances without a usable answer, by the failure's name."
+            if any(failures)
+            else "In training, every role instance gave a usable answer.",
+            failures,
+        ),
+    ]
+    found = [
+        Section(anchor, title, note, [panel for panel in panels if panel])
+        for anchor, title, note, panels in candidates
+    ]
+    return [one for one in found if one.panels or (one.anchor == "failures" and run.done)]
+
+
+def _sharing(run: RunRecord) -> list[str]:
+    """Return the roles that share a policy; the share of the others is always 1."""
+    policies = {name: {*role.policies} for name, role in run.info.roles.items() if role.trainable}
+    held = Counter(policy for mine in policies.values() for policy in mine)
+    return [name for name, mine in policies.items() if any(held[policy] > 1 for policy in mine)]
+
+
+def _lines(
+    title: str,
+    lines: Sequence[ChartLine],
+    keys: Sequence[str],
+    size: ChartSize | None = None,
+    named: bool = True,
+) -> Panel | None:
+    lines = [line for line in lines if line.points]
+    if not lines:
+        return None
+    legend = [(line.label, f"c{line.colour} {line.stroke}") for line in lines] if named else []
+    return Panel(title, line_chart(title, lines, size), legend, frozenset(keys))
+
+
+def _stack(
+    title: str, layers: Sequence[Layer], keys: Iterable[str], note: str = "", whole: float | None = None
+) -> Panel:
+    legend = [(label, kind) for label, kind, _ in layers]
+    return Panel(title, stack_chart(title, layers, whole), legend, frozenset(keys), note)
+
+
+def _metric(run: RunRecord, name: str) -> Panel | None:
+    train, validation = run.series(f"episode/{name}"), run.series(f"validation/{name}")
+    steps = [step for step, _ in [*train, *validation]]
+    lines = [
+        ChartLine("train", train, 0, Stroke.THIN if validation else Stroke.PLAIN),
+        ChartLine("validation", validation, 0, Stroke.BOLD),
+    ]
+    for control in run.controls:
+        if control.figure == name and steps:
+            ends = [(step, control.mean) for step in (min(steps), max(steps))]
+            lines.append(ChartLine(control.name, ends, 1 + len(lines), Stroke.DASHED))
+    return _lines(name, lines, [f"episode/{name}", f"validation/{name}"], WIDE)
+
+
+def _reward(run: RunRecord, role: str, colour: int) -> Panel | None:
+    keys = [f"reward/{role}/{part}" for part in ("mean", "std", "min", "max", "n")]
+    means = run.series(keys[0])
+    spread, least, most = (dict(run.series(key)) for key in keys[1:4])
+    band = [
+        (step, max(mean - spread[step], least.get(step, -inf)), min(mean + spread[step], most.get(step, inf)))
+        for step, mean in means
+        if step in spread
+    ]
+    validation = ChartLine("validation", run.series(f"validation/reward/{role}"), colour, Stroke.BOLD)
+    stroke = Stroke.THIN if validation.points else Stroke.PLAIN
+    label = "train, mean ± std" if band else "train, mean"
+    lines = [ChartLine(label, means, colour, stroke=stroke, band=band), validation]
+    return _lines(f"Reward: {role}", lines, [*keys, f"validation/reward/{role}"])
+
+
+def _by_role(run: RunRecord, title: str, key: str, roles: Sequence[str]) -> Panel | None:
+    lines = [ChartLine(role, run.series(key.format(role)), at) for at, role in enumerate(roles)]
+    return _lines(title, lines, [key.format(role) for role in roles])
+
+
+def _by_policy(run: RunRecord) -> list[Panel | None]:
+    """Return the charts of policies: one line for a single policy, else a line for each."""
+    policies = run.info.trained_policies
+    figures = {"Gradient norm": "grad_norm", "Learning rate": "learning_rate"}
+    if len(policies) < 2:
+        return [_single(run, title, f"optim/{name}") for title, name in figures.items()]
+    figures |= {"Loss of each policy": "loss", "KL of each policy": "kl"}
+    return [_by_role(run, title, f"optim/{name}/{{}}", policies) for title, name in figures.items()]
+
+
+def _single(run: RunRecord, title: str, key: str, label: str = "", colour: int = 0) -> Panel | None:
+    return _lines(title, [ChartLine(label or title.lower(), run.series(key), colour)], [key], named=False)
+
+
+def _shares(run: RunRecord, groups: RoleGroups) -> Panel:
+    found = sum(groups.steps.values(), Outcomes())
+    every = {GroupOutcome.TAUGHT: "good", GroupOutcome.EQUAL: "equal", **REASONS}
+    layers = [
+        (outcome, kind, [(step, counts[outcome] / counts.total()) for step, counts in groups.steps.items()])
+        for outcome, kind in every.items()
+        if found[outcome] or outcome not in RARE
+    ]
+    role = run.info.roles.get(groups.role)
+    keys = [outcome.figure(groups.role) for outcome in GroupOutcome]
+    return _stack(f"Groups of {groups.role}", layers, keys, (role and role.estimator) or "", whole=1.0)
+
+
+def _group_rewards(run: RunRecord, roles: Sequence[str]) -> Panel | None:
+    lines: list[ChartLine] = []
+    keys: list[str] = []
+    for at, role in enumerate(roles):
+        names = [f"batch/{role}/group_reward_mean/{part}" for part in ("p10", "p50", "p90")]
+        low, middle, high = (dict(run.series(name)) for name in names)
+        band = [(step, low[step], high[step]) for step in sorted(low) if step in high]
+        lines.append(ChartLine(f"{role}, median and 10–90 %", sorted(middle.items()), at, band=band))
+        keys += names
+    return _lines("Mean reward of a group", lines, keys)
+
+
+def _time(run: RunRecord) -> Panel | None:
+    written = {key.removeprefix("time/") for key in run.keys if key.startswith("time/")} - {"step"}
+    stages = [*(stage for stage in STAGES if stage in written), *sorted(written.difference(STAGES))]
+    layers = [(stage, f"c{at % COLOURS}", run.counts(f"time/{stage}")) for at, stage in enumerate(stages)]
+    if not layers:
+        return None
+    keys = [f"time/{name}" for name in ("step", *stages)]
+    return _stack("Seconds of a step, by stage", layers, keys)
+
+
+def _signals(run: RunRecord) -> list[Panel | None]:
+    """Return the charts of signals, and of both parts of an advantage to which a signal is added."""
+    roles = list(run.info.roles)
+    panels: list[Panel | None] = []
+    for role in roles:
+        added = [f"signal/{role}/advantage/{part}" for part in ("mean", "std", "max", "min")]
+        parts = {"reward": run.series(f"advantage/{role}/std"), "signal": run.series(added[1])}
+        lines = [ChartLine(part, points, at) for at, (part, points) in enumerate(parts.items())]
+        if parts["signal"]:
+            panels.append(_lines(f"Standard deviation of both parts of the advantage: {role}", lines, added))
+    drawn = {key for panel in panels if panel for key in panel.keys}
+    for key in run.keys:
+        if key.startswith("signal/") and key not in drawn:
+            role, _, name = key.removeprefix("signal/").partition("/")
+            colour = roles.index(role) if role in roles else 0
+            title = f"Signal {name}: {role}" if name else f"Signal {role}"
+            panels.append(_single(run, title, key, name or role, colour))
+    return panels
+
+
+def _failures(run: RunRecord, role: str) -> Panel | None:
+    start = f"failures/{role}/"
+    keys = [key for key in run.keys if key.startswith(start) and any(value for _, value in run.series(key))]
+    if not keys:
+        return None
+    layers = [
+        (key.removeprefix(start).replace("_", " "), f"c{(at + 3) % COLOURS}", run.counts(key))
+        for at, key in enumerate(keys[:COLOURS])
+    ]
+    legend = [(f"{name} {sum(n for _, n in points):,.0f}", kind) for name, kind, points in layers]
+    return replace(_stack(f"Failures of {role}", layers, keys[:COLOURS]), legend=legend)

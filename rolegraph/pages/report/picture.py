@@ -1,0 +1,122 @@
+"""Learning curves of one or several runs as one SVG file that stands alone, such as for a README.
+
+The background follows the colour scheme and every colour is of a middle tone, so that the picture reads on
+white and on black. Runs of one spec (of one hash: overrides make another) share a panel for each figure: a
+line for each seed, and their mean bold. Runs of different specs are never averaged.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+from rolegraph.engine.errors import UsageError, did_you_mean
+from rolegraph.engine.vocabulary.foreign import short_repr
+from rolegraph.pages.drawing.ink import document, text
+from rolegraph.pages.report.charts import COLOURS, ChartLine, ChartSize, Stroke, plot, thinned
+from rolegraph.pages.report.reading import Point, RunRecord, read_run
+
+_CSS = Path(__file__).with_name("picture.css")
+_SIZE = ChartSize(width=440, height=264, left=50, right=20, top=40, bottom=30)
+_ACROSS = 3
+_LEGEND = 30
+
+
+def draw_curves(folders: Sequence[Path], figures: Sequence[str] = ()) -> str:
+    """Return an SVG of learning curves with a panel for each figure.
+
+    Args:
+        folders: Folders of trainings.
+        figures: Names of the spec's metrics, or full names of figures in `metrics.jsonl`; by default all
+            metrics of the specs.
+
+    Raises:
+        UsageError: A training or a figure is missing.
+    """
+    runs = [read_run(folder) for folder in folders]
+    if not runs:
+        raise UsageError("a picture of learning curves needs at least one run")
+    names = list(figures) or list(dict.fromkeys(name for run in runs for name in run.info.metrics))
+    panels = {name: _lines(runs, name) for name in names}
+    shown = {name: lines for name, lines in panels.items() if lines}
+    missing = [name for name in names if name not in shown]
+    if missing and (figures or not shown):
+        raise UsageError(_missing(runs, missing[0]))
+    if not shown:
+        raise UsageError(f"{folders[0]}: the spec names no figures; say which to draw")
+    return _picture(runs, shown)
+
+
+def _series(run: RunRecord, name: str) -> list[Point]:
+    return run.series(f"validation/{name}") or run.series(f"episode/{name}") or run.series(name)
+
+
+def _missing(runs: Sequence[RunRecord], name: str) -> str:
+    if not any(run.lines for run in runs):
+        return f"{runs[0].folder}: no step is finished yet, so there is nothing to draw"
+    known = {key.removeprefix("validation/").removeprefix("episode/") for run in runs for key in run.keys}
+    hint = did_you_mean(name, sorted(known))
+    return "; ".join(filter(None, (f"no run has the figure {short_repr(name)}", hint)))
+
+
+def _lines(runs: Sequence[RunRecord], name: str) -> list[ChartLine]:
+    specs: dict[tuple[str, str], list[tuple[int, RunRecord]]] = {}
+    for at, run in enumerate(runs):
+        specs.setdefault((run.info.name, run.info.hash), []).append((at, run))
+    times = Counter(spec for spec, _ in specs)
+    several = len(specs) > 1
+    lines: list[ChartLine] = []
+    for (spec, digest), of_spec in specs.items():
+        members = [(at, run) for at, run in of_spec if _series(run, name)]
+        stroke = Stroke.THIN if len(members) > 1 else Stroke.BOLD
+        named = f"{spec} {digest[:6]}" if times[spec] > 1 else spec
+        for at, run in members:
+            label = f"{named}, seed {run.info.seed}" if several else f"seed {run.info.seed}"
+            if sum(other.info.seed == run.info.seed for _, other in members) > 1:
+                label = f"{label} ({run.folder.name})"
+            colour = at if several or len(members) == 1 else 1 + at % (COLOURS - 1)
+            lines.append(thinned(ChartLine(label, _series(run, name), colour, stroke)))
+        if len(members) > 1:
+            label = f"{named}, mean" if several else "mean"
+            mean = _mean([_series(run, name) for _, run in members])
+            lines.append(thinned(ChartLine(label, mean, members[0][0] if several else 0, Stroke.MEAN)))
+    return lines
+
+
+def _mean(series: Sequence[Sequence[Point]]) -> list[Point]:
+    """Average curves at the steps that all runs have; a mean of fewer would jump where one ends."""
+    values = [dict(points) for points in series]
+    steps = sorted(set(values[0]).intersection(*values[1:]))
+    return [(step, math.fsum(value[step] for value in values) / len(values)) for step in steps]
+
+
+def _picture(runs: Sequence[RunRecord], panels: dict[str, list[ChartLine]]) -> str:
+    across = min(_ACROSS, len(panels))
+    legend = list({line.label: line for lines in panels.values() for line in lines}.values())
+    width = across * _SIZE.width
+    keys, legend_height = _keys(legend, width) if len(legend) > 1 else ("", 0.0)
+    height = legend_height + math.ceil(len(panels) / across) * _SIZE.height
+    parts: list[str] = []
+    for at, (name, lines) in enumerate(panels.items()):
+        x, y = at % across * _SIZE.width, legend_height + at // across * _SIZE.height
+        title = f'<text class="title" x="{_SIZE.left:g}" y="22">{text(name)}</text>'
+        parts.append(f'<g transform="translate({x:g} {y:g})">{title}{plot(lines, _SIZE)[1]}</g>')
+    about = ", ".join(dict.fromkeys(run.info.name for run in runs))
+    title = f"Learning curves of {about}: {', '.join(panels)}"
+    return document(title, width, height, _CSS, [keys, *parts])
+
+
+def _keys(lines: Sequence[ChartLine], width: float) -> tuple[str, float]:
+    parts: list[str] = []
+    x, y = _SIZE.left, 20.0
+    for line in lines:
+        room = 34 + 7.4 * len(line.label) + 20
+        if x + room > width and x > _SIZE.left:
+            x, y = _SIZE.left, y + 22
+        kind = f"line {line.stroke} c{line.colour % COLOURS}"
+        parts.append(f'<polyline class="{kind}" points="{x:g},{y - 4:g} {x + 24:g},{y - 4:g}"/>')
+        parts.append(f'<text class="key" x="{x + 32:g}" y="{y:g}">{text(line.label)}</text>')
+        x += room
+    return "".join(parts), y - 20 + _LEGEND

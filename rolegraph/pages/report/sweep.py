@@ -1,0 +1,127 @@
+"""Figures of a sweep's points, and their picture: an interval for each figure and point.
+
+`rows_picture` draws any picture with a row for each label and a panel for each figure; panels have axes of
+their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+from rolegraph.engine.records import RunFolder
+from rolegraph.engine.training.compare import Interval, interval
+from rolegraph.pages.drawing.ink import PALETTE, document, text
+from rolegraph.pages.report.charts import Axis, nice_ticks, number
+from rolegraph.pages.report.compare.sides import TOKENS_OUT, read_side
+
+_PANEL, _ROW, _TOP, _BOTTOM, _GAP = 280, 26, 46, 34, 28
+_LETTER = 7.2
+"""Approximate width of a letter in a label, in pixels."""
+
+DrawMark = Callable[[Axis, float], str]
+"""Draws the mark of one row, given the panel's axis and the row's y."""
+
+
+class FigurePanel(NamedTuple):
+    """One figure of all rows."""
+
+    name: str
+    values: Sequence[float]
+    """Values that the axis covers."""
+    marks: Sequence[DrawMark | None]
+    """Mark of each row; None where the row has none."""
+
+
+def rows_picture(
+    title: str, labels: Sequence[str], panels: Sequence[FigurePanel], css: Path | None = None
+) -> str:
+    """Return an SVG of labelled rows.
+
+    Args:
+        title: Title before the names of the panels.
+        labels: Label of each row.
+        panels: Panels from left to right.
+        css: Style of the marks; by default that of an interval.
+    """
+    left = 24 + _LETTER * max(map(len, labels), default=0)
+    width, height = left + len(panels) * (_PANEL + _GAP), _TOP + _ROW * len(labels) + _BOTTOM
+    parts = [
+        f'<text class="label" x="{left - 14:g}" y="{_middle(at):g}" dy="0.32em">{text(label)}</text>'
+        for at, label in enumerate(labels)
+    ]
+    for at, panel in enumerate(panels):
+        parts += _draw(panel, left + at * (_PANEL + _GAP), _TOP + _ROW * len(labels))
+    names = ", ".join(panel.name for panel in panels)
+    return document(f"{title}: {names}", width, height, css or Path(__file__).with_name("rows.css"), parts)
+
+
+def _draw(panel: FigurePanel, x: float, bottom: float) -> list[str]:
+    """Draw a panel whose left end is at `x`."""
+    ticks = nice_ticks(min(panel.values), max(panel.values), 4)
+    axis = Axis(ticks[0], ticks[-1], start=x + 8, end=x + _PANEL - 8, ticks=ticks)
+    parts = [f'<text class="title" x="{x:g}" y="22">{text(panel.name)}</text>']
+    for tick in axis.ticks:
+        at = f"{axis.at(tick):.1f}"
+        parts.append(f'<line class="grid" x1="{at}" x2="{at}" y1="{_TOP - 8}" y2="{bottom}"/>')
+        parts.append(f'<text class="tick" x="{at}" y="{bottom + 18}">{number(tick)}</text>')
+    return parts + [mark(axis, _middle(row)) for row, mark in enumerate(panel.marks) if mark]
+
+
+def _middle(row: int) -> float:
+    return _TOP + _ROW * (row + 0.5)
+
+
+class SweepPointFigures(NamedTuple):
+    """Figures of a point of a sweep."""
+
+    name: str
+    overrides: Sequence[str]
+    """Overrides that distinguish the point from the others."""
+    figures: Mapping[str, Interval]
+    """Mean over tasks by figure; empty where there are no episodes yet."""
+
+
+def figures_of_run(folder: Path) -> dict[str, Interval]:
+    """Return `correct`, the metrics and the response tokens of a run, or of a training's best validation.
+
+    Raises UsageError where the folder is not one of a run, DataError where it is damaged.
+    """
+    results = read_side(folder.name, folder).results
+    if results is None:
+        return {}
+    metrics = RunFolder(folder).info().metrics
+    names = [name for name in ("correct", *metrics, TOKENS_OUT) if name in results.figures]
+    return {name: interval(results.figures[name]) for name in names}
+
+
+def figure_names(points: Sequence[SweepPointFigures]) -> list[str]:
+    """Return the names of all figures."""
+    return list(dict.fromkeys(name for point in points for name in point.figures))
+
+
+def sweep_picture(title: str, points: Sequence[SweepPointFigures]) -> str:
+    """Return an SVG with a row for each point and a panel for each figure."""
+    labels = [" ".join(point.overrides) or point.name for point in points]
+    panels = [
+        _panel(name, [point.figures.get(name) for point in points], PALETTE[at % len(PALETTE)])
+        for at, name in enumerate(figure_names(points))
+    ]
+    return rows_picture(title, labels, panels)
+
+
+def _panel(name: str, cells: Sequence[Interval | None], hue: str) -> FigurePanel:
+    ends = [end for cell in cells if cell for end in (cell.low, cell.high)]
+    return FigurePanel(name, ends, [cell and partial(_mark, cell, hue) for cell in cells])
+
+
+def _mark(cell: Interval, hue: str, axis: Axis, y: float) -> str:
+    said = f"{number(cell.mean)} [{number(cell.low)}, {number(cell.high)}]"
+    return (
+        f'<g stroke="{hue}" fill="{hue}"><title>{said}</title><line stroke-width="3" '
+        f'stroke-linecap="round" stroke-opacity="0.55" x1="{axis.at(cell.low):.1f}" '
+        f'x2="{axis.at(cell.high):.1f}" y1="{y:g}" y2="{y:g}"/>'
+        f'<circle cx="{axis.at(cell.mean):.1f}" cy="{y:g}" r="4"/></g>'
+    )

@@ -1,0 +1,50 @@
+"""Chats of episodes as rows for supervised fine-tuning."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from rolegraph.engine.records import Episode
+from rolegraph.pages.view.finding import EpisodeFilter
+
+
+def chats(episode: Episode, where: EpisodeFilter) -> Iterator[dict[str, Any]]:
+    """Yield a row for each chat of an episode: its `messages`, and whose they are.
+
+    A chat that a later turn or call continues is part of that one's row. Failed and masked turns have none.
+    Answers in a row that are another role's, or of a masked turn, have the `weight` 0 of OpenAI's form.
+
+    Args:
+        episode: the episode.
+        where: filter; `role`, `low` and `high` also select among the episode's trajectories.
+    """
+    noted = episode.metadata.get("failures", ())
+    failed = {(it.get("role"), it.get("index"), it.get("round", 1)) for it in noted}
+    for trajectory in episode.trajectories:
+        if trajectory.masked or where.role not in ("", trajectory.name) or not where.takes(trajectory.reward):
+            continue
+        good = [
+            step
+            for step in trajectory.steps
+            if step.chat_completions and not (step.tool or step.masked)
+            if (trajectory.name, trajectory.index, step.round) not in failed
+        ]
+        own: set[int] = set()
+        for step, following in zip(good, [*good[1:], None], strict=False):
+            chat = [*step.chat_completions]
+            own.add(len(chat) - 1)  # answers in this row that its role learns
+            if following is not None and [*following.chat_completions[: len(chat)]] == chat:
+                continue
+            yield {
+                "messages": [
+                    {**message, **({} if place in own or message["role"] != "assistant" else {"weight": 0})}
+                    for place, message in enumerate(chat)
+                ],
+                "task": episode.task_id,
+                "rollout": episode.rollout,
+                "role": trajectory.name,
+                "index": trajectory.index,
+                "reward": trajectory.reward,
+            }
+            own.clear()

@@ -1,0 +1,231 @@
+"""Search for episodes: the filter, its form in a URL, and the matching rows, a page at a time.
+
+Everything but a text is decided by the index. For a text the bytes of the files are searched first, and only
+lines that contain it are parsed, until the page is full.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from itertools import groupby, islice
+from typing import Any, NamedTuple, cast
+from urllib.parse import urlencode
+
+from rolegraph.engine.errors import DataError, UsageError, os_errors_as
+from rolegraph.engine.records import Episode
+from rolegraph.engine.records.episodes import RoleIndexEntry
+from rolegraph.pages.view.runs import EpisodeLocation, ViewedRun
+
+PAGE = 50
+"""Number of episodes on a page."""
+ANY = "any"
+"""Value of `failure` that matches every failure."""
+
+
+@dataclass(frozen=True, slots=True)
+class EpisodeFilter:
+    """Filter of episodes; empty fields match everything. With `role`, rewards and failures are those of the
+    role."""
+
+    role: str = ""
+    failure: str = ""
+    """Name of a failure, or `any`."""
+    correct: str = ""
+    """`yes` or `no`."""
+    low: float | None = None
+    """Lower bound of a reward."""
+    high: float | None = None
+    """Upper bound of the same reward."""
+    task: str = ""
+    """Part of the task's id."""
+    text: str = ""
+    """Text in the task, a prompt, a response, a thought or a failure's message; case is ignored."""
+    split: str = ""
+    step: int | None = None
+    sort: str = ""
+    """`low` or `high` for the lowest or highest mean reward first; empty for the order of writing, newest
+    step first."""
+
+    @classmethod
+    def of(cls, written: Mapping[str, str]) -> EpisodeFilter:
+        """Parse the query of a URL; raises UsageError for an invalid value."""
+        values: dict[str, Any] = {name: value.strip() for name, value in written.items() if name in FIELDS}
+        for name, value in values.items():
+            if value and (number := _NUMBERS.get(name)):
+                try:
+                    values[name] = number(value)
+                    if not math.isfinite(values[name]):
+                        raise ValueError
+                except (ValueError, OverflowError):
+                    raise UsageError(f"{name} is {value!r}; expected a number, such as 0.5") from None
+            elif value and value not in _CHOICES.get(name, (value,)):
+                raise UsageError(f"{name} is {value!r}; expected {' or '.join(_CHOICES[name])}")
+        return cls(**{name: value for name, value in values.items() if value != ""})
+
+    @property
+    def query(self) -> str:
+        """Query of a URL, such as `role=solver&failure=any`; empty for a filter that matches everything."""
+        written = {name: value for name, value in asdict(self).items() if value not in ("", None)}
+        return urlencode(
+            {name: int(v) if isinstance(v, float) and v.is_integer() else v for name, v in written.items()},
+            errors="replace",
+        )
+
+    @property
+    def filters(self) -> bool:
+        """True where any field but `sort` is set."""
+        return replace(self, sort="") != EpisodeFilter()
+
+    def fits(self, row: EpisodeLocation) -> bool:
+        """Return whether an episode matches every field but `text`."""
+        part, entry, chosen = row.part, row.entry, self._roles(row)
+        return (
+            (not self.split or part.split == self.split)
+            and (self.step is None or part.step == self.step)
+            and self.task in entry.task
+            and (not self.correct or entry.is_correct == (self.correct == "yes"))
+            and bool(chosen or not self.role)
+            and (not self.failure or any(self._failed(role) for role in chosen))
+            and (
+                (self.low is None and self.high is None)
+                or any(self.takes(reward) for role in chosen for reward in role.rewards)
+            )
+        )
+
+    def _roles(self, row: EpisodeLocation) -> list[RoleIndexEntry]:
+        return [role for name, role in row.entry.roles.items() if self.role in ("", name)]
+
+    def _failed(self, role: RoleIndexEntry) -> bool:
+        return bool(role.failures) if self.failure == ANY else self.failure in role.failures
+
+    def takes(self, reward: float | None) -> bool:
+        """Return True if a reward is within the bounds; without bounds, None counts as within, too."""
+        if reward is None:
+            return self.low is None and self.high is None
+        return (self.low is None or reward >= self.low) and (self.high is None or reward <= self.high)
+
+    def measure(self, row: EpisodeLocation) -> float:
+        """Return the sort key: the mean reward of the role, or of all roles; -inf where there is none."""
+        rewards = [reward for role in self._roles(row) for reward in role.rewards]
+        return sum(rewards) / len(rewards) if rewards else -math.inf
+
+
+FIELDS = tuple(field.name for field in fields(EpisodeFilter))
+"""Names of the filter's fields."""
+_NUMBERS: Mapping[str, type[float] | type[int]] = {"low": float, "high": float, "step": int}
+_CHOICES: Mapping[str, Sequence[str]] = {
+    "correct": ("yes", "no"),
+    "sort": ("low", "high"),
+    "split": ("train", "validation"),
+}
+
+
+class SearchPage(NamedTuple):
+    """Page of matching episodes."""
+
+    rows: Sequence[EpisodeLocation]
+    start: int
+    """Number of matching episodes before the page."""
+    total: int | None
+    """Number of matching episodes; None where a text search stopped when the page was full."""
+    more: bool
+    """Whether more matching episodes follow."""
+    episodes: int
+    """Number of episodes of the run."""
+
+
+def find(run: ViewedRun, where: EpisodeFilter, start: int = 0, most: int = PAGE) -> SearchPage:
+    """Return a page of matching episodes.
+
+    Args:
+        run: Run to search.
+        where: Filter.
+        start: Number of matching episodes to skip.
+        most: Largest number of episodes on the page.
+
+    Raises:
+        DataError: A file cannot be read.
+    """
+    everything = [row for part in run.parts() for row in run.rows(part)]
+    fitting = [row for row in everything if where.fits(row)] if where.filters else everything
+    if where.sort:
+        fitting = sorted(fitting, key=where.measure, reverse=where.sort == "high")
+    else:
+        fitting = [row for rows in by_task(fitting).values() for row in rows]
+    if not where.text:
+        rows = fitting[start : start + most]
+        return SearchPage(rows, start, len(fitting), start + len(rows) < len(fitting), len(everything))
+    rows = list(islice(_with_text(run, fitting, where.text), start, start + most + 1))
+    more = len(rows) > most
+    return SearchPage(rows[:most], start, None if more else start + len(rows), more, len(everything))
+
+
+def by_task(rows: Iterable[EpisodeLocation]) -> dict[tuple[str, str], list[EpisodeLocation]]:
+    """Return the rows of each (file, task), in the order of the first row of each."""
+    groups: dict[tuple[str, str], list[EpisodeLocation]] = {}
+    for row in rows:
+        groups.setdefault((row.part.name, row.entry.task), []).append(row)
+    return groups
+
+
+def neighbours(
+    run: ViewedRun, where: EpisodeFilter, row: EpisodeLocation
+) -> tuple[EpisodeLocation | None, EpisodeLocation | None]:
+    """Return the matching episodes before and after one; None where there is none."""
+    rows = find(run, replace(where, text=""), most=sys.maxsize).rows
+    place = next((at for at, other in enumerate(rows) if other[:2] == row[:2]), None)
+    if place is None:
+        return None, None
+    before, after = rows[:place][::-1], rows[place + 1 :]
+    return next(_with_text(run, before, where.text), None), next(_with_text(run, after, where.text), None)
+
+
+def texts(episode: Episode) -> Iterator[str]:
+    """Yield the texts of an episode that a search looks at."""
+    yield from _strings(episode.task)
+    for trajectory in episode.trajectories:
+        if trajectory.failure is not None:
+            yield trajectory.failure.message
+        for step in trajectory.steps:
+            yield from (step.model_response, step.thought)
+            yield from _strings(step.action)
+            yield from _strings(step.chat_completions)
+    yield from _strings(episode.metadata.get("failures"))
+
+
+def _strings(value: object) -> Iterator[str]:
+    if isinstance(value, str | int | float):
+        yield str(value)
+    elif isinstance(value, Mapping):
+        yield from _strings([*cast("Mapping[str, object]", value).values()])
+    elif isinstance(value, Sequence):
+        for inner in cast("Sequence[object]", value):
+            yield from _strings(inner)
+
+
+_KEY = re.compile(rb'"[a-z_]+":')
+"""Pattern of a JSON key; quotes inside a text have backslashes."""
+
+
+def _with_text(run: ViewedRun, rows: Iterable[EpisodeLocation], text: str) -> Iterator[EpisodeLocation]:
+    """Yield the rows whose episodes contain a text."""
+    if not text:
+        yield from rows
+        return
+    wanted = text.lower()
+    # As JSON writes it within its quotes.
+    written = json.dumps(text, ensure_ascii=False)[1:-1].encode("utf-8", "replace").lower()
+    for part, theirs in groupby(rows, key=lambda row: row.part):
+        with os_errors_as(DataError, f"cannot read {part.path}"), part.path.open("rb") as file:
+            for row in theirs:
+                file.seek(row.entry.offset)
+                line = file.read(row.entry.length)
+                if written not in line.lower() or written not in _KEY.sub(b"", line).lower():
+                    continue
+                if any(wanted in said.lower() for said in texts(run.read(row))):
+                    yield row

@@ -1,0 +1,331 @@
+"""HTML pages of the viewer: a list of episodes, an episode, an error, and all of them in one file.
+
+Autoescape is on, and no template marks a text as safe: texts of models, tasks and tools stay texts. A new
+page takes a template, a method of `Pages`, a route in `serving.py`, and a test.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rolegraph.engine.errors import DataError, RolegraphError
+from rolegraph.engine.records import Episode, GroupKey, NodeId
+from rolegraph.engine.records.jsonl import write_whole
+from rolegraph.pages.report.digest import clipped, question, read_digest
+from rolegraph.pages.report.html import aligned, render, script
+from rolegraph.pages.report.page import render as report_page
+from rolegraph.pages.report.reading import read_run
+from rolegraph.pages.view.finding import ANY, PAGE, EpisodeFilter, SearchPage, by_task, find, neighbours
+from rolegraph.pages.view.runs import EpisodeLocation, ViewedRun
+from rolegraph.pages.view.timeline import Timeline, timeline
+from rolegraph.pages.view.trace import GroupTrace, SampledToken, greatest, tokens, traces
+from rolegraph.pages.view.turns import CallRecord, TurnRecord, turns
+
+HERE = Path(__file__).parent
+MOST_CARDS = 150
+"""Number of turns of an episode on one page."""
+MOST_ANSWERS = 6
+"""Number of trajectories whose answers a row of a list shows."""
+MOST_MEMBERS = 64
+"""Number of members of a group that are listed."""
+_KNOWN = ("spec", "hash", "failures")
+"""Keys of an episode's metadata that are shown elsewhere on the page."""
+
+
+class PageLinks:
+    """URLs of the pages in one file, such as `#e0-episodes-12`; a server has others."""
+
+    known: Collection[str] = ()
+    """Anchors of the episodes in the file."""
+
+    def listing(self, run: int, where: EpisodeFilter, start: int = 0) -> str:
+        """Return the URL of a page of a run's episodes."""
+        return "#"
+
+    def episode(self, run: int, row: EpisodeLocation, where: EpisodeFilter, start: int = 0) -> str | None:
+        """Return the URL of an episode; None where the page has no such episode."""
+        anchor = anchor_of(run, row)
+        return f"#{anchor}" if anchor in self.known and not start else None
+
+    def to(self, *path: object) -> str | None:
+        """Return the URL of a page by its path, such as a run's number and `report`; None in a file."""
+        return None
+
+
+class EpisodeRow(NamedTuple):
+    """Row of a list of episodes."""
+
+    row: EpisodeLocation
+    question: str
+    """Question of the task, or its id where the episode is no longer readable."""
+    answers: Sequence[tuple[str, str]]
+    """Role and last action of the first trajectories."""
+
+
+class TaskRows(NamedTuple):
+    """Rollouts of a task that a list shows as one row."""
+
+    rows: Sequence[EpisodeRow]
+    """Rollouts that match the filter and are on the page."""
+    every: Sequence[EpisodeLocation]
+    """All rollouts of the task in the file."""
+
+
+class CallCard(NamedTuple):
+    """Model call of a turn, with the tokens of its response."""
+
+    asked: CallRecord
+    tokens: Sequence[SampledToken]
+    left_out: int
+    """Number of tokens beyond those that are shown."""
+
+
+class TurnCard(NamedTuple):
+    """Turn of an episode, as a card."""
+
+    turn: TurnRecord
+    name: str
+    anchor: str
+    calls: Sequence[CallCard]
+    compared: Sequence[tuple[GroupTrace, str]]
+    """Groups in which the turn is compared, each with the anchor of the card that has its table."""
+
+    @property
+    def advantage(self) -> float | None:
+        """Weighted sum of the advantages in all groups; None where there are none."""
+        found = [trace.mine for trace, _ in self.compared if trace.mine.advantage is not None]
+        return sum(mine.weight * (mine.advantage or 0.0) for mine in found) if found else None
+
+    @property
+    def signal(self) -> float | None:
+        """Mean over the tokens of the advantages that a signal added; None where it added none."""
+        noted = [(call.asked.step.metadata.get("signal"), call.asked.step) for call in self.calls]
+        found = [(value, step.response_tokens) for value, step in noted if isinstance(value, int | float)]
+        return sum(value * n for value, n in found) / max(1, sum(n for _, n in found)) if found else None
+
+
+@dataclass(frozen=True, slots=True)
+class EpisodePage:
+    """Content of the page of an episode."""
+
+    row: EpisodeLocation
+    episode: Episode
+    anchor: str
+    timeline: Timeline
+    anchors: Mapping[NodeId, str]
+    cards: Sequence[TurnCard]
+    start: int
+    fields: Sequence[tuple[str, str, bool]]
+    """Fields of the task: name, value, and whether it is hidden from prompts."""
+    notes: Sequence[tuple[str, str]]
+    skipped: int
+    """Number of skipped turns."""
+
+
+def anchor_of(run: int, row: EpisodeLocation) -> str:
+    """Return the anchor of an episode in a page with several."""
+    return f"e{run}-{row.part.name}-{row.number}"
+
+
+class Pages:
+    """Pages of runs.
+
+    Args:
+        runs: Runs to show.
+        links: URLs of the pages.
+        hidden: Whether hidden task fields are shown.
+    """
+
+    def __init__(self, runs: Sequence[ViewedRun], links: PageLinks, *, hidden: bool = True) -> None:
+        self.runs, self.links, self.hidden = runs, links, hidden
+        self._script, self._script_hash = script(HERE / "view.js")
+
+    def listing(self, number: int, where: EpisodeFilter, start: int = 0) -> str:
+        """Render a page of a run's episodes; raises as `find` does."""
+        run = self.runs[number]
+        found = find(run, where, start)
+        shown: dict[str, Any] = {
+            "found": found,
+            "lines": self.lines(number, found),
+            "failures": _failures(run),
+        }
+        return self._render("listing.html.j2", run.info.name, number, where=where, **shown)
+
+    def episode(self, number: int, row: EpisodeLocation, where: EpisodeFilter, start: int = 0) -> str:
+        """Render an episode from its turn number `start` on, counted from 0; raises DataError."""
+        beside = neighbours(self.runs[number], where, row)
+        before, after = (other and self.links.episode(number, other, where) for other in beside)
+        shown: dict[str, Any] = {"shown": self.shown(number, row, start), "before": before, "after": after}
+        return self._render("episode.html.j2", _title(row), number, where=where, **shown)
+
+    def overview(self) -> str:
+        """Render a table of the runs with their figures; a damaged run is a row with its fault."""
+        return self._render("overview.html.j2", "Runs")
+
+    def beside(self, number: int, rows: Sequence[EpisodeLocation]) -> str:
+        """Render episodes side by side; raises DataError."""
+        columns = [self.shown(number, row) for row in rows]
+        return self._render("beside.html.j2", ", ".join(map(_title, rows)), number, columns=columns)
+
+    def report(self, number: int) -> str:
+        """Render the report of a training, with links into the viewer; raises UsageError for a run."""
+        run = read_run(self.runs[number].folder.path)
+        viewer = self.links.listing(number, EpisodeFilter())
+        return report_page(run, read_digest(run.folder, run.info.trained_roles), viewer)
+
+    def error(self, message: str) -> str:
+        """Render an error message."""
+        return self._render("error.html.j2", "Not shown", message=message)
+
+    def static(self, chosen: Sequence[tuple[int, SearchPage]], where: EpisodeFilter) -> str:
+        """Render lists and episodes of several runs as one page."""
+        title = ", ".join(dict.fromkeys(self.runs[number].info.name for number, _ in chosen))
+        shown: dict[str, Any] = {"parts_of": chosen, "lines_of": self.lines, "shown_of": self.shown}
+        return self._render("static.html.j2", title, where=where, **shown)
+
+    def lines(self, number: int, found: SearchPage) -> list[TaskRows]:
+        """Return the rows of a list by task; a task that is no longer readable is shown by its id."""
+        run = self.runs[number]
+        every = {part: by_task(run.rows(part)) for part in {row.part for row in found.rows}}
+        return [
+            TaskRows([self._line(run, row) for row in rows], every[rows[0].part][key])
+            for key, rows in by_task(found.rows).items()
+        ]
+
+    def _line(self, run: ViewedRun, row: EpisodeLocation) -> EpisodeRow:
+        try:
+            episode = self._public(run, run.read(row))
+        except DataError:
+            return EpisodeRow(row, row.entry.task, ())
+        acted = [it for it in episode.trajectories[:MOST_ANSWERS] if it.steps]
+        answers = [(it.name, answer_text(it.steps[-1].action)) for it in acted]
+        return EpisodeRow(row, question(episode.task, row.entry.task), answers)
+
+    def shown(self, number: int, row: EpisodeLocation, start: int = 0) -> EpisodePage:
+        """Read an episode and return the content of its page, with turns from number `start` (from 0); raises
+        DataError."""
+        try:
+            return self._shown(number, row, start)
+        except RolegraphError:
+            raise
+        except (AttributeError, LookupError, TypeError, ValueError) as error:
+            where = f"{row.part.path}: the episode {row.entry.task}:{row.entry.rollout}"
+            raise DataError(f"{where} is not as a run writes it: {error!r}") from error
+
+    def _shown(self, number: int, row: EpisodeLocation, start: int) -> EpisodePage:
+        run = self.runs[number]
+        together = run.same_task(row)
+        episode = self._public(run, next(episode for other, episode in together if other[:2] == row[:2]))
+        taken = turns(episode)
+        roles = run.spec.roles.items() if run.spec is not None else ()
+        called = frozenset(name for name, role in roles if role.tool is not None)
+        line = timeline(run.dag, taken, called)
+        compared = traces(row, together)
+        anchor = anchor_of(number, row)
+        order = line.order[start : start + MOST_CARDS]
+        anchors = {node: f"{anchor}-t{place}" for place, node in enumerate(order, start)}
+        scale = greatest(step for trajectory in episode.trajectories for step in trajectory.steps)
+        names = {lane.instance: lane.name for lane in line.lanes}
+        cards: list[TurnCard] = []
+        tables: dict[GroupKey, str] = {}
+        for node in order:
+            turn = taken[node]
+            name = names.get(node[:2], f"{node.role} {node.index}")
+            own = [
+                (
+                    replace(trace, members=trace.members[:MOST_MEMBERS]),
+                    tables.setdefault(trace.key, anchors[node]),
+                )
+                for trace in compared.get(node, ())
+            ]
+            calls: list[CallCard] = []
+            for asked in turn.calls:
+                ids = asked.step.response_ids
+                texts = run.pieces(node.role, node.index, ids) if ids else ()
+                coloured = list(tokens(asked.step, texts, scale))
+                calls.append(CallCard(asked, coloured, len(texts) - len(coloured)))
+            cards.append(TurnCard(turn, name, anchors[node], calls, own))
+        return EpisodePage(
+            row=row,
+            episode=episode,
+            anchor=anchor,
+            timeline=line,
+            anchors=anchors,
+            cards=cards,
+            start=start,
+            fields=[(name, clipped(v, 2000), run.info.is_hidden(name)) for name, v in episode.task.items()],
+            notes=[(k, clipped(v, 400, digits=6)) for k, v in episode.metadata.items() if k not in _KNOWN],
+            skipped=sum(bar.state == "skipped" for lane in line.lanes for bar in lane.bars),
+        )
+
+    def _public(self, run: ViewedRun, episode: Episode) -> Episode:
+        return episode if self.hidden else run.without_hidden(episode)
+
+    def _render(self, template: str, title: str, number: int = 0, **values: Any) -> str:
+        values = {"where": EpisodeFilter(), "links": self.links, "hidden": self.hidden, **values}
+        return render(
+            HERE / template,
+            HERE / "view.css",
+            title=title,
+            number=number,
+            run=self.runs[number],
+            runs=self.runs,
+            script=self._script,
+            script_hash=self._script_hash,
+            aligned=aligned,
+            most_cards=MOST_CARDS,
+            page=PAGE,
+            any=ANY,
+            **values,
+        )
+
+
+def _title(row: EpisodeLocation) -> str:
+    return f"{row.entry.task}:{row.entry.rollout}"
+
+
+def _failures(run: ViewedRun) -> list[str]:
+    """Return the names of all failures, the most frequent first."""
+    counts: Counter[str] = Counter()
+    for part in run.parts():
+        for row in run.rows(part):
+            for role in row.entry.roles.values():
+                counts.update(role.failures)
+    return [name for name, _ in counts.most_common()]
+
+
+def answer_text(action: object) -> str:
+    """Return an action in at most 60 characters, or `nothing`."""
+    return "nothing" if action is None else clipped(action, 60)
+
+
+def write_static(
+    runs: Sequence[ViewedRun], file: Path, *, hidden: bool, where: EpisodeFilter, most: int = 200
+) -> int:
+    """Write the matching episodes of runs to one HTML file.
+
+    Args:
+        runs: Runs to show.
+        file: Path of the file.
+        hidden: Whether hidden task fields are shown.
+        where: Filter of the episodes.
+        most: Largest number of episodes of each run.
+
+    Returns:
+        The number of episodes in the file.
+
+    Raises:
+        DataError: A run cannot be read.
+        WorldError: The file cannot be written.
+    """
+    links = PageLinks()
+    readable = [(number, run) for number, run in enumerate(runs) if len(runs) == 1 or not run.fault]
+    chosen = [(number, find(run, where, most=most)) for number, run in readable]
+    links.known = {anchor_of(number, row) for number, found in chosen for row in found.rows}
+    page = Pages(runs, links, hidden=hidden).static(chosen, where)
+    write_whole(file, page.encode("utf-8", "replace"))
+    return len(links.known)

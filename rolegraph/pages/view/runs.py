@@ -1,0 +1,177 @@
+"""Runs as the viewer reads them: files of episodes, and a row for each episode.
+
+A row is a line of an index, with outcome and offset of an episode. Indexes are read again after their files
+have changed; episodes are read one at a time.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import NamedTuple
+
+from rolegraph.engine.errors import DataError, RolegraphError, UsageError, os_errors_as
+from rolegraph.engine.records import Episode, RunFolder, RunInfo
+from rolegraph.engine.records.episodes import EpisodeFile, IndexEntry
+from rolegraph.engine.spec import Spec, load_spec
+from rolegraph.engine.training.signals import DEMONSTRATION
+from rolegraph.pages.view.pieces import PiecesOf, pieces_of
+from rolegraph.pages.view.timeline import Dag, read_dag
+
+_LOOKED_AT = 20
+"""Number of files in which `hidden_fields` looks at a task."""
+_PART = re.compile(r"(?P<split>train|validation)-(?P<step>\d{1,12})")
+
+
+class RunPart(NamedTuple):
+    """File of recorded episodes: of a whole run, or of one training step."""
+
+    name: str
+    path: Path
+    split: str = ""
+    """For a training: `train` or `validation`."""
+    step: int = 0
+
+
+class EpisodeLocation(NamedTuple):
+    """Location of an episode: its number in a file, from 0, and its index entry."""
+
+    part: RunPart
+    number: int
+    entry: IndexEntry
+
+
+_KnownRows = tuple[tuple[int, int, int], Sequence[EpisodeLocation]]
+"""State of a file of episodes when it was read, and its rows."""
+
+
+@dataclass
+class ViewedRun:
+    """Run or training that the viewer shows; created by `open_run`."""
+
+    folder: RunFolder
+    _known: dict[Path, _KnownRows] = field(default_factory=dict[Path, "_KnownRows"])
+
+    @cached_property
+    def spec(self) -> Spec | None:
+        """Spec of the run; None where it is missing or invalid."""
+        if not self.folder.spec_file.is_file():
+            return None
+        loaded = load_spec(self.folder.spec_file)
+        return None if loaded.faults else loaded.spec
+
+    @cached_property
+    def dag(self) -> Dag | None:
+        """Turns that each turn of an episode waits for; None without a spec."""
+        return read_dag(self.spec, self.info.templates)
+
+    @cached_property
+    def pieces(self) -> PiecesOf:
+        """Function that returns the texts of token ids."""
+        return pieces_of(self.spec)
+
+    @property
+    def fault(self) -> str:
+        """Message of the damage of `run.json`; empty where it can be read."""
+        try:
+            _ = self.info
+        except RolegraphError as error:
+            return str(error)
+        return ""
+
+    @property
+    def info(self) -> RunInfo:
+        """Current content of `run.json`; raises DataError where it is damaged."""
+        return self.folder.info()
+
+    def parts(self) -> list[RunPart]:
+        """Return the current files of episodes, the newest step first."""
+        if self.info.kind == "run":
+            return [RunPart("episodes", self.folder.episodes)] if self.folder.episodes.exists() else []
+        parts = [
+            RunPart(path.stem, path, split, step)
+            for split in ("train", "validation")
+            for step, path in self.folder.episodes_files(split)
+        ]
+        return sorted(parts, key=lambda part: (-part.step, part.split))
+
+    def part(self, name: str) -> RunPart:
+        """Return the file of episodes with a name; raises UsageError where the run can have no such file."""
+        if self.info.kind == "run" and name == "episodes":
+            return RunPart(name, self.folder.episodes)
+        if (match := _PART.fullmatch(name)) and self.info.kind == "train":
+            return RunPart(name, self.folder.steps / f"{name}.jsonl", match["split"], int(match["step"]))
+        raise UsageError(f"the run has no episodes called {name!r}")
+
+    def rows(self, part: RunPart) -> Sequence[EpisodeLocation]:
+        """Return the rows of a file in order, without broken lines; raises DataError as `read` does."""
+        with os_errors_as(DataError, f"cannot read {part.path}"):
+            found = part.path.stat()
+        state = found.st_mtime_ns, found.st_size, found.st_ino
+        known = self._known.get(part.path)
+        if known is None or known[0] != state:
+            entries = EpisodeFile(part.path).entries(lambda fault: None)
+            known = state, [EpisodeLocation(part, number, entry) for number, entry in enumerate(entries)]
+            self._known[part.path] = known
+        return known[1]
+
+    def row(self, part: RunPart, number: int) -> EpisodeLocation:
+        """Return the row with a number; raises UsageError where there is none, DataError as `rows`."""
+        rows = self.rows(part)
+        if not 0 <= number < len(rows):
+            raise UsageError(f"{part.name} has {len(rows)} episodes; there is none with the number {number}")
+        return rows[number]
+
+    def read(self, row: EpisodeLocation) -> Episode:
+        """Read the episode of a row; raises DataError where the file no longer has it."""
+        return EpisodeFile(row.part.path).read(row.entry)
+
+    def same_task(self, row: EpisodeLocation) -> list[tuple[EpisodeLocation, Episode]]:
+        """Read all episodes of a row's task and step, among them its own: the members of its groups."""
+        rows = [other for other in self.rows(row.part) if other.entry.task == row.entry.task]
+        return [(other, self.read(other)) for other in rows]
+
+    def hidden_fields(self) -> set[str]:
+        """Return the hidden fields in the first task of each file; raises DataError."""
+        first, info = [rows[0] for part in self.parts() if (rows := self.rows(part))], self.info
+        return {field for row in first[:_LOOKED_AT] for field in self.read(row).task if info.is_hidden(field)}
+
+    @property
+    def shows(self) -> frozenset[str]:
+        """Names of the roles whose prompts show hidden fields."""
+        if self.spec is None:
+            return frozenset()
+        return frozenset(name for name, role in self.spec.roles.items() if role.shows)
+
+    def without_hidden(self, episode: Episode) -> Episode:
+        """Return a copy without hidden fields, demonstrations made from them, and prompts that show them."""
+        info, shows = self.info, self.shows
+        task = {name: value for name, value in episode.task.items() if not info.is_hidden(name)}
+        trajectories = [
+            trajectory._replace(
+                steps=[
+                    step._replace(
+                        chat_completions=() if trajectory.name in shows else step.chat_completions,
+                        metadata={key: v for key, v in step.metadata.items() if key != DEMONSTRATION},
+                    )
+                    for step in trajectory.steps
+                ]
+            )
+            for trajectory in episode.trajectories
+        ]
+        return episode._replace(task=task, trajectories=trajectories)
+
+
+def open_run(path: Path) -> ViewedRun:
+    """Open the run in a folder; raises UsageError where there is none. A damaged `run.json` is the run's
+    `fault`, so that it hides no other run."""
+    if not path.is_dir():
+        raise UsageError(f"there is no folder {path}; give the folder of a run or a training")
+    folder = RunFolder(path)
+    with suppress(DataError):
+        folder.info()
+    return ViewedRun(folder)

@@ -1,0 +1,169 @@
+"""HTTP server of the viewer: read-only, at a loopback address, with a secret key in each path.
+
+A page of another site cannot read the pages: it does not know the key, and DNS rebinding is rejected by the
+Host header that the browser sends.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Callable, Sequence
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.routing import Mount, Route
+from starlette.types import Receive, Scope, Send
+
+from rolegraph.engine.errors import DataError, RolegraphError, UsageError
+from rolegraph.local.service.serving import listen
+from rolegraph.pages.view.finding import EpisodeFilter
+from rolegraph.pages.view.pages import PageLinks, Pages
+from rolegraph.pages.view.runs import EpisodeLocation, ViewedRun
+
+HOST = "127.0.0.1"
+_HEADERS = {
+    "Cache-Control": "no-store",
+    "Content-Security-Policy": "frame-ancestors 'none'",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+}
+
+
+class ServedLinks(PageLinks):
+    """URLs of the form `/KEY/RUN?…` and `/KEY/RUN/PART/NUMBER?…`."""
+
+    def __init__(self, key: str) -> None:
+        self.key = key
+
+    def listing(self, run: int, where: EpisodeFilter, start: int = 0) -> str:
+        """Return the URL of a page of a run's episodes."""
+        return _with(f"/{self.key}/{run}", where.query, start)
+
+    def episode(self, run: int, row: EpisodeLocation, where: EpisodeFilter, start: int = 0) -> str | None:
+        """Return the URL of an episode."""
+        return _with(f"/{self.key}/{run}/{row.part.name}/{row.number}", where.query, start)
+
+    def to(self, *path: object) -> str | None:
+        """Return the URL of a page by its path."""
+        return "/".join(map(str, ("", self.key, *path))) if path else f"/{self.key}/"
+
+
+def app(pages: Pages, key: str) -> Starlette:
+    """Return the application that serves the pages under `/{key}/` and answers 404 to everything else."""
+    runs = pages.runs
+
+    def page(text: str, code: int = 200) -> Response:
+        # An unpaired surrogate in a model's text becomes a question mark.
+        return HTMLResponse(text.encode("utf-8", "replace"), code, _HEADERS)
+
+    def failed(request: Request, error: Exception) -> Response:
+        code = 400 if isinstance(error, UsageError) else 409 if isinstance(error, DataError) else 500
+        return page(pages.error(str(error)), code)
+
+    def first(request: Request) -> Response:
+        if len(runs) > 1:
+            return page(pages.overview())
+        return RedirectResponse(f"/{key}/0", headers=_HEADERS)
+
+    def listing(request: Request) -> Response:
+        return page(pages.listing(_run(request), *_asked(request)))
+
+    def report(request: Request) -> Response:
+        return page(pages.report(_run(request)))
+
+    def episode(request: Request) -> Response:
+        return page(pages.episode(_run(request), _row(request), *_asked(request)))
+
+    def download(request: Request) -> Response:
+        row = _row(request)
+        name = f"{row.part.name}-{row.number}.json"
+        headers = _HEADERS | {"Content-Disposition": f'attachment; filename="{name}"'}
+        text = json.dumps(runs[_run(request)].read(row).to_dict(), indent=1)
+        return Response(text, media_type="application/json", headers=headers)
+
+    def beside(request: Request) -> Response:
+        rows = [_row(request, _number(request, side)) for side in ("left", "right")]
+        return page(pages.beside(_run(request), rows))
+
+    def _asked(request: Request) -> tuple[EpisodeFilter, int]:
+        return EpisodeFilter.of(request.query_params), _number(request, "from", "0")
+
+    def _row(request: Request, number: int | None = None) -> EpisodeLocation:
+        run, at = runs[_run(request)], request.path_params
+        return run.row(run.part(at["part"]), at["number"] if number is None else number)
+
+    def _run(request: Request) -> int:
+        number: int = request.path_params["run"]
+        if number >= len(runs):
+            raise UsageError(f"there are {len(runs)} runs; there is none with the number {number}")
+        return number
+
+    routes = [
+        Route("/", first),
+        Route("/{run:int}", listing),
+        Route("/{run:int}/report", report),
+        Route("/{run:int}/{part}/beside", beside),
+        Route("/{run:int}/{part}/{number:int}", episode),
+        Route("/{run:int}/{part}/{number:int}/json", download),
+    ]
+    hosts = Middleware(TrustedHostMiddleware, allowed_hosts=[HOST, "localhost"], www_redirect=False)
+    keyed = Starlette(routes=[Mount("/{key}", routes=routes)], exception_handlers={RolegraphError: failed})
+    keyed.router.redirect_slashes = False  # without the key, no path is told from another
+
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        given: str = scope["path"].split("/")[1]
+        known = secrets.compare_digest(given.encode(), key.encode())
+        await (keyed if known else Response("Not found", 404, _HEADERS))(scope, receive, send)
+
+    return Starlette(routes=[Mount("/", answer)], middleware=[hosts])
+
+
+def serve(
+    runs: Sequence[ViewedRun], *, port: int, where: EpisodeFilter, ready: Callable[[str], None]
+) -> None:
+    """Serve runs until interrupted.
+
+    Args:
+        runs: Runs to show.
+        port: TCP port; 0 for a free one.
+        where: Filter of the first page.
+        ready: Function called with the URL of the first page once the port is open.
+
+    Raises:
+        DataError: A run cannot be read.
+        WorldError: The port is in use or not permitted.
+    """
+    key = secrets.token_urlsafe(16)
+    pages = Pages(runs, ServedLinks(key))
+    if len(runs) == 1:
+        pages.listing(0, where)  # fails before the server starts where the run is broken
+    with listen(HOST, port) as listener:
+        config = uvicorn.Config(
+            app(pages, key),
+            log_level="critical",
+            access_log=False,
+            lifespan="off",
+            timeout_graceful_shutdown=1,
+        )
+        address = f"http://{HOST}:{listener.getsockname()[1]}"
+        first = pages.links.to() if len(runs) > 1 and not where.query else None
+        ready(address + (first or pages.links.listing(0, where)))
+        uvicorn.Server(config).run(sockets=[listener])
+
+
+def _number(request: Request, key: str, default: str = "") -> int:
+    written = request.query_params.get(key, default)
+    if not written.isdecimal() or len(written) > 12:
+        raise UsageError(f"{key} is {written!r}; expected a number from 0")
+    return int(written)
+
+
+def _with(path: str, query: str, start: int) -> str:
+    parts = [part for part in (query, f"from={start}" if start else "") if part]
+    return f"{path}?{'&'.join(parts)}" if parts else path

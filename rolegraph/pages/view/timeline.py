@@ -1,0 +1,171 @@
+"""Time line of an episode: a lane for each role instance, a bar for each turn, and joins between them.
+
+A turn lies where it began and ended. Earlier versions noted how long each took and not when it began: there
+the DAG says when, a turn beginning the moment what it waits for is over, without waits for a free slot of a
+model. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from graphlib import TopologicalSorter
+from itertools import islice, pairwise
+from typing import NamedTuple
+
+from rolegraph.engine.compile.inputs import role_inputs_from_text
+from rolegraph.engine.compile.lineage import instances_of
+from rolegraph.engine.compile.unroll import UnrolledGraph, predecessors
+from rolegraph.engine.records import NodeId
+from rolegraph.engine.spec import Spec
+from rolegraph.pages.view.turns import TurnRecord
+
+MOST_LANES = 120
+MOST_JOINS = 1_500
+"""Largest number of joins that are drawn."""
+
+
+_PARTS = ("prompt", "system", "tool")
+"""Templates of a role that its turns render, as `RunInfo.templates` names them."""
+
+Dag = Mapping[NodeId, Sequence[NodeId]]
+"""For each turn the turns that it waits for, in the order of the roles."""
+
+
+class Bar(NamedTuple):
+    """Turn on the time line, in seconds from the start of the episode."""
+
+    node: NodeId
+    start: float
+    end: float
+    state: str
+    """`done`, `failed`, `masked`, or `skipped` for one that was not taken."""
+
+
+class Lane(NamedTuple):
+    """Lane of a role instance."""
+
+    instance: tuple[str, int]
+    """Name of the role and number of the instance."""
+    name: str
+    bars: Sequence[Bar]
+
+
+class Join(NamedTuple):
+    """Line on a timeline from the end of one turn's bar to the start of a turn's that waited for it."""
+
+    start: float
+    lane: int
+    end: float
+    to: int
+    on_path: bool
+    """Whether the join is on the longest path through the episode."""
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """Time line of an episode. Where no times are on record, `timed` is false and every turn is 1 long.
+
+    `measured` is whether it is on record when each turn began, too.
+    """
+
+    lanes: Sequence[Lane]
+    joins: Sequence[Join]
+    length: float
+    timed: bool
+    measured: bool
+    left_out: int
+    """Number of lanes that are not shown."""
+    order: Sequence[NodeId]
+    """Turns in the order of their starts."""
+
+
+def read_dag(spec: Spec | None, templates: Mapping[str, str]) -> Dag | None:
+    """Return the DAG of a run's turns, or None without a spec; no vocabulary item is resolved or imported.
+
+    Args:
+        spec: The run's spec.
+        templates: `RunInfo.templates`: the texts of the run's templates.
+    """
+    if spec is None:
+        return None
+    texts = {
+        name: [templates[about] for part in _PARTS if (about := f"the {part} of {name}") in templates]
+        for name in spec.roles
+    }
+    return predecessors(UnrolledGraph(spec, instances_of(spec), role_inputs_from_text(spec, texts)))
+
+
+def timeline(
+    dag: Dag | None, turns: Mapping[NodeId, TurnRecord], called: Collection[str] = frozenset()
+) -> Timeline:
+    """Return the time line of an episode; without a DAG all turns of a round are drawn side by side.
+
+    Args:
+        dag: The DAG of turns.
+        turns: The turns that were taken.
+        called: Roles that other roles call. Their turns lie within the callers', so nothing joins these, and
+            calls that were not made have no lane.
+    """
+    before = dag if dag is not None and turns.keys() <= dag.keys() else _by_round(turns)
+    timed = any(turn.seconds for turn in turns.values())
+    spans = {node: turn.span for node, turn in turns.items() if turn.calls}
+    measured = bool(spans) and None not in spans.values()
+    starts: dict[NodeId, float] = {}
+    ends: dict[NodeId, float] = {}
+    cause: dict[NodeId, NodeId] = {}
+    for node in TopologicalSorter(before).static_order():
+        starts[node] = max((ends[other] for other in before[node]), default=0.0)
+        if before[node]:
+            cause[node] = max(before[node], key=lambda other: ends[other])
+        taken = turns.get(node)
+        ends[node] = starts[node] + (0.0 if taken is None else taken.seconds if timed else 1.0)
+        if measured and (span := spans.get(node)):
+            starts[node], ends[node] = span
+    path = _path(ends, cause)
+    lanes: dict[tuple[str, int], list[Bar]] = {}
+    for node in before:
+        if node in turns or node.role not in called:
+            state = turns[node].state if node in turns else "skipped"
+            lanes.setdefault(node[:2], []).append(Bar(node, starts[node], ends[node], state))
+    several = {role for role, index in lanes if index > 1}
+    shown = [
+        Lane((role, index), f"{role} {index}" if role in several else role, bars)
+        for (role, index), bars in islice(lanes.items(), MOST_LANES)
+    ]
+    places = {lane.instance: place for place, lane in enumerate(shown)}
+    pairs = [
+        (one, other)
+        for other in before
+        for one in before[other]
+        if {one, other} <= turns.keys() and {one[:2], other[:2]} <= places.keys()
+        if other.role not in called
+    ]
+    joins = [
+        Join(ends[one], places[one[:2]], starts[other], places[other[:2]], (one, other) in path)
+        for one, other in pairs
+        if len(pairs) <= MOST_JOINS or (one, other) in path
+    ]
+    order = sorted(turns, key=lambda node: starts.get(node, 0.0))
+    length = max(ends.values(), default=0.0)
+    return Timeline(shown, joins, length, timed, measured, len(lanes) - len(shown), order)
+
+
+def _by_round(turns: Mapping[NodeId, TurnRecord]) -> dict[NodeId, Sequence[NodeId]]:
+    """Return the DAG of turns without a spec: each round follows the one before."""
+    rounds: dict[int, list[NodeId]] = {}
+    for node in turns:
+        rounds.setdefault(node.round, []).append(node)
+    earlier = dict(pairwise([0, *sorted(rounds)]))
+    before = {later: rounds.get(number, []) for number, later in earlier.items()}
+    return {node: before[node.round] for node in turns}
+
+
+def _path(ends: Mapping[NodeId, float], cause: Mapping[NodeId, NodeId]) -> set[tuple[NodeId, NodeId]]:
+    """Return the edges of the chain of turns that decided when the episode ended."""
+    found: set[tuple[NodeId, NodeId]] = set()
+    node = max(ends, key=lambda other: ends[other], default=None)
+    while node is not None and node in cause:
+        found.add((cause[node], node))
+        node = cause[node]
+    return found

@@ -1,0 +1,45 @@
+"""Composed configs in verl's own package: rLLM's synchronised form of them is what verl's launcher checks."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("rllm", reason="needs rLLM: pip install 'rolegraph[rllm]'")
+pytest.importorskip("verl.utils.config", reason="needs verl 0.8: pip install verl tensordict")
+
+from omegaconf import OmegaConf
+from rllm.trainer.verl.utils import sync_config
+from verl.utils.config import omega_conf_to_dataclass, validate_config
+
+from rolegraph.engine.records import Source
+from rolegraph.engine.shipped import BASE_NAME, model_folder
+from rolegraph.integrations.rllm.compose import compose
+from rolegraph.integrations.rllm.launch import prepare
+
+pytestmark = pytest.mark.rllm
+BASE = model_folder(BASE_NAME)
+
+
+@pytest.mark.parametrize("name", ["solver_judge", "solver_judge_validator", "solver_only", "debate"])
+def test_verl_takes_the_config_of_a_shipped_spec(name: str) -> None:
+    prepared = prepare(Source.of(name, f"model=local:{BASE}"), "verl")
+    words, train = prepared.hydra_overrides(), prepared.run.train
+    # verl imports vLLM, which needs a GPU, to check the rank of an adapter for it.
+    config = compose([*words, "actor_rollout_ref.rollout.name=sglang"], "verl")
+    sync_config(config, words)
+    validate_config(config, use_reference_policy=False, use_critic=False)
+
+    built = {
+        part: omega_conf_to_dataclass(OmegaConf.select(config, f"actor_rollout_ref.{part}"))
+        for part in ("actor", "rollout", "model")
+    }
+    actor, rollout, model = built["actor"], built["rollout"], built["model"]
+    assert (actor.ppo_mini_batch_size, rollout.n) == (train.batch_size, train.rollouts)
+    assert (actor.optim.lr, actor.optim.clip_grad) == (train.learning_rate, train.gradient_clip)
+    assert (model.path, model.lora_rank) == (str(BASE), train.lora.rank)
+    assert config.actor_rollout_ref.actor.ppo_max_token_len_per_gpu >= (prepared.run.context or 0)
+
+
+def test_the_inference_server_is_vllm_unless_an_override_says_otherwise() -> None:
+    prepared = prepare(Source.of("solver_judge", f"model=local:{BASE}"), "verl")
+    assert compose(prepared.hydra_overrides(), "verl").actor_rollout_ref.rollout.name == "vllm"

@@ -1,0 +1,169 @@
+"""Tests of comparing runs: differences, intervals, flipped tasks, and escaping on the page."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import rolegraph as rg
+from rolegraph.engine.training.compare import interval
+from tests import replays
+from tests.pages.report.runs import write_run
+from tests.pages.report.test_page import Page
+
+HOSTILE = '</pre><script>alert(1)</script><img src=x onerror="alert(1)">'
+
+
+def test_specs_differ_by_what_they_mean_and_not_by_how_they_are_written(tmp_path: Path) -> None:
+    same = tmp_path / "same.yaml"
+    same.write_text(
+        "extends: solver_judge.yaml\ntrain: {gradient_clip: 1.0, lora: {rank: 32}}\n"
+        "roles: {judge: {on_failure: {then: zero}}}\n"
+    )
+    assert rg.compare("solver_judge", same).spec == []
+
+    found = rg.compare("solver_judge", rg.load("solver_judge_validator", "train.learning_rate=0.001"))
+    assert [row.key for row in found.spec] == [
+        "name",
+        "description",
+        "roles.validator",
+        "episode.metrics.validator_acc",
+        "train.learning_rate",
+    ]
+    assert found.spec[-1].values == ["0.002", "0.001"]
+    assert found.spec[2].values[0] == "–"
+    assert "agrees_with: judge" in found.spec[2].values[1]
+    (changed,) = found.templates
+    assert changed.name == "the prompt of validator"
+    assert "+Chosen solution: {{ judge.action }}" in changed.diffs[0]
+    assert (found.rows, found.flips) == ((), [])
+
+
+def test_a_value_that_is_replaced_whole_is_one_difference() -> None:
+    plain = rg.load("solver_judge")
+    other = rg.load("solver_judge", "roles.solver.parser={tag: result}")
+    (row,) = rg.compare(plain, other).spec
+    assert row.key == "roles.solver.parser"
+    assert row.values == [
+        "{tag: answer, keep_tag: true, default: No solution found}",
+        "{tag: result}",
+    ]
+
+
+def test_figures_are_paired_over_the_tasks_and_not_over_the_episodes(tmp_path: Path) -> None:
+    def half(number: int, rollout: int, role: str, index: int) -> str:
+        return replays.solved(*([0, 1] if rollout else [0]))(number, rollout, role, index)
+
+    first = replays.run(tmp_path / "first", replays.solved(0, 3), rollouts=2)
+    other = replays.run(tmp_path / "other", half, rollouts=2)
+    found = rg.compare(first, other)
+    rows = {row.figure: row for row in found.rows}
+    correct = rows["correct"]
+    # By task: 1 0 0 1 on the first side; 1 .5 0 0 on the other.
+    assert [side and (side.mean, side.n) for side in correct.sides] == [(0.5, 4), (0.375, 4)]
+    gap = correct.differences[0]
+    assert gap and (gap.mean, gap.n) == (-0.125, 4)
+    assert gap.low < gap.mean < gap.high
+    assert not correct.is_sure(0)
+    assert rows["judge_acc"].sides[0] == correct.sides[0]
+    assert {"reward/solver", "reward/judge", "solver_acc", "tokens in", "tokens out"} <= rows.keys()
+    assert rows["tokens in"].sides[0].mean == 9  # pyright: ignore[reportOptionalMemberAccess]
+    (flips,) = found.flips
+    assert (flips.gains, flips.losses, flips.shared, flips.alone) == (0, 1, 4, 0)
+    assert "paired over 4 tasks" in flips.pairing
+
+
+def test_a_flipped_task_comes_with_an_episode_of_each_side(tmp_path: Path) -> None:
+    first = replays.run(tmp_path / "first", replays.solved(0, 1))
+    other = replays.run(tmp_path / "other", replays.solved(1, 2))
+    (flips,) = rg.compare(first, other).flips
+    (gained,), (lost,) = flips.gained, flips.lost
+    assert [gained.task, lost.task] == ["countdown-validation-2", "countdown-validation-0"]
+    assert (gained.was, gained.now) == (0.0, 1.0)
+    assert (gained.first.is_correct, gained.other.is_correct) == (False, True)
+    assert (lost.first.is_correct, lost.other.is_correct) == (True, False)
+    said = {row.instance: row for row in gained.beside()}
+    assert [*said] == ["solver 1", "solver 2", "judge"]
+    assert said["solver 1"].first and said["solver 1"].first.reward == 0
+    assert said["solver 1"].other and said["solver 1"].other.reward == 1
+
+
+def test_tasks_of_one_id_that_are_not_the_same_are_not_paired(tmp_path: Path) -> None:
+    first = replays.run(tmp_path / "first", replays.solved())
+    other = replays.run(tmp_path / "other", replays.solved(0, 1, 2, 3))
+    file = other / "episodes.jsonl"
+    file.write_text(file.read_text().replace('"target":', '"aim":'))
+    found = rg.compare(first, other)
+    (flips,) = found.flips
+    assert (flips.shared, flips.gains) == (0, 0)
+    assert "no task is the same" in flips.pairing
+    correct = next(row for row in found.rows if row.figure == "correct")
+    gap = correct.differences[0]
+    assert gap and (gap.mean, gap.low, gap.high) == (1.0, 1.0, 1.0)
+
+
+def test_the_difference_of_tasks_apart_is_as_wide_as_both_sides_make_it() -> None:
+    rng = np.random.default_rng(1)
+    now, before = ({f"{name}{n}": float(rng.random() < 0.5) for n in range(400)} for name in "ab")
+    found = interval(now, before)
+    assert found.mean == pytest.approx(np.mean([*now.values()]) - np.mean([*before.values()]))
+    spread = np.sqrt(np.var([*now.values()]) / 400 + np.var([*before.values()]) / 400)
+    assert (found.high - found.low) / 2 == pytest.approx(1.96 * spread, rel=0.1)
+    assert interval({}, before).n == 0
+
+
+def test_a_training_is_compared_by_the_validation_of_its_best_checkpoint(tmp_path: Path) -> None:
+    one, two = (write_run(tmp_path / f"seed{seed}", seed=seed) for seed in range(2))
+    policies = {"main": {"version": 2, "state": "s", "sampler": "s"}}
+    (one / "checkpoints.jsonl").write_text(json.dumps({"step": 2, "best": True, "policies": policies}) + "\n")
+    found = rg.compare(one, two)
+    assert [side.results.what for side in found.measured if side.results] == [
+        "best validation, step 2",
+        "validation, step 4",
+    ]
+    assert ("seed", ["0", "1"]) in [(row.key, row.values) for row in found.settings]
+
+
+def test_where_the_words_are_the_same_the_code_may_differ(tmp_path: Path) -> None:
+    recorded = replays.answers(tmp_path / "recorded.jsonl", replays.solved(0), tasks=1)
+    flow = rg.load("solver_judge", model=f"replay:{recorded}")
+    sides = [rg.run(flow, limit=1, out=tmp_path / name).folder for name in ("first", "other")]
+    found = rg.compare(*sides)
+    assert (found.same_words, found.other_code) == (True, False)
+    info = sides[1] / "run.json"
+    info.write_text(info.read_text().replace('"hash": "', '"hash": "0'))
+    assert rg.compare(*sides).other_code
+
+
+def test_three_sides_are_each_held_against_the_first(tmp_path: Path) -> None:
+    sides = [replays.run(tmp_path / f"run{n}", replays.solved(*range(n))) for n in range(3)]
+    found = rg.compare(*sides)
+    correct = next(row for row in found.rows if row.figure == "correct")
+    assert [gap and gap.mean for gap in correct.differences] == [0.25, 0.5]
+    assert [flips.gains for flips in found.flips] == [1, 2]
+
+
+def test_the_page_loads_nothing_and_what_models_wrote_stays_text(tmp_path: Path) -> None:
+    def hostile(number: int, rollout: int, role: str, index: int) -> str:
+        said = replays.solved(0)(number, rollout, role, index)
+        return said if role == "judge" else f"{HOSTILE}{said}"
+
+    sides = [replays.run(tmp_path / f"<b>{n}", hostile if n else replays.solved(1)) for n in range(2)]
+    page = tmp_path / "page.html"
+    rg.compare(*sides, html=page)
+    text = page.read_text()
+    read = Page(text)
+    assert (read.loads, read.handlers, read.open) == ([], [], [])
+    assert not {"script", "img", "link", "b"} & set(read.tags)
+    assert "&lt;script&gt;alert(1)" in text
+    assert "http://" not in text and "https://" not in text
+
+
+def test_one_side_is_no_comparison_and_a_folder_without_a_run_is_none(tmp_path: Path) -> None:
+    with pytest.raises(rg.UsageError, match="a comparison needs two"):
+        rg.compare("solver_judge")
+    with pytest.raises(rg.UsageError, match="is not the folder of a run"):
+        rg.compare("solver_judge", tmp_path)

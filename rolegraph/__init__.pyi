@@ -56,8 +56,6 @@ from rolegraph.api.trusting import trust as trust
 from rolegraph.api.trusting import with_project as with_project
 from rolegraph.api.viewing import RunViewer as RunViewer
 from rolegraph.api.viewing import export_chats as export_chats
-from rolegraph.api.viewing import export_spans as export_spans
-from rolegraph.api.viewing import traced as traced
 from rolegraph.api.viewing import view as view
 from rolegraph.api.workflow import OpenWorkflow as OpenWorkflow
 from rolegraph.api.workflow import Workflow as Workflow
@@ -111,13 +109,6 @@ from rolegraph.engine.vocabulary import ParseFailure as ParseFailure
 from rolegraph.engine.vocabulary import RewardInputs as RewardInputs
 from rolegraph.engine.vocabulary import Score as Score
 from rolegraph.engine.vocabulary import Split as Split
-from rolegraph.integrations.gepa.optimizing import OptimizationJob as OptimizationJob
-from rolegraph.integrations.gepa.optimizing import OptimizationResult as OptimizationResult
-from rolegraph.integrations.gepa.optimizing import optimize as optimize
-from rolegraph.integrations.gepa.optimizing import optimize_async as optimize_async
-from rolegraph.integrations.gepa.page import OptimizationRecord as OptimizationRecord
-from rolegraph.integrations.rllm.names import BACKENDS as BACKENDS
-from rolegraph.integrations.trackers.sinks import TrackerName as TrackerName
 from rolegraph.local.launcher import BASE_MODEL as BASE_MODEL
 from rolegraph.local.service.serving import serve as serve
 from rolegraph.local.warm import has_started_service as has_started_service

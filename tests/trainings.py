@@ -12,7 +12,6 @@ from unittest.mock import patch
 import pytest
 
 import rolegraph as rg
-from rolegraph.integrations.trackers.sinks import TrackerName
 from rolegraph.local.launcher import LocalService
 from tests.cli.conftest import ENVIRONMENT
 from tests.forks import ForkedCommand
@@ -58,7 +57,7 @@ def train(
     *overrides: str,
     service: LocalService,
     seed: int = 0,
-    track: Sequence[TrackerName] = (),
+    track: Sequence[str] = (),
     observe: rg.Observer | None = None,
     allow: Sequence[str] = (),
 ) -> rg.TrainingResult:

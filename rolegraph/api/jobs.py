@@ -11,20 +11,22 @@ import tempfile
 import traceback
 from collections import Counter
 from collections.abc import Callable, Coroutine, Generator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractAsyncContextManager, contextmanager, suppress
 from datetime import UTC, datetime
 from functools import wraps
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, Protocol, TypeVar
 
 from rolegraph.api.trusting import resumed_source, sealed_fields
 from rolegraph.api.workflow import Workflow, open_source
 from rolegraph.engine.compile import Plan, RolePlan
 from rolegraph.engine.errors import UsageError, WorldError, os_errors_as, printable
 from rolegraph.engine.models.keys import OPENAI, TINKER, redact
+from rolegraph.engine.plugins import plugin, plugin_names
 from rolegraph.engine.records import EpisodeDone, Event, Note, Observer, RunFolder, Source, StepLogged
 from rolegraph.engine.records.folder import newest
 from rolegraph.engine.records.info import Kind, RoleInfo, RunInfo, without_credentials
+from rolegraph.engine.run.streaming import EpisodeMaker
 from rolegraph.engine.spec import load_spec
 
 P = ParamSpec("P")
@@ -235,3 +237,40 @@ class RunLog(logging.FileHandler):
         time = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
         first, *rest = text.splitlines() or [""]
         return "\n".join([f"{time} {record.levelname} {first}", *(f"    {line}" for line in rest)])
+
+
+class EpisodePool(EpisodeMaker, Protocol):
+    """Models that are open on a cluster, and make episodes."""
+
+    @property
+    def jobs(self) -> int:
+        """Largest number of episodes in flight."""
+        ...
+
+
+class OpenCluster(Protocol):
+    """Function that an integration registers (`rolegraph.clusters`), such as `open_on_ray`."""
+
+    def __call__(
+        self,
+        open_maker: Callable[[], AbstractAsyncContextManager[EpisodeMaker]],
+        address: str,
+        *,
+        slots: int,
+        observe: Observer,
+    ) -> AbstractAsyncContextManager[EpisodePool]:
+        """Open a workflow's models on the nodes of a cluster, for the time of a block."""
+        ...
+
+
+def open_cluster(address: str) -> OpenCluster:
+    """Return the function that opens models on the cluster of an address.
+
+    Args:
+        address: `NAME` or `NAME://…` of a registered cluster; any other address is of Ray.
+
+    Raises:
+        UsageError: The cluster's integration is not installed.
+    """
+    name = address.partition("://")[0]
+    return plugin("clusters", name if name in plugin_names("clusters") else "ray")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from dataclasses import dataclass
-from typing import get_args
 
 from pydantic import ValidationError
 
@@ -17,7 +16,7 @@ from rolegraph.engine.models.tinker import model_of, open_session
 from rolegraph.engine.models.tinker_sdk import close
 from rolegraph.engine.records import Note, Observer
 from rolegraph.engine.spec import ModelRef
-from rolegraph.engine.spec.sources import Provider
+from rolegraph.engine.spec.sources import PROVIDERS
 from rolegraph.engine.training.probes import ProbeRow, ServiceProbe
 
 
@@ -87,7 +86,7 @@ doctor = blocking(doctor_async)
 def _ref(base_url: str | None, model: str | None) -> ModelRef:
     """Return the model to probe; raise UsageError for one that no Tinker service has."""
     text = model or ("tinker" if base_url else "local")
-    if base_url and text.partition(":")[0] not in get_args(Provider):
+    if base_url and text.partition(":")[0] not in PROVIDERS:
         text = f"tinker:{text}"
     try:
         ref = ModelRef.model_validate(text).model_copy(update={"base_url": base_url})

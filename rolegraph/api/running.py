@@ -192,9 +192,7 @@ class RunJob:
                 if on is None:
                     maker, in_flight = await stack.enter_async_context(self.flow.open()), concurrency
                 else:
-                    from rolegraph.integrations.ray.cluster import open_on_ray
-
-                    pool = open_on_ray(self.flow.open, on, slots=concurrency, observe=notify)
+                    pool = jobs.open_cluster(on)(self.flow.open, on, slots=concurrency, observe=notify)
                     maker = await stack.enter_async_context(pool)
                     in_flight = maker.jobs
                 notify(Note("", episodes=self.episodes - self.done))

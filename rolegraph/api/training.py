@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 
 from rolegraph.api import jobs
+from rolegraph.api.tracking import Table, Tracker, episode_table, tracker
 from rolegraph.api.workflow import Workflow, open_served_episodes
 from rolegraph.engine.compile import Plan, check_source, shared_message
 from rolegraph.engine.compile.trainable import training_findings
@@ -22,7 +23,6 @@ from rolegraph.engine.records.info import Checkpoint, Control, RunInfo, without_
 from rolegraph.engine.records.writer_lock import sole_writer
 from rolegraph.engine.training.schedule import planned_steps, validation_tasks
 from rolegraph.engine.vocabulary import Split, shared_rows
-from rolegraph.integrations.trackers.sinks import Table, Tracker, TrackerName, episode_table, tracker
 
 NODE_SLOTS = 64
 """Episodes in flight at most on each node of a cluster."""
@@ -137,7 +137,7 @@ class TrainingJob:
     async def run(
         self,
         observe: Observer | None = None,
-        track: Sequence[TrackerName] = (),
+        track: Sequence[str] = (),
         *,
         rollouts_on: str | None = None,
     ) -> TrainingResult:
@@ -169,7 +169,7 @@ async def train_async(
     *,
     out: str | Path | None = None,
     seed: int = 0,
-    track: Sequence[TrackerName] = (),
+    track: Sequence[str] = (),
     observe: Observer | None = None,
     rollouts_on: str | None = None,
 ) -> TrainingResult:
@@ -212,12 +212,9 @@ def _info_and_tasks(flow: Workflow, seed: int) -> tuple[RunInfo, list[Task]]:
     ), tasks
 
 
-async def _run(
-    job: TrainingJob, observe: Observer, track: Sequence[TrackerName], rollouts_on: str | None
-) -> None:
+async def _run(job: TrainingJob, observe: Observer, track: Sequence[str], rollouts_on: str | None) -> None:
     from rolegraph.engine.models import Models, ServedModel, Services
     from rolegraph.engine.run import Isolation
-    from rolegraph.integrations.ray.cluster import open_on_ray
 
     plan, folder, info, start = job.flow.plan, job.folder, job.info, job.start
     async with AsyncExitStack() as stack:
@@ -273,7 +270,7 @@ async def _run(
         workers = None
         if rollouts_on is not None:
             opener = partial(open_served_episodes, job.flow)
-            pool = open_on_ray(opener, rollouts_on, slots=NODE_SLOTS, observe=notify)
+            pool = jobs.open_cluster(rollouts_on)(opener, rollouts_on, slots=NODE_SLOTS, observe=notify)
             maker = await stack.enter_async_context(pool)
             places = {ref: await services.located(ref) for ref in untrained}
             workers = rollouts.RemoteModels(maker, trained, places, plan.spec.train.staleness)

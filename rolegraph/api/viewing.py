@@ -1,41 +1,22 @@
-"""Episodes of runs and trainings: pages in the browser, rows of chats, and spans for OpenTelemetry."""
+"""Episodes of runs and trainings: pages in the browser, and rows of chats."""
 
 from __future__ import annotations
 
 import asyncio
-import logging
 import sys
-from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from importlib import import_module
-from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 from rolegraph.api.jobs import RUNS, part_beside
-from rolegraph.engine.errors import UsageError, WorldError, did_you_mean
-from rolegraph.engine.records import EpisodeDone, Event, Note, Observer
+from rolegraph.engine.errors import UsageError, did_you_mean
 from rolegraph.engine.records.folder import runs_in
-from rolegraph.engine.records.info import without_credentials
 from rolegraph.engine.records.jsonl import JsonlWriter, json_line
-from rolegraph.integrations.opentelemetry.spans import Span, TracedRun, is_sampled, spans_of
 from rolegraph.pages.view import EpisodeFilter, ViewedRun, open_run, write_static
 from rolegraph.pages.view.chats import chats
 from rolegraph.pages.view.finding import FIELDS, find
 from rolegraph.pages.view.serving import serve
-
-if TYPE_CHECKING:
-    from rolegraph.api.running import RunJob
-    from rolegraph.api.training import TrainingJob
-
-PATH = "/v1/traces"
-"""Path that OTLP/HTTP adds to the URL of a collector."""
-BATCH = 64
-"""Spans in one request: with texts a span may have 100 KB, and many collectors refuse 20 MB."""
-QUEUE = 65_536
-"""Spans that wait for the collector while a run goes on; beyond that, spans are dropped and counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,208 +158,3 @@ def export_chats(run: str | Path, file: str | Path, **where: str) -> int:
             raise UsageError(f"{run} has no chat that fits; nothing was written")
         (part / file.name).rename(file)
     return rows
-
-
-def export_spans(
-    run: str | Path, url: str, *, share: float = 1.0, content: bool = False, **where: str
-) -> int:
-    """Send the episodes of a run as spans to an OpenTelemetry collector.
-
-    An episode is a trace by the conventions for generative AI: `invoke_workflow`, `invoke_agent`, `chat` and
-    `execute_tool`. An episode that is sent again has the same ids. Headers, such as a key, are those of
-    `OTEL_EXPORTER_OTLP_HEADERS`.
-
-    Args:
-        run: Folder of a run or a training; a folder of runs stands for all of them.
-        url: URL of the collector, such as `http://localhost:4318`; `/v1/traces` is added.
-        share: Share of the episodes to send, above 0 and up to 1, chosen by their ids.
-        content: Whether to send texts: visible task fields, messages, arguments and results of tools. Hidden
-            fields are never sent, nor are the texts of roles that may quote one.
-        where: Filters of `view`: `role`, `low`, `high`, `correct`, `task`, `text`, `split`, `step`.
-
-    Returns:
-        The number of episodes that were sent.
-
-    Raises:
-        UsageError: No such run, an unknown filter, no valid URL, no episode fits, or the extra `otlp` is not
-            installed.
-        DataError: A run's files are damaged.
-        WorldError: The collector does not answer, or refuses the spans.
-    """
-    wanted, episodes, waiting = replace(parse_filters(where), sort=""), 0, list[Span]()
-    with _Collector.open(url, share) as collector:
-        for opened in view(run).runs:
-            about = TracedRun(opened.folder.path.name, opened.info, opened.spec)
-            for row in find(opened, wanted, most=sys.maxsize).rows:
-                if is_sampled(episode := opened.read(row), share):
-                    step = row.part.step if row.part.split else None
-                    waiting += spans_of(episode, about, content=content, split=row.part.split, step=step)
-                    episodes += 1
-                while len(waiting) >= BATCH:
-                    collector.send(waiting[:BATCH])
-                    del waiting[:BATCH]
-        if not episodes:
-            raise UsageError(f"{run} has no episode that fits; nothing was sent")
-        if waiting:
-            collector.send(waiting)
-    return episodes
-
-
-@contextmanager
-def traced(
-    job: RunJob | TrainingJob, url: str, observe: Observer, *, share: float = 1.0, content: bool = False
-) -> Generator[Observer]:
-    """Give an observer that sends each finished episode of a job as spans, for the time of a `with` block.
-
-    A collector that fails ends no run: a warning says so, and `export_spans` sends the episodes later.
-
-    Args:
-        job: The job, which is given the observer.
-        url: URL of the collector, as for `export_spans`.
-        observe: Function that gets each event as well, and the warning.
-        share: Share of the episodes to send, above 0 and up to 1.
-        content: Whether to send texts, as for `export_spans`.
-
-    Returns:
-        A context manager that gives the observer.
-
-    Raises:
-        UsageError: No valid URL, or the extra `otlp` is not installed.
-    """
-    about = TracedRun(job.folder.path.name, job.info, job.flow.plan.spec)
-    given = 0
-    is_told = False
-    with _Collector.open(url, share) as collector:
-        processor: Any = import_module("opentelemetry.sdk.trace.export").BatchSpanProcessor(
-            collector, max_queue_size=QUEUE, schedule_delay_millis=1000, max_export_batch_size=BATCH
-        )
-
-        def watch(event: Event) -> None:
-            nonlocal given, is_told
-            if isinstance(event, EpisodeDone) and event.finished and is_sampled(event.episode, share):
-                for span in spans_of(event.episode, about, content=content):
-                    processor.on_end(collector.readable(span))
-                    given += 1
-            if collector.fault and not is_told:
-                is_told = True
-                observe(Note(f"spans are not taken: {collector.fault}", "warning"))
-            observe(event)
-
-        try:
-            yield watch
-        finally:
-            processor.shutdown()
-            if lost := given - collector.sent:
-                again = f"rolegraph export {job.folder.path} --otlp URL sends them again"
-                why = f": {collector.fault}" if collector.fault else ""
-                observe(Note(f"{lost} of {given} spans were not sent{why}; {again}", "warning"))
-
-
-class _Collector(logging.Handler):
-    """Receiver of spans at a URL: an exporter of the OpenTelemetry SDK.
-
-    It also handles the log of the SDK, whose last message alone tells why a request failed.
-    """
-
-    def __init__(self, url: str) -> None:
-        super().__init__(logging.WARNING)
-        self.url = without_credentials(url)
-        self.sent = 0
-        """Number of spans that the collector took."""
-        self.fault = ""
-        """Reason why the last request failed; empty where it did not."""
-        self._logged = ""
-        self._trace: Any = import_module("opentelemetry.trace")
-        self._sdk: Any = import_module("opentelemetry.sdk.trace")
-        resources: Any = import_module("opentelemetry.sdk.resources")
-        own = resources.Resource({"service.name": "rolegraph", "service.version": version("rolegraph")})
-        # OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES come after, so that they replace the name.
-        self._resource = own.merge(resources.OTELResourceDetector().detect())
-        self._scope: Any = import_module("opentelemetry.sdk.util.instrumentation").InstrumentationScope(
-            "rolegraph", version("rolegraph"), "https://opentelemetry.io/schemas/1.41.0"
-        )
-        session: Any = import_module("requests").Session()
-        session.max_redirects = 0  # a redirect would take the headers, and a key in them, elsewhere
-        exporters: Any = import_module("opentelemetry.exporter.otlp.proto.http.trace_exporter")
-        self._exporter = exporters.OTLPSpanExporter(endpoint=_endpoint(url), session=session)
-
-    @classmethod
-    @contextmanager
-    def open(cls, url: str, share: float) -> Generator[_Collector]:
-        """Open a collector for a block; its library's log goes into `fault`, not to standard error."""
-        if not 0 < share <= 1:
-            raise UsageError(f"the share of episodes is {share:g}; expected a number above 0 and up to 1")
-        try:
-            collector = cls(url)
-        except ImportError:
-            library = "opentelemetry-exporter-otlp-proto-http"
-            raise UsageError(f"spans need the library {library}: pip install 'rolegraph[otlp]'") from None
-        log = logging.getLogger("opentelemetry")
-        log.addHandler(collector)
-        propagated, log.propagate = log.propagate, False
-        try:
-            yield collector
-        finally:
-            collector.shutdown()
-            log.removeHandler(collector)
-            log.propagate = propagated
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Keep a message of the library's log."""
-        self._logged = without_credentials(record.getMessage())
-
-    def send(self, spans: Sequence[Span]) -> None:
-        """Send spans; raises WorldError where the collector does not take them."""
-        self.export([*map(self.readable, spans)])
-        if self.fault:
-            raise WorldError(f"the collector at {self.url} took {self.sent} spans, then none: {self.fault}")
-
-    def readable(self, span: Span) -> Any:
-        """Return a span as the SDK has it."""
-        trace = self._trace
-        context, parent = (
-            None if number is None else trace.SpanContext(span.trace_id, number, False, trace.TraceFlags(1))
-            for number in (span.span_id, span.parent_id)
-        )
-        return self._sdk.ReadableSpan(
-            span.name,
-            context=context,
-            parent=parent,
-            resource=self._resource,
-            attributes=span.attributes,
-            kind=trace.SpanKind.CLIENT if span.operation == "chat" else trace.SpanKind.INTERNAL,
-            status=trace.Status(trace.StatusCode.ERROR if span.error else trace.StatusCode.UNSET),
-            start_time=span.start,
-            end_time=span.end,
-            instrumentation_scope=self._scope,
-        )
-
-    def export(self, spans: Sequence[Any]) -> Any:
-        """Send spans of the SDK in one request, and count them."""
-        self._logged = ""
-        result = self._exporter.export(spans)
-        is_sent = result.name == "SUCCESS"
-        self.sent += len(spans) if is_sent else 0
-        self.fault = "" if is_sent else self._logged or "the request failed"
-        return result
-
-    def shutdown(self) -> None:
-        """Close the connection."""
-        self._exporter.shutdown()
-
-    def force_flush(self, timeout_millis: int = 0) -> bool:
-        """Do nothing: no span waits here."""
-        return True
-
-
-def _endpoint(url: str) -> str:
-    """Return the address of a collector's traces; raises UsageError where the URL is none."""
-    try:
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ValueError
-    except ValueError:
-        shown = without_credentials(url)
-        raise UsageError(f"{shown!r} is not the URL of a collector, such as http://localhost:4318") from None
-    path = parts.path.rstrip("/")
-    return parts._replace(path=path if path.endswith(PATH) else f"{path}{PATH}").geturl()

@@ -14,6 +14,7 @@ from rolegraph.engine import run
 from rolegraph.engine.compile import CompileResult, Plan, check_source, data_findings
 from rolegraph.engine.compile.trainable import training_findings
 from rolegraph.engine.errors import UsageError
+from rolegraph.engine.plugins import plugin
 from rolegraph.engine.records import PolicyPath, Source
 from rolegraph.engine.shipped import SPECS
 from rolegraph.engine.spec import load_spec
@@ -316,10 +317,7 @@ def check_for(source: Source, backend: str | None) -> CompileResult:
     """
     if backend is None:
         return check_source(source, data_findings)
-    from rolegraph.integrations.rllm.launch import for_backend
-
-    overrides, _, further = for_backend(backend, source.overrides)
-    source = replace(source, overrides=tuple(overrides))
+    source, further = plugin("trainers", "rllm").check(source, backend)
     return check_source(source, lambda plan: chain(data_findings(plan), further(plan)))
 
 

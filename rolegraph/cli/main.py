@@ -19,18 +19,18 @@ from io import TextIOWrapper
 
 import click
 
-from rolegraph import RolegraphError, SpecError, printable
+from rolegraph import RolegraphError, SpecError, UsageError, printable
 from rolegraph.cli import options as options  # registers the completion of bash
 from rolegraph.cli.output import colour
+from rolegraph.engine.plugins import plugin, plugin_names
 
 VERBS = {
     "new": ("folders", "Write a workflow of your own into a new folder."),
     "trust": ("folders", "Let the rolegraph.toml of a folder count."),
     "run": ("running", "Run a spec on its tasks and write the episodes."),
     "train": ("training", "Train the roles of a spec."),
-    "optimize": ("tuning", "Evolve the prompts of a spec by reflection."),
-    "forecast": ("tuning", "Estimate the cost and effect of a first training step."),
-    "eject": ("training", "Write a spec as code for rLLM or verifiers."),
+    "forecast": ("forecasting", "Estimate the cost and effect of a first training step."),
+    "eject": ("ejecting", "Write a spec as code for rLLM or verifiers."),
     "eval": ("running", "Compare a checkpoint with its base model."),
     "compare": ("reading", "Compare runs, trainings or specs."),
     "export": ("reading", "Write trained weights for other programs."),
@@ -58,18 +58,27 @@ class _Verbs(click.Group):
     """Imports a verb's module only when that verb is used."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(VERBS)
+        return [*VERBS, *plugin_names("commands")]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in VERBS:
-            return None
+            return plugin("commands", cmd_name) if cmd_name in plugin_names("commands") else None
         module = importlib.import_module(f"rolegraph.cli.{VERBS[cmd_name][0]}")
         commands = (value for value in vars(module).values() if isinstance(value, click.Command))
         return next(command for command in commands if command.name == cmd_name)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
-            formatter.write_dl([(verb, line) for verb, (_, line) in VERBS.items()])
+            others = [(name, _summary(name)) for name in plugin_names("commands")]
+            formatter.write_dl([*((verb, line) for verb, (_, line) in VERBS.items()), *others])
+
+
+def _summary(name: str) -> str:
+    """Return the first sentence of an installed command's help, or why the command cannot be loaded."""
+    try:
+        return plugin("commands", name).get_short_help_str(80)
+    except UsageError as error:
+        return str(error)
 
 
 @click.group(cls=_Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})

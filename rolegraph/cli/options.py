@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Generator, Sequence
+from contextlib import ExitStack, contextmanager
 from functools import partial, wraps
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -18,6 +18,7 @@ from click.shell_completion import BashComplete, CompletionItem, add_completion_
 
 import rolegraph as rg
 from rolegraph.cli.output import OutputOptions, own_stream
+from rolegraph.engine.plugins import plugin
 
 F = TypeVar("F", bound=Callable[..., Any])
 Decorator = Callable[[F], F]
@@ -210,14 +211,6 @@ class OtlpOptions(NamedTuple):
     share: float
     content: bool
 
-    def traced(
-        self, job: rg.RunJob | rg.TrainingJob, observe: rg.Observer
-    ) -> AbstractContextManager[rg.Observer]:
-        """Return a context manager that gives an observer; it sends a job's episodes where there is a URL."""
-        if self.url is None:
-            return nullcontext(observe)
-        return rg.traced(job, self.url, observe, share=self.share, content=self.content)
-
 
 def otlp(meaning: str) -> Decorator[Callable[..., Any]]:
     """Add `--otlp`, `--otlp-share` and `--otlp-content`; pass them as one OtlpOptions, `otlp`.
@@ -236,6 +229,46 @@ def otlp(meaning: str) -> Decorator[Callable[..., Any]]:
 
 def _with_otlp(command: Callable[..., Any], *, otlp: str | None, **words: Any) -> Any:
     return command(otlp=OtlpOptions(otlp, words.pop("otlp_share"), words.pop("otlp_content")), **words)
+
+
+class Watchers(NamedTuple):
+    """Values of `--observe` and `--otlp`: the observers of a job that integrations and packages have."""
+
+    otlp: OtlpOptions
+    named: Sequence[str]
+    """Observers as `NAME=TARGET`."""
+
+    @property
+    def given(self) -> bool:
+        """True where the command line names an observer."""
+        return bool(self.named) or self.otlp.url is not None
+
+    @contextmanager
+    def watching(self, job: rg.RunJob | rg.TrainingJob, observe: rg.Observer) -> Generator[rg.Observer]:
+        """Return a context manager that gives an observer, which passes each event to all."""
+        with ExitStack() as stack:
+            for name, _, target in (word.partition("=") for word in self.named):
+                observe = stack.enter_context(plugin("observers", name)(job, target, observe))
+            if self.otlp.url is not None:
+                settings = {"share": self.otlp.share, "content": self.otlp.content}
+                traced = plugin("observers", "otlp")(job, self.otlp.url, observe, **settings)
+                observe = stack.enter_context(traced)
+            yield observe
+
+
+def watchers(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add `--observe` and the options of `--otlp`; pass them as one Watchers, `watchers`."""
+    observe = repeated(
+        "--observe", "observers", "NAME=TARGET", "An installed package's observer of the episodes."
+    )
+    spans = otlp("Send each finished episode as spans to an OpenTelemetry collector.")
+    return spans(_bundle(_with_watchers, observe)(command))
+
+
+def _with_watchers(
+    command: Callable[..., Any], *, otlp: OtlpOptions, observers: tuple[str, ...], **words: Any
+) -> Any:
+    return command(watchers=Watchers(otlp, observers), **words)
 
 
 def filters(**meanings: str) -> Decorator[Callable[..., Any]]:
@@ -269,18 +302,9 @@ def figure_floor(text: str) -> tuple[str, float]:
         raise click.BadParameter(f"{text!r} is not FIGURE=VALUE, such as answered=0.99") from None
 
 
-def backend_name(text: str) -> str:
-    """Parse the name of a backend of rLLM, or a class as `MODULE:CLASS`, which is imported when it trains."""
-    if text in rg.BACKENDS or ":" in text:
-        return text
-    names = ", ".join(rg.BACKENDS)
-    raise click.BadParameter(f"{text!r} is not a backend; expected {names} or MODULE:CLASS")
-
-
-def backend(meaning: str = "", default: str | None = None) -> Decorator[F]:
+def backend(meaning: str) -> Decorator[F]:
     """Return the option `--backend`."""
-    shown = f"[{'|'.join(rg.BACKENDS)}|MODULE:CLASS]"
-    return text("--backend", shown, meaning, type=backend_name, default=default, show_default=True)
+    return text("--backend", "[tinker|verl|fireworks|MODULE:CLASS]", meaning)
 
 
 def complete_specs(context: click.Context, parameter: click.Parameter, word: str) -> list[CompletionItem]:

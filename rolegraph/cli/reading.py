@@ -15,6 +15,7 @@ import rolegraph as rg
 from rolegraph.cli import options
 from rolegraph.cli.output import OutputOptions, plain
 from rolegraph.cli.terminal import add_row, interval_cell, make_table, progress_line, run_until_done
+from rolegraph.engine.plugins import plugin
 
 FOLDER = click.Path(path_type=Path, file_okay=False)
 SHOWN_OF_DIFF = 2000
@@ -130,7 +131,8 @@ def export_command(
         click.echo(f"{sft}: {rg.export_chats(run, sft, **where)} chats")
     elif otlp.url is not None:
         with progress_line(OutputOptions(), f"sending {run} …"):
-            sent = rg.export_spans(run, otlp.url, share=otlp.share, content=otlp.content, **where)
+            send = plugin("exporters", "otlp")
+            sent = send(run, otlp.url, share=otlp.share, content=otlp.content, **where)
         click.echo(f"{sent} episodes sent")
 
 

@@ -44,7 +44,7 @@ LIMIT = 64
     "Exit with 1 where a figure is lower, such as answered=0.99 or judge_acc=0.5.",
     options.figure_floor,
 )
-@options.otlp("Send each finished episode as spans to an OpenTelemetry collector.")
+@options.watchers
 @options.output
 def run_command(
     source: rg.Source,
@@ -54,7 +54,7 @@ def run_command(
     retry_failed: bool,
     multirun: bool,
     floors: tuple[tuple[str, float], ...],
-    otlp: options.OtlpOptions,
+    watchers: options.Watchers,
     output: OutputOptions,
     **settings: Any,
 ) -> int:
@@ -67,8 +67,10 @@ def run_command(
 
     if retry_failed and (multirun or not resume):
         raise click.UsageError("--retry-failed goes with --resume of one run")
-    if multirun and otlp.url is not None:
-        raise click.UsageError("--otlp goes with one run; rolegraph export FOLDER --otlp sends a sweep's")
+    if multirun and watchers.given:
+        raise click.UsageError(
+            "--otlp and --observe go with one run; rolegraph export FOLDER --otlp sends a sweep's"
+        )
     if replay_any:
         source = replace(source, overrides=(*source.overrides, "model.replay_any=true"))
     how = {name: settings.pop(name) for name in ("concurrency", "on")}
@@ -83,7 +85,7 @@ def run_command(
     else:
         job = rg.RunJob.create(rg.open_source(source), out=out, **given)
     display = Display(job, floors=dict(floors), output=output)
-    with display.shown(), otlp.traced(job, display.observe) as observe:
+    with display.shown(), watchers.watching(job, display.observe) as observe:
         run_until_done(job.run(observe, **how))
     return display.exit_code()
 

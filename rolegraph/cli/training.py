@@ -1,8 +1,8 @@
-"""`rolegraph train SPEC`, here or under rLLM's trainer, and `rolegraph eject`, a spec for other trainers."""
+"""`rolegraph train SPEC`, in this project's loop or by another trainer."""
 
 from __future__ import annotations
 
-import logging
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +12,9 @@ import rolegraph as rg
 from rolegraph.cli import options
 from rolegraph.cli.output import OutputOptions
 from rolegraph.cli.terminal import run_until_done
+from rolegraph.engine.plugins import plugin, plugin_names
 
-TRACKERS = ("tensorboard", "wandb", "mlflow", "trackio")
+OWN_TRAINER = "rolegraph"
 
 
 @click.command("train")
@@ -27,12 +28,20 @@ TRACKERS = ("tensorboard", "wandb", "mlflow", "trackio")
 @options.flag("--resume", "Continue the newest training, or --out, at its last checkpoint.")
 @options.multirun
 @options.choice(
-    "--track", TRACKERS, "Send metrics, episodes and the report to a tracker as well.", multiple=True
+    "--track",
+    plugin_names("trackers"),
+    "Send metrics, episodes and the report to a tracker as well.",
+    multiple=True,
 )
-@options.choice("--trainer", ("rolegraph", "rllm"), "This project's loop, or rLLM's.", default="rolegraph")
+@options.choice(
+    "--trainer",
+    (OWN_TRAINER, *plugin_names("trainers")),
+    "This project's loop, or another's.",
+    default=OWN_TRAINER,
+)
 @options.cluster("--rollouts-on")
 @options.backend("rLLM's backend, or a class of your own.")
-@options.otlp("Send each finished episode as spans to an OpenTelemetry collector.")
+@options.watchers
 @options.flag("--print-config", "Print rLLM's config and stop.")
 @options.output
 def train_command(
@@ -41,11 +50,11 @@ def train_command(
     seed: int | None,
     resume: bool,
     multirun: bool,
-    track: tuple[rg.TrackerName, ...],
+    track: tuple[str, ...],
     trainer: str,
     rollouts_on: str | None,
     backend: str | None,
-    otlp: options.OtlpOptions,
+    watchers: options.Watchers,
     print_config: bool,
     output: OutputOptions,
 ) -> int:
@@ -56,15 +65,27 @@ def train_command(
     training for each combination of values, in folders of one sweep. With --trainer rllm, words that begin
     with `rllm.` or `++` change rLLM's config.
     """
-    if (otlp.url or rollouts_on) and (multirun or trainer == "rllm"):
-        raise click.UsageError("--otlp and --rollouts-on go with one training of this project's own loop")
-    if trainer == "rllm":
+    if (watchers.given or rollouts_on) and (multirun or trainer != OWN_TRAINER):
+        raise click.UsageError(
+            "--otlp, --observe and --rollouts-on go with one training of this project's own loop"
+        )
+    if trainer != OWN_TRAINER:
         if multirun:
-            raise click.UsageError("-m goes with this project's own loop, not with --trainer rllm")
+            raise click.UsageError(f"-m goes with this project's own loop, not with --trainer {trainer}")
         if output.quiet or output.as_json:
             raise click.UsageError("--quiet and --json go with --trainer rolegraph")
-        settings: dict[str, Any] = {"resume": resume, "seed": seed or 0, "trackers": track}
-        return _train_with_rllm(source, backend or "tinker", out, print_config=print_config, **settings)
+        other, warn = plugin("trainers", trainer), partial(click.echo, err=True)
+        settings: dict[str, Any] = {
+            "backend": backend,
+            "seed": seed or 0,
+            "resume": resume,
+            "trackers": track,
+        }
+        if print_config:
+            click.echo(other.config(source, out, warn, **settings))
+        else:
+            other.train(source, out, warn, **settings)
+        return 0
     if backend is not None or print_config:
         raise click.UsageError("--backend and --print-config go with --trainer rllm")
     if multirun:
@@ -78,86 +99,6 @@ def train_command(
         job = rg.TrainingJob.resume(out, source, seed=seed)
     else:
         job = rg.TrainingJob.create(rg.open_source(source), out=out, seed=seed or 0)
-    with train_display(job, output) as display, otlp.traced(job, display) as observe:
+    with train_display(job, output) as display, watchers.watching(job, display) as observe:
         run_until_done(job.run(observe, track, rollouts_on=rollouts_on))
-    return 0
-
-
-def _train_with_rllm(
-    source: rg.Source, backend: str, folder: Path | None, *, print_config: bool, resume: bool, **settings: Any
-) -> int:
-    """Start rLLM's trainer on a spec, or print the config that it would be started with.
-
-    Args:
-        source: The spec, which is needed with `resume`, too.
-        backend: A backend of rLLM, or one of your own as `package.module:Class`.
-        folder: Folder of the training; required with `resume`.
-        print_config: Whether to print the config and return.
-        resume: Whether to continue the training in `folder`.
-        settings: `seed` of the order of the data, and `trackers` that metrics are sent to.
-
-    Returns:
-        The exit code, 0.
-    """
-    from rolegraph.integrations.rllm import estimators
-    from rolegraph.integrations.rllm import launch as rllm
-
-    if resume and folder is None:
-        raise rg.UsageError("--resume with --trainer rllm needs --out, the training's folder")
-    folder = folder or rg.new_folder(f"{Path(source.named_spec).stem}-rllm")
-    job = rllm.prepare(source, backend, folder=folder, resume=resume, **settings)
-    for warning in job.warnings:
-        click.echo(f"{warning}\n", err=True)
-    if print_config:
-        click.echo(rllm.describe(job))
-        return 0
-    # The grouping hook logs which estimator each role's advantages came from.
-    log = logging.getLogger("rolegraph.integrations.rllm")
-    log.setLevel(logging.INFO)
-    log.addHandler(logging.StreamHandler())
-    log.propagate = False
-    for role, estimator in estimators.estimator_map(job.run.plan, job.run.backend).items():
-        names = " with ".join(estimator) if isinstance(estimator, tuple) else estimator
-        click.echo(f"{role}: {names}", err=True)
-    rllm.launch(job)
-    return 0
-
-
-@click.command("eject")
-@options.source("The model to train: local[:FOLDER] or tinker:NAME. Default: the spec's model.")
-@options.backend(default="tinker")
-@options.seed("Seed of the order of the data.")
-@options.path("--out", "out", "FILE.py", "File of the script. Default: standard output.")
-@options.path("--verifiers", "verifiers", "DIR", "New folder of an environment package for verifiers.")
-def eject_command(
-    source: rg.Source, backend: str, seed: int, out: Path | None, verifiers: Path | None
-) -> int:
-    """Write a script that trains SPEC as `rolegraph train SPEC --trainer rllm` does, to read and change.
-
-    With --verifiers, write a folder for that project instead.
-    """
-    from rolegraph.integrations.rllm import launch as rllm
-
-    if out is not None and verifiers is not None:
-        raise rg.UsageError("--out and --verifiers exclude each other")
-    if verifiers is not None:
-        from rolegraph.integrations.verifiers import eject_verifiers
-
-        eject_verifiers(source, verifiers)
-        click.echo(f"wrote {verifiers}; install it with: pip install -e {verifiers}")
-        return 0
-    job = rllm.prepare(source, backend, seed=seed)
-    for warning in job.warnings:
-        click.echo(f"{warning}\n", err=True)
-    if out is None:
-        click.echo(rllm.script(job), nl=False)
-        return 0
-    try:
-        with out.open("x", encoding="utf-8") as file:
-            file.write(rllm.script(job))
-    except FileExistsError:
-        raise rg.UsageError(f"{out} already exists; choose another file with --out") from None
-    except OSError as error:
-        raise rg.UsageError(f"cannot write {out}: {error.strerror}") from error
-    click.echo(f"wrote {out}; run it with: python {out}")
     return 0

@@ -1,18 +1,17 @@
 """Environments: worlds in which the roles of a loop move.
 
 Each factory makes an `Environment`, which opens a new game for every episode. The rules of the built-in games
-have files of their own; TextArena's games are played in other processes.
+have files of their own.
 """
 
 from __future__ import annotations
 
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import Field, FiniteFloat
 
-from rolegraph.engine.vocabulary import Environment, Transition, environment_of, require_library
-from rolegraph.integrations.textarena import arena
+from rolegraph.engine.vocabulary import Environment, Transition, environment_of
 from rolegraph.roles import grid as grid_game
 from rolegraph.roles import tic_tac_toe as tic_tac_toe_game
 
@@ -55,13 +54,3 @@ def tic_tac_toe(
 
     move = partial(tic_tac_toe_game.move, illegal)
     return environment_of(start, move, min_players=2, max_players=2)
-
-
-def textarena(game: str, /, **options: Any) -> Environment:
-    """Play a game of TextArena, by its id; further options are the game's own.
-
-    game: the id, such as TicTacToe-v0; most games have a twin that ends in -train and tells less
-    """
-    require_library("textarena", "textarena", "TextArena's games")
-    least, most = arena.players(game, options)
-    return Environment(partial(arena.ArenaGame, game, options), least, most)

@@ -16,6 +16,7 @@ from rolegraph.engine.compile.role_plan import GroupingPlan, ResolvedRole, RoleP
 from rolegraph.engine.prompts import SELF, PromptError, Template
 from rolegraph.engine.records import MAIN
 from rolegraph.engine.spec import Edge, Finding, Loss, Path, Sampling, Spec
+from rolegraph.engine.spec.sources import OWN_PROVIDERS, PROVIDERS
 from rolegraph.engine.spec.validation import name_not_found
 from rolegraph.engine.vocabulary import Estimator, SelfView, Views, estimators, signals
 
@@ -35,9 +36,10 @@ def learning_findings(names: ResolvedNames) -> Iterator[Finding]:
     if spec.train.refill:
         yield from _refill_findings(spec, names.roles)
     server = spec.train.sample_from
-    if server is not None and server.provider not in ("vllm", "sglang"):
+    if server is not None and server.provider in OWN_PROVIDERS:
         message = f"{server.provider} does not load the adapters of a training"
-        yield Finding(("train", "sample_from"), message, "vllm or sglang", word=server.provider)
+        others = " or ".join(name for name in PROVIDERS if name not in OWN_PROVIDERS)
+        yield Finding(("train", "sample_from"), message, others, word=server.provider)
     best, figures = spec.train.validation.best, ["correct", *spec.episode.metrics]
     if best not in figures:
         yield name_not_found("figure", best, figures, ("train", "validation", "best"))

@@ -23,6 +23,7 @@ from urllib.parse import urlsplit
 from rolegraph.engine.errors import UsageError, WorldError
 from rolegraph.engine.models.limit import LimitedModel
 from rolegraph.engine.models.types import ServedModel
+from rolegraph.engine.plugins import plugin
 from rolegraph.engine.records import PolicyPath, RunFolder
 from rolegraph.engine.shipped import model_folder
 from rolegraph.engine.spec import ModelRef, api_of
@@ -271,17 +272,11 @@ async def open_served(served: ServedModel) -> Model:
             from rolegraph.engine.models.openai import open_openai
 
             return await open_openai(served)
-        case "vllm":
-            from rolegraph.integrations.vllm.server import VLLMServer
-
-            return await VLLMServer.open(served)
-        case "sglang":
-            from rolegraph.integrations.sglang.server import SGLangServer
-
-            return await SGLangServer.open(served)
         case "replay":
             from rolegraph.engine.models.replay import Replay
 
             if ref.name is None:
                 raise UsageError("The model `replay` needs a file: write `replay:episodes.jsonl`.")
             return Replay.from_file(Path(ref.name), any_prompt=ref.replay_any)
+        case _:
+            return await plugin("models", ref.provider)(served)

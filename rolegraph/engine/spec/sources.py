@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, get_args
+import re
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field, StringConstraints
 
+from rolegraph.engine.plugins import plugin_names
 from rolegraph.engine.shipped import BASE_NAME, MODELS
 from rolegraph.engine.spec.base import Count, SpecModel, Strings
 
@@ -26,13 +28,19 @@ def api_of(provider: str) -> str:
     return "tinker" if provider == "local" else provider
 
 
-Provider = Literal["local", "tinker", "openai", "vllm", "sglang", "replay"]
+OWN_PROVIDERS = ("local", "tinker", "openai", "replay")
+"""Providers of the engine itself; packages add others (`rolegraph.models`)."""
+PROVIDERS = ("local", "tinker", "openai", *plugin_names("models"), "replay")
+if TYPE_CHECKING:
+    Provider = str
+else:
+    Provider = Literal[PROVIDERS]
 
 
 class ModelRef(SpecModel):
     """A model: `provider:name`, or a mapping with these keys."""
 
-    SHORT = Annotated[str, StringConstraints(pattern=rf"^({'|'.join(get_args(Provider))})(:|$)")]
+    SHORT = Annotated[str, StringConstraints(pattern=rf"^({'|'.join(map(re.escape, PROVIDERS))})(:|$)")]
     provider: Provider = "local"
     """`local` (a folder on this machine, served during the run), `tinker`, `openai` (any compatible
     endpoint), `vllm` or `sglang` (such a server, with exact tokens) or `replay` (recorded answers)."""

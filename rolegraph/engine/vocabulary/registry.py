@@ -12,13 +12,14 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from functools import cache
-from importlib.metadata import Distribution, EntryPoint, PackageNotFoundError, entry_points
+from importlib.metadata import EntryPoint
 from typing import Any, Generic, TypeVar, cast
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic_core import ArgsKwargs, ErrorDetails
 
 from rolegraph.engine.errors import RolegraphError, UsageError, did_you_mean, first_line
+from rolegraph.engine.plugins import own_points, package_of, points_of
 from rolegraph.engine.vocabulary.call import ItemCall
 from rolegraph.engine.vocabulary.foreign import FOREIGN_ERRORS, describe_error
 from rolegraph.engine.vocabulary.imports import Definition, Import
@@ -184,7 +185,7 @@ class Registry(Generic[T]):
 
         def add(factory: F) -> F:
             before, this = self._definitions.get(name), Definition.of(factory)
-            taken = name in _own_points(self.group) or name in self._factories
+            taken = name in own_points(self.group) or name in self._factories
             if taken and not (before and this.replaces(before)):
                 where = f"by {before}" if before else "built in or installed"
                 raise UsageError(
@@ -198,7 +199,7 @@ class Registry(Generic[T]):
 
     def names(self) -> list[str]:
         """Return all names, sorted: built-in, installed and registered ones."""
-        return sorted({*self._factories, *_own_points(self.group), *_installed_points(self.group)})
+        return sorted({*self._factories, *points_of(self.group)})
 
     def factory(self, name: str) -> Callable[..., T]:
         """Return the factory of a name.
@@ -216,10 +217,10 @@ class Registry(Generic[T]):
 
     def _point(self, name: str) -> EntryPoint | None:
         """Find an entry point; a built-in name goes before a package's."""
-        return _own_points(self.group).get(name) or _installed_points(self.group).get(name)
+        return own_points(self.group).get(name) or points_of(self.group).get(name)
 
     def _load(self, point: EntryPoint) -> Callable[..., T]:
-        what = f"the {self.kind} {point.name!r} of {_package(point)}"
+        what = f"the {self.kind} {point.name!r} of {package_of(point)}"
         try:
             factory = point.load()
         except FOREIGN_ERRORS as error:  # importing it runs the package's own code
@@ -320,7 +321,7 @@ class Registry(Generic[T]):
     def _described(self, name: str) -> str:
         """Name an item together with its package, or with the place where it was registered."""
         known, point = self._definitions.get(name), self._point(name)
-        source = str(known) if known else _package(point) if point else "this process"
+        source = str(known) if known else package_of(point) if point else "this process"
         return f"the {self.kind} {name!r} of {source}"
 
 
@@ -354,28 +355,6 @@ def record_items(used: MutableMapping[tuple[Registry[Any], str], None]) -> Gener
         yield
     finally:
         _used.reset(token)
-
-
-def _package(point: EntryPoint) -> str:
-    return point.dist.name if point.dist else "an installed package"
-
-
-@cache
-def _own_points(group: str) -> Mapping[str, EntryPoint]:
-    """Return the entry points of Rolegraph itself, found without reading those of all other packages."""
-    try:
-        points = Distribution.from_name("rolegraph").entry_points
-    except PackageNotFoundError as error:
-        raise UsageError(
-            "Rolegraph is not installed, so its parsers, rewards and so on cannot be found; "
-            "in a checkout: pip install -e ."
-        ) from error
-    return {point.name: point for point in points.select(group=group)}
-
-
-def _installed_points(group: str) -> Mapping[str, EntryPoint]:
-    """Return the entry points of all packages, uncached, because a notebook may install one as it runs."""
-    return {point.name: point for point in entry_points(group=group)}
 
 
 def _is_value(written: object, first: inspect.Parameter | None) -> bool:

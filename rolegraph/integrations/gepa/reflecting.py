@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from hashlib import sha256
 from importlib import import_module
-from typing import Any, TypeVar, get_args
+from typing import Any, TypeVar
 
 from rolegraph.api import jobs
 from rolegraph.api.running import RunJob, finished_in
@@ -29,7 +29,7 @@ from rolegraph.engine.records.identity import CallId, NodeId, derive_seed
 from rolegraph.engine.records.jsonl import JsonlWriter, json_line, parse_json, read_jsonl
 from rolegraph.engine.shipped import MODELS, model_folder
 from rolegraph.engine.spec import ModelRef, Sampling
-from rolegraph.engine.spec.sources import Provider
+from rolegraph.engine.spec.sources import PROVIDERS
 from rolegraph.engine.training.compare import by_task
 from rolegraph.engine.vocabulary import Split
 from rolegraph.integrations.gepa import reflection
@@ -252,8 +252,8 @@ def reflecting_model(plan: Plan, name: str | None, url: str | None) -> ModelRef:
     ref = plan.spec.model
     if name is not None:
         provider, _, model = name.partition(":")
-        if provider not in get_args(Provider):
-            known = ", ".join(f"{one}:NAME" for one in get_args(Provider))
+        if provider not in PROVIDERS:
+            known = ", ".join(f"{one}:NAME" for one in PROVIDERS)
             raise UsageError(f"--reflect-with {name} is no model; expected one of {known}")
         ref = ModelRef.model_validate({"provider": provider, "name": model or None})
     if url is not None:

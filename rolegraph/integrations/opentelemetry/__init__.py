@@ -1,1 +1,5 @@
 """Episodes as OpenTelemetry spans."""
+
+from rolegraph.engine.lazily import names_of
+
+__getattr__, __dir__, __all__ = names_of(__name__)  # pyright: ignore[reportUnsupportedDunderAll]  # the stub lists them

@@ -1,100 +1,28 @@
-"""Experiment trackers that receive a training: its metrics, a table of episodes for each step, its report.
-
-TensorBoard shows metrics alone; Weights & Biases, MLflow and Trackio show all three.
-"""
+"""Trackers of four services; TensorBoard shows metrics alone, the others tables and files as well."""
 
 from __future__ import annotations
 
-import logging
 import re
 import time
-from abc import ABC, abstractmethod
-from collections.abc import Generator, Iterable, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any
 
-from rolegraph.engine.compile.earned import quoting_roles
-from rolegraph.engine.errors import WorldError, first_line
-from rolegraph.engine.records import Episode
-from rolegraph.engine.records.info import without_credentials
-from rolegraph.engine.spec import Spec
-from rolegraph.engine.vocabulary import require_library
+from rolegraph.api.tracking import Table, Tracker
 
-TrackerName = Literal["tensorboard", "wandb", "mlflow", "trackio"]
 PROJECT = "rolegraph"
 """Name of the project or experiment that holds all trainings of a tracker."""
-ROWS = 200
-"""Rows of a table at most: a step may have thousands of answers, and a training hundreds of steps."""
-ANSWER = 1_000
-"""Characters of an answer in a table."""
-COLUMNS = ("task", "rollout", "correct", "role", "index", "reward", "failure", "tokens", "answer")
 
 
-_logger = logging.getLogger(__name__)
+class TensorBoardTracker(Tracker):
+    """Metrics as TensorBoard event files."""
 
-
-class Table(NamedTuple):
-    """Rows of values, each as long as `columns`."""
-
-    columns: Sequence[str]
-    rows: Sequence[Sequence[object]]
-
-    def lists(self) -> dict[str, list[Any]]:
-        """Return `columns` and `data` as Weights & Biases and Trackio take them."""
-        return {"columns": [*self.columns], "data": [[*row] for row in self.rows]}
-
-
-def episode_table(episodes: Iterable[Episode], spec: Spec) -> Table:
-    """Return the first trajectories of episodes as rows, at most `ROWS`.
-
-    An answer of a role that may quote a hidden task field is left out, and a failure is its name alone.
-
-    Args:
-        episodes: The episodes; no more are read than the rows need.
-        spec: The spec of the episodes.
-    """
-    rows: list[Sequence[object]] = []
-    quoting = quoting_roles(spec)
-    for episode in episodes:
-        for one in episode.trajectories:
-            tokens = sum(step.response_tokens for step in one.steps)
-            said = one.steps[-1].model_response if one.steps and one.name not in quoting else ""
-            failure = one.failure.name.value if one.failure else ""
-            own = (one.name, one.index, one.reward, failure, tokens, said[:ANSWER])
-            rows.append((episode.task_id, episode.rollout, episode.is_correct, *own))
-        if len(rows) >= ROWS:
-            break
-    return Table(COLUMNS, rows[:ROWS])
-
-
-class Tracker(ABC):
-    """Run of a training in an experiment tracker; a base for each of the services."""
-
-    name: ClassVar[str]
-    library: ClassVar[str]
-    has_tables: ClassVar[bool] = True
-    """Whether the service shows tables."""
-
-    @abstractmethod
-    def log(self, step: int, metrics: Mapping[str, float], tables: Mapping[str, Table]) -> None:
-        """Send the metrics and the tables of a step, by name."""
-
-    def add_file(self, path: Path) -> None:  # noqa: B027 - a service without artifacts sends none
-        """Send a file as an artifact; nothing where the service has no artifacts."""
-
-    @abstractmethod
-    def close(self, *, failed: bool) -> None:
-        """End the run."""
-
-
-class _TensorBoard(Tracker):
-    name, library = "tensorboard", "tensorboardX"
+    library = "tensorboardX"
     has_tables = False
 
     def __init__(self, folder: Path, title: str, config: Mapping[str, Any]) -> None:
-        self._writer: Any = import_module("tensorboardX").SummaryWriter(str(folder / self.name))
+        self._writer: Any = import_module("tensorboardX").SummaryWriter(str(folder / "tensorboard"))
 
     def log(self, step: int, metrics: Mapping[str, float], tables: Mapping[str, Table]) -> None:
         for key, value in metrics.items():
@@ -105,8 +33,10 @@ class _TensorBoard(Tracker):
         self._writer.close()
 
 
-class _Wandb(Tracker):
-    name = library = "wandb"
+class WandbTracker(Tracker):
+    """Run of Weights & Biases."""
+
+    library = "wandb"
 
     def __init__(self, folder: Path, title: str, config: Mapping[str, Any]) -> None:
         self._wandb: Any = import_module("wandb")
@@ -125,10 +55,10 @@ class _Wandb(Tracker):
         self._run.finish(exit_code=int(failed))
 
 
-class _Mlflow(Tracker):
+class MlflowTracker(Tracker):
     """Run of MLflow at the server or store of `MLFLOW_TRACKING_URI`, or at MLflow's default."""
 
-    name = library = "mlflow"
+    library = "mlflow"
 
     def __init__(self, folder: Path, title: str, config: Mapping[str, Any]) -> None:
         # The client and not the module's functions: their active run belongs to one thread.
@@ -159,10 +89,10 @@ class _Mlflow(Tracker):
         self._client.set_terminated(self._run, "FAILED" if failed else "FINISHED")
 
 
-class _Trackio(Tracker):
+class TrackioTracker(Tracker):
     """Run of Trackio on this machine, or at `TRACKIO_SPACE_ID` or `TRACKIO_SERVER_URL`."""
 
-    name = library = "trackio"
+    library = "trackio"
 
     def __init__(self, folder: Path, title: str, config: Mapping[str, Any]) -> None:
         self._trackio: Any = import_module("trackio")
@@ -178,37 +108,3 @@ class _Trackio(Tracker):
 
     def close(self, *, failed: bool) -> None:
         self._run.finish()
-
-
-_KINDS: Mapping[str, Any] = {kind.name: kind for kind in (_TensorBoard, _Wandb, _Mlflow, _Trackio)}
-
-
-@contextmanager
-def tracker(name: TrackerName, folder: Path, run: str, config: Mapping[str, Any]) -> Generator[Tracker]:
-    """Open a tracker for a block.
-
-    Args:
-        name: The tracker.
-        folder: The run's folder, below which local files are written.
-        run: Name of the run.
-        config: Settings to show beside the metrics.
-
-    Raises:
-        UsageError: The tracker's library is not installed.
-        WorldError: The tracker cannot start a run, as when its server does not answer.
-    """
-    kind = _KINDS[name]
-    require_library(kind.library, name, "its metrics")
-    try:
-        opened: Tracker = kind(folder, f"{run} {folder.name}", config)
-    except Exception as error:  # a tracker's library may raise anything
-        raise WorldError(f"{name} cannot start a run: {without_credentials(first_line(error))}") from error
-    failed = True
-    try:
-        yield opened
-        failed = False
-    finally:
-        try:
-            opened.close(failed=failed)
-        except Exception as error:  # the training is over, and its folder is whole
-            _logger.warning("%s cannot end its run: %s", name, without_credentials(first_line(error)))

@@ -18,6 +18,7 @@ from starlette.responses import JSONResponse, Response
 
 import rolegraph as rg
 from rolegraph.engine.models.keys import OPENAI
+from rolegraph.integrations.gepa import OptimizationJob, optimize
 from rolegraph.integrations.gepa.page import OptimizationRecord
 from tests.cli.conftest import ENVIRONMENT, Command, rolegraph
 from tests.edge import write_spec
@@ -246,7 +247,7 @@ def test_the_shipped_base_model_says_that_it_cannot_reflect(rolegraph: Command, 
 
 def test_roles_that_the_shipped_model_answers_for_are_warned_of(tmp_path: Path) -> None:
     flow = rg.load("solver_judge")
-    job = rg.OptimizationJob.create(flow, reflect_with="openai:tiny", out=tmp_path / "out")
+    job = OptimizationJob.create(flow, reflect_with="openai:tiny", out=tmp_path / "out")
     assert "local was taught the shipped prompts alone" in job.plan.untaught
 
 
@@ -276,7 +277,7 @@ def test_a_mean_reward_is_the_score_where_no_role_can_be_right(
     length = "{weighted: {long: {value: '(action | length) / 10'}}}"
     text = SPEC.replace("{exact_match: {field: answer}}", length).replace("episode: {correct: solver}", "")
     flow = rg.load(write_spec(tmp_path, text, "long.yaml"), base_url=endpoint.base_url)
-    record = rg.optimize(flow, budget=100, tasks=4, out=tmp_path / "out").record
+    record = optimize(flow, budget=100, tasks=4, out=tmp_path / "out").record
     assert record.score == "mean reward"
 
     assert record.candidates[0].score == pytest.approx(record.candidates[0].figures["reward/solver"])

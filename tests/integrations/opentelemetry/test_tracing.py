@@ -15,6 +15,7 @@ from starlette.responses import Response
 import rolegraph as rg
 from rolegraph.engine.records import NodeId
 from rolegraph.engine.records.episodes import read_episodes
+from rolegraph.integrations.opentelemetry import export_spans
 from rolegraph.local.launcher import LocalService
 from rolegraph.pages.view.turns import turns
 from tests.cli.conftest import Command, rolegraph
@@ -109,7 +110,7 @@ def watched(folder: Path, command: Command, *words: str) -> str:
 
 def test_an_episode_is_a_trace_of_its_turns_and_calls(run: Path, collector: Collector) -> None:
     episodes = [*read_episodes(run / "episodes.jsonl")]
-    assert rg.export_spans(run, collector.url) == len(episodes)
+    assert export_spans(run, collector.url) == len(episodes)
     traces = collector.traces()
     assert len(traces) == len(episodes)
     roots = {
@@ -145,7 +146,7 @@ def test_an_episode_is_a_trace_of_its_turns_and_calls(run: Path, collector: Coll
 
 
 def test_spans_have_the_times_of_the_calls(run: Path, collector: Collector) -> None:
-    rg.export_spans(run, collector.url)
+    export_spans(run, collector.url)
     for episode in read_episodes(run / "episodes.jsonl"):
         began = episode.metadata["started_at"]
         assert abs(time.time() - began) < 3600
@@ -167,35 +168,35 @@ def test_spans_have_the_times_of_the_calls(run: Path, collector: Collector) -> N
 
 
 def test_an_episode_that_is_sent_again_has_the_same_ids(run: Path, collector: Collector) -> None:
-    rg.export_spans(run, collector.url)
+    export_spans(run, collector.url)
     first = [(span.trace, span.id, span.parent) for span in collector.spans]
     assert len({(trace, id) for trace, id, _ in first}) == len(first)
     collector.spans.clear()
-    rg.export_spans(run, f"{collector.url}/v1/traces")
+    export_spans(run, f"{collector.url}/v1/traces")
     assert [(span.trace, span.id, span.parent) for span in collector.spans] == first
 
 
 def test_a_share_is_a_part_of_the_episodes_and_always_the_same(run: Path, collector: Collector) -> None:
     n = len([*read_episodes(run / "episodes.jsonl")])
-    sent = rg.export_spans(run, collector.url, share=0.5)
+    sent = export_spans(run, collector.url, share=0.5)
     assert 0 < sent < n
     some = collector.traces().keys()
-    rg.export_spans(run, collector.url, share=0.9)
+    export_spans(run, collector.url, share=0.9)
     assert some <= collector.traces().keys()
     with pytest.raises(rg.UsageError, match="above 0 and up to 1"):
-        rg.export_spans(run, collector.url, share=0)
+        export_spans(run, collector.url, share=0)
 
 
 def test_filters_are_those_of_view(run: Path, collector: Collector) -> None:
     right = [e for e in read_episodes(run / "episodes.jsonl") if e.is_correct]
-    assert rg.export_spans(run, collector.url, correct="yes") == len(right)
+    assert export_spans(run, collector.url, correct="yes") == len(right)
     with pytest.raises(rg.UsageError, match="no episode that fits"):
-        rg.export_spans(run, collector.url, task="none")
+        export_spans(run, collector.url, task="none")
 
 
 def test_spans_of_a_training_say_its_split_and_step(tmp_path: Path, collector: Collector) -> None:
     folder = write_training(tmp_path / "training", steps=2)
-    rg.export_spans(folder, collector.url)
+    export_spans(folder, collector.url)
     roots = [span for span in collector.spans if not span.parent]
     parts = {(root.about["rolegraph.split"], root.about["rolegraph.step"]) for root in roots}
     assert parts == {("train", 1), ("train", 2), ("validation", 2)}
@@ -312,11 +313,11 @@ def test_a_collector_that_refuses_is_an_error_of_an_export_and_a_warning_of_a_ru
 def test_headers_and_service_name_are_those_of_the_environment(
     run: Path, collector: Collector, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rg.export_spans(run, collector.url, task="t1")
+    export_spans(run, collector.url, task="t1")
     assert collector.resources[-1]["service.name"] == "rolegraph"
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "x-key=mine")
     monkeypatch.setenv("OTEL_SERVICE_NAME", "experiment")
-    rg.export_spans(run, collector.url, task="t1")
+    export_spans(run, collector.url, task="t1")
     assert collector.resources[-1]["service.name"] == "experiment"
     assert collector.headers[-1]["x-key"] == "mine"
 
@@ -325,11 +326,11 @@ def test_a_mistake_in_the_call_is_named(
     run: Path, rolegraph: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(rg.UsageError, match="'localhost:4318' is not the URL of a collector"):
-        rg.export_spans(run, "localhost:4318")
+        export_spans(run, "localhost:4318")
     done = rolegraph("export", str(run), "--otlp", "http://127.0.0.1:9", "--merged")
     assert done.returncode == 2 and "without options for weights" in done.stderr
     done = rolegraph("run", "solver_judge", "-m", "seed=0,1", "--otlp", "http://127.0.0.1:9")
-    assert done.returncode == 2 and "goes with one run" in done.stderr
+    assert done.returncode == 2 and "go with one run" in done.stderr
     monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.http.trace_exporter", None)
     with pytest.raises(rg.UsageError, match=r"pip install 'rolegraph\[otlp\]'"):
-        rg.export_spans(run, "http://127.0.0.1:9")
+        export_spans(run, "http://127.0.0.1:9")

@@ -74,7 +74,7 @@ def test_a_backend_of_one_s_own_is_given_the_keys_that_all_share(rolegraph: Comm
         with pytest.raises(UsageError, match="is not a backend"):
             prepare(Source.of("solver_judge"), name)
     done = rolegraph("validate", "solver_judge", "--backend", "tinkr")
-    assert (done.returncode, "MODULE:CLASS" in done.stderr) == (2, True)
+    assert (done.returncode, "package.module:Class" in done.stderr) == (2, True)
 
 
 @pytest.mark.skipif(config_folder("verl") is None, reason="needs verl, of which its config is enough")

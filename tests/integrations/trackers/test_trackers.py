@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 import rolegraph as rg
+from rolegraph.api.tracking import COLUMNS, ROWS, Table, episode_table, tracker
 from rolegraph.engine.records.episodes import read_episodes
-from rolegraph.integrations.trackers.sinks import COLUMNS, ROWS, Table, episode_table, tracker
 from rolegraph.local.launcher import LocalService
 from tests.cli.conftest import Command, forked
 from tests.edge import write_spec

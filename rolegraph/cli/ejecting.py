@@ -1,0 +1,60 @@
+"""`rolegraph eject`: a spec as code for another project."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import click
+
+import rolegraph as rg
+from rolegraph.cli import options
+from rolegraph.engine.plugins import plugin, plugin_names
+
+SCRIPTED = "rllm"
+"""Trainer that the script is for."""
+
+
+def _folders(command: click.decorators.FC) -> click.decorators.FC:
+    """Add an option for each ejector, such as `--verifiers DIR`."""
+    for name in plugin_names("ejectors"):
+        command = options.path(f"--{name}", name, "DIR", f"New folder for {name}, in place of a script.")(
+            command
+        )
+    return command
+
+
+@click.command("eject")
+@options.source("The model to train: local[:FOLDER] or tinker:NAME. Default: the spec's model.")
+@options.backend("rLLM's backend, or a class of your own. Default: tinker.")
+@options.seed("Seed of the order of the data.")
+@options.path("--out", "out", "FILE.py", "File of the script. Default: standard output.")
+@_folders
+def eject_command(
+    source: rg.Source, backend: str | None, seed: int, out: Path | None, **folders: Path | None
+) -> int:
+    """Write a script that trains SPEC as `rolegraph train SPEC --trainer rllm` does, to read and change.
+
+    With an option such as --verifiers, write a folder for that project instead.
+    """
+    given = {name: folder for name, folder in folders.items() if folder is not None}
+    if len(given) + (out is not None) > 1:
+        raise rg.UsageError(f"{', '.join(f'--{name}' for name in ('out', *folders))} exclude each other")
+    for name, folder in given.items():
+        plugin("ejectors", name)(source, folder)
+        click.echo(f"wrote {folder}; install it with: pip install -e {folder}")
+        return 0
+    warn = partial(click.echo, err=True)
+    script = plugin("trainers", SCRIPTED).script(source, warn, backend=backend, seed=seed)
+    if out is None:
+        click.echo(script, nl=False)
+        return 0
+    try:
+        with out.open("x", encoding="utf-8") as file:
+            file.write(script)
+    except FileExistsError:
+        raise rg.UsageError(f"{out} already exists; choose another file with --out") from None
+    except OSError as error:
+        raise rg.UsageError(f"cannot write {out}: {error.strerror}") from error
+    click.echo(f"wrote {out}; run it with: python {out}")
+    return 0

@@ -1,0 +1,92 @@
+"""Parts of installed packages, found by entry points: the integrations of this package, and those of others.
+
+`docs/packages.md` has the protocol of each group. Only the vocabulary's groups have registries besides
+(`engine/vocabulary/registry.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from importlib.metadata import Distribution, EntryPoint, PackageNotFoundError, entry_points
+from pathlib import Path
+from typing import Any, Literal
+
+from rolegraph.engine.errors import UsageError, did_you_mean, first_line
+
+Group = Literal[
+    "clusters", "commands", "ejectors", "exporters", "models", "observers", "trackers", "trainers"
+]
+"""Kind of a part; its entry-point group is `rolegraph.` and the kind."""
+_PACKAGE = Path(__file__).parents[1]
+
+
+@cache
+def own_points(group: str) -> Mapping[str, EntryPoint]:
+    """Return the entry points of Rolegraph itself, found without reading those of all other packages.
+
+    An integration whose folder was deleted has none.
+
+    Raises:
+        UsageError: Rolegraph is not installed.
+    """
+    try:
+        points = Distribution.from_name("rolegraph").entry_points
+    except PackageNotFoundError as error:
+        raise UsageError(
+            "Rolegraph is not installed, so its parsers, rewards and so on cannot be found; "
+            "in a checkout: pip install -e ."
+        ) from error
+    return {point.name: point for point in points.select(group=group) if _is_there(point)}
+
+
+def _is_there(point: EntryPoint) -> bool:
+    """Return True if the file of an entry point's module exists."""
+    file = _PACKAGE.parent.joinpath(*point.module.split("."))
+    return file.with_suffix(".py").exists() or (file / "__init__.py").exists()
+
+
+def points_of(group: str) -> Mapping[str, EntryPoint]:
+    """Return the entry points of all packages, uncached, because a notebook may install one as it runs.
+
+    A name of this package goes before the same name of another package.
+    """
+    return {
+        **{point.name: point for point in entry_points(group=group) if not _is_own(point)},
+        **own_points(group),
+    }
+
+
+def _is_own(point: EntryPoint) -> bool:
+    return point.dist is not None and point.dist.name == "rolegraph"
+
+
+def package_of(point: EntryPoint) -> str:
+    """Return the name of the package that has an entry point."""
+    return point.dist.name if point.dist else "an installed package"
+
+
+def plugin_names(group: Group) -> list[str]:
+    """Return the names of a group, sorted."""
+    return sorted(points_of(f"rolegraph.{group}"))
+
+
+def plugin(group: Group, name: str) -> Any:
+    """Import and return what a package registered under a name.
+
+    Args:
+        group: Kind of the part.
+        name: Name of the entry point.
+
+    Raises:
+        UsageError: No package has the name, or the module cannot be imported.
+    """
+    points, kind = points_of(f"rolegraph.{group}"), group.removesuffix("s")
+    if name not in points:
+        hint = did_you_mean(name, points) or f"expected one of {', '.join(sorted(points)) or 'none'}"
+        raise UsageError(f"no {kind} {name!r}; {hint}")
+    try:
+        return points[name].load()
+    except Exception as error:  # importing the module runs the package's own code
+        what = f"the {kind} {name!r} of {package_of(points[name])}"
+        raise UsageError(f"{what} cannot be loaded: {first_line(error)}") from error

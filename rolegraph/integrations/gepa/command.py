@@ -1,0 +1,87 @@
+"""`rolegraph optimize`: prompts that evolve by reflection."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import click
+
+import rolegraph as rg
+from rolegraph.cli import options
+from rolegraph.cli.output import OutputOptions
+from rolegraph.cli.terminal import add_row, make_table, progress_line, run_until_done
+
+if TYPE_CHECKING:
+    from rolegraph.integrations.gepa.page import OptimizationRecord
+
+
+@click.command("optimize", short_help="Evolve the prompts of a spec by reflection.")
+@options.source(
+    "The model that answers for the roles. Default: the spec's.",
+    "The endpoint of that model, for tinker and openai.",
+)
+@options.model_option(
+    "--reflect-with",
+    "The model that writes new prompts: openai:NAME, tinker:NAME, local:FOLDER. Default: the spec's.",
+)
+@options.text("--reflect-url", "URL", "The endpoint of the model that writes prompts.")
+@options.count("--budget", 500, "Episodes at most.")
+@options.count("--tasks", 32, "Tasks of each split at most.")
+@options.count("--rollouts", 2, "Episodes of each task and candidate.")
+@options.repeated("--role", "roles", "NAME", "A role whose prompts may change. Default: all.")
+@options.text("--score", "FIGURE", "correct, a metric, reward/ROLE or 'mean reward'. Default: correct.")
+@options.path("--out", "out", "FOLDER", "Folder of the optimization. Default: runs/NAME-optimize.")
+@options.seed("Seed of all draws.")
+@options.count("--concurrency", 64, "Episodes in flight.")
+@options.output
+def optimize_command(source: rg.Source, concurrency: int, output: OutputOptions, **settings: Any) -> int:
+    """Evolve the prompts of SPEC's roles by reflection (GEPA), and write the best as a spec that extends it.
+
+    A model reads episodes on training tasks and writes a better prompt of one role; prompts that do better
+    are scored on the validation tasks. The same command goes on with an optimization that was stopped.
+    """
+    from rolegraph.integrations.gepa.optimizing import OptimizationJob
+
+    job = OptimizationJob.create(rg.open_source(source), **settings)
+    output.line(
+        f"budget: {job.plan.budget:,} episodes, at most {job.plan.calls:,} model calls, and at most "
+        f"{job.plan.reflections:,} reflections of {job.reflector}"
+    )
+    if job.plan.untaught:
+        output.warn(job.plan.untaught)
+    try:
+        with progress_line(output, "starting the models …") as observe:
+            result = run_until_done(job.run(observe, concurrency=concurrency))
+    except KeyboardInterrupt:
+        output.next(shlex.join(["rolegraph", *sys.argv[1:]]))
+        raise
+    record = result.record
+    _show_candidates(record, output)
+    output.line(f"{result.spec}: {source.spec} with the prompts of candidate {record.best}")
+    output.line(str(result.page))
+    words = shlex.join(replace(source, spec=str(result.spec), overrides=()).arguments())
+    commands = [f"rolegraph run {words}"]
+    if job.flow.is_trainable:
+        commands.append(f"rolegraph train {words}")
+    made = {"best": record.best, "front": record.front, "spec": result.spec, "page": result.page}
+    output.end({**record.model_dump(), **made}, *commands)
+    return 0
+
+
+def _show_candidates(record: OptimizationRecord, output: OutputOptions) -> None:
+    """Print a table of the candidates, and what they took."""
+    table = make_table("candidate", record.score, "best on", "from", "changed")
+    for number, candidate in enumerate(record.candidates):
+        name = f"{number}, front" if number in record.front else str(number)
+        best_on = f"{len(candidate.best_on)} of {len(candidate.scores)}"
+        parents = ", ".join(map(str, candidate.parents)) or "the spec"
+        changed = [name for at in candidate.parents for name in candidate.changes(record.candidates[at])]
+        style = "bold green" if number == record.best else ""
+        add_row(table, name, f"{candidate.score:.3f}", best_on, parents, ", ".join(changed), style=style)
+    out = output.results()
+    out.print(table)
+    refused = f", {len(record.refused)} of them refused" if record.refused else ""
+    out.print(f"{record.episodes} episodes, {record.reflections} reflections{refused}")

@@ -26,6 +26,7 @@ import click
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import rolegraph as rg
+from rolegraph import api
 from tests.models.edges import chat_answer, serving
 
 BLOCKS = 4
@@ -75,8 +76,8 @@ def block_seconds(flow: rg.Workflow, on: str, slots: int, episodes: int) -> floa
     """Return the seconds in which the last three quarters of a block's episodes came."""
     ends: list[float] = []
 
-    def observe(event: rg.Event) -> None:
-        if isinstance(event, rg.EpisodeDone):
+    def observe(event: api.Event) -> None:
+        if isinstance(event, api.EpisodeDone):
             ends.append(time.monotonic())
 
     with tempfile.TemporaryDirectory() as folder:

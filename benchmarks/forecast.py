@@ -21,6 +21,7 @@ from tempfile import TemporaryDirectory
 import click
 
 import rolegraph as rg
+from rolegraph import api
 from rolegraph.engine.records import RunFolder, read_episodes
 from rolegraph.local.launcher import BASE_MODEL, LocalService, running
 
@@ -68,7 +69,7 @@ def trial(spec: str, number: int, service: LocalService, out: Path, apart: int) 
     )
 
 
-def _over(came: rg.Forecast, told: rg.Forecast, kind: str) -> float:
+def _over(came: api.Forecast, told: api.Forecast, kind: str) -> float:
     return (came.tokens(kind) or 0.0) / (told.tokens(kind) or 1.0)
 
 

@@ -27,6 +27,7 @@ from results_page import write_page
 from results_tables import HERE, OVER_STEPS, Arm, ByTask, Run, Study, Table, Test
 
 import rolegraph as rg
+from rolegraph import api
 from rolegraph.api.evaluation import CONCURRENCY
 
 KEEP_SECONDS = 300
@@ -48,13 +49,13 @@ class Job:
 
     def flow(self, part: Test) -> rg.Workflow:
         """Load the spec of an arm or of an evaluation."""
-        return rg.open_source(self.study.source(part, self.seed))
+        return api.open_source(self.study.source(part, self.seed))
 
-    def folder(self, part: Test) -> rg.RunFolder:
+    def folder(self, part: Test) -> api.RunFolder:
         """Return the folder of a training or of an evaluation, which other tables may have made."""
         name, is_training = self.study.work(part, self.seed), isinstance(part, Arm) and part.trainer != "none"
         size = "" if is_training else f"-{self.study.tasks}x{self.study.rollouts}"
-        return rg.RunFolder(self.study.out / "trainings" / f"{name}{size}")
+        return api.RunFolder(self.study.out / "trainings" / f"{name}{size}")
 
     def run(self) -> None:
         """Do what is left of the job, and write its JSON file; a job that has one is done."""
@@ -92,7 +93,7 @@ class Job:
         return part.figure or self.study.table.figure
 
 
-def check_tools(place: rg.RunFolder, episodes: Iterable[rg.Episode]) -> None:
+def check_tools(place: api.RunFolder, episodes: Iterable[rg.Episode]) -> None:
     """Raise UsageError if a tool failed: a fixed player that cannot run makes every opponent look strong."""
     for episode in episodes:
         for failure in episode.metadata.get("failures", ()):
@@ -102,7 +103,7 @@ def check_tools(place: rg.RunFolder, episodes: Iterable[rg.Episode]) -> None:
                 raise rg.UsageError(message)
 
 
-def finished(place: rg.RunFolder) -> bool:
+def finished(place: api.RunFolder) -> bool:
     """Return whether a training or a run has ended by itself; such a folder is read and not opened again.
 
     Resuming would refuse the folder if code that the spec names has changed since.
@@ -165,7 +166,7 @@ def trained_by_rllm(job: Job) -> dict[str, Any]:
     from rllm_learning import train, write_rllm_run
 
     flow, folder = job.flow(job.arm), job.study.file(job.name, job.seed).with_suffix("")
-    place = rg.RunFolder(folder / "metrics")
+    place = api.RunFolder(folder / "metrics")
     shutil.rmtree(folder, ignore_errors=True)  # rLLM's training starts anew
     words = (*flow.source.overrides, "--seed", str(job.seed), "--trainer", "rllm", "--backend", "tinker")
     printed, seconds = train(folder / "train", flow.source.named_spec, words)
@@ -216,7 +217,7 @@ def main(
     out: Path | None,
     page: Path | None,
 ) -> None:
-    rg.keep_services(KEEP_SECONDS)
+    api.keep_services(KEEP_SECONDS)
     # Runs of one size are never compared with those of another.
     out = out or Path(f"runs/results{'-paper-size' * paper_size}{'-tiny' * tiny}")
     failed = False

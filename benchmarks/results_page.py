@@ -11,7 +11,7 @@ import numpy as np
 from results_picture import Change, Rows, picture
 from results_tables import ByTask, Run, Study
 
-import rolegraph as rg
+from rolegraph import api
 
 RESAMPLES = 2000
 ALIKE = 0.1
@@ -49,7 +49,7 @@ The figures lie in `benchmarks/measured`, one JSON file for each arm and seed, a
 `python benchmarks/results.py --out benchmarks/measured --page docs/results.md` writes this page from them."""
 
 
-def interval(values: BySeed) -> rg.Interval:
+def interval(values: BySeed) -> api.Interval:
     """Return the mean over seeds and tasks, with a percentile bootstrap interval that resamples both.
 
     Of S seeds S - 1 are drawn, which makes the variance unbiased (McCarthy and Snowden, 1985); of P tasks, P.
@@ -57,14 +57,14 @@ def interval(values: BySeed) -> rg.Interval:
     sides = [*values.values()]
     tasks = sorted(task for task in sides[0] if all(task in own for own in sides)) if sides else []
     if not tasks:
-        return rg.Interval(0.0, 0.0, 0.0, 0)
+        return api.Interval(0.0, 0.0, 0.0, 0)
     table_S_P = np.array([[own[task] for task in tasks] for own in sides])
     draw, (seeds, count) = np.random.default_rng(0), table_S_P.shape
     drawn = max(seeds - 1, 1)
     of_seeds = draw.multinomial(drawn, np.full(seeds, 1 / seeds), RESAMPLES) / drawn
     of_tasks = draw.multinomial(count, np.full(count, 1 / count), RESAMPLES) / count
     low, high = np.percentile(np.einsum("rs,sp,rp->r", of_seeds, table_S_P, of_tasks), (2.5, 97.5))
-    return rg.Interval(float(table_S_P.mean()), float(low), float(high), count)
+    return api.Interval(float(table_S_P.mean()), float(low), float(high), count)
 
 
 def minus(a: BySeed, b: BySeed) -> BySeed:
@@ -109,7 +109,7 @@ class Findings:
             return {seed: {"": float(name)} for seed in self.table.seeds}
         return {seed: run.values[figure] for seed, run in self.runs[arm].items() if run.values.get(figure)}
 
-    def compared(self, words: str) -> tuple[Verdict | None, rg.Interval]:
+    def compared(self, words: str) -> tuple[Verdict | None, api.Interval]:
         """Return whether a comparison holds, None where a side is not measured, and the difference."""
         a, sign, b = words.split()
         gap = minus(self.values(a), self.values(b))
@@ -173,7 +173,7 @@ def mean_of(values: Iterable[float]) -> float:
     return float(np.mean(found)) if (found := [*values]) else 0.0
 
 
-def shown(over: rg.Interval, sign: str = "") -> str:
+def shown(over: api.Interval, sign: str = "") -> str:
     """Write a figure with its interval, which no line break divides."""
     return f"{over.mean:{sign}.3f} [{over.low:{sign}.3f},\N{NO-BREAK SPACE}{over.high:{sign}.3f}]"
 

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-import rolegraph as rg
+from rolegraph import api
 from rolegraph.pages.drawing.ink import text
 from rolegraph.pages.report.charts import Axis, number
 from rolegraph.pages.report.sweep import FigurePanel, rows_picture
@@ -16,8 +16,8 @@ from rolegraph.pages.report.sweep import FigurePanel, rows_picture
 class Change(NamedTuple):
     """A figure before training, None where that is not measured, and after it."""
 
-    before: rg.Interval | None
-    after: rg.Interval
+    before: api.Interval | None
+    after: api.Interval
 
 
 Rows = Mapping[str, Mapping[str, Change]]

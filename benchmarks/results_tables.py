@@ -13,6 +13,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict
 
 import rolegraph as rg
+from rolegraph import api
 from rolegraph.api.jobs import describe
 from rolegraph.local.launcher import BASE_MODEL
 from rolegraph.local.weights import digest
@@ -183,7 +184,7 @@ class Study:
             self.table.arms[arm] = own.model_copy(update={"set": (*own.set, *words)})
         self.tasks, self.rollouts = (2, 1) if tiny else (self.table.tasks, self.table.rollouts)
 
-    def source(self, part: Test, seed: int, root: Path | None = None) -> rg.Source:
+    def source(self, part: Test, seed: int, root: Path | None = None) -> api.Source:
         """Return the spec of an arm or of an evaluation, with its overrides.
 
         Trainings of other arms are looked for in `root`, by default the folder of all runs.
@@ -196,7 +197,7 @@ class Study:
                 folder = (self.out if root is None else root) / "trainings" / self.work(arm, seed)
                 words = [word.replace(f"{{{name}}}", str(folder)) for word in words]
         own = HERE / "specs" / f"{part.spec}.yaml"
-        return rg.Source.of(own if own.exists() else part.spec, *words, allow=ALLOWED)
+        return api.Source.of(own if own.exists() else part.spec, *words, allow=ALLOWED)
 
     def work(self, part: Test, seed: int) -> str:
         """Name the folder of a training or run: tables that run the same spec share it, wherever it is.
@@ -204,7 +205,7 @@ class Study:
         The workflow's own hash covers the code of its rewards and tools as well, which may be put in other
         words between two evenings of measuring; here spec, templates and model count.
         """
-        flow = rg.open_source(self.source(part, seed, Path()))
+        flow = api.open_source(self.source(part, seed, Path()))
         spec = json.dumps([flow.plan.resolved, describe(flow, "train").templates], sort_keys=True)
         return f"{part.spec}-{sha256(spec.encode()).hexdigest()[:12]}-{digest(BASE_MODEL)[:8]}-{seed}"
 

@@ -21,7 +21,7 @@ from typing import Any
 
 import click
 
-import rolegraph as rg
+from rolegraph import api
 
 HERE = Path(__file__).parent.parent
 BASE = HERE / "rolegraph" / "local" / "base"
@@ -88,7 +88,7 @@ def differences(one: Any, other: Any, place: str = "") -> Iterator[str]:
 @click.argument("names", nargs=-1, metavar="[SPEC]…")
 def main(before: Path, names: Sequence[str]) -> None:
     differ = False
-    for name in names or rg.shipped_specs():
+    for name in names or api.shipped_specs():
         with TemporaryDirectory() as folder:
             old = trained(before.absolute() / ".venv" / "bin" / "rolegraph", name, Path(folder) / "before")
             new = trained(Path(sys.executable).with_name("rolegraph"), name, Path(folder) / "now")

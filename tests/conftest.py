@@ -113,16 +113,16 @@ def lasting_services(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[None]:
     """Let the services that a test starts stay until its end, for its next training or evaluation."""
-    import rolegraph as rg
+    from rolegraph import api
     from rolegraph.cli.main import run
 
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path_factory.mktemp("r")))  # a socket's path has a limit
     # Later commands of this process would tell of a service that they started.
     monkeypatch.setattr("rolegraph.local.warm._Kept.started", False)
     monkeypatch.setattr(sys, "argv", sys.argv)
-    rg.keep_services(600)
+    api.keep_services(600)
     yield
-    rg.keep_services(0)
+    api.keep_services(0)
     assert run(["serve", "--stop"]) == 0
 
 

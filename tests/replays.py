@@ -8,13 +8,14 @@ from functools import cache
 from pathlib import Path
 
 import rolegraph as rg
+from rolegraph import api
 
 Says = Callable[[int, int, str, int], str]
 """Function from task number, rollout, role and instance to the text of an answer."""
 
 
 @cache
-def rows(tasks: int) -> list[rg.Task]:
+def rows(tasks: int) -> list[api.Task]:
     """Load the first tasks of `solver_judge`."""
     return rg.load("solver_judge").tasks(limit=tasks)
 

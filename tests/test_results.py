@@ -16,6 +16,7 @@ from results_tables import ALLOWED, HERE, OVER_STEPS, Run, Study
 from starlette.responses import Response
 
 import rolegraph as rg
+from rolegraph import api
 from rolegraph.engine.shipped import SPECS
 from tests.models.edges import chat_answer, serving
 from tests.settled import settled
@@ -30,8 +31,8 @@ CASES = [
 ]
 
 
-def faults(source: rg.Source, backend: str | None = None) -> list[str]:
-    return [str(fault) for fault in rg.check_for(source, backend).diagnostics if fault.severity == "error"]
+def faults(source: api.Source, backend: str | None = None) -> list[str]:
+    return [str(fault) for fault in api.check_for(source, backend).diagnostics if fault.severity == "error"]
 
 
 @pytest.mark.parametrize(("size", "table", "name"), CASES, ids="-".join)

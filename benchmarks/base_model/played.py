@@ -18,6 +18,7 @@ from itertools import cycle
 from expert import CHECK_ALL, EXPERTS, SOLVE_ALL, Asked, Mode, Unsolvable, asked, kind_of
 
 import rolegraph as rg
+from rolegraph import api
 from rolegraph.engine.models import Completion, LimitedModel, Request
 from rolegraph.engine.prompts.call_forms import HERMES
 from rolegraph.engine.run import Isolation, jobs, run_episode, run_jobs
@@ -69,7 +70,7 @@ class Turn:
     role: str
     kind: str
     """Name of the expert that answered."""
-    messages: Sequence[rg.Message]
+    messages: Sequence[api.Message]
     tools: Sequence[Function] = field(repr=False)
     response: str
     """Response as text, calls of tools included."""
@@ -130,7 +131,7 @@ def turns(
         slips: The share of answers that others see and that are not yielded.
     """
     rng = random.Random(f"turns {seed}")
-    weights = dict.fromkeys(rg.shipped_specs(), 1.0) | {**SHARES, **(shares or {})}
+    weights = dict.fromkeys(api.shipped_specs(), 1.0) | {**SHARES, **(shares or {})}
     guesses = dict.fromkeys(weights, guess) | (GUESSES if guess else {})
     streams = {
         name: _turns_of(name, rng.getrandbits(32), guesses[name], slips) for name in weights if name != DRILL
@@ -144,7 +145,7 @@ def turns(
 async def episodes(
     flow: rg.Workflow,
     model: LimitedModel,
-    tasks: Sequence[rg.Task],
+    tasks: Sequence[api.Task],
     *,
     rollouts: int = 1,
     seed: int | None = None,
@@ -166,7 +167,7 @@ def loaded(spec: str, *overrides: str) -> list[rg.Workflow]:
     return [rg.load(spec, *variant, *overrides, allow=("python",)) for variant in variants]
 
 
-def tasks_of(flow: rg.Workflow, seed: int, number: int) -> Sequence[rg.Task]:
+def tasks_of(flow: rg.Workflow, seed: int, number: int) -> Sequence[api.Task]:
     """Return tasks of a workflow's train split, others for each seed."""
     if "seed" not in flow.dataset("train").columns:
         return generate(number, seed=seed, split="train")
@@ -187,7 +188,7 @@ def _drills(seed: int) -> Iterator[Turn]:
 
 
 def _drill(phrase: str, lines: Sequence[str], rng: random.Random) -> Turn:
-    messages: list[rg.Message] = [{"role": "user", "content": "\n".join((phrase, *lines))}]
+    messages: list[api.Message] = [{"role": "user", "content": "\n".join((phrase, *lines))}]
     expert = EXPERTS[phrase]
     return Turn(DRILL, "", expert.__name__, messages, (), expert(asked(messages, rng, "work")))
 

@@ -35,7 +35,7 @@ from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-import rolegraph as rg
+from rolegraph import api
 from rolegraph.engine.prompts import ChatFormat, Tokenizer
 
 MUON_RATE, ADAM_RATE = 0.02, 0.003
@@ -287,7 +287,7 @@ def main() -> None:
     given = parser.parse_args()
     given.shares = {spec: float(weight) for spec, weight in (share.split("=") for share in given.share)}
     if given.evaluate:
-        measured = measure(given.evaluate, given.spec or rg.shipped_specs(), tasks=given.tasks)
+        measured = measure(given.evaluate, given.spec or api.shipped_specs(), tasks=given.tasks)
         sys.stdout.write(table(*asyncio.run(measured)) + "\n")
         return
     teach(Course(**{field.name: getattr(given, field.name) for field in fields(Course)}))

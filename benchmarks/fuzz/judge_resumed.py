@@ -21,6 +21,7 @@ from judge_written import FAULT, RESULT, told, write
 from watching import written_within
 
 import rolegraph as rg
+from rolegraph import api
 from rolegraph.api.jobs import describe
 from rolegraph.engine.errors import RolegraphError
 from rolegraph.engine.records.folder import newest
@@ -62,7 +63,7 @@ def _named(text: str, names: dict[str, str]) -> str:
 def _sealed(settings: dict[str, object], names: dict[str, str]) -> str:
     """Return the seal of a sweep's settings."""
     _write({"sweep.json": json.dumps(settings)}, names)
-    rg.trust(FOLDER)
+    api.trust(FOLDER)
     return json.loads((FOLDER / "sweep.json").read_text())["seal"]
 
 
@@ -99,15 +100,15 @@ def _train() -> None:
 def _eval() -> None:
     flow = rg.load("own/x.yaml", model="openai:tiny", base_url=f"{server().url}/v1")
     settings = {"tasks": 2, "rollouts": 1, "seed": 1, "resume": True}
-    job = rg.EvaluationJob.create(flow, "run/best", out=FOLDER / "seed=1", **settings)
+    job = api.EvaluationJob.create(flow, "run/best", out=FOLDER / "seed=1", **settings)
     _ = [side.done for side in job.sides]
 
 
 def _trust() -> None:
-    found = rg.recorded_settings(FOLDER)
+    found = api.recorded_settings(FOLDER)
     if found is not None:
         found.source.arguments()
-        rg.trust(FOLDER)
+        api.trust(FOLDER)
 
 
 def _newest() -> None:

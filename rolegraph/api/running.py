@@ -20,10 +20,11 @@ from rolegraph.engine.vocabulary import Split
 
 if TYPE_CHECKING:
     from rolegraph.engine.records import Episode
-    from rolegraph.engine.run import EpisodeMaker
+    from rolegraph.engine.records.summary import Summary
+from rolegraph.engine.run import EpisodeMaker
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class RunResult:
     """The folder of a finished run."""
 
@@ -33,6 +34,17 @@ class RunResult:
     def figures(self) -> Mapping[str, float]:
         """`episodes` (their number), `correct` (a share), the spec's metrics, `failures/{role}/{name}`."""
         return RunFolder(self.folder).info().figures
+
+    def summary(self) -> Summary:
+        """Return the folder and a row for each figure."""
+        return Summary(f"RunResult {self.folder}", ("figure", "value"), [*self.figures.items()])
+
+    def __repr__(self) -> str:
+        return self.summary().text()
+
+    def _repr_html_(self) -> str:
+        """Return the summary as a table, for a notebook."""
+        return self.summary().html()
 
     def episodes(self) -> Iterator[Episode]:
         """Read the episodes from disk, in the order in which they finished.

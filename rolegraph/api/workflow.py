@@ -16,6 +16,7 @@ from rolegraph.engine.compile.trainable import training_findings
 from rolegraph.engine.errors import UsageError
 from rolegraph.engine.plugins import plugin
 from rolegraph.engine.records import PolicyPath, Source
+from rolegraph.engine.records.summary import Summary
 from rolegraph.engine.shipped import SPECS
 from rolegraph.engine.spec import load_spec
 from rolegraph.engine.vocabulary import Dataset, Split, import_file
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from rolegraph.engine.run import EpisodeJob, EpisodeMaker, Isolation
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Workflow:
     """A checked spec, ready to be run or trained; made by `load`."""
 
@@ -49,6 +50,28 @@ class Workflow:
     def is_trainable(self) -> bool:
         """True where `rolegraph train` accepts the workflow: its roles, models and data."""
         return "train" in self.plan.data and not any(training_findings(self.plan))
+
+    def summary(self) -> Summary:
+        """Return the name and a row for each role."""
+        rows = [
+            (
+                role.name,
+                role.spec.count,
+                ", ".join(role.spec.needs),
+                role.spec.reward.name if role.spec.reward else None,
+                role.estimator.name if role.estimator else None,
+            )
+            for role in self.plan.roles
+        ]
+        title = f"Workflow {self.name} ({self.hash[:8]}): {self.plan.spec.description}".rstrip(": ")
+        return Summary(title, ("role", "count", "needs", "reward", "estimator"), rows)
+
+    def __repr__(self) -> str:
+        return self.summary().text()
+
+    def _repr_html_(self) -> str:
+        """Return the summary as a table, for a notebook."""
+        return self.summary().html()
 
     def tasks(self, split: Split | None = None, limit: int | None = None) -> list[Task]:
         """Return the tasks of a split.

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-import rolegraph as rg
+from rolegraph import api
 from rolegraph.cli import options
 from rolegraph.cli.output import OutputOptions, plain
 from rolegraph.cli.terminal import progress_line, run_until_done
@@ -37,7 +37,7 @@ def validate_command(specs: tuple[str, ...], backend: str | None, output: Output
     overrides = [name for name in specs if "=" in name]
     if not names:
         raise click.UsageError("no spec named")
-    shared = rg.Source.of(None, *overrides, **given)
+    shared = api.Source.of(None, *overrides, **given)
     sources = [options.in_project(replace(shared, spec=name)) for name in names]
     rows = [_check(source, output, backend) for source in sources]
     runnable = [
@@ -52,19 +52,19 @@ def validate_command(specs: tuple[str, ...], backend: str | None, output: Output
     return 0 if all(row["valid"] for row in rows) else 2
 
 
-def _check(source: rg.Source, output: OutputOptions, backend: str | None) -> dict[str, Any]:
+def _check(source: api.Source, output: OutputOptions, backend: str | None) -> dict[str, Any]:
     """Check one spec or tests file, print the result, and return its row of the document."""
     name = source.named_spec
     row: dict[str, Any] = {"spec": name, "valid": False, "diagnostics": []}
     try:
-        if rg.is_tests_file(name):
-            rg.check_tests(name)
+        if api.is_tests_file(name):
+            api.check_tests(name)
             output.line(f"{name}: valid (tests of a spec)")
             return {**row, "valid": True}
-        result = rg.check_for(source, backend)
+        result = api.check_for(source, backend)
         tasks = {split: sum(1 for _ in data.rows(None)) for split, data in result.files().items()}
-    except rg.UserError as error:
-        click.echo(rg.printable(f"error: {error}\n"), err=True)
+    except api.UserError as error:
+        click.echo(api.printable(f"error: {error}\n"), err=True)
         return {**row, "error": str(error)}
     for diagnostic in result.diagnostics:
         click.echo(f"{diagnostic}\n", err=True)
@@ -110,7 +110,7 @@ def _check(source: rg.Source, output: OutputOptions, backend: str | None) -> dic
 @options.path("--tests", "tests", "FILE", "The tests. Default: NAME.test.yaml beside SPEC.")
 @options.flag("--record", "Record the answers with the model first, and the tests if there are none.")
 @options.path("--junit", "junit", "FILE", "Also write the results as JUnit's XML.")
-def test_command(source: rg.Source, tests: Path | None, record: bool, junit: Path | None) -> int:
+def test_command(source: api.Source, tests: Path | None, record: bool, junit: Path | None) -> int:
     """Replay SPEC's recorded answers and compare the episodes with its tests, without a model.
 
     The tests are in NAME.test.yaml beside the spec: figures, failures, tokens, what single tasks must come
@@ -119,13 +119,13 @@ def test_command(source: rg.Source, tests: Path | None, record: bool, junit: Pat
     """
     if not record and (source.model or source.base_url):
         raise click.UsageError("--model and --base-url go with --record: tests ask no model")
-    flow = rg.open_source(source)
+    flow = api.open_source(source)
     if record:
         with progress_line(OutputOptions(), "starting the model …") as observe:
-            written = run_until_done(rg.record_async(flow, tests, observe=observe))
+            written = run_until_done(api.record_async(flow, tests, observe=observe))
         for path in written:
             click.echo(f"wrote {path}")
-    report = rg.test(flow, tests, junit=junit)
+    report = api.test(flow, tests, junit=junit)
     for verdict in report.verdicts:
         _show_verdict(verdict)
     failed = len(report.failed)
@@ -133,7 +133,7 @@ def test_command(source: rg.Source, tests: Path | None, record: bool, junit: Pat
     return 1 if failed else 0
 
 
-def _show_verdict(verdict: rg.Verdict) -> None:
+def _show_verdict(verdict: api.Verdict) -> None:
     word = click.style("ok  ", fg="green") if verdict.holds else click.style("FAIL", fg="red")
     click.echo(f"{word} {plain(verdict.name)}: {plain(verdict.found)}")
     if not verdict.holds and verdict.detail:

@@ -16,7 +16,7 @@ from typing import Any
 from rich import progress
 from rich.table import Column
 
-import rolegraph as rg
+from rolegraph import api
 from rolegraph.cli.output import OutputOptions
 from rolegraph.cli.terminal import SPEED_SECONDS, make_table
 
@@ -44,7 +44,7 @@ class Display:
     """
 
     def __init__(
-        self, run: rg.RunJob, *, floors: Mapping[str, float], output: OutputOptions | None = None
+        self, run: api.RunJob, *, floors: Mapping[str, float], output: OutputOptions | None = None
     ) -> None:
         self._folder, self._run, self._plan = run.folder, run, run.flow.plan
         self._output, self._floors = output or OutputOptions(), floors
@@ -52,15 +52,15 @@ class Display:
         known = ["answered", "correct", *self._plan.metrics, *rewards]
         for name in floors:
             if name not in known:
-                hint = rg.did_you_mean(name, known) or f"expected one of {', '.join(known)}"
-                raise rg.UsageError(f"--fail-under: no figure {name!r}; {hint}")
+                hint = api.did_you_mean(name, known) or f"expected one of {', '.join(known)}"
+                raise api.UsageError(f"--fail-under: no figure {name!r}; {hint}")
         self._roles = {role.name: _RoleSums() for role in self._plan.roles}
         self._asking = {role.name for role in self._plan.asking}
         self._answered = 0
         """Number of trajectories that a model answered."""
         self._first_failures: dict[tuple[str, str], str] = {}
         """The first failure of each role and name, in one line with the answer."""
-        self._means = rg.Means()
+        self._means = api.Means()
         """Means of the spec's metrics, and `reward/{role}` and `right/{role}` over trajectories."""
         self._episodes = self._correct = 0
         self._started: float | None = None
@@ -78,7 +78,7 @@ class Display:
         )
         self._bar = self._progress.add_task(self._plan.name, total=run.episodes, live="")
         if run.resumed and self._folder.episodes.exists():
-            for episode in rg.read_episodes(self._folder.episodes):
+            for episode in api.read_episodes(self._folder.episodes):
                 self._count(episode)
         self._before, self._tokens_before = self._episodes, self._sum("response_tokens")
         """Numbers of episodes and of their response tokens that the folder held already."""
@@ -95,28 +95,28 @@ class Display:
                 self._end(seconds)
             self._output.document(self._document(seconds))
 
-    def observe(self, event: rg.Event) -> None:
+    def observe(self, event: api.Event) -> None:
         """Update the bar and the counts for an event of the run; print the text of a note."""
-        if isinstance(event, rg.CallDone):
+        if isinstance(event, api.CallDone):
             role = self._roles[event.id.node.role]
             role.calls += 1
             role.call_seconds += event.seconds
-        elif isinstance(event, rg.EpisodeDone):
+        elif isinstance(event, api.EpisodeDone):
             self._count(event.episode)
-        elif isinstance(event, rg.Note) and event.kind == "warning":
+        elif isinstance(event, api.Note) and event.kind == "warning":
             self._output.warn(event.text)
-        elif isinstance(event, rg.Note) and event.kind == "notice":
-            self._progress.console.print(rg.printable(event.text), markup=False, highlight=False)
-        elif isinstance(event, rg.Note):
+        elif isinstance(event, api.Note) and event.kind == "notice":
+            self._progress.console.print(api.printable(event.text), markup=False, highlight=False)
+        elif isinstance(event, api.Note):
             if not event.text:
                 self._started = time.monotonic()
-            self._progress.update(self._bar, live=rg.printable(event.text))
+            self._progress.update(self._bar, live=api.printable(event.text))
 
     def exit_code(self) -> int:
         """Return 1 where no model call gave an answer, or a figure is lower than its floor; else 0."""
         return 1 if (self._asked() and not self._answered) or any(self._low()) else 0
 
-    def _count(self, episode: rg.Episode) -> None:
+    def _count(self, episode: api.Episode) -> None:
         self._episodes += 1
         self._correct += episode.is_correct
         self._means.add(episode.metrics)
@@ -126,7 +126,7 @@ class Display:
         live = "  ".join([*self._shown_means(), *([f"failures {failures}"] if failures else [])])
         self._progress.update(self._bar, advance=1, live=live)
 
-    def _count_trajectory(self, trajectory: rg.Trajectory, sums: _RoleSums) -> None:
+    def _count_trajectory(self, trajectory: api.Trajectory, sums: _RoleSums) -> None:
         name = trajectory.name
         sums.trajectories += 1
         sums.unrated += trajectory.is_unrated
@@ -162,7 +162,7 @@ class Display:
             if self._roles[role.name].unrated:
                 lines.append(f"unrated: {role.why_unrated}")
             for line in lines:
-                out.print(rg.printable(f"{role.name} {line}"), style="yellow", markup=False)
+                out.print(api.printable(f"{role.name} {line}"), style="yellow", markup=False)
         if missing := self._asked() - self._answered:
             text = f"{missing} of {self._asked()} trajectories got no answer"
             if "answered" not in self._floors:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-import rolegraph as rg
+from rolegraph import api
 from rolegraph.cli import options
 from rolegraph.engine.plugins import plugin, plugin_names
 
@@ -31,7 +31,7 @@ def _folders(command: click.decorators.FC) -> click.decorators.FC:
 @options.path("--out", "out", "FILE.py", "File of the script. Default: standard output.")
 @_folders
 def eject_command(
-    source: rg.Source, backend: str | None, seed: int, out: Path | None, **folders: Path | None
+    source: api.Source, backend: str | None, seed: int, out: Path | None, **folders: Path | None
 ) -> int:
     """Write a script that trains SPEC as `rolegraph train SPEC --trainer rllm` does, to read and change.
 
@@ -39,7 +39,7 @@ def eject_command(
     """
     given = {name: folder for name, folder in folders.items() if folder is not None}
     if len(given) + (out is not None) > 1:
-        raise rg.UsageError(f"{', '.join(f'--{name}' for name in ('out', *folders))} exclude each other")
+        raise api.UsageError(f"{', '.join(f'--{name}' for name in ('out', *folders))} exclude each other")
     for name, folder in given.items():
         plugin("ejectors", name)(source, folder)
         click.echo(f"wrote {folder}; install it with: pip install -e {folder}")
@@ -53,8 +53,8 @@ def eject_command(
         with out.open("x", encoding="utf-8") as file:
             file.write(script)
     except FileExistsError:
-        raise rg.UsageError(f"{out} already exists; choose another file with --out") from None
+        raise api.UsageError(f"{out} already exists; choose another file with --out") from None
     except OSError as error:
-        raise rg.UsageError(f"cannot write {out}: {error.strerror}") from error
+        raise api.UsageError(f"cannot write {out}: {error.strerror}") from error
     click.echo(f"wrote {out}; run it with: python {out}")
     return 0

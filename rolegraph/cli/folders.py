@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-import rolegraph as rg
+from rolegraph import api
 from rolegraph.cli import options
 
 
@@ -20,11 +20,11 @@ def new_command(folder: Path, spec: str) -> int:
     The workflow is complete: it runs and trains on the shipped model. No file is overwritten. `rolegraph list
     specs` shows the specs for --from.
     """
-    files = rg.new(folder, spec)
+    files = api.new(folder, spec)
     for file in files:
         click.echo(str(file))
-    if folder / rg.PROJECT_FILE in files:
-        rg.trust(folder)
+    if folder / api.PROJECT_FILE in files:
+        api.trust(folder)
     words = f"{folder.resolve().name}.yaml"
     click.echo(f"next: cd {folder}, then: rolegraph preview {words}, rolegraph run {words}")
     return 0
@@ -40,16 +40,16 @@ def trust_command(folder: Path, yes: bool) -> int:
     that somebody else made, which can then be resumed. A changed file asks again. Say yes only to code that
     you know: imports run with all that you may do.
     """
-    if (settings := rg.recorded_settings(folder)) is not None:
+    if (settings := api.recorded_settings(folder)) is not None:
         trusted, until = folder, "its settings change"
-        click.echo(rg.printable(shlex.join(settings.source.arguments())))
+        click.echo(api.printable(shlex.join(settings.source.arguments())))
     else:
-        trusted, until = folder / rg.PROJECT_FILE, "it changes"
+        trusted, until = folder / api.PROJECT_FILE, "it changes"
         _show_project(trusted)
-        yes = yes or rg.is_trusted(trusted)
+        yes = yes or api.is_trusted(trusted)
     if not (yes or click.confirm(f"trust {trusted}?")):
         return 1
-    rg.trust(folder)
+    api.trust(folder)
     click.echo(f"{trusted} is trusted until {until}")
     return 0
 
@@ -58,15 +58,15 @@ def _show_project(file: Path) -> None:
     """Print the contents of a `rolegraph.toml`; raises UsageError for a flag that no command has."""
     from rolegraph.cli.main import VERBS, cli
 
-    project = rg.read_project(file)
+    project = api.read_project(file)
     for title, values in (("imports", project.imports), ("allow", project.allow)):
         for value in values:
-            click.echo(rg.printable(f"{title:<8} {value}"))
+            click.echo(api.printable(f"{title:<8} {value}"))
     commands = [cli.get_command(click.Context(cli), verb) for verb in VERBS]
     known = {flag for command in commands if command for option in command.params for flag in option.opts}
     for flag, value in project.flags.items():
         if f"--{flag}" not in known:
             names = sorted(name.removeprefix("--") for name in known)
-            hint = rg.did_you_mean(flag, names) or "expected a flag of a command, without its dashes"
-            raise rg.UsageError(f"{file}: flags: no command has --{flag}; {hint}")
-        click.echo(rg.printable(f"flag     --{flag} {value}"))
+            hint = api.did_you_mean(flag, names) or "expected a flag of a command, without its dashes"
+            raise api.UsageError(f"{file}: flags: no command has --{flag}; {hint}")
+        click.echo(api.printable(f"flag     --{flag} {value}"))

@@ -9,7 +9,7 @@ from typing import Any
 import click
 from rich.table import Table
 
-import rolegraph as rg
+from rolegraph import api
 from rolegraph.cli import options
 from rolegraph.cli.output import OutputOptions
 from rolegraph.cli.terminal import clock, make_table, progress_line, run_until_done
@@ -18,7 +18,7 @@ PRICE_FIELDS = {"in": "prompt", "out": "response", "train": "train"}
 """Field of `Price` for each key of `--price`."""
 
 
-def _price(_context: click.Context, _option: click.Parameter, text: str | None) -> rg.Price | None:
+def _price(_context: click.Context, _option: click.Parameter, text: str | None) -> api.Price | None:
     """Parse `in=0.4,out=1.2,train=2`; raise UsageError for another key or an amount that is no number."""
     amounts: dict[str, float] = {}
     for part in text.split(",") if text else ():
@@ -27,8 +27,8 @@ def _price(_context: click.Context, _option: click.Parameter, text: str | None) 
             amounts[PRICE_FIELDS[key]] = float(amount)
         except (KeyError, ValueError):
             hint = "expected in=N, out=N or train=N, as in in=0.4,out=1.2"
-            raise rg.UsageError(f"--price: {part!r} is not a price; {hint}") from None
-    return rg.Price(**amounts) if text else None
+            raise api.UsageError(f"--price: {part!r} is not a price; {hint}") from None
+    return api.Price(**amounts) if text else None
 
 
 @click.command("forecast")
@@ -48,14 +48,14 @@ def _price(_context: click.Context, _option: click.Parameter, text: str | None) 
 @options.count("--budget", None, "Also bound `rolegraph optimize` with so many episodes.")
 @options.seed("Seed of the probe.")
 @options.output
-def forecast_command(source: rg.Source, budget: int | None, output: OutputOptions, **settings: Any) -> int:
+def forecast_command(source: api.Source, budget: int | None, output: OutputOptions, **settings: Any) -> int:
     """Say what a first step of training SPEC will take and teach: calls, tokens, time, groups, cost.
 
     Without --from and --probe there are only the bounds of the spec.
     """
-    flow = rg.open_source(source)
+    flow = api.open_source(source)
     with progress_line(output, "looking at the spec …") as observe:
-        found = run_until_done(rg.forecast_async(flow, observe=observe, **settings))
+        found = run_until_done(api.forecast_async(flow, observe=observe, **settings))
     words = shlex.join(source.arguments())
     following = [f"rolegraph forecast {words} --probe 32"]
     if settings["probe"] is not None or settings["run"] is not None:
@@ -71,7 +71,7 @@ def forecast_command(source: rg.Source, budget: int | None, output: OutputOption
     return 0
 
 
-def _show_forecast(found: rg.Forecast, output: OutputOptions) -> None:
+def _show_forecast(found: api.Forecast, output: OutputOptions) -> None:
     """Print a forecast and its warnings."""
     out = output.results()
     out.print(f"a step: {found.tasks} tasks × {found.rollouts} rollouts = {found.episodes:,} episodes")
@@ -91,7 +91,7 @@ def _show_forecast(found: rg.Forecast, output: OutputOptions) -> None:
         output.warn(warning)
 
 
-def _forecast_table(found: rg.Forecast) -> Table:
+def _forecast_table(found: api.Forecast) -> Table:
     """Build the table of roles; unknown figures are dashes."""
     fails = any(row.failing and row.failing.mean for row in found.roles.values())
     table = make_table("role", "calls ≤", "tokens in", "out", "groups", "of", "will teach", "share")

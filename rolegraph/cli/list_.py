@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-import rolegraph as rg
+from rolegraph import api
 from rolegraph.cli import options
 
 WRITTEN_AT = {
@@ -37,11 +37,11 @@ def command(kind: str | None, name: str | None, imports: tuple[str, ...]) -> Non
     With a NAME, show that one: a parser's options with their defaults, say, or a spec as it is written.
     """
     for file in imports:
-        rg.vocabulary.import_file(Path(file))
+        api.vocabulary.import_file(Path(file))
     if name is None:
         text = _overview(kind)
     elif kind == "specs":
-        text = rg.printable(rg.find_spec(name).read_text(encoding="utf-8", errors="replace"))
+        text = api.printable(api.find_spec(name).read_text(encoding="utf-8", errors="replace"))
     else:
         text = _item(str(kind), name)
     try:
@@ -67,25 +67,25 @@ def _overview(kind: str | None) -> str:
 def _summaries(kind: str) -> dict[str, str]:
     """Return each item's summary by its name, or the error where the item's package cannot be loaded."""
     if kind == "specs":
-        return rg.shipped_specs()
-    registry: rg.vocabulary.Registry[Any] = getattr(rg.vocabulary, kind)
+        return api.shipped_specs()
+    registry: api.vocabulary.Registry[Any] = getattr(api.vocabulary, kind)
     summaries: dict[str, str] = {}
     for name in registry.names():
         try:
             summaries[name] = registry.summary(name)
-        except rg.UsageError as error:
-            summaries[name] = rg.printable(str(error))
+        except api.UsageError as error:
+            summaries[name] = api.printable(str(error))
     return summaries
 
 
 def _item(kind: str, name: str) -> str:
     """Return an item as a spec writes it, with every option at its default and its meaning."""
-    registry: rg.vocabulary.Registry[Any] = getattr(rg.vocabulary, kind)
+    registry: api.vocabulary.Registry[Any] = getattr(api.vocabulary, kind)
     try:
         summary, value, options = registry.summary(name), registry.value(name), registry.options(name)
-    except rg.vocabulary.UnknownName as error:
+    except api.vocabulary.UnknownName as error:
         known = error.hint or f"expected one of {', '.join(error.known)}"
-        raise rg.UsageError(f"{error}; {known}") from None
+        raise api.UsageError(f"{error}; {known}") from None
     if not value and not options:
         return f"{summary}\n\n{WRITTEN_AT[kind]}: {name}"
     head = _row(name, value) if value else (f"{name}:", "", "")
@@ -96,7 +96,7 @@ def _item(kind: str, name: str) -> str:
     return "\n".join([summary, "", f"{WRITTEN_AT[kind]}:", *lines])
 
 
-def _row(key: str, option: rg.vocabulary.Option) -> tuple[str, str, str]:
+def _row(key: str, option: api.vocabulary.Option) -> tuple[str, str, str]:
     """Return an option as YAML, its type, and its meaning."""
     required = ", required" if option.required else ""
     return f"{key}: {option.written}", f"{option.type}{required}", option.line
@@ -105,9 +105,9 @@ def _row(key: str, option: rg.vocabulary.Option) -> tuple[str, str, str]:
 @click.command("limits")
 def limits_command() -> None:
     """Show every limit on an input, with the name that messages give it and its reason."""
-    name = max(len(limit.name) for limit in rg.LIMITS)
-    most = max(len(limit.size) for limit in rg.LIMITS)
-    for limit, reason in rg.LIMITS.items():
+    name = max(len(limit.name) for limit in api.LIMITS)
+    most = max(len(limit.size) for limit in api.LIMITS)
+    for limit, reason in api.LIMITS.items():
         click.echo(f"{limit.name:<{name}}  {limit.size:<{most}}  {reason}")
 
 
@@ -122,13 +122,13 @@ def schema_command(imports: tuple[str, ...], out: Path | None) -> int:
     then, as a spec's first line:
     # yaml-language-server: $schema=rolegraph.schema.json
     """
-    text = json.dumps(rg.json_schema(imports), indent=1, ensure_ascii=False)
+    text = json.dumps(api.json_schema(imports), indent=1, ensure_ascii=False)
     if out is None:
         click.echo(text)
         return 0
     try:
         out.write_text(f"{text}\n", encoding="utf-8")
     except OSError as error:
-        raise rg.UsageError(f"cannot write {out}: {error.strerror}") from error
+        raise api.UsageError(f"cannot write {out}: {error.strerror}") from error
     click.echo(f"wrote {out}; a spec's first line: # yaml-language-server: $schema={out}")
     return 0

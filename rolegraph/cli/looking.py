@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.panel import Panel
 from rich.text import Text
 
-import rolegraph as rg
+from rolegraph import api
 from rolegraph.cli import options
 
 COLOURS = {"system": "magenta", "user": "blue", "assistant": "green", "tool": "yellow"}
@@ -26,19 +26,19 @@ FORMS = ("mmd", "md", "dot", "svg", "png")
 @options.repeated("--role", "only", "NAME", "Only this role.")
 @options.flag("--tokens", "Show the chat template's special tokens, and the number of tokens.")
 @options.path("--html", "html", "FILE", "Write a page that opens offline, and print nothing here.")
-def preview_command(source: rg.Source, only: tuple[str, ...], html: Path | None, **settings: Any) -> int:
+def preview_command(source: api.Source, only: tuple[str, ...], html: Path | None, **settings: Any) -> int:
     """Show the prompts of each role of SPEC, in every round and branch that differs, without a model.
 
     Answers that later roles see are made up, in [brackets], or come from a run with --with: its folder, or
     its episodes.jsonl. Hidden fields of a task stay hidden.
     """
-    flow = rg.open_source(source)
+    flow = api.open_source(source)
     names = [role.name for role in flow.plan.roles]
     for name in only:
         if name not in names:
-            hint = rg.did_you_mean(name, names) or f"expected one of {', '.join(names)}"
-            raise rg.UsageError(f"--role: no role {name!r}; {hint}")
-    preview = rg.preview(flow, **settings)
+            hint = api.did_you_mean(name, names) or f"expected one of {', '.join(names)}"
+            raise api.UsageError(f"--role: no role {name!r}; {hint}")
+    preview = api.preview(flow, **settings)
     if only:
         preview = preview.of(*only)
     if html is not None:
@@ -48,7 +48,7 @@ def preview_command(source: rg.Source, only: tuple[str, ...], html: Path | None,
     return 0
 
 
-def _show(preview: rg.Preview) -> None:
+def _show(preview: api.Preview) -> None:
     out = Console(highlight=False)
     made_up = ", in [brackets]" if preview.answers == "made up" else ""
     out.print(_text(f"{preview.name}: no model was asked; answers are {preview.answers}{made_up}", "dim"))
@@ -65,7 +65,7 @@ def _show(preview: rg.Preview) -> None:
             _show_role(out, of)
 
 
-def _show_role(out: Console, of: rg.RolePrompts) -> None:
+def _show_role(out: Console, of: api.RolePrompts) -> None:
     out.print()
     out.print(_text(f"{of.role.name} × {of.role.count}" if of.role.count > 1 else of.role.name, "bold"))
     for fact, value in of.facts.items():
@@ -92,7 +92,7 @@ def _show_role(out: Console, of: rg.RolePrompts) -> None:
         out.print(_text("not reached", "dim"))
 
 
-def _message_text(message: rg.Message) -> str:
+def _message_text(message: api.Message) -> str:
     """Return a message's reasoning, text and tool calls."""
     calls = [
         f"{call['function']['name']}({call['function']['arguments']})"
@@ -107,7 +107,7 @@ def _panel(out: Console, title: str, text: Text, speaker: str) -> None:
 
 def _text(value: object, style: str = "") -> Text:
     """Return a text in a style, without control characters that could steer the terminal."""
-    return Text(rg.printable(str(value)), style=style)
+    return Text(api.printable(str(value)), style=style)
 
 
 @click.command("graph")
@@ -120,7 +120,7 @@ def _text(value: object, style: str = "") -> Text:
     "output.",
 )
 @click.option("--format", "form", type=click.Choice(FORMS), help="The form, where the ending is another.")
-def graph_command(source: rg.Source, out: Path | None, form: str | None) -> int:
+def graph_command(source: api.Source, out: Path | None, form: str | None) -> int:
     """Draw the roles of SPEC: what each needs, by which join and of which round, loops, tools, conditions,
     and policies by colour.
 
@@ -128,11 +128,11 @@ def graph_command(source: rg.Source, out: Path | None, form: str | None) -> int:
     rolegraph graph debate                      Mermaid, for Markdown
     rolegraph graph debate --out debate.svg
     """
-    drawn = rg.graph(rg.open_source(source))
+    drawn = api.graph(api.open_source(source))
     if out is not None:
         click.echo(str(drawn.save(out, form)))
     elif form == "png":
-        raise rg.UsageError("a PNG cannot be printed; give --out FILE.png")
+        raise api.UsageError("a PNG cannot be printed; give --out FILE.png")
     else:
         click.echo(drawn.as_bytes(form or "mmd").decode().rstrip())
     return 0

@@ -19,7 +19,7 @@ from io import TextIOWrapper
 
 import click
 
-from rolegraph import RolegraphError, SpecError, UsageError, printable
+from rolegraph.api import RolegraphError, SpecError, UsageError, printable
 from rolegraph.cli import options as options  # registers the completion of bash
 from rolegraph.cli.output import colour
 from rolegraph.engine.plugins import plugin, plugin_names

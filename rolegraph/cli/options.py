@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TypeVar
 import click
 from click.shell_completion import BashComplete, CompletionItem, add_completion_class
 
-import rolegraph as rg
+from rolegraph import api
 from rolegraph.cli.output import OutputOptions, own_stream
 from rolegraph.engine.plugins import plugin
 
@@ -57,9 +57,9 @@ def _with_source(
     command: Callable[..., Any], *, spec: str | None, overrides: tuple[str, ...], **words: Any
 ) -> Any:
     options = {name: words.pop(name) for name in SOURCE_OPTIONS if name in words}
-    rg.keep_services(0 if words.pop("fresh", True) else _warm_seconds())
-    code = command(source=in_project(rg.Source.of(spec, *overrides, **options)), **words)
-    if rg.has_started_service() and not words.get("output", OutputOptions()).quiet:
+    api.keep_services(0 if words.pop("fresh", True) else _warm_seconds())
+    code = command(source=in_project(api.Source.of(spec, *overrides, **options)), **words)
+    if api.has_started_service() and not words.get("output", OutputOptions()).quiet:
         kept = "the model stays loaded for {:g} minutes (to free it: rolegraph serve --stop)"
         click.echo(kept.format(_warm_seconds() / 60), err=True)
     return code
@@ -90,21 +90,21 @@ def _warm_seconds() -> float:
     return float(text)
 
 
-def in_project(source: rg.Source) -> rg.Source:
+def in_project(source: api.Source) -> api.Source:
     """Return a source with what the trusted rolegraph.toml beside its spec adds; name an untrusted one."""
-    file = Path(source.spec or "").parent / rg.PROJECT_FILE
-    if source.spec and Path(source.spec).is_file() and file.is_file() and not rg.is_trusted(file):
+    file = Path(source.spec or "").parent / api.PROJECT_FILE
+    if source.spec and Path(source.spec).is_file() and file.is_file() and not api.is_trusted(file):
         words = shlex.join(["rolegraph", "trust", str(file.parent)])
         text = f"note: {file} is not trusted, so nothing in it counts; read it, then: {words}"
-        click.echo(rg.printable(text), err=True)
-    if source.spec and (note := rg.other_spec(source.spec)):
-        click.echo(rg.printable(f"note: {note}"), err=True)
-    return rg.with_project(source)
+        click.echo(api.printable(text), err=True)
+    if source.spec and (note := api.other_spec(source.spec)):
+        click.echo(api.printable(f"note: {note}"), err=True)
+    return api.with_project(source)
 
 
 def _take_flags(context: click.Context, parameter: click.Parameter, spec: str | None) -> str | None:
     """Make the flags of the trusted rolegraph.toml beside a spec the defaults of the command's options."""
-    project = rg.project_of(spec) if spec else None
+    project = api.project_of(spec) if spec else None
     if project is not None and project.flags:
         names = {flag.lstrip("-"): option.name for option in context.command.params for flag in option.opts}
         flags = {names[flag]: value for flag, value in project.flags.items() if flag in names}
@@ -244,7 +244,7 @@ class Watchers(NamedTuple):
         return bool(self.named) or self.otlp.url is not None
 
     @contextmanager
-    def watching(self, job: rg.RunJob | rg.TrainingJob, observe: rg.Observer) -> Generator[rg.Observer]:
+    def watching(self, job: api.RunJob | api.TrainingJob, observe: api.Observer) -> Generator[api.Observer]:
         """Return a context manager that gives an observer, which passes each event to all."""
         with ExitStack() as stack:
             for name, _, target in (word.partition("=") for word in self.named):
@@ -288,7 +288,7 @@ def _with_filters(names: Sequence[str], command: Callable[..., Any], **words: An
     reward, correct = given.pop("reward"), given.pop("correct")
     low, colon, high = (reward or ":").partition(":")
     if not colon:
-        raise rg.UsageError(f"--reward {reward} is not LOW:HIGH, such as 0.5: or 0:0")
+        raise api.UsageError(f"--reward {reward} is not LOW:HIGH, such as 0.5: or 0:0")
     where = {"low": low, "high": high, "correct": {True: "yes", False: "no"}.get(correct), **given}
     return command(where={name: value for name, value in where.items() if value}, **words)
 
@@ -311,7 +311,7 @@ def complete_specs(context: click.Context, parameter: click.Parameter, word: str
     """Complete the name of a shipped spec or the path of a spec file; an override, where it has a `=`."""
     if "=" in word:
         return complete_overrides(context, parameter, word)
-    shipped = [CompletionItem(name, help=line) for name, line in rg.shipped_specs().items()]
+    shipped = [CompletionItem(name, help=line) for name, line in api.shipped_specs().items()]
     found = [item for item in shipped if item.value.startswith(word)]
     folder = Path(word) if word.endswith("/") else Path(word).parent
     for path in sorted(folder.glob("*")) if folder.is_dir() else ():
@@ -325,12 +325,12 @@ def complete_overrides(context: click.Context, parameter: click.Parameter, word:
     """Complete the typed part of an override, such as `roles.solver.co`, of the spec named before it."""
     several: tuple[str, ...] = context.params.get("specs") or ()
     spec = context.params.get("spec") or next(iter(several), None)
-    return [CompletionItem(row.word, help=row.meaning) for row in rg.completions(spec, word)]
+    return [CompletionItem(row.word, help=row.meaning) for row in api.completions(spec, word)]
 
 
 def complete_models(context: click.Context, parameter: click.Parameter, word: str) -> list[CompletionItem]:
     """Suggest providers such as `openai:` for a model's option; `local` needs no model name after it."""
-    providers = [row.word.partition("=")[2] for row in rg.completions(None, "model.provider=")]
+    providers = [row.word.partition("=")[2] for row in api.completions(None, "model.provider=")]
     offered = ["local", *(f"{provider}:" for provider in providers)]
     return [CompletionItem(name) for name in offered if name.startswith(word)]
 
@@ -340,7 +340,7 @@ def complete_runs(context: click.Context, parameter: click.Parameter, word: str)
     folder = Path(word) if word.endswith("/") else Path(word).parent
     places = {path.parent for where in (folder, Path("runs")) for path in where.glob("*/run.json")}
     places = {path for path in places if str(path).startswith(word)}
-    newest = sorted(places, key=lambda path: -rg.RunFolder(path).info_file.stat().st_mtime)
+    newest = sorted(places, key=lambda path: -api.RunFolder(path).info_file.stat().st_mtime)
     return [CompletionItem(str(path)) for path in newest] or [CompletionItem(word, type="dir")]
 
 
@@ -351,7 +351,7 @@ def complete_items(context: click.Context, parameter: click.Parameter, word: str
         return complete_specs(context, parameter, word)
     if kind is None:
         return []
-    registry = getattr(rg.vocabulary, kind)
+    registry = getattr(api.vocabulary, kind)
     names = (name for name in registry.names() if name.startswith(word))
     return [CompletionItem(name, help=registry.summary(name)) for name in names]
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple, TextIO
 
 import click
 
-import rolegraph as rg
+from rolegraph import api
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -55,7 +55,7 @@ class OutputOptions(NamedTuple):
 
     def warn(self, text: str) -> None:
         """Print a warning."""
-        self.warnings().print(rg.printable(f"warning: {text}"), style="yellow", markup=False)
+        self.warnings().print(api.printable(f"warning: {text}"), style="yellow", markup=False)
 
     def next(self, *commands: str) -> None:
         """Print the commands that a user may want to run next."""
@@ -102,7 +102,7 @@ def _console(*, stderr: bool, quiet: bool = False, lines: bool = False) -> Conso
 
 def plain(text: str, most: int = SHOWN_CHARACTERS) -> str:
     """Return a text with control characters removed, and cut where it is longer than `most` characters."""
-    kept = rg.printable(text)
+    kept = api.printable(text)
     return kept if len(kept) <= most else f"{kept[:most]} …"
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import click
 from rich.table import Table
 
-import rolegraph as rg
+from rolegraph import api
 from rolegraph.cli import options
 from rolegraph.cli.output import OutputOptions, plain
 from rolegraph.cli.terminal import add_row, interval_cell, make_table, progress_line, run_until_done
@@ -32,8 +32,8 @@ def report_command(runs: tuple[Path, ...], picture: Path | None, figures: tuple[
     The page needs no network: it opens from disk, and can be sent as one file.
     """
     if figures and picture is None:
-        raise rg.UsageError("--figure needs --picture FILE")
-    for page in rg.report(*runs, picture=picture, figures=figures):
+        raise api.UsageError("--figure needs --picture FILE")
+    for page in api.report(*runs, picture=picture, figures=figures):
         click.echo(str(page))
     if picture is not None:
         click.echo(str(picture))
@@ -69,24 +69,24 @@ def view_command(
     Pages are served on this machine alone, and change nothing; the printed address holds their key. They show
     each turn, its reward, and the group that it was compared with.
     """
-    view = rg.view(*runs)
+    view = api.view(*runs)
     if file is not None:
         written = view.write(file, hidden=_writes_hidden(view, hidden), most=limit, **where)
         click.echo(f"{file}: {written} episodes")
         return
     if hidden is not None:
-        raise rg.UsageError("--hidden and --no-hidden need --static FILE")
+        raise api.UsageError("--hidden and --no-hidden need --static FILE")
     with suppress(KeyboardInterrupt):
         view.serve(port=port, ready=lambda address: click.echo(f"{address}\n(Ctrl-C stops it)"), **where)
 
 
-def _writes_hidden(view: rg.RunViewer, hidden: bool | None) -> bool:
+def _writes_hidden(view: api.RunViewer, hidden: bool | None) -> bool:
     """Return whether to write hidden fields into a file; ask where the user did not say."""
     if hidden is not None or not (fields := view.hidden):
         return bool(hidden)
     found = f"tasks have fields that no prompt may show: {', '.join(fields)}"
     if not sys.stdin.isatty():
-        raise rg.UsageError(f"the {found}; give --hidden to write them into the file, or --no-hidden")
+        raise api.UsageError(f"the {found}; give --hidden to write them into the file, or --no-hidden")
     return click.confirm(f"The {found}. Write them into the file?")
 
 
@@ -118,17 +118,17 @@ def export_command(
     """
     if sft is None and otlp.url is None:
         if where:
-            raise rg.UsageError("filters of episodes need --sft FILE.jsonl or --otlp URL")
+            raise api.UsageError("filters of episodes need --sft FILE.jsonl or --otlp URL")
         model = weights.pop("model")
         base = None if model is None else model.removeprefix("local:")
         with progress_line(OutputOptions(), f"exporting {run} …"):
-            folder = run_until_done(rg.export_async(run, model=base, **weights))
+            folder = run_until_done(api.export_async(run, model=base, **weights))
         kind = "a model" if weights["merged"] else "an adapter in PEFT form"
         click.echo(f"{folder}: {kind}; run it with --model local:{folder}")
     elif any(weights.values()) or None not in (sft, otlp.url):
-        raise rg.UsageError("--sft and --otlp write episodes; each stands without options for weights")
+        raise api.UsageError("--sft and --otlp write episodes; each stands without options for weights")
     elif sft is not None:
-        click.echo(f"{sft}: {rg.export_chats(run, sft, **where)} chats")
+        click.echo(f"{sft}: {api.export_chats(run, sft, **where)} chats")
     elif otlp.url is not None:
         with progress_line(OutputOptions(), f"sending {run} …"):
             send = plugin("exporters", "otlp")
@@ -148,7 +148,7 @@ def compare_command(sides: tuple[str, ...], html: Path | None, tasks: int, impor
     paired by task where the tasks are the same; tasks that only one side solves, with an episode of each;
     tokens and time. A training is compared by the validation of its best checkpoint.
     """
-    comparison = rg.compare(*sides, imports=imports, html=html, shown=tasks)
+    comparison = api.compare(*sides, imports=imports, html=html, shown=tasks)
     out = OutputOptions().results()
     for part in comparison_parts(comparison, tasks):
         out.print(part, markup=False)
@@ -157,7 +157,7 @@ def compare_command(sides: tuple[str, ...], html: Path | None, tasks: int, impor
     return 0
 
 
-def comparison_parts(comparison: rg.Comparison, tasks: int) -> Iterator[Table | str]:
+def comparison_parts(comparison: api.Comparison, tasks: int) -> Iterator[Table | str]:
     """Yield the tables and lines that show a comparison, with so many flipped tasks each way."""
     yield from _differences(comparison)
     if comparison.rows:
@@ -169,7 +169,7 @@ def comparison_parts(comparison: rg.Comparison, tasks: int) -> Iterator[Table | 
         yield _cost(comparison)
 
 
-def _differences(comparison: rg.Comparison) -> Iterator[Table | str]:
+def _differences(comparison: api.Comparison) -> Iterator[Table | str]:
     if comparison.other_code:
         yield "The specs and their templates are the same; the code of what they name differs."
     elif comparison.same_words:
@@ -184,7 +184,7 @@ def _differences(comparison: rg.Comparison) -> Iterator[Table | str]:
         yield from (f"{plain(diff, SHOWN_OF_DIFF)}\n" for diff in changed.diffs if diff)
 
 
-def _figures(comparison: rg.Comparison) -> Table:
+def _figures(comparison: api.Comparison) -> Table:
     first, *others = [side.name for side in comparison.measured]
     gaps = [f"{other} − {first}" for other in others] if len(others) > 1 else ["difference"]
     table = make_table("figure", first, *others, *gaps)
@@ -201,7 +201,7 @@ def _figures(comparison: rg.Comparison) -> Table:
     return table
 
 
-def _flips(comparison: rg.Comparison, tasks: int) -> Iterator[Table | str]:
+def _flips(comparison: api.Comparison, tasks: int) -> Iterator[Table | str]:
     first = comparison.measured[0].name
     for flips in comparison.flips:
         gains, losses = (flips.side, flips.gains, flips.gained), (first, flips.losses, flips.lost)
@@ -215,7 +215,7 @@ def _flips(comparison: rg.Comparison, tasks: int) -> Iterator[Table | str]:
                 yield table
 
 
-def _cost(comparison: rg.Comparison) -> Table:
+def _cost(comparison: api.Comparison) -> Table:
     table = make_table("side", "episodes", "calls", "tokens in", "tokens out", "seconds", "of", texts=(6,))
     for side in comparison.sides:
         of, cells = "no episodes", ["–"] * 4
@@ -227,7 +227,7 @@ def _cost(comparison: rg.Comparison) -> Table:
     return table
 
 
-def _action(trajectory: rg.Trajectory | None) -> str:
+def _action(trajectory: api.Trajectory | None) -> str:
     if trajectory is None:
         return "–"
     reward = "no reward" if trajectory.reward is None else f"reward {trajectory.reward:g}"

@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-import rolegraph as rg
+from rolegraph import api
 from rolegraph.cli import options
 from rolegraph.cli.output import OutputOptions, plain
 from rolegraph.cli.terminal import add_row, interval_cell, make_table, progress_line, run_until_done
@@ -47,7 +47,7 @@ LIMIT = 64
 @options.watchers
 @options.output
 def run_command(
-    source: rg.Source,
+    source: api.Source,
     replay_any: bool,
     out: Path | None,
     resume: bool,
@@ -81,9 +81,9 @@ def run_command(
         output.check_single("run")
         return run_sweep("run", source, out, given, resume=resume, floors=dict(floors), **how)
     if resume:
-        job = rg.RunJob.resume(out, source, retry_failed=retry_failed, **given)
+        job = api.RunJob.resume(out, source, retry_failed=retry_failed, **given)
     else:
-        job = rg.RunJob.create(rg.open_source(source), out=out, **given)
+        job = api.RunJob.create(api.open_source(source), out=out, **given)
     display = Display(job, floors=dict(floors), output=output)
     with display.shown(), watchers.watching(job, display.observe) as observe:
         run_until_done(job.run(observe, **how))
@@ -110,7 +110,7 @@ def run_command(
 @options.flag("--resume", "Continue the evaluation in --out; with -m, the newest sweep.")
 @options.output
 def eval_command(
-    source: rg.Source,
+    source: api.Source,
     checkpoint: str,
     tasks: int,
     multirun: bool,
@@ -130,8 +130,8 @@ def eval_command(
         return run_sweep("eval", source, out, settings_of_points, resume=resume)
     if resume and out is None:
         raise click.UsageError("--resume needs --out, the folder of the evaluation to continue")
-    flow = rg.open_source(source)
-    job = rg.EvaluationJob.create(flow, checkpoint, tasks=tasks, out=out, resume=resume, **settings)
+    flow = api.open_source(source)
+    job = api.EvaluationJob.create(flow, checkpoint, tasks=tasks, out=out, resume=resume, **settings)
     try:
         with progress_line(output, "starting the model …") as observe:
             evaluation = run_until_done(job.run(observe))
@@ -147,7 +147,7 @@ def eval_command(
     return 1 if evaluation.unanswered else 0
 
 
-def _show_evaluation(evaluation: rg.Evaluation, output: OutputOptions) -> None:
+def _show_evaluation(evaluation: api.Evaluation, output: OutputOptions) -> None:
     table = make_table("figure", "base", "checkpoint", "difference")
     for name, row in evaluation.figures.items():
         gap = row.difference
@@ -170,8 +170,8 @@ def _show_evaluation(evaluation: rg.Evaluation, output: OutputOptions) -> None:
 
 
 def run_sweep(
-    kind: rg.SweepKind,
-    source: rg.Source,
+    kind: api.SweepKind,
+    source: api.Source,
     out: Path | None,
     settings: Mapping[str, Any],
     *,
@@ -194,9 +194,9 @@ def run_sweep(
         The exit code: 1 where a figure of a run is lower than its floor.
     """
     if resume:
-        job = rg.SweepJob.resume(out, *source.overrides, kind=kind)
+        job = api.SweepJob.resume(out, *source.overrides, kind=kind)
     else:
-        job = rg.SweepJob.create(source, kind, out=out, **settings)
+        job = api.SweepJob.create(source, kind, out=out, **settings)
     with job.open_folder():
         code = _run_points(job, floors or {}, run_options)
         result = job.write_results()
@@ -209,7 +209,7 @@ def run_sweep(
     return code
 
 
-def _run_points(sweep: rg.SweepJob, floors: Mapping[str, float], run_options: Mapping[str, Any]) -> int:
+def _run_points(sweep: api.SweepJob, floors: Mapping[str, float], run_options: Mapping[str, Any]) -> int:
     from rolegraph.cli.display import Display
     from rolegraph.cli.train_display import train_display
 
@@ -220,12 +220,12 @@ def _run_points(sweep: rg.SweepJob, floors: Mapping[str, float], run_options: Ma
         if done:
             continue
         job = point.job()
-        if isinstance(job, rg.RunJob):
+        if isinstance(job, api.RunJob):
             display = Display(job, floors=floors)
             with display.shown():
                 run_until_done(job.run(display.observe, **run_options))
             code = max(code, display.exit_code())
-        elif isinstance(job, rg.TrainingJob):
+        elif isinstance(job, api.TrainingJob):
             with train_display(job) as observe:
                 run_until_done(job.run(observe, **run_options))
         else:

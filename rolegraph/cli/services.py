@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-import rolegraph as rg
+from rolegraph import api
 from rolegraph.cli import options
 from rolegraph.cli.output import OutputOptions
 from rolegraph.cli.terminal import add_row, clock, make_table, progress_line, run_until_done
@@ -34,11 +34,11 @@ def serve_command(model_dir: Path | None, stop: bool, **settings: Any) -> None:
     value of the environment variable ROLEGRAPH_SERVE_KEY, or a new key, which is printed.
     """
     if stop:
-        ended, in_use = rg.stop_services()
+        ended, in_use = api.stop_services()
         freed = f"{ended} loaded model{'' if ended == 1 else 's'} freed"
         click.echo(freed + (f", {in_use} in use by a command" if in_use else ""))
         return
-    rg.serve(model_dir or rg.BASE_MODEL, api_key=os.environ.get("ROLEGRAPH_SERVE_KEY"), **settings)
+    api.serve(model_dir or api.BASE_MODEL, api_key=os.environ.get("ROLEGRAPH_SERVE_KEY"), **settings)
 
 
 @click.command("doctor")
@@ -54,13 +54,15 @@ def doctor_command(base_url: str | None, model: str | None, output: OutputOption
     with rolegraph-doctor. The exit code is 1 where something differs or fails.
     """
     with progress_line(output, "opening the service …") as observe:
-        found = run_until_done(rg.doctor_async(base_url=base_url, model=model, observe=observe))
+        found = run_until_done(api.doctor_async(base_url=base_url, model=model, observe=observe))
     table = make_table("probe", "", "seen", "expected", right=False)
     for row in found.rows:
         add_row(table, row.name, row.status, row.seen, row.expected, style=STYLES[row.status])
     output.results().print(table)
     counts = [f"{n} {word}" for word in STYLES if (n := sum(row.status == word for row in found.rows))]
-    output.line(rg.printable(f"{found.model} at {found.url}: {', '.join(counts)}, in {clock(found.seconds)}"))
+    output.line(
+        api.printable(f"{found.model} at {found.url}: {', '.join(counts)}, in {clock(found.seconds)}")
+    )
     rows = [row._asdict() for row in found.rows]
     output.document({**asdict(found), "ok": found.ok, "rows": rows})
     return 0 if found.ok else 1

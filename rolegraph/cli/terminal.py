@@ -14,7 +14,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Column, Table
 from rich.text import Text
 
-import rolegraph as rg
+from rolegraph import api
 from rolegraph.cli.output import OutputOptions, plain
 
 T = TypeVar("T")
@@ -95,7 +95,7 @@ def add_row(table: Table, *cells: str, style: str = "") -> None:
 
 
 def interval_cell(
-    interval: rg.Interval | None, *, sign: str = "", mark: str = "", tasks: int | None = None
+    interval: api.Interval | None, *, sign: str = "", mark: str = "", tasks: int | None = None
 ) -> str:
     """Format a mean with its interval in a second line.
 
@@ -146,17 +146,17 @@ class NoteProgress:
         )
         self._line = self.progress.add_task(text, total=None, visible=bool(text))
 
-    def observe(self, event: rg.Event) -> None:
+    def observe(self, event: api.Event) -> None:
         """Show a note in place of the one before, or count an episode."""
-        if isinstance(event, rg.Note) and event.text:
+        if isinstance(event, api.Note) and event.text:
             self.progress.remove_task(self._line)
-            self._line = self.progress.add_task(rg.printable(event.text), total=event.episodes or None)
-        elif isinstance(event, rg.EpisodeDone):
+            self._line = self.progress.add_task(api.printable(event.text), total=event.episodes or None)
+        elif isinstance(event, api.EpisodeDone):
             self.progress.advance(self._line)
 
 
 @contextmanager
-def progress_line(output: OutputOptions, text: str) -> Generator[rg.Observer]:
+def progress_line(output: OutputOptions, text: str) -> Generator[api.Observer]:
     """Show a progress line for the time of a block; give an observer that updates the line."""
     line = NoteProgress(text, output.progress())
     with line.progress:

@@ -18,7 +18,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-import rolegraph as rg
+from rolegraph import api
 from rolegraph.cli.output import OutputOptions
 from rolegraph.cli.terminal import SPEED_SECONDS, NoteProgress, add_row, clock, make_table
 
@@ -58,7 +58,7 @@ POLICY_COLUMNS: Columns = {
 
 
 @contextmanager
-def train_display(training: rg.TrainingJob, output: OutputOptions | None = None) -> Generator[rg.Observer]:
+def train_display(training: api.TrainingJob, output: OutputOptions | None = None) -> Generator[api.Observer]:
     """Show a training for the time of a block; give its observer, and print the results at the end.
 
     Args:
@@ -77,7 +77,7 @@ def train_display(training: rg.TrainingJob, output: OutputOptions | None = None)
 class _TrainDisplay:
     """Live tables of a training."""
 
-    def __init__(self, training: rg.TrainingJob, output: OutputOptions) -> None:
+    def __init__(self, training: api.TrainingJob, output: OutputOptions) -> None:
         self._plan, self._steps = training.flow.plan, training.steps
         self._latest: dict[str, float] = {}
         self._lost = ""
@@ -97,11 +97,11 @@ class _TrainDisplay:
         """Progress of the current part of a step: a batch of episodes, an update."""
         self.live = Live(console=self._console, get_renderable=self._view, transient=True)
 
-    def observe(self, event: rg.Event) -> None:
+    def observe(self, event: api.Event) -> None:
         """Show an event of the training."""
-        if isinstance(event, rg.StepLogged):
+        if isinstance(event, api.StepLogged):
             self._log(event.step, event.metrics)
-        elif isinstance(event, rg.Note) and event.kind == "warning":
+        elif isinstance(event, api.Note) and event.kind == "warning":
             self._warn(event.text)
         else:
             self._part.observe(event)
@@ -160,7 +160,7 @@ class _TrainDisplay:
 class _TrainEnd:
     """Results of a training that is finished or was stopped."""
 
-    def __init__(self, training: rg.TrainingJob) -> None:
+    def __init__(self, training: api.TrainingJob) -> None:
         self._plan, self._folder, self._steps = training.flow.plan, training.folder, training.steps
         self._lines = lines = self._folder.metrics() if self._folder.metrics_file.exists() else []
         self._done = int(max((line["step"] for line in lines), default=0))
@@ -220,7 +220,9 @@ class _TrainEnd:
         policies, source = [*self._best.policies], self._folder.info().source
         spec, *options = replace(source, overrides=(), model=None, base_url=None).arguments()
         checkpoints = [
-            f"model.checkpoint={folder}" if name == rg.MAIN else f"policies.{name}.checkpoint={folder}#{name}"
+            f"model.checkpoint={folder}"
+            if name == api.MAIN
+            else f"policies.{name}.checkpoint={folder}#{name}"
             for name in policies
         ]
         words = [shlex.quote(spec), *checkpoints, *map(shlex.quote, options)]

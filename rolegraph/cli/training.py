@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-import rolegraph as rg
+from rolegraph import api
 from rolegraph.cli import options
 from rolegraph.cli.output import OutputOptions
 from rolegraph.cli.terminal import run_until_done
@@ -45,7 +45,7 @@ OWN_TRAINER = "rolegraph"
 @options.flag("--print-config", "Print rLLM's config and stop.")
 @options.output
 def train_command(
-    source: rg.Source,
+    source: api.Source,
     out: Path | None,
     seed: int | None,
     resume: bool,
@@ -96,9 +96,9 @@ def train_command(
     from rolegraph.cli.train_display import train_display
 
     if resume:
-        job = rg.TrainingJob.resume(out, source, seed=seed)
+        job = api.TrainingJob.resume(out, source, seed=seed)
     else:
-        job = rg.TrainingJob.create(rg.open_source(source), out=out, seed=seed or 0)
+        job = api.TrainingJob.create(api.open_source(source), out=out, seed=seed or 0)
     with train_display(job, output) as display, watchers.watching(job, display) as observe:
         run_until_done(job.run(observe, track, rollouts_on=rollouts_on))
     return 0

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import rolegraph as rg
+from rolegraph import api
 from rolegraph.engine.compile.resolve import digest
 from rolegraph.engine.errors import AdvantageError
 from rolegraph.engine.records import FailureName, GroupKey, TrajectoryGroup
@@ -88,7 +89,7 @@ def test_keyword_only_parameters_are_the_options_of_a_spec() -> None:
     assert [(o.name, o.default, o.line) for o in rewards.options("mine")] == [
         ("longest", 80, "in characters")
     ]
-    with pytest.raises(rg.vocabulary.BadOptions, match="longest"):
+    with pytest.raises(api.vocabulary.BadOptions, match="longest"):
         rewards.build(ItemCall.parse({"mine": {"longest": "many"}}))
 
 

@@ -21,6 +21,7 @@ from starlette.routing import Route
 torch = pytest.importorskip("torch", reason="needs the extra `local`")
 
 import rolegraph as rg  # noqa: E402
+from rolegraph import api  # noqa: E402
 from rolegraph.engine.records import RunFolder  # noqa: E402
 from rolegraph.local.launcher import BASE_MODEL, LocalService, check_model_folder  # noqa: E402
 from rolegraph.local.weights import complete_config  # noqa: E402
@@ -205,7 +206,7 @@ def test_each_policy_of_a_run_leaves_by_its_name(run: Path, tmp_path: Path) -> N
     several = shutil.copytree(run, tmp_path / "several", ignore=shutil.ignore_patterns("adapter"))
     first, *_, last = (checkpoint.policies["main"] for checkpoint in RunFolder(run).checkpoints())
     RunFolder(several).add_checkpoint(
-        rg.Checkpoint(step=9, policies={"coder": first, "judge": last}, best=True)
+        api.Checkpoint(step=9, policies={"coder": first, "judge": last}, best=True)
     )
     with pytest.raises(rg.UsageError, match="several policies; it trained coder, judge"):
         rg.export(several)

@@ -16,6 +16,7 @@ import pytest
 from starlette.responses import Response
 
 import rolegraph as rg
+from rolegraph import api
 from rolegraph.engine.records.folder import RunFolder
 from tests.examples import repetitions
 from tests.models.edges import chat_answer, serving
@@ -175,7 +176,7 @@ def test_what_no_run_can_go_on_with_is_said(flaky: tuple[str, Callable[[], None]
     with pytest.raises(rg.UsageError, match="the seed 3"):
         rg.RunJob.resume(out, seed=4)
     with pytest.raises(rg.UsageError, match="count: 2"):
-        rg.RunJob.resume(out, rg.Source(overrides=("roles.solver.count=3",)))
+        rg.RunJob.resume(out, api.Source(overrides=("roles.solver.count=3",)))
     with pytest.raises(rg.UsageError, match="is not the folder of a run"):
         rg.RunJob.resume(out.parent)
     info = json.loads((out / "run.json").read_text())

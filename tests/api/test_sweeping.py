@@ -12,6 +12,7 @@ from xml.etree import ElementTree
 import pytest
 
 import rolegraph as rg
+from rolegraph import api
 from rolegraph.local.launcher import LocalService
 from tests import replays
 from tests.trainings import SMALL
@@ -46,7 +47,7 @@ def test_every_point_is_a_run_in_a_folder_of_its_own(tmp_path: Path) -> None:
 def test_what_is_finished_is_not_run_again_and_what_is_missing_is_made(tmp_path: Path) -> None:
     out = tmp_path / "sweep"
     begun = rg.SweepJob.create(
-        rg.Source.of("solver_judge", *WORDS, model=model(tmp_path, 0)), limit=4, out=out
+        api.Source.of("solver_judge", *WORDS, model=model(tmp_path, 0)), limit=4, out=out
     )
     asyncio.run(begun.points[0].job().run())
     asyncio.run(begun.points[1].job().run())
@@ -95,7 +96,7 @@ def test_a_sweep_runs_over_seeds(tmp_path: Path) -> None:
     ]
     with pytest.raises(rg.UsageError, match="seed=x is not a whole number"):
         rg.SweepJob.create(
-            rg.Source.of("solver_judge", "seed=x,2", model=model(tmp_path)), out=tmp_path / "other"
+            api.Source.of("solver_judge", "seed=x,2", model=model(tmp_path)), out=tmp_path / "other"
         )
 
 

@@ -8,6 +8,7 @@ from xml.etree import ElementTree
 import pytest
 
 import rolegraph as rg
+from rolegraph import api
 from tests import replays
 
 SPEC = "extends: solver_judge.yaml\nname: mine\n"
@@ -25,7 +26,7 @@ def recorded(folder: Path, tests: str = "tasks: 3\n", says: replays.Says | None 
     return spec
 
 
-def verdicts(spec: Path, *overrides: str) -> dict[str, rg.Verdict]:
+def verdicts(spec: Path, *overrides: str) -> dict[str, api.Verdict]:
     return {verdict.name: verdict for verdict in rg.test(rg.load(spec, *overrides)).verdicts}
 
 

@@ -11,6 +11,7 @@ import pytest
 import tinker
 
 import rolegraph as rg
+from rolegraph import api
 from rolegraph.engine.records.episodes import read_episodes
 from rolegraph.engine.records.folder import RunFolder
 
@@ -156,9 +157,9 @@ def test_a_constant_reward_moves_nothing_where_the_true_one_does(
 ) -> None:
     out = tmp_path / "run"
     rewards = [f"roles.{role}.reward={NEVER}" for role in ("solver", "judge")]
-    heard: list[rg.Event] = []
+    heard: list[api.Event] = []
     train(out, "solver_judge", *SMALL, *STEP, *rewards, service=service, observe=heard.append)
-    assert any("taught nothing" in event.text for event in heard if isinstance(event, rg.Note))
+    assert any("taught nothing" in event.text for event in heard if isinstance(event, api.Note))
     last = [last_weights(run) for run in (out, whole)]
     base = probe(service, None)
     constant, true = (np.abs(probe(service, path) - base).max() for path in last)

@@ -13,6 +13,7 @@ import pytest
 from starlette.responses import Response
 
 import rolegraph as rg
+from rolegraph import api
 from rolegraph.engine.models import Models
 from rolegraph.engine.run import Isolation
 from rolegraph.engine.spec import ModelRef
@@ -107,7 +108,7 @@ def test_trained_weights_answer_for_the_roles_that_were_trained_and_no_others() 
     async def responses() -> list[dict[str, str]]:
         flow = rg.load("solver_judge", "model=tinker:m", "roles.judge.trainable=false")
         async with Models(saying_its_weights) as models, Isolation() as isolation:
-            run = rg.OpenWorkflow(flow, models, await models.table(flow.plan.endpoints), isolation)
+            run = api.OpenWorkflow(flow, models, await models.table(flow.plan.endpoints), isolation)
             trained = await run.trained("tinker://run/best")
             episodes = [await each.episode(COUNTDOWN) for each in (run, trained, run)]
         return [{t.name: t.steps[0].model_response for t in episode.trajectories} for episode in episodes]
@@ -153,7 +154,7 @@ def test_what_blocks_says_what_to_await_where_a_loop_runs(tmp_path: Path) -> Non
 
 
 def test_a_run_is_on_disk_and_its_imports_are_noted(own: Path, tmp_path: Path) -> None:
-    heard: list[rg.Event] = []
+    heard: list[api.Event] = []
     with serving(scripted, models=["scripted"]) as endpoint:
         flow = rg.load(
             "solver_judge",
@@ -165,7 +166,7 @@ def test_a_run_is_on_disk_and_its_imports_are_noted(own: Path, tmp_path: Path) -
         result = rg.run(flow, limit=3, out=tmp_path / "run", observe=heard.append)
     assert len(list(result.episodes())) == 3
     assert result.figures["episodes"] == 3
-    assert sum(isinstance(event, rg.EpisodeDone) for event in heard) == 3
+    assert sum(isinstance(event, api.EpisodeDone) for event in heard) == 3
     assert json.loads((tmp_path / "run" / "run.json").read_text())["imports"] == [str(own)]
 
 

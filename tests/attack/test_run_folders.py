@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 import rolegraph as rg
+from rolegraph import api
 from rolegraph.engine.records import RunFolder
 from rolegraph.engine.records.info import Checkpoint, SavedPolicy
 from rolegraph.local.weights import checkpoint_folder, copy_weights
@@ -178,7 +179,7 @@ def evaluated(low: float) -> str:
     ],
 )
 def test_a_damaged_evaluation_of_a_sweep_is_named(tmp_path: Path, text: str | None) -> None:
-    source = rg.Source.of("solver_judge", "seed=1,2", model="openai:tiny")
+    source = api.Source.of("solver_judge", "seed=1,2", model="openai:tiny")
     job = rg.SweepJob.create(source, "eval", checkpoint="tinker://a/weights/b", out=tmp_path / "sweep")
     file = tmp_path / "sweep" / "seed=1" / "evaluation.json"
     file.parent.mkdir()

@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("torch", reason="needs the extra `local`")
 
-import rolegraph as rg
+from rolegraph import api
 from rolegraph.engine.records.folder import RunFolder
 from rolegraph.local.launcher import LocalService
 from tests.cli.conftest import Command
@@ -71,7 +71,7 @@ def test_an_evaluation_in_which_no_call_is_answered_says_so_and_shows_no_figures
     for side in ("base", "checkpoint"):
         assert f"{side}: solver/context_full 4" in done.stdout
         assert f"error: 4 of 4 trajectories of {side} got no answer" in done.stderr
-    kept = rg.Evaluation.from_json((tmp_path / "refused" / "evaluation.json").read_bytes())
+    kept = api.Evaluation.from_json((tmp_path / "refused" / "evaluation.json").read_bytes())
     assert kept.figures == {}
     assert kept.unanswered == ["base", "checkpoint"]
 

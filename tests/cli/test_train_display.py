@@ -11,6 +11,7 @@ from typing import cast
 import pytest
 
 import rolegraph as rg
+from rolegraph import api
 from rolegraph.api.jobs import describe
 from rolegraph.cli.main import run
 from rolegraph.cli.output import OutputOptions
@@ -40,7 +41,7 @@ def shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
     def show(spec: str, metrics: dict[str, float]) -> str:
         training = SimpleNamespace(flow=rg.load(spec), folder=RunFolder(tmp_path / "run"), steps=1, done=0)
         with train_display(cast("rg.TrainingJob", training)) as observe:
-            observe(rg.StepLogged(1, metrics))
+            observe(api.StepLogged(1, metrics))
         return capsys.readouterr().err
 
     return show
@@ -74,7 +75,7 @@ def test_its_end_says_where_the_best_weights_are_and_how_to_use_them(
     for step, best in ((2, True), (4, False)):
         saved = {name: SavedPolicy(version=step, state="", sampler="") for name in policies}
         folder.add_metrics({"step": step, "optim/data": 8})
-        folder.add_checkpoint(rg.Checkpoint(step=step, policies=saved, best=best))
+        folder.add_checkpoint(api.Checkpoint(step=step, policies=saved, best=best))
     training = SimpleNamespace(flow=flow, folder=folder, steps=4, done=4)
     with train_display(cast("rg.TrainingJob", training)):
         pass

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import rolegraph as rg
+from rolegraph import api
 
 pytest.importorskip("torch", reason="needs the extra `local`")
 
@@ -25,8 +26,8 @@ def test_a_full_disk_at_a_checkpoint_is_named_and_the_last_good_one_stays_usable
 ) -> None:
     out, disk = tmp_path / "run", resource.RLIMIT_FSIZE
 
-    def fill_up(event: rg.Event) -> None:
-        if isinstance(event, rg.StepLogged) and event.step == 4:  # the checkpoint of step 4 is next
+    def fill_up(event: api.Event) -> None:
+        if isinstance(event, api.StepLogged) and event.step == 4:  # the checkpoint of step 4 is next
             resource.prlimit(service.pid, disk, (50_000, resource.RLIM_INFINITY))
 
     try:
@@ -52,7 +53,7 @@ def test_a_full_disk_at_a_checkpoint_is_named_and_the_last_good_one_stays_usable
     ],
 )
 def test_what_cannot_be_trained_is_said_at_once(words: list[str], said: str, tmp_path: Path) -> None:
-    with pytest.raises(rg.UserError, match=said):
+    with pytest.raises(api.UserError, match=said):
         rg.train(rg.load("solver_judge", *SMALL, *words), out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
@@ -76,7 +77,7 @@ def test_a_service_that_is_not_there_is_named(rolegraph: Command) -> None:
 def test_a_teacher_of_another_vocabulary_is_refused(service: LocalService, tmp_path: Path) -> None:
     other = make_model(tmp_path / "other")
     teacher = f"roles.judge.signal={{reverse_kl: {{teacher: {{provider: local, name: '{other}'}}}}}}"
-    with pytest.raises(rg.UserError, match="the teacher of judge has another vocabulary"):
+    with pytest.raises(api.UserError, match="the teacher of judge has another vocabulary"):
         train(tmp_path / "run", "solver_judge_distill", *SMALL, teacher, service=service)
 
 

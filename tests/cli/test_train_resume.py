@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-import rolegraph as rg
+from rolegraph import api
 
 pytest.importorskip("torch", reason="needs the extra `local`")
 
@@ -120,8 +120,8 @@ def killed_and_resumed(
     """
     whole, out = tmp_path / "whole", tmp_path / "run"
 
-    def keep(event: rg.Event) -> None:
-        if isinstance(event, rg.StepLogged) and event.step == killed:
+    def keep(event: api.Event) -> None:
+        if isinstance(event, api.StepLogged) and event.step == killed:
             shutil.copytree(whole, out)
 
     train(whole, *words, service=service, observe=keep)

@@ -18,6 +18,7 @@ from tokenizer import CONTEXT, build_tokenizer
 from transformers import PreTrainedTokenizerFast
 
 import rolegraph as rg
+from rolegraph import api
 from rolegraph.engine.models import LimitedModel
 from rolegraph.engine.prompts import ChatFormat, Tokenizer
 from rolegraph.roles.countdown import split_of
@@ -27,7 +28,7 @@ pytest.importorskip("pydantic_monty")
 
 PLAYED = [
     pytest.param(spec, variant, id=" ".join((spec, *VARIANTS.get(spec, ((),))[variant])))
-    for spec in rg.shipped_specs()
+    for spec in api.shipped_specs()
     for variant in range(len(VARIANTS.get(spec, ((),))))
 ]
 BEST = {
@@ -106,7 +107,7 @@ def test_there_are_turns_of_every_kind_and_none_shows_a_validation_task(first: S
 
 
 def test_shares_say_which_specs_are_played() -> None:
-    only = dict.fromkeys((DRILL, *rg.shipped_specs()), 0.0) | {"router": 3.0, "tic_tac_toe": 1.0}
+    only = dict.fromkeys((DRILL, *api.shipped_specs()), 0.0) | {"router": 3.0, "tic_tac_toe": 1.0}
     specs = [turn.spec for turn in islice(turns(1, shares=only), 200)]
     assert set(specs) == {"router", "tic_tac_toe"}
     assert 0.6 < specs.count("router") / len(specs) < 0.9
@@ -175,7 +176,7 @@ def test_a_course_goes_on_from_a_folder_and_saves_what_it_learnt(
     pytest.importorskip("torch")
     import teach
 
-    shares = dict.fromkeys((DRILL, *rg.shipped_specs()), 0.0) | {"router": 1.0}
+    shares = dict.fromkeys((DRILL, *api.shipped_specs()), 0.0) | {"router": 1.0}
     small = teach.Course(tmp_path / "start", width=32, layers=1, shares=shares)
     teach.build_model(tokenizer, small).save_pretrained(small.out)
     tokenizer.save_pretrained(small.out)

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import rolegraph as rg
+from rolegraph import api
 from rolegraph.api.forecasting import probe_sizes
 from rolegraph.engine.compile import compile_file
 from rolegraph.engine.records import Episode, Failure, FailureName, Step, Trajectory
@@ -59,7 +60,7 @@ def test_tokens_and_costs_are_those_of_as_many_episodes_as_the_step_has() -> Non
     price = rg.Price(prompt=2.0, response=4.0, train=1.0)
     found = forecast(plan, ObservedEpisodes("seen", seen, seconds=8.0), price=price)
     solver = found.roles["solver"]
-    assert solver.response_tokens == rg.SampleMean(32 * 11.5, 4)
+    assert solver.response_tokens == api.SampleMean(32 * 11.5, 4)
     assert found.tokens("prompt") == 32 * 5
     assert found.cost == pytest.approx((160 * 2 + 368 * 4 + 528) / 1e6)
     assert found.seconds == 16.0
@@ -72,7 +73,7 @@ def test_the_share_of_groups_that_teach_is_a_mean_over_the_whole_groups() -> Non
     equal = [an_episode(f"equal{n}", k, 1.0) for n in range(2) for k in range(4)]
     partial = [an_episode("partial", 0, 0.0)]
     solver = forecast(plan, ObservedEpisodes("seen", [*mixed, *equal, *partial])).roles["solver"]
-    assert solver.teaching == rg.SampleMean(1 / 3, 3)
+    assert solver.teaching == api.SampleMean(1 / 3, 3)
     assert solver.response_tokens and solver.response_tokens.n == 4
 
 
@@ -80,9 +81,9 @@ def test_a_probe_is_of_tasks_that_a_training_of_the_same_seed_begins_with(tmp_pa
     replays.answers(tmp_path / "model.jsonl", replays.solved(0, 2), tasks=1)
     flow = rg.load("solver_only", *SMALL, model=f"replay:{tmp_path / 'model.jsonl'}")
     for seed in (0, 1):
-        events: list[rg.Event] = []
+        events: list[api.Event] = []
         rg.forecast(flow, probe=11, seed=seed, observe=events.append)
-        probed = [event.episode.task_id for event in events if isinstance(event, rg.EpisodeDone)]
+        probed = [event.episode.task_id for event in events if isinstance(event, api.EpisodeDone)]
         first = batch(flow.tasks("train"), flow.plan.spec.train, seed, number=1)
         counts = Counter(probed)
         assert len(probed) == 11 and counts[first[0]["id"]] == 4
@@ -125,7 +126,7 @@ def test_a_role_whose_answers_all_failed_is_said_to_fail(masked: bool) -> None:
     (warning,) = found.warnings
     assert warning.startswith("solver: 12 of 12 answers failed with malformed_output: no <answer>")
     solver = found.roles["solver"]
-    assert (solver.failing, solver.teaching) == (rg.SampleMean(1.0, 3), rg.SampleMean(0.0, 3))
+    assert (solver.failing, solver.teaching) == (api.SampleMean(1.0, 3), api.SampleMean(0.0, 3))
 
 
 def test_answers_without_a_rating_are_said_to_be_unrated() -> None:
@@ -147,7 +148,7 @@ def test_answers_without_a_rating_are_said_to_be_unrated() -> None:
 def test_equal_rewards_without_a_baseline_do_not_teach() -> None:
     plan = compile_file("solver_only", (*SMALL, "roles.solver.estimator=reinforce"))
     found = forecast(plan, ObservedEpisodes("seen", [an_episode("t", k, 1.0) for k in range(4)]))
-    assert found.roles["solver"].teaching == rg.SampleMean(0.0, 1)
+    assert found.roles["solver"].teaching == api.SampleMean(0.0, 1)
     assert found.warnings == (
         "solver: no group has different rewards, so all its answers get likelier, or none",
     )

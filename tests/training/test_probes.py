@@ -17,7 +17,7 @@ torch = pytest.importorskip("torch", reason="needs the extra `local`")
 tinker = pytest.importorskip("tinker")
 uvicorn = pytest.importorskip("uvicorn")
 
-import rolegraph as rg  # noqa: E402
+from rolegraph import api  # noqa: E402
 from rolegraph.cli.main import run  # noqa: E402
 from rolegraph.engine.models.service_traits import ServiceTraits  # noqa: E402
 from rolegraph.local.service.backend import Backend  # noqa: E402
@@ -132,7 +132,7 @@ def key(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TINKER_API_KEY", KEY)
 
 
-def unexpected(report: rg.ServiceReport) -> set[str]:
+def unexpected(report: api.ServiceReport) -> set[str]:
     return {row.name for row in report.rows if row.status != "ok"}
 
 
@@ -156,7 +156,7 @@ def test_the_projects_own_service_does_all_that_is_expected(
 
 def test_means_and_a_missing_first_entry_are_named(folder: Path, tmp_path: Path) -> None:
     with serving(folder, tmp_path, MeanBackend) as url:
-        report = rg.doctor(base_url=url)
+        report = api.doctor(base_url=url)
     assert unexpected(report) == {"cross_entropy", "advantage 0", "datum twice", "long datum", "leading None"}
     assert not report.ok
     losses = tuple(loss for loss in ServiceTraits().losses if loss != "cross_entropy")

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import rolegraph as rg
+from rolegraph import api
 from rolegraph.engine.records import Task
 from rolegraph.engine.vocabulary import DataError, Dataset, shared_rows
 from rolegraph.engine.vocabulary.rows import dataset_of, part_of
@@ -37,7 +38,7 @@ def whole(rows: Rows) -> Dataset:
     return dataset_of(lambda: iter(table), hidden=[], stem="rows", split="train", shown="rows.csv")
 
 
-def part(rows: Rows, split: rg.Split, *, share: float = 0.25, seed: int = 0) -> list[Task]:
+def part(rows: Rows, split: api.Split, *, share: float = 0.25, seed: int = 0) -> list[Task]:
     try:
         return [*part_of(whole(rows), split, share=share, seed=seed).rows(None)]
     except DataError:  # no row falls into the split

@@ -26,6 +26,7 @@ from rolegraph.engine.records.schema import (
     record_schema,
     shaped,
 )
+from rolegraph.engine.records.summary import Summary
 
 Task = Mapping[str, Any]
 """Row of a dataset: values by field name. `id` is a string without a colon, unique in its dataset."""
@@ -437,6 +438,22 @@ class Episode(NamedTuple):
             names = ", ".join(dict.fromkeys(trajectory.name for trajectory in self.trajectories))
             raise KeyError(f"{role!r}; the episode has {names}")
         return found
+
+    def summary(self) -> Summary:
+        """Return the outcome and a row for each trajectory."""
+        verdict = "correct" if self.is_correct else "not correct"
+        rows = [
+            (str(one.node), one.reward, one.failure.name.value if one.failure else one.action)
+            for one in self.trajectories
+        ]
+        return Summary(f"Episode {self.id}: {verdict}", ("role", "reward", "action"), rows)
+
+    def __repr__(self) -> str:
+        return self.summary().text()
+
+    def _repr_html_(self) -> str:
+        """Return the summary as a table, for a notebook."""
+        return self.summary().html()
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON object of a file's line, in the shape of `rllm.types.Episode.to_dict`."""

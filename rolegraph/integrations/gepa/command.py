@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-import rolegraph as rg
+from rolegraph import api
 from rolegraph.cli import options
 from rolegraph.cli.output import OutputOptions
 from rolegraph.cli.terminal import add_row, make_table, progress_line, run_until_done
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 @options.seed("Seed of all draws.")
 @options.count("--concurrency", 64, "Episodes in flight.")
 @options.output
-def optimize_command(source: rg.Source, concurrency: int, output: OutputOptions, **settings: Any) -> int:
+def optimize_command(source: api.Source, concurrency: int, output: OutputOptions, **settings: Any) -> int:
     """Evolve the prompts of SPEC's roles by reflection (GEPA), and write the best as a spec that extends it.
 
     A model reads episodes on training tasks and writes a better prompt of one role; prompts that do better
@@ -45,7 +45,7 @@ def optimize_command(source: rg.Source, concurrency: int, output: OutputOptions,
     """
     from rolegraph.integrations.gepa.optimizing import OptimizationJob
 
-    job = OptimizationJob.create(rg.open_source(source), **settings)
+    job = OptimizationJob.create(api.open_source(source), **settings)
     output.line(
         f"budget: {job.plan.budget:,} episodes, at most {job.plan.calls:,} model calls, and at most "
         f"{job.plan.reflections:,} reflections of {job.reflector}"

@@ -18,6 +18,7 @@ import pytest
 from starlette.responses import Response
 
 import rolegraph as rg
+from rolegraph import api
 from tests.models.edges import Endpoint, chat_answer, serving
 from tests.waiting import soon
 
@@ -114,11 +115,11 @@ def here(endpoint: Endpoint, tmp_path_factory: pytest.TempPathFactory) -> dict[t
 def test_three_nodes_make_the_episodes_of_one_machine(
     flow: rg.Workflow, address: str, here: dict[tuple[str, int], str], tmp_path: Path
 ) -> None:
-    events: list[rg.Event] = []
+    events: list[api.Event] = []
     result = asyncio.run(job(flow, tmp_path / "run").run(events.append, concurrency=SLOTS, on=address))
     assert without_times(result.folder) == here
     assert len(here) == TASKS * ROLLOUTS
-    (notice,) = (e.text for e in events if isinstance(e, rg.Note) and e.kind == "notice")
+    (notice,) = (e.text for e in events if isinstance(e, api.Note) and e.kind == "notice")
     assert notice.startswith("Ray: 12 episodes in flight, 4 on each node")
     calls = Counter(type(event).__name__ for event in events)
     assert calls["CallDone"] == 3 * TASKS * ROLLOUTS
@@ -134,12 +135,12 @@ def test_a_node_that_is_killed_costs_no_episode_and_repeats_none(
 ) -> None:
     done, warnings = 0, list[str]()
 
-    def observe(event: rg.Event) -> None:
+    def observe(event: api.Event) -> None:
         nonlocal done
-        done += isinstance(event, rg.EpisodeDone)
+        done += isinstance(event, api.EpisodeDone)
         if done == 20 and len(living.nodes) == 3:
             living.kill_node()
-        if isinstance(event, rg.Note) and event.kind == "warning":
+        if isinstance(event, api.Note) and event.kind == "warning":
             warnings.append(event.text)
 
     result = asyncio.run(job(flow, tmp_path / "run").run(observe, concurrency=SLOTS, on=address))
@@ -252,8 +253,8 @@ def test_a_training_on_three_nodes_is_that_of_one_machine(address: str, tmp_path
 def test_a_node_that_is_killed_during_a_training_costs_no_episode(
     living: LivingCluster, address: str, tmp_path: Path
 ) -> None:
-    def observe(event: rg.Event) -> None:
-        if isinstance(event, rg.StepLogged) and event.step == 1 and len(living.nodes) == 3:
+    def observe(event: api.Event) -> None:
+        if isinstance(event, api.StepLogged) and event.step == 1 and len(living.nodes) == 3:
             living.kill_node()
 
     folder = trained(tmp_path / "run", "train.staleness=1", on=address, observe=observe)

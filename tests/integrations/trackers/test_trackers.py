@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import rolegraph as rg
+from rolegraph import api
 from rolegraph.api.tracking import COLUMNS, ROWS, Table, episode_table, tracker
 from rolegraph.engine.records.episodes import read_episodes
 from rolegraph.local.launcher import LocalService
@@ -197,10 +198,10 @@ def test_a_tracker_that_fails_ends_no_training(
 ) -> None:
     notes: list[str] = []
 
-    def observe(event: rg.Event) -> None:
-        if isinstance(event, rg.Note) and event.kind == "warning":
+    def observe(event: api.Event) -> None:
+        if isinstance(event, api.Note) and event.kind == "warning":
             notes.append(event.text)
-        if isinstance(event, rg.Note) and event.text.endswith(": validation"):
+        if isinstance(event, api.Note) and event.text.endswith(": validation"):
             (tmp_path / "mlflow.db").write_bytes(b"no database any more")
 
     result = train(

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-import rolegraph as rg
+from rolegraph import api
 from rolegraph.engine.compile import Plan, compile_file
 from rolegraph.engine.compile.compiler import check_file
 from rolegraph.engine.errors import DataError, UsageError
@@ -96,7 +96,7 @@ def opened(env: str, *, split: str = "train", **options: Any) -> Dataset:
     return datasets.build(ItemCall.parse({"verifiers": env, **options}), split=split, folder=Path())
 
 
-def tasks(env: str, limit: int | None = None, **options: Any) -> list[rg.Task]:
+def tasks(env: str, limit: int | None = None, **options: Any) -> list[api.Task]:
     return list(opened(env, **options).rows(limit))
 
 

@@ -20,6 +20,7 @@ import pytest
 from starlette.responses import JSONResponse, Response
 
 import rolegraph as rg
+from rolegraph import api
 from rolegraph.local.launcher import LocalService
 from tests.cli.conftest import Command
 from tests.models.edges import chat_answer, serving
@@ -54,7 +55,7 @@ def packed(
             del sys.modules[name]
 
 
-def stub(tasks: Sequence[rg.Task]) -> Callable[[dict[str, Any]], Response]:
+def stub(tasks: Sequence[api.Task]) -> Callable[[dict[str, Any]], Response]:
     """Return an endpoint that answers right, wrong or without a tag, by the prompt and its number."""
     solutions = {str(task["question"]): str(task["solution"]) for task in tasks}
     seen = Counter[str]()

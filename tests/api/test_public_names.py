@@ -1,0 +1,41 @@
+"""Tests of the public names: few, each on a page with an example, and readable when printed."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import rolegraph as rg
+from rolegraph.engine.records import Episode, Step, Trajectory
+
+PAGE = Path(__file__).parents[2] / "docs" / "python.md"
+
+
+def test_there_are_at_most_fifty_public_names_and_each_exists() -> None:
+    assert len(rg.__all__) <= 50
+    assert all(getattr(rg, name) is not None for name in rg.__all__)
+
+
+def test_every_public_name_has_a_row_with_an_example() -> None:
+    rows = re.findall(r"^\| (`.+?`) \| `(.+?)` \| .+ \|$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+    listed = [name for names, _ in rows for name in re.findall(r"`(\w+)`", names)]
+    assert sorted(listed) == sorted(rg.__all__)
+
+
+def test_a_workflow_prints_its_roles() -> None:
+    flow = rg.load("solver_judge")
+    title, columns, solver, judge = repr(flow).splitlines()
+    assert title.startswith("Workflow solver_judge")
+    assert columns.split() == ["role", "count", "needs", "reward", "estimator"]
+    assert solver.split() == ["solver", "2", "countdown", "grpo"]
+    assert judge.split() == ["judge", "1", "solver", "countdown", "reinforce"]
+
+
+def test_an_episode_is_a_table_in_a_notebook_and_its_texts_stay_texts() -> None:
+    step = Step(action="<script>alert(1)</script>\x1b[31m")
+    hostile = Trajectory("solver", steps=(step,), reward=0.5)
+    episode = Episode("t", 0, {"id": "t"}, [hostile] * 20)
+    lines = repr(episode).splitlines()
+    assert lines[0] == "Episode t:0: not correct" and lines[-1] == "  and 8 more"
+    page = episode._repr_html_()  # pyright: ignore[reportPrivateUsage]
+    assert "<script>" not in page and "\x1b" not in page and page.count("<tr>") == 13

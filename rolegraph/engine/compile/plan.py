@@ -185,7 +185,7 @@ class Plan(TurnGraph):
 
     @property
     def untaught(self) -> str:
-        """Warning of prompts that a shipped model was not taught; empty where there are none."""
+        """Warning of prompts that a shipped model was not taught; empty without such prompts."""
         roles: dict[str, list[str]] = {}
         for role in self.asking:
             model = self.endpoints[role.endpoints[0]].model

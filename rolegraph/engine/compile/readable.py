@@ -118,7 +118,7 @@ def _described(shape: Shape) -> str:
 
 
 def _inside(shape: Shape, key: str) -> Shape:
-    """Return the mapping at a key; empty where there is none."""
+    """Return the mapping at a key; empty without the key."""
     value = shape.get(key)
     return cast("Shape", value) if isinstance(value, Mapping) else {}
 

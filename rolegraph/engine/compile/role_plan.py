@@ -21,7 +21,7 @@ class Endpoint(NamedTuple):
     None."""
 
     model: ModelRef
-    """The model; the one that the policy starts from, where there is a policy."""
+    """The model; with a policy, the model that the policy starts from."""
     policy: str | None = None
     """Name of a policy in training; None for a model as it is."""
     past: str | None = None

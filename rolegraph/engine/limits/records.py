@@ -17,7 +17,8 @@ ROW_TEXT = Limit("row_text", 10_000_000, "characters")
 PARQUET_MEMORY = Limit("parquet_memory", 150_000_000, "bytes")
 """Memory of the process that unpacks a Parquet file, beyond its library's; 600 bytes may hold gigabytes."""
 PARQUET_ROWS = Limit("parquet_rows", 150_000_000, "bytes")
-"""Rows of a Parquet file, each with 1,000 bytes on top, beyond a hundred times the file's size."""
+"""Decoded size of a Parquet file's rows plus 1,000 bytes per row, allowed beyond 100 times the file's
+size."""
 MESSAGE_TEXT = Limit("message_text", 600, "characters")
 """A part of a message."""
 LINE_SHOWN = Limit("line_shown", 160, "characters")

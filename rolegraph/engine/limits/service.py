@@ -53,7 +53,7 @@ CHECKPOINT_SECONDS = Limit("service_checkpoint_seconds", 10 * 365 * 86_400, "sec
 
 # State of a client.
 SESSIONS = Limit("service_sessions", 4_096, "sessions")
-"""Sessions at a time, each a process that sends heartbeats."""
+"""Open sessions; each belongs to one client process that sends heartbeats."""
 MODELS = Limit("service_models", 64, "models")
 """Models in training of one session, each an adapter with its optimizer."""
 PENDING = Limit("service_pending", 16_384, "operations")

@@ -1,7 +1,7 @@
 """Answers from a recording: those of an earlier run, equal to the token.
 
-A file is one that `rolegraph run --out` writes: one `Episode.to_dict()` a line. A call is found by its
-identity, and answered if its prompt is the recorded one.
+The file is written by `rolegraph run --out`: one `Episode.to_dict()` a line. A call is found by its
+identity, and answered if its prompt equals the recorded prompt.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class Replay:
         return replay
 
     async def complete(self, request: Request) -> Completion:
-        """Return the recorded answer; raises ModelError where there is none, or the prompt differs."""
+        """Return the recorded answer; raises ModelError where the answer is missing or the prompt differs."""
         call = request.id._replace(attempt=0)
         recorded = self._calls.get(call)
         if recorded is None:

@@ -54,7 +54,7 @@ class ServiceTraits:
         """Return the record of a service with a model, or the defaults without one.
 
         Raises:
-            UsageError: the record cannot be read.
+            UsageError: The record cannot be read.
         """
         file = _file(url, model)
         if not file.is_file():
@@ -68,7 +68,7 @@ class ServiceTraits:
         """Write the record of a service with a model for later commands, and return its file.
 
         Raises:
-            WorldError: the file cannot be written.
+            WorldError: The file cannot be written.
         """
         file = _file(url, model)
         make_folder(file.parent)

@@ -170,7 +170,7 @@ class _Walk:
             if name.startswith("_") or name in RESERVED or name in self.around.roles:
                 self.fault(node, name, f"{name!r} cannot be set: the name is taken", "choose another name")
             return "other"
-        if scope.get(name) == "task":  # what field is read of it cannot be told
+        if scope.get(name) == "task":  # the field that is read of it is unknown
             message = "this reads the task as a whole: a field of the task must be named"
             known = self.around.columns or ("question",)
             seen = next((it for it in known if it not in {"id", *self.around.hidden}), None)

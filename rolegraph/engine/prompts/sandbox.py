@@ -1,6 +1,6 @@
 """The sandbox that templates render in: few filters, no calls, and a budget for whatever can grow.
 
-Templates come from strangers. The part of Jinja2 that remains is pure, and time and memory are paid for from
+Templates are untrusted. The part of Jinja2 that remains is pure, and time and memory are paid for from
 one budget before they are used, so that rendering ends without a timeout. The sandbox cannot be turned off.
 
 Operations of fixed cost are paid for with the turn of the loop around them; outside loops, the template's

@@ -72,7 +72,7 @@ class SourceRecord(_Record):
     base_url: Typed | None = None
     """Address that `--base-url` named."""
     seal: str = ""
-    """HMAC of the fields above with a key of the user that wrote them; empty where there is none."""
+    """HMAC of the fields above with a key of the user that wrote them; empty without a seal."""
 
     @property
     def source(self) -> Source:
@@ -231,8 +231,7 @@ class Checkpoint(_Record):
         """Return the saved weights of a policy.
 
         Args:
-            policy: Name of the policy; None stands for the only policy, or for `main` where there are
-            several.
+            policy: Name of the policy; None stands for the only policy, or for `main` among several.
 
         Returns:
             The weights; None where the checkpoint has no such policy.

@@ -45,7 +45,7 @@ class EpisodeContext(EpisodeSession):
         super().__init__(job, isolation, observe)
         self.plan, self.task = plan, job.task
         self.results: list[NodeResult | None] = [None] * len(plan.nodes)
-        """By node; None for one that has not run."""
+        """Result of each node; None for a node that has not run."""
         self.environments: list[EnvironmentSession] = []
         self.env_of: dict[int, EnvironmentSession] = {}
         """By role, the environment of its loop."""
@@ -115,7 +115,7 @@ class EpisodeContext(EpisodeSession):
         return found
 
     def group_keys(self, node: int, role: RolePlan) -> Mapping[str, str | None]:
-        """Return the digest of each key by which a node's rewards are grouped, None for one that fails.
+        """Return the digest of each key by which a node's rewards are grouped, None for a key that fails.
 
         The keys see all fields of the task, and no record has their value.
         """

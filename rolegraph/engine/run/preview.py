@@ -48,7 +48,7 @@ class SentPrompt(NamedTuple):
     nodes: Sequence[NodeId]
     """The turns that send this prompt; prompts that differ by numbers in made-up answers count as one."""
     endpoint: int
-    """Position in the plan's endpoints of the one that the first turn calls."""
+    """Position in the plan's endpoints of the endpoint that the first turn calls."""
     messages: Sequence[Message]
     functions: Sequence[Function] = ()
     """Functions that the model may call."""

@@ -1,7 +1,8 @@
 """The rewards of an episode's turns: what each reads, when it is computed, and the score that results.
 
-A reward that reads only its own turn is computed when the turn ends, without holding up other nodes; one that
-reads other turns, after all turns have ended. Rewards with a time limit run in a process of their own.
+A reward that reads only its own turn is computed when the turn ends, without holding up other nodes. A reward
+that reads other turns is computed after all turns have ended. Rewards with a time limit run in a process of
+their own.
 """
 
 from __future__ import annotations

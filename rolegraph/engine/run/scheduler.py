@@ -235,7 +235,7 @@ class _Run:
     async def answer_call(self, position: int, arguments: Mapping[str, Any]) -> Answer:
         """Take the turn of a node that was called; return its action and its failure, before its reward.
 
-        The turn is a task of the episode, so that one that ends the episode cancels the others, too.
+        The turn is a task of the episode, so that a turn that ends the episode cancels the others, too.
         """
         context, node, create_task = self.context, self.plan.nodes[position], self.tasks.create_task
         role = self.plan.roles[node.role]

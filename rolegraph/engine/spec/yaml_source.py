@@ -237,7 +237,7 @@ def walk_paths(value: Any, path: Path) -> Iterator[tuple[Path, Any]]:
 
 
 def value_at(value: Any, path: Path) -> object:
-    """Return the part of a value at a path, or None where there is none."""
+    """Return the part of a value at a path, or None for a missing part."""
     for key in path:
         try:
             value = value[key]

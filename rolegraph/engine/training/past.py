@@ -1,4 +1,4 @@
-"""Past selves: frozen copies of policies in training, and the one that each task plays against.
+"""Past selves: frozen copies of policies in training, and the copy that each task plays against.
 
 The start of a policy is kept in the same way where it is the teacher of a signal.
 
@@ -25,9 +25,9 @@ class PastSelves:
     """Kept copies of each past policy.
 
     Args:
-        plans: the past policies by name.
-        policies: the policies in training.
-        start: checkpoint that the training continues from; None is the beginning.
+        plans: The past policies by name.
+        policies: The policies in training.
+        start: Checkpoint that the training continues from; None is the beginning.
     """
 
     def __init__(self, plans: Mapping[str, PastPlan], policies: Policies, start: Checkpoint | None) -> None:
@@ -73,8 +73,8 @@ class PastSelves:
         """Return the copies that each task plays against in all its rollouts.
 
         Args:
-            tasks: tasks of a batch.
-            seed: seed of the batch.
+            tasks: Tasks of a batch.
+            seed: Seed of the batch.
         """
 
         def drawn(name: str, task: Task) -> PastCopy:

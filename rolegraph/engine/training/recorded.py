@@ -57,12 +57,12 @@ def annotate(
     """Return copies of episodes with advantages and details on their steps.
 
     Args:
-        episodes: the episodes.
-        advantages: advantages by uid of a trajectory or turn; other steps keep their own.
-        details: additions to the steps' metadata, by the same uids.
-        version: function that returns how many updates a trajectory's policy has had; adds `staleness`, the
+        episodes: The episodes.
+        advantages: Advantages by uid of a trajectory or turn; other steps keep their own.
+        details: Additions to the steps' metadata, by the same uids.
+        version: Function that returns how many updates a trajectory's policy has had; adds `staleness`, the
             number of updates since the step's weights, to the metadata, unless it returns None.
-        added: advantages of signals by the trajectory's uid, which are added to `advantages`; a step without
+        added: Advantages of signals by the trajectory's uid, which are added to `advantages`; a step without
             an advantage gets none of them.
     """
 

@@ -108,10 +108,10 @@ class Rollouts(AbstractAsyncContextManager["Rollouts"]):
         """Start K episodes of each of P tasks with the policies' current weights.
 
         Args:
-            tasks: the P tasks.
+            tasks: The P tasks.
             rollouts: K.
-            seed: seed of the batch; each episode derives its own.
-            opponents: past selves that each task plays against; none are the policies' starts.
+            seed: Seed of the batch; each episode derives its own.
+            opponents: Past selves that each task plays against; none are the policies' starts.
 
         Returns:
             An asyncio task whose result is the P·K episodes, ordered by task, then by rollout.
@@ -166,10 +166,10 @@ class Rollouts(AbstractAsyncContextManager["Rollouts"]):
         """Return the models of the plan's endpoints.
 
         Args:
-            against: past selves that the episodes are played against.
-            current: gives a policy's current weights.
-            past: gives a past policy's copy by its path and version.
-            frozen: the models that are not trained.
+            against: Past selves that the episodes are played against.
+            current: Gives a policy's current weights.
+            past: Gives a past policy's copy by its path and version.
+            frozen: The models that are not trained.
         """
         models: list[T] = []
         for endpoint in self._setup.plan.endpoints:

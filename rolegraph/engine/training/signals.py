@@ -70,14 +70,14 @@ async def apply_signals(
     the tokens of the turns that are in a group and not masked.
 
     Args:
-        plan: the plan.
-        episodes: finished episodes.
-        teachers: open models of the plan's teachers.
-        encode: for each policy, a function from the text of a turn to its token ids.
+        plan: The plan.
+        episodes: Finished episodes.
+        teachers: Open models of the plan's teachers.
+        encode: For each policy, a function from the text of a turn to its token ids.
 
     Raises:
-        WorldError: for a teacher that does not answer; names role, task and step.
-        AdvantageError: for a signal that raises; names role, task and step.
+        WorldError: For a teacher that does not answer; names role, task and step.
+        AdvantageError: For a signal that raises; names role, task and step.
     """
     run = _SignalRun(plan, teachers, encode)
     try:

@@ -33,7 +33,7 @@ class Option:
     default: Any = None
     required: bool = False
     line: str = ""
-    """Description in the factory's docstring; empty where there is none."""
+    """Description in the factory's docstring; empty without a description."""
     is_value: bool = field(default=False, compare=False)
     """True for the value, which stands beside the item's name."""
 

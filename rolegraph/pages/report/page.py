@@ -72,7 +72,9 @@ class RoleFinding(NamedTuple):
 def write_report(folder: Path) -> Path:
     """Write `report.html` into a training run's folder and return its path.
 
-    Raises UsageError where the folder is none of a training run, WorldError where it cannot be written.
+    Raises:
+        UsageError: The folder has no training run.
+        WorldError: The folder cannot be written.
     """
     run = read_run(folder)
     page = render(run, read_digest(folder, run.info.trained_roles))
@@ -134,7 +136,7 @@ def figures(run: RunRecord) -> list[HeadlineFigure]:
 
 
 def findings(run: RunRecord, digest: Digest) -> list[RoleFinding]:
-    """Return what the training came to for each role."""
+    """Return one sentence for each role with its rewards, groups and failures."""
     found: list[RoleFinding] = []
     for name in run.info.roles if run.done else ():
         validation = run.series(f"validation/reward/{name}")

@@ -96,7 +96,7 @@ class TurnCard(NamedTuple):
 
     @property
     def advantage(self) -> float | None:
-        """Weighted sum of the advantages in all groups; None where there are none."""
+        """Weighted sum of the advantages in all groups; None without an advantage."""
         found = [trace.mine for trace, _ in self.compared if trace.mine.advantage is not None]
         return sum(mine.weight * (mine.advantage or 0.0) for mine in found) if found else None
 

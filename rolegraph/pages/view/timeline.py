@@ -39,7 +39,7 @@ class Bar(NamedTuple):
     start: float
     end: float
     state: str
-    """`done`, `failed`, `masked`, or `skipped` for one that was not taken."""
+    """`done`, `failed`, `masked`, or `skipped` for a turn that was not taken."""
 
 
 class Lane(NamedTuple):

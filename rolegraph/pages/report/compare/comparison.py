@@ -1,6 +1,6 @@
 """Comparison of sides: differences of the specs and of the figures, and tasks that flipped.
 
-The first side is the one that the others are held against. Nothing is averaged over sides. A figure is the
+All other sides are compared with the first. Nothing is averaged over sides. A figure is the
 mean over tasks, the rollouts of a task averaged first; `METHOD` says what its interval is.
 """
 

@@ -138,6 +138,14 @@ class SearchPage(NamedTuple):
     episodes: int
     """Number of episodes of the run."""
 
+    @property
+    def summary(self) -> str:
+        """Number of matching episodes, or of those that were searched."""
+        if self.total is None:
+            return f"{self.episodes:,} episodes searched until the page was full"
+        among = f" of {self.episodes:,}" if self.total != self.episodes else ""
+        return f"{self.total:,}{among} episodes"
+
 
 def find(run: ViewedRun, where: EpisodeFilter, start: int = 0, most: int = PAGE) -> SearchPage:
     """Return a page of matching episodes.

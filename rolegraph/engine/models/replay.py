@@ -71,7 +71,7 @@ class Replay:
     def __init__(self, calls: Mapping[CallId, RecordedCall], *, any_prompt: bool = False) -> None:
         self._calls, self._any_prompt = calls, any_prompt
         self._changed: dict[tuple[str, int], str] = {}
-        """By task and rollout, the first role whose prompt was found to differ from the recorded one."""
+        """First role whose prompt differs from the recorded prompt, by task and rollout."""
 
     @classmethod
     def from_episodes(cls, episodes: Iterable[Episode], *, any_prompt: bool = False) -> Self:

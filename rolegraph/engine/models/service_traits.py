@@ -40,7 +40,7 @@ class ServiceTraits:
     has_seed: bool = True
     """True if the same seed samples the same tokens."""
     keeps_old_samplers: bool = True
-    """True if sampling from older weights gives theirs, and leaves the weights in training alone."""
+    """True if a sampler of older weights keeps sampling from them, and training goes on unchanged."""
     has_several_adapters: bool = True
     """True if two adapters train at once without a mutual effect."""
     restores_without_client: bool = True

@@ -78,7 +78,8 @@ def _units_of(loop: nodes.For) -> int:
 
 
 def _evaluated(node: nodes.Node) -> Iterator[nodes.Node]:
-    """Yield a node and what one evaluation of it visits: of a loop what comes before and after its passes."""
+    """Yield a node and the nodes that one evaluation visits: of a loop, the parts before and after its
+    passes."""
     yield node
     inside = [node.iter, *node.else_] if isinstance(node, nodes.For) else node.iter_child_nodes()
     for child in inside:

@@ -231,7 +231,8 @@ class RunFolder:
         _add(self.checkpoints_file, json_line(checkpoint.model_dump()))
 
     def drop_checkpoints(self, keep: int) -> list[Checkpoint]:
-        """Remove the lines of all but the newest checkpoints and the best one, and return what they held."""
+        """Remove the lines of all checkpoints but the newest and the best, and return the removed
+        checkpoints."""
         checkpoints = self.checkpoints()
         best = self.best()
         kept = [one for one in checkpoints[:-keep] if one.step == best.step] + checkpoints[-keep:]

@@ -69,7 +69,7 @@ class LateRewards:
     def __init__(self, context: EpisodeContext) -> None:
         self.context, self.plan, self.results = context, context.plan, context.results
         self._positions: dict[tuple[int, int], Mapping[tuple[int, int], int]] = {}
-        """By block and role, what `_positions_in` found."""
+        """Results of `_positions_in`, by block and role."""
 
     def score(self, create_task: CreateTask) -> None:
         """Score each role's turns, in a task that waits for the roles whose scores its reward reads."""

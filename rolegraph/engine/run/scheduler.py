@@ -83,7 +83,8 @@ class _Run:
         self.tasks = TaskGroup()
         self.loop_ends = LoopEnds(context) if plan.loops else None
         self.messages: dict[int, Sequence[Message] | Failure] = {}
-        """By block, the prompt that its nodes share; only of opened blocks: a long loop may end early."""
+        """Prompt that the nodes of a block share, by block; only of opened blocks: a long loop may end
+        early."""
 
     def finish(self, *, stopped: bool, finished: bool) -> Episode:
         """Assemble the episode and send it to the observer.

@@ -76,7 +76,7 @@ class EpisodeSession:
         self.is_large = len(json_line(job.task)) > LARGE_TASK
         """True for a task that rewards read in a process of their own, where it holds up no other episode."""
         self.tools: OpenTools | None = None
-        """None until a turn needs a tool."""
+        """Open tools of the episode; None until a turn needs a tool."""
         self.began = time.monotonic()
         self.started_at = time.time()
         """Seconds since the epoch."""

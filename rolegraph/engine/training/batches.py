@@ -35,7 +35,7 @@ class SampledSpan(NamedTuple):
     """Sampled tokens within a datum."""
 
     start: int
-    """Index of the first of them among the datum's targets."""
+    """Index of the first sampled token among the datum's targets."""
     logprobs: Sequence[float]
     """Sampling log-probabilities, [T]."""
 

@@ -50,7 +50,7 @@ class RecordedMember(NamedTuple):
 
 
 LossWeights = Mapping[tuple[str, str], float]
-"""By the names of a policy and a role."""
+"""Weight of a role's advantages in a policy's loss, by the names of policy and role."""
 NO_WEIGHTS: LossWeights = {}
 
 

@@ -337,7 +337,7 @@ class _Loop:
                 self.setup.observe(warning)
 
     def _warn_of_failures(self, step: int, episodes: Sequence[Episode]) -> None:
-        """Warn once of each trained role of which no answer of a batch could be used."""
+        """Warn once of each trained role without a usable answer in a batch."""
         lines = failure_lines(self.trained_roles.values(), episodes, every=True)
         self._warn([Note(f"step {step}: {line}", "warning", f"failures of {role}") for role, line in lines])
 

@@ -66,7 +66,7 @@ class GroupTally:
     _rewards: list[float] = field(default_factory=list[float])
 
     def add(self, advantages: Sequence[float], reward: float | None, *, failed: bool) -> None:
-        """Count a member with the advantages of its tokens, of which a masked one has none."""
+        """Count a member with the advantages of its tokens; a masked member has no advantages."""
         self.all_failed = self.all_failed and failed
         if advantages:
             self._ends += (min(advantages), max(advantages))

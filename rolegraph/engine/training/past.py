@@ -17,7 +17,7 @@ from rolegraph.engine.records import Checkpoint, PastCopy, Task, derive_seed
 from rolegraph.engine.training.policies import Policies
 
 Opponents = Mapping[str, PastCopy]
-"""By the name of a past policy, the copy that plays."""
+"""Copy that plays for each past policy, by name."""
 STARTING = PastCopy(version=0)
 
 
@@ -34,9 +34,9 @@ class PastSelves:
         self._plans, self._policies = plans, policies
         saved = start.past if start else {}
         self.kept: dict[str, tuple[PastCopy, ...]] = {name: saved.get(name, (STARTING,)) for name in plans}
-        """By the name of a past policy, its copies, oldest first."""
+        """Copies of each past policy, oldest first, by name."""
         self.starts: dict[str, str] = dict(start.starts) if start else {}
-        """By the name of a policy, the path of the weights that it started from, if they are a teacher."""
+        """Path of the weights that a policy started from, by name; only of weights that are a teacher."""
         self._dropped: list[tuple[str, str]] = []
         """Policy and path of copies that are no longer kept."""
         self._models: dict[str, LimitedModel] = {}

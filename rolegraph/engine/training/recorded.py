@@ -16,12 +16,12 @@ from rolegraph.engine.training.precomputed import AdvantagesByUid
 from rolegraph.engine.training.signals import DEMONSTRATION
 
 DetailsByUid = Mapping[str, Sequence[Mapping[str, Any]]]
-"""Additions to each step's metadata, by the same uids."""
+"""Additions to the metadata of each step, by the uid of the group member."""
 NO_ADVANTAGES: AdvantagesByUid = {}
 
 
 def advantages_by_uid(groups: Sequence[TrajectoryGroup], estimated: EstimatedGroups) -> AdvantagesByUid:
-    """Return the advantages of each member's steps, by the member's uid; of several groups the weighted
+    """Return the advantages of each member's steps, by uid; for a member of several groups their weighted
     sum."""
     found: dict[str, Sequence[Advantage]] = {}
     for group, own in zip(groups, estimated.advantages, strict=True):

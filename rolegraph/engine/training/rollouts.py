@@ -38,7 +38,7 @@ class RemoteModels:
         self.maker, self.frozen = maker, frozen
         self._policies, self._staleness = policies, staleness
         self._saved: dict[str, dict[int, ServedModel]] = {}
-        """By policy and version, the saved weights that rollouts may still use."""
+        """Saved weights that rollouts may still use, by policy and version."""
 
     async def current(self, policy: str) -> ServedModel:
         """Return the place of a policy's current weights; save them first, once for each version.
@@ -139,7 +139,7 @@ class Rollouts(AbstractAsyncContextManager["Rollouts"]):
         return started
 
     async def _maker(self, against: Opponents) -> MakeEpisode:
-        """Return the function that makes episodes with the weights as they are now."""
+        """Return the function that makes episodes with the current weights."""
         setup, remote = self._setup, self._setup.remote
         if remote is None:
 

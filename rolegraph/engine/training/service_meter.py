@@ -165,7 +165,7 @@ class ServiceMeter:
         return np.ones(len(self.text) - 1)
 
     def entries(self, client: tinker.SamplingClient) -> list[float | None]:
-        """Return what compute_logprobs gives for the text."""
+        """Return the log-probabilities of compute_logprobs for the text."""
         return [*value_of(client.compute_logprobs(tinker.ModelInput.from_ints(self.text)))]
 
     def sampler_scores(self, client: tinker.SamplingClient) -> Floats:
@@ -181,7 +181,7 @@ class ServiceMeter:
 
     @cached_property
     def now(self) -> Floats:
-        """Log-probabilities [T] by the trainer as it is."""
+        """Log-probabilities [T] under the current weights of the trainer."""
         return self.scores()
 
     # steps

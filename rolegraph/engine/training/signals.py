@@ -40,7 +40,8 @@ class SignalResult:
     advantages: dict[str, list[Advantage]] = field(default_factory=dict[str, list[Advantage]])
     """Advantages of each step, by trajectory uid, of roles that learn from their signal alone."""
     added: dict[str, list[Advantage]] = field(default_factory=dict[str, list[Advantage]])
-    """The same of roles whose estimator sets advantages as well; 0 for a step in no group."""
+    """Advantages of each step that a signal adds to those of an estimator, by trajectory uid; 0 for a step in
+    no group."""
     details: dict[str, list[Mapping[str, Any]]] = field(default_factory=dict[str, list[Mapping[str, Any]]])
     """Additions to each step's metadata, the turn to imitate or the mean of `added`, by trajectory uid."""
     metrics: dict[str, float] = field(default_factory=dict[str, float])

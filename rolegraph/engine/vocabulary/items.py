@@ -129,7 +129,7 @@ class Reward(Item):
     fields: tuple[str, ...] = ()
     """Task fields that the reward reads; the dataset must have them."""
     labels: tuple[str, ...] = ()
-    """Fields of these that give the answer away: no prompt may show them."""
+    """Fields among `fields` that give the answer away; no prompt may show them."""
     roles: tuple[str, ...] = ()
     """Roles whose scores the reward reads."""
     terms: tuple[str, ...] = ()
@@ -140,7 +140,7 @@ class Reward(Item):
     memory: int = CALL_MEMORY.most
     """Memory limit in bytes of a call with a time limit, besides the libraries of its process."""
     views: tuple[str, ...] = ()
-    """Roles whose turns the reward reads, whatever these earned."""
+    """Roles whose turns the reward reads, with or without a reward of their own."""
     reads_turn: bool = False
     """True where the reward reads `RewardInputs.turn` or `steps`."""
     delegates: bool = False
@@ -155,7 +155,7 @@ class Reward(Item):
     form: bool = False
     """True for a reward of form, such as length. In a sum with other terms its verdict does not count."""
     outcomes: tuple[str, ...] = ()
-    """Roles whose result is paid as it is, the same to every turn that reads the same instances."""
+    """Roles whose result is the reward, equal for all turns that read the same instances."""
     reads_environment: bool = False
     """True where the reward reads `RewardInputs.env_reward`. A failed turn earns it too, because the
     environment judges what is no move, and a trajectory earns the sum over its turns."""
@@ -225,8 +225,8 @@ class Estimator(Item):
     baseline: GroupFunction | None = None
     """Baseline [G] of each group, which the episodes record: what `compute` subtracts from the rewards."""
     running: StateFunction | None = None
-    """In place of `baseline`, a function of a state, which training keeps between steps, saves with each
-    checkpoint and shows in the metrics. A role's first state is empty."""
+    """Function with a state that takes the place of `baseline`. Training keeps the state between steps, saves
+    it with each checkpoint and shows it in the metrics. A role's first state is empty."""
     key: str = ""
     """Expression over the visible fields of a task, whose value is the groups' `state_key`."""
 

@@ -191,4 +191,4 @@ _BOUNDS: Mapping[tuple[str, ...], str] = {
     ("minimum", "maximum"): " from {} to {}",
     ("exclusiveMinimum", "maximum"): " above {}, at most {}",
 }
-"""Bounds of a number in words, by the keywords of a schema."""
+"""Phrases for the bounds of a number, by the keywords of a schema."""

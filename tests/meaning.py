@@ -285,7 +285,7 @@ def expected(workflow: Workflow) -> Expected:
         voters = [turn for turns in views.values() for turn in turns]
         votes = [turn.action for turn in voters if not turn.failed] or [turn.action for turn in voters]
         if not votes:
-            return Turn(me, f"nothing to choose from: of {', '.join(views)} nobody ran", failed=True)
+            return Turn(me, f"nothing to choose from: none of {', '.join(views)} ran", failed=True)
         return Turn(me, max(votes, key=lambda action: (votes.count(action), -votes.index(action))), False)
 
     def parsed(turn: Turn) -> Turn:

@@ -24,7 +24,7 @@ class CompletionItem(NamedTuple):
 
     word: str
     meaning: str = ""
-    """Description beside the word; empty where there is none."""
+    """Description beside the word; empty without a description."""
 
 
 def completions(spec: str | None, word: str) -> list[CompletionItem]:

@@ -25,7 +25,7 @@ EVALUATION = "evaluation.json"
 SIDES = {"base": "the base model …", "checkpoint": "the checkpoint …"}
 """Folders in an evaluation's folder, each a run, and the progress note of each."""
 CONCURRENCY = 256
-"""Episodes in flight; an evaluation is a batch that nobody watches episode by episode."""
+"""Episodes in flight; high, because an evaluation is read as a whole and not episode by episode."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,7 +246,7 @@ evaluate = jobs.blocking(evaluate_async)
 
 
 def _results(flow: Workflow, file: Path) -> tuple[SideAnswers, Mapping[str, ByTask]]:
-    """Return the answers of one side and its figures, which are none where no model call was answered."""
+    """Return the answers of one side and its figures; no figures where no model call was answered."""
     episodes = [*read_episodes(file)]
     trajectories = [t for episode in episodes for t in episode.trajectories]
     asking = {role.name for role in flow.plan.asking}

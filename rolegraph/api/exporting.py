@@ -62,7 +62,7 @@ async def export_async(
     place = Path(out) if out else None
     if (of_training := PolicyPath.parse(str(checkpoint))) is not None:
         run, policy = RunFolder(Path(of_training.folder)), policy or of_training.policy
-        run.training()  # raises where it is none
+        run.training()  # raises for a folder of another kind
         saved = run.best_of(policy)
         kind = "merged" if merged else "adapter"
         place = place or run.path / (f"{kind}-{policy}" if policy else kind)
@@ -110,7 +110,7 @@ export = blocking(export_async)
 
 
 def _address(run: RunFolder) -> str | None:
-    """Return the service of a training; raises UsageError where only a stranger's folder names it."""
+    """Return the service of a training; raises UsageError where only an untrusted folder names it."""
     info = run.training()
     if not (is_this_machine(info.base_url) or is_sealed(info)):
         raise UsageError(

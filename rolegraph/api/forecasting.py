@@ -29,23 +29,23 @@ async def forecast_async(
     Without `probe` and `run` the forecast has only the bounds that the spec gives.
 
     Args:
-        flow: the workflow.
-        probe: number of episodes to make now, at least one group's; the number made is rounded to whole
+        flow: The workflow.
+        probe: Number of episodes to make now, at least one group's; the number made is rounded to whole
             groups plus single episodes of other tasks. They are episodes that a training with the same
             `seed` begins with.
-        run: folder of a run of the same roles, or of a training, whose first step is read.
-        price: price of a million tokens of every role; None leaves the cost out.
-        seed: seed of the task order and of the probe's sampling.
-        observe: function called with each event of the probe.
+        run: Folder of a run of the same roles, or of a training, whose first step is read.
+        price: Price of a million tokens of every role; None leaves the cost out.
+        seed: Seed of the task order and of the probe's sampling.
+        observe: Function called with each event of the probe.
 
     Returns:
         The forecast; its token, time and share fields are None without episodes.
 
     Raises:
-        UsageError: for a spec without training data, for both `probe` and `run`, and for a run without
+        UsageError: For a spec without training data, for both `probe` and `run`, and for a run without
             episodes or with other roles.
-        SpecError: for a spec that is not permitted what it uses.
-        WorldError: for a model service that fails during the probe.
+        SpecError: For a spec that is not permitted what it uses.
+        WorldError: For a model service that fails during the probe.
     """
     if "train" not in flow.plan.data:
         raise UsageError(f"{flow.name} has no training data; a forecast needs `data.train` in the spec")

@@ -67,7 +67,7 @@ def flow_to_resume(folder: RunFolder, before: RunInfo, source: Source | None, se
 
     Raises:
         SpecError: The spec has faults.
-        UsageError: Another seed is given than that of the start, or the folder is a stranger's.
+        UsageError: The seed differs from that of the start, or the folder is not trusted.
     """
     if seed not in (None, before.seed):
         raise UsageError(f"{folder.path} was started with the seed {before.seed}; the seed cannot change")

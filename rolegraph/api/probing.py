@@ -46,16 +46,16 @@ async def doctor_async(
 
     Args:
         base_url: URL of the service; None serves a model folder of this machine for the probes.
-        model: the model, as `tinker:NAME` or `local:FOLDER`, or its name at `base_url`; None takes the first
+        model: The model, as `tinker:NAME` or `local:FOLDER`, or its name at `base_url`; None takes the first
             model of the service, or the shipped one.
-        observe: function called with a note for each row.
+        observe: Function called with a note for each row.
 
     Returns:
         A row for each probe, and the traits of the service.
 
     Raises:
-        UsageError: there is no key, or no such model.
-        WorldError: nothing answers at the URL.
+        UsageError: There is no key, or no such model.
+        WorldError: Nothing answers at the URL.
     """
 
     def probed() -> list[ProbeRow]:
@@ -84,7 +84,7 @@ doctor = blocking(doctor_async)
 
 
 def _ref(base_url: str | None, model: str | None) -> ModelRef:
-    """Return the model to probe; raise UsageError for one that no Tinker service has."""
+    """Return the model to probe; raise UsageError for a model that no Tinker service has."""
     text = model or ("tinker" if base_url else "local")
     if base_url and text.partition(":")[0] not in PROVIDERS:
         text = f"tinker:{text}"

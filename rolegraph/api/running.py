@@ -168,7 +168,7 @@ class RunJob:
     def done(self) -> int:
         """Number of episodes that the folder held when the job was made."""
         planned = Counter(task["id"] for task in self.tasks)
-        # Not by `missing`, which visits every job: a stranger's run.json may plan any number.
+        # Not by `missing`, which visits every job: an untrusted run.json may plan any number.
         return sum(
             min(times, planned[task])
             for (task, rollout), times in Counter(self.finished).items()

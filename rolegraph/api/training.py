@@ -317,7 +317,8 @@ def _track(observe: Observer, trackers: list[Tracker], job: TrainingJob, event: 
 
 
 def _send(observe: Observer, trackers: list[Tracker], send: Callable[[Tracker], None]) -> None:
-    """Send to each tracker; one that fails gets nothing more, because it must not end a training."""
+    """Send to each tracker; after an error a tracker gets nothing more, because it must not end a
+    training."""
     for one in [*trackers]:
         try:
             send(one)

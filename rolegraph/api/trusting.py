@@ -1,11 +1,11 @@
 """Trust in folders: the seal of a run's settings, and the `rolegraph.toml` beside a spec.
 
-`run.json` and `sweep.json` name code to import, permissions and an address that gets a key. A folder from
-somebody else must give none of these, so they count only under a seal: an HMAC with a key that the user alone
+`run.json` and `sweep.json` name code to import, permissions and an address that gets a key. An untrusted
+folder must give none of these, so they take effect only under a seal: an HMAC with a key that the user alone
 can read. The seal moves with the folder, and does not fit other settings.
 
-A spec cannot name code. A `rolegraph.toml` can, so it counts only where its digest is one that the user of
-this machine has said yes to: a folder from somebody else changes nothing.
+A spec cannot name code. A `rolegraph.toml` can, so it takes effect only after the user of this machine has
+trusted its digest: a copied folder changes nothing.
 """
 
 from __future__ import annotations
@@ -161,7 +161,7 @@ def trust(folder: str | Path) -> Path:
 def sealed_fields(source: Source) -> dict[str, Any]:
     """Return the fields of a SourceRecord for a new folder: a source, and its seal.
 
-    The seal is empty where the user's settings cannot be written; the folder then counts as a stranger's.
+    The seal is empty where the user's settings cannot be written; the folder is then untrusted.
     """
     fields = source_fields(source)
     with suppress(RolegraphError):
@@ -170,7 +170,7 @@ def sealed_fields(source: Source) -> dict[str, Any]:
 
 
 def resumed_source(folder: Path, record: SourceRecord, given: Source | None) -> Source:
-    """Complete the source of a command by the one that a folder holds.
+    """Complete the source of a command by the source that a folder holds.
 
     Args:
         folder: Folder of a run, training or sweep.
@@ -193,7 +193,7 @@ def resumed_source(folder: Path, record: SourceRecord, given: Source | None) -> 
         if len(words) > LONGEST_SHOWN:
             words = f"{words[:LONGEST_SHOWN]} … (`rolegraph trust` shows all)"
         raise UsageError(
-            f"{folder} has no seal of yours, because somebody else made or changed it, and asks for "
+            f"{folder} has no seal of yours, because another user made or changed it, and asks for "
             f"{words}; give these again if you want them, or trust all: rolegraph trust {folder}"
         )
     return whole

@@ -108,7 +108,7 @@ def _check(source: api.Source, output: OutputOptions, backend: str | None) -> di
     "With --record: the model that answers, as for run.", "With --record: the endpoint, as for run."
 )
 @options.path("--tests", "tests", "FILE", "The tests. Default: NAME.test.yaml beside SPEC.")
-@options.flag("--record", "Record the answers with the model first, and the tests if there are none.")
+@options.flag("--record", "Record the answers with the model first, and the tests if FILE is missing.")
 @options.path("--junit", "junit", "FILE", "Also write the results as JUnit's XML.")
 def test_command(source: api.Source, tests: Path | None, record: bool, junit: Path | None) -> int:
     """Replay SPEC's recorded answers and compare the episodes with its tests, without a model.

@@ -33,7 +33,7 @@ class _RoleSums:
     call_seconds: float = 0.0
     failures: Counter[str] = field(default_factory=Counter[str])
     unrated: int = 0
-    """Number of trajectories that are masked because nobody rated them."""
+    """Number of trajectories that are masked because their rating is missing."""
 
 
 class Display:
@@ -232,7 +232,7 @@ class Display:
         return sum(getattr(sums, count) for sums in self._roles.values())
 
     def _mean(self, figure: str, role: str) -> float | None:
-        """Return the mean of a role's `reward`, or its share that is `right`; None where there is none."""
+        """Return the mean of a role's `reward`, or its share that is `right`; None without a value."""
         judged = figure == "reward" or role in self._plan.judged
         return self._means.means().get(f"{figure}/{role}") if judged else None
 

@@ -36,9 +36,9 @@ def new_command(folder: Path, spec: str) -> int:
 def trust_command(folder: Path, yes: bool) -> int:
     """Show what FOLDER asks for, and trust it once you say yes.
 
-    FOLDER holds a rolegraph.toml, whose imports and permissions then count for the specs beside it, or a run
-    that somebody else made, which can then be resumed. A changed file asks again. Say yes only to code that
-    you know: imports run with all that you may do.
+    FOLDER holds a rolegraph.toml, whose imports and permissions then apply to the specs beside it, or a run
+    of another user, which can then be resumed. A changed file asks again. Say yes only to code that you know:
+    imports run with all your permissions.
     """
     if (settings := api.recorded_settings(folder)) is not None:
         trusted, until = folder, "its settings change"

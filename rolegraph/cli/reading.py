@@ -96,7 +96,9 @@ def _writes_hidden(view: api.RunViewer, hidden: bool | None) -> bool:
 @options.flag("--merged", "A whole model with the adapter in its weights.")
 @options.path("--out", "out", "FOLDER", "Folder of the weights. Default: `adapter` or `merged` in RUN.")
 @options.model_option("--model", "The weights' base model, where it has moved: local:FOLDER.")
-@options.text("--base-url", "URL", "The service that holds the weights. Default: the one that trained RUN.")
+@options.text(
+    "--base-url", "URL", "The service that holds the weights. Default: the service that trained RUN."
+)
 @options.path("--sft", "sft", "FILE.jsonl", "Write chats for supervised fine-tuning in place of weights.")
 @options.otlp("Send episodes as spans to an OpenTelemetry collector in place of weights.")
 @options.filters(

@@ -92,7 +92,7 @@ class SandboxError(RolegraphError, RuntimeError):
 
 
 class UnsupportedProgram(SandboxError):
-    """Raised for a program that may be right in CPython, and failed by what its interpreter lacks."""
+    """Raised for a program that needs a part of Python which the sandbox's interpreter lacks."""
 
 
 class WorldError(RolegraphError, OSError):

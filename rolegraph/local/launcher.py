@@ -77,7 +77,7 @@ def check_model_folder(folder: Path) -> None:
     """Check that the extra `local` is installed and that a folder can hold a model for the service.
 
     Raises:
-        UsageError: a package is missing, or the folder is not a Hugging Face model or adapter of one.
+        UsageError: A package is missing, or the folder is not a Hugging Face model or adapter of one.
     """
     if missing := _missing_packages():
         raise UsageError(f"the local service needs {', '.join(missing)}: pip install 'rolegraph[local]'")
@@ -103,8 +103,8 @@ def model_name(folder: Path, name: str | None = None) -> str:
     """Return the name under which the service serves a model folder.
 
     Args:
-        folder: the model's folder.
-        name: a name chosen by the user; by default that of a model of the package, else the path.
+        folder: The model's folder.
+        name: A name chosen by the user; by default that of a model of the package, else the path.
     """
     path = folder.resolve()
     return name or next((known for known, shipped in MODELS.items() if shipped == path), str(path))
@@ -123,16 +123,16 @@ def running(
     """Run a service for a model folder in a child process for the duration of the block.
 
     Args:
-        model_dir: a Hugging Face model folder, or an adapter folder in PEFT's form.
-        state_dir: the folder of the checkpoints; by default a temporary one, deleted with the service.
-        threads: torch's threads; by default chosen by the size of the model.
-        timeout: seconds until a start counts as failed.
-        silent: seconds without a request after which a client counts as gone; by default the service's limit.
-        cancelled: an event which, set by another thread, aborts the start.
+        model_dir: A Hugging Face model folder, or an adapter folder in PEFT's form.
+        state_dir: The folder of the checkpoints; by default a temporary one, deleted with the service.
+        threads: Number of torch's threads; by default it follows the size of the model.
+        timeout: Seconds until a start counts as failed.
+        silent: Seconds without a request after which a client counts as gone; by default the service's limit.
+        cancelled: An event which, set by another thread, aborts the start.
 
     Raises:
-        UsageError: the folder holds no model, or `state_dir` cannot be used.
-        WorldError: the service does not start.
+        UsageError: The folder holds no model, or `state_dir` cannot be used.
+        WorldError: The service does not start.
     """
     state = str(state_dir) if state_dir else None
     options = ServiceOptions(str(model_dir.resolve()), state, threads, silent=silent)
@@ -149,14 +149,14 @@ def start(
     """Start a service that outlives this process.
 
     Args:
-        model_dir: a Hugging Face model folder, or an adapter folder in PEFT's form.
-        lent_at: the Unix socket at which commands borrow the service.
-        idle_seconds: seconds without a borrower after which the service ends.
-        cancelled: an event which, set by another thread, aborts the start.
+        model_dir: A Hugging Face model folder, or an adapter folder in PEFT's form.
+        lent_at: The Unix socket at which commands borrow the service.
+        idle_seconds: Seconds without a borrower after which the service ends.
+        cancelled: An event which, set by another thread, aborts the start.
 
     Raises:
-        UsageError: the folder holds no model.
-        WorldError: the service does not start.
+        UsageError: The folder holds no model.
+        WorldError: The service does not start.
     """
     options = ServiceOptions(str(model_dir.resolve()), lent_at=str(lent_at), idle_seconds=idle_seconds)
     _, process, _ = _started(model_dir, options, START_SECONDS, cancelled)

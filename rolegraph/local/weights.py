@@ -39,7 +39,7 @@ def base_of_adapter(folder: Path) -> Path | None:
     """Return the folder of the model that an adapter folder belongs to; None if `folder` is no adapter.
 
     Raises:
-        UsageError: the adapter's config is broken, or its model is not on this machine or an adapter.
+        UsageError: The adapter's config is broken, or its model is not on this machine or an adapter.
     """
     file = folder / ADAPTER_CONFIG
     try:
@@ -65,8 +65,8 @@ def complete_config(folder: Path) -> None:
     """Write the adapted layers into an adapter's config that leaves them out: PEFT does not look for them.
 
     Raises:
-        OSError: a file cannot be read or written.
-        ValueError: a file is not part of an adapter.
+        OSError: A file cannot be read or written.
+        ValueError: A file is not part of an adapter.
     """
     file = folder / ADAPTER_CONFIG
     config: Any = read_json(file)
@@ -83,7 +83,7 @@ def digest(folder: Path) -> str:
     """Return the SHA-256 hex digest of a model folder's weights; an adapter's covers its base model's too.
 
     Raises:
-        OSError: a weights file cannot be read.
+        OSError: A weights file cannot be read.
     """
     whole = hashlib.sha256()
     for file in sorted(folder.glob("*.safetensors")) or sorted(folder.glob("*.bin")):
@@ -99,7 +99,7 @@ def copy_weights(path: str, source: Path, target: Path) -> None:
 
     Raises:
         UsageError: `source` does not hold the checkpoint.
-        WorldError: the files cannot be written.
+        WorldError: The files cannot be written.
     """
     there, here = checkpoint_folder(path, source), checkpoint_folder(path, target)
     if there is None or here is None or not there.is_dir():

@@ -131,7 +131,7 @@ def go(walk: WalkState, letters: str) -> tuple[WalkState, str]:
     """Make the moves of an action, up to the goal or the first fault.
 
     Returns:
-        The walk after the moves, and the fault as a sentence, empty where there is none.
+        The walk after the moves, and the fault as a sentence, empty without a fault.
     """
     for count, letter in enumerate(letters):
         if walk.at == walk.grid.goal:

@@ -1,7 +1,7 @@
 """Check of the text that reasoning-gym's scorers evaluate: it must not run as code.
 
 A dozen scorers pass an answer, or a field of a row, to `eval` or to SymPy's parser, which is `eval` with more
-names. Text of a model or of a stranger's file gets there only where it can do nothing but have a value. Every
+names. Text of a model or of an untrusted file gets there only where it can do nothing but have a value. Every
 right answer passes: it is a list, or an expression of numbers, letters and known functions.
 """
 

@@ -1,6 +1,6 @@
 """JSON values in a model's text, and checks of these against a JSON Schema from a spec.
 
-Both come from strangers. A value that could not be written again (invalid Unicode, no finite number, nested
+Both are untrusted. A value that could not be written again (invalid Unicode, no finite number, nested
 too deeply) counts as none. A schema is checked when it is compiled; it fetches nothing, and the work of a
 check is bounded. All functions raise ValueError with a sentence for a person.
 """
@@ -44,7 +44,7 @@ def value_at(value: Any, path: str, place: int | None = None) -> Any:
         value: A JSON value.
         path: The path, such as `scores.0`. `*` is `place`: in a list that position, in a mapping the key of
             that number counted from 1.
-        place: The position for `*`, from 0; None where there is none.
+        place: The position for `*`, from 0; None for a path without `*`.
 
     Raises:
         LookupError: There is no value at the path.
@@ -190,7 +190,7 @@ def schema_check(schema: dict[str, Any]) -> Check:
     except library.SchemaError as error:
         raise ValueError(f"schema is not a JSON Schema: {error.message}") from error
     except (unresolvable, TypeError, AttributeError, LookupError) as error:
-        raise ValueError("the schema is none that can be followed") from error
+        raise ValueError("the schema has a reference that cannot be resolved") from error
     except RecursionError as error:
         raise ValueError("the schema is nested too deeply") from error
 

@@ -40,7 +40,7 @@ def term(role: str, /, *, name: str) -> Metric:
     """
 
     def mean(trajectories: Sequence[Trajectory]) -> float | None:
-        # A failed turn earned nothing of the term; a turn that nobody rated has no such term.
+        # A failed turn earned nothing of the term; a turn without a rating has no such term.
         found = [t.terms.get(name, 0.0) for t in trajectories if name in t.terms or t.failure is not None]
         return None if trajectories and not found else sum(found) / max(1, len(found))
 

@@ -34,7 +34,7 @@ def find_number(text: str, *, which: Which = "last", fractions: bool = False) ->
         An int, or a float where the number has a point, an exponent or a remainder.
 
     Raises:
-        ValueError: The text holds no number, or one that is too large or divides by zero.
+        ValueError: The text holds no number, or the number is too large or divides by zero.
     """
     matches = re.finditer(_FRACTION if fractions else _NUMBER, text)
     kept = deque(islice(matches, 1) if which == "first" else matches, maxlen=1)
@@ -61,7 +61,7 @@ def _value(written: str) -> int | float:
 
 
 def number_of(value: object) -> float:
-    """Return a number, or the last number or fraction of a text; raise ValueError where there is none."""
+    """Return a number, or the last number or fraction of a text; raise ValueError without a number."""
     if isinstance(value, str):
         value = find_number(value, fractions=True)
     if not isinstance(value, int | float) or isinstance(value, bool):

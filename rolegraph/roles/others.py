@@ -139,11 +139,11 @@ def same_as(
 def agrees_with(
     role: str, /, *, right: str = "correct", wrong: str = "incorrect", else_: Else = None
 ) -> Reward:
-    """Score 1 when the action says `correct` of a role that is right, or `incorrect` of one that is wrong.
+    """Score 1 when the action says `correct` of a right role, or `incorrect` of a wrong role.
 
     role: the role that is judged; of several instances all must be right, whichever of them were shown
     right: the word for a role that is right
-    wrong: the word for one that is wrong
+    wrong: the word for a role that is wrong
     else: the reward where that role took no turn: a number, or mask, which keeps the turn out of training;
       left out, there is no reward, and in a sum no term
     """

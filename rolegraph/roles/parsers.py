@@ -176,7 +176,7 @@ def json_value(*, schema: dict[str, Any] | None = None, default: Any = None) -> 
 
 
 def code(*, which: Which = "last", default: str = "") -> Parser:
-    """Take the program in the answer: its last fenced block, or all of it where there is none.
+    """Take the program in the answer: its last fenced block, or the whole answer without such a block.
 
     which: of several blocks, the first in the answer or the last
     default: the action that later roles see where nothing can be read
@@ -235,7 +235,7 @@ def one_of(words: list[str], /, *, default: str = "") -> Parser:
 
 
 def _tag_finder(name: str, which: Which, ignore_case: bool) -> Callable[[str], str]:
-    """Return a function that finds the text between two tags, and raises ParseFailure where there is none."""
+    """Return a function that finds the text between two tags, and raises ParseFailure without both."""
     if not re.fullmatch(r"[A-Za-z_][\w.-]*", name):
         raise ValueError(f"{name!r} is not a tag's name; write it without the angle brackets")
     flags = re.IGNORECASE if ignore_case else 0

@@ -1,8 +1,8 @@
 """Regular expressions of a spec, in an engine with bounded time and memory (RE2).
 
-A spec may come from a stranger and the text from a model, so no pattern may take the process down, neither
-when it is compiled nor when it searches. RE2's time is linear in the text, and at worst in the pattern's
-size, too; `pay` counts each search. In exchange RE2 has no lookarounds and no backreferences.
+The pattern comes from an untrusted spec and the text from a model, so no pattern may take the process down,
+neither when it is compiled nor when it searches. RE2's time is linear in the text, and at worst in the
+pattern's size, too; `pay` counts each search. In exchange RE2 has no lookarounds and no backreferences.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def last_match(pattern: Pattern, text: str) -> Match | None:
         text: The text to search.
 
     Returns:
-        The match; None where there is none.
+        The match; None without a match.
 
     Raises:
         TooMuchText: The search exceeds `pattern_work`.

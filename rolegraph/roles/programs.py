@@ -87,6 +87,6 @@ def _read_of_task(tree: ast.Module) -> Iterator[str]:
 
 
 def program_of(text: str) -> str:
-    """Return the last fenced block of a text, or all of it where there is none."""
+    """Return the last fenced block of a text, or the whole text without such a block."""
     blocks = _FENCE.findall(text)
     return blocks[-1] if blocks else text

@@ -1,7 +1,7 @@
 """Rewards: functions from a task and an action to a Score.
 
 Each factory makes a `Reward` that names the task fields and roles that it reads. Score functions are pure;
-one that may be slow has a `timeout` and runs in a process that can be stopped.
+a slow function has a `timeout` and runs in a process that can be stopped.
 """
 
 from __future__ import annotations

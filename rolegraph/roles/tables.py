@@ -160,7 +160,7 @@ def _parquet(path: Path) -> Iterator[tuple[int, Row]]:
 
 
 _SECONDS = 600.0
-"""Time limit of a batch of rows."""
+"""Seconds that reading a batch of rows may take."""
 _MALLOC = {"ARROW_DEFAULT_MEMORY_POOL": "system", "MALLOC_ARENA_MAX": "1", "OMP_NUM_THREADS": "1"}
 """Allocators that reserve no more memory than they use: the limit is on reserved memory."""
 _BATCH, _BATCH_BYTES = 64, 4 << 20

@@ -32,7 +32,7 @@ def free(position: str) -> Sequence[int]:
 
 
 def winner(position: str) -> int | None:
-    """Return the player with three in a row; None where there is none."""
+    """Return the player with three in a row; None without a winner."""
     rows = {"".join(position[cell] for cell in line) for line in LINES}
     return next((player for player, mark in enumerate(MARKS) if mark * 3 in rows), None)
 
@@ -43,7 +43,7 @@ def place(position: str, cell: int) -> str:
 
 
 def begin(seed: int, opening: int) -> tuple[str, Transition]:
-    """Return the first position, after `opening` random moves; after at most 4 nobody has won."""
+    """Return the first position, after `opening` random moves; at most 4, so that no player has won."""
     rng, position = random.Random(f"tic_tac_toe {seed}"), EMPTY
     for _ in range(opening):
         position = place(position, rng.choice(free(position)))
@@ -73,7 +73,7 @@ def move(illegal: Illegal, position: str, actions: Mapping[int, Any]) -> tuple[s
 
 
 def read(action: Any) -> int | None:
-    """Return the only digit in an action, 1 to 9; None where there is none, or more than one."""
+    """Return the only digit in an action, 1 to 9; None without a digit or with several."""
     digits = re.findall(r"\d", str(action))
     return int(digits[0]) if len(digits) == 1 and digits != ["0"] else None
 

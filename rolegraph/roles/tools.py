@@ -178,7 +178,7 @@ def _comparison(equal: Equal) -> tuple[Callable[[Any, Any], bool], float | None]
 def _views(upstream: Upstream) -> list[View]:
     found = [view for views in upstream.values() for view in views if isinstance(view, View)]
     if not found:
-        raise ToolError(f"nothing to choose from: of {', '.join(upstream)} nobody ran")
+        raise ToolError(f"nothing to choose from: none of {', '.join(upstream)} ran")
     return found
 
 

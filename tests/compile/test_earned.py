@@ -243,7 +243,7 @@ def test_an_outcome_that_a_return_adds_for_every_turn_is_warned_of(
         "judge": {"needs": ["solver", "inside"], "reward": "f1"},
     }
     loops = {"l": {"roles": ["solver", "inside"], "times": 3}}
-    found = [m for _, m in remarks(tmp_path, roles, loops=loops) if "once for each" in m]
+    found = [m for _, m in remarks(tmp_path, roles, loops=loops) if "once per turn" in m]
     assert len(found) == warned
 
 

@@ -148,7 +148,11 @@ def test_an_instance_that_is_a_past_self_is_in_no_group(tmp_path: Path) -> None:
         ("of: coder, every: 3", "of: coder, every: 0", "every cannot be 0"),
         ("of: coder", "of: coder, model: tinker:x", "past has the weights of coder"),
         ("of: coder", "of: coder, lora: {rank: 4}", "past has the weights of coder"),
-        ("of: coder, every: 3, keep: 2", "keep: 2", "keep is of past selves, and past is none"),
+        (
+            "of: coder, every: 3, keep: 2",
+            "keep: 2",
+            "`keep` applies only to policies of past selves; past is a trained policy",
+        ),
         ("policy: coder, count: 2", "policy: past, count: 2", "coder is trained, and past selves"),
     ],
 )

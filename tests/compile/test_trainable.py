@@ -136,7 +136,11 @@ def test_siblings_that_earn_the_same_have_nothing_to_learn_from_one_another(
 ) -> None:
     diagnostics = check_file(write_spec(tmp_path, SIBLINGS), override).diagnostics
     assert not [diagnostic for diagnostic in diagnostics if diagnostic.severity == "error"]
-    about = [d for d in diagnostics if d.message.startswith("thought is compared with those asked the same")]
+    about = [
+        d
+        for d in diagnostics
+        if d.message.startswith("all members of a group of thought get the same reward")
+    ]
     assert [d.severity for d in about] == ["warning"] * warned
 
 

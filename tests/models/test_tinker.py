@@ -239,7 +239,8 @@ def test_weights_are_sampled_by_their_path_and_need_no_name(
     with tinker_service(says("2<|end|>")) as service:
         assert ask(service, folder, request(), checkpoint="tinker://run/weights/1").text == "2"
         with pytest.raises(
-            UsageError, match=r"'weights/1' is not a path of weights; expected one that starts with tinker://"
+            UsageError,
+            match=r"'weights/1' is not a path of weights; expected a path that starts with tinker://",
         ):
             ask(service, folder, request(), checkpoint="weights/1")
 

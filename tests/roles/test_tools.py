@@ -87,7 +87,7 @@ def test_a_majority_is_of_all_that_is_needed_but_for_the_failed() -> None:
 
 def test_nobody_ran() -> None:
     for yaml in ("majority", "equal", {"argmax": "solver", "by": "solver.x"}):
-        with pytest.raises(ToolError, match="of solver nobody ran"):
+        with pytest.raises(ToolError, match="none of solver ran"):
             chosen(yaml, {"solver": Views([])})
 
 

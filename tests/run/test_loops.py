@@ -261,7 +261,7 @@ def test_turns_are_replayed_round_by_round(tmp_path: Path) -> None:
         (
             {"a": {"count": 2}, "b": {"count": 2}, "c": {"needs": {"a": "each", "b": "each"}}},
             {},
-            "c would be one for each of a and of b",
+            "c fans out over both a and b; only one edge may fan out",
         ),
         (
             {"a": {"needs": ["b"]}, "b": {"needs": ["a"]}},

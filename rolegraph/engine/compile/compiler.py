@@ -44,7 +44,7 @@ class CompileResult:
     diagnostics: tuple[Diagnostic, ...]
 
     def valid(self) -> Plan:
-        """Return the plan; raises SpecError with all faults if there is none."""
+        """Return the plan; raises SpecError with all faults of a faulty spec."""
         if self.plan is None:
             raise SpecError([d for d in self.diagnostics if d.severity == "error"])
         return self.plan

@@ -84,8 +84,8 @@ def _paid_alike(
     plays = spec.env_loop_of(name) is not None  # a rater may read answers through the environment
     for other in (other for other in reward.outcomes if other in instances and other != name):
         if discounted and spec.rounds_of(name) > 1 and spec.loop_of(other) != loop:
-            message = f"the returns of {name} add what {other} pays once for each of its turns"
-            hint = "leave `credit` out: then each turn is paid the outcome once"
+            message = f"with `return` credit, the reward of {other} is added once per turn of {name}"
+            hint = "leave `credit` out: each turn then gets the outcome once"
             yield Finding(("roles", name, "credit"), message, hint=hint, severity="warning")
         theirs = instances[other]
         if other not in reward.views or plays or any(name in it.lineage for it in theirs):
@@ -118,7 +118,7 @@ def _read(spec: Spec, rewards: Rewards) -> Iterator[Finding]:
         path: Path = ("roles", name, "reward")
         for other in reward.roles if reward else ():
             if other in spec.roles and spec.roles[other].reward is None:
-                message = f"the reward reads what {other} earns, which has no reward"
+                message = f"the reward reads the reward of {other}, which has none"
                 yield Finding(path, message, "a role with a reward", word=other)
         if reward and reward.reads_environment and name not in players:
             message = f"the reward reads what {name} gets from an environment, but {name} moves in none"

@@ -132,19 +132,21 @@ def _edges(spec: Spec) -> Iterator[Finding]:
             if other not in spec.roles:
                 continue
             if edge.chunks is not None and not edge.fans_out:
-                message = f"chunks say how many of {name} there are, which {edge.join} does not"
+                message = (
+                    f"`chunks` sets the number of {name}, but the join is {edge.join}, which does not fan out"
+                )
                 expected = f"{key}: {{chunks: {edge.chunks}}}"
                 hint = f"or leave out `chunks`: {key}: {edge.join}"
                 yield Finding((*path, "chunks"), message, expected, hint, at_key=True)
             if edge.fans_out:
                 fans.append(key)
                 if edge.round != "this":
-                    message = f"{key} sets how many of {name} there are, so it is of the round itself"
+                    message = f"{name} fans out over {key}, so this edge must read the current round"
                     yield Finding(path, message, "round: this", "or join: branch", at_key=True)
             loop, expected, hint = spec.loop_of(other), "round: this", ""
             shared = spec.shared_loops(reader, other)
             if other == name and own is None and edge.round != "this":
-                message, expected = f"{name} is in no loop, so it has no turns before", f"{name} in `loops`"
+                message, expected = f"{name} is in no loop, so it has no earlier turns", f"{name} in `loops`"
             elif edge.round == "last" and not shared:
                 message = f"{name} and {other} are in no loop together, so there is no round before"
                 hint = "or put both into `loops`"
@@ -155,7 +157,7 @@ def _edges(spec: Spec) -> Iterator[Finding]:
                 continue
             yield Finding(path, message, expected, hint, at_key=True, word=edge.round)
         if len(fans) > 1:
-            message = f"{name} would be one for each of {fans[0]} and of {fans[1]}"
+            message = f"{name} fans out over both {fans[0]} and {fans[1]}; only one edge may fan out"
             path = ("roles", name, "needs", fans[1])
             yield Finding(path, message, "one such edge", "say `branch` for the other", at_key=True)
 
@@ -207,7 +209,7 @@ def _callee(spec: Spec, name: str, role: Role) -> Iterator[Finding]:
         if getattr(role, key) != Role.model_fields[key].default:
             yield Finding((*at, key), f"{once}, so it has no `{key}`", "", "remove it", at_key=True)
     if (loop := spec.loop_of(name)) is not None:
-        message = f"{once}, so it is in no loop; {' and '.join(callers) or 'who calls it'} may be"
+        message = f"{once}, so it cannot be in a loop; {' and '.join(callers) or 'its caller'} can"
         yield Finding(("loops", loop, "roles"), message, "", "remove it", word=name)
     for key, other, edge in role.edges:
         path = (*at, "needs", key)

@@ -99,7 +99,7 @@ _OF_A_TURN = frozenset({"self.round", "self.outer", "self.observation"})
 
 
 def compares_turns(role: Role, *groupings: Grouping) -> bool:
-    """Return True where any of a role's groupings, or of those given, compares turns."""
+    """Return True where any grouping of a role, or any of `groupings`, compares turns."""
     for grouping in groupings or role.group:
         if (grouping.credit or role.credit).kind != "trajectory" or grouping.by in ("turn", "prompt"):
             return True

@@ -21,7 +21,7 @@ class Instance(NamedTuple):
     """One instance of a role."""
 
     lineage: Mapping[str, frozenset[int]]
-    """By role, the numbers of the instances that this one descends from."""
+    """Numbers of the instances that this instance descends from, by role."""
     path: tuple[int, ...]
     """Number under each parent on the way down; the last is its own."""
     parents: range

@@ -46,7 +46,8 @@ class InputEdge(NamedTuple):
     role: int
     nodes: Sequence[int]
     turns_per_instance: int = 1
-    """Length of the runs of `nodes` that belong to one instance; the last turn of a run that ran is read."""
+    """Number of consecutive `nodes` that belong to one instance; the edge reads the last of these that
+    ran."""
     only_instance: int = 0
     """Number of the one instance that is joined, whose fields are read directly; 0 for several."""
     is_parent: bool = False
@@ -98,11 +99,11 @@ class TurnGraph:
     """Turns of a workflow, and what each waits for and reads."""
 
     nodes: tuple[Node, ...]
-    """In the order of roles, then rounds, then instances."""
+    """Nodes in the order of roles, then rounds, then instances."""
     blocks: tuple[Block, ...]
     wiring: Wiring
     reward_inputs: Mapping[int, tuple[InputEdge, ...]]
-    """By node, the turns that its reward reads; each edge is named after its role."""
+    """Turns that the reward of each node reads; each edge is named after its role."""
     callees: Mapping[int, Mapping[str, Sequence[int]]]
     """By node that may call roles, the nodes for its calls of each, in order. Their blocks become ready when
     the caller has ended: the nodes of calls have a result then, and the others are skipped."""
@@ -121,18 +122,18 @@ class Plan(TurnGraph):
     imports: tuple[Import, ...]
     """Modules that another process must import before it unpickles the plan; none for installed packages."""
     roles: tuple[role_plan.RolePlan, ...]
-    """In the order of the spec, which is the order of an episode's trajectories."""
+    """Roles in the order of the spec, which is the order of an episode's trajectories."""
     endpoints: tuple[role_plan.Endpoint, ...]
     policies: Mapping[str, role_plan.PolicyPlan]
-    """By name, the policies that training changes."""
+    """Policies that training changes, by name."""
     past: Mapping[str, role_plan.PastPlan]
-    """By name, the policies of past selves."""
+    """Policies of past selves, by name."""
     loops: tuple[role_plan.LoopPlan, ...]
     envs: tuple[role_plan.EnvPlan, ...]
     reward_order: tuple[int, ...]
     """Roles whose reward is deferred (`Reward.is_deferred`), each after the roles that its reward reads."""
     correct: tuple[int, ...]
-    """Roles whose correctness is the episode's, as far as they ran."""
+    """Roles that decide whether an episode is correct, as far as they ran."""
     judged: frozenset[str]
     """Roles that can be right: their reward tells right from wrong, or passes on whether another is."""
     metrics: Mapping[str, Metric]
@@ -174,7 +175,7 @@ class Plan(TurnGraph):
 
     @property
     def taught_by_start(self) -> list[str]:
-        """Policies in training whose own start is a teacher."""
+        """Policies in training that learn from their own starting weights as a teacher."""
         roles = [name for name, signal in self.signals.items() if signal.teacher == "base"]
         return list(dict.fromkeys(policy for name in roles for policy in sorted(self.policies_of(name))))
 
@@ -185,7 +186,7 @@ class Plan(TurnGraph):
 
     @property
     def untaught(self) -> str:
-        """Warning of prompts that a shipped model was not taught; empty where there are none."""
+        """Warning of prompts that a shipped model was not taught; empty without such prompts."""
         roles: dict[str, list[str]] = {}
         for role in self.asking:
             model = self.endpoints[role.endpoints[0]].model
@@ -232,7 +233,7 @@ class Plan(TurnGraph):
         return {endpoint.policy for endpoint in self.endpoints_of(plan) if endpoint.policy is not None}
 
     def policy_of(self, role: str, index: int) -> str:
-        """Return the policy in training of instance `index`, from 1; `main` for a model as it is."""
+        """Return the policy in training of instance `index`, from 1; `main` for an untrained model."""
         (plan,) = (plan for plan in self.roles if plan.name == role)
         return (self.endpoints[plan.endpoints[index - 1]].policy if plan.endpoints else None) or MAIN
 

@@ -111,13 +111,14 @@ def check_policies(spec: Spec, counts: Mapping[str, int]) -> Iterator[Finding]:
 
 
 def _past_findings(spec: Spec, counts: Mapping[str, int], name: str) -> Iterator[Finding]:
-    """Find faults in a policy of past selves, and its keys in any other policy."""
+    """Find faults in a policy of past selves, and keys of past selves in any other policy."""
     policy, here = spec.policies[name], ("policies", name)
     written = [key for key in policy.model_fields_set if getattr(policy, key) is not None]
     if policy.of is None:
         for key in sorted({"every", "keep", "pick"}.intersection(written)):
             hint = "name the policy, as in `of: main`, or remove it"
-            yield Finding((*here, key), f"{key} is of past selves, and {name} is none", "", hint, at_key=True)
+            message = f"`{key}` applies only to policies of past selves; {name} is a trained policy"
+            yield Finding((*here, key), message, "", hint, at_key=True)
         return
     for key in sorted({"model", "checkpoint", "lora", "learning_rate"}.intersection(written)):
         message = f"{name} has the weights of {policy.of}, and is not trained itself"

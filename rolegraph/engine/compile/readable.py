@@ -118,7 +118,7 @@ def _described(shape: Shape) -> str:
 
 
 def _inside(shape: Shape, key: str) -> Shape:
-    """Return the mapping at a key; empty where there is none."""
+    """Return the mapping at a key; empty without the key."""
     value = shape.get(key)
     return cast("Shape", value) if isinstance(value, Mapping) else {}
 
@@ -166,12 +166,12 @@ class _Mentions:
 
     names: ResolvedNames
     turns_read: Mapping[str, Sequence[str]]
-    """By role, the other roles whose turns its conversation shows."""
+    """Other roles whose turns the conversation of a role shows, by role."""
     words: Sequence[str]
     searched: set[str] = field(default_factory=set[str])
 
     def may_show(self, name: str) -> bool:
-        """Return True if the prompts of a role, or what they pass on, mention a word, or may."""
+        """Return True if a word is, or may be, in the prompts of a role or in a text that they pass on."""
         self.searched.add(name)
         role = self.names.roles[name]
         demonstration = role.signal.demonstration if role.signal else None

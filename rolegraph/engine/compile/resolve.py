@@ -137,8 +137,8 @@ P = TypeVar("P", Spec, Role, Policy)
 def locate_model(loaded: LoadedSpec, ref: ModelRef, path: Path) -> tuple[ModelRef, list[Finding]]:
     """Find the file or folder of a model that a spec names: beside the spec or below it.
 
-    A spec may come from a stranger, and the replay or the model folder that it names is read. A path given on
-    the command line may lie anywhere, and is relative to the working folder.
+    A spec is untrusted, and the replay or the model folder that it names is read. A path given on the command
+    line may lie anywhere, and is relative to the working folder.
 
     Args:
         loaded: The spec.

@@ -21,9 +21,9 @@ class Endpoint(NamedTuple):
     None."""
 
     model: ModelRef
-    """The model; the one that the policy starts from, where there is a policy."""
+    """The model; with a policy, the model that the policy starts from."""
     policy: str | None = None
-    """Name of a policy in training; None for a model as it is."""
+    """Name of a policy in training; None for an untrained model."""
     past: str | None = None
     """Name of a policy of past selves, whose copies answer in training steps in place of `model`."""
 
@@ -44,11 +44,11 @@ class PastPlan(NamedTuple):
     of: str
     """Name of the policy in training."""
     every: int
-    """Updates between two copies."""
+    """Number of updates between two frozen copies."""
     keep: int
     """Number of copies that are kept."""
     pick: Literal["uniform", "latest"]
-    """Copy that a task plays against: a draw of those kept, or the newest."""
+    """Copy that a task plays against: a random one of the kept copies, or the newest."""
 
 
 class SignalPlan(NamedTuple):
@@ -216,7 +216,7 @@ class RolePlan(ResolvedRole):
 
     @property
     def adds_signal(self) -> bool:
-        """True where the signal's advantages are added to those that the estimator computes."""
+        """True where the signal's advantages are added to the estimator's advantages."""
         return self.signal is not None and self.compares_rewards
 
     @property
@@ -243,7 +243,7 @@ class LoopPlan:
 
     name: str
     times: int
-    """Rounds at most."""
+    """Largest number of rounds."""
     until: Template | None
     """A branch of the loop exits after a round in which this condition holds."""
     branches: int
@@ -279,8 +279,8 @@ class EnvPlan(NamedTuple):
     transitions: range
     """Positions of its transitions as nodes."""
     players: Mapping[int, int]
-    """By role, the player number of its first instance."""
+    """Player number of the first instance of each role."""
     player_nodes: tuple[tuple[int, ...], ...]
     """For each round, the nodes of the players in the order of their numbers."""
     turns: Mapping[int, int]
-    """By role of the loop, the turns of an instance in a round; more than 1 in a loop in the loop."""
+    """Number of turns of an instance in a round, by role; more than 1 for a role of an inner loop."""

@@ -39,7 +39,7 @@ class TextReader:
 
     spec: Spec
     instances: Instances | None
-    """None where the graph has a fault."""
+    """Instances of each role; None where the graph has a fault."""
     folders: tuple[FilePath, ...]
     """Folders of templates."""
     columns: tuple[str, ...] | None
@@ -48,7 +48,7 @@ class TextReader:
     labels: Mapping[FilePath, frozenset[str]]
     """Hidden fields of the tasks in each file of tasks."""
     turns_read: Mapping[str, Sequence[str]]
-    """By role, the other roles whose turns its conversation shows."""
+    """Other roles whose turns the conversation of a role shows, by role."""
     findings: list[Finding]
     compiled: int = 0
     """Syntax nodes of the templates and conditions so far."""

@@ -229,8 +229,13 @@ class _Groups:
         )
         if upstream and all_alike:
             whose = " and ".join(reward.roles)
-            message = f"{name} is compared with those asked the same, who earn the same: what {whose} earns"
-            hint = "add what tells them apart (`weighted`), or compare them over all rollouts (`group: turn`)"
+            message = (
+                f"all members of a group of {name} get the same reward (that of {whose}), "
+                "so no advantage differs from 0"
+            )
+            hint = (
+                "add a reward that differs between them (`weighted`), or compare all rollouts (`group: turn`)"
+            )
             yield Finding(("roles", name, "reward"), message, hint=hint, severity="warning")
 
     def asked_alike(self, name: str, instances: Instances) -> tuple[Sequence[Sequence[int]], bool]:

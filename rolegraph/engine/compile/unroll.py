@@ -98,7 +98,7 @@ class UnrolledGraph:
         self.sites = {name: call_sites(spec, name, instances) for name in spec.roles}
         self.callees: dict[int, dict[str, Sequence[int]]] = {}
         self.callers: dict[int, int] = {}
-        """By node that answers a call, the node that calls."""
+        """Node that calls, for each node that answers a call."""
         for name, sites in self.sites.items():
             for site in sites:
                 caller = self._node_at(site.caller, site.member, site.round)
@@ -109,7 +109,7 @@ class UnrolledGraph:
         self.blocks = tuple(block for block, _ in blocks)
         self.nodes = self._node_table(self.blocks)
         self.player_nodes = {name: self._nodes_of_players(name) for name in self.transitions}
-        """By loop with an environment, for each round the positions of the players' nodes."""
+        """Positions of the players' nodes in each round, by loop with an environment."""
         transitions = [[turn] for turns in self.player_nodes.values() for turn in ((), *turns)]
         awaited = [*(sets for _, sets in blocks), *transitions]
         self.wiring = _wire(len(self.nodes) + len(transitions), awaited)
@@ -119,7 +119,7 @@ class UnrolledGraph:
             if block.round == block.back + 1:
                 ends.setdefault(block.until_loop, set()).add(block.until_inputs)
         self.branches = {loop: len(ends.get(place, [()])) for place, loop in enumerate(spec.loops)}
-        """By loop, the number of its parallel branches, each of which ends by itself."""
+        """Number of parallel branches of each loop; each branch ends by itself."""
 
     def _blocks(self) -> Iterator[tuple[Block, list[Sequence[int]]]]:
         """Yield the blocks, each with the sets of nodes that it waits for."""
@@ -280,7 +280,7 @@ def _wire(nodes: int, awaited: Sequence[Sequence[Sequence[int]]]) -> Wiring:
         awaited: For each block, the sets of nodes that must end before it starts.
     """
     joins: dict[Sequence[int], list[int]] = {}
-    """By set, the blocks that wait for it."""
+    """Blocks that wait for each set of nodes."""
     joins_awaited: list[int] = []
     for block, sets in enumerate(awaited):
         own = dict.fromkeys(wanted for wanted in sets if len(wanted))

@@ -5,7 +5,7 @@ from rolegraph.engine.limits import Limit
 PROMPT_SOURCE = Limit("prompt_source", 64_000, "characters")
 """Text of a template; compile time grows with it."""
 PROMPT_PARTS = Limit("prompt_parts", 2_000, "parts")
-"""Names, operations and tags of a template; compile time grows faster than them."""
+"""Names, operations and tags of a template; compile time grows faster than their number."""
 PROMPT_DEPTH = Limit("prompt_depth", 32, "levels")
 """Nested brackets and operations; Python compiles some 90."""
 PROMPT_BLOCKS = Limit("prompt_blocks", 12, "levels")
@@ -23,4 +23,4 @@ PROMPT_INDENT = Limit("prompt_indent", 16, "columns")
 # A unit takes at most some 8 ns and 6 bytes (benchmarks/metering.py): a rendering takes as long as filling
 # `prompt_text` with JSON, or 80 MB, at most. A table of 7,000 rows of five columns fits.
 PROMPT_WORK = Limit("prompt_work", 15_000_000, "units of work")
-"""One rendering."""
+"""Work of one rendering of a template."""

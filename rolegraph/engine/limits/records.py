@@ -7,7 +7,7 @@ from rolegraph.engine.limits import Limit
 RECORD_LINE = Limit("record_line", 35_000_000, "bytes")
 """A line of a file of records, such as an episode."""
 RECORD_VALUES = Limit("record_values", 3_000_000, "values")
-"""Commas, brackets, braces and texts of such a line, or of a JSON file."""
+"""Commas, brackets, braces and texts of a line of records, or of a JSON file."""
 RECORD_PARTS = Limit("record_parts", 1_000_000, "parts")
 """Brackets, braces and texts of a line of tasks or passages."""
 WHOLE_FILE = Limit("whole_file", 16_000_000, "bytes")
@@ -17,9 +17,10 @@ ROW_TEXT = Limit("row_text", 10_000_000, "characters")
 PARQUET_MEMORY = Limit("parquet_memory", 150_000_000, "bytes")
 """Memory of the process that unpacks a Parquet file, beyond its library's; 600 bytes may hold gigabytes."""
 PARQUET_ROWS = Limit("parquet_rows", 150_000_000, "bytes")
-"""Rows of a Parquet file, each with 1,000 bytes on top, beyond a hundred times the file's size."""
+"""Decoded size of a Parquet file's rows plus 1,000 bytes per row, allowed beyond 100 times the file's
+size."""
 MESSAGE_TEXT = Limit("message_text", 600, "characters")
-"""A part of a message."""
+"""Excerpt of a text that a message quotes."""
 LINE_SHOWN = Limit("line_shown", 160, "characters")
 """Excerpt of a faulty line, around the fault."""
 VALUE_SHOWN = Limit("value_shown", 60, "characters")

@@ -17,7 +17,7 @@ TARGETS = Limit("service_targets", 2**24, "values")
 HEADER_BYTES = Limit("service_header_bytes", 65_536, "bytes")
 """Headers of a request, which come before the key is checked."""
 HEADER_SECONDS = Limit("service_header_seconds", 30, "seconds")
-"""Time to send these headers."""
+"""Time to send the headers of a request."""
 BODY_SECONDS = Limit("service_body_seconds", 60, "seconds")
 """Time to send a body, which holds a connection and memory meanwhile."""
 NAME = Limit("service_name", 255, "characters")
@@ -27,13 +27,13 @@ NUMBER = Limit("service_number", 2**31 - 1, "")
 SEED = Limit("service_seed", 2**64 - 1, "")
 """Absolute value of a seed; the range of a generator's."""
 TEMPERATURE = Limit("service_temperature", 10_000, "")
-"""Temperature, and the inverse of the smallest above 0."""
+"""Temperature; its inverse is the smallest temperature above 0."""
 RATE = Limit("service_rate", 10**30, "")
-"""Setting of Adam; a step with more overflows a float."""
+"""Settings of Adam, such as the learning rate; a larger value overflows a float."""
 RANK = Limit("service_rank", 65_536, "")
 """Rank of an adapter; no served layer is wider."""
 METADATA = Limit("service_metadata", 65_536, "characters")
-"""Metadata of a checkpoint, sent in each list of them."""
+"""Metadata of a checkpoint, sent in each list of checkpoints."""
 SAMPLES = Limit("service_samples", 1_024, "sequences")
 """Sequences of one sampling call, as in the SDK's largest groups."""
 TOP = Limit("service_top", 128, "tokens")
@@ -53,7 +53,7 @@ CHECKPOINT_SECONDS = Limit("service_checkpoint_seconds", 10 * 365 * 86_400, "sec
 
 # State of a client.
 SESSIONS = Limit("service_sessions", 4_096, "sessions")
-"""Sessions at a time, each a process that sends heartbeats."""
+"""Open sessions; each belongs to one client process that sends heartbeats."""
 MODELS = Limit("service_models", 64, "models")
 """Models in training of one session, each an adapter with its optimizer."""
 PENDING = Limit("service_pending", 16_384, "operations")
@@ -61,7 +61,7 @@ PENDING = Limit("service_pending", 16_384, "operations")
 KEPT = Limit("service_kept", 16_384, "operations")
 """Finished operations of one session whose results can be fetched."""
 KEPT_BYTES = Limit("service_kept_bytes", 2**26, "bytes")
-"""Size of those results together; the newest is always kept."""
+"""Size of all results of finished operations; the newest is always kept."""
 LOADED = Limit("service_loaded", 4, "checkpoints")
 """Checkpoints loaded for sampling in addition to the newest of each run."""
 SNAPSHOTS = Limit("service_snapshots", 12, "snapshots")
@@ -71,12 +71,12 @@ SNAPSHOTS = Limit("service_snapshots", 12, "snapshots")
 LEFT_SECONDS = Limit("service_left_seconds", 30, "seconds")
 """Silence of a process that is known to have ended."""
 SILENT_SECONDS = Limit("service_silent_seconds", 300, "seconds")
-"""Silence of any other; the SDK warns after 120."""
+"""Silence of a process that may still run; the SDK warns after 120."""
 
 # Size of a batch.
 LIVE = Limit("service_live", 256, "sequences")
-"""Sequences that are sampled at a time in one batch, of whatever adapters."""
+"""Sequences of all adapters that are sampled at a time in one batch."""
 LIVE_TOKENS = Limit("service_live_tokens", 131_072, "tokens")
-"""Tokens of those in memory; one sequence may have more."""
+"""Tokens in memory of the sequences in a batch; a single sequence may have more."""
 READ_TOKENS = Limit("service_read_tokens", 16_384, "tokens")
-"""Padded prompt tokens of one pass between two sampled ones."""
+"""Padded prompt tokens that are read between two sampled tokens."""

@@ -10,7 +10,7 @@ SPEC_DEPTH = Limit("spec_depth", 40, "levels")
 SPEC_VALUES = Limit("spec_values", 10_000, "values")
 """Values after the expansion of aliases, which multiply them."""
 SPEC_DIGITS = Limit("spec_digits", 300, "characters")
-"""Number; a float has no more digits."""
+"""Characters of a number; a float has no more digits."""
 SPEC_EXTENDS = Limit("spec_extends", 16, "specs")
 """Specs that extend one another."""
 SPEC_FAULTS = Limit("spec_faults", 100, "faults")

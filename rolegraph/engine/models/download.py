@@ -31,7 +31,7 @@ async def download_adapter(path: str, folder: Path, base_url: str | None = None)
     Args:
         path: The checkpoint, `tinker://RUN/weights/NAME`.
         folder: An existing folder, which receives the adapter's two files.
-        base_url: The service; None for the one that the environment names, or Tinker's own.
+        base_url: The service; None for the service that the environment names, or Tinker's own.
 
     Returns:
         The name of the base model.

@@ -1,6 +1,6 @@
 """Keys and URLs of providers, and which key may be sent to which URL. Reads the environment; knows no SDK.
 
-A spec may come from a stranger, and a spec may name a `base_url`. So a key from the environment is
+A spec is untrusted, and may name a `base_url`. So a key from the environment is
 sent only to the provider's own endpoint, to the URL that the environment names beside the key, to this
 machine, or to the URL that the person gave outside the spec (`trusted_url`). An explicit key is always sent.
 """
@@ -38,7 +38,7 @@ class KeyRule:
         return url
 
     def key(self, url: str, *, explicit: str | None, trusted_url: str | None) -> str | None:
-        """Return the key to send to `url`; None where there is none that may be sent there."""
+        """Return the key to send to `url`; None where no key may be sent there."""
         if explicit:
             return explicit
         return os.environ.get(self.key_variable) or None if self.trusts(url, trusted_url) else None

@@ -19,7 +19,7 @@ from rolegraph.engine.records import CallDone, Observer
 from rolegraph.engine.vocabulary import Function, ToolError
 
 ATTEMPTS = 4
-"""Calls in all, the first included, while each fails in a way that may pass."""
+"""Largest number of attempts at a call whose failures are transient."""
 FIRST_WAIT = 0.5
 LONGEST_WAIT = 8.0
 """Seconds between attempts: doubled each time, plus up to as much at random, so that callers spread out."""

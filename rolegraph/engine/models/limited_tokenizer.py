@@ -1,4 +1,4 @@
-"""Tokenizer of a model's folder, used in a process with limits, since a stranger may have written the folder.
+"""Tokenizer of a model's folder, used in a process with limits, since the folder is untrusted.
 
 The Jinja of its chat template and the patterns of its `tokenizer.json` may take any time and memory.
 """

@@ -51,7 +51,7 @@ class _CalledFunction(BaseModel):
 class _AnswerCall(BaseModel):
     id: str | None = None
     function: _CalledFunction | None = None
-    """None for calls of other kinds than functions."""
+    """The called function; None for calls of other kinds."""
 
 
 class _Message(BaseModel):

@@ -54,9 +54,9 @@ class Services(AbstractContextManager["Services"]):
         self._trusted_url, self._state_dir = trusted_url, state_dir
         self._stack = ExitStack()
         self._running: dict[Path, dict[Path | None, LocalService]] = {}
-        """By model folder, then by checkpoint folder."""
+        """Running services, by model folder, then by checkpoint folder."""
         self._starting: dict[Path, threading.Lock] = {}
-        """By model folder, held while its service starts, so that it starts once."""
+        """Lock of each model folder, held while its service starts, so that it starts once."""
         self._lock = threading.Lock()
         self._cancelled = threading.Event()
         """Set at the end of the block: cancels services that are starting."""

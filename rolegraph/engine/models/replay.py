@@ -1,7 +1,7 @@
 """Answers from a recording: those of an earlier run, equal to the token.
 
-A file is one that `rolegraph run --out` writes: one `Episode.to_dict()` a line. A call is found by its
-identity, and answered if its prompt is the recorded one.
+The file is written by `rolegraph run --out`: one `Episode.to_dict()` a line. A call is found by its
+identity, and answered if its prompt equals the recorded prompt.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Replay:
     def __init__(self, calls: Mapping[CallId, RecordedCall], *, any_prompt: bool = False) -> None:
         self._calls, self._any_prompt = calls, any_prompt
         self._changed: dict[tuple[str, int], str] = {}
-        """By task and rollout, the first role whose prompt was found to differ from the recorded one."""
+        """First role whose prompt differs from the recorded prompt, by task and rollout."""
 
     @classmethod
     def from_episodes(cls, episodes: Iterable[Episode], *, any_prompt: bool = False) -> Self:
@@ -100,7 +100,7 @@ class Replay:
         return replay
 
     async def complete(self, request: Request) -> Completion:
-        """Return the recorded answer; raises ModelError where there is none, or the prompt differs."""
+        """Return the recorded answer; raises ModelError where the answer is missing or the prompt differs."""
         call = request.id._replace(attempt=0)
         recorded = self._calls.get(call)
         if recorded is None:

@@ -40,7 +40,7 @@ class ServiceTraits:
     has_seed: bool = True
     """True if the same seed samples the same tokens."""
     keeps_old_samplers: bool = True
-    """True if sampling from older weights gives theirs, and leaves the weights in training alone."""
+    """True if a sampler of older weights keeps sampling from them, and training goes on unchanged."""
     has_several_adapters: bool = True
     """True if two adapters train at once without a mutual effect."""
     restores_without_client: bool = True
@@ -54,7 +54,7 @@ class ServiceTraits:
         """Return the record of a service with a model, or the defaults without one.
 
         Raises:
-            UsageError: the record cannot be read.
+            UsageError: The record cannot be read.
         """
         file = _file(url, model)
         if not file.is_file():
@@ -68,7 +68,7 @@ class ServiceTraits:
         """Write the record of a service with a model for later commands, and return its file.
 
         Raises:
-            WorldError: the file cannot be written.
+            WorldError: The file cannot be written.
         """
         file = _file(url, model)
         make_folder(file.parent)

@@ -221,7 +221,7 @@ async def open_session(served: ServedModel) -> TinkerSession:
     key = _find_key(url, served.api_key, trusted_url)
     if ref.checkpoint is not None and not ref.checkpoint.startswith("tinker://"):
         raise UsageError(
-            f"checkpoint: {ref.checkpoint!r} is not a path of weights; expected one that starts with tinker://."
+            f"checkpoint: {ref.checkpoint!r} is not a path of weights; expected a path that starts with tinker://."
         )
     bypass_proxies(url)
     await _probe(url)

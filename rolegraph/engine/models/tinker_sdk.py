@@ -27,7 +27,7 @@ def awaitable(call: Awaitable[T] | Future[T]) -> Awaitable[T]:
 async def created(call: Callable[[], tinker.APIFuture[T] | T]) -> T:
     """Return the client that a call of the SDK creates, whether the call blocks or returns a future.
 
-    The call is made in a daemon thread, so that one that hangs does not keep the process.
+    The call is made in a daemon thread, so that a call without an answer does not keep the process alive.
     """
     made = Future[Any]()
     made.set_running_or_notify_cancel()  # a cancelled caller must not cancel it: the thread sets its result

@@ -240,7 +240,7 @@ class TokenServer(ABC):
 
 
 def _card(cards: Sequence[ModelCard], name: str | None, url: str) -> ModelCard:
-    """Return the entry of a model by name, or of the first model; raises UsageError where there is none."""
+    """Return the entry of a model by name, or of the first model; raises UsageError for an unknown name."""
     names = [card.id for card in cards]
     if name is not None and name not in names:
         offer = f"it offers {', '.join(names[:5])}" if names else "it lists no models"

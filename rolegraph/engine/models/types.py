@@ -28,7 +28,7 @@ class ServedModel:
     trusted_url: str | None = None
     """URL that the person gave outside the spec: the environment's key may be sent there."""
     weight_version: int | None = None
-    """Number of updates of the weights, for those of a training."""
+    """Number of updates of weights in training; None for other weights."""
 
 
 class Request(NamedTuple):

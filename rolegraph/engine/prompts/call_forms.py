@@ -122,7 +122,7 @@ def _parts(match: re.Match[str], functions: Functions) -> Sequence[ToolCall]:
 
 
 def _fields(match: re.Match[str], functions: Functions) -> Sequence[ToolCall]:
-    """Read a match with a tag for each argument; the function's schema says which are not text."""
+    """Read a call with one tag per argument; the function's schema gives the types of the arguments."""
     function = _FUNCTION.fullmatch(match["body"].strip())
     if function is None:
         return [_unread(match["body"])]

@@ -42,7 +42,7 @@ _ONLY = {
     **dict.fromkeys(WITH_AN_ENVIRONMENT, "only in a loop with `env`"),
     **dict.fromkeys(IN_A_CALL, "only in a role with `tool`"),
 }
-"""Where `self` has its further fields."""
+"""Description, for each field of `self`, of the roles that have it."""
 _KEEPS_VIEWS = {"list", "reverse", "sort", "select", "selectattr", "reject", "rejectattr", "unique"}
 _AS_TEXT = {"join", "string", "tojson", "upper", "lower", "trim", "title", "capitalize", "e", "escape"}
 _NODES = (
@@ -67,7 +67,7 @@ _INSTEAD = {
     "strip": "use a filter: … | trim",
     "get": "use a filter: task.field | default('…')",
 }
-"""Hints for what cannot be used, by its name."""
+"""Hints by the name that a template cannot use."""
 
 _NOT_NEEDED = ("the prompt mentions {!r}, which the role does not need", "add {} to its `needs`")
 Kind = Literal["task", "self", "arguments", "episode", "several", "single", "view", "other"]
@@ -100,7 +100,7 @@ class TemplateScope:
     hidden: frozenset[str] = frozenset()
     """Task fields that the template must not read."""
     label_files: tuple[Path, ...] = ()
-    """Files with such fields, which must not be the template."""
+    """Files with hidden fields; a template must not be one of these files."""
     fields: tuple[str, ...] = VIEW_FIELDS
     """Fields of a role instance."""
     own: tuple[str, ...] = ()
@@ -116,13 +116,13 @@ class TemplateScope:
     has_value: bool = False
     """True for an expression whose value counts, not only its truth."""
     values: tuple[str, ...] = ()
-    """Further names, each of a plain value."""
+    """Names of plain values that the template may read as well."""
     has_episode: bool = False
     """True for the body of a request, which may hold `episode.id`."""
 
 
 def check_tree(tree: nodes.Template, around: TemplateScope) -> tuple[list[TemplateFault], frozenset[str]]:
-    """Return the faults of a template, and the names that it reads as `Template.mentions` has them."""
+    """Return the faults of a template, and the names that it reads in the form of `Template.mentions`."""
     walk = _Walk(around)
     scope: dict[str, Kind] = {EPISODE: "episode"} if around.has_episode else {}
     scope |= {name: "single" if count == 1 else "several" for name, count in around.needs.items()}
@@ -170,7 +170,7 @@ class _Walk:
             if name.startswith("_") or name in RESERVED or name in self.around.roles:
                 self.fault(node, name, f"{name!r} cannot be set: the name is taken", "choose another name")
             return "other"
-        if scope.get(name) == "task":  # what field is read of it cannot be told
+        if scope.get(name) == "task":  # the field that is read of it is unknown
             message = "this reads the task as a whole: a field of the task must be named"
             known = self.around.columns or ("question",)
             seen = next((it for it in known if it not in {"id", *self.around.hidden}), None)

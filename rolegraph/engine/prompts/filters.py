@@ -29,7 +29,7 @@ FILTERS: dict[str, Filter] = {
     "last": jinja.do_last,
     "list": pass_context(RenderScope.items),
 }
-"""Filters by the names that templates use; here those whose cost does not depend on their arguments."""
+"""Filters whose cost does not depend on their arguments, by the names that templates use."""
 _WORD = 60
 """Units for a character in a filter that makes an object of each word."""
 _CALL = 20 * ITEM
@@ -262,7 +262,8 @@ def _unique(
 def _compared(
     scope: RenderScope, value: Iterable[Any], *options: object, sorts: bool, set_ups: int
 ) -> list[Any]:
-    """List an iterable's items after charging the render budget: for a sort, or for one comparison an item.
+    """List an iterable's items and charge the rendering budget: the cost of a sort, or of one comparison per
+    item.
 
     Options that are texts or whole numbers may name fields to compare by.
     """
@@ -288,7 +289,7 @@ _COMPARING: Mapping[str, tuple[Filter, bool, int]] = {
     "unique": (_unique, False, 1),
     "groupby": (jinja.sync_do_groupby, True, 3),
 }
-"""By name, Jinja2's filter, True where it sorts, and how often it resolves arguments."""
+"""For each name: Jinja2's filter, True where it sorts, and how often it resolves arguments."""
 for _name in _COMPARING:
     _filter(_name)(partial(_compare, _name))
 

@@ -1,6 +1,6 @@
 """The sandbox that templates render in: few filters, no calls, and a budget for whatever can grow.
 
-Templates come from strangers. The part of Jinja2 that remains is pure, and time and memory are paid for from
+Templates are untrusted. The part of Jinja2 that remains is pure, and time and memory are paid for from
 one budget before they are used, so that rendering ends without a timeout. The sandbox cannot be turned off.
 
 Operations of fixed cost are paid for with the turn of the loop around them; outside loops, the template's
@@ -78,7 +78,8 @@ def _units_of(loop: nodes.For) -> int:
 
 
 def _evaluated(node: nodes.Node) -> Iterator[nodes.Node]:
-    """Yield a node and what one evaluation of it visits: of a loop what comes before and after its passes."""
+    """Yield a node and the nodes that one evaluation visits: of a loop, the parts before and after its
+    passes."""
     yield node
     inside = [node.iter, *node.else_] if isinstance(node, nodes.For) else node.iter_child_nodes()
     for child in inside:

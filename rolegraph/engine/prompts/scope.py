@@ -260,7 +260,8 @@ def _spread(scope: RenderScope, value: Any) -> Any:
 
 
 def _key(_: RenderScope, value: Any) -> Any:
-    """Return a key of a mapping that a template writes; raises PromptError for one that is slow to hash."""
+    """Return a key of a mapping that a template writes; raises PromptError for a value that is slow to
+    hash."""
     if isinstance(value, str | int | float | None):
         return value
     raise PromptError("a list, mapping or object cannot be a key of a mapping")

@@ -42,14 +42,14 @@ class Template:
     """A checked template, or a checked condition: an expression that is true or false."""
 
     source: str
-    """The text as it is written."""
+    """Source text of the template."""
     mentions: frozenset[str]
     """Names that the template reads: of roles, `task`, `self`, and each `task.FIELD` and `self.FIELD`."""
     parts: int
     """Number of nodes of the syntax tree."""
     _jinja: JinjaTemplate
     _form: tuple[bool, bool] = (False, False)
-    """`is_condition` and `has_value` of its scope."""
+    """Fields `is_condition` and `has_value` of the scope that the template was compiled for."""
     file: str = ""
     """The file as messages show it, such as `judge.j2 (shipped)`; empty for a text in the spec."""
 
@@ -83,7 +83,7 @@ class Template:
         return text
 
     def literals(self) -> list[str]:
-        """Return the texts that the template may write: those outside of its tags, and quoted ones."""
+        """Return the texts that the template may write: the texts outside of its tags, and quoted texts."""
         tree = ENVIRONMENT.parse(self.source)
         quoted = (constant.value for constant in tree.find_all(nodes.Const))
         texts = [data.data for data in tree.find_all(nodes.TemplateData)]

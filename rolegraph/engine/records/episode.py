@@ -79,7 +79,8 @@ class FailureName(StrEnum):
     """The reward function raised, timed out, or returned a value that is not a finite number."""
 
     UNSUPPORTED_PROGRAM = "unsupported_program"
-    """The sandbox's interpreter lacks a part of Python that the program or its test uses: nobody's fault."""
+    """The sandbox's interpreter lacks a part of Python that the program or its test uses, so nothing is
+    judged."""
 
     CONTEXT_FULL = "context_full"
     """The prompt leaves no room for an answer in the model's context."""
@@ -286,7 +287,7 @@ class Trajectory(NamedTuple):
 
     @property
     def is_unrated(self) -> bool:
-        """True for an answer that did not fail, and has no reward because nobody rated it."""
+        """True for an answer that did not fail, and has no reward because its rating is missing."""
         return self.masked and self.reward is None and self.failure is None
 
     @property
@@ -415,7 +416,7 @@ class Episode(NamedTuple):
     termination_reason: Annotated[TerminationReason, BeforeValidator(_known_reason)] = (
         TerminationReason.ENV_DONE
     )
-    """Reason why the episode ended; one that Rolegraph does not know is read as `ERROR`."""
+    """Reason why the episode ended; an unknown reason is read as `ERROR`."""
     metadata: Mapping[str, Any] = NOTHING
     """Further values by name, such as `failures` and `uncomputed_metrics`."""
 
@@ -428,10 +429,10 @@ class Episode(NamedTuple):
         """Return the trajectories of a role, in order of `index` (one for each of its `count` instances).
 
         Args:
-            role: name of the role in the spec.
+            role: Name of the role in the spec.
 
         Raises:
-            KeyError: the episode has no trajectory of that role; the message lists the roles that it has.
+            KeyError: The episode has no trajectory of that role; the message lists the roles that it has.
         """
         found = [trajectory for trajectory in self.trajectories if trajectory.name == role]
         if not found:
@@ -473,16 +474,14 @@ class Episode(NamedTuple):
         """Read an episode from the JSON object of a line of an episodes file.
 
         Args:
-            data: result of `to_dict` of Rolegraph or of `rllm.types.Episode`, or that result read back from
-            JSON.
+            data: Result of `to_dict` of Rolegraph or of `rllm.types.Episode`, or that result read from JSON.
 
         Returns:
             The episode. Steps that `withheld_steps` hides from rLLM are back in their trajectories.
 
         Raises:
-            ValueError: a field is missing, has another type, or holds a number that is not finite or is
-            beyond
-                1e100; the message names the field.
+            ValueError: A field is missing, has another type, or holds a number that is not finite or is
+                beyond 1e100; the message names the field.
         """
         return cast("Self", _ADAPTER.validate_python(data))
 

@@ -226,7 +226,8 @@ def common_failure(trajectories: Sequence[Trajectory]) -> str:
 
 
 def common_failures(files: Iterable[EpisodeFile]) -> list[str]:
-    """Return such a line for each role that failed in files of episodes, the most frequent failure first.
+    """Return a line of failures for each role that failed in files of episodes, the most frequent failure
+    first.
 
     Indexes are read, and one episode for each role. Raises DataError where that episode cannot be read.
     """
@@ -283,7 +284,8 @@ _SMALLER: Mapping[str, Callable[[Episode], Episode]] = {
     "token ids and log-probabilities": _without_tokens,
     "steps and task": _without_contents,
 }
-"""Copies of an episode that is too large for a line, by what they lack; tried in this order."""
+"""Functions that shorten an episode which is too large for a line, by the part that they leave out; tried in
+order."""
 
 
 def _episode(text: bytes) -> Episode:

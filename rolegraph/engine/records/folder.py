@@ -210,7 +210,7 @@ class RunFolder:
         )
 
     def rewind(self) -> Checkpoint | None:
-        """Delete metrics and episodes after the last checkpoint, and return it; None where there is none."""
+        """Delete metrics and episodes after the last checkpoint, and return it; None without a checkpoint."""
         last = self.last_checkpoint()
         step = last.step if last else 0
         kept = [line.text for line in self._metrics() if last and line.value["step"] <= step]
@@ -231,7 +231,8 @@ class RunFolder:
         _add(self.checkpoints_file, json_line(checkpoint.model_dump()))
 
     def drop_checkpoints(self, keep: int) -> list[Checkpoint]:
-        """Remove the lines of all but the newest checkpoints and the best one, and return what they held."""
+        """Remove the lines of all checkpoints but the newest and the best, and return the removed
+        checkpoints."""
         checkpoints = self.checkpoints()
         best = self.best()
         kept = [one for one in checkpoints[:-keep] if one.step == best.step] + checkpoints[-keep:]
@@ -280,12 +281,15 @@ class RunFolder:
         return [line.value for line in lines]
 
     def last_checkpoint(self) -> Checkpoint | None:
-        """Return the newest checkpoint; None where there is none."""
+        """Return the newest checkpoint; None without a checkpoint."""
         return next(reversed(self.checkpoints()), None)
 
     def best(self) -> Checkpoint:
-        """Return the best checkpoint, or the last where none was validated; raises UsageError where there is
-        none."""
+        """Return the best checkpoint, or the last where none was validated.
+
+        Raises:
+            UsageError: The training saved no checkpoint.
+        """
         checkpoints = self.checkpoints()
         if not checkpoints:
             raise UsageError(f"{self.path} has no checkpoint yet{self._model_instead()}")
@@ -309,11 +313,13 @@ class RunFolder:
         return saved
 
     def weights_to_sample(self) -> str:
-        """Return the value of a model's `checkpoint` for the best checkpoint; raises UsageError where there
-        is none.
+        """Return the value of a model's `checkpoint` for the best checkpoint.
 
-        It is this folder where the weights are in it or there are several policies, else a path at the
-        service.
+        The value is this folder where the weights are in it or there are several policies, else a path at
+        the service.
+
+        Raises:
+            UsageError: The training saved no checkpoint.
         """
         best = self.best()
         if self.weights.is_dir() or len(best.policies) > 1:
@@ -374,8 +380,11 @@ def runs_in(path: Path) -> list[Path]:
 
 
 def newest(runs: Path, name: str | None = None, kind: Kind = "train") -> RunFolder:
-    """Return the newest run or training in `runs`, of the spec of that name; raises UsageError where there is
-    none."""
+    """Return the newest run or training in `runs`, of the spec of that name.
+
+    Raises:
+        UsageError: `runs` has no such folder.
+    """
     found: list[tuple[datetime, Path]] = []
     for file in runs.glob(f"*/{_INFO}"):
         info = RunFolder(file.parent).info()

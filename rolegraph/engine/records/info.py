@@ -72,7 +72,7 @@ class SourceRecord(_Record):
     base_url: Typed | None = None
     """Address that `--base-url` named."""
     seal: str = ""
-    """HMAC of the fields above with a key of the user that wrote them; empty where there is none."""
+    """HMAC of the fields above with a key of the user that wrote them; empty without a seal."""
 
     @property
     def source(self) -> Source:
@@ -126,11 +126,11 @@ class RunInfo(SourceRecord):
     rollouts: int = 0
     """For a run: episodes of each task; 0 in files of earlier versions."""
     checkpoint: Typed | None = None
-    """For a run: trained weights of the policies; None for the models as they are."""
+    """For a run: trained weights of the policies; None for untrained models."""
     steps: int = 0
     """For a training: planned number of steps; 0 where it is not known."""
     roles: dict[str, RoleInfo]
-    """How each role is trained, by its name."""
+    """Training settings of each role, by name."""
     metrics: tuple[str, ...] = ()
     """Names of the spec's metrics, such as `judge_acc`."""
     hidden: tuple[str, ...] | None = None
@@ -225,14 +225,13 @@ class Checkpoint(_Record):
     """Kept copies by the name of the policy of past selves, oldest first."""
 
     starts: dict[str, str] = {}
-    """Path of the weights that a policy started from, by the policy's name; of those that are a teacher."""
+    """Path of the weights that a policy started from, by policy; only of weights that are a teacher."""
 
     def of(self, policy: str | None) -> SavedPolicy | None:
         """Return the saved weights of a policy.
 
         Args:
-            policy: Name of the policy; None stands for the only policy, or for `main` where there are
-            several.
+            policy: Name of the policy; None stands for the only policy, or for `main` among several.
 
         Returns:
             The weights; None where the checkpoint has no such policy.

@@ -1,7 +1,7 @@
 """Types of the fields of a record file, and the pydantic schema that reads a JSON object into a NamedTuple.
 
 Each record class (`Step`, `Trajectory`, `Episode`, `Failure`) declares its fields once; pydantic checks a
-file's JSON against those declarations, so that a stranger's file holds what the annotations say or is
+file's JSON against those declarations, so that an untrusted file holds what the annotations say or is
 refused. Keys that no field or shape names are ignored in an object and kept in a mapping such as
 `Step.metadata`.
 """

@@ -45,7 +45,7 @@ def rewrite_sweep(folder: Path, info: SweepInfo) -> None:
 
 
 def read_sweep(folder: Path) -> SweepInfo:
-    """Read `sweep.json`; raises UsageError where there is none, DataError for a damaged file."""
+    """Read `sweep.json`; raises UsageError for a missing file, DataError for a damaged file."""
     try:
         return read_record(folder / NAME, SweepInfo.model_validate, "a valid sweep file")
     except (FileNotFoundError, NotADirectoryError):
@@ -53,7 +53,7 @@ def read_sweep(folder: Path) -> SweepInfo:
 
 
 def newest_sweep(runs: Path, kind: SweepKind) -> Path:
-    """Return the folder of the newest sweep of a kind in `runs`; raises UsageError where there is none."""
+    """Return the folder of the newest sweep of a kind in `runs`; raises UsageError without such a sweep."""
     sweeps = [
         (file.stat().st_mtime, file.parent)
         for file in runs.glob(f"*/{NAME}")

@@ -14,7 +14,7 @@ from rolegraph.engine.errors import UsageError, WorldError, os_errors_as
 from rolegraph.engine.records.jsonl import make_folder
 
 LOCK_FILE = ".writer"
-# A stranger's folder may hold a link or a pipe under the file's name.
+# An untrusted folder may hold a link or a pipe under the file's name.
 _FLAGS = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 _HOLDER_BYTES = 200
 

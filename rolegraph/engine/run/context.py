@@ -45,17 +45,17 @@ class EpisodeContext(EpisodeSession):
         super().__init__(job, isolation, observe)
         self.plan, self.task = plan, job.task
         self.results: list[NodeResult | None] = [None] * len(plan.nodes)
-        """By node; None for one that has not run."""
+        """Result of each node; None for a node that has not run."""
         self.environments: list[EnvironmentSession] = []
         self.env_of: dict[int, EnvironmentSession] = {}
-        """By role, the environment of its loop."""
+        """Environment of the loop of each role."""
         for env in plan.envs:
             self.environments.append(EnvironmentSession(env, self.task))
             self.env_of |= dict.fromkeys(env.turns, self.environments[-1])
         self.upstream: list[Upstream] = [NO_UPSTREAM] * len(plan.blocks)
-        """By block, the results that its nodes see; set when the block opens."""
+        """Results that the nodes of each block see; set when the block opens."""
         self.arguments: dict[int, Mapping[str, Any]] = {}
-        """By node that answers a call, the arguments of the call."""
+        """Arguments of the call that a node answers, by node."""
         self.uncomputed = 0
         """Number of conditions that could not be computed."""
         self._visible_task = _without(self.task, plan.hidden)
@@ -115,7 +115,7 @@ class EpisodeContext(EpisodeSession):
         return found
 
     def group_keys(self, node: int, role: RolePlan) -> Mapping[str, str | None]:
-        """Return the digest of each key by which a node's rewards are grouped, None for one that fails.
+        """Return the digest of each key by which a node's rewards are grouped, None for a key that fails.
 
         The keys see all fields of the task, and no record has their value.
         """

@@ -12,7 +12,7 @@ Ending = Literal["until", "env", "when", "outer"]
 """Cause of a loop's end before its last round: its condition, its environment, its `when`, or the end of the
 loop around it before it began."""
 Endings = Mapping[int, Mapping[tuple[InputEdge, ...], Ending]]
-"""By loop, and by the edges that a branch's end is read from, what ended it."""
+"""Reason why each branch ended, by loop and by the edges that its `until` reads."""
 
 
 class LoopEnds:
@@ -23,7 +23,7 @@ class LoopEnds:
         self.context, self.plan = context, context.plan
         self.endings: dict[int, dict[tuple[InputEdge, ...], Ending]] = {}
         self._is_over: dict[int, bool] = {}
-        """By block, whether its loop ended before it."""
+        """For each block, True where its loop ended before the block."""
         for number, loop in enumerate(self.plan.loops):
             if loop.when is not None and not context.holds(loop.when, context.of_loop_end(())):
                 self._note("when", (), number)

@@ -34,11 +34,11 @@ class EnvironmentSession:
         self._live: LiveEnvironment | None = None
         self._transitions: list[Transition] = []
         self._last_turns: dict[int, int] = {}
-        """By player, the node of its last turn."""
+        """Node of the last turn of each player."""
         self._rewards: dict[int, float] = {}
-        """By node, the sum of the rewards that followed its turn."""
+        """Sum of the rewards that followed the turn of each node."""
         self._early: dict[int, float] = {}
-        """By player, the rewards before its first turn."""
+        """Rewards of each player before its first turn."""
         self.info: dict[str, Any] = {}
         """The `info` of all transitions, merged."""
 

@@ -15,9 +15,9 @@ class Frontier:
     def __init__(self, wiring: Wiring) -> None:
         self._feeds, self._releases = wiring.joins_of_node, wiring.blocks_of_join
         self._joins = list(wiring.join_sizes)
-        """By join, the number of nodes that it still waits for."""
+        """Number of nodes that each join still waits for."""
         self._waits = list(wiring.joins_awaited)
-        """By block, the number of joins that it still waits for."""
+        """Number of joins that each block still waits for."""
 
     def done(self, node: int) -> Sequence[int]:
         """Count a node that has ended, once; return the blocks that became ready by it."""

@@ -35,7 +35,7 @@ class PerEventLoop(Generic[T]):
         return self._values[loop]
 
     def pop(self) -> T | None:
-        """Remove and return the running loop's value; None if there is none."""
+        """Remove and return the running loop's value; None without a value."""
         return self._values.pop(asyncio.get_running_loop(), None)
 
 

@@ -48,7 +48,7 @@ class SentPrompt(NamedTuple):
     nodes: Sequence[NodeId]
     """The turns that send this prompt; prompts that differ by numbers in made-up answers count as one."""
     endpoint: int
-    """Position in the plan's endpoints of the one that the first turn calls."""
+    """Position in the plan's endpoints of the endpoint that the first turn calls."""
     messages: Sequence[Message]
     functions: Sequence[Function] = ()
     """Functions that the model may call."""
@@ -137,7 +137,7 @@ class _Runs:
         self.roles = [RolePrompts(role, facts=facts_of(plan, role)) for role in plan.roles]
         self._by_name = {asked.role.name: asked for asked in self.roles}
         self._seen: dict[str, dict[object, int]] = {asked.role.name: {} for asked in self.roles}
-        """By role and prompt, the position in `asked`, or -1 for a prompt left out."""
+        """Position in `asked` of each prompt of a role; -1 for a prompt that is left out."""
 
     async def run(self, way: int, *, note: str = "", said: str = "") -> Episode:
         """Run one episode and keep its prompts; with a `note`, only those of turns without any so far, and
@@ -166,7 +166,7 @@ class _Runs:
         return episode
 
     def _unknown(self, failure: Mapping[str, str]) -> str:
-        """Explain a failed prompt that reads what only a service answers; empty for another failure."""
+        """Explain a failed prompt that reads the answer of a service; empty for another failure."""
         needs = self._by_name[failure["role"]].role.spec.needs
         upstream = [edge.of or name for name, edge in needs.items()]
         runs = [(name, self._by_name[name].role.run) for name in upstream if name in self._by_name]
@@ -229,7 +229,7 @@ class _Runs:
 
 
 def facts_of(plan: Plan, role: RolePlan) -> Mapping[str, str]:
-    """Return facts of a role for a person, by name: its inputs, loop, condition, tools."""
+    """Return facts of a role for the preview page, by name: its inputs, loop, condition, tools."""
     written, loop, tools, callers = role.spec, "", "", plan.spec.callers_of(role.name)
     if role.loop is not None:
         of = plan.loops[role.loop]

@@ -1,7 +1,8 @@
 """The rewards of an episode's turns: what each reads, when it is computed, and the score that results.
 
-A reward that reads only its own turn is computed when the turn ends, without holding up other nodes; one that
-reads other turns, after all turns have ended. Rewards with a time limit run in a process of their own.
+A reward that reads only its own turn is computed when the turn ends, without holding up other nodes. A reward
+that reads other turns is computed after all turns have ended. Rewards with a time limit run in a process of
+their own.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ class LateRewards:
     def __init__(self, context: EpisodeContext) -> None:
         self.context, self.plan, self.results = context, context.plan, context.results
         self._positions: dict[tuple[int, int], Mapping[tuple[int, int], int]] = {}
-        """By block and role, what `_positions_in` found."""
+        """Results of `_positions_in`, by block and role."""
 
     def score(self, create_task: CreateTask) -> None:
         """Score each role's turns, in a task that waits for the roles whose scores its reward reads."""

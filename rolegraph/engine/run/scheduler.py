@@ -83,7 +83,8 @@ class _Run:
         self.tasks = TaskGroup()
         self.loop_ends = LoopEnds(context) if plan.loops else None
         self.messages: dict[int, Sequence[Message] | Failure] = {}
-        """By block, the prompt that its nodes share; only of opened blocks: a long loop may end early."""
+        """Prompt that the nodes of a block share, by block; only of opened blocks: a long loop may end
+        early."""
 
     def finish(self, *, stopped: bool, finished: bool) -> Episode:
         """Assemble the episode and send it to the observer.
@@ -235,7 +236,7 @@ class _Run:
     async def answer_call(self, position: int, arguments: Mapping[str, Any]) -> Answer:
         """Take the turn of a node that was called; return its action and its failure, before its reward.
 
-        The turn is a task of the episode, so that one that ends the episode cancels the others, too.
+        The turn is a task of the episode, so that a turn that ends the episode cancels the others, too.
         """
         context, node, create_task = self.context, self.plan.nodes[position], self.tasks.create_task
         role = self.plan.roles[node.role]

@@ -58,7 +58,7 @@ def _operators(word: str, sign: str) -> tuple[_Method, _Method]:
 
 
 class _HiddenNumber:
-    """Number that is written as the name of a hidden value; so is a number that is computed from it."""
+    """Number that prints as the name of a hidden field; arithmetic keeps the name."""
 
     label: str
 
@@ -187,7 +187,7 @@ def _name(node: NodeId, role: RolePlan) -> str:
 
 
 def example_run(run: RunPlan, role: str, recorded: Episode | None, keep: Callable[[str], None]) -> RunPlan:
-    """Replace a role's tool by one that notes its argument by `keep`; results are recorded or made up."""
+    """Replace a role's tool by a tool that passes its argument to `keep`; results are recorded or made up."""
     own = (t for t in (recorded.trajectories if recorded else ()) if t.name == role)
     steps = (step for trajectory in own for step in trajectory.steps)
     given: Iterator[Any] = (step.model_response if run.parser else step.action for step in steps)
@@ -245,7 +245,7 @@ def _filled(example: Any, said: str) -> Any:
 def still_environment(env: EnvPlan) -> EnvPlan:
     """Make an environment for `preview`: every player moves in each round, and nothing else happens.
 
-    One that needs a permission is not opened at all.
+    An environment that needs a permission is not opened at all.
     """
     moving = env.environment
     start = None if moving.permissions else moving.open

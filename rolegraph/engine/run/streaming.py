@@ -40,7 +40,7 @@ def missing(planned: Iterable[EpisodeJob], finished: Iterable[tuple[str, int]]) 
 
     Args:
         planned: All jobs.
-        finished: The task id and the rollout of each episode; one that occurs twice counts for two jobs.
+        finished: The task id and the rollout of each episode; a pair that occurs twice counts for two jobs.
     """
     counts = Counter(finished)
     for job in planned:

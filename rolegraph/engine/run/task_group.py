@@ -18,7 +18,7 @@ class TaskGroup:
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._tasks: dict[Coroutine[None, None, None], asyncio.Task[None]] = {}
-        """By coroutine, in the order of their start; each leaves when it ends."""
+        """Running task of each coroutine, in the order of their start."""
         self._error: Exception | None = None
         """The first exception."""
         self._done: asyncio.Future[None] | None = None

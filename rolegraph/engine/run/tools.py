@@ -32,10 +32,10 @@ class OpenTools:
     """The tools of one episode, each open once for all turns."""
 
     def __init__(self, episode: str) -> None:
-        """Make the tools of an episode with an id, of which none is open."""
+        """Create the set of tools of an episode, none of them open."""
         self._episode = episode
         self._opened: dict[int, asyncio.Future[Sequence[Function]]] = {}
-        """By the tool's id()."""
+        """Functions of each open tool, by the tool's id()."""
         self._holders: list[asyncio.Task[None]] = []
         self._closing = asyncio.Event()
 
@@ -105,9 +105,9 @@ class Callees(NamedTuple):
     """Roles that the model of one turn may call."""
 
     plans: Mapping[str, CalleePlan]
-    """By name, the roles."""
+    """Roles that can be called, by name."""
     nodes: Mapping[str, Sequence[int]]
-    """By name, the nodes for the calls of this turn."""
+    """Nodes that answer the calls of this turn, by role."""
     run: Callable[[int, Mapping[str, Any]], Awaitable[Answer]]
     """Takes the turn of a node with the arguments of its call."""
 

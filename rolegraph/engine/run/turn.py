@@ -76,7 +76,7 @@ class EpisodeSession:
         self.is_large = len(json_line(job.task)) > LARGE_TASK
         """True for a task that rewards read in a process of their own, where it holds up no other episode."""
         self.tools: OpenTools | None = None
-        """None until a turn needs a tool."""
+        """Open tools of the episode; None until a turn needs a tool."""
         self.began = time.monotonic()
         self.started_at = time.time()
         """Seconds since the epoch."""
@@ -114,7 +114,8 @@ class ModelCall:
     """Results of the tools that the answer called."""
 
     def cut(self) -> tuple[int, bool]:
-        """Cut an answer that is too long, to one that is still too long for a replay of it.
+        """Truncate an answer beyond `answer_text` to one character over the limit, so that a replay fails
+        alike.
 
         Returns:
             The number of characters and tokens that are kept, and whether the answer was cut.
@@ -161,7 +162,7 @@ class NodeResult:
     failure: Failure | None = None
     score: Score | None = None
     group_keys: Mapping[str, str | None] | None = None
-    """Digest of each expression that the role's turns are grouped by; None where there is none."""
+    """Digest of each expression that the role's turns are grouped by; None without a digest."""
 
     @property
     def continues_chat(self) -> bool:

@@ -127,7 +127,7 @@ class _Container:
 
     def __init__(self, interpreter: str) -> None:
         engine, _, image = interpreter.partition(":")
-        # The server is root in the container, its scripts are nobody: they cannot reach it.
+        # The server is root in the container; its scripts run as `nobody` and cannot reach it.
         flags = (
             "--rm --interactive --pull never --network none --read-only --tmpfs /tmp:size=64m --user 0 "
             "--pids-limit 128 --cpus 1 --memory 2g --memory-swap 2g --security-opt no-new-privileges "

@@ -86,7 +86,7 @@ def equal(left: Any, right: Any) -> bool:
 
 
 def holds(item: Any, container: Any) -> bool:
-    """Test membership by `in`, with the guard of `equal`."""
+    """Return whether a container holds an item, compared by `equal`."""
     if isinstance(container, LISTS + MAPPINGS):
         return any(equal(item, each) for each in container)
     return odd(item) == odd(container) and item in container

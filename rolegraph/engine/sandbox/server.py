@@ -1,4 +1,4 @@
-"""Server in a container: runs one script after the other, each in a process of its own, as nobody.
+"""Server in a container: runs one script after the other, each in its own process as the user `nobody`.
 
 This file is sent to the container as text; it imports nothing of ours. In: a JSON line with `script`,
 `seconds`, `memory` (bytes) and `most` (characters). Out: a JSON line, `[end of the output, stopped in time]`.
@@ -16,16 +16,17 @@ from contextlib import suppress
 from pathlib import Path
 
 NOBODY = 65534
+"""Id of the user and the group `nobody`."""
 INTERPRETER = 64 << 20
-"""Bytes of address space of CPython itself, on top of a program's memory."""
+"""Bytes of address space of CPython itself, added to a program's memory."""
 LARGEST_FILE = 32 << 20
-"""Bytes."""
+"""Bytes of the largest file that a script may write."""
 CONTAINED = os.getpid() == 1
 """True in a container of its own, where everything that a script leaves behind may be killed and deleted."""
 
 
 def confine(memory: int) -> None:
-    """Limit the process that is about to run a script, and make it nobody."""
+    """Set resource limits in the child process and switch it to the user `nobody`."""
     resource.setrlimit(resource.RLIMIT_AS, (memory + INTERPRETER, memory + INTERPRETER))
     resource.setrlimit(resource.RLIMIT_FSIZE, (LARGEST_FILE, LARGEST_FILE))
     if CONTAINED:

@@ -30,7 +30,7 @@ class SpecModel(BaseModel):
     SHORT: ClassVar[Any] = None
     """Type of the values that `expand_shorthand` turns into a mapping; None without a short form."""
     SHORT_KEY: ClassVar[str] = ""
-    """Key of which a string, as the short form, is the value; empty where a short form is another."""
+    """Key that a bare string stands for, as the short form; empty for a model without such a key."""
 
     @classmethod
     def expand_shorthand(cls, value: object) -> object:

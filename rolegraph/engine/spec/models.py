@@ -98,7 +98,8 @@ class EpisodeSpec(SpecModel):
     """Figures of a whole episode."""
 
     correct: Strings = []
-    """Roles whose correctness is the episode's, as far as they ran; by default the last that can be right."""
+    """Roles that decide whether an episode is correct, as far as they ran; by default the last that can be
+    right."""
     metrics: Mapping[Identifier, Annotated[CallField, vocabulary.metrics]] = {}
     """Numbers reported for each episode, by name."""
 
@@ -107,9 +108,9 @@ class SharedRounds(NamedTuple):
     """Rounds of the innermost loop that two roles are both in; one round, where they share no loop."""
 
     mine: int
-    """Turns of an instance of the reader in one such round."""
+    """Turns of an instance of the reader in one shared round."""
     theirs: int
-    """Turns of an instance of the role that is read in one such round."""
+    """Turns of an instance of the role that is read in one shared round."""
     times: int
     """Rounds after which the shared loop begins anew, where it is in another."""
     inside: bool

@@ -33,7 +33,7 @@ InChunks = Mapping[Literal["chunks"], Annotated[int, Field(ge=1)]]
 
 
 class Edge(SpecModel):
-    """Instances of another role, and the round of theirs, whose answers a role waits for."""
+    """Instances and round of another role whose answers a role waits for."""
 
     SHORT = Join | JoinedRound
     of: str | None = None
@@ -64,7 +64,7 @@ class Edge(SpecModel):
 
     @property
     def fans_out(self) -> bool:
-        """True where this role has one instance for each, or for each chunk, of the other's."""
+        """True where this role has one instance for each instance, or for each chunk, of the other role."""
         return self.join == "each"
 
     @property
@@ -339,7 +339,7 @@ class Role(SpecModel):
         return [(key, edge.of or key, edge) for key, edge in self.needs.items()]
 
     def policy_names(self, count: int) -> Sequence[str]:
-        """Return the policy of each instance; nothing for a role that asks a model as it is."""
+        """Return the policy of each instance; nothing for a role with an untrained model."""
         if self.policy is None:
             return (MAIN,) * count if self.is_trained else ()
         return self.policy * count if len(self.policy) == 1 else self.policy
@@ -362,5 +362,5 @@ class Role(SpecModel):
 
     @property
     def parses(self) -> bool:
-        """True where the parser makes the action; without one, a tool's result is the action as it is."""
+        """True where the parser makes the action; without a parser, a tool's result is the action."""
         return self.run is None or "parser" in self.model_fields_set

@@ -95,7 +95,8 @@ class _Generator(GenerateJsonSchema):
 
 
 def _laid_over(schema: Any, language: Mapping[str, Schema]) -> Any:
-    """Return the form of a schema in a spec that extends another: nothing required, null for any key."""
+    """Return the schema of a mapping in a spec with `extends`: no key is required, and any key may be
+    null."""
     if isinstance(schema, list):
         return [_laid_over(part, language) for part in cast("list[Any]", schema)]
     if not isinstance(schema, dict):

@@ -61,7 +61,7 @@ class Policy(SpecModel):
     keep: Annotated[int, Field(ge=1, le=SPEC_KEEP.most)] = 4
     """With `of`: number of copies that are kept, the newest."""
     pick: Literal["uniform", "latest"] = "uniform"
-    """With `of`: the copy that a task plays against: a `uniform` draw of those kept, or the `latest`."""
+    """With `of`: the copy that a task plays against: a `uniform` draw of the kept copies, or the `latest`."""
 
 
 class Validation(SpecModel):

@@ -187,7 +187,7 @@ def _finding(detail: ErrorDetails, at: Path, written: object, root: type[SpecMod
 
 
 def _key_of(path: Path) -> str:
-    """Return the last key of a path; the place of an item in a list is none."""
+    """Return the last key of a path, past the positions of items in lists."""
     return str(next((key for key in reversed(path) if isinstance(key, str)), ""))
 
 
@@ -209,7 +209,7 @@ def _missing_key(path: Path, root: type[SpecModel]) -> Finding:
 
 
 def _unknown_word(detail: ErrorDetails, path: Path, around: object, root: type[SpecModel]) -> Finding:
-    """Return the finding for a value that is none of the words that its key allows.
+    """Return the finding for a value outside the words that its key allows.
 
     `around` is the mapping that holds the key.
     """

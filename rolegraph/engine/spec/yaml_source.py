@@ -129,7 +129,7 @@ _SCALARS: Mapping[str, tuple[re.Pattern[str], Callable[[str], object]]] = {
     ),
     "merge": (re.compile(r"^(?:<<)$"), str),
 }
-"""By tag: the pattern of such a scalar, and the conversion of its text."""
+"""For each tag, the pattern of its scalars and the conversion of their text."""
 for _tag, (_pattern, _) in _SCALARS.items():
     _Loader.add_implicit_resolver(f"{_PREFIX}{_tag}", _pattern, None)  # pyright: ignore[reportUnknownMemberType]  # untyped in the stubs
 
@@ -237,7 +237,7 @@ def walk_paths(value: Any, path: Path) -> Iterator[tuple[Path, Any]]:
 
 
 def value_at(value: Any, path: Path) -> object:
-    """Return the part of a value at a path, or None where there is none."""
+    """Return the part of a value at a path, or None for a missing part."""
     for key in path:
         try:
             value = value[key]

@@ -14,10 +14,10 @@ def dump_yaml(
     """Return a value of plain data as YAML; keys keep their order.
 
     Args:
-        value: mappings, lists, strings, numbers, booleans and None.
-        one_line: write the flow style on a single line without a line break at its end.
-        quoted: write strings in double quotes, where every character has a form.
-        ascii_only: escape characters outside of ASCII.
+        value: Mappings, lists, strings, numbers, booleans and None.
+        one_line: Write the flow style on a single line without a line break at its end.
+        quoted: Write strings in double quotes, where every character has a form.
+        ascii_only: Escape characters outside of ASCII.
 
     Returns:
         The text; its lines end with a line break unless `one_line` is set.

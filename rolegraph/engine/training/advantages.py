@@ -76,9 +76,9 @@ def group_episodes(
     Trajectories and turns without a step, and masked ones, are in no group.
 
     Args:
-        episodes: the episodes of a step.
-        roles: the trained roles; trajectories of another role are grouped by task and role.
-        policy_of: function from (role, instance index) to the name of the policy.
+        episodes: The episodes of a step.
+        roles: The trained roles; trajectories of another role are grouped by task and role.
+        policy_of: Function from (role, instance index) to the name of the policy.
 
     Returns:
         The groups, in the order in which they first occur, and the `groups/*` metrics of rLLM's
@@ -150,20 +150,20 @@ def estimate(
     """Compute every step's advantage in each group, each role's by its own estimator.
 
     Args:
-        groups: groups of any roles. Members of a group marked `too_small` get 0.
-        estimators: estimator of each trained role; other roles get no advantages.
-        precomputed: advantages for roles whose estimator is `precomputed`, by member uid; a member that is
+        groups: Groups of any roles. Members of a group marked `too_small` get 0.
+        estimators: Estimator of each trained role; other roles get no advantages.
+        precomputed: Advantages for roles whose estimator is `precomputed`, by member uid; a member that is
             missing keeps those on its steps. A number counts for all T tokens of a step, a list has T
             numbers; a list of another length becomes zeros, with a warning and a count in
             `advantage/{role}/wrong_length`.
-        states: states of the estimators that have one, after the step before.
+        states: States of the estimators that have one, after the step before.
 
     Returns:
         Advantages in the order of `groups`, and the `reward/*`, `advantage/*` and `batch/*` metrics of
         rLLM's `advantage.py`.
 
     Raises:
-        AdvantageError: for a reward or advantage that is missing, of a wrong type or not finite, and for an
+        AdvantageError: For a reward or advantage that is missing, of a wrong type or not finite, and for an
             estimator that raises or returns another shape.
     """
     metrics: Metrics = {}
@@ -191,7 +191,7 @@ def estimate(
                     f"{role}: its steps carry advantages, but its estimator is {estimator.name}, which "
                     "replaces them; say `estimator: precomputed` to train on them"
                 )
-                warnings.append(Note(text, "warning", f"what the steps of {role} carry"))
+                warnings.append(Note(text, "warning", f"own-advantages/{role}"))
             rewards_P_G = [_rewards(group) for group in own]
             advantages_P_G = [np.zeros(len(rewards_G)) for rewards_G in rewards_P_G]
             now = {**states.get(role, {})}
@@ -317,18 +317,18 @@ def call_estimator(
     """Call an estimator's function, which may be a package's own code, and check the shape of its result.
 
     Args:
-        compute: the function, `Estimator.compute` or `Estimator.baseline`.
-        figure: plural noun for the result in messages, such as `advantages`.
-        name: the estimator and its role, for messages.
-        rewards_P_G: rewards of each group, arrays [G].
-        groups: the P groups, ours or rLLM's, passed on to the function.
-        tasks: task of each group, for messages.
+        compute: The function, `Estimator.compute` or `Estimator.baseline`.
+        figure: Plural noun for the result in messages, such as `advantages`.
+        name: The estimator and its role, for messages.
+        rewards_P_G: Rewards of each group, arrays [G].
+        groups: The P groups, ours or rLLM's, passed on to the function.
+        tasks: Task of each group, for messages.
 
     Returns:
         An array [G] for each group.
 
     Raises:
-        AdvantageError: if the function raises, or its result has another shape.
+        AdvantageError: If the function raises, or its result has another shape.
     """
     try:
         computed = [np.asarray(values, dtype=np.float64) for values in compute(rewards_P_G, groups)]

@@ -35,7 +35,7 @@ class SampledSpan(NamedTuple):
     """Sampled tokens within a datum."""
 
     start: int
-    """Index of the first of them among the datum's targets."""
+    """Index of the first sampled token among the datum's targets."""
     logprobs: Sequence[float]
     """Sampling log-probabilities, [T]."""
 
@@ -77,13 +77,13 @@ def policy_batches(
     """Return one training step's batches, by policy; policies without a nonzero advantage are left out.
 
     Args:
-        episodes: the step's episodes, with advantages.
-        roles: the trained roles.
-        policy_of: function from (role, instance index) to the name of the policy.
+        episodes: The step's episodes, with advantages.
+        roles: The trained roles.
+        policy_of: Function from (role, instance index) to the name of the policy.
 
     Raises:
-        AdvantageError: for a Step without an advantage.
-        UsageError: for a Step to learn from without token ids or log-probabilities.
+        AdvantageError: For a Step without an advantage.
+        UsageError: For a Step to learn from without token ids or log-probabilities.
     """
     weights = loss_weights(episodes, roles, policy_of)
     batches: dict[str, dict[str, RoleBatch]] = {}
@@ -106,7 +106,7 @@ def step_advantages(
     """Yield a trajectory's Steps with their advantages [T], zeros for turns that are masked or in no group.
 
     Raises:
-        AdvantageError: for another Step without an advantage.
+        AdvantageError: For another Step without an advantage.
     """
     by_key = role is not None and any(grouping.key is not None for grouping in role.groupings)
     uid = trajectory.uid or f"{episode.id}/{trajectory.node}"
@@ -152,14 +152,14 @@ def build_datum(
 
     Args:
         sequence: Steps that continue each other.
-        loss: name of the loss, which decides the Datum's inputs.
-        share: factor of the advantages.
+        loss: Name of the loss, which decides the Datum's inputs.
+        share: Factor of the advantages.
 
     Returns:
         The Datum, and its spans of sampled tokens with a nonzero advantage.
 
     Raises:
-        UsageError: for a Step without token ids, or without a log-probability for each token.
+        UsageError: For a Step without token ids, or without a log-probability for each token.
     """
     tokens: list[int] = []
     weights: list[float] = []
@@ -231,8 +231,8 @@ def loss_passes(batches: Sequence[RoleBatch], traits: ServiceTraits) -> list[Los
     Thresholds are always given, because services have different defaults.
 
     Args:
-        batches: the batches of one policy between two optimizer steps.
-        traits: behaviour of the policy's service.
+        batches: The batches of one policy between two optimizer steps.
+        traits: Behaviour of the policy's service.
     """
     total = sum(len(batch.data) for batch in batches)
     passes: list[LossPass] = []
@@ -270,7 +270,7 @@ def check_service(plan: Plan, policy: str, url: str, traits: ServiceTraits) -> N
     """Refuse a training that a policy's service would make into another one.
 
     Raises:
-        UsageError: the service lacks a trait that the plan counts on.
+        UsageError: The service lacks a trait that the plan counts on.
     """
     train, roles = plan.spec.train, [r for r in plan.trained.values() if policy in plan.policies_of(r.name)]
     lacks = [

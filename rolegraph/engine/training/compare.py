@@ -79,9 +79,9 @@ def controls(plan: Plan, untrained: Sequence[Episode], trained: Sequence[Episode
     vote over its K·N answers to a task (K rollouts, N instances).
 
     Args:
-        plan: the plan.
-        untrained: validation episodes before training.
-        trained: validation episodes after training, on the same tasks.
+        plan: The plan.
+        untrained: Validation episodes before training.
+        trained: Validation episodes after training, on the same tasks.
     """
     rows = [_control("untrained workflow", "correct", by_task(plan, untrained).get("correct", {}))]
     for role in plan.roles:

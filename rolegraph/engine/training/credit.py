@@ -50,7 +50,7 @@ class RecordedMember(NamedTuple):
 
 
 LossWeights = Mapping[tuple[str, str], float]
-"""By the names of a policy and a role."""
+"""Weight of a role's advantages in a policy's loss, by the names of policy and role."""
 NO_WEIGHTS: LossWeights = {}
 
 
@@ -92,9 +92,9 @@ def compared(
     """Yield the members that a trajectory gives to each of its role's groupings, with their groups' keys.
 
     Args:
-        trajectory: the trajectory.
-        role: its role; None compares the whole trajectory.
-        own: task, role and policy of the trajectory.
+        trajectory: The trajectory.
+        role: Its role; None compares the whole trajectory.
+        own: Task, role and policy of the trajectory.
 
     Yields:
         The key and the member; None for a key that cannot be computed.
@@ -124,7 +124,7 @@ def _key(key: GroupKey, grouping: GroupingPlan, first: Step) -> GroupKey | None:
 
 
 def _digests(first: Step) -> Mapping[str, str | None]:
-    """Return digests of the expressions that a turn is grouped by; None for one that was not computed."""
+    """Return digests of the expressions that a turn is grouped by; None for an expression that failed."""
     return first.metadata.get("by") or {}
 
 

@@ -59,9 +59,9 @@ def failure_lines(
     """Yield each role with failed or unrated answers, and a line that counts them, with an example.
 
     Args:
-        roles: the roles.
-        episodes: their episodes.
-        every: leave out roles of which an answer is neither failed nor unrated.
+        roles: The roles.
+        episodes: Their episodes.
+        every: Leave out roles of which an answer is neither failed nor unrated.
     """
     for role in roles:
         own = [t for episode in episodes for t in episode.trajectories if t.name == role.name]
@@ -109,7 +109,7 @@ def update_figures(updates: Mapping[str, UpdateResult], *, several: bool) -> Met
     """Return `loss/{role}/mean`, `kl/{role}` and `optim/grad_norm` of one step's updates.
 
     Args:
-        updates: result of each policy's update, by policy.
+        updates: Result of each policy's update, by policy.
         several: True if the plan has several policies; adds `optim/{grad_norm,loss,kl}/{policy}`.
     """
     metrics: Metrics = {}
@@ -135,8 +135,8 @@ def gradient_shares(batches: Mapping[str, Sequence[RoleBatch]], plan: Plan) -> M
     """Return `optim/share/{role}`: the role's part, from 0 to 1, of its policies' sum of |advantage|.
 
     Args:
-        batches: what each policy learns from in this step, by policy.
-        plan: the plan; roles whose policies learn nothing in this step are left out.
+        batches: What each policy learns from in this step, by policy.
+        plan: The plan; roles whose policies learn nothing in this step are left out.
     """
     masses = {policy: {batch.role: batch.mass for batch in own} for policy, own in batches.items()}
     metrics: Metrics = {}
@@ -155,8 +155,8 @@ def answer_figures(roles: Iterable[str], episodes: Sequence[Episode]) -> Metrics
     of the commonest answer, over a batch of several tasks.
 
     Args:
-        roles: names of roles.
-        episodes: episodes of a batch.
+        roles: Names of roles.
+        episodes: Episodes of a batch.
     """
     metrics: Metrics = {}
     for role in roles:
@@ -224,8 +224,8 @@ def sign_warnings(lines: Sequence[Metrics], plan: Plan) -> Iterator[Note]:
     A warning comes when its sign has held in the last steps that have its metric, and not in the one before.
 
     Args:
-        lines: metrics of all steps so far, oldest first.
-        plan: the plan.
+        lines: Metrics of all steps so far, oldest first.
+        plan: The plan.
     """
     for role in plan.trained:
         own = plan.policies_of(role)

@@ -124,9 +124,9 @@ def forecast(plan: Plan, observed: ObservedEpisodes | None = None, *, price: Pri
     """Forecast the first step of a plan's training.
 
     Args:
-        plan: the compiled spec.
-        observed: episodes to extrapolate from; None gives the spec's bounds alone.
-        price: price of every role's tokens; None leaves `cost` out.
+        plan: The compiled spec.
+        observed: Episodes to extrapolate from; None gives the spec's bounds alone.
+        price: Price of every role's tokens; None leaves `cost` out.
     """
     train, size = plan.spec.train, size_of(plan)
     episodes = train.batch_size * train.rollouts

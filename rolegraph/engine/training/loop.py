@@ -47,12 +47,12 @@ async def train(setup: TrainingSetup, start: Checkpoint | None = None) -> None:
     """Train to the last step.
 
     Args:
-        setup: plan, data, open policies and models, and the run folder.
-        start: checkpoint that the policies were opened from; None is the beginning.
+        setup: Plan, data, open policies and models, and the run folder.
+        start: Checkpoint that the policies were opened from; None is the beginning.
 
     Raises:
-        WorldError: if the service, a teacher or the disk fails.
-        AdvantageError: for a missing or invalid reward or advantage, and an estimator or a signal that fails.
+        WorldError: If the service, a teacher or the disk fails.
+        AdvantageError: For a missing or invalid reward or advantage, and an estimator or a signal that fails.
             Checkpoints written before an error stay usable.
     """
     async with Rollouts(setup) as rollouts:
@@ -124,8 +124,8 @@ class _Loop:
         """Draw further batches until enough tasks teach.
 
         Args:
-            step: the step's number.
-            episodes: episodes of the step's first batch, to which those of the others are added.
+            step: The step's number.
+            episodes: Episodes of the step's first batch, to which those of the others are added.
 
         Returns:
             The tasks to learn from: of those that teach the first, `batch_size` at most.
@@ -148,10 +148,10 @@ class _Loop:
         """Compute the advantages of a batch, update the policies, and return the step's metrics.
 
         Args:
-            step: the step's number.
-            episodes: all episodes of the step; figures are of them all.
-            times: durations of the step's parts, to which others are added.
-            kept: tasks that the update uses; None uses all.
+            step: The step's number.
+            episodes: All episodes of the step; figures are of them all.
+            times: Durations of the step's parts, to which others are added.
+            kept: Tasks that the update uses; None uses all.
         """
         setup, plan = self.setup, self.setup.plan
         self._check_answers(step, episodes)
@@ -238,7 +238,7 @@ class _Loop:
                     f"{role}: the chat template renders earlier turns in other tokens than were sampled, so "
                     "that each turn is a sequence of its own"
                 )
-                self._warn([Note(text, "warning", f"how {role} goes on")])
+                self._warn([Note(text, "warning", f"rewritten/{role}")])
             steps, data = sum(learnt.steps for learnt in own), sum(len(learnt.data) for learnt in own)
             if rewritten or steps > data:
                 metrics |= {f"optim/steps/{role}": float(steps), f"optim/data/{role}": float(data)}
@@ -337,7 +337,7 @@ class _Loop:
                 self.setup.observe(warning)
 
     def _warn_of_failures(self, step: int, episodes: Sequence[Episode]) -> None:
-        """Warn once of each trained role of which no answer of a batch could be used."""
+        """Warn once of each trained role without a usable answer in a batch."""
         lines = failure_lines(self.trained_roles.values(), episodes, every=True)
         self._warn([Note(f"step {step}: {line}", "warning", f"failures of {role}") for role, line in lines])
 

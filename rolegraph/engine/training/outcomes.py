@@ -66,7 +66,7 @@ class GroupTally:
     _rewards: list[float] = field(default_factory=list[float])
 
     def add(self, advantages: Sequence[float], reward: float | None, *, failed: bool) -> None:
-        """Count a member with the advantages of its tokens, of which a masked one has none."""
+        """Count a member with the advantages of its tokens; a masked member has no advantages."""
         self.all_failed = self.all_failed and failed
         if advantages:
             self._ends += (min(advantages), max(advantages))
@@ -91,7 +91,7 @@ class StepGroups:
     """Groups of one training step's episodes.
 
     Args:
-        trained: names of the trained roles. Of these, masked and unanswered trajectories count too: a task
+        trained: Names of the trained roles. Of these, masked and unanswered trajectories count too: a task
             on which a role has no other has a group without members.
     """
 
@@ -155,9 +155,9 @@ def teaching_tasks(
     """Return the tasks that teach, in the order of their first episodes: in a group, rewards differ.
 
     Args:
-        episodes: episodes with rewards; advantages are not read.
-        roles: the trained roles. Groups of a role with precomputed advantages do not count.
-        policy_of: function from (role, instance index) to the name of the policy.
+        episodes: Episodes with rewards; advantages are not read.
+        roles: The trained roles. Groups of a role with precomputed advantages do not count.
+        policy_of: Function from (role, instance index) to the name of the policy.
     """
     teaching: set[str] = set()
     for group in group_episodes(episodes, roles, policy_of)[0]:

@@ -1,4 +1,4 @@
-"""Past selves: frozen copies of policies in training, and the one that each task plays against.
+"""Past selves: frozen copies of policies in training, and the copy that each task plays against.
 
 The start of a policy is kept in the same way where it is the teacher of a signal.
 
@@ -17,7 +17,7 @@ from rolegraph.engine.records import Checkpoint, PastCopy, Task, derive_seed
 from rolegraph.engine.training.policies import Policies
 
 Opponents = Mapping[str, PastCopy]
-"""By the name of a past policy, the copy that plays."""
+"""Copy that plays for each past policy, by name."""
 STARTING = PastCopy(version=0)
 
 
@@ -25,18 +25,18 @@ class PastSelves:
     """Kept copies of each past policy.
 
     Args:
-        plans: the past policies by name.
-        policies: the policies in training.
-        start: checkpoint that the training continues from; None is the beginning.
+        plans: The past policies by name.
+        policies: The policies in training.
+        start: Checkpoint that the training continues from; None is the beginning.
     """
 
     def __init__(self, plans: Mapping[str, PastPlan], policies: Policies, start: Checkpoint | None) -> None:
         self._plans, self._policies = plans, policies
         saved = start.past if start else {}
         self.kept: dict[str, tuple[PastCopy, ...]] = {name: saved.get(name, (STARTING,)) for name in plans}
-        """By the name of a past policy, its copies, oldest first."""
+        """Copies of each past policy, oldest first, by name."""
         self.starts: dict[str, str] = dict(start.starts) if start else {}
-        """By the name of a policy, the path of the weights that it started from, if they are a teacher."""
+        """Path of the weights that a policy started from, by name; only of weights that are a teacher."""
         self._dropped: list[tuple[str, str]] = []
         """Policy and path of copies that are no longer kept."""
         self._models: dict[str, LimitedModel] = {}
@@ -73,8 +73,8 @@ class PastSelves:
         """Return the copies that each task plays against in all its rollouts.
 
         Args:
-            tasks: tasks of a batch.
-            seed: seed of the batch.
+            tasks: Tasks of a batch.
+            seed: Seed of the batch.
         """
 
         def drawn(name: str, task: Task) -> PastCopy:

@@ -143,8 +143,8 @@ class PolicyClient:
         """Return a model that samples from a copy of the policy; it shares the policy's limit.
 
         Args:
-            path: path of the copy, from `save_copy`.
-            version: number of updates at the copy.
+            path: Path of the copy, from `save_copy`.
+            version: Number of updates at the copy.
         """
         create = partial(
             self.session.service.create_sampling_client, model_path=path, retry_config=NO_RETRIES
@@ -232,11 +232,11 @@ class Policies(dict[str, PolicyClient]):
         """Open a training client for each policy, and close them at the end of the block.
 
         Args:
-            starts: starting point of each policy, by name.
+            starts: Starting point of each policy, by name.
 
         Raises:
-            UsageError: for a missing key, an unknown model and an unknown checkpoint.
-            WorldError: if the service does not answer.
+            UsageError: For a missing key, an unknown model and an unknown checkpoint.
+            WorldError: If the service does not answer.
         """
         async with AsyncExitStack() as stack:
             yield cls(
@@ -254,15 +254,15 @@ class Policies(dict[str, PolicyClient]):
         """Make one Adam step for each policy that has batches, on all of them together.
 
         Args:
-            batches: each policy's batches, a batch for each role.
-            rates: learning rate of each policy.
-            clip: maximum norm of the gradient; 0 does not clip.
+            batches: Each policy's batches, a batch for each role.
+            rates: Learning rate of each policy.
+            clip: Maximum norm of the gradient; 0 does not clip.
 
         Returns:
             The results, by policy; policies without batches are left out.
 
         Raises:
-            WorldError: if the service refuses a batch, fails, or its response cannot be read.
+            WorldError: If the service refuses a batch, fails, or its response cannot be read.
         """
         learning = {name: own for name, own in batches.items() if own}
         updates = (self[name].update(own, rates[name], clip) for name, own in learning.items())

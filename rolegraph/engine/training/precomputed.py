@@ -47,12 +47,12 @@ def per_token(advantage: object, length: int, where: str) -> Sequence[float]:
     """Return a step's advantages_T.
 
     Args:
-        advantage: a float, which is repeated, or a list, which is returned as it is, whatever its length.
+        advantage: A float, which is repeated, or a list, which is returned as it is, whatever its length.
         length: T, the number of response tokens.
-        where: the step, for messages.
+        where: The step, for messages.
 
     Raises:
-        AdvantageError: for None, another type, and numbers that are not finite.
+        AdvantageError: For None, another type, and numbers that are not finite.
     """
     if isinstance(advantage, float):
         values: Sequence[object] = (advantage,) * length

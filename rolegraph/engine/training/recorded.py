@@ -16,12 +16,12 @@ from rolegraph.engine.training.precomputed import AdvantagesByUid
 from rolegraph.engine.training.signals import DEMONSTRATION
 
 DetailsByUid = Mapping[str, Sequence[Mapping[str, Any]]]
-"""Additions to each step's metadata, by the same uids."""
+"""Additions to the metadata of each step, by the uid of the group member."""
 NO_ADVANTAGES: AdvantagesByUid = {}
 
 
 def advantages_by_uid(groups: Sequence[TrajectoryGroup], estimated: EstimatedGroups) -> AdvantagesByUid:
-    """Return the advantages of each member's steps, by the member's uid; of several groups the weighted
+    """Return the advantages of each member's steps, by uid; for a member of several groups their weighted
     sum."""
     found: dict[str, Sequence[Advantage]] = {}
     for group, own in zip(groups, estimated.advantages, strict=True):
@@ -57,12 +57,12 @@ def annotate(
     """Return copies of episodes with advantages and details on their steps.
 
     Args:
-        episodes: the episodes.
-        advantages: advantages by uid of a trajectory or turn; other steps keep their own.
-        details: additions to the steps' metadata, by the same uids.
-        version: function that returns how many updates a trajectory's policy has had; adds `staleness`, the
+        episodes: The episodes.
+        advantages: Advantages by uid of a trajectory or turn; other steps keep their own.
+        details: Additions to the steps' metadata, by the same uids.
+        version: Function that returns how many updates a trajectory's policy has had; adds `staleness`, the
             number of updates since the step's weights, to the metadata, unless it returns None.
-        added: advantages of signals by the trajectory's uid, which are added to `advantages`; a step without
+        added: Advantages of signals by the trajectory's uid, which are added to `advantages`; a step without
             an advantage gets none of them.
     """
 

@@ -38,7 +38,7 @@ class RemoteModels:
         self.maker, self.frozen = maker, frozen
         self._policies, self._staleness = policies, staleness
         self._saved: dict[str, dict[int, ServedModel]] = {}
-        """By policy and version, the saved weights that rollouts may still use."""
+        """Saved weights that rollouts may still use, by policy and version."""
 
     async def current(self, policy: str) -> ServedModel:
         """Return the place of a policy's current weights; save them first, once for each version.
@@ -108,10 +108,10 @@ class Rollouts(AbstractAsyncContextManager["Rollouts"]):
         """Start K episodes of each of P tasks with the policies' current weights.
 
         Args:
-            tasks: the P tasks.
+            tasks: The P tasks.
             rollouts: K.
-            seed: seed of the batch; each episode derives its own.
-            opponents: past selves that each task plays against; none are the policies' starts.
+            seed: Seed of the batch; each episode derives its own.
+            opponents: Past selves that each task plays against; none are the policies' starts.
 
         Returns:
             An asyncio task whose result is the P·K episodes, ordered by task, then by rollout.
@@ -139,7 +139,7 @@ class Rollouts(AbstractAsyncContextManager["Rollouts"]):
         return started
 
     async def _maker(self, against: Opponents) -> MakeEpisode:
-        """Return the function that makes episodes with the weights as they are now."""
+        """Return the function that makes episodes with the current weights."""
         setup, remote = self._setup, self._setup.remote
         if remote is None:
 
@@ -166,10 +166,10 @@ class Rollouts(AbstractAsyncContextManager["Rollouts"]):
         """Return the models of the plan's endpoints.
 
         Args:
-            against: past selves that the episodes are played against.
-            current: gives a policy's current weights.
-            past: gives a past policy's copy by its path and version.
-            frozen: the models that are not trained.
+            against: Past selves that the episodes are played against.
+            current: Gives a policy's current weights.
+            past: Gives a past policy's copy by its path and version.
+            frozen: The models that are not trained.
         """
         models: list[T] = []
         for endpoint in self._setup.plan.endpoints:

@@ -16,11 +16,11 @@ def planned_steps(train: Train, rows: int) -> int:
     """Return the number of steps of a training.
 
     Args:
-        train: the spec's `train`; the smaller of `steps` and `epochs` counts, one epoch without either.
-        rows: number of training tasks.
+        train: The spec's `train`; the smaller of `steps` and `epochs` counts, one epoch without either.
+        rows: Number of training tasks.
 
     Raises:
-        UsageError: if the tasks do not fill one batch.
+        UsageError: If the tasks do not fill one batch.
     """
     each = _steps_in_epoch(train, rows)
     ends = [n for n in (train.steps, train.epochs and train.epochs * each) if n]
@@ -39,10 +39,10 @@ def batch(rows: Sequence[Task], train: Train, seed: int, number: int) -> list[Ta
     Each epoch has an order of its own; an incomplete batch at its end is dropped.
 
     Args:
-        rows: all training tasks.
-        train: the spec's `train`.
-        seed: the training's seed.
-        number: the batch's number, from 1; that of its step, unless earlier steps drew several.
+        rows: All training tasks.
+        train: The spec's `train`.
+        seed: The training's seed.
+        number: The batch's number, from 1; that of its step, unless earlier steps drew several.
     """
     epoch, position = divmod(number - 1, _steps_in_epoch(train, len(rows)))
     start = position * train.batch_size
@@ -60,10 +60,10 @@ def learning_rate(schedule: Schedule, rate: float, step: int, steps: int) -> flo
     """Return the learning rate of a step: linear warm-up from 0, then the schedule's decay.
 
     Args:
-        schedule: the spec's `train.schedule`; its `floor` is a fraction of `rate`.
-        rate: the peak learning rate.
-        step: the step's number, from 1.
-        steps: number of all steps.
+        schedule: The spec's `train.schedule`; its `floor` is a fraction of `rate`.
+        rate: The peak learning rate.
+        step: The step's number, from 1.
+        steps: Number of all steps.
     """
     if step <= schedule.warmup:
         return rate * step / schedule.warmup

@@ -3,8 +3,8 @@
 A service returns no gradients, so they are measured by their effect. With beta1 = beta2 = 0 and an eps far
 above every gradient, a step of Adam is eta · gradient, for a learning rate of eta · eps. To first order it
 changes the log-probabilities of a text by eta · K · g: g are the gradients by the log-probabilities [T], K
-depends on the weights alone. So from the same weights, gradients that are equal give equal changes, and one
-that is twice as large gives twice the change. An on-policy importance_sampling with the advantages A is the
+depends on the weights alone. So from the same weights, gradients that are equal give equal changes, and twice
+the gradient gives twice the change. An on-policy importance_sampling with the advantages A is the
 measure: its gradient by a log-probability is -A. Each measurement ends with a step that takes its change
 back, since services load no state into a client that has trained.
 """
@@ -35,7 +35,8 @@ _STEP = 0.03
 _NATS = 0.02
 """Largest mean difference of log-probabilities that sampler and trainer give the same tokens."""
 ALIKE = tinker.AdamParams(learning_rate=1e-4, beta1=0.0, beta2=0.0)
-"""A step in which each weight moves alike, whatever its gradient."""
+"""Adam settings under which the first step moves every weight by the learning rate, against its gradient's
+sign."""
 
 
 class Pass(NamedTuple):
@@ -164,7 +165,7 @@ class ServiceMeter:
         return np.ones(len(self.text) - 1)
 
     def entries(self, client: tinker.SamplingClient) -> list[float | None]:
-        """Return what compute_logprobs gives for the text."""
+        """Return the log-probabilities of compute_logprobs for the text."""
         return [*value_of(client.compute_logprobs(tinker.ModelInput.from_ints(self.text)))]
 
     def sampler_scores(self, client: tinker.SamplingClient) -> Floats:
@@ -180,7 +181,7 @@ class ServiceMeter:
 
     @cached_property
     def now(self) -> Floats:
-        """Log-probabilities [T] by the trainer as it is."""
+        """Log-probabilities [T] under the current weights of the trainer."""
         return self.scores()
 
     # steps
@@ -189,9 +190,9 @@ class ServiceMeter:
         """Return a datum of the text's first tokens, as many as `advantages` has.
 
         Args:
-            advantages: advantage of each token.
-            ratios: p / q of each token; 1 is on-policy.
-            inputs: further inputs of the loss [T].
+            advantages: Advantage of each token.
+            ratios: P / q of each token; 1 is on-policy.
+            inputs: Further inputs of the loss [T].
         """
         count = len(advantages)
         sampled = self.now[:count] - np.log(np.ones(count) * ratios)

@@ -40,7 +40,8 @@ class SignalResult:
     advantages: dict[str, list[Advantage]] = field(default_factory=dict[str, list[Advantage]])
     """Advantages of each step, by trajectory uid, of roles that learn from their signal alone."""
     added: dict[str, list[Advantage]] = field(default_factory=dict[str, list[Advantage]])
-    """The same of roles whose estimator sets advantages as well; 0 for a step in no group."""
+    """Advantages of each step that a signal adds to those of an estimator, by trajectory uid; 0 for a step in
+    no group."""
     details: dict[str, list[Mapping[str, Any]]] = field(default_factory=dict[str, list[Mapping[str, Any]]])
     """Additions to each step's metadata, the turn to imitate or the mean of `added`, by trajectory uid."""
     metrics: dict[str, float] = field(default_factory=dict[str, float])
@@ -70,14 +71,14 @@ async def apply_signals(
     the tokens of the turns that are in a group and not masked.
 
     Args:
-        plan: the plan.
-        episodes: finished episodes.
-        teachers: open models of the plan's teachers.
-        encode: for each policy, a function from the text of a turn to its token ids.
+        plan: The plan.
+        episodes: Finished episodes.
+        teachers: Open models of the plan's teachers.
+        encode: For each policy, a function from the text of a turn to its token ids.
 
     Raises:
-        WorldError: for a teacher that does not answer; names role, task and step.
-        AdvantageError: for a signal that raises; names role, task and step.
+        WorldError: For a teacher that does not answer; names role, task and step.
+        AdvantageError: For a signal that raises; names role, task and step.
     """
     run = _SignalRun(plan, teachers, encode)
     try:

@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 Shape = Mapping[str, Any]
 """JSON Schema of an action; empty where nothing is known of it."""
 ACTION_OF = "x-rolegraph-action-of"
-"""Key of a shape that is another role's: the role's name among the `needs`, or None for all of these."""
+"""Key of a shape that equals another role's: the role's name among the `needs`, or None for all needed
+roles."""
 TEXT: Shape = {"type": "string"}
 NUMBER: Shape = {"type": "number"}
 
@@ -21,6 +22,6 @@ class ActionRead(NamedTuple):
     path: str = ""
     """Keys and list positions, such as `scores.0`; empty for the whole action."""
     words: tuple[str, ...] | None = None
-    """Words, in lower case, of which the value must be one; () for any value, None for a number."""
+    """Permitted words in lower case; () for any value, None for a number."""
     place: tuple[int | str, ...] = ()
     """Place, inside of the item's call, of the part that reads the value, such as a term of a sum."""

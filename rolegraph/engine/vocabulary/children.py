@@ -1,6 +1,6 @@
 """Environment of the processes that this one starts: the service of a local model, and workers.
 
-Such a process computes on what strangers wrote: it sees no key, and imports nothing from the current folder.
+Such a process computes on untrusted values: it sees no key, and imports nothing from the current folder.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ def child_environment(*, own_code: bool = False) -> dict[str, str]:
 def _module_path() -> str:
     """Return a child's PYTHONPATH: `sys.path` without the current folder and the folder of the main script.
 
-    A module of the user's there, such as types.py or torch.py, would otherwise replace the one that the child
-    imports.
+    A user's module there, such as types.py or torch.py, would otherwise replace the module of that name that
+    the child imports.
     """
     script = getattr(sys.modules["__main__"], "__file__", None)
     left_out = [Path(script).resolve().parent] if script else []

@@ -61,7 +61,7 @@ class LiveEnvironment(Protocol):
 
 
 class EnvironmentFailure(WorldError):
-    """Error that an environment raises where its episode cannot go on; other episodes do."""
+    """Error that an environment raises to end its episode; other episodes continue."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from rolegraph.engine.records.jsonl import json_line
 from rolegraph.engine.records.plain import LARGEST
 
 FOREIGN_ERRORS = (Exception, SystemExit)
-"""Errors of third-party code that end only its own part of a run; `sys.exit` there ends no run."""
+"""Errors that a caller of third-party code catches, so that not even `sys.exit` in that code ends a run."""
 
 
 def describe_error(error: BaseException) -> str:

@@ -65,7 +65,7 @@ class Definition(NamedTuple):
     name: str
     line: int | None
     file_digest: str
-    """Digest of the source file, which tells an edited file from one that is read again."""
+    """Digest of the source file, by which an edited file differs from the same file read again."""
 
     @classmethod
     def of(cls, factory: Callable[..., Any]) -> Definition:

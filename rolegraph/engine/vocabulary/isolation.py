@@ -1,4 +1,4 @@
-"""Processes that compute on strangers' values, such as rewards, with limits of time and memory.
+"""Processes that compute on untrusted values, such as rewards, with limits of time and memory.
 
 A thread cannot be stopped; a process can. Workers start at the first call, see no secrets of the environment
 and never search the current folder or the script's for modules. An exception, an odd result or the death of a

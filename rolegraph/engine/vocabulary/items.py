@@ -61,8 +61,8 @@ class Parser(Item):
     strips: tuple[str, ...] = ()
     """Marks that the parser removes, such as `<answer>`: no action contains them."""
     examples: tuple[str, ...] = ()
-    """Made-up responses that the parser reads, for previews without a model: one for each way that a workflow
-    may go on. `…` stands for the model's words."""
+    """Made-up responses that the parser reads, for previews without a model: one for each branch that the
+    workflow can take. `…` stands for the model's words."""
     expects: tuple[tuple[str, ...], ...] = ()
     """Groups of words, such as `("<answer>",)` or `("yes", "no")`: a response holds one word of each group.
     `validate` warns of a group of which the role's prompts mention no word."""
@@ -105,7 +105,7 @@ class RewardInputs(NamedTuple):
     views: Mapping[str, Sequence[View]] = NOTHING
     """Turns of each of the reward's `views`."""
     ran: frozenset[str] = frozenset()
-    """Roles of `roles` and `views` of which a turn ran, also one that earned nothing."""
+    """Roles of `roles` and `views` of which a turn ran, also a turn without a reward."""
     positions: Mapping[str, Sequence[int | None]] = NOTHING
     """For each turn in `views`, the position, from 0, of the scored instance in what that turn saw; None
     where the turn did not see it."""
@@ -129,7 +129,7 @@ class Reward(Item):
     fields: tuple[str, ...] = ()
     """Task fields that the reward reads; the dataset must have them."""
     labels: tuple[str, ...] = ()
-    """Fields of these that give the answer away: no prompt may show them."""
+    """Fields among `fields` that give the answer away; no prompt may show them."""
     roles: tuple[str, ...] = ()
     """Roles whose scores the reward reads."""
     terms: tuple[str, ...] = ()
@@ -140,7 +140,7 @@ class Reward(Item):
     memory: int = CALL_MEMORY.most
     """Memory limit in bytes of a call with a time limit, besides the libraries of its process."""
     views: tuple[str, ...] = ()
-    """Roles whose turns the reward reads, whatever these earned."""
+    """Roles whose turns the reward reads, with or without a reward of their own."""
     reads_turn: bool = False
     """True where the reward reads `RewardInputs.turn` or `steps`."""
     delegates: bool = False
@@ -155,7 +155,7 @@ class Reward(Item):
     form: bool = False
     """True for a reward of form, such as length. In a sum with other terms its verdict does not count."""
     outcomes: tuple[str, ...] = ()
-    """Roles whose result is paid as it is, the same to every turn that reads the same instances."""
+    """Roles whose result is the reward, equal for all turns that read the same instances."""
     reads_environment: bool = False
     """True where the reward reads `RewardInputs.env_reward`. A failed turn earns it too, because the
     environment judges what is no move, and a trajectory earns the sum over its turns."""
@@ -225,8 +225,8 @@ class Estimator(Item):
     baseline: GroupFunction | None = None
     """Baseline [G] of each group, which the episodes record: what `compute` subtracts from the rewards."""
     running: StateFunction | None = None
-    """In place of `baseline`, a function of a state, which training keeps between steps, saves with each
-    checkpoint and shows in the metrics. A role's first state is empty."""
+    """Function with a state that takes the place of `baseline`. Training keeps the state between steps, saves
+    it with each checkpoint and shows it in the metrics. A role's first state is empty."""
     key: str = ""
     """Expression over the visible fields of a task, whose value is the groups' `state_key`."""
 
@@ -250,7 +250,7 @@ class Signal(Item):
     holds the teacher's log-probabilities [T] of these tokens at temperature 1; None without a teacher."""
     demonstration: object = None
     """Template of the turn that the role should have given, written as a prompt in a spec. A demonstration of
-    white space is none."""
+    white space counts as missing."""
     teacher: object = None
     """Model, as a spec writes it, whose log-probabilities `advantages` reads; `base` is the start of the
     policy itself."""
@@ -282,8 +282,8 @@ def role_metric(
     """Make a metric of one role's trajectories in an episode.
 
     Trajectories without a reward, because no turn that the reward reads ran, are left out. An episode that
-    ended by itself and skipped the role has nothing to measure; one that was stopped before the role counts
-    with an empty list.
+    ended by itself and skipped the role has nothing to measure; an episode that was stopped before the role
+    counts with an empty list.
 
     Args:
         measure: Returns the metric of the trajectories, which may be none; None where they have nothing to

@@ -33,7 +33,7 @@ class Option:
     default: Any = None
     required: bool = False
     line: str = ""
-    """Description in the factory's docstring; empty where there is none."""
+    """Description in the factory's docstring; empty without a description."""
     is_value: bool = field(default=False, compare=False)
     """True for the value, which stands beside the item's name."""
 
@@ -191,4 +191,4 @@ _BOUNDS: Mapping[tuple[str, ...], str] = {
     ("minimum", "maximum"): " from {} to {}",
     ("exclusiveMinimum", "maximum"): " above {}, at most {}",
 }
-"""Bounds of a number in words, by the keywords of a schema."""
+"""Phrases for the bounds of a number, by the keywords of a schema."""

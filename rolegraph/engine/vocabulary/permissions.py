@@ -39,7 +39,7 @@ def python_interpreter(allowed: Iterable[str]) -> str:
     """Return the interpreter of the last `python=…` among the permissions; MONTY without one.
 
     Raises:
-        UsageError: It is none of docker:IMAGE, podman:IMAGE and the URL of a server.
+        UsageError: The text is neither docker:IMAGE, podman:IMAGE nor the URL of a server.
     """
     named = [name.removeprefix(_PYTHON) for name in allowed if name.startswith(_PYTHON)]
     if named and not re.fullmatch(r"(docker|podman):[^\s-]\S*|https?://\S+", named[-1]):
@@ -54,7 +54,7 @@ def check_url(text: str) -> str:
     """Return a URL unchanged.
 
     Raises:
-        ValueError: The text is no URL, or one that two parsers could read differently.
+        ValueError: The text is no URL, or a URL that two parsers could read differently.
     """
     if "{{" in text:
         raise ValueError(

@@ -156,7 +156,7 @@ class Registry(Generic[T]):
     """Items of one kind, by name."""
 
     def __init__(self, item: type[T], group: str, context: Collection[str] = ()) -> None:
-        """Make the registry of one kind.
+        """Create the registry of one kind of items.
 
         Args:
             item: The class of the items.
@@ -299,7 +299,7 @@ class Registry(Generic[T]):
         return {**handler(schema), NAMES_ITEMS_OF: self.group}
 
     def option_values(self, call: ItemCall, name: str) -> Mapping[str, Any]:
-        """Return the options of a call whose value may hold more of them, as in `{countdown: {count: 8}}`.
+        """Return the options of a call; its value may hold further options, as in `{countdown: {count: 8}}`.
 
         Args:
             call: The call.

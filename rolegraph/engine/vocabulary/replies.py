@@ -81,7 +81,7 @@ async def bounded(chunks: AsyncIterable[bytes], limit: Limit, subject: str) -> A
 
 
 class _BoundedStream:
-    """Body of a response, of which only so much can be read."""
+    """Body of a response that refuses to be read beyond a number of bytes."""
 
     def __init__(self, stream: Any, limit: Limit, encoding: str) -> None:
         self._stream, self._limit, self._encoding = stream, limit, encoding

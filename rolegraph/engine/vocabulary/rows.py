@@ -186,7 +186,7 @@ def dataset_of(
 
 
 def note_id(lines: dict[str, int], identity: str, line: int, shown: str) -> None:
-    """Add a row's id to those before it.
+    """Record the line of a row's id.
 
     Args:
         lines: The line of each id so far, to which this one is added.

@@ -1,4 +1,4 @@
-"""Checks of values against JSON Schemas with a bounded amount of work; either may come from a stranger.
+"""Checks of values against JSON Schemas with a bounded amount of work; both may be untrusted.
 
 A unit of work is a keyword applied to a part of a value, or an item or name that the keyword looks through.
 References are resolved without fetching anything.

@@ -54,7 +54,7 @@ class Pairs(NamedTuple):
     """For each instance (by index) of one role, the instances of another role on the same branch."""
 
     indices: Mapping[int, Collection[int]]
-    """By index of an instance of the first name, the indices of its partners."""
+    """Indices of the partners of each instance of the first role, by the instance's index."""
     by_round: bool = False
     """True where both names are in one loop, so that only turns of the same round are partners."""
 

@@ -208,7 +208,7 @@ async def optimize_async(
         score: Figure to raise: `correct`, `mean reward`, a metric of the spec, or `reward/ROLE`; by
             default `correct`, or `mean reward` where no role can be right.
         seed: Seed of all draws.
-        out: Folder of the optimization; by default `runs/NAME-optimize`. One that was stopped goes on.
+        out: Folder of the optimization; by default `runs/NAME-optimize`. A stopped optimization is continued.
         concurrency: Episodes in flight at most.
         observe: Function that is called with each event: model calls, notes, episodes that are on disk.
 

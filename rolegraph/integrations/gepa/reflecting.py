@@ -1,6 +1,6 @@
 """Search for better templates with gepa (GEPA, arXiv 2507.19457).
 
-gepa's own folder is a pickle, which could run a stranger's code, and resuming from it restarts its draws.
+gepa's own folder is a pickle, which could run untrusted code, and resuming from it restarts its draws.
 Here episodes and reflections are on disk, and gepa draws the same from the same seed: a search that was
 stopped is made again from the start, and asks only for what is missing.
 """
@@ -136,7 +136,7 @@ class Search:
     def make_reflective_dataset(
         self, candidate: Templates, eval_batch: Any, components_to_update: Sequence[str]
     ) -> dict[str, list[dict[str, Any]]]:
-        """Return the tasks and episodes as they are: gepa would swallow an error in here."""
+        """Return the inputs unchanged; gepa hides exceptions of this callback, so it does no work."""
         return {name: [{"episodes": it} for it in eval_batch.trajectories] for name in components_to_update}
 
     def propose_new_texts(
@@ -248,7 +248,7 @@ def identity(templates: Templates) -> str:
 
 
 def reflecting_model(plan: Plan, name: str | None, url: str | None) -> ModelRef:
-    """Return the reflecting model; raises UsageError for one that cannot reflect."""
+    """Return the reflecting model; raises UsageError for a model that cannot reflect."""
     ref = plan.spec.model
     if name is not None:
         provider, _, model = name.partition(":")

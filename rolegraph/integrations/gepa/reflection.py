@@ -25,7 +25,7 @@ DataItem = tuple[Split, Task]
 MINIBATCH = 3
 """Training tasks of one reflection."""
 TRIES = 3
-"""Proposals of one reflection, while the compiler refuses them."""
+"""Attempts per reflection; another is made only after the compiler rejected the last."""
 CORRECT, MEAN_REWARD = "correct", "mean reward"
 """Scores of an episode."""
 TEXT = 4_000
@@ -102,7 +102,7 @@ class SearchPlan:
 
     @property
     def untaught(self) -> str:
-        """Warning of roles that a shipped model answers for; empty where there are none."""
+        """Warning of roles that a shipped model answers for; empty without such roles."""
         models = {str(it.model) for it in self.workflow.endpoints if it.model.is_shipped}
         text = "was taught the shipped prompts alone, so others hardly score higher; --model chooses a model"
         return f"{', '.join(sorted(models))} {text}" if models else ""

@@ -104,7 +104,7 @@ class _Server(NamedTuple):
     def shown(self, observation: Mapping[str, Any]) -> str:
         """Return the text that a player sees of an observation; that of an only field is the text itself."""
         if self.observation is None:
-            # Newer servers repeat the metadata among the fields, also where there is none.
+            # Newer servers repeat the metadata among the fields, also empty metadata.
             fields = {name: value for name, value in observation.items() if name != "metadata" or value}
             return as_text(next(iter(fields.values())) if len(fields) == 1 else fields)
         try:
@@ -156,7 +156,8 @@ class OpenEnvSession:
             has_waited, pause = True, _PAUSES[0] if called else min(2 * pause, _PAUSES[1])
 
     async def step(self, actions: Mapping[int, Any]) -> Transition:
-        """Send the player's action; a missing one is empty text. The player is told of an unreadable one."""
+        """Send the player's action, empty text for a missing one; the observation reports an unreadable
+        action."""
         action = "" if actions.get(0) is None else actions[0]
         data = cast("Message", action) if isinstance(action, dict) else {self._server.field: action}
         try:

@@ -225,7 +225,7 @@ class _Collector(logging.Handler):
 
 
 def _endpoint(url: str) -> str:
-    """Return the address of a collector's traces; raises UsageError where the URL is none."""
+    """Return the address of a collector's traces; raises UsageError for an invalid URL."""
     try:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:

@@ -31,7 +31,7 @@ from rolegraph.pages.view.turns import TurnRecord, turns
 TEXT = 32_000
 """Characters of the texts in one attribute; of a longer chat the last messages are kept."""
 LONGEST = 1e9
-"""Seconds from the start of an episode that a span may begin at; a stranger's file may have any number."""
+"""Latest start of a span, in seconds from the episode's start; an untrusted file may have any number."""
 LATEST = 9e9
 """Seconds from 1970 that an episode may start at; OTLP counts nanoseconds in 64 bits."""
 
@@ -58,7 +58,7 @@ class Span(NamedTuple):
     end: int
     attributes: Mapping[str, str | bool | int | float | Sequence[str]]
     error: str = ""
-    """Name of the failure; empty where there is none."""
+    """Name of the failure; empty without a failure."""
 
     @property
     def name(self) -> str:

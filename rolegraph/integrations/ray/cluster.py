@@ -34,7 +34,7 @@ OpenMaker = Callable[[], AbstractAsyncContextManager[EpisodeMaker]]
 ATTEMPTS = 4
 """Workers that may die over one episode, and on one node before their models are open, until the run ends."""
 SLOW_START = 30.0
-"""Seconds without a ready worker after which the user is told where to look."""
+"""Seconds without a ready worker after which a note says where to look."""
 CONNECT_SECONDS = 10.0
 """Seconds that a cluster may take to accept a connection."""
 
@@ -220,7 +220,7 @@ async def open_on_ray(
         observe: Function that is called with notes, such as one of a worker that has died.
 
     Raises:
-        UsageError: Ray is not installed, or the address is none; or an error of `open_maker`.
+        UsageError: Ray is not installed, or the address is invalid; or an error of `open_maker`.
         WorldError: The cluster does not answer, or has no node with a CPU.
     """
     require_library("ray", "ray", "runs on a cluster")

@@ -310,8 +310,8 @@ def score_answer(name: str, config: Config, entry: Entry, answer: str) -> float:
     Args:
         name: The kind of tasks.
         config: The kind's options.
-        entry: The task, also one that was read from JSON.
-        answer: The answer; one that would run as code counts as an empty one.
+        entry: The task, made here or read from JSON.
+        answer: The answer; an answer that would run as code counts as empty.
 
     Returns:
         A number from 0 to 1; 0 where the scorer cannot read the answer.

@@ -24,15 +24,15 @@ def compile_workflow(spec: str | Path | Plan, overrides: Sequence[str] = ()) -> 
     """Compile a spec to a class for `AgentTrainer(workflow_class=…)`; the class is pickled as its plan.
 
     Args:
-        spec: name or path of a spec, or a plan.
-        overrides: overrides of the spec, such as `train.steps=2`.
+        spec: Name or path of a spec, or a plan.
+        overrides: Overrides of the spec, such as `train.steps=2`.
 
     Returns:
         A subclass of `rllm.workflows.workflow.Workflow`; `SpecWorkflow` describes its `workflow_args`.
 
     Raises:
-        SpecError: for a faulty spec.
-        UsageError: if rLLM is not installed or cannot train the spec, and for overrides of a plan.
+        SpecError: For a faulty spec.
+        UsageError: If rLLM is not installed or cannot train the spec, and for overrides of a plan.
     """
     need_rllm()
     from rolegraph.integrations.rllm.workflow import workflow_class
@@ -46,15 +46,15 @@ def compile_agent_flow(
     """Compile a spec to the arguments of `AgentTrainer(agent_flow=…, evaluator=…)`.
 
     Args:
-        spec: name or path of a spec, or a plan.
-        overrides: overrides of the spec.
+        spec: Name or path of a spec, or a plan.
+        overrides: Overrides of the spec.
 
     Returns:
         The AgentFlow and its Evaluator.
 
     Raises:
-        SpecError: for a faulty spec.
-        UsageError: if rLLM is not installed or its gateway cannot carry the spec, and for overrides of a
+        SpecError: For a faulty spec.
+        UsageError: If rLLM is not installed or its gateway cannot carry the spec, and for overrides of a
             plan.
     """
     need_rllm()
@@ -70,12 +70,12 @@ def grouping_hook(spec: str | Path | Plan, overrides: Sequence[str] = ()) -> Gro
     `rllm.algorithm.use_precomputed_advantage=true` beside it.
 
     Args:
-        spec: name or path of a spec, or a plan.
-        overrides: overrides of the spec.
+        spec: Name or path of a spec, or a plan.
+        overrides: Overrides of the spec.
 
     Raises:
-        SpecError: for a faulty spec.
-        UsageError: if rLLM is not installed, and for overrides of a plan.
+        SpecError: For a faulty spec.
+        UsageError: If rLLM is not installed, and for overrides of a plan.
     """
     need_rllm()
     from rolegraph.integrations.rllm.grouping import GroupingHook

@@ -135,11 +135,11 @@ class SpecEvaluator:
         validation keeps its steps without tokens.
 
         Args:
-            task: rLLM's task.
-            episode: episode of a SpecFlow whose steps have the gateway's tokens, in the gateway's order.
+            task: The task of rLLM.
+            episode: Episode of a SpecFlow whose steps have the gateway's tokens, in the gateway's order.
 
         Raises:
-            RuntimeError: in training, for a step without its call; rLLM repeats the episode.
+            RuntimeError: In training, for a step without its call; rLLM repeats the episode.
         """
         artifacts = episode.artifacts
         given: dict[str, list[theirs.Step]] = {}
@@ -198,7 +198,7 @@ def flow(plan: Plan) -> SpecFlow:
     """Return the AgentFlow of a plan.
 
     Raises:
-        UsageError: for a permission that is missing, and for signals, retries, timeouts and local models,
+        UsageError: For a permission that is missing, and for signals, retries, timeouts and local models,
             which do not work through rLLM's gateway.
     """
     shared = prepared(plan)

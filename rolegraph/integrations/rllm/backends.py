@@ -126,7 +126,7 @@ def need_rllm(feature: str = "this") -> None:
     """Raise UsageError with the command that installs rLLM, if it is not installed.
 
     Args:
-        feature: subject of the message's sentence.
+        feature: Subject of the message's sentence.
     """
     if not has_rllm():
         raise UsageError(f"{feature} needs rLLM: {INSTALL}")

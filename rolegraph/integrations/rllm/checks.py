@@ -46,10 +46,10 @@ def findings(
     """Yield everything in a plan and in rLLM's overrides that the backend cannot do or would ignore.
 
     Args:
-        plan: the compiled spec.
-        backend: name of the backend, `custom` for a class of the user's.
-        overrides: overrides of rLLM's config from the command line.
-        known_keys: keys of the installed rLLM's config; None leaves keys added with `+` unchecked.
+        plan: The compiled spec.
+        backend: Name of the backend, `custom` for a class of the user's.
+        overrides: Overrides of rLLM's config from the command line.
+        known_keys: Keys of the installed rLLM's config; None leaves keys added with `+` unchecked.
     """
     yield from policy_findings(plan)
     if not plan.asking:
@@ -71,7 +71,7 @@ def findings(
 
 
 def _policies(plan: Plan) -> Iterator[Finding]:
-    """Check for a second policy, and for one that starts from a checkpoint."""
+    """Check for a second policy, and for a policy that starts from a checkpoint."""
     for name in plan.policies:
         if name != MAIN:
             # engine/unified_workflow_engine.py has one rollout engine, and a trainer backend one policy.

@@ -25,14 +25,14 @@ def compose(overrides: Sequence[str], backend: Backend) -> Any:
     """Compose rLLM's config for a backend.
 
     Args:
-        overrides: overrides in hydra's syntax.
-        backend: name of the backend.
+        overrides: Overrides in hydra's syntax.
+        backend: Name of the backend.
 
     Returns:
         The config, an omegaconf DictConfig.
 
     Raises:
-        UsageError: if rLLM is not installed, or hydra refuses an override.
+        UsageError: If rLLM is not installed, or hydra refuses an override.
     """
     import hydra
     from hydra.errors import HydraException

@@ -41,10 +41,10 @@ def trajectories_to_rllm(
     The reward is on the trajectory and on its last step: rLLM adds up the steps' rewards.
 
     Args:
-        episode: the trajectory's episode.
-        trajectory: the trajectory.
-        trained: the trained roles.
-        outputs: rLLM's output of each call.
+        episode: The trajectory's episode.
+        trajectory: The trajectory.
+        trained: The trained roles.
+        outputs: Output of each call, as rLLM returns it.
         withhold: False to send all steps.
     """
     role = trained.get(trajectory.name)

@@ -40,8 +40,8 @@ def estimator_map(plan: Plan, backend: Backend) -> dict[str, str | tuple[str, st
     """Return the estimator of each name under rLLM, for `traj_group_adv_estimator_map`.
 
     Args:
-        plan: the plan.
-        backend: name of the backend.
+        plan: The plan.
+        backend: Name of the backend.
 
     Returns:
         The estimator's name, or (estimator, loss) where rLLM would choose another loss. Empty on a backend

@@ -49,12 +49,12 @@ class GroupingHook:
         out. Validation groups get no advantages: rLLM only reads their rewards.
 
         Args:
-            episodes: rLLM's episodes.
-            transform_config: rLLM's TransformConfig.
-            compact_filtering_config: rLLM's CompactFilteringConfig.
+            episodes: The episodes of rLLM.
+            transform_config: The TransformConfig of rLLM.
+            compact_filtering_config: The CompactFilteringConfig of rLLM.
 
         Raises:
-            AdvantageError: as `estimate` does.
+            AdvantageError: As `estimate` does.
         """
         estimators = {name: role.estimator for name, role in self.plan.trained.items() if role.estimator}
         kept = _regrouped(

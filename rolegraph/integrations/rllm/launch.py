@@ -59,14 +59,14 @@ def for_backend(backend: str, words: Sequence[str]) -> tuple[list[str], list[str
     """Prepare the check of a spec for a backend.
 
     Args:
-        backend: one of rLLM's, or `package.module:Class`.
-        words: overrides of the spec and of rLLM's config, mixed.
+        backend: One of rLLM's, or `package.module:Class`.
+        words: Overrides of the spec and of rLLM's config, mixed.
 
     Returns:
         The overrides of the spec, those of rLLM's config, and the check for the compiler to call.
 
     Raises:
-        UsageError: for an unknown backend.
+        UsageError: For an unknown backend.
     """
     try:
         kind = kind_of(backend)
@@ -89,16 +89,16 @@ def prepare(
     """Compile a spec and check it for a backend.
 
     Args:
-        source: the spec; its overrides are those of the spec and of rLLM's config, mixed.
-        backend: one of rLLM's, or a class of your own as `package.module:Class`.
-        seed: seed of the data order.
-        folder: folder of the checkpoints; None leaves it to rLLM.
-        resume: continue at the folder's last checkpoint.
-        trackers: names of trackers, besides the console.
+        source: The spec; its overrides are those of the spec and of rLLM's config, mixed.
+        backend: One of rLLM's, or a class of your own as `package.module:Class`.
+        seed: Seed of the data order.
+        folder: Folder of the checkpoints; None leaves it to rLLM.
+        resume: Continue at the folder's last checkpoint.
+        trackers: Names of trackers, besides the console.
 
     Raises:
-        SpecError: for a faulty spec, or one that the backend cannot train.
-        UsageError: for a missing file or an unknown backend, and for a key that would be sent to a URL which
+        SpecError: For a spec that is faulty, or that the backend cannot train.
+        UsageError: For a missing file or an unknown backend, and for a key that would be sent to a URL which
             only the spec names.
     """
     spec_words, for_rllm, further = for_backend(backend, source.overrides)
@@ -157,7 +157,7 @@ def launch(job: RllmJob) -> None:
     """Train with rLLM's trainer; local models are served until it ends.
 
     Raises:
-        UsageError: if rLLM or the backend is not installed, and for an override that hydra refuses.
+        UsageError: If rLLM or the backend is not installed, and for an override that hydra refuses.
     """
     need_backend(job.run.backend)
     from rolegraph.integrations.rllm.trainer import backend_class, trainer

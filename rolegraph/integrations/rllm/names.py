@@ -14,10 +14,10 @@ def kind_of(name: str) -> Backend:
     """Return the kind of a backend.
 
     Args:
-        name: one of `BACKENDS`, or `package.module:Class`.
+        name: One of `BACKENDS`, or `package.module:Class`.
 
     Raises:
-        ValueError: for any other name.
+        ValueError: For any other name.
 
     >>> kind_of("verl"), kind_of("mine.backends:Mine")
     ('verl', 'custom')

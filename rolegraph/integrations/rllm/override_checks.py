@@ -68,13 +68,13 @@ def override_findings(
     smallest: RolePlan | None,
     known_keys: Collection[str] | None = None,
 ) -> Iterator[Finding]:
-    """Yield a warning for each override without effect, and an error for one that would train wrongly.
+    """Yield a warning for each override without effect, and an error for an override that trains wrongly.
 
     Args:
-        overrides: overrides of rLLM's config, as written.
-        traits: traits of the backend.
-        smallest: the trained role with the fewest instances; None if no role is trained.
-        known_keys: keys of the installed rLLM's config; None leaves keys added with `+` unchecked.
+        overrides: Overrides of rLLM's config, as written.
+        traits: Traits of the backend.
+        smallest: The trained role with the fewest instances; None if no role is trained.
+        known_keys: Keys of the installed rLLM's config; None leaves keys added with `+` unchecked.
     """
     rows = [*TABLE[traits.name], *ASYNCHRONOUS]
     spec_of_key = {row.key.lstrip("+"): row.spec for row in rows if row.spec.startswith("train")}
@@ -110,7 +110,7 @@ def _of_value(
     traits: BackendTraits,
     smallest: RolePlan | None,
 ) -> Iterator[Finding]:
-    """Yield a finding for a value with a consequence that nobody wants."""
+    """Yield a finding for a value with an unwanted consequence."""
     key, value = override.key, override.value
     match key:
         case "rllm.algorithm.loss_fn" if value is not None and traits.losses is not None:

@@ -39,7 +39,7 @@ def prepared(plan: Plan) -> PreparedPlan:
     """Return the plan prepared for rLLM, made once in each process for all copies of the plan.
 
     Raises:
-        UsageError: for a signal that rLLM cannot train on.
+        UsageError: For a signal that rLLM cannot train on.
     """
     if plan.hash not in _prepared:
         for role in plan.trained.values():
@@ -53,14 +53,14 @@ def task_of(task: Any, uid: str) -> tuple[Task, int]:
     """Split rLLM's `task_id:rollout`.
 
     Args:
-        task: the row, or rLLM's Task with the row as metadata.
-        uid: rLLM's id of the episode; without a rollout's number the rollout is 0.
+        task: The row, or rLLM's Task with the row as metadata.
+        uid: Id that rLLM gives the episode; without a rollout's number the rollout is 0.
 
     Returns:
         The row with its id, and the rollout's number.
 
     Raises:
-        UsageError: for a task id with a colon.
+        UsageError: For a task id with a colon.
     """
     row = cast("Mapping[str, Any]", task if isinstance(task, Mapping) else task.metadata)
     task_id, _, rollout = uid.rpartition(":")

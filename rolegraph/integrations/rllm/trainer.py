@@ -30,9 +30,9 @@ def trainer(run: Launch, hydra_overrides: Sequence[str], services: Services) -> 
     """Return rLLM's AgentTrainer for a run, ready to `train()`.
 
     Args:
-        run: the run.
-        hydra_overrides: overrides that rLLM's config is composed with.
-        services: opens the models that are not the policy.
+        run: The run.
+        hydra_overrides: Overrides that rLLM's config is composed with.
+        services: Opens the models that are not the policy.
     """
     from rllm.data import Dataset
 
@@ -57,12 +57,12 @@ def agent_trainer(*, backend: str, config: Any, **options: Any) -> Any:
     """Return an object whose `train()` trains, as rLLM's AgentTrainer does.
 
     Args:
-        backend: one of rLLM's, or a BackendProtocol of your own as `package.module:Class`.
-        config: the composed config.
-        options: arguments of rLLM's AgentTrainer. The figures of our `traj_grouping_hook` go to the trackers.
+        backend: One of rLLM's, or a BackendProtocol of your own as `package.module:Class`.
+        config: The composed config.
+        options: Arguments of rLLM's AgentTrainer. The figures of our `traj_grouping_hook` go to the trackers.
 
     Raises:
-        UsageError: from `train()`, for a backend class that does not exist.
+        UsageError: From `train()`, for a backend class that does not exist.
     """
     # In Ray, for verl, rLLM computes advantages and their figures again, in our groups.
     if backend == "verl" or (backend in BACKENDS and "traj_grouping_hook" not in options):
@@ -97,10 +97,10 @@ class _InProcessTrainer:
 
 
 def backend_class(name: str) -> type[Any]:
-    """Import the class of one of rLLM's backends, or the one that `package.module:Class` names.
+    """Import the class of one of rLLM's backends, or the class that `package.module:Class` names.
 
     Raises:
-        UsageError: if it cannot be imported, or is no BackendProtocol.
+        UsageError: If it cannot be imported, or is no BackendProtocol.
     """
     if name in BACKENDS:
         module, attribute = f"rllm.trainer.{name}.{name}_backend", f"{name.capitalize()}Backend"

@@ -106,8 +106,8 @@ class SpecWorkflow(TheirWorkflow, metaclass=_CompiledClass):
     than rLLM's base class, and `reset` clears that, so that instances can be pooled.
 
     `workflow_args` may have `timeout`, the seconds of an episode, and `open_model`, an async function that
-    opens a frozen role's own model or a teacher (for Ray, one that a worker can import); without it, models
-    of `tinker` and `openai` can be opened.
+    opens a frozen role's own model or a teacher (for Ray, a function that a worker can import); without it,
+    models of `tinker` and `openai` can be opened.
     """
 
     plan: ClassVar[Plan]

@@ -59,7 +59,7 @@ class SGLangServer(TokenServer):
             await self._unload(before.name)
 
     async def _unload(self, name: str) -> None:
-        with contextlib.suppress(ModelError):  # SGLang refuses where there is none
+        with contextlib.suppress(ModelError):  # SGLang refuses an adapter that is not loaded
             await self._post("/unload_lora_adapter", {"lora_name": name})
 
     async def _sample(self, ids: Sequence[int], params: Mapping[str, Any], top: int = 0) -> ServerAnswer:

@@ -44,7 +44,7 @@ class GameTimeout(BaseException):
 
 
 class GameFailure(Exception):
-    """Error of a game that cannot go on; its message is the reason, in a line."""
+    """Error that ends a game; its message is the reason, in a line."""
 
 
 class UnknownOption(ValueError):
@@ -132,7 +132,7 @@ _workers: dict[tuple[int, int], Isolation] = {}
 
 
 def worker_of(number: int) -> Isolation:
-    """Return a worker process; one that has died is replaced, without its games."""
+    """Return a worker process; a dead process is replaced, without its games."""
     made = Isolation(workers=1, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)  # starts when called
     return _workers.setdefault((number, os.getpid()), made)  # atomic, unlike `cache`
 

@@ -32,7 +32,7 @@ def rows(request: Request) -> Iterator[Row]:
     """Yield the tasks of an environment: a taskset of verifiers v1, else what `load_environment` makes.
 
     Raises:
-        NotUsable: verifiers is not installed, or the environment lacks the tasks that are asked for.
+        NotUsable: Verifiers is not installed, or the environment lacks the tasks that are asked for.
         Exception: Whatever the environment raises.
     """
     if importlib.util.find_spec("verifiers") is None:
@@ -134,7 +134,7 @@ def main() -> None:
         for row in rows(json.load(sys.stdin)):
             out.write(json.dumps({"row": row}, default=_written) + "\n")
         out.write(json.dumps({"end": True}) + "\n")
-    except BrokenPipeError:  # nobody reads further rows
+    except BrokenPipeError:  # the reader wants no further rows
         os._exit(0)
     except (Exception, SystemExit) as error:  # an environment may raise anything
         out.write(json.dumps({"error": _reason(error)}) + "\n")

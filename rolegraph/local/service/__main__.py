@@ -1,8 +1,8 @@
 """The service as the launcher's child process: `python -P -m rolegraph.local.service OPTIONS`.
 
 OPTIONS is JSON; the key is in the environment. The process ends when its parent does, however the parent
-ended, and deletes its temporary folder; one that commands borrow stays once it is ready. It ignores Ctrl-C,
-which the terminal sends to it too: the parent decides.
+ended, and deletes its temporary folder; a service that commands borrow stays once it is ready. It ignores
+Ctrl-C, which the terminal sends to it too: the parent decides.
 """
 
 from __future__ import annotations

@@ -29,13 +29,13 @@ def write_adapter(folder: Path, weights: Mapping[str, Tensor], rank: int, base: 
     A layer smaller than the nominal rank has its own rank, and an alpha that keeps alpha / rank the same.
 
     Args:
-        folder: an existing folder.
-        weights: the tensors by PEFT's names.
-        rank: the nominal rank.
-        base: the base model's name or folder.
+        folder: An existing folder.
+        weights: The tensors by PEFT's names.
+        rank: The nominal rank.
+        base: The base model's name or folder.
 
     Raises:
-        OSError: a file cannot be written.
+        OSError: A file cannot be written.
     """
     prefix, suffix = "base_model.model.", ".lora_A.weight"
     ranks = {
@@ -65,11 +65,11 @@ def load_model(folder: Path, dtype: torch.dtype | None = None) -> PreTrainedMode
     """Load a causal language model from a model folder, or from an adapter folder with the adapter merged in.
 
     Args:
-        folder: the model's or adapter's folder.
-        dtype: the weights' type; by default that of the files.
+        folder: The model's or adapter's folder.
+        dtype: The weights' type; by default that of the files.
 
     Raises:
-        UsageError: the model cannot be loaded.
+        UsageError: The model cannot be loaded.
     """
     try:
         base = base_of_adapter(folder)

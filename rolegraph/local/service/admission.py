@@ -62,7 +62,7 @@ class Admission:
             raise RequestError(message, status=401)
 
     def _is_own(self, host: str) -> bool:
-        """Return True for an IP address or a known name: no DNS record of a stranger can be either."""
+        """Return True for an IP address or a known name: no foreign DNS record can be either."""
         try:
             name = urlsplit(f"//{host}").hostname or ""
             return name in self._names or bool(ip_address(name))

@@ -108,13 +108,13 @@ class Backend:
         Unlisted checkpoints may be deleted when `limits.SNAPSHOTS` newer ones have been used since.
 
         Args:
-            name: the run's model id.
-            path: the checkpoint's path.
-            options: expiry, metadata, whether the checkpoint is listed and whether it may replace one.
+            name: The run's model id.
+            path: The checkpoint's path.
+            options: Expiry, metadata, whether the checkpoint is listed and whether it may replace one.
 
         Raises:
-            NotFoundError: no such run.
-            RequestError: the checkpoint exists and may not be replaced, or it cannot be written.
+            NotFoundError: No such run.
+            RequestError: The checkpoint exists and may not be replaced, or it cannot be written.
         """
         run = self.run(name)
         self.checkpoints.save(path, run.shape, run.adapter.weights(), run.optimizer_state(), options)
@@ -127,7 +127,7 @@ class Backend:
         """Load a checkpoint into a training run, which is created in the checkpoint's shape if it is missing.
 
         Raises:
-            RequestError: the checkpoint is missing, unreadable or of another shape.
+            RequestError: The checkpoint is missing, unreadable or of another shape.
         """
         saved = self.checkpoints.load(path, optimizer=optimizer)
         run = self._runs.get(name)

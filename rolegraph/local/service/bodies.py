@@ -133,15 +133,15 @@ class SamplingFields(RequestBody):
         """Return sequences to sample after one prompt.
 
         Args:
-            prompt: the prompt's token ids.
-            context: tokens that the model's context holds.
-            max_tokens: longest answer; None for all that the context holds.
-            stop_ids: token ids that end an answer.
-            count: the number of sequences.
-            first: number of the first sequence; sequences of one seed differ by their numbers.
+            prompt: The prompt's token ids.
+            context: Tokens that the model's context holds.
+            max_tokens: Longest answer; None for all that the context holds.
+            stop_ids: Token ids that end an answer.
+            count: The number of sequences.
+            first: Number of the first sequence; sequences of one seed differ by their numbers.
 
         Raises:
-            RequestError: the prompt leaves no room in the context.
+            RequestError: The prompt leaves no room in the context.
         """
         room = context - len(prompt)
         if room < 1:
@@ -317,7 +317,7 @@ class SampleBody(TinkerBody):
         """Return the job to sample for a client `owner` from a checkpoint path (None: the base model).
 
         Raises:
-            RequestError: the prompt has other content than text, unknown tokens, or does not fit the context.
+            RequestError: The prompt has other content than text, unknown tokens, or does not fit the context.
         """
         for chunk in self.prompt.chunks:
             if chunk.type != "encoded_text":

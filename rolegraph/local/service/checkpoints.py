@@ -3,7 +3,7 @@
 A checkpoint is a folder with an adapter in PEFT's form (`adapter_model.safetensors`, `adapter_config.json`),
 `meta.json` (a `CheckpointEntry`) and, for a training state, `optimizer.pt`. Folders appear and disappear as a
 whole: a checkpoint is written in a staging folder and then renamed into place. An expired checkpoint is
-deleted when it is used next, when checkpoints are listed, or when another one that can expire is saved.
+deleted when it is used next, when checkpoints are listed, or when another checkpoint with an expiry is saved.
 
 Several services may share one state folder. Each staging folder is locked by the process that writes it; one
 without a lock was left by a process that was killed.
@@ -147,7 +147,7 @@ class CheckpointStore:
         """Write a checkpoint; the optimizer's state only if its kind is `weights`.
 
         Raises:
-            RequestError: the path, name or expiry is not valid, or the files cannot be written.
+            RequestError: The path, name or expiry is not valid, or the files cannot be written.
         """
         target = self._folder_of(path)
         if not _PORTABLE.fullmatch(target.name):
@@ -200,14 +200,15 @@ class CheckpointStore:
             pass
 
     def _rescue(self, staging: Path) -> None:
-        """Move a checkpoint into place whose service was killed after removing the one that it replaces."""
+        """Move a staged checkpoint into place if its service was killed after removing the earlier
+        checkpoint."""
         with suppress(OSError, ValueError, TypeError):
             target = self._folder_of(_read_entry(staging / NEW).path)
             if (staging / "replaced").exists() and not target.exists():
                 (staging / NEW).rename(target)
 
     def delete(self, path: str) -> None:
-        """Delete a checkpoint. Raises NotFoundError if there is none, RequestError if its files cannot go."""
+        """Delete a checkpoint; raises NotFoundError if it is missing, RequestError if its files cannot go."""
         folder = self._existing(path)
         self.remove(path)
         if folder.is_dir():
@@ -253,7 +254,7 @@ class CheckpointStore:
     def _all(self) -> Iterator[CheckpointEntry]:
         runs = (run for run in _inside(self._folder) if run.name[0] != ".")
         for folder in (folder for run in runs for kind in _inside(run) for folder in _inside(kind)):
-            # One that is deleted meanwhile, or broken, is left out: `load` reports it.
+            # A checkpoint that is deleted meanwhile, or broken, is left out: `load` reports it.
             with suppress(OSError, ValueError, TypeError):
                 yield _read_entry(folder)
 
@@ -261,8 +262,8 @@ class CheckpointStore:
         """Return the description of a checkpoint for the base model, without reading its weights.
 
         Raises:
-            NotFoundError: there is no such checkpoint.
-            RequestError: it is unreadable, of another base model, or external.
+            NotFoundError: There is no such checkpoint.
+            RequestError: It is unreadable, of another base model, or external.
         """
         entry = self.entry(path)
         if entry.kind == "external_weights":
@@ -277,8 +278,8 @@ class CheckpointStore:
         """Load a checkpoint, with its optimizer's state if `optimizer` is set.
 
         Raises:
-            NotFoundError: there is no such checkpoint.
-            RequestError: it is unreadable, of another base model, external, or lacks the optimizer's state.
+            NotFoundError: There is no such checkpoint.
+            RequestError: It is unreadable, of another base model, external, or lacks the optimizer's state.
         """
         entry, folder = self.loadable(path), self._folder_of(path)
         if optimizer and not (folder / OPTIMIZER).is_file():

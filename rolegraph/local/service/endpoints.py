@@ -114,7 +114,7 @@ async def read_bytes(request: Request, media: str = JSON, limit: Limit = limits.
     """Return the request's body.
 
     Raises:
-        RequestError: the body has another media type, is encoded, longer than `limit`, or too slow.
+        RequestError: The body has another media type, is encoded, longer than `limit`, or too slow.
             (Another site's page can send only the media types of forms without a CORS preflight.)
     """
     _check_length(int(request.headers.get("content-length") or 0), limit)

@@ -24,14 +24,14 @@ def export_adapter(path: str, state_dir: Path, out: Path, base: Path | None = No
     """Write the adapter of a checkpoint into a folder and return the folder of its base model.
 
     Args:
-        path: the checkpoint's `tinker://` path.
-        state_dir: the folder in which a service kept the checkpoint.
-        out: an existing folder for the adapter's files.
-        base: the base model's folder; by default the one that the checkpoint names.
+        path: The checkpoint's `tinker://` path.
+        state_dir: The folder in which a service kept the checkpoint.
+        out: An existing folder for the adapter's files.
+        base: The base model's folder; by default the folder that the checkpoint names.
 
     Raises:
-        UsageError: the checkpoint or its model is missing, or the checkpoint belongs to other weights.
-        OSError: a file cannot be written.
+        UsageError: The checkpoint or its model is missing, or the checkpoint belongs to other weights.
+        OSError: A file cannot be written.
     """
     try:
         name = _base_name(path, state_dir)
@@ -64,8 +64,8 @@ def export_merged(adapter: Path, out: Path) -> None:
     their two uses.
 
     Raises:
-        UsageError: the adapter or its base model cannot be loaded.
-        OSError: a file cannot be written.
+        UsageError: The adapter or its base model cannot be loaded.
+        OSError: A file cannot be written.
     """
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()

@@ -293,11 +293,11 @@ class LocalModel:
         Differentiable where grad is enabled.
 
         Args:
-            adapter: the adapter, or None.
-            sequences: token ids of each sequence b, [T].
-            targets: for each sequence [T], or [T, K] for K targets at each position; targets[b][t] is scored
+            adapter: The adapter, or None.
+            sequences: Token ids of each sequence b, [T].
+            targets: For each sequence [T], or [T, K] for K targets at each position; targets[b][t] is scored
                 after sequences[b][: t + 1].
-            limit: padded tokens of a batch.
+            limit: Padded tokens of a batch.
 
         Yields:
             The numbers of a batch's sequences, and the log-probabilities of their targets, flattened and

@@ -44,8 +44,8 @@ class SampledAnswer(ABC):
         """Build one entry of `choices`, without its index; None if there is nothing to send.
 
         Args:
-            parts: new text of each part.
-            tokens: positions of the new tokens.
+            parts: New text of each part.
+            tokens: Positions of the new tokens.
             ended: True if the answer ends with them.
         """
 

@@ -106,15 +106,15 @@ class OpenAIService:
         """Sample answers, `n` for each prompt, and return the response, a stream if the body asks for one.
 
         Args:
-            request: the request.
-            body: its body.
-            answers: the answers to sample.
-            head: id and kind of the response, or of each chunk of a stream; if wanted, the ids of the
+            request: The request.
+            body: Its body.
+            answers: The answers to sample.
+            head: Id and kind of the response, or of each chunk of a stream; if wanted, the ids of the
                 prompt's tokens.
 
         Raises:
-            ClientDisconnect: the client has disconnected.
-            RequestError: there is no such checkpoint or model, or its weights give no finite numbers.
+            ClientDisconnect: The client has disconnected.
+            RequestError: There is no such checkpoint or model, or its weights give no finite numbers.
         """
         samples = [answer.sample for answer in answers]
         job = SampleJob(await self._checkpoint(body.model), samples, owner=OWNER)
@@ -166,8 +166,8 @@ class OpenAIService:
         """Return the checkpoint path that a request names as its model; None for the served model itself.
 
         Raises:
-            NotFoundError: no such checkpoint or model.
-            RequestError: the checkpoint cannot be loaded.
+            NotFoundError: No such checkpoint or model.
+            RequestError: The checkpoint cannot be loaded.
         """
         if model is not None and model.startswith("tinker://"):
             await self._backend.loadable(model)

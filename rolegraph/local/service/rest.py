@@ -86,8 +86,8 @@ class Rest:
     async def _all_runs(self) -> list[dict[str, object]]:
         """Return the live runs and those that have checkpoints, the last used one first.
 
-        A run is as the SDK's `TrainingRun`; one that is no longer live was used when its last checkpoint was
-        made.
+        Each run is the SDK's `TrainingRun`; a run that is no longer live was last used when its last
+        checkpoint was made.
         """
         saved: dict[str, list[CheckpointEntry]] = {}  # by run, the newest first
         for entry in await self._backend.entries():

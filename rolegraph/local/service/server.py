@@ -120,7 +120,7 @@ class Service:
         return JSONResponse({"status": "accepted"})
 
     def _session_of_model(self, model_id: str) -> ClientSession:
-        """Return the session that owns a model. Raises NotFoundError if there is none."""
+        """Return the session that owns a model; raises NotFoundError for an unknown model."""
         self.backend.run(model_id)
         session = self.sessions.find(model_id)
         if session is None:

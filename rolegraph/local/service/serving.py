@@ -49,17 +49,17 @@ def serve(
     """Serve a model at the Tinker API and at OpenAI's (/v1) until interrupted.
 
     Args:
-        model_dir: a Hugging Face model folder, or an adapter folder in PEFT's form.
-        host: the address to listen at.
-        port: the port to listen at; 0 takes a free one.
-        name: the model's name for clients; by default that of a model of the package, else the folder's path.
-        api_key: the key that clients must send; by default one is generated and printed.
-        state_dir: the folder of the checkpoints; by default a temporary one, deleted with the service.
-        threads: torch's threads; by default chosen by the size of the model.
+        model_dir: A Hugging Face model folder, or an adapter folder in PEFT's form.
+        host: The address to listen at.
+        port: The port to listen at; 0 takes a free one.
+        name: The model's name for clients; by default that of a model of the package, else the folder's path.
+        api_key: The key that clients must send; by default one is generated and printed.
+        state_dir: The folder of the checkpoints; by default a temporary one, deleted with the service.
+        threads: Number of torch's threads; by default it follows the size of the model.
 
     Raises:
-        UsageError: the folder holds no model, or `state_dir` cannot be created.
-        WorldError: the address is not free.
+        UsageError: The folder holds no model, or `state_dir` cannot be created.
+        WorldError: The address is not free.
     """
     check_model_folder(model_dir)
     # Exits through the `finally` clauses, so that a temporary folder is deleted.
@@ -94,15 +94,15 @@ def launch(
     """Load a model, print lines that say so and serve the model until stopped.
 
     Args:
-        options: the model's folder, the address, and the options of the service.
-        api_key: the key that clients must send.
-        ready: function that returns the lines, from the port and the folder of the checkpoints.
-        as_child: function for a child process, which leaves SIGINT and SIGTERM as they are; called before the
+        options: The model's folder, the address, and the options of the service.
+        api_key: The key that clients must send.
+        ready: Function that returns the lines, from the port and the folder of the checkpoints.
+        as_child: Function for a child process, which leaves SIGINT and SIGTERM as they are; called before the
             model is loaded, with a function that deletes a temporary folder.
 
     Raises:
-        UsageError: the model cannot be loaded, or the folder of the checkpoints cannot be created.
-        WorldError: the address is not free.
+        UsageError: The model cannot be loaded, or the folder of the checkpoints cannot be created.
+        WorldError: The address is not free.
     """
     with ExitStack() as temporary, ExitStack() as stack:
         state_dir = Path(options.state_dir) if options.state_dir else None
@@ -169,7 +169,7 @@ def listen(host: str, port: int) -> socket.socket:
     """Return a TCP socket that listens at an address; port 0 takes a free one.
 
     Raises:
-        WorldError: the port is in use or not permitted.
+        WorldError: The port is in use or not permitted.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
@@ -180,7 +180,7 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 class Lender:
-    """Loans of one service, which calls `stop` when nobody has borrowed it for `seconds`."""
+    """Leases of one service; `stop` is called after `seconds` without a lease."""
 
     def __init__(
         self, service: Service, address: LocalService, seconds: float, stop: Callable[[], None]
@@ -201,7 +201,7 @@ class Lender:
         self._end = asyncio.get_running_loop().call_later(self._seconds, self._stop)
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with suppress(OSError, ValueError):  # the command has ended, or is none of ours
+        with suppress(OSError, ValueError):  # the command has ended, or the peer is another program
             request: dict[str, Any] = json.loads(await reader.readline())
             await self._settled.wait()
             if self._end is None:

@@ -91,7 +91,7 @@ class Operations:
         """Start an operation, unless it was started before; return its request id.
 
         Raises:
-            RequestError: too many operations of this session are unfinished.
+            RequestError: Too many operations of this session are unfinished.
         """
         if request_id not in self._tasks:
             if len(self._tasks) - len(self._finished) >= limits.PENDING.most:
@@ -111,9 +111,9 @@ class Operations:
         """Wait up to `seconds` for an operation and return its result.
 
         Raises:
-            TimeoutError: the operation is not finished.
-            RequestError: the operation was cancelled.
-            Exception: whatever the operation raised.
+            TimeoutError: The operation is not finished.
+            RequestError: The operation was cancelled.
+            Exception: Whatever the operation raised.
         """
         task = self._tasks[request_id]
         await asyncio.wait([task], timeout=seconds)
@@ -183,7 +183,7 @@ class SessionStore:
         """Begin a session; `process` is the process id that the client has sent, of any type.
 
         Raises:
-            RequestError: too many sessions are open.
+            RequestError: Too many sessions are open.
         """
         if len(self._sessions) >= limits.SESSIONS.most:
             raise RequestError(f"{limits.SESSIONS} are open here; finish some", status=429)
@@ -194,7 +194,7 @@ class SessionStore:
         return session
 
     def find(self, owned_id: str) -> ClientSession | None:
-        """Return the session with an id, or the one that owns the model, sampler or operation with the id.
+        """Return the session with an id, or the session of the model, sampler or operation with the id.
 
         Counts as a sign of life of its client. None if there is no such session.
         """

@@ -53,16 +53,16 @@ class TrainingRun:
         """Compute a loss and, unless `backward` is False, add its gradients to those gathered so far.
 
         Args:
-            data: the datums.
-            loss: a name in `LOSSES`.
-            config: settings of the loss by name.
-            backward: compute gradients.
+            data: The datums.
+            loss: A name in `LOSSES`.
+            config: Settings of the loss by name.
+            backward: Compute gradients.
 
         Returns:
             The loss, summed over all tokens, and each datum's log-probabilities in the shape of its targets.
 
         Raises:
-            RequestError: an input does not fit the loss or the model, or the loss is not finite.
+            RequestError: An input does not fit the loss or the model, or the loss is not finite.
         """
         self._check(data, loss, config)
         function = LOSSES[loss]
@@ -97,7 +97,7 @@ class TrainingRun:
         """Apply the gathered gradients with AdamW and clear them; return their L2 norm before clipping.
 
         Raises:
-            RequestError: the gradient is not finite; it is cleared and the weights stay.
+            RequestError: The gradient is not finite; it is cleared and the weights stay.
         """
         limit = settings.grad_clip_norm if settings.grad_clip_norm > 0 else math.inf
         norm = torch.nn.utils.clip_grad_norm_(self._parameters, limit).item()

@@ -50,8 +50,8 @@ def sample_response(job: SampleJob, last_n: int | None) -> bytes:
     """Serialize a finished job as a SampleResponse.
 
     Args:
-        job: the finished job.
-        last_n: the number of the prompt's last tokens whose log-probabilities are returned; None for all.
+        job: The finished job.
+        last_n: The number of the prompt's last tokens whose log-probabilities are returned; None for all.
     """
     message = public.SampleResponse()
     for request in job.requests:

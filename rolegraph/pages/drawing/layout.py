@@ -1,6 +1,6 @@
 """Layout of a picture in layers from top to bottom; a loop is one box around layers of its own.
 
-Roles that wait for nothing are on top, all others below the roles that they wait for; networkx finds the
+Roles that wait for nothing are at the top, all others below the roles that they wait for; networkx finds the
 layers. Within a layer, boxes are placed near the boxes that they are joined to. Sizes are in pixels.
 """
 

@@ -85,6 +85,9 @@ def model_card(
         info=info,
         checkpoint=checkpoint,
         spec=spec,
+        what=f"The weights of {_code(shown)} with a LoRA adapter in them"
+        if merged
+        else f"A LoRA adapter of {_code(shown)}",
         base=shown,
         merged=merged,
         head=dump_yaml(head, ascii_only=True),

@@ -66,6 +66,11 @@ class RoleGroups:
         return sum(task.barren for task in self.tasks.values())
 
     @property
+    def barren_percent(self) -> str:
+        """Share of such groups in percent."""
+        return f"{100 * self.barren / self.seen:.0f}"
+
+    @property
     def barren_tasks(self) -> list[TaskGroups]:
         """Tasks with groups without a learning signal, the most frequent first."""
         rows = sorted(self.tasks.values(), key=lambda row: (-row.barren, row.outcomes.total(), row.task))

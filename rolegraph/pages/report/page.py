@@ -15,14 +15,23 @@ from typing import Any, NamedTuple
 from rolegraph.engine.compile.graph import check_graph
 from rolegraph.engine.records import RunFolder, Step
 from rolegraph.engine.records.folder import Split
+from rolegraph.engine.records.info import RoleInfo
 from rolegraph.engine.records.jsonl import write_whole
 from rolegraph.engine.spec import load_spec
-from rolegraph.engine.training.outcomes import Outcomes, advantages
+from rolegraph.engine.training.outcomes import GroupOutcome, Outcomes, advantages
 from rolegraph.pages.drawing import picture_of
 from rolegraph.pages.drawing.svg import svg
 from rolegraph.pages.report import html
-from rolegraph.pages.report.charts import MOST_BARS
-from rolegraph.pages.report.digest import Digest, RoleGroups, clipped, instance, question, read_digest
+from rolegraph.pages.report.charts import MOST_BARS, number
+from rolegraph.pages.report.digest import (
+    Digest,
+    RoleGroups,
+    SampleReason,
+    clipped,
+    instance,
+    question,
+    read_digest,
+)
 from rolegraph.pages.report.panels import REASONS, sections
 from rolegraph.pages.report.reading import RunRecord, read_run
 
@@ -53,6 +62,10 @@ class RewardPoint(NamedTuple):
     n: int
     """Number of rewards, of trajectories or of turns, in the mean; 0 where it is not on record."""
 
+    def __str__(self) -> str:
+        n = f", n = {self.n}" if self.n else ""
+        return f"{number(self.mean)} (step {self.step}{n})"
+
 
 class RoleFinding(NamedTuple):
     """Result of a training for a role: failures, rewards at the first and last step, and group outcomes."""
@@ -67,12 +80,68 @@ class RoleFinding(NamedTuple):
     answers: int
     """Number of the role's trajectories in the training's episodes."""
     outcomes: Outcomes
+    trained: bool
+    """Whether the role was trained."""
+
+    @property
+    def failed(self) -> int:
+        """Number of failed answers."""
+        return self.failures.total()
+
+    @property
+    def commonest_failure(self) -> str:
+        """Most frequent failure, as words."""
+        return self.failures.most_common(1)[0][0].replace("_", " ") if self.failures else ""
+
+    @property
+    def anchor(self) -> str:
+        """Section of the report that shows the reasons."""
+        if 2 * self.failed > self.answers:
+            return "failures"
+        return "barren" if self.outcomes.total() else "rewards"
+
+    @property
+    def query(self) -> Mapping[str, str]:
+        """Query of the viewer's list for the role's episodes."""
+        return {"role": self.role, "failure": "any" if self.anchor == "failures" else ""}
+
+    @property
+    def sentence(self) -> str:
+        """Groups that the role learnt from, and its rewards at the first and last step."""
+        return "; its ".join(part for part in (self._learning(), self._rewards()) if part) + "."
+
+    def _learning(self) -> str:
+        taught, groups = self.outcomes[GroupOutcome.TAUGHT], self.outcomes.total()
+        if not self.trained:
+            return "was not trained"
+        if not groups:
+            return "has no group that was compared"
+        others = ", ".join(
+            f"{n} {outcome}"
+            for outcome, n in self.outcomes.most_common()
+            if n and outcome != GroupOutcome.TAUGHT
+        )
+        if taught or self.outcomes[GroupOutcome.EQUAL]:
+            return f"learnt from {taught} of {groups} groups{f' ({others})' if others else ''}"
+        if self.failed >= self.answers:
+            return "learnt nothing: no answer was usable"
+        return f"learnt nothing: {groups} groups, {others}"
+
+    def _rewards(self) -> str:
+        if self.first is None or self.last is None:
+            return ""
+        where = "validation" if self.split == "validation" else "training"
+        if self.first.step == self.last.step:
+            return f"mean reward in {where} is {self.last}"
+        return f"mean reward in {where} went from {self.first} to {self.last}"
 
 
 def write_report(folder: Path) -> Path:
     """Write `report.html` into a training run's folder and return its path.
 
-    Raises UsageError where the folder is none of a training run, WorldError where it cannot be written.
+    Raises:
+        UsageError: The folder has no training run.
+        WorldError: The folder cannot be written.
     """
     run = read_run(folder)
     page = render(run, read_digest(folder, run.info.trained_roles))
@@ -103,6 +172,9 @@ def render(run: RunRecord, digest: Digest, viewer: str = "") -> str:
         question=question,
         instance=instance,
         spread=spread,
+        training_of=training_of,
+        reason_text=reason_text,
+        credit_text=credit_text,
         prompt=prompt,
         fields=fields,
         script=code,
@@ -134,7 +206,7 @@ def figures(run: RunRecord) -> list[HeadlineFigure]:
 
 
 def findings(run: RunRecord, digest: Digest) -> list[RoleFinding]:
-    """Return what the training came to for each role."""
+    """Return one sentence for each role with its rewards, groups and failures."""
     found: list[RoleFinding] = []
     for name in run.info.roles if run.done else ():
         validation = run.series(f"validation/reward/{name}")
@@ -146,7 +218,8 @@ def findings(run: RunRecord, digest: Digest) -> list[RoleFinding]:
         first, last = (points[0], points[-1]) if points else (None, None)
         role = digest.roles.get(name, RoleGroups(name))
         outcomes = sum(role.steps.values(), Outcomes())
-        found.append(RoleFinding(name, split, first, last, role.failures, role.answers, outcomes))
+        trained = run.info.roles[name].trainable
+        found.append(RoleFinding(name, split, first, last, role.failures, role.answers, outcomes, trained))
     return found
 
 
@@ -159,6 +232,24 @@ def spread(steps: Sequence[Step]) -> str:
     if high - low < 1e-9:
         return html.signed(mean)
     return f"mean {html.signed(mean)}, tokens {html.signed(low)} to {html.signed(high)}"
+
+
+def training_of(role: RoleInfo) -> str:
+    """Return the estimator and the loss of a role."""
+    settings = [setting for setting in (role.estimator, role.loss) if setting]
+    return (", ".join(settings) or "trained") if role.trainable else "not trained"
+
+
+def reason_text(reason: SampleReason) -> str:
+    """Return the reason to show an episode."""
+    value = html.signed(reason.value) if reason.measure == "advantage" else number(reason.value)
+    return f"{reason.side}: {reason.instance}, {reason.measure} {value}"
+
+
+def credit_text(step: Step) -> str:
+    """Return the reward of a turn, its credit, and its advantage."""
+    credit = number(step.metadata["credit"])
+    return f"reward {number(step.reward)}, credited {credit}, advantage {spread([step])}"
 
 
 def prompt(step: Step) -> str:

@@ -29,7 +29,7 @@ class Verdict:
     found: str
     """Short description of the result."""
     detail: str = ""
-    """Further lines, such as the diff of a prompt; empty where there are none."""
+    """Further lines, such as the diff of a prompt."""
 
 
 def verdicts(

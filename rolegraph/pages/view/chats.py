@@ -16,8 +16,8 @@ def chats(episode: Episode, where: EpisodeFilter) -> Iterator[dict[str, Any]]:
     Answers in a row that are another role's, or of a masked turn, have the `weight` 0 of OpenAI's form.
 
     Args:
-        episode: the episode.
-        where: filter; `role`, `low` and `high` also select among the episode's trajectories.
+        episode: The episode.
+        where: Filter; `role`, `low` and `high` also select among the episode's trajectories.
     """
     noted = episode.metadata.get("failures", ())
     failed = {(it.get("role"), it.get("index"), it.get("round", 1)) for it in noted}

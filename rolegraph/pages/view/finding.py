@@ -110,7 +110,7 @@ class EpisodeFilter:
         return (self.low is None or reward >= self.low) and (self.high is None or reward <= self.high)
 
     def measure(self, row: EpisodeLocation) -> float:
-        """Return the sort key: the mean reward of the role, or of all roles; -inf where there is none."""
+        """Return the sort key: the mean reward of the role, or of all roles; -inf without a reward."""
         rewards = [reward for role in self._roles(row) for reward in role.rewards]
         return sum(rewards) / len(rewards) if rewards else -math.inf
 
@@ -137,6 +137,14 @@ class SearchPage(NamedTuple):
     """Whether more matching episodes follow."""
     episodes: int
     """Number of episodes of the run."""
+
+    @property
+    def summary(self) -> str:
+        """Number of matching episodes, or of those that were searched."""
+        if self.total is None:
+            return f"{self.episodes:,} episodes searched until the page was full"
+        among = f" of {self.episodes:,}" if self.total != self.episodes else ""
+        return f"{self.total:,}{among} episodes"
 
 
 def find(run: ViewedRun, where: EpisodeFilter, start: int = 0, most: int = PAGE) -> SearchPage:
@@ -176,7 +184,7 @@ def by_task(rows: Iterable[EpisodeLocation]) -> dict[tuple[str, str], list[Episo
 def neighbours(
     run: ViewedRun, where: EpisodeFilter, row: EpisodeLocation
 ) -> tuple[EpisodeLocation | None, EpisodeLocation | None]:
-    """Return the matching episodes before and after one; None where there is none."""
+    """Return the matching episodes before and after a row; None at either end."""
     rows = find(run, replace(where, text=""), most=sys.maxsize).rows
     place = next((at for at, other in enumerate(rows) if other[:2] == row[:2]), None)
     if place is None:

@@ -7,21 +7,23 @@ page takes a template, a method of `Pages`, a route in `serving.py`, and a test.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from rolegraph.engine.errors import DataError, RolegraphError
-from rolegraph.engine.records import Episode, GroupKey, NodeId
+from rolegraph.engine.records import Episode, GroupKey
 from rolegraph.engine.records.jsonl import write_whole
 from rolegraph.pages.report.digest import clipped, question, read_digest
-from rolegraph.pages.report.html import aligned, render, script
+from rolegraph.pages.report.html import render, script
 from rolegraph.pages.report.page import render as report_page
 from rolegraph.pages.report.reading import read_run
+from rolegraph.pages.view import texts
 from rolegraph.pages.view.finding import ANY, PAGE, EpisodeFilter, SearchPage, by_task, find, neighbours
 from rolegraph.pages.view.runs import EpisodeLocation, ViewedRun
-from rolegraph.pages.view.timeline import Timeline, timeline
+from rolegraph.pages.view.texts import Chip, chips
+from rolegraph.pages.view.timeline import DrawnTimeline, draw, timeline
 from rolegraph.pages.view.trace import GroupTrace, SampledToken, greatest, tokens, traces
 from rolegraph.pages.view.turns import CallRecord, TurnRecord, turns
 
@@ -55,6 +57,10 @@ class PageLinks:
         """Return the URL of a page by its path, such as a run's number and `report`; None in a file."""
         return None
 
+    def episodes(self, run: int, where: EpisodeFilter) -> Callable[[EpisodeLocation], str | None]:
+        """Return a function from an episode of a run to its URL."""
+        return lambda row: self.episode(run, row, where)
+
 
 class EpisodeRow(NamedTuple):
     """Row of a list of episodes."""
@@ -73,6 +79,22 @@ class TaskRows(NamedTuple):
     """Rollouts that match the filter and are on the page."""
     every: Sequence[EpisodeLocation]
     """All rollouts of the task in the file."""
+
+    @property
+    def right(self) -> int:
+        """Number of rollouts that are correct."""
+        return sum(row.entry.is_correct for row in self.every)
+
+    @property
+    def failed(self) -> bool:
+        """True where any turn of a rollout failed."""
+        return any(role.failures for row in self.every for role in row.entry.roles.values())
+
+    def rewards(self, roles: Iterable[str]) -> list[tuple[str, float]]:
+        """Return the mean reward of each role that has rewards, over all rollouts."""
+        of_roles = ((name, [row.entry.roles.get(name) for row in self.every]) for name in roles)
+        found = ((name, [r for role in entries if role for r in role.rewards]) for name, entries in of_roles)
+        return [(name, sum(rewards) / len(rewards)) for name, rewards in found if rewards]
 
 
 class CallCard(NamedTuple):
@@ -96,7 +118,7 @@ class TurnCard(NamedTuple):
 
     @property
     def advantage(self) -> float | None:
-        """Weighted sum of the advantages in all groups; None where there are none."""
+        """Weighted sum of the advantages in all groups; None without an advantage."""
         found = [trace.mine for trace, _ in self.compared if trace.mine.advantage is not None]
         return sum(mine.weight * (mine.advantage or 0.0) for mine in found) if found else None
 
@@ -107,6 +129,16 @@ class TurnCard(NamedTuple):
         found = [(value, step.response_tokens) for value, step in noted if isinstance(value, int | float)]
         return sum(value * n for value, n in found) / max(1, sum(n for _, n in found)) if found else None
 
+    @property
+    def chips(self) -> list[Chip]:
+        """Labels of the turn."""
+        return chips(self.turn, [trace for trace, _ in self.compared], self.advantage, self.signal)
+
+    @property
+    def has_rounds(self) -> bool:
+        """True where the role is in a loop."""
+        return self.turn.node.round > 1 or any("round" in call.asked.step.metadata for call in self.calls[:1])
+
 
 @dataclass(frozen=True, slots=True)
 class EpisodePage:
@@ -115,15 +147,19 @@ class EpisodePage:
     row: EpisodeLocation
     episode: Episode
     anchor: str
-    timeline: Timeline
-    anchors: Mapping[NodeId, str]
+    timeline: DrawnTimeline
     cards: Sequence[TurnCard]
     start: int
+    turns: int
+    """Number of all turns of the episode."""
     fields: Sequence[tuple[str, str, bool]]
     """Fields of the task: name, value, and whether it is hidden from prompts."""
     notes: Sequence[tuple[str, str]]
-    skipped: int
-    """Number of skipped turns."""
+
+    @property
+    def left(self) -> int:
+        """Number of turns after those on the page."""
+        return self.turns - self.start - len(self.cards)
 
 
 def anchor_of(run: int, row: EpisodeLocation) -> str:
@@ -253,13 +289,12 @@ class Pages:
             row=row,
             episode=episode,
             anchor=anchor,
-            timeline=line,
-            anchors=anchors,
+            timeline=draw(line, anchors),
             cards=cards,
             start=start,
+            turns=len(line.order),
             fields=[(name, clipped(v, 2000), run.info.is_hidden(name)) for name, v in episode.task.items()],
             notes=[(k, clipped(v, 400, digits=6)) for k, v in episode.metadata.items() if k not in _KNOWN],
-            skipped=sum(bar.state == "skipped" for lane in line.lanes for bar in lane.bars),
         )
 
     def _public(self, run: ViewedRun, episode: Episode) -> Episode:
@@ -276,7 +311,7 @@ class Pages:
             runs=self.runs,
             script=self._script,
             script_hash=self._script_hash,
-            aligned=aligned,
+            texts=texts,
             most_cards=MOST_CARDS,
             page=PAGE,
             any=ANY,

@@ -120,10 +120,12 @@ class ViewedRun:
         return known[1]
 
     def row(self, part: RunPart, number: int) -> EpisodeLocation:
-        """Return the row with a number; raises UsageError where there is none, DataError as `rows`."""
+        """Return the row with a number; raises UsageError for an unknown number, DataError as `rows`."""
         rows = self.rows(part)
         if not 0 <= number < len(rows):
-            raise UsageError(f"{part.name} has {len(rows)} episodes; there is none with the number {number}")
+            raise UsageError(
+                f"{part.name} has {len(rows)} episodes, numbered from 0; episode {number} does not exist"
+            )
         return rows[number]
 
     def read(self, row: EpisodeLocation) -> Episode:
@@ -167,8 +169,10 @@ class ViewedRun:
 
 
 def open_run(path: Path) -> ViewedRun:
-    """Open the run in a folder; raises UsageError where there is none. A damaged `run.json` is the run's
-    `fault`, so that it hides no other run."""
+    """Open the run in a folder; raises UsageError for a folder without a run.
+
+    A damaged `run.json` is the run's `fault`, so that it hides no other run.
+    """
     if not path.is_dir():
         raise UsageError(f"there is no folder {path}; give the folder of a run or a training")
     folder = RunFolder(path)

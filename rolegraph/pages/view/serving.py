@@ -101,7 +101,7 @@ def app(pages: Pages, key: str) -> Starlette:
     def _run(request: Request) -> int:
         number: int = request.path_params["run"]
         if number >= len(runs):
-            raise UsageError(f"there are {len(runs)} runs; there is none with the number {number}")
+            raise UsageError(f"there are {len(runs)} runs, numbered from 0; run {number} does not exist")
         return number
 
     routes = [
@@ -114,7 +114,7 @@ def app(pages: Pages, key: str) -> Starlette:
     ]
     hosts = Middleware(TrustedHostMiddleware, allowed_hosts=[HOST, "localhost"], www_redirect=False)
     keyed = Starlette(routes=[Mount("/{key}", routes=routes)], exception_handlers={RolegraphError: failed})
-    keyed.router.redirect_slashes = False  # without the key, no path is told from another
+    keyed.router.redirect_slashes = False  # without the key, all paths get the same answer
 
     async def answer(scope: Scope, receive: Receive, send: Send) -> None:
         given: str = scope["path"].split("/")[1]

@@ -7,7 +7,8 @@ model. Pure.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from graphlib import TopologicalSorter
 from itertools import islice, pairwise
@@ -18,6 +19,7 @@ from rolegraph.engine.compile.lineage import instances_of
 from rolegraph.engine.compile.unroll import UnrolledGraph, predecessors
 from rolegraph.engine.records import NodeId
 from rolegraph.engine.spec import Spec
+from rolegraph.pages.report.charts import number
 from rolegraph.pages.view.turns import TurnRecord
 
 MOST_LANES = 120
@@ -39,7 +41,7 @@ class Bar(NamedTuple):
     start: float
     end: float
     state: str
-    """`done`, `failed`, `masked`, or `skipped` for one that was not taken."""
+    """`done`, `failed`, `masked`, or `skipped` for a turn that was not taken."""
 
 
 class Lane(NamedTuple):
@@ -78,6 +80,43 @@ class Timeline:
     """Number of lanes that are not shown."""
     order: Sequence[NodeId]
     """Turns in the order of their starts."""
+
+
+class DrawnBar(NamedTuple):
+    """Rectangle of a turn in the picture of a time line, in units of its view box."""
+
+    href: str
+    """Anchor of the turn's card; empty where the page has no card of it."""
+    style: str
+    left: str
+    width: str
+    title: str
+
+
+class DrawnLane(NamedTuple):
+    """Lane in the picture of a time line."""
+
+    name: str
+    colour: str
+    """CSS class of the role's colour."""
+    top: int
+    bars: Sequence[DrawnBar]
+
+
+class DrawnTimeline(NamedTuple):
+    """Picture of a time line, 1,000 units wide."""
+
+    height: int
+    lanes: Sequence[DrawnLane]
+    paths: Sequence[tuple[str, str]]
+    """CSS class and path of each join."""
+    ticks: Sequence[float]
+    """Seconds at the ticks of the axis; empty without times."""
+    note: str
+
+
+_WIDTH, _MARGIN, _LANE, _COLOURS = 992, 4, 26, 8
+"""Width of the picture without its margins, height of a lane, and number of colours of roles."""
 
 
 def read_dag(spec: Spec | None, templates: Mapping[str, str]) -> Dag | None:
@@ -169,3 +208,76 @@ def _path(ends: Mapping[NodeId, float], cause: Mapping[NodeId, NodeId]) -> set[t
         found.add((cause[node], node))
         node = cause[node]
     return found
+
+
+def draw(line: Timeline, anchors: Mapping[NodeId, str]) -> DrawnTimeline:
+    """Return the picture of a time line; `anchors` are the turns that have a card on the page."""
+    scale = _WIDTH / (line.length or 1)
+    roles = dict.fromkeys(lane.instance[0] for lane in line.lanes)
+    colours = {role: f"c{place % _COLOURS}" for place, role in enumerate(roles)}
+    lanes = [
+        DrawnLane(
+            lane.name,
+            colours[lane.instance[0]],
+            place * _LANE + 6,
+            [
+                DrawnBar(
+                    f"#{anchors[bar.node]}" if bar.node in anchors else "",
+                    f"turn-{bar.state} {colours[lane.instance[0]]}",
+                    f"{_MARGIN + bar.start * scale:.1f}",
+                    f"{max(4, (bar.end - bar.start) * scale):.1f}",
+                    _bar_title(bar, timed=line.timed),
+                )
+                for bar in _apart(lane.bars)
+            ],
+        )
+        for place, lane in enumerate(line.lanes)
+    ]
+    paths = [("join long" if join.on_path else "join", _join_path(join, scale)) for join in line.joins]
+    ticks = [line.length * part / 4 for part in range(5)] if line.timed else []
+    return DrawnTimeline(len(line.lanes) * _LANE, lanes, paths, ticks, _note(line))
+
+
+def _apart(bars: Sequence[Bar]) -> Iterator[Bar]:
+    """Yield the bars of a lane without skipped rounds that lie on one another."""
+    last: float | None = None
+    for bar in bars:
+        if bar.state != "skipped":
+            yield bar
+        elif bar.start != last:
+            last = bar.start
+            yield bar
+
+
+def _bar_title(bar: Bar, *, timed: bool) -> str:
+    seconds = f", {number(bar.end - bar.start)} s" if timed and bar.state != "skipped" else ""
+    return f"{bar.node}: {bar.state}{seconds}"
+
+
+def _join_path(join: Join, scale: float) -> str:
+    start, end = _MARGIN + join.start * scale, _MARGIN + join.end * scale
+    top, bottom = (lane * _LANE + _LANE // 2 for lane in (join.lane, join.to))
+    bend = max(8, (end - start) / 2)
+    return f"M{start:.1f} {top}C{start + bend:.1f} {top} {end - bend:.1f} {bottom} {end:.1f} {bottom}"
+
+
+def _note(line: Timeline) -> str:
+    """Return how the times are known, and what the edges of bars mean."""
+    states = Counter(bar.state for lane in line.lanes for bar in lane.bars)
+    if line.measured:
+        measured = f"{number(line.length)} s from the start of the episode to the last answer."
+    elif line.timed:
+        measured = (
+            f"{number(line.length)} s along the critical path. Start times were not recorded, "
+            "so each turn is drawn from the end of its last input."
+        )
+    else:
+        measured = "No times were recorded: all turns are drawn with equal length."
+    parts = [
+        measured,
+        "Failed turns have a red edge." if states["failed"] else "",
+        "Masked turns are pale." if states["masked"] else "",
+        f"{states['skipped']} turns were skipped (hollow)." if states["skipped"] else "",
+        f"{line.left_out} instances are left out." if line.left_out else "",
+    ]
+    return " ".join(part for part in parts if part)

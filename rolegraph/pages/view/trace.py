@@ -29,7 +29,7 @@ class GroupMember(NamedTuple):
     baseline: float | None
     """Baseline that the estimator subtracted; None where it is not recorded."""
     advantage: float | None
-    """Mean advantage over the tokens; None where there is none."""
+    """Mean advantage over the tokens; None without an advantage."""
     low: float
     high: float
     """Largest advantage of a token; `low` is the smallest."""
@@ -139,5 +139,5 @@ def tokens(step: Step, pieces: Sequence[str], scale: float) -> Iterator[SampledT
 
 
 def greatest(steps: Iterable[Step]) -> float:
-    """Return the largest |advantage| of steps; 0 where there is none."""
+    """Return the largest |advantage| of steps; 0 without advantages."""
     return max((abs(value) for value in advantages(steps)), default=0.0)

@@ -25,7 +25,7 @@ class CallRecord:
     used: Sequence[tuple[str, str]]
     """Names of the tools that ran, each with its error or an empty text."""
     demonstration: str
-    """Demonstration of the turn; empty where there is none."""
+    """Demonstration of the turn; empty without a demonstration."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """Comparison of sides: differences of the specs and of the figures, and tasks that flipped.
 
-The first side is the one that the others are held against. Nothing is averaged over sides. A figure is the
+All other sides are compared with the first. Nothing is averaged over sides. A figure is the
 mean over tasks, the rollouts of a task averaged first; `METHOD` says what its interval is.
 """
 
@@ -24,7 +24,7 @@ from rolegraph.pages.report.compare.differences import (
 )
 from rolegraph.pages.report.compare.sides import TOKENS_IN, TOKENS_OUT, Side, SideResults
 from rolegraph.pages.report.digest import clipped, instance, question
-from rolegraph.pages.report.html import aligned, drawn, render
+from rolegraph.pages.report.html import aligned, drawn, render, signed
 
 METHOD = (
     f"{LEVEL} % intervals: percentile bootstrap over tasks, {RESAMPLES} resamples, "
@@ -52,9 +52,9 @@ class FigureRow(NamedTuple):
     differences: Sequence[Interval | None]
     """Difference from the first side, for each other side."""
 
-    def is_sure(self, at: int) -> bool:
-        """Return True if the confidence interval of the difference in column `at` excludes 0."""
-        gap = self.differences[at]
+    def is_sure(self, column: int) -> bool:
+        """Return True if the confidence interval of the difference in a column excludes 0."""
+        gap = self.differences[column]
         return gap is not None and gap.n > 0 and (gap.low > 0 or gap.high < 0)
 
     @property
@@ -105,6 +105,14 @@ class TaskFlips:
     gains: int
     """Number of all such tasks."""
     losses: int
+
+    def directions(self, first: str) -> list[tuple[str, int, Sequence[TaskFlip]]]:
+        """Return the side that alone solves tasks, their number and those to show, for both sides.
+
+        Args:
+            first: Name of the first side.
+        """
+        return [(self.side, self.gains, self.gained), (first, self.losses, self.lost)]
 
     @property
     def pairing(self) -> str:
@@ -179,11 +187,50 @@ def comparison_page(comparison: Comparison) -> str:
         _HERE / "compare.html.j2",
         _HERE / "compare.css",
         found=comparison,
-        drawn=drawn,
-        aligned=aligned,
+        side_cells=side_cells,
+        gap_cells=gap_cells,
         answer=answer,
-        zip=zip,
     )
+
+
+class FigureCell(NamedTuple):
+    """Cell of the table of figures; `interval` is empty without a figure."""
+
+    mean: str
+    interval: str = ""
+    picture: str = ""
+    """Drawing of the interval as SVG."""
+    style: str = ""
+    """CSS class: whether the interval excludes 0, and on which side."""
+
+
+def side_cells(row: FigureRow, sides: Sequence[Side]) -> list[FigureCell]:
+    """Return the cells of a figure, one for each side with episodes."""
+    cells: list[FigureCell] = []
+    for cell, picture, side in zip(row.sides, drawn(row.sides), sides, strict=True):
+        if cell is None or not cell.n:
+            cells.append(FigureCell("–"))
+            continue
+        mean, low, high = (
+            aligned(end, (cell.mean, cell.low, cell.high)) for end in (cell.mean, cell.low, cell.high)
+        )
+        tasks = len(side.results.tasks) if side.results else 0
+        n = f" n {cell.n} of {tasks}" if cell.n != tasks else ""
+        cells.append(FigureCell(mean, f"[{low}, {high}]{n}", picture))
+    return cells
+
+
+def gap_cells(row: FigureRow) -> list[FigureCell]:
+    """Return the cells of the differences of a figure from the first side."""
+    cells: list[FigureCell] = []
+    for column, gap in enumerate(row.differences):
+        if gap is None or not gap.n:
+            cells.append(FigureCell("–"))
+            continue
+        direction = ("-up" if gap.low > 0 else "-down") if row.is_score else ""
+        style = f"sure{direction}" if row.is_sure(column) else ""
+        cells.append(FigureCell(signed(gap.mean), f"[{signed(gap.low)}, {signed(gap.high)}]", style=style))
+    return cells
 
 
 def answer(trajectory: Trajectory) -> str:

@@ -1,0 +1,242 @@
+"""Texts of the viewer's pages: figures of a run, chips of a turn, rows of a group's table.
+
+The templates only loop over these values and print them. Pure, and without HTML.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from rolegraph.engine.records import MAIN, Episode, RunInfo, Step
+from rolegraph.engine.records.episodes import RoleIndexEntry
+from rolegraph.engine.records.info import RoleInfo
+from rolegraph.pages.report.charts import number
+from rolegraph.pages.report.digest import clipped
+from rolegraph.pages.report.html import aligned, signed
+from rolegraph.pages.view.runs import EpisodeLocation
+from rolegraph.pages.view.trace import GroupTrace, SampledToken
+from rolegraph.pages.view.turns import TurnRecord
+
+_VALIDATION = "validation/"
+_COUNTS = ("n/", "failures/", "unrated/")
+_ELSEWHERE = (*_COUNTS, *(_VALIDATION + name for name in _COUNTS), "best/")
+"""Beginnings of the figures that are not listed by themselves."""
+
+
+def mean_reward(role: RoleIndexEntry) -> str:
+    """Return the mean of the rewards of a role in an episode."""
+    return number(sum(role.rewards) / len(role.rewards))
+
+
+class RunFigure(NamedTuple):
+    """Figure of a run; `n` is the number of episodes in it, 0 where that is not on record."""
+
+    name: str
+    value: float
+    n: int
+
+
+def figures(info: RunInfo, most: int = 99) -> list[RunFigure]:
+    """Return the figures among the first `most` of a run, without counts of failures and of values."""
+    counts, episodes = info.figures, info.figures.get("episodes", 0) if info.kind == "run" else 0
+    shown: list[RunFigure] = []
+    for name, value in list(counts.items())[:most]:
+        if not name.startswith(_ELSEWHERE) and name not in ("episodes", "step"):
+            counted = name.replace(_VALIDATION, f"{_VALIDATION}n/") if "/" in name else f"n/{name}"
+            shown.append(
+                RunFigure(name.replace(_VALIDATION, ""), value, int(counts.get(counted) or episodes))
+            )
+    return shown
+
+
+def sizes(info: RunInfo) -> list[tuple[str, int]]:
+    """Return the number of episodes of a run, or else its number of steps, with its name."""
+    numbers = {"episodes": info.figures.get("episodes"), "steps": info.figures.get("step")}
+    return [(name, int(n)) for name, n in numbers.items() if n][:1]
+
+
+def failure_counts(info: RunInfo) -> list[str]:
+    """Return the failures of a run, each with its role and number."""
+    return [
+        f"{words(name.partition('failures/')[2].replace('/', ' '))} {value:.0f}"
+        for name, value in info.figures.items()
+        if name.startswith(("failures/", f"{_VALIDATION}failures/")) and value
+    ]
+
+
+def words(name: str) -> str:
+    """Return a name such as `malformed_output` as words."""
+    return name.replace("_", " ")
+
+
+def ended(episode: Episode) -> str:
+    """Return the reason why an episode ended, as words."""
+    reason = episode.termination_reason.value
+    return "every role ran" if reason == "env_done" else words(reason)
+
+
+def hidden_note(shows: frozenset[str]) -> str:
+    """Return the note that hidden fields are left out; `shows` are the roles whose prompts have them."""
+    asked = f", and what was asked of {', '.join(sorted(shows))}, whose prompts show them" if shows else ""
+    return f"Hidden fields of the task are left out{asked}."
+
+
+class Chip(NamedTuple):
+    """Short label with a CSS class."""
+
+    text: str
+    style: str = ""
+
+
+def chips(
+    turn: TurnRecord, compared: Sequence[GroupTrace], advantage: float | None, signal: float | None
+) -> list[Chip]:
+    """Return the labels of a turn: rewards, advantages, terms, and whether it is right, masked or failed.
+
+    Args:
+        turn: The turn.
+        compared: Groups in which the turn is compared.
+        advantage: Weighted sum of the advantages in all groups.
+        signal: Mean advantage that a signal added at each token.
+    """
+    shown: list[Chip] = []
+    if turn.reward is not None:
+        shown.append(Chip(f"reward {number(turn.reward)}"))
+    credited = [trace.mine.reward for trace in compared if trace.of_turns]
+    shown += [Chip(f"credited {number(reward)}") for reward in credited if reward is not None]
+    if advantage is not None:
+        style = "good" if advantage > 0 else "hard" if advantage < 0 else ""
+        shown.append(Chip(f"advantage {signed(advantage)}", style))
+    if signal is not None:
+        shown.append(Chip(f"signal {signed(signal)} a token"))
+    if turn.is_last and turn.trajectory is not None:
+        shown += [Chip(f"{name} {number(value)}") for name, value in turn.trajectory.terms.items()]
+        shown += [Chip("correct", "good")] if turn.trajectory.is_correct else []
+    shown += [Chip("masked", "rest")] if turn.masked else []
+    shown += [Chip(words(str(turn.failure["name"])), "warn")] if turn.failure else []
+    return shown
+
+
+def step_facts(step: Step) -> str:
+    """Return the size of an answer, its duration, and what is on record of the call."""
+    noted = step.metadata
+    seconds = noted.get("seconds")
+    facts = [
+        f"{step.response_tokens} tokens" if step.response_tokens else "",
+        f"{number(seconds)} s" if isinstance(seconds, int | float) else "",
+        f"attempt {noted['attempts']}" if noted.get("attempts") else "",
+        words(str(noted.get("finish_reason") or "")),
+        f"weights {step.weight_version}" if step.weight_version is not None else "",
+        f"{noted['staleness']} updates behind" if noted.get("staleness") else "",
+    ]
+    return " · ".join(fact for fact in facts if fact)
+
+
+def token_style(token: SampledToken) -> str:
+    """Return the CSS classes of a token."""
+    return " ".join(style for style in (token.tint, token.doubt) if style)
+
+
+def token_title(token: SampledToken) -> str:
+    """Return the log-probability and the advantage of a token."""
+    values = (("log-probability", token.logprob), ("advantage", token.advantage))
+    return ", ".join(f"{name} {signed(value)}" for name, value in values if value is not None)
+
+
+def group_noun(trace: GroupTrace) -> str:
+    """Return the members of a group, such as `turns of solver`."""
+    return f"{'turns' if trace.of_turns else 'trajectories'} of {trace.roles}"
+
+
+def group_scope(trace: GroupTrace) -> str:
+    """Return what the members of a group have in common."""
+    key = trace.key
+    parts = [
+        f"{'compared ' if trace.learnt else ''}on this task",
+        f"round {key.round}" if key.round else "",
+        "same prompt" if key.prompt else "",
+        "same key" if key.by else "",
+        f"policy {key.policy}" if key.policy != MAIN else "",
+    ]
+    return ", ".join(part for part in parts if part)
+
+
+def group_note(trace: GroupTrace, role: RoleInfo | None, signal: float | None) -> str:
+    """Return how the advantages of a group follow from its rewards.
+
+    Args:
+        trace: The group.
+        role: Training settings of its role, where they are on record.
+        signal: Mean advantage that a signal added at each token.
+    """
+    if not trace.learnt:
+        return "These episodes were not used for training: there are rewards, but no advantages."
+    estimator = (role and role.estimator) or "The estimator"
+    baseline = " and its baseline" if trace.mine.baseline is not None else ""
+    loss = f", {role.loss}" if role and role.loss else ""
+    added = " The signal's advantage is added at each token." if signal is not None else ""
+    return (
+        f"{estimator} computes an advantage from each reward{baseline}; the weight of each token in the loss "
+        f"is the advantage times the loss weight{loss}.{added}"
+    )
+
+
+class MemberCells(NamedTuple):
+    """Cells of the table of a group's members."""
+
+    name: str
+    href: str | None
+    mark: str
+    """`this one` for the turn itself, `this episode` for another member of its episode."""
+    reward: str
+    advantage: str
+    spread: str
+    """Smallest and largest advantage of a token, where they differ."""
+    answer: str
+    baseline: str
+    loss_weight: str
+    counts: str
+    """Weight of each token in the loss."""
+    tokens: str
+    logprob: str
+
+
+def member_cells(
+    trace: GroupTrace, shown: EpisodeLocation, link: Callable[[EpisodeLocation], str | None]
+) -> list[MemberCells]:
+    """Return the rows of a group's table.
+
+    Args:
+        trace: The group.
+        shown: Location of the episode that the page shows.
+        link: Function that returns the URL of an episode.
+    """
+    members = trace.members
+    rewards = [member.reward for member in members]
+    advantages = [member.advantage for member in members]
+    baselines = [member.baseline for member in members]
+    rows: list[MemberCells] = []
+    for member in members:
+        is_shown = member.row[:2] == shown[:2]
+        advantage, factor = member.advantage, member.loss_weight
+        spreads = advantage is not None and member.high - member.low > 1e-9
+        rows.append(
+            MemberCells(
+                name=f"rollout {member.row.entry.rollout}, {member.node}",
+                href=None if is_shown else link(member.row),
+                mark="" if not is_shown else "this one" if member == trace.mine else "this episode",
+                reward="" if member.reward is None else aligned(member.reward, rewards),
+                advantage="" if advantage is None else aligned(advantage, advantages, "+"),
+                spread=f"{signed(member.low)} to {signed(member.high)}" if spreads else "",
+                answer="nothing" if member.answer is None else clipped(member.answer, 80),
+                baseline="not recorded" if member.baseline is None else aligned(member.baseline, baselines),
+                loss_weight="not recorded" if factor is None else number(factor),
+                counts=""
+                if advantage is None or factor is None
+                else signed(advantage * member.weight * factor),
+                tokens=str(member.tokens or ""),
+                logprob="" if member.mean_logprob is None else signed(member.mean_logprob),
+            )
+        )
+    return rows

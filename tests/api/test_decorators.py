@@ -16,7 +16,7 @@ import rolegraph as rg
 from rolegraph.engine.compile.resolve import digest
 from rolegraph.engine.errors import AdvantageError
 from rolegraph.engine.records import FailureName, GroupKey, TrajectoryGroup
-from rolegraph.engine.training.advantages import estimate
+from rolegraph.engine.training.advantages.estimates import estimate
 from rolegraph.engine.vocabulary import (
     Import,
     ItemCall,

@@ -13,9 +13,9 @@ import yaml
 from rolegraph.engine.compile import Plan, compile_file
 from rolegraph.engine.models import Request
 from rolegraph.engine.records import Episode
-from rolegraph.engine.training.advantages import estimate, group_episodes
-from rolegraph.engine.training.credit import notes
-from rolegraph.engine.training.recorded import advantages_by_uid, annotate
+from rolegraph.engine.training.advantages.credit import notes
+from rolegraph.engine.training.advantages.estimates import estimate, group_episodes
+from rolegraph.engine.training.advantages.recorded import advantages_by_uid, annotate
 from tests.edge import COUNTDOWN, RIGHT, WRONG, ScriptedModel, episode, limited, write_spec
 
 Roles = dict[str, dict[str, Any]]

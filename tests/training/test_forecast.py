@@ -13,8 +13,8 @@ import rolegraph as rg
 from rolegraph.api.forecasting import probe_sizes
 from rolegraph.engine.compile import compile_file
 from rolegraph.engine.records import Episode, Failure, FailureName, Step, Trajectory
-from rolegraph.engine.training.forecast import ObservedEpisodes, forecast
-from rolegraph.engine.training.schedule import batch
+from rolegraph.engine.training.analysis.forecast import ObservedEpisodes, forecast
+from rolegraph.engine.training.loop.schedule import batch
 from tests import replays
 
 

@@ -14,18 +14,18 @@ from hypothesis import strategies as st
 from rolegraph.engine.errors import UsageError
 from rolegraph.engine.records import Episode, Step, Trajectory
 from rolegraph.engine.spec import Schedule, Train
-from rolegraph.engine.training.advantages import estimate, group_episodes
-from rolegraph.engine.training.batches import (
+from rolegraph.engine.training.advantages.estimates import estimate, group_episodes
+from rolegraph.engine.training.advantages.recorded import advantages_by_uid, annotate
+from rolegraph.engine.training.analysis.compare import by_task, controls, difference, interval
+from rolegraph.engine.training.analysis.figures import answer_figures, gradient_shares, sign_warnings
+from rolegraph.engine.training.loop.schedule import batch, learning_rate, planned_steps
+from rolegraph.engine.training.policies.batches import (
     SampledSpan,
     build_datum,
     policy_batches,
     step_advantages,
     token_sequences,
 )
-from rolegraph.engine.training.compare import by_task, controls, difference, interval
-from rolegraph.engine.training.figures import answer_figures, gradient_shares, sign_warnings
-from rolegraph.engine.training.recorded import advantages_by_uid, annotate
-from rolegraph.engine.training.schedule import batch, learning_rate, planned_steps
 from rolegraph.engine.vocabulary import ItemCall, LossName, rewards
 from tests.edge import solver_judge
 

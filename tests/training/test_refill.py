@@ -9,7 +9,7 @@ import pytest
 from rolegraph.engine.compile import compile_file
 from rolegraph.engine.errors import WorldError
 from rolegraph.engine.records import Episode
-from rolegraph.engine.training.schedule import batch
+from rolegraph.engine.training.loop.schedule import batch
 from tests.edge import RIGHT, WRONG
 from tests.models.tinker_edge import failed
 from tests.training.edge import SEED, SMALL, STEPS, Training, tasks

@@ -18,12 +18,12 @@ from rolegraph.engine.compile import Plan, check_file, compile_file
 from rolegraph.engine.errors import AdvantageError, ModelError, WorldError
 from rolegraph.engine.models import Completion, LimitedModel, Model, Request
 from rolegraph.engine.records import MAIN, Advantage, Episode, Step, Trajectory
-from rolegraph.engine.training.advantages import estimate, group_episodes
-from rolegraph.engine.training.batches import policy_batches
-from rolegraph.engine.training.credit import notes
-from rolegraph.engine.training.outcomes import outcome_figures
-from rolegraph.engine.training.recorded import advantages_by_uid, annotate, merge_details
-from rolegraph.engine.training.signals import SignalResult, apply_signals
+from rolegraph.engine.training.advantages.credit import notes
+from rolegraph.engine.training.advantages.estimates import estimate, group_episodes
+from rolegraph.engine.training.advantages.recorded import advantages_by_uid, annotate, merge_details
+from rolegraph.engine.training.advantages.signals import SignalResult, apply_signals
+from rolegraph.engine.training.analysis.outcomes import outcome_figures
+from rolegraph.engine.training.policies.batches import policy_batches
 from tests.edge import COUNTDOWN
 
 DISTILL = ["roles.judge.estimator=precomputed"]

@@ -16,7 +16,7 @@ import tinker
 from rolegraph.engine.compile import Plan, compile_file
 from rolegraph.engine.models import Completion, Request
 from rolegraph.engine.records import Episode, Step
-from rolegraph.engine.training.batches import policy_batches
+from rolegraph.engine.training.policies.batches import policy_batches
 from rolegraph.local.launcher import LocalService
 from tests.training.test_signals import batch
 

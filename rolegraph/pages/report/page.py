@@ -17,7 +17,7 @@ from rolegraph.engine.records import RunFolder, Step
 from rolegraph.engine.records.folder import Split
 from rolegraph.engine.records.jsonl import write_whole
 from rolegraph.engine.spec import load_spec
-from rolegraph.engine.training.outcomes import Outcomes, advantages
+from rolegraph.engine.training.analysis.outcomes import Outcomes, advantages
 from rolegraph.pages.drawing import picture_of
 from rolegraph.pages.drawing.svg import svg
 from rolegraph.pages.report import html

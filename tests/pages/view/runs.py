@@ -16,10 +16,10 @@ from rolegraph.engine.prompts.chat import Tokenizer
 from rolegraph.engine.records import Episode, RunFolder, Task
 from rolegraph.engine.records.episodes import EpisodeWriter
 from rolegraph.engine.run import Isolation, jobs, run_episode, run_jobs
-from rolegraph.engine.training.advantages import estimate, group_episodes
-from rolegraph.engine.training.batches import RoleBatch, policy_batches
-from rolegraph.engine.training.credit import loss_weights, notes
-from rolegraph.engine.training.recorded import advantages_by_uid, annotate, merge_details
+from rolegraph.engine.training.advantages.credit import loss_weights, notes
+from rolegraph.engine.training.advantages.estimates import estimate, group_episodes
+from rolegraph.engine.training.advantages.recorded import advantages_by_uid, annotate, merge_details
+from rolegraph.engine.training.policies.batches import RoleBatch, policy_batches
 from tests.edge import COUNTDOWN, RIGHT, WRONG, limited
 
 ROLLOUTS = 4

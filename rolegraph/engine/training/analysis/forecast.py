@@ -13,12 +13,12 @@ from dataclasses import dataclass, field, replace
 from rolegraph.engine.compile import Plan, RolePlan
 from rolegraph.engine.compile.plan import calls_of, size_of
 from rolegraph.engine.records import Episode
-from rolegraph.engine.training.advantages import estimate, group_episodes
-from rolegraph.engine.training.credit import notes
-from rolegraph.engine.training.figures import CAPTURED_SHARE, failure_lines
-from rolegraph.engine.training.outcomes import GroupOutcome, Outcomes, StepGroups
-from rolegraph.engine.training.precomputed import per_token
-from rolegraph.engine.training.recorded import advantages_by_uid, annotate
+from rolegraph.engine.training.advantages.credit import notes
+from rolegraph.engine.training.advantages.estimates import estimate, group_episodes
+from rolegraph.engine.training.advantages.precomputed import per_token
+from rolegraph.engine.training.advantages.recorded import advantages_by_uid, annotate
+from rolegraph.engine.training.analysis.figures import CAPTURED_SHARE, failure_lines
+from rolegraph.engine.training.analysis.outcomes import GroupOutcome, Outcomes, StepGroups
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,10 +17,12 @@ import numpy as np
 
 from rolegraph.engine.errors import WorldError
 from rolegraph.engine.records import Checkpoint, Episode, Note, StepLogged, Trajectory, derive_seed
-from rolegraph.engine.training.advantages import States, check_state_keys, estimate, group_episodes
-from rolegraph.engine.training.batches import RoleBatch, policy_batches
-from rolegraph.engine.training.credit import loss_weights, notes
-from rolegraph.engine.training.figures import (
+from rolegraph.engine.training.advantages.credit import loss_weights, notes
+from rolegraph.engine.training.advantages.estimates import States, check_state_keys, estimate, group_episodes
+from rolegraph.engine.training.advantages.group_metrics import reward_metrics
+from rolegraph.engine.training.advantages.recorded import advantages_by_uid, annotate, merge_details
+from rolegraph.engine.training.advantages.signals import apply_signals
+from rolegraph.engine.training.analysis.figures import (
     Metrics,
     answer_figures,
     failure_lines,
@@ -32,12 +34,10 @@ from rolegraph.engine.training.figures import (
     sign_warnings,
     update_figures,
 )
-from rolegraph.engine.training.group_metrics import reward_metrics
-from rolegraph.engine.training.outcomes import outcome_figures, teaching_tasks
-from rolegraph.engine.training.recorded import advantages_by_uid, annotate, merge_details
-from rolegraph.engine.training.rollouts import Rollouts, TrainingSetup
-from rolegraph.engine.training.schedule import batch, learning_rate
-from rolegraph.engine.training.signals import apply_signals
+from rolegraph.engine.training.analysis.outcomes import outcome_figures, teaching_tasks
+from rolegraph.engine.training.loop.rollouts import Rollouts, TrainingSetup
+from rolegraph.engine.training.loop.schedule import batch, learning_rate
+from rolegraph.engine.training.policies.batches import RoleBatch, policy_batches
 
 UNUSED = "unused"
 """Key of an episode's metadata, with `refill`: its task does not teach, or enough others did before it."""

@@ -23,10 +23,10 @@ from rolegraph.engine.errors import UsageError
 from rolegraph.engine.models.service_traits import ServiceTraits
 from rolegraph.engine.records import Episode, PolicyOf, Step, Trajectory
 from rolegraph.engine.spec import Loss
-from rolegraph.engine.training.credit import learning, loss_weights
-from rolegraph.engine.training.group_metrics import any_nonzero
-from rolegraph.engine.training.precomputed import per_token
-from rolegraph.engine.training.signals import DEMONSTRATION
+from rolegraph.engine.training.advantages.credit import learning, loss_weights
+from rolegraph.engine.training.advantages.group_metrics import any_nonzero
+from rolegraph.engine.training.advantages.precomputed import per_token
+from rolegraph.engine.training.advantages.signals import DEMONSTRATION
 from rolegraph.engine.vocabulary import LossName
 from rolegraph.engine.vocabulary.items import LOSS_SETTINGS
 

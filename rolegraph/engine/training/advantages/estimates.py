@@ -31,15 +31,15 @@ from rolegraph.engine.records import (
     Trajectory,
     TrajectoryGroup,
 )
-from rolegraph.engine.training.credit import compared, turns
-from rolegraph.engine.training.group_metrics import (
+from rolegraph.engine.training.advantages.credit import compared, turns
+from rolegraph.engine.training.advantages.group_metrics import (
     Metrics,
     advantage_metrics,
     difficulty_metrics,
     reward_metrics,
     state_metrics,
 )
-from rolegraph.engine.training.precomputed import AdvantagesByUid, expand, where
+from rolegraph.engine.training.advantages.precomputed import AdvantagesByUid, expand, where
 from rolegraph.engine.vocabulary import Estimator, Floats
 from rolegraph.engine.vocabulary.foreign import FOREIGN_ERRORS, describe_error, finite_number
 from rolegraph.engine.vocabulary.items import State

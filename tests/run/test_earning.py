@@ -17,7 +17,7 @@ from rolegraph.engine.compile import compile_file
 from rolegraph.engine.errors import ModelError, SpecError
 from rolegraph.engine.models import Request
 from rolegraph.engine.records import Episode, Task
-from rolegraph.engine.training.advantages.estimates import group_episodes
+from rolegraph.engine.training.advantages.groups import group_episodes
 from rolegraph.engine.training.analysis.figures import failures
 from rolegraph.engine.vocabulary import Reward, RewardInputs, Score, rewards
 from tests.edge import COUNTDOWN, RIGHT, WRONG, ScriptedModel, by_role, run_one

@@ -20,7 +20,8 @@ from rolegraph.engine.errors import AdvantageError
 from rolegraph.engine.records import Episode, NodeId
 from rolegraph.engine.records.episodes import read_episodes, write_episodes
 from rolegraph.engine.training.advantages.credit import loss_weights, on_record
-from rolegraph.engine.training.advantages.estimates import check_state_keys, estimate, group_episodes
+from rolegraph.engine.training.advantages.estimates import check_state_keys, estimate
+from rolegraph.engine.training.advantages.groups import group_episodes
 from rolegraph.engine.training.analysis.outcomes import StepGroups
 from rolegraph.engine.training.policies.batches import step_advantages
 from tests.clock import run_virtually

@@ -68,7 +68,7 @@ def test_a_plain_reward_has_a_time_limit_and_hides_its_labels() -> None:
         return 1.0
 
     reward = rewards.build(ItemCall("mine"))
-    assert (reward.timeout, reward.labels, reward.fields) == (5, ("answer",), ("answer",))
+    assert (reward.timeout, reward.facts.labels, reward.facts.fields) == (5, ("answer",), ("answer",))
 
 
 def test_keyword_only_parameters_are_the_options_of_a_spec() -> None:

@@ -90,7 +90,6 @@ def weighted(
         raise BadParts(faults)
     parts = [part for _, part in built.values()]
     limits = [part.timeout for part in parts if part.timeout is not None]
-
     facts = [part.facts for part in parts]
 
     def union(items: Sequence[Item | RewardFacts], field: str) -> tuple[str, ...]:

@@ -94,7 +94,12 @@ def add_advantages(batch: StepBatch, states: States = NO_STATES) -> StepBatch:
 def annotate_episodes(
     batch: StepBatch, version: Callable[[Trajectory], int | None] | None = None
 ) -> StepBatch:
-    """Record advantages, credit, groups and baselines in the episodes' steps; `version` is `annotate`'s."""
+    """Record advantages, credit, groups and baselines in the episodes' steps.
+
+    Args:
+        batch: the batch, with the advantages of its groups.
+        version: function that returns the number of updates of a trajectory's policy, as for `annotate`.
+    """
     estimated = batch.estimated
     weights = loss_weights(batch.used, batch.roles, batch.policy_of)
     both = {name for name, role in batch.roles.items() if role.adds_signal}

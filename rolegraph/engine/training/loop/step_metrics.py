@@ -60,9 +60,10 @@ def datum_metrics(data: Mapping[str, Sequence[RoleBatch]], rates: Mapping[str, f
     return metrics | _merging(own)
 
 
-def rewritten_roles(data: Mapping[str, Sequence[RoleBatch]]) -> dict[str, None]:
+def rewritten_roles(data: Mapping[str, Sequence[RoleBatch]]) -> list[str]:
     """Return the roles whose chat template renders earlier turns in other tokens than were sampled."""
-    return {batch.role: None for batches in data.values() for batch in batches if batch.rewritten}
+    found = (batch.role for batches in data.values() for batch in batches if batch.rewritten)
+    return list(dict.fromkeys(found))
 
 
 def _merging(batches: Iterable[RoleBatch]) -> Metrics:

@@ -46,7 +46,7 @@ from rolegraph.engine.records import Observer as Observer
 from rolegraph.engine.records import Step as Step
 from rolegraph.engine.records import Trajectory as Trajectory
 from rolegraph.engine.records import read_episodes as read_episodes
-from rolegraph.engine.training.forecast import Price as Price
+from rolegraph.engine.training.analysis.forecast import Price as Price
 from rolegraph.engine.vocabulary import ParseFailure as ParseFailure
 from rolegraph.engine.vocabulary import RewardInputs as RewardInputs
 from rolegraph.engine.vocabulary import Score as Score

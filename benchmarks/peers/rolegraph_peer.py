@@ -14,7 +14,7 @@ from rolegraph.engine.models.limit import LimitedModel
 from rolegraph.engine.models.types import Completion, Request
 from rolegraph.engine.records import Episode
 from rolegraph.engine.run import Isolation, jobs, run_episode, run_jobs
-from rolegraph.engine.vocabulary import Reward, Score, rewards
+from rolegraph.engine.vocabulary import Reward, RewardFacts, Score, rewards
 
 
 class StubModel:
@@ -37,7 +37,7 @@ def stub() -> Reward:
         earned = reward(task, action)
         return Score(earned, earned == 1.0)
 
-    return Reward(score, fields=("nums", "target"))
+    return Reward(score, RewardFacts(fields=("nums", "target")))
 
 
 def build(solvers: int, ask: Ask) -> RunMany:

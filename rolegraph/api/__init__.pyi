@@ -100,11 +100,11 @@ from rolegraph.engine.run.preview import SentPrompt as SentPrompt
 from rolegraph.engine.run.preview import TaskPrompts as TaskPrompts
 from rolegraph.engine.spec import find_spec as find_spec
 from rolegraph.engine.spec import is_tests_file as is_tests_file
-from rolegraph.engine.training.compare import Interval as Interval
-from rolegraph.engine.training.forecast import Forecast as Forecast
-from rolegraph.engine.training.forecast import Price as Price
-from rolegraph.engine.training.forecast import RoleForecast as RoleForecast
-from rolegraph.engine.training.forecast import SampleMean as SampleMean
+from rolegraph.engine.training.analysis.compare import Interval as Interval
+from rolegraph.engine.training.analysis.forecast import Forecast as Forecast
+from rolegraph.engine.training.analysis.forecast import Price as Price
+from rolegraph.engine.training.analysis.forecast import RoleForecast as RoleForecast
+from rolegraph.engine.training.analysis.forecast import SampleMean as SampleMean
 from rolegraph.engine.vocabulary import ParseFailure as ParseFailure
 from rolegraph.engine.vocabulary import RewardInputs as RewardInputs
 from rolegraph.engine.vocabulary import Score as Score

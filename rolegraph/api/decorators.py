@@ -17,7 +17,18 @@ from rolegraph.engine import vocabulary
 from rolegraph.engine.errors import UsageError
 from rolegraph.engine.limits.tools import CALL_MEMORY
 from rolegraph.engine.records import FailureName, Task, TrajectoryGroup
-from rolegraph.engine.vocabulary import Dataset, Estimator, Floats, Item, Metric, Parser, Reward, Score, Split
+from rolegraph.engine.vocabulary import (
+    Dataset,
+    Estimator,
+    Floats,
+    Item,
+    Metric,
+    Parser,
+    Reward,
+    RewardFacts,
+    Score,
+    Split,
+)
 
 F = TypeVar("F", bound=Callable[..., Any])
 Decorator = Callable[[F], F]
@@ -56,7 +67,8 @@ def reward(
     def build(known: str, function: Callable[..., Any], options: Options) -> Reward:
         score = partial(_score, function, options)
         limit = None if pure else timeout
-        return Reward(score, tuple(labels), tuple(labels), timeout=limit, memory=memory)
+        facts = RewardFacts(fields=tuple(labels), labels=tuple(labels))
+        return Reward(score, facts, timeout=limit, memory=memory)
 
     return _decorator(vocabulary.rewards, name, ("task", "action"), build)
 

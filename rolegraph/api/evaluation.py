@@ -18,7 +18,7 @@ from rolegraph.engine.errors import DataError, UsageError, os_errors_as
 from rolegraph.engine.records import Note, Observer, RunFolder, RunInfo, Task, read_episodes
 from rolegraph.engine.records.jsonl import parse_json, read_record, write_whole
 from rolegraph.engine.records.writer_lock import sole_writer
-from rolegraph.engine.training.compare import ByTask, Interval, by_task, difference, interval
+from rolegraph.engine.training.analysis.compare import ByTask, Interval, by_task, difference, interval
 
 EVALUATION = "evaluation.json"
 """File in an evaluation's folder that holds the result when the evaluation is finished."""

@@ -10,9 +10,9 @@ from rolegraph.api.workflow import Workflow
 from rolegraph.engine.compile import Plan
 from rolegraph.engine.errors import UsageError
 from rolegraph.engine.records import Note, Observer, RunFolder, derive_seed, read_episodes
-from rolegraph.engine.training.forecast import Forecast, ObservedEpisodes, Price
-from rolegraph.engine.training.forecast import forecast as forecast_of
-from rolegraph.engine.training.schedule import shuffled
+from rolegraph.engine.training.analysis.forecast import Forecast, ObservedEpisodes, Price
+from rolegraph.engine.training.analysis.forecast import forecast as forecast_of
+from rolegraph.engine.training.loop.schedule import shuffled
 
 
 async def forecast_async(

@@ -17,7 +17,7 @@ from rolegraph.engine.models.tinker_sdk import close
 from rolegraph.engine.records import Note, Observer
 from rolegraph.engine.spec import ModelRef
 from rolegraph.engine.spec.sources import PROVIDERS
-from rolegraph.engine.training.probes import ProbeRow, ServiceProbe
+from rolegraph.engine.training.service.probes import ProbeRow, ServiceProbe
 
 
 @dataclass(frozen=True, slots=True)

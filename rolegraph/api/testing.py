@@ -20,7 +20,7 @@ from rolegraph.engine.spec import TESTS_SUFFIX, find_spec
 from rolegraph.engine.spec.expectations import LoadedTests, SpecTests, read_tests
 from rolegraph.engine.spec.yaml_source import parse_yaml
 from rolegraph.engine.spec.yaml_text import dump_yaml
-from rolegraph.engine.training.compare import by_task, interval
+from rolegraph.engine.training.analysis.compare import by_task, interval
 from rolegraph.pages.report.verdicts import Verdict, junit, unknown_names, verdicts
 
 _STARTER = """\

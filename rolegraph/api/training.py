@@ -21,7 +21,7 @@ from rolegraph.engine.records.episodes import read_episodes
 from rolegraph.engine.records.identity import MAIN, derive_seed
 from rolegraph.engine.records.info import Checkpoint, Control, RunInfo, without_credentials
 from rolegraph.engine.records.writer_lock import sole_writer
-from rolegraph.engine.training.schedule import planned_steps, validation_tasks
+from rolegraph.engine.training.loop.schedule import planned_steps, validation_tasks
 from rolegraph.engine.vocabulary import Split, shared_rows
 
 NODE_SLOTS = 64
@@ -232,7 +232,8 @@ async def _run(job: TrainingJob, observe: Observer, track: Sequence[str], rollou
         )
         await stack.enter_async_context(services.watched())
         # The SDK takes seconds to import, so it is imported while the service starts.
-        from rolegraph.engine.training import loop, past, policies, rollouts
+        from rolegraph.engine.training.loop import loop, rollouts
+        from rolegraph.engine.training.policies import past, policies
 
         starts = {
             name: policies.PolicyStart(
@@ -330,7 +331,7 @@ def _send(observe: Observer, trackers: list[Tracker], send: Callable[[Tracker], 
 
 def _write_results(plan: Plan, folder: RunFolder, steps: int) -> None:
     """Write the controls, where the last validation was made, and the report."""
-    from rolegraph.engine.training.compare import controls
+    from rolegraph.engine.training.analysis.compare import controls
     from rolegraph.pages.report import write_report
 
     first, last = (folder.episodes_file("validation", step) for step in (0, steps))

@@ -15,7 +15,15 @@ from jinja2 import Environment, TemplateSyntaxError, nodes
 from jinja2.parser import Parser
 
 from rolegraph.engine.records import Task
-from rolegraph.engine.vocabulary import ActionRead, Formula, Reward, RewardInputs, Score, short_repr
+from rolegraph.engine.vocabulary import (
+    ActionRead,
+    Formula,
+    Reward,
+    RewardFacts,
+    RewardInputs,
+    Score,
+    short_repr,
+)
 
 _JINJA = Environment()
 _NUMBERS = frozenset({"abs", "count", "float", "int", "length", "round", "sum"})
@@ -51,15 +59,14 @@ def value(
         for formula, found in zip(formulas, read, strict=True)
         for path in _keys(found, "action")
     )
-    reward = Reward(
-        partial(_value, text, right, False),
+    facts = RewardFacts(
         fields=tuple({**fields, **dict.fromkeys(labels or ())}),
         labels=tuple(fields if labels is None else labels),
-        formulas=tuple(formulas),
         reads=tuple(reads),
     )
     judges = right is not None or not (read[0] and _is_number(read[0][0]))
-    return replace(reward, as_term=replace(reward, score=partial(_value, text, right, True), judges=judges))
+    term = Reward(partial(_value, text, right, True), replace(facts, judges=judges), formulas=tuple(formulas))
+    return replace(term, score=partial(_value, text, right, False), facts=facts, as_term=term)
 
 
 def _value(

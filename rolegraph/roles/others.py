@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, FiniteFloat
 
 from rolegraph.engine.records import Task
-from rolegraph.engine.vocabulary import ActionRead, Reward, RewardInputs, Score
+from rolegraph.engine.vocabulary import ActionRead, Reward, RewardFacts, RewardInputs, Score
 from rolegraph.roles.equality import MATH_SECONDS, SAME_MATH, Equal, Seconds, as_text, require_math, same_text
 from rolegraph.roles.json_text import value_at
 from rolegraph.roles.numbers import number_of
@@ -57,7 +57,8 @@ def of(role: str, /, *, scale: FiniteFloat = 1.0, offset: FiniteFloat = 0.0, els
         return Score(reward, all(verdicts) if verdicts and scale > 0 else None)
 
     verdicts = (role,) if scale > 0 else ()
-    return Reward(score, roles=(role,), delegates=True, judges=False, verdicts=verdicts, outcomes=(role,))
+    facts = RewardFacts(judges=False, verdicts=verdicts, outcomes=(role,))
+    return Reward(score, facts, roles=(role,), delegates=True)
 
 
 def rated_by(
@@ -109,7 +110,8 @@ def rated_by(
 
     shared = () if by_place else (role,)
     reads = (ActionRead(role, path or "", None if words is None else tuple(words)),)
-    return Reward(score, views=(role,), delegates=True, judges=False, outcomes=shared, reads=reads)
+    facts = RewardFacts(judges=False, outcomes=shared, reads=reads)
+    return Reward(score, facts, views=(role,), delegates=True)
 
 
 def same_as(
@@ -133,7 +135,8 @@ def same_as(
             return _without_turns(role, else_, inputs)
         return Score(fmean(same(view.action, action) for view in views), None)
 
-    return Reward(score, views=(role,), judges=False, timeout=None if equal == "text" else timeout)
+    limit = None if equal == "text" else timeout
+    return Reward(score, RewardFacts(judges=False), views=(role,), timeout=limit)
 
 
 def agrees_with(

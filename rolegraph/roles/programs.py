@@ -11,7 +11,7 @@ from pydantic import Field
 
 from rolegraph.engine.records import Task
 from rolegraph.engine.sandbox import evaluate, require_interpreter, run_tests
-from rolegraph.engine.vocabulary import MONTY, Reward, RewardInputs, Score
+from rolegraph.engine.vocabulary import MONTY, Reward, RewardFacts, RewardInputs, Score
 
 Seconds = Annotated[float, Field(gt=0, le=3600)]
 
@@ -38,7 +38,9 @@ def tests(
         share = run_tests(program_of(str(action)), written, seconds=seconds, interpreter=interpreter)
         return Score(share, share >= 1.0)
 
-    return Reward(score, (field,), (field,), timeout=timeout, permissions=("python",))
+    return Reward(
+        score, RewardFacts(fields=(field,), labels=(field,)), timeout=timeout, permissions=("python",)
+    )
 
 
 def python(
@@ -73,7 +75,8 @@ def python(
             raise TypeError(f"the program came to {value!r:.80}, which is no number")
         return Score(float(value), value >= 1)
 
-    return Reward(score, tuple(fields), tuple(labels), timeout=timeout, permissions=("python",))
+    facts = RewardFacts(fields=tuple(fields), labels=tuple(labels))
+    return Reward(score, facts, timeout=timeout, permissions=("python",))
 
 
 def _read_of_task(tree: ast.Module) -> Iterator[str]:

@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal, cast
 from pydantic import Field
 
 from rolegraph.engine.records import Task
-from rolegraph.engine.vocabulary import ActionRead, Reward, RewardInputs, Score
+from rolegraph.engine.vocabulary import ActionRead, Reward, RewardFacts, RewardInputs, Score
 from rolegraph.roles import countdown as countdown_task
 from rolegraph.roles.equality import MATH_SECONDS, SAME_MATH, Seconds, as_text, require_math
 from rolegraph.roles.json_text import value_at
@@ -43,7 +43,7 @@ def countdown() -> Reward:
             raise TypeError(f"task.nums must be a list of whole numbers, such as [3, 4]; got {nums!r}")
         return _scored(countdown_task.reward(str(action), cast("list[int]", nums), target))
 
-    return Reward(score, fields=("nums", "target"))
+    return Reward(score, RewardFacts(fields=("nums", "target")))
 
 
 def exact_match(*, field: str = "answer", ignore_case: bool = True, punctuation: bool = True) -> Reward:
@@ -58,7 +58,7 @@ def exact_match(*, field: str = "answer", ignore_case: bool = True, punctuation:
         given = _plain(action, ignore_case, punctuation)
         return _scored(given in (_plain(gold, ignore_case, punctuation) for gold in _accepted(task, field)))
 
-    return Reward(score, (field,), (field,))
+    return Reward(score, RewardFacts(fields=(field,), labels=(field,)))
 
 
 def _accepted(task: Task, field: str) -> list[Any]:
@@ -85,7 +85,7 @@ def math(*, field: str = "answer", timeout: Seconds = MATH_SECONDS) -> Reward:
     def score(task: Task, action: Any, inputs: RewardInputs) -> Score:
         return _scored(SAME_MATH(task[field], action))
 
-    return Reward(score, (field,), (field,), timeout=timeout)
+    return Reward(score, RewardFacts(fields=(field,), labels=(field,)), timeout=timeout)
 
 
 def f1(*, field: str = "answer") -> Reward:
@@ -102,7 +102,7 @@ def f1(*, field: str = "answer") -> Reward:
         overlaps = (_overlap(counts, len(given), _words(gold)) for gold in _accepted(task, field))
         return _scored(max(overlaps, default=0.0))
 
-    return Reward(score, (field,), (field,))
+    return Reward(score, RewardFacts(fields=(field,), labels=(field,)))
 
 
 _ARTICLES = re.compile(r"\b(?:a|an|the)\b")
@@ -145,7 +145,7 @@ def json_field(path: str, /, *, field: str | None = None, value: Any = _ABSENT) 
         return _scored(found == wanted and isinstance(found, bool) == isinstance(wanted, bool))
 
     fields = () if field is None else (field,)
-    return Reward(score, fields, fields, reads=(ActionRead(None, path, ()),))
+    return Reward(score, RewardFacts(fields=fields, labels=fields, reads=(ActionRead(None, path, ()),)))
 
 
 def close_to(*, field: str = "answer", absolute: Tolerance = 1e-6, relative: Tolerance = 0.0) -> Reward:
@@ -162,7 +162,7 @@ def close_to(*, field: str = "answer", absolute: Tolerance = 1e-6, relative: Tol
             raise TypeError(f"task.{field} must hold a number, such as 42, or several; got {task[field]!r}")
         return _scored(any(abs(given - gold) <= max(absolute, relative * abs(gold)) for gold in golds))
 
-    return Reward(score, (field,), (field,))
+    return Reward(score, RewardFacts(fields=(field,), labels=(field,)))
 
 
 def _number(value: object) -> float:
@@ -186,7 +186,7 @@ def length(*, over: Bound | None = None, under: Bound | None = None, unit: Unit 
         text = as_text(action)
         return _scored(_within(len(text) if unit == "characters" else len(text.split()), over, under))
 
-    return Reward(score, form=True)
+    return Reward(score, RewardFacts(form=True))
 
 
 def _check_bounds(name: str, kind: str, example: int, over: int | None, under: int | None) -> None:
@@ -220,7 +220,7 @@ def tool_calls(
         count = sum(name in (None, call["name"]) and (not failed or "error" in call) for call in calls)
         return _scored(_within(count, over, under))
 
-    return Reward(score, reads_turn=True, form=True)
+    return Reward(score, RewardFacts(form=True), reads_turn=True)
 
 
 def matches(pattern: str, /, *, whole: bool = False, ignore_case: bool = False) -> Reward:
@@ -243,7 +243,7 @@ def matches(pattern: str, /, *, whole: bool = False, ignore_case: bool = False) 
             return _scored(0.0)
         return _scored(found is not None)
 
-    return Reward(score, patterns=(pattern,), form=True)
+    return Reward(score, RewardFacts(patterns=(pattern,), form=True))
 
 
 @lru_cache(maxsize=256)

@@ -16,8 +16,10 @@ from rolegraph.engine.vocabulary import (
     BadParts,
     CallField,
     Formula,
+    Item,
     ItemCall,
     Reward,
+    RewardFacts,
     RewardInputs,
     Score,
     UnknownName,
@@ -88,41 +90,44 @@ def weighted(
         raise BadParts(faults)
     parts = [part for _, part in built.values()]
     limits = [part.timeout for part in parts if part.timeout is not None]
+    facts = [part.facts for part in parts]
 
-    def union(field: str) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(name for part in parts for name in getattr(part, field)))
+    def union(items: Sequence[Item | RewardFacts], field: str) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(name for item in items for name in getattr(item, field)))
 
     def placed(name: str, read: Placed) -> Placed:
         """Return a part of a term's call with its place in the call of the sum."""
         term = terms[name]
         return read._replace(place=(0, name, *term.place, *term.reward.path_of(read.place)))
 
-    form = all(part.form for part in parts)
-    judging = {name for name, (weight, part) in built.items() if weight > 0 and (form or not part.form)}
+    form = all(part.facts.form for part in parts)
+    judging = {name for name, (weight, part) in built.items() if weight > 0 and (form or not part.facts.form)}
     # Only plain data and functions are sent to a worker: a Reward would be made again there.
     summed = [
         (name, weight, name in judging, part.delegates, part.score) for name, (weight, part) in built.items()
     ]
     return Reward(
         partial(_weighted, summed),
-        fields=union("fields"),
-        labels=union("labels"),
-        roles=union("roles"),
-        terms=tuple(built),
+        RewardFacts(
+            fields=union(facts, "fields"),
+            labels=union(facts, "labels"),
+            terms=tuple(built),
+            patterns=union(facts, "patterns"),
+            reads=tuple(placed(name, read) for name, (_, part) in built.items() for read in part.facts.reads),
+            judges=any(built[name][1].facts.judges for name in judging),
+            verdicts=union([built[name][1].facts for name in judging], "verdicts"),
+            outcomes=union(facts, "outcomes"),
+            form=form,
+        ),
+        roles=union(parts, "roles"),
+        views=union(parts, "views"),
+        reads_turn=any(part.reads_turn for part in parts),
+        reads_environment=any(part.reads_environment for part in parts),
+        formulas=tuple(placed(name, each) for name, (_, part) in built.items() for each in part.formulas),
+        delegates=all(part.delegates for part in parts),
         timeout=sum(limits) if limits else None,
         memory=max(part.memory for part in parts),
-        views=union("views"),
-        reads_turn=any(part.reads_turn for part in parts),
-        delegates=all(part.delegates for part in parts),
-        permissions=union("permissions"),
-        patterns=union("patterns"),
-        judges=any(built[name][1].judges for name in judging),
-        verdicts=tuple(dict.fromkeys(role for name in judging for role in built[name][1].verdicts)),
-        form=form,
-        outcomes=union("outcomes"),
-        reads_environment=any(part.reads_environment for part in parts),
-        reads=tuple(placed(name, read) for name, (_, part) in built.items() for read in part.reads),
-        formulas=tuple(placed(name, each) for name, (_, part) in built.items() for each in part.formulas),
+        permissions=union(parts, "permissions"),
     )
 
 

@@ -17,7 +17,7 @@ from rolegraph import api
 from rolegraph.engine.compile.resolve import digest
 from rolegraph.engine.errors import AdvantageError
 from rolegraph.engine.records import FailureName, GroupKey, TrajectoryGroup
-from rolegraph.engine.training.advantages import estimate
+from rolegraph.engine.training.advantages.estimates import estimate
 from rolegraph.engine.vocabulary import (
     Import,
     ItemCall,
@@ -69,7 +69,7 @@ def test_a_plain_reward_has_a_time_limit_and_hides_its_labels() -> None:
         return 1.0
 
     reward = rewards.build(ItemCall("mine"))
-    assert (reward.timeout, reward.labels, reward.fields) == (5, ("answer",), ("answer",))
+    assert (reward.timeout, reward.facts.labels, reward.facts.fields) == (5, ("answer",), ("answer",))
 
 
 def test_keyword_only_parameters_are_the_options_of_a_spec() -> None:

@@ -70,11 +70,11 @@ def test_a_program_that_fails_or_would_get_out_is_an_error(code: str, error: str
 
 def test_a_program_says_what_it_reads_and_what_no_prompt_may_show() -> None:
     made: Any = reward({"python": NEAR, "labels": ["key"]})
-    assert (made.fields, made.labels) == (("key", "answer"), ("key",))
+    assert (made.facts.fields, made.facts.labels) == (("key", "answer"), ("key",))
     assert (made.permissions, made.timeout) == (("python",), 60.0)
 
 
 def test_tests_are_hidden_need_leave_and_are_bounded_in_time() -> None:
     made: Any = reward({"tests": {"field": "checks", "timeout": 20}})
-    assert (made.fields, made.labels, made.permissions) == (("checks",), ("checks",), ("python",))
+    assert (made.facts.fields, made.facts.labels, made.permissions) == (("checks",), ("checks",), ("python",))
     assert made.timeout == 20

@@ -26,7 +26,7 @@ def test_countdown_pays_for_an_expression_that_solves_the_task() -> None:
     assert earned("countdown", "<answer>3 * 4</answer>", **task) == WRONG
     assert earned("countdown", "No solution found", **task) == WRONG
     assert earned("countdown", "<answer>9**9**9**9</answer>", **task) == WRONG
-    assert reward("countdown").fields == ("nums", "target")
+    assert reward("countdown").facts.fields == ("nums", "target")
 
 
 @pytest.mark.parametrize("nums", ["[3, 4]", "3 4", None, [3.0, 4.0], ["3", "4"]])
@@ -46,7 +46,7 @@ def test_exact_match_compares_with_a_field_that_no_prompt_may_show() -> None:
     assert earned({"exact_match": {"punctuation": False}}, "42 .", answer="42") == RIGHT
     assert earned({"exact_match": {"punctuation": False}}, "a - b", answer="a b") == RIGHT
     made = reward({"exact_match": {"field": "gold"}})
-    assert made.fields == made.labels == ("gold",)
+    assert made.facts.fields == made.facts.labels == ("gold",)
 
 
 def test_a_list_of_answers_accepts_each_of_them() -> None:
@@ -89,8 +89,8 @@ def test_json_field_compares_a_path_of_the_action() -> None:
     assert earned({"json_field": "result.ok", "value": True}, action) == RIGHT
     assert earned({"json_field": "result.ok", "value": 1}, action) == WRONG
     assert earned({"json_field": "result.ok", "value": None}, {"result": {"ok": None}}) == RIGHT
-    assert reward({"json_field": "a", "field": "gold"}).labels == ("gold",)
-    assert reward({"json_field": "a", "value": 1}).fields == ()
+    assert reward({"json_field": "a", "field": "gold"}).facts.labels == ("gold",)
+    assert reward({"json_field": "a", "value": 1}).facts.fields == ()
 
 
 @pytest.mark.parametrize("action", ["", "text", None, 5, [], {}, {"a": 1}, {"a": [1]}, {"a": {"x": 1}}])
@@ -124,7 +124,7 @@ def test_json_field_compares_with_one_thing(options: dict[str, Any]) -> None:
 )
 def test_close_to_compares_the_last_number(action: object, gold: object, right: bool) -> None:
     assert earned("close_to", action, answer=gold) == (RIGHT if right else WRONG)
-    assert reward("close_to").labels == ("answer",)
+    assert reward("close_to").facts.labels == ("answer",)
 
 
 def test_a_tolerance_is_absolute_or_relative_and_the_wider_counts() -> None:
@@ -258,8 +258,8 @@ def test_a_term_may_be_its_reward_alone() -> None:
 
 def test_a_weighted_sum_reads_hides_and_waits_for_what_its_terms_do() -> None:
     made = reward({"weighted": {**TERMS, "says": {"reward": {"agrees_with": "judge"}}}})
-    assert made.fields == ("nums", "target", "solution")
-    assert made.labels == ("solution",)
+    assert made.facts.fields == ("nums", "target", "solution")
+    assert made.facts.labels == ("solution",)
     assert made.roles == ("judge",)
     assert made.timeout is None
 
@@ -312,7 +312,7 @@ def test_math_runs_in_a_worker_that_is_stopped_at_its_limit() -> None:
             return await isolation.run(made.score, *arguments, limit=made.timeout or 0.0)
 
     patient, hasty = made(600.0), made(0.5)
-    assert (patient.timeout, hasty.timeout, hasty.labels) == (600.0, 0.5, ("answer",))
+    assert (patient.timeout, hasty.timeout, hasty.facts.labels) == (600.0, 0.5, ("answer",))
     assert asyncio.run(score(patient, "0.5")).terms["right"] == 1.0
     with pytest.raises(CallTimeout):
         asyncio.run(score(hasty, "9^{9^{9^{9}}}"))

@@ -12,7 +12,7 @@ import yaml
 from rolegraph.engine.compile import Plan, check_file
 from rolegraph.engine.models import Request
 from rolegraph.engine.records import Advantage, Episode, NodeId, Trajectory
-from rolegraph.engine.training.batches import build_datum, step_advantages, token_sequences
+from rolegraph.engine.training.policies.batches import build_datum, step_advantages, token_sequences
 from tests.edge import ScriptedModel, run_one, turn_dag, write_spec
 from tests.run.test_memory import SUM, Calling, Counted, contents
 from tests.run.written import Roles, plan, said, show, whose

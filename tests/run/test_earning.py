@@ -17,8 +17,8 @@ from rolegraph.engine.compile import compile_file
 from rolegraph.engine.errors import ModelError, SpecError
 from rolegraph.engine.models import Request
 from rolegraph.engine.records import Episode, Task
-from rolegraph.engine.training.advantages import group_episodes
-from rolegraph.engine.training.figures import failures
+from rolegraph.engine.training.advantages.groups import group_episodes
+from rolegraph.engine.training.analysis.figures import failures
 from rolegraph.engine.vocabulary import Reward, RewardInputs, Score, rewards
 from tests.edge import COUNTDOWN, RIGHT, WRONG, ScriptedModel, by_role, run_one
 from tests.run.written import plan, said

@@ -11,7 +11,7 @@ import pytest
 
 from rolegraph.engine.models import Request
 from rolegraph.engine.records import EpisodeDone, Event, TerminationReason
-from rolegraph.engine.training.advantages import group_episodes
+from rolegraph.engine.training.advantages.groups import group_episodes
 from rolegraph.engine.vocabulary import EnvironmentFailure, Transition
 from tests.edge import ScriptedModel, episode, limited, run_one
 from tests.run.worlds import PLAYER, Say, game, in_turn, known, world

@@ -14,7 +14,7 @@ import pytest
 from rolegraph.engine.compile import compile_file
 from rolegraph.engine.models import Request
 from rolegraph.engine.records import FailureName
-from rolegraph.engine.training.advantages import group_episodes
+from rolegraph.engine.training.advantages.groups import group_episodes
 from rolegraph.integrations.textarena import arena
 from tests.edge import ScriptedModel, run_one
 

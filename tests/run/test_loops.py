@@ -15,7 +15,7 @@ from rolegraph.engine.errors import ModelError, SpecError
 from rolegraph.engine.models import Request
 from rolegraph.engine.models.replay import Replay
 from rolegraph.engine.records import Episode
-from rolegraph.engine.training.advantages import group_episodes
+from rolegraph.engine.training.advantages.groups import group_episodes
 from rolegraph.engine.vocabulary import RewardInputs
 from tests.edge import COUNTDOWN, RIGHT, WRONG, ScriptedModel, run_one, write_spec
 from tests.run.written import Roles, asked, plan, said, show, whose

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rolegraph.engine.training.advantages import group_episodes
+from rolegraph.engine.training.advantages.groups import group_episodes
 from tests.edge import ScriptedModel, run_one
 from tests.run.written import Roles, asked, plan, whose
 

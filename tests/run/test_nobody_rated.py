@@ -13,7 +13,7 @@ from rolegraph.engine.compile import Plan, check_file
 from rolegraph.engine.errors import ModelError
 from rolegraph.engine.models import Request
 from rolegraph.engine.records import Episode
-from rolegraph.engine.training.advantages import group_episodes
+from rolegraph.engine.training.advantages.groups import group_episodes
 from tests.edge import RIGHT, WRONG, ScriptedModel, by_role, run_one, write_spec
 from tests.run.written import Roles, plan, said
 

@@ -23,7 +23,7 @@ from rolegraph.engine.errors import ModelError, SpecError, UsageError
 from rolegraph.engine.models import Request
 from rolegraph.engine.models.replay import Replay
 from rolegraph.engine.records import Episode, FailureName
-from rolegraph.engine.training.advantages import group_episodes
+from rolegraph.engine.training.advantages.groups import group_episodes
 from rolegraph.engine.vocabulary import Function, Tool, tools
 from tests.edge import COUNTDOWN, RIGHT, WRONG, ScriptedModel, by_role, episode, limited, run_one, write_spec
 from tests.models.edges import served

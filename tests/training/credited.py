@@ -13,9 +13,12 @@ import yaml
 from rolegraph.engine.compile import Plan, compile_file
 from rolegraph.engine.models import Request
 from rolegraph.engine.records import Episode
-from rolegraph.engine.training.advantages import estimate, group_episodes
-from rolegraph.engine.training.credit import notes
-from rolegraph.engine.training.recorded import advantages_by_uid, annotate
+from rolegraph.engine.training.advantages.step_batch import (
+    StepBatch,
+    add_advantages,
+    add_groups,
+    annotate_episodes,
+)
 from tests.edge import COUNTDOWN, RIGHT, WRONG, ScriptedModel, episode, limited, write_spec
 
 Roles = dict[str, dict[str, Any]]
@@ -59,12 +62,8 @@ def drawn(request: Request) -> str:
 
 def learnt(plan: Plan, episodes: Sequence[Episode]) -> tuple[list[Episode], dict[str, float]]:
     """Return the episodes with advantages, and the metrics of their groups."""
-    groups, metrics = group_episodes(episodes, plan.trained, plan.policy_of)
-    estimators = {name: role.estimator for name, role in plan.trained.items() if role.estimator}
-    estimated = estimate(groups, estimators)
-    return annotate(
-        episodes, advantages_by_uid(groups, estimated), notes(groups, advantages=estimated.advantages)
-    ), metrics | estimated.metrics
+    batch = add_advantages(add_groups(StepBatch(episodes, plan.trained, plan.policy_of)))
+    return [*annotate_episodes(batch).episodes], batch.group_metrics | batch.estimated.metrics
 
 
 def advantages(episodes: Sequence[Episode], role: str) -> list[list[Any]]:

@@ -21,10 +21,10 @@ from rolegraph.engine.records.folder import RunFolder, Split
 from rolegraph.engine.records.info import Checkpoint, RunInfo
 from rolegraph.engine.run import Isolation
 from rolegraph.engine.spec import ModelRef
-from rolegraph.engine.training.loop import train
-from rolegraph.engine.training.past import PastSelves
-from rolegraph.engine.training.policies import Policies, PolicyStart
-from rolegraph.engine.training.rollouts import TrainingSetup
+from rolegraph.engine.training.loop.loop import train
+from rolegraph.engine.training.loop.rollouts import TrainingSetup
+from rolegraph.engine.training.policies.past import PastSelves
+from rolegraph.engine.training.policies.policies import Policies, PolicyStart
 from tests.edge import COUNTDOWN, RIGHT, WRONG
 from tests.models.tinker_edge import Sampled, Service, failed
 from tests.trainings import CLOCKED

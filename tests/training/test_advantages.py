@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from rolegraph.engine.errors import AdvantageError
 from rolegraph.engine.records import Episode, GroupKey, Step, Trajectory, TrajectoryGroup
-from rolegraph.engine.training.advantages import EstimatedGroups, estimate, group_episodes
+from rolegraph.engine.training.advantages.estimates import EstimatedGroups, estimate
+from rolegraph.engine.training.advantages.groups import group_episodes
 from rolegraph.engine.vocabulary import Estimator, Floats, ItemCall, estimators
 
 CASES: list[dict[str, Any]] = json.loads(

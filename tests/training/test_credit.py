@@ -10,11 +10,12 @@ import pytest
 
 from rolegraph.engine.models import Request
 from rolegraph.engine.spec import Credit
-from rolegraph.engine.training.advantages import estimate, group_episodes
-from rolegraph.engine.training.credit import credited, loss_weights, notes
-from rolegraph.engine.training.figures import rewards_by_role
-from rolegraph.engine.training.recorded import merge_details
-from rolegraph.engine.training.signals import DEMONSTRATION
+from rolegraph.engine.training.advantages.credit import credited, loss_weights, notes
+from rolegraph.engine.training.advantages.estimates import estimate
+from rolegraph.engine.training.advantages.groups import group_episodes
+from rolegraph.engine.training.advantages.recorded import merge_details
+from rolegraph.engine.training.advantages.signals import DEMONSTRATION
+from rolegraph.engine.training.analysis.figures import rewards_by_role
 from tests.training.credited import (
     advantages,
     drawn,

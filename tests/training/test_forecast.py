@@ -14,8 +14,8 @@ from rolegraph import api
 from rolegraph.api.forecasting import probe_sizes
 from rolegraph.engine.compile import compile_file
 from rolegraph.engine.records import Episode, Failure, FailureName, Step, Trajectory
-from rolegraph.engine.training.forecast import ObservedEpisodes, forecast
-from rolegraph.engine.training.schedule import batch
+from rolegraph.engine.training.analysis.forecast import ObservedEpisodes, forecast
+from rolegraph.engine.training.loop.schedule import batch_tasks
 from tests import replays
 
 
@@ -84,7 +84,7 @@ def test_a_probe_is_of_tasks_that_a_training_of_the_same_seed_begins_with(tmp_pa
         events: list[api.Event] = []
         rg.forecast(flow, probe=11, seed=seed, observe=events.append)
         probed = [event.episode.task_id for event in events if isinstance(event, api.EpisodeDone)]
-        first = batch(flow.tasks("train"), flow.plan.spec.train, seed, number=1)
+        first = batch_tasks(flow.tasks("train"), flow.plan.spec.train, seed, number=1)
         counts = Counter(probed)
         assert len(probed) == 11 and counts[first[0]["id"]] == 4
         assert {*counts} == {task["id"] for task in first[: len(counts)]}

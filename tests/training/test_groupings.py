@@ -19,10 +19,11 @@ from rolegraph.engine.compile.compiler import check_file
 from rolegraph.engine.errors import AdvantageError
 from rolegraph.engine.records import Episode, NodeId
 from rolegraph.engine.records.episodes import read_episodes, write_episodes
-from rolegraph.engine.training.advantages import check_state_keys, estimate, group_episodes
-from rolegraph.engine.training.batches import step_advantages
-from rolegraph.engine.training.credit import loss_weights, on_record
-from rolegraph.engine.training.outcomes import StepGroups
+from rolegraph.engine.training.advantages.credit import loss_weights, on_record
+from rolegraph.engine.training.advantages.estimates import check_state_keys, estimate
+from rolegraph.engine.training.advantages.groups import group_episodes
+from rolegraph.engine.training.analysis.outcomes import StepGroups
+from rolegraph.engine.training.policies.batches import step_advantages
 from tests.clock import run_virtually
 from tests.edge import COUNTDOWN, RIGHT, WRONG, ScriptedModel, episode, limited
 from tests.examples import examples

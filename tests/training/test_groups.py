@@ -17,8 +17,9 @@ from rolegraph.engine.errors import ModelError
 from rolegraph.engine.models import Request
 from rolegraph.engine.records import Step, TrajectoryGroup
 from rolegraph.engine.records.episodes import read_episodes, write_episodes
-from rolegraph.engine.training.advantages import estimate, group_episodes
-from rolegraph.engine.training.outcomes import GroupOutcome, StepGroups, outcome_figures
+from rolegraph.engine.training.advantages.estimates import estimate
+from rolegraph.engine.training.advantages.groups import group_episodes
+from rolegraph.engine.training.analysis.outcomes import GroupOutcome, StepGroups, outcome_figures
 from tests.edge import RIGHT, WRONG
 from tests.training.credited import (
     LOOP,

@@ -11,8 +11,8 @@ import pytest
 
 from rolegraph.engine.errors import WorldError
 from rolegraph.engine.records import MAIN, Event, Note, StepLogged
-from rolegraph.engine.training.loop import train
-from rolegraph.engine.training.outcomes import GroupOutcome
+from rolegraph.engine.training.analysis.outcomes import GroupOutcome
+from rolegraph.engine.training.loop.loop import train
 from rolegraph.pages.report.digest import read_digest
 from tests.edge import RIGHT, WRONG
 from tests.models.tinker_edge import GAP, GRAD_NORM, failed

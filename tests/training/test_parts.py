@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -11,21 +12,27 @@ import tinker
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rolegraph.engine.compile import Plan
 from rolegraph.engine.errors import UsageError
 from rolegraph.engine.records import Episode, Step, Trajectory
 from rolegraph.engine.spec import Schedule, Train
-from rolegraph.engine.training.advantages import estimate, group_episodes
-from rolegraph.engine.training.batches import (
+from rolegraph.engine.training.advantages.step_batch import (
+    StepBatch,
+    add_advantages,
+    add_groups,
+    annotate_episodes,
+)
+from rolegraph.engine.training.analysis.compare import by_task, controls, difference, interval
+from rolegraph.engine.training.analysis.figures import answer_figures, gradient_shares, sign_warnings
+from rolegraph.engine.training.loop.schedule import batch_tasks, learning_rate, planned_steps
+from rolegraph.engine.training.policies.batches import (
+    RoleBatch,
     SampledSpan,
     build_datum,
     policy_batches,
     step_advantages,
     token_sequences,
 )
-from rolegraph.engine.training.compare import by_task, controls, difference, interval
-from rolegraph.engine.training.figures import answer_figures, gradient_shares, sign_warnings
-from rolegraph.engine.training.recorded import advantages_by_uid, annotate
-from rolegraph.engine.training.schedule import batch, learning_rate, planned_steps
 from rolegraph.engine.vocabulary import ItemCall, LossName, rewards
 from tests.edge import solver_judge
 
@@ -38,7 +45,8 @@ ROWS = [{"id": str(i)} for i in range(10)]
 def test_an_epoch_goes_through_the_data_once_and_each_in_its_own_order() -> None:
     train = Train(batch_size=3)
     epochs = [
-        [t["id"] for step in steps for t in batch(ROWS, train, 7, step)] for steps in ((1, 2, 3), (4, 5, 6))
+        [t["id"] for step in steps for t in batch_tasks(ROWS, train, 7, step)]
+        for steps in ((1, 2, 3), (4, 5, 6))
     ]
     assert all(len(set(epoch)) == 9 for epoch in epochs)
     assert epochs[0] != epochs[1]
@@ -46,13 +54,15 @@ def test_an_epoch_goes_through_the_data_once_and_each_in_its_own_order() -> None
 
 def test_the_same_seed_and_step_give_the_same_tasks_whatever_went_before() -> None:
     train = Train(batch_size=4)
-    assert batch(ROWS, train, 1, 5) == batch(ROWS, train, 1, 5)
-    assert [batch(ROWS, train, 1, s) for s in range(1, 6)] != [batch(ROWS, train, 2, s) for s in range(1, 6)]
+    assert batch_tasks(ROWS, train, 1, 5) == batch_tasks(ROWS, train, 1, 5)
+    assert [batch_tasks(ROWS, train, 1, s) for s in range(1, 6)] != [
+        batch_tasks(ROWS, train, 2, s) for s in range(1, 6)
+    ]
 
 
 @given(st.integers(1, 10), st.integers(1, 60), st.integers(0, 5))
 def test_a_batch_never_holds_a_task_twice(size: int, step: int, seed: int) -> None:
-    ids = Counter(t["id"] for t in batch(ROWS, Train(batch_size=size), seed, step))
+    ids = Counter(t["id"] for t in batch_tasks(ROWS, Train(batch_size=size), seed, step))
     assert len(ids) == size
     assert max(ids.values()) == 1
 
@@ -224,7 +234,8 @@ def test_a_batch_says_how_many_steps_went_into_its_data_and_which_were_written_a
     roles = {"solver": solver_judge().roles[0]}
     one = conversation(STEP, NEXT, OTHER)
     plan = solver_judge()
-    (found,) = policy_batches([Episode("t", 0, {"id": "t"}, [one])], roles, plan.policy_of)["main"]
+    batch = StepBatch([Episode("t", 0, {"id": "t"}, [one])], roles, plan.policy_of)
+    (found,) = policy_batches(batch)["main"]
     assert (found.steps, len(found.data), found.rewritten) == (3, 2, 1)
 
 
@@ -249,14 +260,16 @@ def episode(task: str, rollout: int, solvers: list[float], judge: float) -> Epis
     return Episode(task, rollout, {"id": task}, [*own, last], judge > 0, figures)
 
 
+def learning(plan: Plan, episodes: Sequence[Episode]) -> dict[str, list[RoleBatch]]:
+    """Return the datums of episodes with rewards, by policy."""
+    batch = add_advantages(add_groups(StepBatch(episodes, plan.trained, plan.policy_of)))
+    return policy_batches(annotate_episodes(batch))
+
+
 def test_zero_advantages_are_left_out_but_count_in_the_mean() -> None:
     plan = solver_judge()
-    roles = {role.name: role for role in plan.roles}
     episodes = [episode("a", 0, [1.0, 0.0], 1.0), episode("b", 0, [1.0, 1.0], 0.0)]
-    groups, _ = group_episodes(episodes)
-    done = estimate(groups, {name: role.estimator for name, role in roles.items() if role.estimator})
-    batches = policy_batches(annotate(episodes, advantages_by_uid(groups, done), {}), roles, plan.policy_of)
-    solver, judge = batches["main"]
+    solver, judge = learning(plan, episodes)["main"]
     assert (solver.role, solver.loss.name, len(solver.data)) == (
         "solver",
         "ppo",
@@ -270,12 +283,7 @@ def judged(weight: float) -> list[dict[str, float]]:
     """Return the gradient shares of a judge and its solvers, and the judge's weighted advantage."""
     plan = solver_judge(f"roles.judge.weight={weight}")
     episodes = [episode("a", 0, [1.0, 0.0], 1.0), episode("b", 0, [1.0, 1.0], 0.0)]
-    groups, _ = group_episodes(episodes)
-    estimators = {name: role.estimator for name, role in plan.trained.items() if role.estimator}
-    done = estimate(groups, estimators)
-    batches = policy_batches(
-        annotate(episodes, advantages_by_uid(groups, done), {}), plan.trained, plan.policy_of
-    )
+    batches = learning(plan, episodes)
     sent = batches["main"][1].data[0].loss_fn_inputs["advantages"].tolist()[-1]
     return [gradient_shares(batches, plan), {"sent": sent}]
 

@@ -17,7 +17,7 @@ from rolegraph.engine.errors import UsageError  # noqa: E402
 from rolegraph.engine.models.service_traits import ServiceTraits  # noqa: E402
 from rolegraph.engine.records import MAIN, Step  # noqa: E402
 from rolegraph.engine.spec import Loss  # noqa: E402
-from rolegraph.engine.training.batches import (  # noqa: E402
+from rolegraph.engine.training.policies.batches import (  # noqa: E402
     LossPass,
     RoleBatch,
     StepAdvantages,

@@ -16,8 +16,8 @@ from rolegraph.engine.models import Request, ServedModel
 from rolegraph.engine.models.service_traits import ServiceTraits
 from rolegraph.engine.records import MAIN, CallId, NodeId, SavedPolicy, Step
 from rolegraph.engine.spec import Lora, Loss, ModelRef, Sampling
-from rolegraph.engine.training.batches import RoleBatch, StepAdvantages, build_datum
-from rolegraph.engine.training.policies import Policies, PolicyStart, UpdateResult
+from rolegraph.engine.training.policies.batches import RoleBatch, StepAdvantages, build_datum
+from rolegraph.engine.training.policies.policies import Policies, PolicyStart, UpdateResult
 from rolegraph.engine.vocabulary import LossName
 from tests.models.tinker_edge import GAP, GRAD_NORM, Learnt, Service, failed, tinker_service
 

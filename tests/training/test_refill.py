@@ -9,7 +9,7 @@ import pytest
 from rolegraph.engine.compile import compile_file
 from rolegraph.engine.errors import WorldError
 from rolegraph.engine.records import Episode
-from rolegraph.engine.training.schedule import batch
+from rolegraph.engine.training.loop.schedule import batch_tasks
 from tests.edge import RIGHT, WRONG
 from tests.models.tinker_edge import failed
 from tests.training.edge import SEED, SMALL, STEPS, Training, tasks
@@ -60,7 +60,7 @@ def test_a_step_draws_the_batches_that_follow_and_no_task_twice(training: Traini
         drawn = [
             task["id"]
             for number in [next(numbers) for _ in range(4)]
-            for task in batch(tasks("train", 5), train, SEED, number)
+            for task in batch_tasks(tasks("train", 5), train, SEED, number)
         ]
         assert ids(training.episodes("train", step)) == [*dict.fromkeys(drawn)]
     assert training.service.asked_for("optim_step") == []

@@ -18,12 +18,17 @@ from rolegraph.engine.compile import Plan, check_file, compile_file
 from rolegraph.engine.errors import AdvantageError, ModelError, WorldError
 from rolegraph.engine.models import Completion, LimitedModel, Model, Request
 from rolegraph.engine.records import MAIN, Advantage, Episode, Step, Trajectory
-from rolegraph.engine.training.advantages import estimate, group_episodes
-from rolegraph.engine.training.batches import policy_batches
-from rolegraph.engine.training.credit import notes
-from rolegraph.engine.training.outcomes import outcome_figures
-from rolegraph.engine.training.recorded import advantages_by_uid, annotate, merge_details
-from rolegraph.engine.training.signals import SignalResult, apply_signals
+from rolegraph.engine.training.advantages.recorded import annotate
+from rolegraph.engine.training.advantages.signals import SignalResult, apply_signals
+from rolegraph.engine.training.advantages.step_batch import (
+    StepBatch,
+    add_advantages,
+    add_groups,
+    add_signals,
+    annotate_episodes,
+)
+from rolegraph.engine.training.analysis.outcomes import outcome_figures
+from rolegraph.engine.training.policies.batches import policy_batches
 from tests.edge import COUNTDOWN
 
 DISTILL = ["roles.judge.estimator=precomputed"]
@@ -221,26 +226,11 @@ def batch(
         masked = Trajectory("solver", 2, steps, 0.0, uid=f"{task}:{rollout}/solver/2", masked=True)
         own = Trajectory("solver", 1, steps, reward, reward > 0, f"{task}:{rollout}/solver/1")
         made.append(Episode(task, rollout, row, [own, masked]))
-    found = asyncio.run(
-        apply_signals(
-            plan,
-            made,
-            {r: LimitedModel(teacher or ScriptedScorer(), 4) for r in plan.teachers},
-            {MAIN: encode},
-        )
-    )
-    groups, _ = group_episodes(made, plan.trained, plan.policy_of)
-    estimated = estimate(
-        groups,
-        {name: role.estimator for name, role in plan.trained.items() if role.estimator},
-        found.advantages,
-    )
-    both = [name for name, role in plan.trained.items() if role.adds_signal]
-    details = merge_details(
-        found.details, notes(groups, estimated.baselines, advantages=estimated.advantages, signalled=both)
-    )
-    done = annotate(made, advantages_by_uid(groups, estimated), details, added=found.added)
-    return done, found, estimated.metrics
+    teachers = {r: LimitedModel(teacher or ScriptedScorer(), 4) for r in plan.teachers}
+    batch = StepBatch(made, plan.trained, plan.policy_of)
+    batch = asyncio.run(add_signals(batch, plan, teachers, {MAIN: encode}))
+    batch = annotate_episodes(add_advantages(add_groups(batch)))
+    return [*batch.episodes], batch.signals, batch.estimated.metrics
 
 
 def values(episodes: Sequence[Episode], index: int = 1) -> list[list[float]]:
@@ -325,7 +315,7 @@ def test_a_demonstration_replaces_the_answer_where_its_template_writes_any() -> 
     ]
     assert [step.metadata["advantage"] for step in steps] == [1.0, 0.0, 1.0, 1.0]
     assert found.metrics == {"signal/solver/demonstrations": 1.0}
-    batches = policy_batches(episodes, plan.trained, plan.policy_of)["main"]
+    batches = policy_batches(StepBatch(episodes, plan.trained, plan.policy_of))["main"]
     solver = next(own for own in batches if own.role == "solver")
     assert [datum.model_input.to_ints()[2:] for datum in solver.data][1] == encode(
         f"{COUNTDOWN['solution']} of 1"

@@ -16,7 +16,8 @@ import tinker
 from rolegraph.engine.compile import Plan, compile_file
 from rolegraph.engine.models import Completion, Request
 from rolegraph.engine.records import Episode, Step
-from rolegraph.engine.training.batches import policy_batches
+from rolegraph.engine.training.advantages.step_batch import StepBatch
+from rolegraph.engine.training.policies.batches import policy_batches
 from rolegraph.local.launcher import LocalService
 from tests.training.test_signals import batch
 
@@ -57,7 +58,8 @@ def data(plan: Plan, episodes: Sequence[Episode], part: Callable[[Step], Any]) -
         ]
         return episode._replace(trajectories=own)
 
-    (solver,) = policy_batches([*map(changed, episodes)], plan.trained, plan.policy_of)["main"]
+    batch = StepBatch([*map(changed, episodes)], plan.trained, plan.policy_of)
+    (solver,) = policy_batches(batch)["main"]
     return [*solver.data]
 
 

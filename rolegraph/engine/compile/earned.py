@@ -23,9 +23,9 @@ def scored(rewards: Rewards) -> Needs:
 
 def judged(rewards: Rewards) -> frozenset[str]:
     """Return the roles that can be right: their reward judges the answer, or passes on such a verdict."""
-    judges = {name for name, reward in rewards.items() if reward and reward.judges}
+    judges = {name for name, reward in rewards.items() if reward and reward.facts.judges}
     passes_on = {
-        name: [other for other in reward.verdicts if other in rewards] if reward else []
+        name: [other for other in reward.facts.verdicts if other in rewards] if reward else []
         for name, reward in rewards.items()
     }
     return frozenset(name for name in rewards if judges & {name, *ancestors(passes_on, name)})
@@ -46,7 +46,7 @@ def earning_findings(names: ResolvedNames) -> Iterator[Finding]:
     yield from _failing(spec)
     yield from _shown(names)
     for name, role in names.roles.items():
-        patterns = role.reward.patterns if role.reward else ()
+        patterns = role.reward.facts.patterns if role.reward else ()
         strips = role.parser.strips if role.parser else ()
         lost = [mark for mark in strips if any(mark in pattern for pattern in patterns)]
         if lost:
@@ -82,7 +82,7 @@ def _paid_alike(
     role, loop, mine = spec.roles[name], spec.loop_of(name), instances[name]
     discounted = any((grouping.credit or role.credit).discount for grouping in role.group)
     plays = spec.env_loop_of(name) is not None  # a rater may read answers through the environment
-    for other in (other for other in reward.outcomes if other in instances and other != name):
+    for other in (other for other in reward.facts.outcomes if other in instances and other != name):
         if discounted and spec.rounds_of(name) > 1 and spec.loop_of(other) != loop:
             message = f"with `return` credit, the reward of {other} is added once per turn of {name}"
             hint = "leave `credit` out: each turn then gets the outcome once"
@@ -180,7 +180,7 @@ def _shown(names: ResolvedNames) -> Iterator[Finding]:
                 continue
             for other in (name, *later):
                 rewarded = (rewards[it] for it in {other, *ancestors(reads, other)})
-                if any(field in reward.fields for reward in rewarded if reward):
+                if any(field in reward.facts.fields for reward in rewarded if reward):
                     reach = "" if other == name else f"its words reach {other}, which "
                     message = f"{name} sees task.{field}, and {reach}is rewarded by it"
                     yield Finding(path, message, word=field, severity="warning")

@@ -58,7 +58,7 @@ class ResolvedNames:
         self.rewards: Rewards = {name: self._reward(name, role) for name, role in spec.roles.items()}
         self.tools_of = cache(self._tools)
         self.data = self._datasets()
-        labels = {label for reward in self.rewards.values() if reward for label in reward.labels}
+        labels = {label for reward in self.rewards.values() if reward for label in reward.facts.labels}
         own = (name for dataset in self.data.values() for name in dataset.hidden)
         self.hidden = frozenset({*spec.data.hidden, *labels, *own})
         """Task fields that prompts do not see."""
@@ -205,8 +205,8 @@ class ResolvedNames:
         if metric and metric.role is not None:
             self.findings += unknown_role(self.spec, metric.role, path)
             reward = self.rewards.get(metric.role)
-            if metric.term and reward and metric.term not in reward.terms:
-                known = ", ".join(reward.terms) or "none: only a `weighted` reward has named terms"
+            if metric.term and reward and metric.term not in reward.facts.terms:
+                known = ", ".join(reward.facts.terms) or "none: only a `weighted` reward has named terms"
                 message = f"the reward of {metric.role} has no term {metric.term!r}"
                 self.findings.append(Finding(path, message, known, word=metric.term))
         return metric
@@ -301,7 +301,7 @@ class ResolvedNames:
             missing = [name for name in dataset.permissions if not vocabulary.is_allowed(name, self.allow)]
             data[split] = vocabulary.withheld(dataset, missing) if missing else dataset
             for name, reward in self.rewards.items():
-                for column in reward.fields if reward else ():
+                for column in reward.facts.fields if reward else ():
                     if column not in dataset.columns:
                         reads = f"the reward of {name} reads task.{column}"
                         message = f"{reads}, which the {split} data does not have"

@@ -36,7 +36,7 @@ def read_findings(names: ResolvedNames) -> Iterator[Finding]:
     shapes: dict[str, Shape] = {}
     for name, role in names.roles.items():
         written, tool = role.spec, role.run.tool if role.run else None
-        reading = (f"the reward of {name}", "reward", role.reward, written.reward)
+        reading = (f"the reward of {name}", "reward", role.reward and role.reward.facts, written.reward)
         for reader, key, item, call in (reading, (name, "run", tool, written.run)):
             for read in dict.fromkeys(item.reads if item else ()):
                 at = read.role or name

@@ -164,7 +164,7 @@ def _score(
         if result.role.formulas:
             inputs = inputs._replace(values=context.values(node, result.role, result.view))
         limit = reward.timeout
-        if limit is None and context.is_large and reward.fields:
+        if limit is None and context.is_large and reward.facts.fields:
             limit = LARGE_SECONDS
         if limit is not None:
             return _score_isolated(result, context, reward, inputs, limit)

@@ -31,6 +31,7 @@ from rolegraph.engine.vocabulary.items import Metric as Metric
 from rolegraph.engine.vocabulary.items import ParseFailure as ParseFailure
 from rolegraph.engine.vocabulary.items import Parser as Parser
 from rolegraph.engine.vocabulary.items import Reward as Reward
+from rolegraph.engine.vocabulary.items import RewardFacts as RewardFacts
 from rolegraph.engine.vocabulary.items import RewardInputs as RewardInputs
 from rolegraph.engine.vocabulary.items import Score as Score
 from rolegraph.engine.vocabulary.items import Signal as Signal

@@ -121,48 +121,60 @@ class RewardInputs(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Reward(Item):
-    """Function from a task and an action to a Score."""
+class RewardFacts:
+    """Facts of a reward that the compiler checks specs by, and that a sum of rewards reads of its terms."""
 
-    score: Callable[[Task, Any, RewardInputs], Score | None]
-    """`score(task, action, inputs)`. None means no reward, because no turn that the reward reads ran."""
     fields: tuple[str, ...] = ()
     """Task fields that the reward reads; the dataset must have them."""
     labels: tuple[str, ...] = ()
     """Fields among `fields` that give the answer away; no prompt may show them."""
-    roles: tuple[str, ...] = ()
-    """Roles whose scores the reward reads."""
     terms: tuple[str, ...] = ()
     """Names of the terms that the scores report."""
+    patterns: tuple[str, ...] = ()
+    """Patterns that the reward searches in the action; `validate` warns where the parser removes them."""
+    reads: tuple[ActionRead, ...] = ()
+    """Values that the reward reads in actions; `validate` finds those that no answer can hold."""
+    judges: bool = True
+    """True where the reward can tell by itself whether the action is right."""
+    verdicts: tuple[str, ...] = ()
+    """Roles whose verdict, right or wrong, the reward passes on."""
+    outcomes: tuple[str, ...] = ()
+    """Roles whose result is paid as it is, the same to every turn that reads the same instances."""
+    form: bool = False
+    """True for a reward of form, such as length. In a sum with other terms its verdict does not count."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reward(Item):
+    """Function from a task and an action to a Score.
+
+    An author must set `score` alone. A reward that reads task fields lists them in `facts`, so that specs are
+    checked before anything runs. `roles` to `formulas` ask for the inputs of the same name; `timeout` and
+    `memory` limit the function.
+    """
+
+    score: Callable[[Task, Any, RewardInputs], Score | None]
+    """`score(task, action, inputs)`. None means no reward, because no turn that the reward reads ran."""
+    facts: RewardFacts = RewardFacts()
+    roles: tuple[str, ...] = ()
+    """Roles whose scores the reward reads."""
+    views: tuple[str, ...] = ()
+    """Roles whose turns the reward reads, whatever these earned."""
+    reads_turn: bool = False
+    """True where the reward reads `RewardInputs.turn` or `steps`."""
+    reads_environment: bool = False
+    """True where the reward reads `RewardInputs.env_reward`. A failed turn earns it too, because the
+    environment judges what is no move, and a trajectory earns the sum over its turns."""
+    formulas: tuple[Formula, ...] = ()
+    """Expressions that the reward reads the value of."""
+    delegates: bool = False
+    """True where other roles decide the reward. Then a failed turn earns it too, and a sum counts its
+    `is_correct` only where no other term has one."""
     timeout: float | None = None
     """Time limit in seconds, in a process that is stopped at it. None, for a pure and fast function, runs in
     place."""
     memory: int = CALL_MEMORY.most
     """Memory limit in bytes of a call with a time limit, besides the libraries of its process."""
-    views: tuple[str, ...] = ()
-    """Roles whose turns the reward reads, with or without a reward of their own."""
-    reads_turn: bool = False
-    """True where the reward reads `RewardInputs.turn` or `steps`."""
-    delegates: bool = False
-    """True where other roles decide the reward. Then a failed turn earns it too, and a sum counts its
-    `is_correct` only where no other term has one."""
-    patterns: tuple[str, ...] = ()
-    """Patterns that the reward searches in the action; `validate` warns where the parser removes them."""
-    judges: bool = True
-    """True where the reward can tell by itself whether the action is right."""
-    verdicts: tuple[str, ...] = ()
-    """Roles whose verdict, right or wrong, the reward passes on."""
-    form: bool = False
-    """True for a reward of form, such as length. In a sum with other terms its verdict does not count."""
-    outcomes: tuple[str, ...] = ()
-    """Roles whose result is the reward, equal for all turns that read the same instances."""
-    reads_environment: bool = False
-    """True where the reward reads `RewardInputs.env_reward`. A failed turn earns it too, because the
-    environment judges what is no move, and a trajectory earns the sum over its turns."""
-    reads: tuple[ActionRead, ...] = ()
-    """Values that the reward reads in actions; `validate` finds those that no answer can hold."""
-    formulas: tuple[Formula, ...] = ()
-    """Expressions that the reward reads the value of."""
     as_term: Reward | None = None
     """Reward to use in place of this one as a term of a sum."""
 

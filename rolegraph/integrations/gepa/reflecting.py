@@ -30,7 +30,7 @@ from rolegraph.engine.records.jsonl import JsonlWriter, json_line, parse_json, r
 from rolegraph.engine.shipped import MODELS, model_folder
 from rolegraph.engine.spec import ModelRef, Sampling
 from rolegraph.engine.spec.sources import PROVIDERS
-from rolegraph.engine.training.compare import by_task
+from rolegraph.engine.training.analysis.compare import by_task
 from rolegraph.engine.vocabulary import Split
 from rolegraph.integrations.gepa import reflection
 from rolegraph.integrations.gepa.page import Candidate, OptimizationRecord, RefusedTemplate

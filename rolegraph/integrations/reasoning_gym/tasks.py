@@ -34,6 +34,7 @@ from rolegraph.engine.vocabulary import (
     ItemCall,
     Option,
     Reward,
+    RewardFacts,
     RewardInputs,
     Row,
     Score,
@@ -248,7 +249,8 @@ def reward(*, timeout: Seconds = SECONDS) -> Reward:
     """
     require_library("reasoning_gym", "reasoning-gym", "reasoning-gym's tasks")
     score = Loaded(_score, PACKAGE)
-    return Reward(score, ("answer", "metadata"), ("answer", "metadata"), timeout=timeout)
+    hidden = ("answer", "metadata")
+    return Reward(score, RewardFacts(fields=hidden, labels=hidden), timeout=timeout)
 
 
 def _score(task: Task, action: Any, inputs: RewardInputs) -> Score:

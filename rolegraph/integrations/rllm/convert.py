@@ -13,7 +13,7 @@ import rllm.types as theirs
 from rolegraph.engine.compile import RolePlan
 from rolegraph.engine.records import WITHHELD, Episode, NodeId, Step, Trajectory
 from rolegraph.engine.records.episode import NOTHING
-from rolegraph.engine.training.credit import members, turn_uid, turns
+from rolegraph.engine.training.advantages.credit import members, turn_uid, turns
 from rolegraph.integrations.rllm.estimators import name_of
 
 Call = tuple[NodeId, int]

@@ -23,8 +23,8 @@ from rllm.trainer.algorithms.transform import (
 
 from rolegraph.engine.compile import Plan, RolePlan
 from rolegraph.engine.records import GroupKey, TrajectoryGroup
-from rolegraph.engine.training.advantages import EstimatedGroups, estimate
-from rolegraph.engine.training.group_metrics import reward_metrics
+from rolegraph.engine.training.advantages.estimates import EstimatedGroups, estimate
+from rolegraph.engine.training.advantages.group_metrics import reward_metrics
 from rolegraph.integrations.rllm.convert import trajectory_from_rllm
 from rolegraph.integrations.rllm.estimators import roles_by_name
 

@@ -23,7 +23,7 @@ from rolegraph.engine.run.prepared import other_models
 from rolegraph.engine.shipped import BASE_NAME, MODELS, templates_in
 from rolegraph.engine.spec import Diagnostic, ModelRef
 from rolegraph.engine.spec.yaml_text import dump_yaml
-from rolegraph.engine.training.schedule import planned_steps
+from rolegraph.engine.training.loop.schedule import planned_steps
 from rolegraph.integrations.rllm.backends import INSTALL, TRAITS, has_rllm, need_backend
 from rolegraph.integrations.rllm.checks import findings
 from rolegraph.integrations.rllm.compose import as_yaml, compose, config_folder, rllm_keys

@@ -16,8 +16,8 @@ from typing import Any
 
 from rolegraph.engine.errors import UsageError
 from rolegraph.engine.models import Services
-from rolegraph.engine.training.advantages import call_estimator
-from rolegraph.engine.training.schedule import validation_tasks
+from rolegraph.engine.training.advantages.estimates import call_estimator
+from rolegraph.engine.training.loop.schedule import validation_tasks
 from rolegraph.engine.vocabulary import Estimator
 from rolegraph.integrations.rllm import compile_workflow, grouping_hook
 from rolegraph.integrations.rllm.compose import compose

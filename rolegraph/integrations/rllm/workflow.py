@@ -27,8 +27,8 @@ from rolegraph.engine.prompts.tools import described
 from rolegraph.engine.records import Episode, EpisodeDone, Event, FailureName, NodeId
 from rolegraph.engine.records import TerminationReason as Reason
 from rolegraph.engine.run import EpisodeJob, run_episode
-from rolegraph.engine.training.recorded import annotate
-from rolegraph.engine.training.signals import apply_signals
+from rolegraph.engine.training.advantages.recorded import annotate
+from rolegraph.engine.training.advantages.signals import apply_signals
 from rolegraph.engine.vocabulary import Function, ToolCall
 from rolegraph.integrations.rllm.convert import Call, trajectories_to_rllm
 from rolegraph.integrations.rllm.prepared import prepared, task_of

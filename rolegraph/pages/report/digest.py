@@ -2,7 +2,7 @@
 
 Episodes are read one at a time, so that gigabytes of them fit in memory. A group is the set that training
 compared: the trajectories of a role on one task in one step, or their turns of one round or prompt, without
-masked ones; `rolegraph.engine.training.outcomes` classifies it. This file knows no HTML.
+masked ones; `rolegraph.engine.training.analysis.outcomes` classifies it. This file knows no HTML.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any, Literal, NamedTuple
 from rolegraph.engine.errors import DataError
 from rolegraph.engine.records import Episode, RunFolder, Trajectory, read_episodes
 from rolegraph.engine.records.folder import Split
-from rolegraph.engine.training.outcomes import Outcomes, StepGroups, advantages
+from rolegraph.engine.training.analysis.outcomes import Outcomes, StepGroups, advantages
 
 SAMPLES = 2
 """Number of best and of worst episodes shown for each role, each of another task."""

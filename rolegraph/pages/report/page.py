@@ -18,7 +18,7 @@ from rolegraph.engine.records.folder import Split
 from rolegraph.engine.records.info import RoleInfo
 from rolegraph.engine.records.jsonl import write_whole
 from rolegraph.engine.spec import load_spec
-from rolegraph.engine.training.outcomes import GroupOutcome, Outcomes, advantages
+from rolegraph.engine.training.analysis.outcomes import GroupOutcome, Outcomes, advantages
 from rolegraph.pages.drawing import picture_of
 from rolegraph.pages.drawing.svg import svg
 from rolegraph.pages.report import html

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 
-from rolegraph.engine.training.outcomes import GroupOutcome, Outcomes
+from rolegraph.engine.training.analysis.outcomes import GroupOutcome, Outcomes
 from rolegraph.pages.report.charts import (
     COLOURS,
     WIDE,

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from rolegraph.engine.records import RunFolder
-from rolegraph.engine.training.compare import Interval, interval
+from rolegraph.engine.training.analysis.compare import Interval, interval
 from rolegraph.pages.drawing.ink import PALETTE, document, text
 from rolegraph.pages.report.charts import Axis, nice_ticks, number
 from rolegraph.pages.report.compare.sides import TOKENS_OUT, read_side

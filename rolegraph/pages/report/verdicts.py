@@ -13,7 +13,7 @@ from rolegraph.engine.models.replay import RecordedCall, recorded_calls
 from rolegraph.engine.records import CallId, Episode, FailureName
 from rolegraph.engine.spec import Finding
 from rolegraph.engine.spec.expectations import ExpectedAction, FigureBounds, SpecTests, TaskExpectations
-from rolegraph.engine.training.compare import by_task, interval
+from rolegraph.engine.training.analysis.compare import by_task, interval
 from rolegraph.pages.drawing.ink import in_xml
 from rolegraph.pages.report.compare.differences import text_difference
 

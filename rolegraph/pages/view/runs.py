@@ -18,7 +18,7 @@ from rolegraph.engine.errors import DataError, RolegraphError, UsageError, os_er
 from rolegraph.engine.records import Episode, RunFolder, RunInfo
 from rolegraph.engine.records.episodes import EpisodeFile, IndexEntry
 from rolegraph.engine.spec import Spec, load_spec
-from rolegraph.engine.training.signals import DEMONSTRATION
+from rolegraph.engine.training.advantages.signals import DEMONSTRATION
 from rolegraph.pages.view.pieces import PiecesOf, pieces_of
 from rolegraph.pages.view.timeline import Dag, read_dag
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from rolegraph.engine.records import Episode, GroupKey, NodeId, Step
-from rolegraph.engine.training.credit import RecordedMember, on_record, turns
-from rolegraph.engine.training.outcomes import advantages
+from rolegraph.engine.training.advantages.credit import RecordedMember, on_record, turns
+from rolegraph.engine.training.analysis.outcomes import advantages
 from rolegraph.pages.view.runs import EpisodeLocation
 
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from rolegraph.engine.records import Episode, Message, NodeId, Step, Trajectory
-from rolegraph.engine.training.credit import turns as turns_of
-from rolegraph.engine.training.signals import DEMONSTRATION
+from rolegraph.engine.training.advantages.credit import turns as turns_of
+from rolegraph.engine.training.advantages.signals import DEMONSTRATION
 
 
 @dataclass(frozen=True, slots=True)

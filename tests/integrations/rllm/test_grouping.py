@@ -20,8 +20,9 @@ from rllm.types import Episode, TrajectoryGroup
 from rolegraph.engine.compile.compiler import compile_file
 from rolegraph.engine.errors import UsageError
 from rolegraph.engine.records import Episode as OurEpisode
-from rolegraph.engine.training.advantages import estimate, group_episodes
-from rolegraph.engine.training.recorded import advantages_by_uid
+from rolegraph.engine.training.advantages.estimates import estimate
+from rolegraph.engine.training.advantages.groups import group_episodes
+from rolegraph.engine.training.advantages.recorded import advantages_by_uid
 from rolegraph.integrations.rllm import compile_workflow, grouping_hook
 from tests.edge import RIGHT, WRONG
 from tests.integrations.rllm.edge import RecordedEngine, is_judge, run_all, tasks

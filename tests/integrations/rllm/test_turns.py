@@ -22,7 +22,8 @@ from rllm.types import Episode, TrajectoryGroup
 
 from rolegraph.engine.compile import Plan
 from rolegraph.engine.records import Episode as OurEpisode
-from rolegraph.engine.training.advantages import estimate, group_episodes
+from rolegraph.engine.training.advantages.estimates import estimate
+from rolegraph.engine.training.advantages.groups import group_episodes
 from rolegraph.integrations.rllm import compile_workflow, grouping_hook
 from rolegraph.integrations.rllm.estimators import estimator_map, hook_reasons
 from tests.edge import RIGHT, WRONG

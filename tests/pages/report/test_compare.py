@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import rolegraph as rg
-from rolegraph.engine.training.compare import interval
+from rolegraph.engine.training.analysis.compare import interval
 from tests import replays
 from tests.pages.report.runs import write_run
 from tests.pages.report.test_page import Page

@@ -7,7 +7,7 @@ from itertools import product
 from pathlib import Path
 
 from rolegraph.engine.records import Episode
-from rolegraph.engine.training.outcomes import GroupOutcome
+from rolegraph.engine.training.analysis.outcomes import GroupOutcome
 from rolegraph.pages.report.digest import SAMPLES, read_digest
 from tests.pages.report.runs import rollout, rollouts, write_episodes, write_run
 

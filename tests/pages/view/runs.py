@@ -16,10 +16,13 @@ from rolegraph.engine.prompts.chat import Tokenizer
 from rolegraph.engine.records import Episode, RunFolder, Task
 from rolegraph.engine.records.episodes import EpisodeWriter
 from rolegraph.engine.run import Isolation, jobs, run_episode, run_jobs
-from rolegraph.engine.training.advantages import estimate, group_episodes
-from rolegraph.engine.training.batches import RoleBatch, policy_batches
-from rolegraph.engine.training.credit import loss_weights, notes
-from rolegraph.engine.training.recorded import advantages_by_uid, annotate, merge_details
+from rolegraph.engine.training.advantages.step_batch import (
+    StepBatch,
+    add_advantages,
+    add_groups,
+    annotate_episodes,
+)
+from rolegraph.engine.training.policies.batches import RoleBatch, policy_batches
 from tests.edge import COUNTDOWN, RIGHT, WRONG, limited
 
 ROLLOUTS = 4
@@ -77,13 +80,9 @@ def episodes(plan: Plan, tasks: int = 3, rollouts: int = ROLLOUTS, seed: int = 0
 
 def learnt(plan: Plan, made: Sequence[Episode]) -> tuple[list[Episode], dict[str, list[RoleBatch]]]:
     """Return episodes as a step of training records them, and the batches that the step would send."""
-    groups, _ = group_episodes(made, plan.trained, plan.policy_of)
-    estimators = {name: role.estimator for name, role in plan.trained.items() if role.estimator}
-    estimated = estimate(groups, estimators)
-    weights = loss_weights(made, plan.trained, plan.policy_of)
-    details = merge_details({}, notes(groups, estimated.baselines, weights, estimated.advantages))
-    done = annotate(made, advantages_by_uid(groups, estimated), details)
-    return done, policy_batches(done, plan.trained, plan.policy_of)
+    batch = add_advantages(add_groups(StepBatch(made, plan.trained, plan.policy_of)))
+    batch = annotate_episodes(batch)
+    return [*batch.episodes], policy_batches(batch)
 
 
 def workflow(spec: str, *overrides: str) -> Workflow:

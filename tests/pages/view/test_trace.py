@@ -11,7 +11,7 @@ import pytest
 
 from rolegraph.engine.records import NodeId
 from rolegraph.engine.records.episodes import read_episodes
-from rolegraph.engine.training.figures import figures
+from rolegraph.engine.training.analysis.figures import figures
 from rolegraph.pages.view.finding import EpisodeFilter
 from rolegraph.pages.view.pages import Pages
 from rolegraph.pages.view.runs import EpisodeLocation, ViewedRun, open_run

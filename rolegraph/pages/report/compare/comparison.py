@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from rolegraph.engine.errors import UsageError
 from rolegraph.engine.records import Episode, Trajectory
-from rolegraph.engine.training.compare import LEVEL, RESAMPLES, Interval, difference, interval
+from rolegraph.engine.training.analysis.compare import LEVEL, RESAMPLES, Interval, difference, interval
 from rolegraph.pages.report.compare.differences import (
     KeyDifference,
     TemplateChange,

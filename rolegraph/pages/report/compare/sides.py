@@ -15,7 +15,7 @@ from rolegraph.engine.records import RunFolder, RunInfo
 from rolegraph.engine.records.episodes import EpisodeFile, IndexEntry, read_episodes
 from rolegraph.engine.records.means import Means, means_by_task
 from rolegraph.engine.spec.yaml_source import parse_yaml
-from rolegraph.engine.training.compare import ByTask
+from rolegraph.engine.training.analysis.compare import ByTask
 
 TOKENS_IN, TOKENS_OUT = "tokens in", "tokens out"
 """Names of the figures that every episode has."""

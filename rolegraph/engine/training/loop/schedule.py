@@ -33,7 +33,7 @@ def validation_tasks(plan: Plan) -> list[Task]:
     return [] if dataset is None else list(dataset.rows(plan.spec.train.validation.tasks))
 
 
-def batch(rows: Sequence[Task], train: Train, seed: int, number: int) -> list[Task]:
+def batch_tasks(rows: Sequence[Task], train: Train, seed: int, number: int) -> list[Task]:
     """Return the P = `train.batch_size` tasks of a batch.
 
     Each epoch has an order of its own; an incomplete batch at its end is dropped.

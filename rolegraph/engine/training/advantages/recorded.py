@@ -10,10 +10,10 @@ from functools import reduce
 from typing import Any
 
 from rolegraph.engine.records import Advantage, Episode, Step, Trajectory, TrajectoryGroup
-from rolegraph.engine.training.advantages import EstimatedGroups
-from rolegraph.engine.training.credit import turn_uid, turns
-from rolegraph.engine.training.precomputed import AdvantagesByUid
-from rolegraph.engine.training.signals import DEMONSTRATION
+from rolegraph.engine.training.advantages.credit import turn_uid, turns
+from rolegraph.engine.training.advantages.estimates import EstimatedGroups
+from rolegraph.engine.training.advantages.precomputed import AdvantagesByUid
+from rolegraph.engine.training.advantages.signals import DEMONSTRATION
 
 DetailsByUid = Mapping[str, Sequence[Mapping[str, Any]]]
 """Additions to the metadata of each step, by the uid of the group member."""

@@ -1,4 +1,4 @@
-"""Measurements of a Tinker service, of which `rolegraph.engine.training.probes` makes its checks.
+"""Measurements of a Tinker service, of which `rolegraph.engine.training.service.probes` makes its checks.
 
 A service returns no gradients, so they are measured by their effect. With beta1 = beta2 = 0 and an eps far
 above every gradient, a step of Adam is eta · gradient, for a learning rate of eta · eps. To first order it

@@ -13,12 +13,15 @@ from dataclasses import dataclass, field, replace
 from rolegraph.engine.compile import Plan, RolePlan
 from rolegraph.engine.compile.plan import calls_of, size_of
 from rolegraph.engine.records import Episode
-from rolegraph.engine.training.advantages import estimate, group_episodes
-from rolegraph.engine.training.credit import notes
-from rolegraph.engine.training.figures import CAPTURED_SHARE, failure_lines
-from rolegraph.engine.training.outcomes import GroupOutcome, Outcomes, StepGroups
-from rolegraph.engine.training.precomputed import per_token
-from rolegraph.engine.training.recorded import advantages_by_uid, annotate
+from rolegraph.engine.training.advantages.precomputed import per_token
+from rolegraph.engine.training.advantages.step_batch import (
+    StepBatch,
+    add_advantages,
+    add_groups,
+    annotate_episodes,
+)
+from rolegraph.engine.training.analysis.figures import CAPTURED_SHARE, failure_lines
+from rolegraph.engine.training.analysis.outcomes import GroupOutcome, Outcomes, StepGroups
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,14 +203,11 @@ def _observed_groups(plan: Plan, observed: Sequence[Episode]) -> dict[str, _Role
         by_task[episode.task_id].append(episode)
     whole = [e for episodes in by_task.values() if len(episodes) >= rollouts for e in episodes[:rollouts]]
     roles = {name: role for name, role in plan.trained.items() if learns_from_rewards(role)}
-    groups, _ = group_episodes(whole, roles, plan.policy_of)
-    groups = [group for group in groups if group.role in roles]
-    estimators = {name: role.estimator for name, role in roles.items() if role.estimator}
-    estimated = estimate(groups, estimators)
+    batch = add_groups(StepBatch(whole, roles, plan.policy_of))
+    batch = replace(batch, groups=[group for group in batch.groups if group.role in roles])
+    batch = annotate_episodes(add_advantages(batch))
     step = StepGroups(roles)
-    noted = notes(groups, advantages=estimated.advantages)
-    learnt = annotate(whole, advantages_by_uid(groups, estimated), noted)
-    for episode in learnt:
+    for episode in batch.episodes:
         step.add(episode)
     found: dict[str, _RoleGroups] = {}
     for key, outcome in step.outcomes().items():
@@ -215,9 +215,9 @@ def _observed_groups(plan: Plan, observed: Sequence[Episode]) -> dict[str, _Role
             own = found.setdefault(key.role, _RoleGroups())
             own.tasks.add(key.task)
             own.outcomes[outcome] += 1
-    for group in groups:
+    for group in batch.groups:
         found[group.role].sizes.append(len(group.trajectories))
-    for trajectory in (t for episode in learnt for t in episode.trajectories if t.name in found):
+    for trajectory in (t for episode in batch.episodes for t in episode.trajectories if t.name in found):
         values = [
             value
             for step in trajectory.steps

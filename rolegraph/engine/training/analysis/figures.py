@@ -11,12 +11,12 @@ from rolegraph.engine.compile import Plan, RolePlan
 from rolegraph.engine.records import Episode, Note
 from rolegraph.engine.records.episodes import common_failure
 from rolegraph.engine.records.means import Means
-from rolegraph.engine.training.credit import own_rewards
-from rolegraph.engine.training.group_metrics import Metrics
+from rolegraph.engine.training.advantages.credit import own_rewards
+from rolegraph.engine.training.advantages.group_metrics import Metrics
 
 if TYPE_CHECKING:  # both import the Tinker SDK, which comparisons do without
-    from rolegraph.engine.training.batches import RoleBatch
-    from rolegraph.engine.training.policies import UpdateResult
+    from rolegraph.engine.training.policies.batches import RoleBatch
+    from rolegraph.engine.training.policies.policies import UpdateResult
 
 CAPTURED_SHARE = 0.9
 """Share of a policy's gradient above which one role is said to capture the policy."""

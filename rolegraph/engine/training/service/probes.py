@@ -1,7 +1,7 @@
 """Probe of a Tinker service: a row for each behaviour, compared with that of hosted Tinker.
 
 The probes are functions that a decorator adds to `PROBES`, in the order of the table;
-`rolegraph.engine.training.service_meter` has the measurements and the method by which gradients are seen.
+`rolegraph.engine.training.service.meter` has the measurements and the method by which gradients are seen.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from rolegraph.engine.models.keys import redact
 from rolegraph.engine.models.service_traits import ServiceTraits
 from rolegraph.engine.models.tinker import NO_RETRIES, TinkerSession, said
 from rolegraph.engine.models.tinker_sdk import close
-from rolegraph.engine.training.service_meter import (
+from rolegraph.engine.training.service.meter import (
     ALIKE,
     LOWER_RANK,
     RANK,

@@ -34,8 +34,8 @@ from rolegraph.engine.models.tokenizer import open_chat
 from rolegraph.engine.prompts import ChatFormat
 from rolegraph.engine.records import SavedPolicy
 from rolegraph.engine.spec import Lora
-from rolegraph.engine.training.batches import RoleBatch, check_service, loss_passes
-from rolegraph.engine.training.sampling_server import SamplingServer
+from rolegraph.engine.training.policies.batches import RoleBatch, check_service, loss_passes
+from rolegraph.engine.training.policies.sampling_server import SamplingServer
 
 _DELETE_SECONDS = 30.0
 _logger = logging.getLogger(__name__)

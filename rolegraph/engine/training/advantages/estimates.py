@@ -1,8 +1,8 @@
-"""Groups of episodes' trajectories, and their advantages.
+"""Advantages of groups, by each role's estimator.
 
-Pure; knows no model and no loss. Input: episodes whose trajectories have rewards, or for a role with
-precomputed advantages, advantages on their steps. Values and metric names are rLLM's
-(`rllm/trainer/algorithms/`: `transform.py`, `advantage.py`).
+Pure; knows no model and no loss. Input: groups whose members have rewards, or for a role with precomputed
+advantages, advantages on their steps. Values and metric names are rLLM's
+(`rllm/trainer/algorithms/advantage.py`).
 
 Axes: P groups of one role, G members of a group (ragged), T response tokens of a step (ragged).
 """
@@ -10,9 +10,8 @@ Axes: P groups of one role, G members of a group (ragged), T response tokens of 
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -21,25 +20,19 @@ from rolegraph.engine.compile import RolePlan
 from rolegraph.engine.errors import AdvantageError
 from rolegraph.engine.limits.specs import ESTIMATOR_KEYS, SPEC_NAME
 from rolegraph.engine.records import (
-    MAIN,
     Advantage,
-    Episode,
-    GroupKey,
     Note,
-    PolicyOf,
     Task,
-    Trajectory,
     TrajectoryGroup,
 )
-from rolegraph.engine.training.credit import compared, turns
-from rolegraph.engine.training.group_metrics import (
+from rolegraph.engine.training.advantages.group_metrics import (
     Metrics,
     advantage_metrics,
     difficulty_metrics,
     reward_metrics,
     state_metrics,
 )
-from rolegraph.engine.training.precomputed import AdvantagesByUid, expand, where
+from rolegraph.engine.training.advantages.precomputed import AdvantagesByUid, expand, where
 from rolegraph.engine.vocabulary import Estimator, Floats
 from rolegraph.engine.vocabulary.foreign import FOREIGN_ERRORS, describe_error, finite_number
 from rolegraph.engine.vocabulary.items import State
@@ -47,7 +40,6 @@ from rolegraph.engine.vocabulary.items import State
 States = Mapping[str, Mapping[str, State]]
 """States of estimators: by role, and by `TrajectoryGroup.part`."""
 NO_STATES: States = {}
-NO_ROLES: Mapping[str, RolePlan] = {}
 Compute = Callable[[Sequence[Floats], Sequence[Any]], Sequence[Floats]]
 """`compute` or `baseline` of an estimator: (rewards_P_G, groups) to an array [G] for each group."""
 
@@ -64,81 +56,6 @@ class EstimatedGroups:
     """For each group, the amount subtracted from each member's reward, [G]; empty where not reported."""
     states: States = field(default_factory=dict[str, Mapping[str, State]])
     """States of the estimators that have one, after these groups."""
-
-
-def group_episodes(
-    episodes: Sequence[Episode],
-    roles: Mapping[str, RolePlan] = NO_ROLES,
-    policy_of: PolicyOf = lambda role, index: MAIN,
-) -> tuple[tuple[TrajectoryGroup, ...], Metrics]:
-    """Group trajectories, or turns where a role compares turns, as `members` in `credit.py` says.
-
-    Trajectories and turns without a step, and masked ones, are in no group.
-
-    Args:
-        episodes: The episodes of a step.
-        roles: The trained roles; trajectories of another role are grouped by task and role.
-        policy_of: Function from (role, instance index) to the name of the policy.
-
-    Returns:
-        The groups, in the order in which they first occur, and the `groups/*` metrics of rLLM's
-        `transform.py`, with `groups/too_small/{role}` counting groups below the estimator's minimum, and
-        `groups/no_key/{role}` members left out because a key cannot be computed. A group over several roles
-        is there once for each of them.
-    """
-    found: dict[GroupKey, list[tuple[Trajectory, int]]] = {}
-    tasks: dict[str, Task] = {}
-    no_key = Counter[str]()
-    before = 0
-    for episode in episodes:
-        tasks[episode.task_id] = episode.task
-        for trajectory in episode.trajectories:
-            role = roles.get(trajectory.name)
-            before += len(turns(trajectory)) if role is not None and role.compares_turns else 1
-            policy = policy_of(trajectory.name, trajectory.index)
-            for key, member in compared(trajectory, role, GroupKey(episode.task_id, trajectory.name, policy)):
-                if key is None:
-                    no_key[f"groups/no_key/{trajectory.name}"] += 1
-                else:
-                    found.setdefault(key, []).append((member, episode.rollout))
-    groups = tuple(
-        _group(key, pairs, name, roles.get(name), tasks[key.task])
-        for key, pairs in found.items()
-        for name in dict.fromkeys([key.role] if key.role else [member.name for member, _ in pairs])
-    )
-    sizes = [len(pairs) for pairs in found.values()]
-    small = Counter(f"groups/too_small/{group.role}" for group in groups if group.too_small)
-    return groups, {
-        "groups/num_trajs_before_filter": float(before),
-        "groups/num_trajs_after_filter": float(sum(sizes)),
-        "groups/num_groups": float(len(sizes)),
-        "groups/avg_group_size": sum(sizes) / len(sizes) if sizes else 0.0,
-        "groups/max_group_size": float(max(sizes, default=0)),
-        "groups/min_group_size": float(min(sizes, default=0)),
-        **{name: float(count) for name, count in (small + no_key).items()},
-    }
-
-
-def _group(
-    key: GroupKey, pairs: Sequence[tuple[Trajectory, int]], name: str, role: RolePlan | None, task: Task
-) -> TrajectoryGroup:
-    """Return a group, as the estimator of the role `name` compares its members."""
-    group = TrajectoryGroup(key, tuple(member for member, _ in pairs), tuple(rollout for _, rollout in pairs))
-    if role is None:
-        return group
-    by_place = [grouping.by == "episode" for grouping in role.groupings]
-    grouping = role.groupings[key.part if key.role else by_place.index(True)]
-    # The compiler refuses a spec whose full groups are too small, so skips and failures shrank this one.
-    least = role.estimator.min_group if role.estimator is not None else 0
-    return replace(
-        group,
-        of_turns=grouping.of_turns,
-        too_small=len(pairs) < least,
-        estimated_for="" if key.role else name,
-        weight=grouping.weight,
-        in_list=len(role.groupings) > 1,
-        state_key="" if role.state_key is None else role.state_key.of(task),
-    )
 
 
 def estimate(
@@ -166,63 +83,85 @@ def estimate(
         AdvantageError: For a reward or advantage that is missing, of a wrong type or not finite, and for an
             estimator that raises or returns another shape.
     """
-    metrics: Metrics = {}
+    found: dict[str, _RoleEstimate] = {}
+    for role in dict.fromkeys(group.role for group in groups):
+        if (estimator := estimators.get(role)) is None:
+            continue
+        own = [group for group in groups if group.role == role]
+        if estimator.compute is None:
+            found[role] = _expand_role(role, own, precomputed or {})
+        else:
+            found[role] = _compare_role(role, estimator, own, states.get(role, {}))
+    advantages = {role: iter(one.advantages) for role, one in found.items()}
+    baselines = {role: iter(one.baselines) for role, one in found.items()}
+    return EstimatedGroups(
+        [next(advantages[g.role]) if g.role in found else [()] * len(g.trajectories) for g in groups],
+        {name: value for one in found.values() for name, value in one.metrics.items()},
+        tuple(warning for one in found.values() for warning in one.warnings),
+        [next(baselines[group.role], ()) if group.role in found else () for group in groups],
+        {**states, **{role: one.states for role, one in found.items() if one.states}},
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _RoleEstimate:
+    """Advantages of one role's groups, with metrics and warnings."""
+
+    advantages: Sequence[Sequence[Sequence[Advantage]]]
+    """For each group, member and step."""
+    metrics: Metrics
+    warnings: Sequence[Note]
+    baselines: Sequence[Sequence[float]] = ()
+    """For each group, [G]; empty for precomputed advantages."""
+    states: Mapping[str, State] = field(default_factory=dict[str, State])
+    """States of the role's estimator after these groups, by part."""
+
+
+def _expand_role(role: str, groups: Sequence[TrajectoryGroup], precomputed: AdvantagesByUid) -> _RoleEstimate:
+    """Expand a role's precomputed advantages to one for each response token."""
+    steps, wrong = expand(groups, precomputed)
+    values = np.array([value for group in steps for member in group for step in member for value in step])
+    metrics: Metrics = {f"advantage/{role}/wrong_length": float(len(wrong))} if wrong else {}
+    return _RoleEstimate(steps, metrics | advantage_metrics(role, values), wrong)
+
+
+def _compare_role(
+    role: str, estimator: Estimator, groups: Sequence[TrajectoryGroup], states: Mapping[str, State]
+) -> _RoleEstimate:
+    """Compare the rewards of a role's groups, those of each part of the role's `group` apart."""
     warnings: list[Note] = []
-    advantages: list[Sequence[Sequence[Advantage]]] = [[()] * len(group.trajectories) for group in groups]
+    if any(step.advantage is not None for g in groups for t in g.trajectories for step in t.steps):
+        text = (
+            f"{role}: its steps carry advantages, but its estimator is {estimator.name}, which "
+            "replaces them; say `estimator: precomputed` to train on them"
+        )
+        warnings.append(Note(text, "warning", f"own-advantages/{role}"))
+    rewards_P_G = [_rewards(group) for group in groups]
+    advantages_P_G = [np.zeros(len(rewards_G)) for rewards_G in rewards_P_G]
     baselines: list[Sequence[float]] = [()] * len(groups)
     after = {**states}
-    for role in dict.fromkeys(group.role for group in groups):
-        estimator = estimators.get(role)
-        if estimator is None:
+    for part in dict.fromkeys(group.part for group in groups):
+        large = [n for n, group in enumerate(groups) if group.part == part and not group.too_small]
+        if not large:
             continue
-        places = [place for place, group in enumerate(groups) if group.role == role]
-        own = [groups[place] for place in places]
-        if estimator.compute is None:
-            steps, wrong = expand(own, precomputed or {})
-            values = np.array(
-                [value for group in steps for member in group for step in member for value in step]
-            )
-            warnings += wrong
-            if wrong:
-                metrics[f"advantage/{role}/wrong_length"] = float(len(wrong))
-        else:
-            if any(step.advantage is not None for g in own for t in g.trajectories for step in t.steps):
-                text = (
-                    f"{role}: its steps carry advantages, but its estimator is {estimator.name}, which "
-                    "replaces them; say `estimator: precomputed` to train on them"
-                )
-                warnings.append(Note(text, "warning", f"own-advantages/{role}"))
-            rewards_P_G = [_rewards(group) for group in own]
-            advantages_P_G = [np.zeros(len(rewards_G)) for rewards_G in rewards_P_G]
-            now = {**states.get(role, {})}
-            for part in dict.fromkeys(group.part for group in own):
-                large = [n for n, group in enumerate(own) if group.part == part and not group.too_small]
-                if not large:
-                    continue
-                those, rewards = [own[n] for n in large], [rewards_P_G[n] for n in large]
-                found, reported, state = _compare(role, estimator, those, rewards, now.get(part, {}))
-                if estimator.running is not None:
-                    now[part] = state
-                for n, values_G, baselines_G in zip(large, found, reported, strict=True):
-                    advantages_P_G[n] = values_G
-                    baselines[places[n]] = baselines_G.tolist()
-            steps = [
-                [
-                    (value,) * len(member.steps) if group.is_own(member) else ()
-                    for member, value in zip(group.trajectories, advantages_G.tolist(), strict=True)
-                ]
-                for group, advantages_G in zip(own, advantages_P_G, strict=True)
-            ]
-            values = _added(own, advantages_P_G)
-            rewards = np.concatenate([r[[*group.own]] for group, r in zip(own, rewards_P_G, strict=True)])
-            metrics |= reward_metrics(role, rewards) | difficulty_metrics(role, rewards_P_G)
-            if now:
-                after[role] = now
-                metrics |= state_metrics(role, now)
-        metrics |= advantage_metrics(role, values)
-        for place, of_group in zip(places, steps, strict=True):
-            advantages[place] = of_group
-    return EstimatedGroups(advantages, metrics, tuple(warnings), baselines, after)
+        those, rewards = [groups[n] for n in large], [rewards_P_G[n] for n in large]
+        found, reported, state = _compare(role, estimator, those, rewards, after.get(part, {}))
+        if estimator.running is not None:
+            after[part] = state
+        for n, values_G, baselines_G in zip(large, found, reported, strict=True):
+            advantages_P_G[n] = values_G
+            baselines[n] = baselines_G.tolist()
+    steps = [
+        [
+            (value,) * len(member.steps) if group.is_own(member) else ()
+            for member, value in zip(group.trajectories, advantages_G.tolist(), strict=True)
+        ]
+        for group, advantages_G in zip(groups, advantages_P_G, strict=True)
+    ]
+    rewards = np.concatenate([r[[*group.own]] for group, r in zip(groups, rewards_P_G, strict=True)])
+    metrics = reward_metrics(role, rewards) | difficulty_metrics(role, rewards_P_G)
+    metrics |= state_metrics(role, after) | advantage_metrics(role, _added(groups, advantages_P_G))
+    return _RoleEstimate(steps, metrics, warnings, baselines, after)
 
 
 def _compare(

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from rolegraph.engine.compile.role_plan import PastPlan
 from rolegraph.engine.models import LimitedModel
 from rolegraph.engine.records import Checkpoint, PastCopy, Task, derive_seed
-from rolegraph.engine.training.policies import Policies
+from rolegraph.engine.training.policies.policies import Policies
 
 Opponents = Mapping[str, PastCopy]
 """Copy that plays for each past policy, by name."""

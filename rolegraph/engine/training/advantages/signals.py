@@ -23,9 +23,9 @@ from rolegraph.engine.models import LimitedModel
 from rolegraph.engine.prompts import SELF, PromptError, Template
 from rolegraph.engine.records import Advantage, Episode, Note, Step, Trajectory
 from rolegraph.engine.spec import ModelRef
-from rolegraph.engine.training.credit import compared_rounds
-from rolegraph.engine.training.group_metrics import spread
-from rolegraph.engine.training.precomputed import per_token
+from rolegraph.engine.training.advantages.credit import compared_rounds
+from rolegraph.engine.training.advantages.group_metrics import spread
+from rolegraph.engine.training.advantages.precomputed import per_token
 from rolegraph.engine.vocabulary import ScoredView, Views
 from rolegraph.engine.vocabulary.foreign import FOREIGN_ERRORS, describe_error
 

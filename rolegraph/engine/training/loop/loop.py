@@ -13,34 +13,30 @@ from collections import deque
 from collections.abc import Collection, Sequence
 from time import monotonic
 
-import numpy as np
-
 from rolegraph.engine.errors import WorldError
 from rolegraph.engine.records import Checkpoint, Episode, Note, StepLogged, Trajectory, derive_seed
-from rolegraph.engine.training.advantages import States, check_state_keys, estimate, group_episodes
-from rolegraph.engine.training.batches import RoleBatch, policy_batches
-from rolegraph.engine.training.credit import loss_weights, notes
-from rolegraph.engine.training.figures import (
-    Metrics,
-    answer_figures,
+from rolegraph.engine.training.advantages.estimates import States, check_state_keys
+from rolegraph.engine.training.advantages.group_metrics import Metrics
+from rolegraph.engine.training.advantages.step_batch import (
+    StepBatch,
+    add_advantages,
+    add_groups,
+    add_signals,
+    annotate_episodes,
+    mark_unused,
+)
+from rolegraph.engine.training.analysis.figures import (
     failure_lines,
     failures,
     figures,
-    gradient_shares,
-    response_tokens,
-    rewards_by_role,
     sign_warnings,
     update_figures,
 )
-from rolegraph.engine.training.group_metrics import reward_metrics
-from rolegraph.engine.training.outcomes import outcome_figures, teaching_tasks
-from rolegraph.engine.training.recorded import advantages_by_uid, annotate, merge_details
-from rolegraph.engine.training.rollouts import Rollouts, TrainingSetup
-from rolegraph.engine.training.schedule import batch, learning_rate
-from rolegraph.engine.training.signals import apply_signals
-
-UNUSED = "unused"
-"""Key of an episode's metadata, with `refill`: its task does not teach, or enough others did before it."""
+from rolegraph.engine.training.analysis.outcomes import teaching_tasks
+from rolegraph.engine.training.loop.rollouts import Rollouts, TrainingSetup
+from rolegraph.engine.training.loop.schedule import batch_tasks, learning_rate
+from rolegraph.engine.training.loop.step_metrics import batch_metrics, datum_metrics, rewritten_roles
+from rolegraph.engine.training.policies.batches import policy_batches
 
 
 async def train(setup: TrainingSetup, start: Checkpoint | None = None) -> None:
@@ -115,7 +111,7 @@ class _Loop:
         """Start the episodes of the next batch, without the tasks whose ids are `known`."""
         setup, train = self.setup, self.train
         self.drawn += 1
-        tasks = batch(setup.tasks, train, setup.seed, self.drawn)
+        tasks = batch_tasks(setup.tasks, train, setup.seed, self.drawn)
         tasks = [task for task in tasks if task["id"] not in known]
         seed = derive_seed(setup.seed, "train", self.drawn)
         return await self.rollouts.start(tasks, train.rollouts, seed, setup.past.draw(tasks, seed))
@@ -159,90 +155,45 @@ class _Loop:
         began = monotonic()
         encode = {name: setup.policies[name].chat.turn for name in plan.policies}
         starts = {plan.policies[n].model: await setup.past.start_of(n) for n in plan.taught_by_start}
-        signalled = await apply_signals(plan, episodes, {**setup.models, **starts}, encode)
-        groups, metrics = group_episodes(episodes, self.trained_roles, plan.policy_of)
-        estimators = {name: role.estimator for name, role in self.trained_roles.items() if role.estimator}
-        estimated = estimate(groups, estimators, signalled.advantages, self.states)
-        self.states = estimated.states
-        drawn = {episode.task_id for episode in episodes}
-        learnt = drawn if kept is None else {*kept}
-        used = [episode for episode in episodes if episode.task_id in learnt]
-        weights = loss_weights(used, self.trained_roles, plan.policy_of)
-        both = {name for name, role in self.trained_roles.items() if role.adds_signal}
-        noted = notes(groups, estimated.baselines, weights, estimated.advantages, learnt, both)
-        details = merge_details(signalled.details, noted)
-        advantages = advantages_by_uid(groups, estimated)
-        episodes = annotate(episodes, advantages, details, self._version, signalled.added)
-        used = [episode for episode in episodes if episode.task_id in learnt]
-        self._warn([*signalled.warnings, *estimated.warnings])
+        batch = StepBatch(episodes, self.trained_roles, plan.policy_of, kept)
+        batch = await add_signals(batch, plan, {**setup.models, **starts}, encode)
+        batch = add_advantages(add_groups(batch), self.states)
+        batch = mark_unused(annotate_episodes(batch, self._version))
+        self.states = batch.estimated.states
+        self._warn(batch.warnings)
         times["time/advantage"] = monotonic() - began
-        unused = {UNUSED: True}
-        episodes = [
-            e if e.task_id in learnt else e._replace(metadata={**e.metadata, **unused}) for e in episodes
-        ]
-        setup.folder.write_episodes("train", step, episodes)
-        self._warn_of_failures(step, episodes)
-        metrics |= estimated.metrics | signalled.metrics
-        for name, rewards in rewards_by_role(plan, episodes).items():
-            # The credit of a turn, such as a margin, does not measure the turn; its own reward does.
-            by_turn = name in self.trained_roles and self.trained_roles[name].compares_turns
-            n = sum(len(group.own) for group in groups if group.role == name)
-            if by_turn or f"reward/{name}/mean" not in metrics:
-                n = len(rewards)
-                metrics |= reward_metrics(name, np.array(rewards))
-            metrics[f"reward/{name}/n"] = float(n)
-        metrics |= figures(plan, episodes, "episode") | failures(episodes) | response_tokens(episodes)
-        metrics |= outcome_figures(episodes, self.trained_roles)
-        metrics |= answer_figures(self.trained_roles, episodes)
-        metrics["staleness/mean"] = _staleness(episodes)
-        if kept is not None:
-            metrics |= {"refill/drawn": float(len(drawn)), "refill/kept": float(len(kept))}
-        metrics |= await self.update(step, used, times)
+        setup.folder.write_episodes("train", step, batch.episodes)
+        self._warn_of_failures(step, batch.episodes)
+        metrics = batch_metrics(batch, plan) | await self.update(step, batch, times)
         self._warn([*sign_warnings([*self.lines, metrics], plan)])
         return metrics
 
-    async def update(self, step: int, episodes: Sequence[Episode], times: Metrics) -> Metrics:
+    async def update(self, step: int, batch: StepBatch, times: Metrics) -> Metrics:
         """Update the policies from episodes with advantages, and return the update's metrics."""
         plan = self.setup.plan
         rates = {
             name: learning_rate(self.train.schedule, policy.learning_rate, step, self.setup.steps)
             for name, policy in plan.policies.items()
         }
-        batches = policy_batches(episodes, self.trained_roles, plan.policy_of)
-        data = sum(len(learnt.data) for own in batches.values() for learnt in own)
-        metrics = {"optim/data": float(data)} | gradient_shares(batches, plan)
-        several = len(plan.policies) > 1
-        for name, rate in rates.items():
-            metrics[f"optim/learning_rate/{name}" if several else "optim/learning_rate"] = rate
-        metrics |= self._merging([learnt for own in batches.values() for learnt in own])
-        if not batches:
+        data = policy_batches(batch)
+        metrics = datum_metrics(data, rates, plan)
+        for role in rewritten_roles(data):
+            text = (
+                f"{role}: the chat template renders earlier turns in other tokens than were sampled, so "
+                "that each turn is a sequence of its own"
+            )
+            self._warn([Note(text, "warning", f"rewritten/{role}")])
+        if not data:
             if not self.lines or self.lines[-1].get("optim/data") != 0:  # the first of several in a row
                 text = f"step {step} taught nothing: every advantage in it is 0"
                 self.setup.observe(Note(text, "warning"))
             return metrics
         self._note(f"step {step}: update")
         began = monotonic()
-        updates = await self.setup.policies.update_all(batches, rates, self.train.gradient_clip)
+        updates = await self.setup.policies.update_all(data, rates, self.train.gradient_clip)
         await self.setup.past.refresh()
         times["time/update"] = monotonic() - began
-        return metrics | update_figures(updates, several=several)
-
-    def _merging(self, batches: Sequence[RoleBatch]) -> Metrics:
-        """Return `optim/steps/{role}` and `optim/data/{role}` of roles whose Steps continue each other."""
-        metrics: Metrics = {}
-        for role in dict.fromkeys(learnt.role for learnt in batches):
-            own = [learnt for learnt in batches if learnt.role == role]
-            rewritten = any(learnt.rewritten for learnt in own)
-            if rewritten:
-                text = (
-                    f"{role}: the chat template renders earlier turns in other tokens than were sampled, so "
-                    "that each turn is a sequence of its own"
-                )
-                self._warn([Note(text, "warning", f"rewritten/{role}")])
-            steps, data = sum(learnt.steps for learnt in own), sum(len(learnt.data) for learnt in own)
-            if rewritten or steps > data:
-                metrics |= {f"optim/steps/{role}": float(steps), f"optim/data/{role}": float(data)}
-        return metrics
+        return metrics | update_figures(updates, several=len(plan.policies) > 1)
 
     async def validate(self, step: int, times: Metrics | None = None) -> Metrics:
         """Return the current policies' figures on the validation tasks, with the same seeds at every step."""
@@ -348,10 +299,3 @@ class _Loop:
             return
         first = next((t.failure.message for t in trajectories if t.failure), "no trajectory was finished")
         raise WorldError(f"no model call of step {step} was answered: {first}")
-
-
-def _staleness(episodes: Sequence[Episode]) -> float:
-    """Return the mean number of updates since the steps' weights."""
-    behind = [s.metadata.get("staleness") for e in episodes for t in e.trajectories for s in t.steps]
-    known = [updates for updates in behind if updates is not None]
-    return sum(known) / len(known) if known else 0.0

@@ -16,7 +16,7 @@ from rolegraph.engine.compile import Plan
 from rolegraph.engine.records import Control, Episode, Trajectory
 from rolegraph.engine.records.means import means_by_task
 from rolegraph.engine.records.schema import Figure
-from rolegraph.engine.training.figures import episode_figures, rewards_by_role
+from rolegraph.engine.training.analysis.figures import episode_figures, rewards_by_role
 
 RESAMPLES = 2000
 """Bootstrap samples of each interval."""

@@ -14,9 +14,9 @@ from enum import StrEnum
 
 from rolegraph.engine.compile import RolePlan
 from rolegraph.engine.records import Episode, GroupKey, NodeId, PolicyOf, Step
-from rolegraph.engine.training.advantages import group_episodes
-from rolegraph.engine.training.credit import on_record
-from rolegraph.engine.training.group_metrics import MIN_MAGNITUDE, Metrics, any_nonzero
+from rolegraph.engine.training.advantages.credit import on_record
+from rolegraph.engine.training.advantages.group_metrics import MIN_MAGNITUDE, Metrics, any_nonzero
+from rolegraph.engine.training.advantages.groups import group_episodes
 
 
 class GroupOutcome(StrEnum):

@@ -13,8 +13,8 @@ from rolegraph.engine.models import LimitedModel, ServedModel
 from rolegraph.engine.records import Episode, Observer, RunFolder, Task
 from rolegraph.engine.run import EpisodeJob, EpisodeMaker, Isolation, jobs, run_episode, run_jobs
 from rolegraph.engine.spec import ModelRef
-from rolegraph.engine.training.past import Opponents, PastSelves
-from rolegraph.engine.training.policies import Policies
+from rolegraph.engine.training.policies.past import Opponents, PastSelves
+from rolegraph.engine.training.policies.policies import Policies
 
 MakeEpisode = Callable[[EpisodeJob], Awaitable[Episode]]
 T = TypeVar("T")

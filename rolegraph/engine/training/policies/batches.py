@@ -21,12 +21,13 @@ import tinker
 from rolegraph.engine.compile import Plan, RolePlan
 from rolegraph.engine.errors import UsageError
 from rolegraph.engine.models.service_traits import ServiceTraits
-from rolegraph.engine.records import Episode, PolicyOf, Step, Trajectory
+from rolegraph.engine.records import Episode, Step, Trajectory
 from rolegraph.engine.spec import Loss
-from rolegraph.engine.training.credit import learning, loss_weights
-from rolegraph.engine.training.group_metrics import any_nonzero
-from rolegraph.engine.training.precomputed import per_token
-from rolegraph.engine.training.signals import DEMONSTRATION
+from rolegraph.engine.training.advantages.credit import learning, loss_weights
+from rolegraph.engine.training.advantages.group_metrics import any_nonzero
+from rolegraph.engine.training.advantages.precomputed import per_token
+from rolegraph.engine.training.advantages.signals import DEMONSTRATION
+from rolegraph.engine.training.advantages.step_batch import StepBatch
 from rolegraph.engine.vocabulary import LossName
 from rolegraph.engine.vocabulary.items import LOSS_SETTINGS
 
@@ -71,32 +72,29 @@ class StepAdvantages(NamedTuple):
     """Description of the step, for messages."""
 
 
-def policy_batches(
-    episodes: Sequence[Episode], roles: Mapping[str, RolePlan], policy_of: PolicyOf
-) -> dict[str, list[RoleBatch]]:
-    """Return one training step's batches, by policy; policies without a nonzero advantage are left out.
+def policy_batches(batch: StepBatch) -> dict[str, list[RoleBatch]]:
+    """Return one training step's datums, by policy; policies without a nonzero advantage are left out.
 
     Args:
-        episodes: The step's episodes, with advantages.
-        roles: The trained roles.
-        policy_of: Function from (role, instance index) to the name of the policy.
+        batch: The step's episodes, with advantages; those that the update does not use are left out.
 
     Raises:
         AdvantageError: For a Step without an advantage.
         UsageError: For a Step to learn from without token ids or log-probabilities.
     """
+    episodes, roles, policy_of = batch.used, batch.roles, batch.policy_of
     weights = loss_weights(episodes, roles, policy_of)
     batches: dict[str, dict[str, RoleBatch]] = {}
     for episode, trajectory, role, policy in learning(episodes, roles, policy_of):
-        batch = batches.setdefault(policy, {}).setdefault(role.name, RoleBatch(role.name, role.loss))
-        batch.rewritten += sum(_is_rewritten(step, before) for before, step in pairwise(trajectory.steps))
+        learnt = batches.setdefault(policy, {}).setdefault(role.name, RoleBatch(role.name, role.loss))
+        learnt.rewritten += sum(_is_rewritten(step, before) for before, step in pairwise(trajectory.steps))
         for sequence in token_sequences(step_advantages(episode, trajectory, role)):
             datum, spans = build_datum(sequence, role.loss.name, weights[policy, role.name])
-            batch.data.append(datum)
-            batch.sampled.append(spans)
-            batch.steps += sum(any_nonzero(own.values) for own in sequence)
+            learnt.data.append(datum)
+            learnt.sampled.append(spans)
+            learnt.steps += sum(any_nonzero(own.values) for own in sequence)
     ordered = {policy: [own[name] for name in roles if name in own] for policy, own in batches.items()}
-    found = {policy: [batch for batch in own if batch.data] for policy, own in ordered.items()}
+    found = {policy: [learnt for learnt in own if learnt.data] for policy, own in ordered.items()}
     return {policy: own for policy, own in found.items() if own}
 
 

@@ -1,0 +1,86 @@
+"""Metrics of one training step, from its StepBatch and its datums. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+
+from rolegraph.engine.compile import Plan
+from rolegraph.engine.records import Episode
+from rolegraph.engine.training.advantages.group_metrics import Metrics, reward_metrics
+from rolegraph.engine.training.advantages.step_batch import StepBatch
+from rolegraph.engine.training.analysis.figures import (
+    answer_figures,
+    failures,
+    figures,
+    gradient_shares,
+    response_tokens,
+    rewards_by_role,
+)
+from rolegraph.engine.training.analysis.outcomes import outcome_figures
+from rolegraph.engine.training.policies.batches import RoleBatch
+
+
+def batch_metrics(batch: StepBatch, plan: Plan) -> Metrics:
+    """Return the metrics of all episodes of a step: groups, advantages, rewards, failures, outcomes."""
+    episodes = batch.episodes
+    metrics = {**batch.group_metrics, **batch.estimated.metrics, **batch.signals.metrics}
+    metrics |= _own_rewards(batch, plan, metrics)
+    metrics |= figures(plan, episodes, "episode") | failures(episodes) | response_tokens(episodes)
+    metrics |= outcome_figures(episodes, batch.roles) | answer_figures(batch.roles, episodes)
+    metrics["staleness/mean"] = _staleness(episodes)
+    if batch.kept is not None:
+        metrics |= {"refill/drawn": float(len(batch.tasks)), "refill/kept": float(len(batch.kept))}
+    return metrics
+
+
+def _own_rewards(batch: StepBatch, plan: Plan, known: Metrics) -> Metrics:
+    """Return `reward/{role}/n`, and `reward/{role}/*` of roles without it in `known` or with compared turns.
+
+    The credit of a turn, such as a margin, does not measure the turn; its own reward does.
+    """
+    metrics: Metrics = {}
+    for name, rewards in rewards_by_role(plan, batch.episodes).items():
+        by_turn = name in batch.roles and batch.roles[name].compares_turns
+        n = sum(len(group.own) for group in batch.groups if group.role == name)
+        if by_turn or f"reward/{name}/mean" not in known:
+            n = len(rewards)
+            metrics |= reward_metrics(name, np.array(rewards))
+        metrics[f"reward/{name}/n"] = float(n)
+    return metrics
+
+
+def datum_metrics(data: Mapping[str, Sequence[RoleBatch]], rates: Mapping[str, float], plan: Plan) -> Metrics:
+    """Return the metrics of an update's datums, by policy, and its learning rates: `optim/*`."""
+    own = [batch for batches in data.values() for batch in batches]
+    metrics = {"optim/data": float(sum(len(batch.data) for batch in own))} | gradient_shares(data, plan)
+    for name, rate in rates.items():
+        metrics[f"optim/learning_rate/{name}" if len(rates) > 1 else "optim/learning_rate"] = rate
+    return metrics | _merging(own)
+
+
+def rewritten_roles(data: Mapping[str, Sequence[RoleBatch]]) -> list[str]:
+    """Return the roles whose chat template renders earlier turns in other tokens than were sampled."""
+    found = (batch.role for batches in data.values() for batch in batches if batch.rewritten)
+    return list(dict.fromkeys(found))
+
+
+def _merging(batches: Iterable[RoleBatch]) -> Metrics:
+    """Return `optim/steps/{role}` and `optim/data/{role}` of roles whose Steps continue each other."""
+    by_role: dict[str, list[RoleBatch]] = {}
+    for batch in batches:
+        by_role.setdefault(batch.role, []).append(batch)
+    metrics: Metrics = {}
+    for role, own in by_role.items():
+        steps, data = sum(batch.steps for batch in own), sum(len(batch.data) for batch in own)
+        if steps > data or any(batch.rewritten for batch in own):
+            metrics |= {f"optim/steps/{role}": float(steps), f"optim/data/{role}": float(data)}
+    return metrics
+
+
+def _staleness(episodes: Sequence[Episode]) -> float:
+    """Return the mean number of updates since the steps' weights."""
+    behind = [s.metadata.get("staleness") for e in episodes for t in e.trajectories for s in t.steps]
+    known = [updates for updates in behind if updates is not None]
+    return sum(known) / len(known) if known else 0.0

@@ -1,0 +1,1 @@
+"""Policies in training: their datums, clients of the Tinker SDK, past copies and sampling servers."""

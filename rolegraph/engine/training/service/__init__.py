@@ -1,0 +1,1 @@
+"""Probes of a Tinker service, which compare it with the hosted one."""

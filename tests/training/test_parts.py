@@ -23,6 +23,7 @@ from rolegraph.engine.training.batches import (
     token_sequences,
 )
 from rolegraph.engine.training.compare import by_task, controls, difference, interval
+from rolegraph.engine.training.credit import loss_weights
 from rolegraph.engine.training.figures import answer_figures, gradient_shares, sign_warnings
 from rolegraph.engine.training.recorded import advantages_by_uid, annotate
 from rolegraph.engine.training.schedule import batch, learning_rate, planned_steps
@@ -224,7 +225,9 @@ def test_a_batch_says_how_many_steps_went_into_its_data_and_which_were_written_a
     roles = {"solver": solver_judge().roles[0]}
     one = conversation(STEP, NEXT, OTHER)
     plan = solver_judge()
-    (found,) = policy_batches([Episode("t", 0, {"id": "t"}, [one])], roles, plan.policy_of)["main"]
+    made = [Episode("t", 0, {"id": "t"}, [one])]
+    weights = loss_weights(made, roles, plan.policy_of)
+    (found,) = policy_batches(made, roles, plan.policy_of, weights)["main"]
     assert (found.steps, len(found.data), found.rewritten) == (3, 2, 1)
 
 
@@ -255,7 +258,9 @@ def test_zero_advantages_are_left_out_but_count_in_the_mean() -> None:
     episodes = [episode("a", 0, [1.0, 0.0], 1.0), episode("b", 0, [1.0, 1.0], 0.0)]
     groups, _ = group_episodes(episodes)
     done = estimate(groups, {name: role.estimator for name, role in roles.items() if role.estimator})
-    batches = policy_batches(annotate(episodes, advantages_by_uid(groups, done), {}), roles, plan.policy_of)
+    learnt = annotate(episodes, advantages_by_uid(groups, done), {})
+    weights = loss_weights(episodes, roles, plan.policy_of)
+    batches = policy_batches(learnt, roles, plan.policy_of, weights)
     solver, judge = batches["main"]
     assert (solver.role, solver.loss.name, len(solver.data)) == (
         "solver",
@@ -273,9 +278,9 @@ def judged(weight: float) -> list[dict[str, float]]:
     groups, _ = group_episodes(episodes)
     estimators = {name: role.estimator for name, role in plan.trained.items() if role.estimator}
     done = estimate(groups, estimators)
-    batches = policy_batches(
-        annotate(episodes, advantages_by_uid(groups, done), {}), plan.trained, plan.policy_of
-    )
+    learnt = annotate(episodes, advantages_by_uid(groups, done), {})
+    weights = loss_weights(episodes, plan.trained, plan.policy_of)
+    batches = policy_batches(learnt, plan.trained, plan.policy_of, weights)
     sent = batches["main"][1].data[0].loss_fn_inputs["advantages"].tolist()[-1]
     return [gradient_shares(batches, plan), {"sent": sent}]
 

@@ -20,7 +20,7 @@ from rolegraph.engine.models import Completion, LimitedModel, Model, Request
 from rolegraph.engine.records import MAIN, Advantage, Episode, Step, Trajectory
 from rolegraph.engine.training.advantages import estimate, group_episodes
 from rolegraph.engine.training.batches import policy_batches
-from rolegraph.engine.training.credit import notes
+from rolegraph.engine.training.credit import loss_weights, notes
 from rolegraph.engine.training.outcomes import outcome_figures
 from rolegraph.engine.training.recorded import advantages_by_uid, annotate, merge_details
 from rolegraph.engine.training.signals import SignalResult, apply_signals
@@ -325,7 +325,8 @@ def test_a_demonstration_replaces_the_answer_where_its_template_writes_any() -> 
     ]
     assert [step.metadata["advantage"] for step in steps] == [1.0, 0.0, 1.0, 1.0]
     assert found.metrics == {"signal/solver/demonstrations": 1.0}
-    batches = policy_batches(episodes, plan.trained, plan.policy_of)["main"]
+    weights = loss_weights(episodes, plan.trained, plan.policy_of)
+    batches = policy_batches(episodes, plan.trained, plan.policy_of, weights)["main"]
     solver = next(own for own in batches if own.role == "solver")
     assert [datum.model_input.to_ints()[2:] for datum in solver.data][1] == encode(
         f"{COUNTDOWN['solution']} of 1"

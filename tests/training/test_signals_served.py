@@ -17,6 +17,7 @@ from rolegraph.engine.compile import Plan, compile_file
 from rolegraph.engine.models import Completion, Request
 from rolegraph.engine.records import Episode, Step
 from rolegraph.engine.training.batches import policy_batches
+from rolegraph.engine.training.credit import loss_weights
 from rolegraph.local.launcher import LocalService
 from tests.training.test_signals import batch
 
@@ -57,7 +58,8 @@ def data(plan: Plan, episodes: Sequence[Episode], part: Callable[[Step], Any]) -
         ]
         return episode._replace(trajectories=own)
 
-    (solver,) = policy_batches([*map(changed, episodes)], plan.trained, plan.policy_of)["main"]
+    weights = loss_weights(episodes, plan.trained, plan.policy_of)
+    (solver,) = policy_batches([*map(changed, episodes)], plan.trained, plan.policy_of, weights)["main"]
     return [*solver.data]
 
 

@@ -23,10 +23,9 @@ from rolegraph.engine.errors import UsageError
 from rolegraph.engine.models.service_traits import ServiceTraits
 from rolegraph.engine.records import Episode, PolicyOf, Step, Trajectory
 from rolegraph.engine.spec import Loss
-from rolegraph.engine.training.credit import learning, loss_weights
+from rolegraph.engine.training.credit import LossWeights, learning
 from rolegraph.engine.training.group_metrics import any_nonzero
 from rolegraph.engine.training.precomputed import per_token
-from rolegraph.engine.training.signals import DEMONSTRATION
 from rolegraph.engine.vocabulary import LossName
 from rolegraph.engine.vocabulary.items import LOSS_SETTINGS
 
@@ -72,7 +71,7 @@ class StepAdvantages(NamedTuple):
 
 
 def policy_batches(
-    episodes: Sequence[Episode], roles: Mapping[str, RolePlan], policy_of: PolicyOf
+    episodes: Sequence[Episode], roles: Mapping[str, RolePlan], policy_of: PolicyOf, weights: LossWeights
 ) -> dict[str, list[RoleBatch]]:
     """Return one training step's batches, by policy; policies without a nonzero advantage are left out.
 
@@ -80,12 +79,12 @@ def policy_batches(
         episodes: the step's episodes, with advantages.
         roles: the trained roles.
         policy_of: function from (role, instance index) to the name of the policy.
+        weights: factors of the advantages, those that the Steps' `loss_weight` records (`loss_weights`).
 
     Raises:
         AdvantageError: for a Step without an advantage.
         UsageError: for a Step to learn from without token ids or log-probabilities.
     """
-    weights = loss_weights(episodes, roles, policy_of)
     batches: dict[str, dict[str, RoleBatch]] = {}
     for episode, trajectory, role, policy in learning(episodes, roles, policy_of):
         batch = batches.setdefault(policy, {}).setdefault(role.name, RoleBatch(role.name, role.loss))
@@ -124,7 +123,7 @@ def token_sequences(steps: Iterator[StepAdvantages]) -> Iterator[Sequence[StepAd
     for own in steps:
         before = runs[-1][-1] if runs else None
         # A demonstration is learnt in place of the sampled answer, so that no Step continues it.
-        sampled = before and not any(DEMONSTRATION in each.step.metadata for each in (before, own))
+        sampled = before and not any("demonstration" in each.step.metadata for each in (before, own))
         if before and sampled and continues(own.step, before.step):
             runs[-1].append(own)
         else:
@@ -168,7 +167,7 @@ def build_datum(
     for step, values, where in sequence:
         response: Sequence[int] = step.response_ids
         sampled: Sequence[float] = step.logprobs
-        if (demonstration := step.metadata.get(DEMONSTRATION)) is not None:
+        if (demonstration := step.metadata.get("demonstration")) is not None:
             response, sampled = demonstration["ids"], ()
             values = (values[0],) * len(response)
         if not any_nonzero(values):

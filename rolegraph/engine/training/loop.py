@@ -19,7 +19,7 @@ from rolegraph.engine.errors import WorldError
 from rolegraph.engine.records import Checkpoint, Episode, Note, StepLogged, Trajectory, derive_seed
 from rolegraph.engine.training.advantages import States, check_state_keys, estimate, group_episodes
 from rolegraph.engine.training.batches import RoleBatch, policy_batches
-from rolegraph.engine.training.credit import loss_weights, notes
+from rolegraph.engine.training.credit import LossWeights, loss_weights, notes
 from rolegraph.engine.training.figures import (
     Metrics,
     answer_figures,
@@ -197,18 +197,20 @@ class _Loop:
         metrics["staleness/mean"] = _staleness(episodes)
         if kept is not None:
             metrics |= {"refill/drawn": float(len(drawn)), "refill/kept": float(len(kept))}
-        metrics |= await self.update(step, used, times)
+        metrics |= await self.update(step, used, weights, times)
         self._warn([*sign_warnings([*self.lines, metrics], plan)])
         return metrics
 
-    async def update(self, step: int, episodes: Sequence[Episode], times: Metrics) -> Metrics:
+    async def update(
+        self, step: int, episodes: Sequence[Episode], weights: LossWeights, times: Metrics
+    ) -> Metrics:
         """Update the policies from episodes with advantages, and return the update's metrics."""
         plan = self.setup.plan
         rates = {
             name: learning_rate(self.train.schedule, policy.learning_rate, step, self.setup.steps)
             for name, policy in plan.policies.items()
         }
-        batches = policy_batches(episodes, self.trained_roles, plan.policy_of)
+        batches = policy_batches(episodes, self.trained_roles, plan.policy_of, weights)
         data = sum(len(learnt.data) for own in batches.values() for learnt in own)
         metrics = {"optim/data": float(data)} | gradient_shares(batches, plan)
         several = len(plan.policies) > 1

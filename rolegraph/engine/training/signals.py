@@ -12,7 +12,6 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
@@ -21,16 +20,13 @@ from rolegraph.engine.compile.role_plan import SignalPlan
 from rolegraph.engine.errors import AdvantageError, ModelError, WorldError
 from rolegraph.engine.models import LimitedModel
 from rolegraph.engine.prompts import SELF, PromptError, Template
-from rolegraph.engine.records import Advantage, Episode, Note, Step, Trajectory
+from rolegraph.engine.records import Advantage, Episode, Note, Step, StepMetadata, Trajectory
 from rolegraph.engine.spec import ModelRef
 from rolegraph.engine.training.credit import compared_rounds
 from rolegraph.engine.training.group_metrics import spread
 from rolegraph.engine.training.precomputed import per_token
 from rolegraph.engine.vocabulary import ScoredView, Views
 from rolegraph.engine.vocabulary.foreign import FOREIGN_ERRORS, describe_error
-
-DEMONSTRATION = "demonstration"
-"""Key of a Step's metadata with the turn to imitate: `text` and `ids`."""
 
 
 @dataclass(slots=True)
@@ -41,7 +37,7 @@ class SignalResult:
     """Advantages of each step, by trajectory uid, of roles that learn from their signal alone."""
     added: dict[str, list[Advantage]] = field(default_factory=dict[str, list[Advantage]])
     """The same of roles whose estimator sets advantages as well; 0 for a step in no group."""
-    details: dict[str, list[Mapping[str, Any]]] = field(default_factory=dict[str, list[Mapping[str, Any]]])
+    details: dict[str, list[StepMetadata]] = field(default_factory=dict[str, list[StepMetadata]])
     """Additions to each step's metadata, the turn to imitate or the mean of `added`, by trajectory uid."""
     metrics: dict[str, float] = field(default_factory=dict[str, float])
     warnings: list[Note] = field(default_factory=list[Note])
@@ -124,7 +120,7 @@ class _SignalRun:
                 f"step {number}"
             )
             value: Advantage = 0.0
-            detail: Mapping[str, Any] = {}
+            detail: StepMetadata = {}
             is_continued = number + 1 < len(learner.steps) and learner.steps[number + 1].round == step.round
             # The demonstration replaces the turn's answer, its last step.
             is_replaced = signal.demonstration is not None and is_continued
@@ -139,7 +135,7 @@ class _SignalRun:
                     tally.steps.append((learner.uid, number))
             elif text := self._demonstrate(signal.demonstration, episode, learner, step, where):
                 ids = list(self.encode[self.plan.policy_of(learner.name, learner.index)](text))
-                value, detail = signal.signal.weight, {DEMONSTRATION: {"text": text, "ids": ids}}
+                value, detail = signal.signal.weight, {"demonstration": {"text": text, "ids": ids}}
             advantages.append(value)
             details.append(detail)
 

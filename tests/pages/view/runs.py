@@ -83,7 +83,7 @@ def learnt(plan: Plan, made: Sequence[Episode]) -> tuple[list[Episode], dict[str
     weights = loss_weights(made, plan.trained, plan.policy_of)
     details = merge_details({}, notes(groups, estimated.baselines, weights, estimated.advantages))
     done = annotate(made, advantages_by_uid(groups, estimated), details)
-    return done, policy_batches(done, plan.trained, plan.policy_of)
+    return done, policy_batches(done, plan.trained, plan.policy_of, weights)
 
 
 def workflow(spec: str, *overrides: str) -> Workflow:

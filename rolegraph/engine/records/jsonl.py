@@ -58,7 +58,7 @@ def read_jsonl(
 
     Args:
         path: The file.
-        parse: Parser of a line; raises ValueError, TypeError, KeyError or AttributeError for a broken one.
+        parse: Parser of a line; raises ValueError or KeyError for a broken one.
         what: Noun for a line in messages, such as "an episode".
         broken: Function called with a DataError that names file, line and reason for each line that `parse`
             rejects; where it returns, the line is skipped.
@@ -82,7 +82,7 @@ def read_jsonl(
                 if not text.isspace():
                     try:
                         line = JsonLine(at, start, text, parse(text))
-                    except (ValueError, TypeError, KeyError, AttributeError) as error:
+                    except (ValueError, KeyError) as error:
                         fault = DataError(f"{path}:{at}: not {what}: {reason(error)}")
                         fault.__cause__ = error
                         broken(fault)

@@ -341,4 +341,4 @@ def finished_in(folder: RunFolder, *, retry_failed: bool = False) -> list[tuple[
 
 
 def _has_failed(episode: Episode) -> bool:
-    return "failures" in episode.metadata or any(t.failure is not None for t in episode.trajectories)
+    return bool(episode.failures) or any(t.failure is not None for t in episode.trajectories)

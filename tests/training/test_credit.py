@@ -14,7 +14,6 @@ from rolegraph.engine.training.advantages.credit import credited, loss_weights, 
 from rolegraph.engine.training.advantages.estimates import estimate
 from rolegraph.engine.training.advantages.groups import group_episodes
 from rolegraph.engine.training.advantages.recorded import merge_details
-from rolegraph.engine.training.advantages.signals import DEMONSTRATION
 from rolegraph.engine.training.analysis.figures import rewards_by_role
 from tests.training.credited import (
     advantages,
@@ -125,7 +124,7 @@ def test_each_member_is_noted_with_its_baseline_and_what_it_counts_in_the_loss(t
 
 
 def test_what_a_signal_left_of_a_step_stays_beside_what_its_group_notes() -> None:
-    taught = {"t:0/judge/1": [{DEMONSTRATION: {"text": "so", "ids": [1]}}]}
+    taught = {"t:0/judge/1": [{"demonstration": {"text": "so", "ids": [1]}}]}
     noted = {"t:0/judge/1": [{"group": {"policy": "judge"}}], "t:0/solver/1": [{"loss_weight": 0.5}]}
     assert merge_details(taught, noted) == {
         "t:0/judge/1": [{**taught["t:0/judge/1"][0], **noted["t:0/judge/1"][0]}],

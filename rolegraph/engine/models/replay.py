@@ -182,7 +182,7 @@ def _completion(step: Step) -> Completion:
     }
     return Completion(
         text=step.model_response,
-        finish_reason=str(step.metadata.get("finish_reason", "stop")),
+        finish_reason=step.metadata.get("finish_reason") or "stop",
         usage=step.usage,
         calls=calls_of(step.chat_completions[-1]) if step.chat_completions else (),
         **shared,

@@ -36,6 +36,14 @@ from rolegraph.engine.records.info import PastCopy as PastCopy
 from rolegraph.engine.records.info import RunInfo as RunInfo
 from rolegraph.engine.records.info import SavedPolicy as SavedPolicy
 from rolegraph.engine.records.means import Means as Means
+from rolegraph.engine.records.metadata import ComparisonMetadata as ComparisonMetadata
+from rolegraph.engine.records.metadata import DemonstrationMetadata as DemonstrationMetadata
+from rolegraph.engine.records.metadata import EpisodeMetadata as EpisodeMetadata
+from rolegraph.engine.records.metadata import FailureMetadata as FailureMetadata
+from rolegraph.engine.records.metadata import FunctionCallMetadata as FunctionCallMetadata
+from rolegraph.engine.records.metadata import GroupKeyMetadata as GroupKeyMetadata
+from rolegraph.engine.records.metadata import PartMetadata as PartMetadata
+from rolegraph.engine.records.metadata import StepMetadata as StepMetadata
 from rolegraph.engine.records.plain import check_plain as check_plain
 from rolegraph.engine.records.plain import check_recordable as check_recordable
 from rolegraph.engine.records.source import Source as Source

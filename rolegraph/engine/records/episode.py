@@ -17,10 +17,10 @@ from typing import Annotated, Any, Literal, NamedTuple, Self, cast
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, TypeAdapter
 
 from rolegraph.engine.records.identity import GroupKey, NodeId
+from rolegraph.engine.records.metadata import NO_METADATA, EpisodeMetadata, FailureMetadata, StepMetadata
 from rolegraph.engine.records.schema import (
     Figure,
     MessageShape,
-    StepMetadata,
     list_of,
     list_of_numbers,
     record_schema,
@@ -172,8 +172,8 @@ class Step(NamedTuple):
     """Advantages set by an estimator or signal: [T], or one number for all T tokens; None before that."""
     weight_version: int | None = None
     """Number of updates of the weights that answered; None where it is not known."""
-    metadata: Annotated[Mapping[str, Any], shaped(StepMetadata)] = NOTHING
-    """Further values by name; those that Rolegraph reads are the fields of `StepMetadata`."""
+    metadata: StepMetadata = NO_METADATA
+    """Further values by name; those that Rolegraph reads are the keys of `StepMetadata`."""
 
     @property
     def prompt_tokens(self) -> int:
@@ -225,7 +225,7 @@ class Step(NamedTuple):
 
     @classmethod
     def _fields_of(cls, data: Mapping[str, Any]) -> Mapping[str, Any]:
-        return {**data, "metadata": _info_of(data)}
+        return {**data, "info": _info_of(data)}
 
     __get_pydantic_core_schema__ = classmethod(record_schema)
 
@@ -417,13 +417,20 @@ class Episode(NamedTuple):
         TerminationReason.ENV_DONE
     )
     """Reason why the episode ended; an unknown reason is read as `ERROR`."""
-    metadata: Mapping[str, Any] = NOTHING
-    """Further values by name, such as `failures` and `uncomputed_metrics`."""
+    metadata: EpisodeMetadata = NO_METADATA
+    """Further values by name, such as `uncomputed_metrics`; keys that Rolegraph reads are those of
+    `EpisodeMetadata`."""
 
     @property
     def id(self) -> str:
         """Identity in rLLM's form, `task_id:rollout`."""
         return f"{self.task_id}:{self.rollout}"
+
+    @property
+    def failures(self) -> Mapping[NodeId, FailureMetadata]:
+        """Failures of all turns, by role, instance and round."""
+        noted = self.metadata.get("failures", ())
+        return {NodeId(it["role"], it["index"], it.get("round", 1)): it for it in noted}
 
     def __getitem__(self, role: str) -> Sequence[Trajectory]:  # pyright: ignore[reportIncompatibleMethodOverride]  # by name, not by place
         """Return the trajectories of a role, in order of `index` (one for each of its `count` instances).
@@ -496,7 +503,7 @@ class Episode(NamedTuple):
             metadata.pop("task_id", found["task"]),
             metadata.pop("rollout", int(found["rollout"])),
         )
-        return {**data, "task_id": task_id, "rollout": rollout, "metadata": metadata}
+        return {**data, "task_id": task_id, "rollout": rollout, "info": metadata}
 
     __get_pydantic_core_schema__ = classmethod(record_schema)
 

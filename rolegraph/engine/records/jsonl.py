@@ -58,7 +58,7 @@ def read_jsonl(
 
     Args:
         path: The file.
-        parse: Parser of a line; raises ValueError, TypeError, KeyError or AttributeError for a broken one.
+        parse: Parser of a line; raises ValueError or KeyError for a broken one.
         what: Noun for a line in messages, such as "an episode".
         broken: Function called with a DataError that names file, line and reason for each line that `parse`
             rejects; where it returns, the line is skipped.
@@ -82,7 +82,7 @@ def read_jsonl(
                 if not text.isspace():
                     try:
                         line = JsonLine(at, start, text, parse(text))
-                    except (ValueError, TypeError, KeyError, AttributeError) as error:
+                    except (ValueError, KeyError) as error:
                         fault = DataError(f"{path}:{at}: not {what}: {reason(error)}")
                         fault.__cause__ = error
                         broken(fault)
@@ -172,8 +172,21 @@ def reason(error: Exception) -> str:
     if isinstance(error, ValidationError):
         fault = error.errors()[0]
         place = ".".join(str(part) for part in fault["loc"])
-        return f"{place}: {fault['msg']}" if place else fault["msg"]
+        got = "" if fault["type"] in _NOT_OF_A_KIND else f", got {_kind(fault['input'])}"
+        return f"{place}: {fault['msg']}{got}" if place else fault["msg"] + got
     return f"it has no {error}" if isinstance(error, KeyError) else str(error)
+
+
+_NOT_OF_A_KIND = ("missing", "value_error", "extra_forbidden")
+"""Types of pydantic's errors where the value at their place has the expected kind, or is not there."""
+
+
+def _kind(value: object) -> str:
+    """Return a short number as it is; of another JSON value its kind, because it may be long or secret."""
+    if isinstance(value, str | list | dict):
+        return "a string" if isinstance(value, str) else "a list" if isinstance(value, list) else "an object"
+    text = json.dumps(value, default=str)
+    return text if len(text) < 20 else "a long number"
 
 
 class JsonlWriter(AbstractContextManager["JsonlWriter"]):

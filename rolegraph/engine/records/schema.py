@@ -3,13 +3,13 @@
 Each record class (`Step`, `Trajectory`, `Episode`, `Failure`) declares its fields once; pydantic checks a
 file's JSON against those declarations, so that an untrusted file holds what the annotations say or is
 refused. Keys that no field or shape names are ignored in an object and kept in a mapping such as
-`Step.metadata`.
+`Step.metadata`, whose known keys stand in `engine/records/metadata.py`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any, Literal, cast, get_type_hints
+from typing import Annotated, Any, cast, get_type_hints
 
 from pydantic import (
     BaseModel,
@@ -28,17 +28,23 @@ from rolegraph.engine.records.plain import LARGEST
 Figure = Annotated[float, Field(ge=-LARGEST, le=LARGEST, allow_inf_nan=False)]
 """A finite number that sums, means and charts can be made of."""
 
+Count = Annotated[int, Field(ge=0, le=2**53)]
+"""A whole number that a float holds exactly."""
+
 
 def record_schema(record: Any, source: object, handler: GetCoreSchemaHandler) -> CoreSchema:
     """Make the pydantic schema by which a JSON object is read into `record`, a NamedTuple.
 
-    `_fields_of` maps the object of the file to the record's fields by name; a field with a default may be
-    missing. Assign it in the class body: `__get_pydantic_core_schema__ = classmethod(record_schema)`.
+    `_fields_of` maps the object of the file to the record's fields by name, `metadata` by its name in files,
+    `info`; a field with a default may be missing. Assign it in the class body:
+    `__get_pydantic_core_schema__ = classmethod(record_schema)`.
     """
     hints = get_type_hints(record, include_extras=True)
     fields = {
         name: core_schema.typed_dict_field(
-            handler.generate_schema(hints[name]), required=name not in record._field_defaults
+            handler.generate_schema(hints[name]),
+            required=name not in record._field_defaults,
+            validation_alias="info" if name == "metadata" else None,
         )
         for name in record._fields
     }
@@ -109,55 +115,3 @@ class MessageShape(_Shape):
     role: str
     content: str | None = None
     tool_calls: Annotated[Sequence[_ToolCall], list_of(_ToolCall)] | None = None
-
-
-class _GroupShape(_Shape):
-    model_config = ConfigDict(extra="forbid")
-    role: Literal[""] = ""
-    policy: str = ""
-    round: int = 0
-    prompt: str = ""
-    by: str = ""
-    part: int = 0
-
-
-class PartShape(_Shape):
-    """Keys that a member's part in one of several groupings has."""
-
-    credit: Figure | None = None
-    """Reward that the turn is credited with; None where trajectories are compared."""
-    group: _GroupShape = _GroupShape()
-    baseline: Figure | None = None
-    advantage: Figure
-    """Advantage in this group, before its weight."""
-    weight: Figure
-    """Factor of the advantage."""
-
-
-class StepMetadata(_Shape):
-    """Keys of `Step.metadata` that Rolegraph reads."""
-
-    round: Annotated[int, Field(ge=1)] = 1
-    """Round of the role's loop, from 1."""
-    tool: str = ""
-    """Name of the tool that ran in place of a model; empty for a model call."""
-    started: Figure | None = None
-    """Seconds between the episode's start and the call's."""
-    seconds: Figure = 0.0
-    """Duration of the call."""
-    masked: bool = False
-    """Whether the turn is kept out of the gradient."""
-    usage: dict[str, int] | None = None
-    """`prompt_tokens` and `completion_tokens` as counted by an endpoint that returns no token ids."""
-    credit: Figure | None = None
-    """Reward that the turn is credited with, before its group's baseline is subtracted."""
-    advantage: Figure | None = None
-    """Estimator's part of the advantage, where a signal's is added to it."""
-    signal: Figure | None = None
-    """Mean over the tokens of the signal's part of the advantage."""
-    group: _GroupShape = _GroupShape()
-    """Fields of the GroupKey that differ from their defaults."""
-    by: dict[str, str | None] | None = None
-    """Digest of each expression that the role's turns are grouped by; None where it cannot be computed."""
-    groups: Annotated[Sequence[PartShape], list_of(PartShape)] | None = None
-    """In place of `credit` and `group`, the parts of a role with several groupings."""

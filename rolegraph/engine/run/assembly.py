@@ -4,10 +4,19 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from rolegraph.engine.prompts.tools import answer_message
-from rolegraph.engine.records import Episode, Failure, FailureName, Step, TerminationReason, Trajectory
+from rolegraph.engine.records import (
+    Episode,
+    EpisodeMetadata,
+    Failure,
+    FailureMetadata,
+    FailureName,
+    Step,
+    StepMetadata,
+    TerminationReason,
+    Trajectory,
+)
 from rolegraph.engine.run.context import EpisodeContext
 from rolegraph.engine.run.endings import Endings
 from rolegraph.engine.run.turn import ModelCall, NodeResult
@@ -30,7 +39,7 @@ def assemble(context: EpisodeContext, endings: Endings, *, stopped: bool) -> Epi
     task_id: str = job.task["id"]
     prefix = f"{task_id}:{job.rollout}/"
     trajectories: list[Trajectory] = []
-    failures: list[dict[str, object]] = []
+    failures: list[FailureMetadata] = []
     deciding: list[bool] = []
     for position, role in enumerate(roles):
         decides = position in plan.correct
@@ -62,7 +71,7 @@ def assemble(context: EpisodeContext, endings: Endings, *, stopped: bool) -> Epi
     if stopped:
         last = failures[-1]["name"] if failures else ""
         reason = TerminationReason.TIMEOUT if last == FailureName.TIMEOUT.value else TerminationReason.ERROR
-    metadata: dict[str, Any] = {
+    metadata: EpisodeMetadata = {
         "spec": plan.name,
         "hash": plan.hash,
         "started_at": context.started_at,
@@ -82,6 +91,7 @@ def assemble(context: EpisodeContext, endings: Endings, *, stopped: bool) -> Epi
     if failures:
         metadata["failures"] = failures
     metrics: dict[str, float] = {}
+    uncomputed: dict[str, str] = {}
     all_correct = bool(deciding) and all(deciding)
     episode = Episode(task_id, job.rollout, job.task, trajectories, all_correct, metrics, reason, metadata)
     for name, metric in plan.metrics.items():  # a metric reads the episode without metrics
@@ -89,15 +99,21 @@ def assemble(context: EpisodeContext, endings: Endings, *, stopped: bool) -> Epi
             if (value := metric.measure(episode)) is not None:
                 metrics[name] = finite_number(value, "it is")
         except FOREIGN_ERRORS as error:  # a metric may be a package's own code
-            metadata.setdefault("uncomputed_metrics", {})[name] = describe_error(error)
+            uncomputed[name] = describe_error(error)
+            metadata["uncomputed_metrics"] = uncomputed
     return episode
 
 
-def _failed(turn: NodeResult, failure: Failure) -> dict[str, object]:
-    where = {"role": turn.role.name, "index": turn.view.index}
+def _failed(turn: NodeResult, failure: Failure) -> FailureMetadata:
+    failed: FailureMetadata = {
+        "role": turn.role.name,
+        "index": turn.view.index,
+        "name": failure.name.value,
+        "message": failure.message,
+    }
     if turn.role.loop is not None:
-        where["round"] = turn.role.number_of(turn.view)
-    return {**where, **failure.to_dict()}
+        failed["round"] = turn.role.number_of(turn.view)
+    return failed
 
 
 def _last_rounds(context: EpisodeContext) -> dict[str, dict[int, int]]:
@@ -179,13 +195,13 @@ def steps_of(turn: NodeResult, *, masked: bool) -> list[Step]:
     steps: list[Step] = []
     for call in turn.calls:
         text, thought, prompt_ids, ids, logprobs, finish_reason, version, usage, calls = call.completion
-        noted: dict[str, object] = {"started": call.started, "seconds": call.seconds}
+        noted: StepMetadata = {"started": call.started, "seconds": call.seconds}
         if call.attempt:
             noted["attempts"] = call.attempt + 1
         if masked:
             noted["masked"] = True
         if not role.is_plain:
-            noted |= _noted(turn, call)
+            noted.update(_noted(turn, call))
             if role.run is not None:
                 return [Step(action=view.action, model_response=view.response, reward=reward, metadata=noted)]
         noted["finish_reason"] = finish_reason
@@ -200,9 +216,9 @@ def steps_of(turn: NodeResult, *, masked: bool) -> list[Step]:
     return steps
 
 
-def _noted(turn: NodeResult, call: ModelCall) -> dict[str, object]:
+def _noted(turn: NodeResult, call: ModelCall) -> StepMetadata:
     """Return the metadata of a call in a loop, of a tool, with functions or with the group's keys."""
-    role, noted = turn.role, dict[str, object]()
+    role, noted = turn.role, StepMetadata()
     if role.loop is not None:
         noted["round"] = role.number_of(turn.view)
     if role.run is not None:

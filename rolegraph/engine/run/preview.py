@@ -15,7 +15,7 @@ from typing import NamedTuple
 from rolegraph.engine.compile import Plan, RolePlan
 from rolegraph.engine.models import LimitedModel, Request
 from rolegraph.engine.models.replay import Replay
-from rolegraph.engine.records import Episode, FailureName, Message, NodeId, Task
+from rolegraph.engine.records import Episode, FailureMetadata, FailureName, Message, NodeId, Task
 from rolegraph.engine.run.scheduler import run_episode
 from rolegraph.engine.run.stand_ins import (
     PLACEHOLDER,
@@ -158,14 +158,14 @@ class _Runs:
             node = request.id.node
             if not note or node.round not in reached[node.role]:
                 self._add(request, note)
-        for failure in episode.metadata.get("failures", ()):
+        for failure in episode.failures.values():
             problem = self._unknown(failure) or f"{failure['name']}: {failure['message']}"
             problems = self._by_name[failure["role"]].problems
             if problem not in problems and not note:
                 problems.append(problem)
         return episode
 
-    def _unknown(self, failure: Mapping[str, str]) -> str:
+    def _unknown(self, failure: FailureMetadata) -> str:
         """Explain a failed prompt that reads the answer of a service; empty for another failure."""
         needs = self._by_name[failure["role"]].role.spec.needs
         upstream = [edge.of or name for name, edge in needs.items()]

@@ -19,7 +19,7 @@ from rolegraph.engine.limits.records import CALL_SHOWN
 from rolegraph.engine.limits.tools import TOOL_CLOSE_SECONDS, TOOL_TEXT
 from rolegraph.engine.models.limit import call_tool
 from rolegraph.engine.prompts.tools import result_message
-from rolegraph.engine.records import Failure, Message, check_recordable
+from rolegraph.engine.records import Failure, FunctionCallMetadata, Message, check_recordable
 from rolegraph.engine.vocabulary import Function, Tool, ToolCall, ToolError
 from rolegraph.engine.vocabulary.foreign import FOREIGN_ERRORS, describe_error
 from rolegraph.engine.vocabulary.schemas import UNBOUNDED_KEYWORDS, Keyword, TooMuchWork, schema_checker
@@ -138,7 +138,7 @@ class CallResult(NamedTuple):
 
     message: Message
     """The chat message that tells the model."""
-    noted: Mapping[str, str]
+    noted: FunctionCallMetadata
     """The call in the record: the function's `name`, and the `error` where there is one."""
 
 

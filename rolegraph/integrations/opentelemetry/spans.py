@@ -170,7 +170,7 @@ class _Trace:
             "rolegraph.reward": sum(step.reward for step in steps) if rewarded else None,
             **{f"rolegraph.terms.{name}": value for name, value in terms.items()},
         }
-        error = "" if turn.failure is None else str(turn.failure["name"])
+        error = "" if turn.failure is None else turn.failure["name"]
         if steps and steps[0].tool:
             result = steps[0].model_response if self.content and self.run.may_show(role) else None
             yield self.tool(steps[0].tool, root, times, error, result, about)
@@ -184,7 +184,7 @@ class _Trace:
     def call(self, step: Step, following: Step | None, agent: Span, model: Attributes) -> Iterator[Span]:
         """Yield the span of a model call, and those of the tools that its answer called."""
         noted, shown = step.metadata, self.content and self.run.may_show(agent.subject)
-        finish: object = noted.get("finish_reason")
+        finish = noted.get("finish_reason")
         chat = step.chat_completions
         answer = chat[-1:] if chat and chat[-1].get("role") == "assistant" else ()
         sent = chat[: len(chat) - len(answer)]
@@ -192,7 +192,7 @@ class _Trace:
         about: Attributes = {
             **model,
             **_usage([step]),
-            "gen_ai.response.finish_reasons": [finish] if isinstance(finish, str) else None,
+            "gen_ai.response.finish_reasons": [finish] if finish else None,
             "gen_ai.input.messages": _messages(sent) if shown else None,
             "gen_ai.output.messages": _messages(answer, {"finish_reason": finish}) if shown else None,
             "rolegraph.attempts": noted.get("attempts"),
@@ -210,7 +210,7 @@ class _Trace:
             arguments = _cut(call["function"]["arguments"]) if shown and call else None
             told = {"gen_ai.tool.call.id": call.get("id"), "gen_ai.tool.call.arguments": arguments}
             error = "tool_error" if made.get("error") else ""
-            yield self.tool(str(made.get("name")), agent, times, error, result, told)
+            yield self.tool(made["name"], agent, times, error, result, told)
 
     def tool(
         self, name: str, parent: Span, times: Times, error: str, result: str | None, about: Attributes
@@ -276,14 +276,14 @@ def _usage(steps: Sequence[Step]) -> Attributes:
 
 def _times(step: Step) -> Times:
     """Return start and end of a call in seconds from the start of the episode."""
-    start = float(step.metadata.get("started") or 0.0)
-    return start, start + float(step.metadata.get("seconds") or 0.0)
+    start = step.metadata.get("started") or 0.0
+    return start, start + step.metadata.get("seconds", 0.0)
 
 
 def _started_at(episode: Episode) -> float | None:
     """Return the seconds from 1970 to the start of an episode; None where they are not on record."""
     found = episode.metadata.get("started_at")
-    return found if isinstance(found, float) and 0 < found < LATEST else None
+    return found if found is not None and 0 < found < LATEST else None
 
 
 def _plain(value: Any) -> Any:

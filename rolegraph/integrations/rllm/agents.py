@@ -93,7 +93,8 @@ class SpecFlow:
         job = EpisodeJob(row, rollout)
         episode = await run_episode(self.plan, job, table, isolation=shared.isolation, observe=record)
         if not answered:
-            raise RuntimeError(f"no call of {episode.id} was answered: {episode.metadata['failures'][0]}")
+            failure = next(iter(episode.failures.values()))
+            raise RuntimeError(f"no call of {episode.id} was answered: {failure}")
         return _to_rllm(episode, answered, self.plan, validation=config.is_validation)
 
 

@@ -150,7 +150,7 @@ class SpecWorkflow(TheirWorkflow, metaclass=_CompiledClass):
             episode = episode._replace(metadata={**episode.metadata, "validation": True})
         elif self.plan.signals:
             episode = await self._signalled(episode)
-        source = episode.task.get("data_source") or episode.metadata["spec"]
+        source = episode.task.get("data_source") or self.plan.name
         error = {"error": _error(episode)} if reason is TerminationReason.ERROR else {}
         return theirs.Episode(
             id=episode.id,
@@ -239,15 +239,14 @@ def _reason(episode: Episode, policy: PolicyModel, ending: Collection[str]) -> T
     stopped = episode.termination_reason is not Reason.ENV_DONE
     if not stopped and any(trajectory.by_model for trajectory in episode.trajectories):
         return TerminationReason.ENV_DONE
-    failures = episode.metadata.get("failures", ())
-    rounds = {(failure["role"], failure["index"]): failure.get("round", 1) for failure in failures}
+    rounds = {node[:2]: node.round for node in episode.failures}
     for trajectory in episode.trajectories:
         if trajectory.failure is None:
             continue
         ends = trajectory.name in ending or trajectory.failure.name is FailureName.ENVIRONMENT_ERROR
         if stopped and not ends:
             continue
-        node = trajectory.node._replace(round=rounds.get((trajectory.name, trajectory.index), 1))
+        node = trajectory.node._replace(round=rounds.get(trajectory.node[:2], 1))
         if node in policy.ended:
             return policy.ended[node]
         if trajectory.steps and trajectory.steps[-1].metadata.get("finish_reason") == "length":
@@ -258,6 +257,6 @@ def _reason(episode: Episode, policy: PolicyModel, ending: Collection[str]) -> T
 
 def _error(episode: Episode) -> dict[str, str]:
     """Return the entry that rLLM's engine logs when it repeats an episode."""
-    failure = episode.metadata["failures"][-1]
+    *_, failure = episode.failures.values()
     message = f"{failure['role']} {failure['index']}: {failure['name']}: {failure['message']}"
-    return {"error_message": message, "error_type": str(failure["name"]), "traceback": message}
+    return {"error_message": message, "error_type": failure["name"], "traceback": message}

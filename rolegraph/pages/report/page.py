@@ -248,8 +248,9 @@ def reason_text(reason: SampleReason) -> str:
 
 def credit_text(step: Step) -> str:
     """Return the reward of a turn, its credit, and its advantage."""
-    credit = number(step.metadata["credit"])
-    return f"reward {number(step.reward)}, credited {credit}, advantage {spread([step])}"
+    credit = step.metadata.get("credit")
+    shown = "–" if credit is None else number(credit)
+    return f"reward {number(step.reward)}, credited {shown}, advantage {spread([step])}"
 
 
 def prompt(step: Step) -> str:

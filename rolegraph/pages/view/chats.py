@@ -19,8 +19,7 @@ def chats(episode: Episode, where: EpisodeFilter) -> Iterator[dict[str, Any]]:
         episode: The episode.
         where: Filter; `role`, `low` and `high` also select among the episode's trajectories.
     """
-    noted = episode.metadata.get("failures", ())
-    failed = {(it.get("role"), it.get("index"), it.get("round", 1)) for it in noted}
+    failed = episode.failures
     for trajectory in episode.trajectories:
         if trajectory.masked or where.role not in ("", trajectory.name) or not where.takes(trajectory.reward):
             continue
@@ -28,7 +27,7 @@ def chats(episode: Episode, where: EpisodeFilter) -> Iterator[dict[str, Any]]:
             step
             for step in trajectory.steps
             if step.chat_completions and not (step.tool or step.masked)
-            if (trajectory.name, trajectory.index, step.round) not in failed
+            if trajectory.node._replace(round=step.round) not in failed
         ]
         own: set[int] = set()
         for step, following in zip(good, [*good[1:], None], strict=False):

@@ -203,7 +203,7 @@ def texts(episode: Episode) -> Iterator[str]:
             yield from (step.model_response, step.thought)
             yield from _strings(step.action)
             yield from _strings(step.chat_completions)
-    yield from _strings(episode.metadata.get("failures"))
+    yield from _strings([*episode.failures.values()])
 
 
 def _strings(value: object) -> Iterator[str]:

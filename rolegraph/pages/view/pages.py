@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rolegraph.engine.errors import DataError, RolegraphError
+from rolegraph.engine.errors import DataError
 from rolegraph.engine.records import Episode, GroupKey
 from rolegraph.engine.records.jsonl import write_whole
 from rolegraph.pages.report.digest import clipped, question, read_digest
@@ -126,7 +126,7 @@ class TurnCard(NamedTuple):
     def signal(self) -> float | None:
         """Mean over the tokens of the advantages that a signal added; None where it added none."""
         noted = [(call.asked.step.metadata.get("signal"), call.asked.step) for call in self.calls]
-        found = [(value, step.response_tokens) for value, step in noted if isinstance(value, int | float)]
+        found = [(value, step.response_tokens) for value, step in noted if value is not None]
         return sum(value * n for value, n in found) / max(1, sum(n for _, n in found)) if found else None
 
     @property
@@ -244,15 +244,6 @@ class Pages:
     def shown(self, number: int, row: EpisodeLocation, start: int = 0) -> EpisodePage:
         """Read an episode and return the content of its page, with turns from number `start` (from 0); raises
         DataError."""
-        try:
-            return self._shown(number, row, start)
-        except RolegraphError:
-            raise
-        except (AttributeError, LookupError, TypeError, ValueError) as error:
-            where = f"{row.part.path}: the episode {row.entry.task}:{row.entry.rollout}"
-            raise DataError(f"{where} is not as a run writes it: {error!r}") from error
-
-    def _shown(self, number: int, row: EpisodeLocation, start: int) -> EpisodePage:
         run = self.runs[number]
         together = run.same_task(row)
         episode = self._public(run, next(episode for other, episode in together if other[:2] == row[:2]))

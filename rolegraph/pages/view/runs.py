@@ -18,7 +18,6 @@ from rolegraph.engine.errors import DataError, RolegraphError, UsageError, os_er
 from rolegraph.engine.records import Episode, RunFolder, RunInfo
 from rolegraph.engine.records.episodes import EpisodeFile, IndexEntry
 from rolegraph.engine.spec import Spec, load_spec
-from rolegraph.engine.training.advantages.signals import DEMONSTRATION
 from rolegraph.pages.view.pieces import PiecesOf, pieces_of
 from rolegraph.pages.view.timeline import Dag, read_dag
 
@@ -158,7 +157,7 @@ class ViewedRun:
                 steps=[
                     step._replace(
                         chat_completions=() if trajectory.name in shows else step.chat_completions,
-                        metadata={key: v for key, v in step.metadata.items() if key != DEMONSTRATION},
+                        metadata={key: v for key, v in step.metadata.items() if key != "demonstration"},
                     )
                     for step in trajectory.steps
                 ]

@@ -121,14 +121,14 @@ def chips(
 def step_facts(step: Step) -> str:
     """Return the size of an answer, its duration, and what is on record of the call."""
     noted = step.metadata
-    seconds = noted.get("seconds")
+    seconds, attempts, behind = noted.get("seconds"), noted.get("attempts"), noted.get("staleness")
     facts = [
         f"{step.response_tokens} tokens" if step.response_tokens else "",
-        f"{number(seconds)} s" if isinstance(seconds, int | float) else "",
-        f"attempt {noted['attempts']}" if noted.get("attempts") else "",
+        "" if seconds is None else f"{number(seconds)} s",
+        f"attempt {attempts}" if attempts else "",
         words(str(noted.get("finish_reason") or "")),
         f"weights {step.weight_version}" if step.weight_version is not None else "",
-        f"{noted['staleness']} updates behind" if noted.get("staleness") else "",
+        f"{behind} updates behind" if behind else "",
     ]
     return " · ".join(fact for fact in facts if fact)
 

@@ -79,7 +79,8 @@ def traces(
                 mine.append((recorded, member))
     found: dict[NodeId, list[GroupTrace]] = {}
     for (key, own, noted), member in mine:
-        trace = GroupTrace(key, groups[key], member, "too_small" in noted, "credit" in noted)
+        too_small, of_turns = noted.get("too_small", False), "credit" in noted
+        trace = GroupTrace(key, groups[key], member, too_small, of_turns)
         for steps in turns(own):
             found.setdefault(own.node._replace(round=steps[0].round), []).append(trace)
     return found
@@ -92,20 +93,16 @@ def _compared(row: EpisodeLocation, recorded: RecordedMember) -> GroupMember:
         row=row,
         node=member.node._replace(round=member.steps[-1].round),
         reward=member.reward,
-        baseline=_number(recorded.noted.get("baseline")),
+        baseline=recorded.noted.get("baseline"),
         advantage=sum(values) / len(values) if values else None,
         low=min(values, default=0.0),
         high=max(values, default=0.0),
-        loss_weight=_number(member.steps[0].metadata.get("loss_weight")),
-        weight=recorded.noted.get("weight") or 1.0,
+        loss_weight=member.steps[0].metadata.get("loss_weight"),
+        weight=recorded.noted.get("weight", 1.0),
         tokens=sum(step.response_tokens for step in member.steps),
         mean_logprob=sum(logprobs) / len(logprobs) if logprobs else None,
         answer=member.steps[-1].action,
     )
-
-
-def _number(value: object) -> float | None:
-    return value if isinstance(value, int | float) else None
 
 
 class SampledToken(NamedTuple):

@@ -8,7 +8,6 @@ from typing import Any
 
 from rolegraph.engine.records import Episode, Message, NodeId, Step, Trajectory
 from rolegraph.engine.training.advantages.credit import turns as turns_of
-from rolegraph.engine.training.advantages.signals import DEMONSTRATION
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +43,7 @@ class TurnRecord:
     def seconds(self) -> float:
         """Sum of the durations of the calls, in seconds, without waits for a free slot; 0 where not
         recorded."""
-        return sum(asked.step.metadata.get("seconds") or 0.0 for asked in self.calls)
+        return sum(asked.step.metadata.get("seconds", 0.0) for asked in self.calls)
 
     @property
     def span(self) -> tuple[float, float] | None:
@@ -52,10 +51,11 @@ class TurnRecord:
 
         None where that is not on record, as earlier versions wrote it, and where there was no call.
         """
-        noted = [asked.step.metadata for asked in self.calls]
-        if not noted or None in (noted[0].get("started"), noted[-1].get("started")):
+        if not self.calls:
             return None
-        return noted[0]["started"], noted[-1]["started"] + (noted[-1].get("seconds") or 0.0)
+        first, last = self.calls[0].step.metadata, self.calls[-1].step.metadata
+        start, end = first.get("started"), last.get("started")
+        return None if start is None or end is None else (start, end + last.get("seconds", 0.0))
 
     @property
     def reward(self) -> float | None:
@@ -77,10 +77,7 @@ class TurnRecord:
 
 def turns(episode: Episode) -> dict[NodeId, TurnRecord]:
     """Return the turns of an episode by role, instance and round."""
-    noted: Sequence[Any] = episode.metadata.get("failures", ())
-    keys = {"role", "index", "name", "message"}
-    whole: list[Mapping[str, Any]] = [it for it in noted if isinstance(it, Mapping) and keys <= {*it}]
-    failures = {NodeId(it["role"], it["index"], it.get("round", 1)): it for it in whole}
+    failures = episode.failures
     found: dict[NodeId, TurnRecord] = {}
     for trajectory in episode.trajectories:
         before: Sequence[Message] = ()
@@ -107,12 +104,13 @@ def turns(episode: Episode) -> dict[NodeId, TurnRecord]:
 def _asked(step: Step, before: Sequence[Message]) -> CallRecord:
     chat = [*step.chat_completions]
     answer: Message = chat.pop() if chat and chat[-1].get("role") == "assistant" else {}
+    demonstration = step.metadata.get("demonstration")
     known = len(before) if before and chat[: len(before)] == [*before] else 0
     return CallRecord(
         step=step,
         earlier=chat[:known],
         prompt=chat[known:],
         answer=answer,
-        used=[(str(used["name"]), str(used.get("error", ""))) for used in step.metadata.get("calls", ())],
-        demonstration=str(step.metadata.get(DEMONSTRATION, {}).get("text", "")),
+        used=[(used["name"], used.get("error", "")) for used in step.metadata.get("calls", ())],
+        demonstration=demonstration["text"] if demonstration else "",
     )

@@ -12,17 +12,21 @@ import hashlib
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import accumulate, groupby
-from typing import Any, NamedTuple
+from typing import NamedTuple, cast
 
 from rolegraph.engine.compile import RolePlan
 from rolegraph.engine.compile.role_plan import GroupingPlan
 from rolegraph.engine.records import (
     MAIN,
     Advantage,
+    ComparisonMetadata,
     Episode,
     GroupKey,
+    GroupKeyMetadata,
+    PartMetadata,
     PolicyOf,
     Step,
+    StepMetadata,
     Trajectory,
     TrajectoryGroup,
 )
@@ -38,14 +42,14 @@ class RecordedMember(NamedTuple):
     key: GroupKey
     member: Trajectory
     """Trajectory, or a turn as a trajectory of its own."""
-    noted: Mapping[str, Any]
-    """Metadata about the member in this group, such as its `credit` and `baseline`."""
+    noted: StepMetadata | PartMetadata
+    """Metadata about the member in this group."""
 
     @property
     def advantages(self) -> Sequence[float]:
         """Advantages of all tokens in this group, without the grouping's weight."""
-        if "advantage" in self.noted:
-            return (float(self.noted["advantage"]),)
+        if (advantage := self.noted.get("advantage")) is not None:
+            return (advantage,)
         return [value for step in self.member.steps for value in step.advantages]
 
 
@@ -164,7 +168,7 @@ def notes(
     advantages: Sequence[Sequence[Sequence[Advantage]]] = (),
     learnt: Collection[str] | None = None,
     signalled: Collection[str] = (),
-) -> dict[str, list[Mapping[str, Any]]]:
+) -> dict[str, list[StepMetadata]]:
     """Return metadata for recorded steps: their groups, credit, baseline and weight in the loss.
 
     Args:
@@ -180,29 +184,31 @@ def notes(
     Returns:
         By the uid of a trajectory or turn, a mapping for each of its steps, which `on_record` reads.
     """
-    found: dict[str, list[Mapping[str, Any]]] = {}
+    found: dict[str, list[StepMetadata]] = {}
     for number, group in enumerate(groups):
         key = group.key
         weight = weights.get((key.policy, group.role)) if learnt is None or key.task in learnt else None
-        loss = {} if weight is None else {"loss_weight": weight}
         for place in group.own:
-            member, part = group.trajectories[place], dict[str, Any]()
+            member, part = group.trajectories[place], ComparisonMetadata()
             if group.of_turns:
                 part["credit"] = member.reward
             if apart := key.apart:
-                part["group"] = apart
+                part["group"] = cast("GroupKeyMetadata", apart)
             if group.too_small:
                 part["too_small"] = True
             if baselines and baselines[number]:
                 part["baseline"] = baselines[number][place]
             values = advantages[number][place] if advantages else ()
-            if group.in_list or (values and group.role in signalled):
-                part["advantage"] = values[0] if values else 0.0  # estimators give a member one advantage
+            advantage = cast("float", values[0]) if values else 0.0  # estimators give a member one advantage
+            noted: StepMetadata = {**part}
             if group.in_list:
-                part["weight"] = group.weight
-                before: Sequence[Any] = found[member.uid][0]["groups"] if member.uid in found else ()
-                part = {"groups": [*before, part]}
-            found[member.uid] = [{**part, **loss}] * len(member.steps)
+                before = (found[member.uid][0].get("groups") or ()) if member.uid in found else ()
+                noted = {"groups": [*before, {**part, "advantage": advantage, "weight": group.weight}]}
+            elif values and group.role in signalled:
+                noted["advantage"] = advantage
+            if weight is not None:
+                noted["loss_weight"] = weight
+            found[member.uid] = [noted] * len(member.steps)
     return {uid: noted for uid, noted in found.items() if any(noted)}
 
 
@@ -240,10 +246,10 @@ def on_record(episode: Episode) -> Iterator[RecordedMember]:
         own = turns(trajectory)
         digests: Mapping[str, str | None] = _digests(own[0][0]) if own else {}
         lacks_key = bool(digests) and not any(digests.values())
-        noted: list[Sequence[Mapping[str, Any]]] = [(steps[-1].metadata,) for steps in own]
-        is_list = any("groups" in metadata for (metadata,) in noted)
+        noted: list[Sequence[StepMetadata | PartMetadata]] = [(steps[-1].metadata,) for steps in own]
+        is_list = any(steps[-1].metadata.get("groups") is not None for steps in own)
         if is_list:
-            noted = [metadata.get("groups", ()) for (metadata,) in noted]
+            noted = [steps[-1].metadata.get("groups") or () for steps in own]
         by_turn = any("credit" in part for parts in noted for part in parts)
         if is_compared(trajectory) and (is_list or not (by_turn or lacks_key)):
             whole = (part for part in noted[0] if "credit" not in part)
@@ -254,7 +260,7 @@ def on_record(episode: Episode) -> Iterator[RecordedMember]:
                     yield _recorded(episode, _as_trajectory(trajectory, steps, reward), part)
 
 
-def _recorded(episode: Episode, member: Trajectory, part: Mapping[str, Any]) -> RecordedMember:
+def _recorded(episode: Episode, member: Trajectory, part: StepMetadata | PartMetadata) -> RecordedMember:
     key = GroupKey(episode.task_id, member.name)._replace(**part.get("group", {}))
     return RecordedMember(key, member, part)
 

@@ -7,15 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
-from typing import Any
 
-from rolegraph.engine.records import Advantage, Episode, Step, Trajectory, TrajectoryGroup
+from rolegraph.engine.records import Advantage, Episode, Step, StepMetadata, Trajectory, TrajectoryGroup
 from rolegraph.engine.training.advantages.credit import turn_uid, turns
 from rolegraph.engine.training.advantages.estimates import EstimatedGroups
 from rolegraph.engine.training.advantages.precomputed import AdvantagesByUid
-from rolegraph.engine.training.advantages.signals import DEMONSTRATION
 
-DetailsByUid = Mapping[str, Sequence[Mapping[str, Any]]]
+DetailsByUid = Mapping[str, Sequence[StepMetadata]]
 """Additions to the metadata of each step, by the uid of the group member."""
 NO_ADVANTAGES: AdvantagesByUid = {}
 
@@ -41,7 +39,7 @@ def _add(one: Advantage, other: Advantage, weight: float = 1.0) -> float:
 
 def merge_details(one: DetailsByUid, other: DetailsByUid) -> DetailsByUid:
     """Merge two mappings of details step by step; where both have a key, `other` wins."""
-    shared = {
+    shared: dict[str, list[StepMetadata]] = {
         uid: [{**a, **b} for a, b in zip(one[uid], other[uid], strict=True)] for uid in one if uid in other
     }
     return {**one, **other, **shared}
@@ -76,12 +74,12 @@ def annotate(
                 given = [advantages[uid][at] for uid, at in places if advantages.get(uid)]
                 noted = [details[uid][at] for uid, at in places if details.get(uid)]
                 advantage = reduce(_add, given) if given else step.advantage
-                detail: Mapping[str, Any] = reduce(_merge, noted) if noted else {}
+                detail: StepMetadata = reduce(_merge, noted) if noted else {}
                 if trajectory.uid in added and advantage is not None:
                     signal = added[trajectory.uid][number]
                     # A demonstration replaces the answer, so its weight replaces the advantage.
-                    advantage = signal if DEMONSTRATION in detail else _add_to_each(advantage, signal)
-                metadata = {**step.metadata, **detail}
+                    advantage = signal if "demonstration" in detail else _add_to_each(advantage, signal)
+                metadata: StepMetadata = {**step.metadata, **detail}
                 if now is not None and step.weight_version is not None:
                     metadata["staleness"] = now - step.weight_version
                 steps.append(step._replace(advantage=advantage, metadata=metadata))
@@ -99,7 +97,9 @@ def _add_to_each(advantage: Advantage, signal: Advantage) -> Advantage:
     return _add(advantage, signal)
 
 
-def _merge(one: Mapping[str, Any], other: Mapping[str, Any]) -> Mapping[str, Any]:
+def _merge(one: StepMetadata, other: StepMetadata) -> StepMetadata:
     """Merge two details of a step; the parts of several groups follow each other."""
-    groups = [*one.get("groups", ()), *other.get("groups", ())]
-    return {**one, **other, **({"groups": groups} if groups else {})}
+    merged: StepMetadata = {**one, **other}
+    if groups := [*(one.get("groups") or ()), *(other.get("groups") or ())]:
+        merged["groups"] = groups
+    return merged

@@ -12,7 +12,6 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
@@ -21,16 +20,13 @@ from rolegraph.engine.compile.role_plan import SignalPlan
 from rolegraph.engine.errors import AdvantageError, ModelError, WorldError
 from rolegraph.engine.models import LimitedModel
 from rolegraph.engine.prompts import SELF, PromptError, Template
-from rolegraph.engine.records import Advantage, Episode, Note, Step, Trajectory
+from rolegraph.engine.records import Advantage, Episode, Note, Step, StepMetadata, Trajectory
 from rolegraph.engine.spec import ModelRef
 from rolegraph.engine.training.advantages.credit import compared_rounds
 from rolegraph.engine.training.advantages.group_metrics import spread
 from rolegraph.engine.training.advantages.precomputed import per_token
 from rolegraph.engine.vocabulary import ScoredView, Views
 from rolegraph.engine.vocabulary.foreign import FOREIGN_ERRORS, describe_error
-
-DEMONSTRATION = "demonstration"
-"""Key of a Step's metadata with the turn to imitate: `text` and `ids`."""
 
 
 @dataclass(slots=True)
@@ -42,7 +38,7 @@ class SignalResult:
     added: dict[str, list[Advantage]] = field(default_factory=dict[str, list[Advantage]])
     """Advantages of each step that a signal adds to those of an estimator, by trajectory uid; 0 for a step in
     no group."""
-    details: dict[str, list[Mapping[str, Any]]] = field(default_factory=dict[str, list[Mapping[str, Any]]])
+    details: dict[str, list[StepMetadata]] = field(default_factory=dict[str, list[StepMetadata]])
     """Additions to each step's metadata, the turn to imitate or the mean of `added`, by trajectory uid."""
     metrics: dict[str, float] = field(default_factory=dict[str, float])
     warnings: list[Note] = field(default_factory=list[Note])
@@ -125,7 +121,7 @@ class _SignalRun:
                 f"step {number}"
             )
             value: Advantage = 0.0
-            detail: Mapping[str, Any] = {}
+            detail: StepMetadata = {}
             is_continued = number + 1 < len(learner.steps) and learner.steps[number + 1].round == step.round
             # The demonstration replaces the turn's answer, its last step.
             is_replaced = signal.demonstration is not None and is_continued
@@ -140,7 +136,7 @@ class _SignalRun:
                     tally.steps.append((learner.uid, number))
             elif text := self._demonstrate(signal.demonstration, episode, learner, step, where):
                 ids = list(self.encode[self.plan.policy_of(learner.name, learner.index)](text))
-                value, detail = signal.signal.weight, {DEMONSTRATION: {"text": text, "ids": ids}}
+                value, detail = signal.signal.weight, {"demonstration": {"text": text, "ids": ids}}
             advantages.append(value)
             details.append(detail)
 

@@ -14,7 +14,7 @@ from rolegraph.engine.compile import Plan, RolePlan
 from rolegraph.engine.models import LimitedModel
 from rolegraph.engine.records import Episode, Note, PolicyOf, Trajectory, TrajectoryGroup
 from rolegraph.engine.spec import ModelRef
-from rolegraph.engine.training.advantages.credit import loss_weights, notes
+from rolegraph.engine.training.advantages.credit import NO_WEIGHTS, LossWeights, loss_weights, notes
 from rolegraph.engine.training.advantages.estimates import NO_STATES, EstimatedGroups, States, estimate
 from rolegraph.engine.training.advantages.group_metrics import Metrics
 from rolegraph.engine.training.advantages.groups import group_episodes
@@ -42,6 +42,8 @@ class StepBatch:
     """`groups/*` metrics."""
     estimated: EstimatedGroups = field(default_factory=lambda: EstimatedGroups((), {}))
     """Advantages of `groups`."""
+    weights: LossWeights = NO_WEIGHTS
+    """Factors of the advantages in the loss, which steps record as `loss_weight` and datums are made with."""
 
     @property
     def tasks(self) -> set[str]:
@@ -100,14 +102,13 @@ def annotate_episodes(
         batch: The batch, with the advantages of its groups.
         version: Function that returns the number of updates of a trajectory's policy, as for `annotate`.
     """
-    estimated = batch.estimated
-    weights = loss_weights(batch.used, batch.roles, batch.policy_of)
+    estimated, weights = batch.estimated, loss_weights(batch.used, batch.roles, batch.policy_of)
     both = {name for name, role in batch.roles.items() if role.adds_signal}
     noted = notes(batch.groups, estimated.baselines, weights, estimated.advantages, batch.used_tasks, both)
     details = merge_details(batch.signals.details, noted)
     advantages = advantages_by_uid(batch.groups, estimated)
     episodes = annotate(batch.episodes, advantages, details, version, batch.signals.added)
-    return replace(batch, episodes=episodes)
+    return replace(batch, episodes=episodes, weights=weights)
 
 
 def mark_unused(batch: StepBatch) -> StepBatch:

@@ -102,7 +102,7 @@ class StepGroups:
 
     def add(self, episode: Episode) -> None:
         """Count an episode's group members; of the episode only rewards are kept."""
-        failed = {(f["role"], f["index"], f.get("round", 1)) for f in episode.metadata.get("failures", ())}
+        failed = episode.failures
         compared: set[NodeId] = set()
         for recorded in on_record(episode):
             member, values = recorded.member, recorded.advantages
@@ -110,8 +110,8 @@ class StepGroups:
                 compared.add(member.node)
                 group = self._groups.setdefault(recorded.key, GroupTally())
                 group.roles[member.name] = None
-                group.too_small = group.too_small or "too_small" in recorded.noted
-                turn = (member.name, member.index, member.steps[-1].round)
+                group.too_small = group.too_small or recorded.noted.get("too_small", False)
+                turn = member.node._replace(round=member.steps[-1].round)
                 group.add(values, member.reward, failed=member.failure is not None or turn in failed)
         for trajectory in episode.trajectories:
             left_out = trajectory.masked or not trajectory.by_model

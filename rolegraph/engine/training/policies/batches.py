@@ -26,7 +26,6 @@ from rolegraph.engine.spec import Loss
 from rolegraph.engine.training.advantages.credit import learning, loss_weights
 from rolegraph.engine.training.advantages.group_metrics import any_nonzero
 from rolegraph.engine.training.advantages.precomputed import per_token
-from rolegraph.engine.training.advantages.signals import DEMONSTRATION
 from rolegraph.engine.training.advantages.step_batch import StepBatch
 from rolegraph.engine.vocabulary import LossName
 from rolegraph.engine.vocabulary.items import LOSS_SETTINGS
@@ -83,7 +82,7 @@ def policy_batches(batch: StepBatch) -> dict[str, list[RoleBatch]]:
         UsageError: For a Step to learn from without token ids or log-probabilities.
     """
     episodes, roles, policy_of = batch.used, batch.roles, batch.policy_of
-    weights = loss_weights(episodes, roles, policy_of)
+    weights = batch.weights or loss_weights(episodes, roles, policy_of)
     batches: dict[str, dict[str, RoleBatch]] = {}
     for episode, trajectory, role, policy in learning(episodes, roles, policy_of):
         learnt = batches.setdefault(policy, {}).setdefault(role.name, RoleBatch(role.name, role.loss))
@@ -122,7 +121,7 @@ def token_sequences(steps: Iterator[StepAdvantages]) -> Iterator[Sequence[StepAd
     for own in steps:
         before = runs[-1][-1] if runs else None
         # A demonstration is learnt in place of the sampled answer, so that no Step continues it.
-        sampled = before and not any(DEMONSTRATION in each.step.metadata for each in (before, own))
+        sampled = before and not any("demonstration" in each.step.metadata for each in (before, own))
         if before and sampled and continues(own.step, before.step):
             runs[-1].append(own)
         else:
@@ -166,7 +165,7 @@ def build_datum(
     for step, values, where in sequence:
         response: Sequence[int] = step.response_ids
         sampled: Sequence[float] = step.logprobs
-        if (demonstration := step.metadata.get(DEMONSTRATION)) is not None:
+        if (demonstration := step.metadata.get("demonstration")) is not None:
             response, sampled = demonstration["ids"], ()
             values = (values[0],) * len(response)
         if not any_nonzero(values):

@@ -1,0 +1,158 @@
+"""Keys of the metadata of Steps and Episodes that Rolegraph reads, each with its type.
+
+`Step.metadata` and `Episode.metadata` are open: programs add keys of their own, which a file keeps as they
+are. A key that is named here is checked when a file of episodes is read, and type checkers know its values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal, Required
+
+from pydantic import ConfigDict, Field, OnErrorOmit, with_config
+from typing_extensions import TypedDict  # pydantic reads that of `typing` only from Python 3.12 on
+
+from rolegraph.engine.records.schema import Count, Figure, list_of, list_of_numbers
+
+_OPEN = ConfigDict(strict=True, extra="allow")
+
+
+@with_config(ConfigDict(strict=True, extra="forbid"))
+class GroupKeyMetadata(TypedDict, total=False):
+    """Fields of a GroupKey that differ from their defaults."""
+
+    role: Literal[""]
+    """Empty for a group over all roles; otherwise missing."""
+    policy: str
+    """Policy of the members."""
+    round: int
+    """Round of the members, where a role compares the turns of a round."""
+    prompt: str
+    """Digest of the prompt that the members share."""
+    by: str
+    """Digest of the expression that the members are grouped by."""
+    part: int
+    """Place of the grouping among those of its role."""
+
+
+@with_config(_OPEN)
+class ComparisonMetadata(TypedDict, total=False):
+    """Values of a trajectory or turn in the group in which it was compared."""
+
+    credit: Figure | None
+    """Reward that a turn is credited with, before `baseline` is subtracted; missing for a trajectory."""
+    group: GroupKeyMetadata
+    """Fields of the group's key besides task and role."""
+    baseline: Figure | None
+    """Number that the estimator subtracted from the reward."""
+    too_small: bool
+    """True where the group has fewer members than the estimator needs."""
+    weight: Figure
+    """Factor of the advantage in this group, among the groups of its role; 1 where missing."""
+
+
+@with_config(_OPEN)
+class PartMetadata(ComparisonMetadata, extra_items=Any):
+    """Part of a trajectory or turn in one of several groupings of its role."""
+
+    advantage: Required[Figure]
+    """Advantage in this group, before `weight`."""
+
+
+@with_config(_OPEN)
+class FunctionCallMetadata(TypedDict, total=False, extra_items=Any):
+    """Function of a tool that an answer called."""
+
+    name: Required[str]
+    """Name of the function."""
+    error: str
+    """Message of the call's failure; missing where it succeeded."""
+
+
+@with_config(_OPEN)
+class DemonstrationMetadata(TypedDict, total=False, extra_items=Any):
+    """Turn that is imitated in place of the sampled answer."""
+
+    text: Required[str]
+    """Text of the turn."""
+    ids: Required[Annotated[Sequence[int], list_of_numbers(int)]]
+    """Token ids of the turn."""
+
+
+@with_config(_OPEN)
+class StepMetadata(ComparisonMetadata, total=False, extra_items=Any):
+    """Keys of `Step.metadata` that Rolegraph reads. Those of the comparison belong to the step's turn."""
+
+    round: Annotated[Count, Field(ge=1)]
+    """Round of the role's loop, from 1; missing outside of loops."""
+    tool: str
+    """Name of the tool that ran in place of a model."""
+    started: Figure | None
+    """Seconds between the episode's start and the call's."""
+    seconds: Figure
+    """Duration of the call."""
+    attempts: Count
+    """Number of attempts of the call, where there were several."""
+    masked: bool
+    """True where the turn is kept out of the gradient."""
+    finish_reason: str | None
+    """Reason why the answer ended, such as `stop` or `length`."""
+    usage: Mapping[str, Count] | None
+    """`prompt_tokens` and `completion_tokens` as counted by an endpoint that returns no token ids."""
+    calls: Annotated[Sequence[FunctionCallMetadata], list_of(FunctionCallMetadata)]
+    """Functions that the answer called, in order."""
+    by: Mapping[str, str | None] | None
+    """Digest of each expression that the role's turns are grouped by; None where it cannot be computed."""
+    advantage: Figure | None
+    """Estimator's part of the advantage, where a signal's is added to it."""
+    signal: Figure | None
+    """Mean over the tokens of the signal's part of the advantage."""
+    groups: Annotated[Sequence[PartMetadata], list_of(PartMetadata)] | None
+    """Parts of a role with several groupings, in place of the keys of the comparison."""
+    loss_weight: Figure | None
+    """Factor of the advantages in the loss."""
+    staleness: int
+    """Number of updates between the weights that answered and those that learn."""
+    demonstration: DemonstrationMetadata
+    """Turn to imitate in place of the answer."""
+
+
+@with_config(_OPEN)
+class FailureMetadata(TypedDict, total=False, extra_items=Any):
+    """Failure of a turn."""
+
+    role: Required[str]
+    """Name of the role."""
+    index: Required[Count]
+    """Number of the role's instance, from 1."""
+    round: Count
+    """Round of the role's loop, from 1; missing outside of loops."""
+    name: Required[str]
+    """Value of a FailureName."""
+    message: Required[str]
+    """Explanation in one sentence."""
+
+
+@with_config(_OPEN)
+class EpisodeMetadata(TypedDict, total=False, extra_items=Any):
+    """Keys of `Episode.metadata` that Rolegraph reads."""
+
+    spec: str
+    """Name of the spec."""
+    hash: str
+    """Hash of the plan."""
+    started_at: Figure
+    """Start of the episode, in seconds since 1970."""
+    failures: Annotated[Sequence[FailureMetadata], list_of(OnErrorOmit[FailureMetadata])]
+    """Failures of all turns, oldest first. Entries of another form, as other writers may have, are left
+    out."""
+    rounds: Mapping[str, Count]
+    """By loop, the number of rounds that it ran."""
+    skipped: Mapping[str, Figure]
+    """By role, the share of its turns that were skipped."""
+    validation: bool
+    """True for an episode of rLLM's validation."""
+
+
+NO_METADATA: Any = {}
+"""Empty metadata of both kinds. Shared by all records, so it must not be written to."""

@@ -17,19 +17,14 @@ from rolegraph.engine.vocabulary import Reward, Tool
 
 def scored(rewards: Rewards) -> RoleGraph:
     """Return the graph of the roles whose rewards must be computed before each role's own."""
-    return graph_of(
-        {
-            name: [other for other in reward.roles if other in rewards and other != name] if reward else []
-            for name, reward in rewards.items()
-        }
-    )
+    return graph_of({name: reward.roles if reward else () for name, reward in rewards.items()})
 
 
 def judged(rewards: Rewards) -> frozenset[str]:
     """Return the roles that can be right: their reward judges the answer, or passes on such a verdict."""
     judges = [name for name, reward in rewards.items() if reward and reward.judges]
-    passed_on = {name: reward.verdicts if reward else () for name, reward in rewards.items()}
-    return frozenset(reachable(graph_of(passed_on), judges) & rewards.keys())
+    passed_on = graph_of({name: reward.verdicts if reward else () for name, reward in rewards.items()})
+    return frozenset(reachable(passed_on, judges))
 
 
 def deciding(spec: Spec, judged: Set[str]) -> Sequence[str]:
@@ -178,7 +173,7 @@ def _shown(names: ResolvedNames) -> Iterator[Finding]:
                 yield Finding(path, message, "a hidden field", "leave it out here", word=field)
                 continue
             for other in (name, *(it for it in spec.roles if it in reached and it != name)):
-                rewarded = (rewards[it] for it in {other, *ancestors(before, other)})
+                rewarded = (rewards.get(it) for it in {other, *ancestors(before, other)})
                 if any(field in reward.fields for reward in rewarded if reward):
                     reach = "" if other == name else f"its words reach {other}, which "
                     message = f"{name} sees task.{field}, and {reach}is rewarded by it"
@@ -195,9 +190,8 @@ def _words_read(spec: Spec) -> RoleGraph:
     """Return the graph of the roles whose words each role reads: answers of this round or an earlier one,
     arguments of its callers, results of the roles that it calls, turns of its conversation."""
     chats = turns_read(spec)
-    edges: dict[str, list[str]] = {}
+    read: dict[str, list[str]] = {}
     for name, role in spec.roles.items():
-        needed = (other for _, other, _ in role.edges if other in spec.roles)
-        called = (*spec.callers_of(name), *spec.callees_of(name))
-        edges[name] = [*needed, *called, *chats.get(name, ())]
-    return graph_of(edges)
+        read[name] = [other for _, other, _ in role.edges] + chats.get(name, [])
+        read[name] += [*spec.callers_of(name), *spec.callees_of(name)]
+    return graph_of(read)

@@ -44,6 +44,11 @@ def ancestors(graph: nx.DiGraph[T], node: T) -> set[T]:
     return _untyped.ancestors(graph, node)
 
 
+def frozen(graph: nx.DiGraph[T]) -> nx.DiGraph[T]:
+    """Make a graph refuse changes, and return the graph."""
+    return _untyped.freeze(graph)
+
+
 def reachable(graph: nx.DiGraph[T], sources: Iterable[T]) -> set[T]:
     """Return the sources, and all nodes that a path leads to from one of them."""
     found = {*sources}
@@ -51,9 +56,9 @@ def reachable(graph: nx.DiGraph[T], sources: Iterable[T]) -> set[T]:
 
 
 def cycles(graph: nx.DiGraph[T]) -> Iterator[list[T]]:
-    """Yield cycles that share no node, each from the first of its nodes in the graph, which has no loop from
-    a node to itself."""
+    """Yield cycles of two nodes or more that share no node, each from the first of its nodes in the graph."""
     rest = graph.copy()
+    rest.remove_edges_from([(node, node) for node in rest])
     # From a node of a cycle, `find_cycle` searches once; from any node, it may search once for each node.
     while part := next((part for part in nx.strongly_connected_components(rest) if len(part) > 1), None):
         source = next(node for node in rest if node in part)

@@ -19,7 +19,7 @@ import networkx as nx
 from rolegraph.engine.compile import role_plan
 from rolegraph.engine.compile.role_plan import RolePlan
 from rolegraph.engine.compile.structure import frozen
-from rolegraph.engine.compile.wiring import Place, Wait, Wiring, counters, dag_of, turn_graph
+from rolegraph.engine.compile.wiring import Vertex, Wait, Wiring, counters, dag_of, turn_graph
 from rolegraph.engine.records import MAIN, NodeId
 from rolegraph.engine.shipped import BASE_NAME, taught_prompts
 from rolegraph.engine.spec import ModelRef, Spec
@@ -302,7 +302,7 @@ def size_of(plan: Plan) -> EpisodeBounds:
     for callee in (callee.role for role in plan.roles for callee in role.callees):
         in_turn[callee] = 0  # within the turn that calls
     for number, block in enumerate(plan.blocks):
-        starts = ((Place("block", number), Place("node", node)) for node in block.nodes)
+        starts = ((Vertex("block", number), Vertex("node", node)) for node in block.nodes)
         dag.add_edges_from(starts, calls=in_turn[block.role])
     chain = nx.dag_longest_path_length(dag, weight="calls", default_weight=0)
     return EpisodeBounds(sum(calls[role] * count for role, count in turns.items()), chain)

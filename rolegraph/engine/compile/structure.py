@@ -12,8 +12,8 @@ from rolegraph.engine.spec import Spec
 T = TypeVar("T", bound=Hashable)
 RoleGraph: TypeAlias = "nx.DiGraph[str]"
 """Graph over names of roles."""
-_untyped: Any = nx
-"""networkx, for functions whose stubs leave types open."""
+untyped: Any = nx
+"""networkx without its stubs, which leave the types of some functions open."""
 
 
 def graph_of(before: Mapping[T, Iterable[T]]) -> nx.DiGraph[T]:
@@ -41,18 +41,18 @@ def role_graph(spec: Spec) -> RoleGraph:
 
 def ancestors(graph: nx.DiGraph[T], node: T) -> set[T]:
     """Return the other nodes from which a path leads to a node."""
-    return _untyped.ancestors(graph, node)
+    return untyped.ancestors(graph, node)
 
 
 def frozen(graph: nx.DiGraph[T]) -> nx.DiGraph[T]:
     """Make a graph refuse changes, and return the graph."""
-    return _untyped.freeze(graph)
+    return untyped.freeze(graph)
 
 
 def reachable(graph: nx.DiGraph[T], sources: Iterable[T]) -> set[T]:
     """Return the sources, and all nodes that a path leads to from one of them."""
     found = {*sources}
-    return found.union(*(_untyped.descendants(graph, source) for source in found))
+    return found.union(*(untyped.descendants(graph, source) for source in found))
 
 
 def cycles(graph: nx.DiGraph[T]) -> Iterator[list[T]]:
@@ -62,7 +62,7 @@ def cycles(graph: nx.DiGraph[T]) -> Iterator[list[T]]:
     # From a node of a cycle, `find_cycle` searches once; from any node, it may search once for each node.
     while part := next((part for part in nx.strongly_connected_components(rest) if len(part) > 1), None):
         source = next(node for node in rest if node in part)
-        cycle: list[T] = [node for node, _ in _untyped.find_cycle(rest, source)]
+        cycle: list[T] = [node for node, _ in untyped.find_cycle(rest, source)]
         first = cycle.index(next(node for node in rest if node in cycle))
         yield cycle[first:] + cycle[:first]
         rest.remove_nodes_from(cycle)

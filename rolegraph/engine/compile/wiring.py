@@ -19,8 +19,8 @@ class Wait(NamedTuple):
     """Sets of nodes that must end before the nodes start."""
 
 
-class Place(NamedTuple):
-    """Node of the DAG."""
+class Vertex(NamedTuple):
+    """Node of the DAG of a plan: a turn or a step of an environment, or what joins them."""
 
     kind: Literal["block", "join", "node"]
     number: int
@@ -29,7 +29,7 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Wiring:
-    """Order of nodes and blocks as counters: what a run counts in place of walking through the DAG."""
+    """Order of nodes and blocks as counters, which a run decreases in place of walking through the DAG."""
 
     join_sizes: tuple[int, ...]
     """For each join, the number of its nodes."""
@@ -43,30 +43,30 @@ class Wiring:
     """Blocks that wait for no join."""
 
 
-def dag_of(waits: Sequence[Wait]) -> nx.DiGraph[Place]:
+def dag_of(waits: Sequence[Wait]) -> nx.DiGraph[Vertex]:
     """Return the DAG of nodes, the blocks that they become ready in, and the joins that blocks wait for.
 
     A join is a set of nodes that one or more blocks wait for. 256 nodes that wait for 256 others are one join
     with 512 edges, not 65,536 edges.
     """
-    dag: nx.DiGraph[Place] = nx.DiGraph()
-    joins: dict[Sequence[int], Place] = {}
+    dag: nx.DiGraph[Vertex] = nx.DiGraph()
+    joins: dict[Sequence[int], Vertex] = {}
     for number, (nodes, before) in enumerate(waits):
-        block = Place("block", number)
-        dag.add_edges_from((block, Place("node", node)) for node in nodes)
+        block = Vertex("block", number)
+        dag.add_edges_from((block, Vertex("node", node)) for node in nodes)
         for awaited in filter(len, before):
             if awaited not in joins:
-                join = joins[awaited] = Place("join", len(joins))
-                dag.add_edges_from((Place("node", node), join) for node in awaited)
+                join = joins[awaited] = Vertex("join", len(joins))
+                dag.add_edges_from((Vertex("node", node), join) for node in awaited)
             dag.add_edge(joins[awaited], block)
     return dag
 
 
-def counters(dag: nx.DiGraph[Place]) -> Wiring:
+def counters(dag: nx.DiGraph[Vertex]) -> Wiring:
     """Return the counters of a DAG: a join is done when all its nodes are, and a block is ready when all its
     joins are."""
     nodes, blocks, joins = (
-        sorted(place for place in dag if place.kind == kind) for kind in ("node", "block", "join")
+        sorted(vertex for vertex in dag if vertex.kind == kind) for kind in ("node", "block", "join")
     )
     joins_awaited = tuple(len(dag.pred[block]) for block in blocks)
     return Wiring(
@@ -89,12 +89,12 @@ def turn_graph(turns: Sequence[T], waits: Sequence[Wait]) -> nx.DiGraph[T]:
     dag = dag_of(waits)
     graph: nx.DiGraph[T] = nx.DiGraph()
     graph.add_nodes_from(turns)
-    awaited: dict[Place, set[int]] = {}
-    """For each place, the turns that the places after it wait for."""
-    for place in nx.topological_sort(dag):
-        found = set[int]().union(*(awaited[before] for before in dag.pred[place]))
-        if place.kind == "node" and place.number < len(turns):
-            graph.add_edges_from((turns[before], turns[place.number]) for before in sorted(found))
-            found = {place.number}
-        awaited[place] = found
+    awaited: dict[Vertex, set[int]] = {}
+    """For each vertex, the turns that the vertices after it wait for."""
+    for vertex in nx.topological_sort(dag):
+        found = set[int]().union(*(awaited[before] for before in dag.pred[vertex]))
+        if vertex.kind == "node" and vertex.number < len(turns):
+            graph.add_edges_from((turns[before], turns[vertex.number]) for before in sorted(found))
+            found = {vertex.number}
+        awaited[vertex] = found
     return graph

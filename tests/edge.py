@@ -9,7 +9,7 @@ from pathlib import Path
 import networkx as nx
 
 from rolegraph.engine.compile import Plan, compile_file
-from rolegraph.engine.compile.unroll import predecessors
+from rolegraph.engine.compile.wiring import turn_graph
 from rolegraph.engine.models import Completion, LimitedModel, Model, Request
 from rolegraph.engine.records import Episode, NodeId, Observer, Task
 from rolegraph.engine.run import EpisodeJob, Isolation, run_episode
@@ -83,10 +83,7 @@ def solver_judge(*overrides: str) -> Plan:
 
 def turn_dag(plan: Plan) -> nx.DiGraph[NodeId]:
     """Return the DAG of a plan's turns, an edge from each turn to every turn that waits for it."""
-    edges = ((before, node) for node, befores in predecessors(plan).items() for before in befores)
-    dag: nx.DiGraph[NodeId] = nx.DiGraph(edges)
-    dag.add_nodes_from(node.id for node in plan.nodes)
-    return dag
+    return turn_graph([node.id for node in plan.nodes], plan.waits)
 
 
 def by_role(answers: dict[str, str | Sequence[str]]) -> Answer:

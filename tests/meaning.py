@@ -26,6 +26,8 @@ class Expected:
     seconds: float
     """End of the episode, in virtual seconds."""
     uncomputed: int
+    awaited: dict[NodeId, frozenset[NodeId]]
+    """For each turn, all turns that end before it starts, whatever is skipped."""
 
 
 def expected(workflow: Workflow) -> Expected:
@@ -310,6 +312,16 @@ def expected(workflow: Workflow) -> Expected:
         )
 
     @cache
+    def awaited(me: NodeId) -> frozenset[NodeId]:
+        """Return all turns that a turn waits for, directly or through others and steps of the environment."""
+        direct = waits(me)
+        if (loop := workflow.env_of(me.role)) is not None:
+            players = [(role, number) for role in loop["players"] for number in all_of(role)]
+            rounds = range(1, workflow.rounds(loop["players"][0]) + 1)
+            direct += [NodeId(*player, n) for player in players for n in rounds if n < workflow.place(me)[0]]
+        return frozenset(direct).union(*map(awaited, direct))
+
+    @cache
     def opens(me: NodeId) -> float:
         """Return the time at which the last dependency of a turn is settled."""
         waited = waits(me)
@@ -365,7 +377,8 @@ def expected(workflow: Workflow) -> Expected:
         for node in [NodeId(role, index, round)]
     }
     played = [board(name, loop["times"] + 1)[2] for name, loop in workflow.loops.items() if "env" in loop]
-    return Expected(turns, prompts, max([*settled.values(), *played]), uncomputed)
+    seconds = max([*settled.values(), *played])
+    return Expected(turns, prompts, seconds, uncomputed, {node: awaited(node) for node in turns})
 
 
 def compared(

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from rolegraph.api.jobs import blocking
 from rolegraph.api.workflow import Workflow
+from rolegraph.engine.compile import Plan
 from rolegraph.engine.errors import DataError, ModelError, UsageError, WorldError, did_you_mean
 from rolegraph.engine.prompts import ChatFormat
 from rolegraph.engine.records import Episode, RunFolder, Task, read_episodes
@@ -20,6 +21,7 @@ from rolegraph.pages.drawing import Picture, picture_of
 from rolegraph.pages.drawing.png import png_of
 from rolegraph.pages.drawing.svg import svg
 from rolegraph.pages.drawing.text_forms import dot, mermaid
+from rolegraph.pages.drawing.turn_forms import gml, graphml, node_link
 from rolegraph.pages.report.html import preview_page
 
 
@@ -163,6 +165,8 @@ class Graph:
     """A drawing of a spec's roles; a notebook shows it as an SVG."""
 
     picture: Picture
+    plan: Plan
+    """The compiled spec, whose turns `graphml`, `gml` and `json` list in place of the roles."""
 
     def mermaid(self) -> str:
         """Return the drawing as Mermaid."""
@@ -188,7 +192,8 @@ class Graph:
 
         Args:
             file: Path of the file.
-            form: `svg`, `png`, `mmd`, `md` (Mermaid in a fence) or `dot`; by default the file's ending.
+            form: `svg`, `png`, `mmd`, `md` (Mermaid in a fence) or `dot`; `graphml`, `gml` or `json`
+                (node-link data) for the turns, as in `Workflow.graph`; by default the file's ending.
 
         Returns:
             The path.
@@ -209,7 +214,7 @@ class Graph:
         """Return the contents of a file of a form; raises UsageError for an unknown form.
 
         Args:
-            form: `svg`, `png`, `mmd`, `md` or `dot`.
+            form: `svg`, `png`, `mmd`, `md`, `dot`, `graphml`, `gml` or `json`.
         """
         forms: dict[str, Callable[[], str | bytes]] = {
             "svg": self.svg,
@@ -217,6 +222,9 @@ class Graph:
             "mmd": self.mermaid,
             "md": lambda: f"```mermaid\n{self.mermaid()}```\n",
             "dot": self.dot,
+            "graphml": lambda: graphml(self.plan.graph),
+            "gml": lambda: gml(self.plan.graph),
+            "json": lambda: node_link(self.plan.graph),
         }
         if form not in forms:
             names = ", ".join(f".{name}" for name in forms)
@@ -238,4 +246,4 @@ def graph(flow: Workflow) -> Graph:
     Returns:
         The drawing, to be saved or shown in a notebook.
     """
-    return Graph(picture_of(flow.plan.spec))
+    return Graph(picture_of(flow.plan.spec), flow.plan)

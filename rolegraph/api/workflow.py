@@ -22,6 +22,8 @@ from rolegraph.engine.spec import load_spec
 from rolegraph.engine.vocabulary import Dataset, Split, import_file
 
 if TYPE_CHECKING:
+    import networkx as nx
+
     from rolegraph.engine.models import LimitedModel, Models
     from rolegraph.engine.records import Episode, Observer, Task
     from rolegraph.engine.run import EpisodeJob, EpisodeMaker, Isolation
@@ -45,6 +47,15 @@ class Workflow:
     def hash(self) -> str:
         """Hex digest over the spec, its templates, the vocabulary it uses and the files imported for it."""
         return self.plan.hash
+
+    @property
+    def graph(self) -> nx.DiGraph[str]:
+        """The turns of an episode and what each waits for, as a networkx graph that cannot be changed.
+
+        A node is named as expressions name its instance: `solver[0]`, and `solver[0] round 2` in a later
+        round. Its attributes are `role`, `index` and `round` (from 1), `policy`, and the model (`endpoint`).
+        """
+        return self.plan.graph
 
     @property
     def is_trainable(self) -> bool:

@@ -15,7 +15,7 @@ from rolegraph.cli import options
 
 COLOURS = {"system": "magenta", "user": "blue", "assistant": "green", "tool": "yellow"}
 """Colour of a message's frame, by the message's role."""
-FORMS = ("mmd", "md", "dot", "svg", "png")
+FORMS = ("mmd", "md", "dot", "svg", "png", "graphml", "gml", "json")
 
 
 @click.command("preview")
@@ -122,11 +122,12 @@ def _text(value: object, style: str = "") -> Text:
 @click.option("--format", "form", type=click.Choice(FORMS), help="The form, where the ending is another.")
 def graph_command(source: api.Source, out: Path | None, form: str | None) -> int:
     """Draw the roles of SPEC: what each needs, by which join and of which round, loops, tools, conditions,
-    and policies by colour.
+    and policies by colour. GraphML, GML and JSON (node-link data) have the turns of an episode instead.
 
     \b
     rolegraph graph debate                      Mermaid, for Markdown
     rolegraph graph debate --out debate.svg
+    rolegraph graph debate --format json        for networkx.node_link_graph
     """
     drawn = api.graph(api.open_source(source))
     if out is not None:

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import networkx as nx
 import pytest
 from starlette.responses import Response
 
@@ -71,6 +72,26 @@ def test_a_spec_with_faults_names_each_with_its_place(tmp_path: Path) -> None:
     write_spec(tmp_path, "rolegraph: 1\nname: x\nroles: {a: {promt: b}}")
     with pytest.raises(rg.SpecError, match=r"spec\.yaml:3:13: error: unknown key 'promt'"):
         rg.load(tmp_path / "spec.yaml")
+
+
+def test_its_graph_has_a_node_for_each_turn() -> None:
+    graph = rg.load("solver_judge").graph
+    assert isinstance(graph, nx.DiGraph) and nx.is_directed_acyclic_graph(graph)
+    assert {*graph.edges} == {("solver[0]", "judge[0]"), ("solver[1]", "judge[0]")}
+    trained = {"policy": "main", "endpoint": "local"}
+    assert graph.nodes["solver[1]"] == {"role": "solver", "index": 2, "round": 1, **trained}
+    voted = rg.load("debate").graph
+    assert voted.nodes["debater[2] round 2"] == {"role": "debater", "index": 3, "round": 2, **trained}
+    assert voted.nodes["vote[0]"] == {
+        "role": "vote",
+        "index": 1,
+        "round": 1,
+        "policy": "",
+        "endpoint": "",
+    }
+    with pytest.raises(nx.NetworkXError):
+        graph.add_node("another")
+    graph.copy().add_node("another")
 
 
 async def play(flow: rg.Workflow, endpoint: Endpoint) -> list[rg.Episode]:

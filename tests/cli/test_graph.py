@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
 from pathlib import Path
 from xml.etree import ElementTree
 
+import networkx as nx
 import pytest
 
+import rolegraph as rg
 from tests.cli.conftest import Command
 
 
@@ -37,6 +41,25 @@ def test_a_form_may_be_named(rolegraph: Command, tmp_path: Path) -> None:
     ElementTree.fromstring(rolegraph("graph", "debate", "--format", "svg").stdout)
     assert rolegraph("graph", "debate", "--format", "dot", "--out", "graph").returncode == 0
     assert (tmp_path / "graph").read_text().startswith("digraph")
+
+
+READERS: dict[str, Callable[[str], nx.DiGraph]] = {
+    "graphml": nx.parse_graphml,
+    "gml": nx.parse_gml,
+    "json": lambda text: nx.node_link_graph(json.loads(text), edges="edges"),
+}
+
+
+@pytest.mark.parametrize("form", READERS)
+@pytest.mark.parametrize("name", ["solver_judge", "debate"])
+def test_networkx_reads_back_the_turns(rolegraph: Command, tmp_path: Path, form: str, name: str) -> None:
+    printed = rolegraph("graph", name, "--format", form)
+    assert printed.returncode == 0, printed.stderr
+    assert rolegraph("graph", name, "--out", f"g.{form}").returncode == 0
+    for text in (printed.stdout, (tmp_path / f"g.{form}").read_text("utf-8")):
+        graph, read = rg.load(name).graph, READERS[form](text)
+        assert {**read.nodes} == {**graph.nodes}
+        assert {*read.edges} == {*graph.edges}
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import networkx as nx
 import pytest
 
 from rolegraph.engine.compile import Plan, compile_file
@@ -111,7 +112,11 @@ def test_it_gives_the_same_episodes_in_another_process(mine: Plan, tmp_path: Pat
 def test_what_comes_back_is_the_same_plan() -> None:
     for name in ("solver_judge", "solver_judge_validator", "solver_judge_distill"):
         plan = compile_file(name)
-        again = pickle.loads(pickle.dumps(plan))
+        sent = pickle.dumps(plan)
+        assert plan.graph is plan.graph
+        assert pickle.dumps(plan) == sent, "the graph stays here"
+        again = pickle.loads(sent)
+        assert nx.utils.graphs_equal(again.graph, plan.graph)
         assert (again.hash, again.nodes, again.blocks, again.wiring) == (
             plan.hash,
             plan.nodes,

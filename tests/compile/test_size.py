@@ -37,7 +37,7 @@ def test_it_is_said_in_words_and_there_is_none_without_a_plan() -> None:
     assert rg.check("solver_judge", "roles.judge.needs=[nobody]").size is None
 
 
-@settings(max_examples=60)
+@settings(max_examples=200)
 @given(workflows())
 def test_the_chain_is_the_longest_path_of_the_dag(workflow: Workflow) -> None:
     plan = compiled(workflow)
@@ -51,6 +51,20 @@ def test_the_chain_is_the_longest_path_of_the_dag(workflow: Workflow) -> None:
     dag = nx.DiGraph((a, b, {"calls": in_turn[b]}) for a, b in turn_dag(plan).edges)
     dag.add_edges_from(("start", node, {"calls": own}) for node, own in in_turn.items())
     assert size_of(plan) == (sum(calls.values()), nx.dag_longest_path_length(dag, weight="calls"))
+
+
+def test_the_graph_of_twice_the_turns_takes_twice_the_work(tmp_path: Path) -> None:
+    def work(rounds: int) -> int:
+        roles = "a: {needs: {b: last}, prompt: {inline: x}}, b: {needs: [a], prompt: {inline: x}}"
+        loops = f"loops: {{l: {{roles: [a, b], times: {rounds}}}}}"
+        plan = check_file(
+            write_spec(tmp_path, f"rolegraph: 1\nname: x\nroles: {{{roles}}}\n{loops}\n"),
+            ["roles.a.trainable=false", "roles.b.trainable=false"],
+        ).valid()
+        return calls(lambda: (plan.wiring, plan.graph, size_of(plan)))
+
+    work(2)  # values that are made once
+    assert work(2000) < 2.1 * work(1000)
 
 
 def test_compiling_many_loops_takes_as_much_for_each(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from rolegraph.engine.compile.inputs import role_inputs_from_text
 from rolegraph.engine.compile.lineage import instances_of
 from rolegraph.engine.compile.unroll import UnrolledGraph
+from rolegraph.engine.compile.wiring import Wiring, counters, dag_of
 from rolegraph.engine.records import NodeId
 from rolegraph.engine.spec import Spec
 from tests.edge import solver_judge, turn_dag
@@ -23,6 +24,10 @@ def unrolled(needs: dict[str, list[str]], counts: dict[str, int]) -> UnrolledGra
     return UnrolledGraph(spec, instances_of(spec), role_inputs_from_text(spec, {}))
 
 
+def wired(needs: dict[str, list[str]], counts: dict[str, int]) -> Wiring:
+    return counters(dag_of(unrolled(needs, counts).waits))
+
+
 def test_every_instance_waits_for_every_instance_of_what_its_role_needs() -> None:
     dag = turn_dag(solver_judge("roles.solver.count=3", "roles.judge.count=2"))
     solvers = [NodeId("solver", 1), NodeId("solver", 2), NodeId("solver", 3)]
@@ -32,7 +37,7 @@ def test_every_instance_waits_for_every_instance_of_what_its_role_needs() -> Non
 
 
 def test_joins_are_counters_and_not_edges() -> None:
-    wiring = unrolled({"a": [], "b": ["a"]}, {"a": 256, "b": 256}).wiring
+    wiring = wired({"a": [], "b": ["a"]}, {"a": 256, "b": 256})
     assert wiring.join_sizes == (256,)
     assert sum(map(len, wiring.joins_of_node)) == 256
     assert wiring.blocks_of_join == ((1,),)

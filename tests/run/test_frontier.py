@@ -6,12 +6,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rolegraph.engine.run.frontier import Frontier
-from tests.compile.test_unroll import dags, unrolled
+from tests.compile.test_unroll import dags, unrolled, wired
 
 # a ─┐
 #    ├─ c (x2) ── d        a and b are one node each, c two, d one
 # b ─┘
-DIAMOND = unrolled({"a": [], "b": [], "c": ["a", "b"], "d": ["c"]}, {"a": 1, "b": 1, "c": 2, "d": 1}).wiring
+DIAMOND = wired({"a": [], "b": [], "c": ["a", "b"], "d": ["c"]}, {"a": 1, "b": 1, "c": 2, "d": 1})
 
 
 def test_what_waits_for_nothing_starts() -> None:
@@ -35,7 +35,7 @@ def test_a_join_waits_for_each_of_its_nodes() -> None:
 
 
 def test_one_node_can_make_several_blocks_ready() -> None:
-    wiring = unrolled({"a": [], "b": ["a"], "c": ["a"]}, {"a": 1, "b": 1, "c": 1}).wiring
+    wiring = wired({"a": [], "b": ["a"], "c": ["a"]}, {"a": 1, "b": 1, "c": 1})
     assert Frontier(wiring).done(0) == [1, 2]
 
 
@@ -49,10 +49,10 @@ def test_two_frontiers_share_a_wiring_and_nothing_else() -> None:
 
 @given(dags(), st.randoms(use_true_random=False))
 def test_every_block_is_ready_once_and_never_before_what_it_sees(dag, random) -> None:
-    tables = unrolled(*dag)
-    frontier = Frontier(tables.wiring)
-    running = [node for block in tables.wiring.initial_blocks for node in tables.blocks[block].nodes]
-    opened = list(tables.wiring.initial_blocks)
+    tables, wiring = unrolled(*dag), wired(*dag)
+    frontier = Frontier(wiring)
+    running = [node for block in wiring.initial_blocks for node in tables.blocks[block].nodes]
+    opened = list(wiring.initial_blocks)
     done: set[int] = set()
     while running:
         node = running.pop(random.randrange(len(running)))

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from graphlib import CycleError
 from itertools import pairwise
 
-from rolegraph.engine.compile.structure import ancestors, in_order
+import networkx as nx
+
+from rolegraph.engine.compile.structure import role_graph
 from rolegraph.engine.spec import Finding, Role, Spec
 
 Turn = tuple[str, int]
@@ -29,7 +30,7 @@ def turns_before(spec: Spec) -> dict[str, dict[int, Turn]]:
     """
     before: dict[str, dict[int, Turn]] = {}
     chats = chats_of(spec)
-    order = in_order(spec.role_needs()) if chats else []
+    order = [*nx.topological_sort(role_graph(spec))] if chats else []
     for roles in chats:
         places = {name: place for place, name in enumerate(filter({*roles}.__contains__, order))}
         timed = sorted((time, (name, n)) for name in roles for n, time in _times(spec, places, name))
@@ -58,13 +59,11 @@ def turns_read(spec: Spec) -> dict[str, list[str]]:
     for a spec whose roles wait for each other, which is a fault of its own.
     """
     shared = [roles for roles in chats_of(spec) if len(roles) > 1]
-    try:
-        order = in_order(spec.role_needs()) if shared else []
-    except CycleError:
-        return {}
     read: dict[str, list[str]] = {}
+    if not shared or not nx.is_directed_acyclic_graph(needs := role_graph(spec)):
+        return read
     for roles in shared:
-        in_time = [name for name in order if name in roles]
+        in_time = [name for name in nx.topological_sort(needs) if name in roles]
         for place, name in enumerate(in_time):
             later = [other for other in in_time[place + 1 :] if spec.shared_loops(name, other)]
             read[name] = [*in_time[:place], *later]
@@ -78,8 +77,8 @@ def chat_findings(spec: Spec, counts: Mapping[str, int]) -> Iterator[Finding]:
         spec: The parsed spec, whose graph has no fault.
         counts: The number of instances of each role.
     """
-    needs = spec.role_needs()
-    order = in_order(needs)
+    needs = role_graph(spec)
+    order = [*nx.topological_sort(needs)]
     for roles in chats_of(spec):
         first, *others = roles
         path = ("roles", first, "memory")
@@ -93,7 +92,7 @@ def chat_findings(spec: Spec, counts: Mapping[str, int]) -> Iterator[Finding]:
         for other in others:
             yield from _differences(spec, first, other, counts)
         for one, two in pairwise(name for name in order if name in roles):
-            if one not in ancestors(needs, two):
+            if not nx.has_path(needs, one, two):
                 message = f"{one} and {two} keep one conversation, and neither waits for the other"
                 hint = f"let one need the other, such as {one} in the `needs` of {two}"
                 at = ("roles", two, "memory")

@@ -10,6 +10,8 @@ from itertools import chain
 from pathlib import Path as FilePath
 from typing import Any, TypeVar
 
+import networkx as nx
+
 from rolegraph.engine import vocabulary
 from rolegraph.engine.compile import policies, role_plan
 from rolegraph.engine.compile.chats import chat_findings
@@ -21,7 +23,6 @@ from rolegraph.engine.compile.names import ResolvedNames
 from rolegraph.engine.compile.plan import EpisodeBounds, Plan, TurnGraph, size_of
 from rolegraph.engine.compile.readable import instruction_findings, read_findings
 from rolegraph.engine.compile.resolve import digest, locate_models
-from rolegraph.engine.compile.structure import in_order
 from rolegraph.engine.compile.trainable import learning_findings, loss_of
 from rolegraph.engine.compile.unroll import UnrolledGraph
 from rolegraph.engine.errors import SpecError
@@ -213,6 +214,7 @@ def _assemble(
         around = None if outer is None else loops.index(outer)
         loop_plans.append(role_plan.LoopPlan(name, own.times, until, unrolled.branches[name], when, around))
     envs = [_env_plan(spec, name, _present(it), unrolled) for name, it in names.environments.items()]
+    scoring = nx.topological_sort(scored(names.rewards))
     deferred = {name for name, reward in names.rewards.items() if reward and reward.is_deferred}
     imported = (registry.imported_from(name) for registry, name in names.used)
     return Plan(
@@ -228,7 +230,7 @@ def _assemble(
         **_values(unrolled, TurnGraph),
         loops=tuple(loop_plans),
         envs=tuple(envs),
-        reward_order=tuple(positions[name] for name in in_order(scored(names.rewards)) if name in deferred),
+        reward_order=tuple(positions[name] for name in scoring if name in deferred),
         correct=tuple(positions[name] for name in deciding(spec, judged(names.rewards))),
         judged=judged(names.rewards),
         metrics={name: _present(metric) for name, metric in names.metrics.items()},

@@ -4,31 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence, Set
 
+import networkx as nx
+
 from rolegraph.engine.compile.chats import turns_read
 from rolegraph.engine.compile.lineage import Instance, Instances, joined
 from rolegraph.engine.compile.names import ResolvedNames, Rewards
-from rolegraph.engine.compile.structure import Needs, ancestors, cycles, format_cycle
+from rolegraph.engine.compile.structure import RoleGraph, ancestors, cycles, format_cycle, graph_of, reachable
 from rolegraph.engine.errors import did_you_mean
 from rolegraph.engine.spec import Edge, Finding, Path, Spec
 from rolegraph.engine.vocabulary import Reward, Tool
 
 
-def scored(rewards: Rewards) -> Needs:
-    """Return for each role the roles whose rewards must be computed before its own."""
-    return {
-        name: [other for other in reward.roles if other in rewards] if reward else []
-        for name, reward in rewards.items()
-    }
+def scored(rewards: Rewards) -> RoleGraph:
+    """Return the graph of the roles whose rewards must be computed before each role's own."""
+    return graph_of({name: reward.roles if reward else () for name, reward in rewards.items()})
 
 
 def judged(rewards: Rewards) -> frozenset[str]:
     """Return the roles that can be right: their reward judges the answer, or passes on such a verdict."""
-    judges = {name for name, reward in rewards.items() if reward and reward.facts.judges}
-    passes_on = {
-        name: [other for other in reward.facts.verdicts if other in rewards] if reward else []
-        for name, reward in rewards.items()
-    }
-    return frozenset(name for name in rewards if judges & {name, *ancestors(passes_on, name)})
+    judges = [name for name, reward in rewards.items() if reward and reward.facts.judges]
+    passed_on = graph_of({name: reward.facts.verdicts if reward else () for name, reward in rewards.items()})
+    return frozenset(reachable(passed_on, judges))
 
 
 def deciding(spec: Spec, judged: Set[str]) -> Sequence[str]:
@@ -55,7 +51,7 @@ def earning_findings(names: ResolvedNames) -> Iterator[Finding]:
             yield Finding(("roles", name, "reward"), message, "", hint, severity="warning")
     if instances is None:
         return
-    edges = _edges(spec)
+    read = _words_read(spec)
     right = judged(rewards)
     for decides in spec.episode.correct:
         if decides in right:
@@ -67,7 +63,7 @@ def earning_findings(names: ResolvedNames) -> Iterator[Finding]:
         yield Finding(("episode", "correct"), message, hint=hint, severity="warning")
     for name, role in names.roles.items():
         if role.reward is not None:
-            yield from _paid_alike(spec, name, role.reward, instances, edges)
+            yield from _paid_alike(spec, name, role.reward, instances, read)
         least = role.run.tool.least if role.run else 1
         if role.run and least > 1 and _candidates(spec, name, role.run.tool, instances) < least:
             message = f"{name} has one action, so {role.run.name} has nothing to compare it with"
@@ -76,7 +72,7 @@ def earning_findings(names: ResolvedNames) -> Iterator[Finding]:
 
 
 def _paid_alike(
-    spec: Spec, name: str, reward: Reward, instances: Instances, edges: Needs
+    spec: Spec, name: str, reward: Reward, instances: Instances, read: RoleGraph
 ) -> Iterator[Finding]:
     """Warn of raters that do not tell a role's answers apart, and of an outcome that each turn is paid."""
     role, loop, mine = spec.roles[name], spec.loop_of(name), instances[name]
@@ -91,7 +87,7 @@ def _paid_alike(
         if other not in reward.views or plays or any(name in it.lineage for it in theirs):
             continue
         branches = {tuple(joined(Edge(join="branch"), me, theirs)) for me in mine}
-        if name not in ancestors(edges, other) or len(branches) == 1 < min(len(mine), len(theirs)):
+        if not nx.has_path(read, name, other) or len(branches) == 1 < min(len(mine), len(theirs)):
             message = f"{other} does not read the answer of {name} that it rates: every {name} earns the same"
             hint = f"let {other} read it, and nothing else of {name}: needs: {{{name}: each}}"
             yield Finding(("roles", name, "reward"), message, hint=hint, word=other, severity="warning")
@@ -128,11 +124,9 @@ def _read(spec: Spec, rewards: Rewards) -> Iterator[Finding]:
             message = f"the reward of {name} reads {name} itself"
             yield Finding(path, message, "other roles", word=name)
     for cycle in cycles(scored(rewards)):
-        if len(cycle) > 1:
-            message = f"the rewards wait for each other: {format_cycle(cycle)}"
-            hint = "rated_by and same_as read only the action of a role, and wait for no reward"
-            path = ("roles", cycle[0], "reward")
-            yield Finding(path, message, "rewards without a cycle", hint, word=cycle[-1])
+        message = f"the rewards wait for each other: {format_cycle(cycle)}"
+        hint = "rated_by and same_as read only the action of a role, and wait for no reward"
+        yield Finding(("roles", cycle[0], "reward"), message, "rewards without a cycle", hint, word=cycle[-1])
 
 
 def _failing(spec: Spec) -> Iterator[Finding]:
@@ -155,7 +149,7 @@ def _shown(names: ResolvedNames) -> Iterator[Finding]:
     that a rewarded role can see through other roles."""
     spec, rewards = names.spec, names.rewards
     columns = {column for dataset in names.data.values() for column in dataset.columns}
-    edges, reads, chats = _edges(spec), scored(rewards), turns_read(spec)
+    read, before, chats = _words_read(spec), scored(rewards), turns_read(spec)
     for name, role in names.roles.items():  # an edge that sets the count, or a `when`, passes no words on
         passed = {*role.mentions, *(role.parser.roles if role.parser else ())}
         if role.run and role.run.tool.session:  # the session's state may hold what that role wrote
@@ -163,11 +157,11 @@ def _shown(names: ResolvedNames) -> Iterator[Finding]:
         if role.prompt or (role.run and role.run.value):
             silent = {other for key, other, _ in spec.roles[name].edges if key not in passed}
             silent.difference_update(chats.get(name, ()))
-            edges = {**edges, name: [other for other in edges[name] if other not in silent]}
+            read.remove_edges_from([(other, name) for other in silent])
     for name, role in spec.roles.items():
-        if not role.shows:  # finding all roles that it reaches takes quadratic time
+        if not role.shows:
             continue
-        later = [other for other in spec.roles if other != name and name in ancestors(edges, other)]
+        reached = reachable(read, [name])
         for field in role.shows:
             path: Path = ("roles", name, "shows")
             if columns and field not in columns:
@@ -178,8 +172,8 @@ def _shown(names: ResolvedNames) -> Iterator[Finding]:
                 message = f"task.{field} is not hidden: every role may read it"
                 yield Finding(path, message, "a hidden field", "leave it out here", word=field)
                 continue
-            for other in (name, *later):
-                rewarded = (rewards[it] for it in {other, *ancestors(reads, other)})
+            for other in (name, *(it for it in spec.roles if it in reached and it != name)):
+                rewarded = (rewards.get(it) for it in {other, *ancestors(before, other)})
                 if any(field in reward.facts.fields for reward in rewarded if reward):
                     reach = "" if other == name else f"its words reach {other}, which "
                     message = f"{name} sees task.{field}, and {reach}is rewarded by it"
@@ -189,18 +183,15 @@ def _shown(names: ResolvedNames) -> Iterator[Finding]:
 def quoting_roles(spec: Spec) -> frozenset[str]:
     """Return the roles whose texts may quote a hidden field: they show one, or read the words of a role that
     may quote one."""
-    edges = _edges(spec)
-    shows = {name for name, role in spec.roles.items() if role.shows}
-    return frozenset(name for name in spec.roles if shows & {name, *ancestors(edges, name)})
+    return frozenset(reachable(_words_read(spec), [name for name, role in spec.roles.items() if role.shows]))
 
 
-def _edges(spec: Spec) -> Needs:
-    """Return for each role the roles whose words it reads: answers of this round or an earlier one, arguments
-    of its callers, results of the roles that it calls, turns of its conversation."""
+def _words_read(spec: Spec) -> RoleGraph:
+    """Return the graph of the roles whose words each role reads: answers of this round or an earlier one,
+    arguments of its callers, results of the roles that it calls, turns of its conversation."""
     chats = turns_read(spec)
-    edges: dict[str, list[str]] = {}
+    read: dict[str, list[str]] = {}
     for name, role in spec.roles.items():
-        needed = (other for _, other, _ in role.edges if other in spec.roles)
-        called = (*spec.callers_of(name), *spec.callees_of(name))
-        edges[name] = [*needed, *called, *chats.get(name, ())]
-    return edges
+        read[name] = [other for _, other, _ in role.edges] + chats.get(name, [])
+        read[name] += [*spec.callers_of(name), *spec.callees_of(name)]
+    return graph_of(read)

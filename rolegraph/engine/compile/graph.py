@@ -9,7 +9,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from rolegraph.engine.compile.structure import Needs, ancestors, cycles, format_cycle, in_order
+import networkx as nx
+
+from rolegraph.engine.compile.structure import RoleGraph, ancestors, cycles, format_cycle, role_graph
 from rolegraph.engine.errors import did_you_mean
 from rolegraph.engine.limits.specs import SPEC_EDGES, SPEC_LINEAGES, SPEC_TURNS
 from rolegraph.engine.prompts.checks import RESERVED
@@ -21,7 +23,7 @@ from rolegraph.engine.vocabulary import ItemCall
 
 def check_graph(spec: Spec) -> list[Finding]:
     """Find unknown, repeated and reserved names, impossible edges, cycles, and graphs that are too large."""
-    needs = spec.role_needs()
+    needs = role_graph(spec)
     found = [*_names(spec), *_loops(spec), *_players(spec, needs), *_edges(spec), *_calls(spec)]
     return found + ([*_cycles(spec, needs)] or [*_size(spec, needs)])
 
@@ -97,7 +99,7 @@ def _inner_loop(spec: Spec, outer: str, name: str) -> Iterator[Finding]:
         yield Finding(("loops", name, "env"), message, "", hint, at_key=True)
 
 
-def _players(spec: Spec, needs: Needs) -> Iterator[Finding]:
+def _players(spec: Spec, needs: RoleGraph) -> Iterator[Finding]:
     """Find roles that cannot be players, and players without an environment."""
     for name, loop in spec.loops.items():
         path = ("loops", name, "players")
@@ -113,7 +115,7 @@ def _players(spec: Spec, needs: Needs) -> Iterator[Finding]:
                 yield Finding(path, f"{role} is named twice", "each player once", word=role)
         players = spec.players_of(name) if loop.env is not None else []
         for role in players:
-            before = ancestors(needs, role).intersection(players) - {role}
+            before = ancestors(needs, role).intersection(players)
             if before:
                 other = min(before, key=players.index)
                 message = f"{role} would see what {other} moves in the same round, and both are players"
@@ -230,13 +232,16 @@ def unknown_role(spec: Spec, name: str, path: tuple[str | int, ...]) -> Iterator
         yield name_not_found("role", name, spec.roles, path)
 
 
-def _cycles(spec: Spec, needs: Needs) -> Iterator[Finding]:
+def _cycles(spec: Spec, needs: RoleGraph) -> Iterator[Finding]:
     for cycle in cycles(needs):
-        message, hint = f"the roles wait for each other: {format_cycle(cycle)}", _cycle_hint(spec, cycle)
+        message, hint = (
+            f"the roles wait for each other: {format_cycle(cycle)}",
+            _cycle_hint(spec, needs, cycle),
+        )
         yield Finding(("roles", cycle[0], "needs"), message, "an acyclic graph", hint, word=cycle[-1])
 
 
-def _cycle_hint(spec: Spec, cycle: Sequence[str]) -> str:
+def _cycle_hint(spec: Spec, needs: RoleGraph, cycle: Sequence[str]) -> str:
     last, first = cycle[-1], cycle[0]
     loop = spec.loop_of(first)
     if loop is not None and loop == spec.loop_of(last):
@@ -247,17 +252,17 @@ def _cycle_hint(spec: Spec, cycle: Sequence[str]) -> str:
             return f"{ends}: {before} reads its answers as results"
         if before in spec.callees_of(name):
             continue
-        if all(other != before for _, other, _ in spec.roles[name].edges):
+        if not needs.edges[before, name]["joins"]:
             whole = spec.loop_of(before)
             return f"{name} waits for the whole loop {whole}, which {before} is in: put {name} into it, too"
     return f"remove one of these needs, such as {last} from {first}"
 
 
-def _size(spec: Spec, needs: Needs) -> Iterator[Finding]:
+def _size(spec: Spec, needs: RoleGraph) -> Iterator[Finding]:
     """Find the first role at which the turns, edges or lineages of the spec pass a limit."""
     counts: dict[str, int] = {}
     total = dict.fromkeys((SPEC_TURNS, SPEC_EDGES, SPEC_LINEAGES), 0)
-    for name in in_order(needs):
+    for name in nx.topological_sort(needs):
         role, path = spec.roles[name], ("roles", name, "count")
         count = role.count
         for key, other, edge in role.edges:

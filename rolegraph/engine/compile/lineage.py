@@ -10,7 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from rolegraph.engine.compile.structure import in_order
+import networkx as nx
+
+from rolegraph.engine.compile.structure import role_graph
 from rolegraph.engine.limits.specs import SPEC_EDGES
 from rolegraph.engine.spec import Edge, Finding, Role, Spec
 from rolegraph.engine.vocabulary import Pairs, Tool
@@ -35,7 +37,7 @@ Instances = Mapping[str, Sequence[Instance]]
 def instances_of(spec: Spec) -> Instances:
     """Return the instances of a spec whose graph has no fault."""
     done: dict[str, list[Instance]] = {}
-    for name in in_order(spec.role_needs()):
+    for name in nx.topological_sort(role_graph(spec)):
         made = done[name] = list[Instance]()
         for group in _groups(spec, name, done):
             for number in group.numbers:

@@ -11,11 +11,15 @@ import pickle
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from graphlib import TopologicalSorter
+from functools import cached_property
 from typing import Any, NamedTuple
+
+import networkx as nx
 
 from rolegraph.engine.compile import role_plan
 from rolegraph.engine.compile.role_plan import RolePlan
+from rolegraph.engine.compile.structure import frozen
+from rolegraph.engine.compile.wiring import Vertex, Wait, Wiring, counters, dag_of, turn_graph
 from rolegraph.engine.records import MAIN, NodeId
 from rolegraph.engine.shipped import BASE_NAME, taught_prompts
 from rolegraph.engine.spec import ModelRef, Spec
@@ -74,26 +78,6 @@ class Block:
     """Node of the turn before in the conversation that the block's only node continues."""
 
 
-@dataclass(frozen=True, slots=True)
-class Wiring:
-    """Order of nodes and blocks as counters.
-
-    A join is done when all its nodes are, and a block is ready when all its joins are. 256 nodes that wait
-    for 256 others are one join with 512 counts, not 65,536 edges.
-    """
-
-    join_sizes: tuple[int, ...]
-    """For each join, the number of its nodes."""
-    joins_of_node: tuple[tuple[int, ...], ...]
-    """For each node, the joins that it belongs to."""
-    blocks_of_join: tuple[tuple[int, ...], ...]
-    """For each join, the blocks that wait for it."""
-    joins_awaited: tuple[int, ...]
-    """For each block, the number of joins that it waits for."""
-    initial_blocks: tuple[int, ...]
-    """Blocks that wait for no join."""
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class TurnGraph:
     """Turns of a workflow, and what each waits for and reads."""
@@ -101,7 +85,8 @@ class TurnGraph:
     nodes: tuple[Node, ...]
     """Nodes in the order of roles, then rounds, then instances."""
     blocks: tuple[Block, ...]
-    wiring: Wiring
+    waits: tuple[Wait, ...]
+    """For each block, then for each step of an environment, its nodes and what they wait for."""
     reward_inputs: Mapping[int, tuple[InputEdge, ...]]
     """Turns that the reward of each node reads; each edge is named after its role."""
     callees: Mapping[int, Mapping[str, Sequence[int]]]
@@ -109,7 +94,7 @@ class TurnGraph:
     the caller has ended: the nodes of calls have a result then, and the others are skipped."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Plan(TurnGraph):
     """One workflow, ready to run."""
 
@@ -146,6 +131,29 @@ class Plan(TurnGraph):
     """Permissions that were not given; a plan with any does not run."""
     interpreter: str = ""
     """Interpreter of the spec's programs, such as `monty`; empty where it has none."""
+
+    @cached_property
+    def wiring(self) -> Wiring:
+        """The order of nodes and blocks as counters, for runs."""
+        return counters(dag_of(self.waits))
+
+    @cached_property
+    def graph(self) -> nx.DiGraph[str]:
+        """The DAG of turns, which cannot be changed: `graph.copy()` can.
+
+        A node is named as expressions name its instance, such as `solver[0]`, and `solver[0] round 2` for a
+        later round. Its attributes are `role`, `index` and `round`, which count from 1, the name of its
+        `policy`, and the model of its `endpoint`; the last two are empty for a role without a model.
+        """
+        names = [node_name(node.id) for node in self.nodes]
+        graph = turn_graph(names, self.waits)
+        for name, node in zip(names, self.nodes, strict=True):
+            role = self.roles[node.role]
+            endpoint = self.endpoints[role.endpoints[node.id.index - 1]] if role.endpoints else None
+            policy = (endpoint.past or endpoint.policy) if endpoint else None
+            model = str(endpoint.model) if endpoint else ""
+            graph.add_node(name, **node.id._asdict(), policy=policy or "", endpoint=model)
+        return frozen(graph)
 
     @property
     def asking(self) -> tuple[role_plan.RolePlan, ...]:
@@ -264,6 +272,11 @@ def _restored(imports: Sequence[Import], values: bytes) -> Plan:
     return Plan(*unpickled)
 
 
+def node_name(id: NodeId) -> str:
+    """Return the name of a turn in `Plan.graph`."""
+    return f"{id.role}[{id.index - 1}]" + (f" round {id.round}" if id.round > 1 else "")
+
+
 class EpisodeBounds(NamedTuple):
     """Bounds of one episode in which no turn is skipped and no call is retried."""
 
@@ -281,6 +294,7 @@ def size_of(plan: Plan) -> EpisodeBounds:
     """Return the bounds of a plan's episodes."""
     calls = [calls_of(role) for role in plan.roles]
     turns: Mapping[int, int] = Counter(node.role for node in plan.nodes)
+    dag = dag_of(plan.waits)
     in_turn = [
         # One after the other, each call of the model but the last waits for the longest role that it calls.
         own + (role.spec.calls - 1) * max((calls[callee.role] for callee in role.callees), default=0)
@@ -288,32 +302,13 @@ def size_of(plan: Plan) -> EpisodeBounds:
     ]
     for callee in (callee.role for role in plan.roles for callee in role.callees):
         in_turn[callee] = 0  # within the turn that calls
-    return EpisodeBounds(sum(calls[role] * count for role, count in turns.items()), _longest(plan, in_turn))
+    for number, block in enumerate(plan.blocks):
+        starts = ((Vertex("block", number), Vertex("node", node)) for node in block.nodes)
+        dag.add_edges_from(starts, calls=in_turn[block.role])
+    chain = nx.dag_longest_path_length(dag, weight="calls", default_weight=0)
+    return EpisodeBounds(sum(calls[role] * count for role, count in turns.items()), chain)
 
 
 def calls_of(role: RolePlan) -> int:
     """Return the model calls of one turn of a role at most."""
     return role.spec.calls if role.run is None else 0
-
-
-def _longest(plan: Plan, calls: list[int]) -> int:
-    """Return the largest number of model calls that follow one another on a path through the plan's DAG.
-
-    `calls` holds the model calls of one turn, by the position of its role.
-    """
-    wiring = plan.wiring
-    block_of = [node.block for node in plan.nodes]
-    block_of += range(len(plan.blocks), len(wiring.joins_awaited))  # transitions of the environment
-    # Blocks by their numbers, joins by the complements of theirs.
-    before: dict[int, set[int]] = {block: set() for block in wiring.initial_blocks}
-    for join, blocks in enumerate(wiring.blocks_of_join):
-        for block in blocks:
-            before.setdefault(block, set()).add(~join)
-    for node, joins in enumerate(wiring.joins_of_node):
-        for join in joins:
-            before.setdefault(~join, set()).add(block_of[node])
-    ends: dict[int, int] = {}
-    for place in TopologicalSorter(before).static_order():
-        own = calls[plan.blocks[place].role] if 0 <= place < len(plan.blocks) else 0
-        ends[place] = own + max((ends[earlier] for earlier in before[place]), default=0)
-    return max(ends.values())

@@ -9,12 +9,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import inf
 from typing import NamedTuple, cast
 
+import networkx as nx
+
 from rolegraph.engine.compile.chats import turns_read
 from rolegraph.engine.compile.names import ResolvedNames
+from rolegraph.engine.compile.role_plan import ResolvedRole
+from rolegraph.engine.compile.structure import RoleGraph, ancestors, graph_of
 from rolegraph.engine.errors import RolegraphError, did_you_mean
 from rolegraph.engine.prompts import Template
 from rolegraph.engine.spec import Finding
@@ -148,10 +152,10 @@ _SHOWN = 6
 
 def instruction_findings(names: ResolvedNames) -> Iterator[Finding]:
     """Warn of each role whose prompts mention none of the words of a group that its parser expects."""
-    read = turns_read(names.spec)
+    passed = _passed_on(names)
     for name, role in names.roles.items():
         for words in role.parser.expects if role.parser and role.spec.run is None else ():
-            if not _Mentions(names, read, words).may_show(name):
+            if not _Mentions(names, passed, words).may_show(name):
                 some = [*words[:_SHOWN], *(["…"] if len(words) > _SHOWN else [])]
                 looked_for = " or ".join(some)
                 message = f"the prompt of {name} does not mention {looked_for}, which its parser looks for"
@@ -160,45 +164,56 @@ def instruction_findings(names: ResolvedNames) -> Iterator[Finding]:
                 yield Finding(("roles", name, "parser"), message, "", hint, "warning", word)
 
 
-@dataclass(slots=True)
+def _passed_on(names: ResolvedNames) -> RoleGraph:
+    """Return the graph of the roles whose words each role's prompts may pass on; an edge has the words that
+    are taken off on the way (`strips`)."""
+    read = turns_read(names.spec)
+    graph = graph_of({name: read.get(name, ()) for name in names.roles})
+    for name, role in names.roles.items():
+        chooses = role.run is not None and role.run.tool.choose is not None
+        others = [other for key, other, _ in role.spec.edges if chooses or key in role.mentions]
+        others += names.spec.callers_of(name) if "self.arguments" in role.mentions else []
+        whole = any(re.search(r"\b(?:response|thought)\b", template.source) for template in _templates(role))
+        for other in {*others} & names.roles.keys() - graph.pred[name].keys():
+            parser = None if whole else names.roles[other].parser
+            graph.add_edge(other, name, strips=parser.strips if parser else ())
+    return graph
+
+
+def _templates(role: ResolvedRole) -> list[Template]:
+    """Return the templates of a role's prompts, and of its signal's."""
+    demonstration = role.signal.demonstration if role.signal else None
+    return role.templates + ([demonstration] if demonstration else [])
+
+
+@dataclass(frozen=True, slots=True)
 class _Mentions:
     """Search for a group of words in everything that a role's prompts may show."""
 
     names: ResolvedNames
-    turns_read: Mapping[str, Sequence[str]]
-    """Other roles whose turns the conversation of a role shows, by role."""
+    passed_on: RoleGraph
     words: Sequence[str]
-    searched: set[str] = field(default_factory=set[str])
 
     def may_show(self, name: str) -> bool:
-        """Return True if a word is, or may be, in the prompts of a role or in a text that they pass on."""
-        self.searched.add(name)
-        role = self.names.roles[name]
-        demonstration = role.signal.demonstration if role.signal else None
-        templates = role.templates + ([demonstration] if demonstration else [])
-        if not (role.run.value or role.run.tool.source is None if role.run else role.prompt):
-            return True  # the template has a fault
-        if self.found([text for template in templates for text in template.literals()]):
-            return True
-        if role.run and (role.run.tool.permissions or role.run.session):  # a service, or a program
-            return True
-        if "self.observation" in role.mentions or ("task" in role.mentions and self.in_rows(role.spec.shows)):
-            return True
-        chooses = role.run is not None and role.run.tool.choose is not None
-        read = {other for key, other, _ in role.spec.edges if chooses or key in role.mentions}
-        if "self.arguments" in role.mentions:
-            read |= {*self.names.spec.callers_of(name)}
-        if any(self.may_show(other) for other in {*self.turns_read.get(name, ())} - self.searched):
-            return True
-        return any(self.may_pass_on(other, templates) for other in read - self.searched)
+        """Return True if the prompts of a role, or what they pass on, mention a word, or may."""
+        words, edges = {*self.words}, self.passed_on.edges
 
-    def may_pass_on(self, name: str, readers: Sequence[Template]) -> bool:
-        """Return True if a word may be in what these templates read of a role."""
-        parser = self.names.roles[name].parser
-        whole = any(re.search(r"\b(?:response|thought)\b", template.source) for template in readers)
-        if parser is not None and not whole and {*self.words} <= {*parser.strips}:
-            return False
-        return self.may_show(name)
+        def passes(before: str, after: str) -> bool:
+            return not words.issubset(edges[before, after].get("strips", ()))
+
+        kept = nx.subgraph_view(self.passed_on, filter_edge=passes)
+        return self.may_write(name) or any(map(self.may_write, ancestors(kept, name)))
+
+    def may_write(self, name: str) -> bool:
+        """Return True if the prompts of a role mention a word themselves, or may."""
+        role = self.names.roles[name]
+        return bool(
+            not (role.run.value or role.run.tool.source is None if role.run else role.prompt)  # has a fault
+            or self.found([text for template in _templates(role) for text in template.literals()])
+            or (role.run and (role.run.tool.permissions or role.run.session))  # a service, or a program
+            or "self.observation" in role.mentions
+            or ("task" in role.mentions and self.in_rows(role.spec.shows))
+        )
 
     def in_rows(self, shows: Sequence[str]) -> bool:
         """Return True if the first task of a split mentions a word, or cannot be read."""

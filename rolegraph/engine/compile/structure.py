@@ -1,44 +1,71 @@
-"""Order of the roles of a graph: who ends before whom, and cycles."""
+"""Graphs over the roles of a spec, in networkx."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from graphlib import CycleError, TopologicalSorter
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeAlias, TypeVar
 
-Needs = Mapping[str, Sequence[str]]
-"""DAG over roles: for each role the roles that it waits for, each once."""
+import networkx as nx
 
+from rolegraph.engine.spec import Spec
 
-def in_order(needs: Needs) -> list[str]:
-    """Sort the roles, each after those that it needs; raises graphlib.CycleError."""
-    sorter = TopologicalSorter(dict.fromkeys(needs, ()))  # first, because equals keep the order of insertion
-    for name, before in needs.items():
-        sorter.add(name, *before)
-    return [*sorter.static_order()]
-
-
-def ancestors(needs: Needs, name: str) -> set[str]:
-    """Return all roles that end before a role starts."""
-    found: set[str] = set()
-    waiting = [*needs[name]]
-    while waiting:
-        before = waiting.pop()
-        if before not in found:
-            found.add(before)
-            waiting += needs[before]
-    return found
+T = TypeVar("T", bound=Hashable)
+RoleGraph: TypeAlias = "nx.DiGraph[str]"
+"""Graph over names of roles."""
+untyped: Any = nx
+"""networkx without its stubs, which leave the types of some functions open."""
 
 
-def cycles(needs: Needs) -> Iterator[list[str]]:
-    """Yield cycles that share no role, each from the first of its roles in `needs`."""
-    try:
-        in_order(needs)
-    except CycleError as error:
-        cycle: list[str] = error.args[1][:-1]  # its first role stands at both ends
-        first = cycle.index(next(name for name in needs if name in cycle))
+def graph_of(before: Mapping[T, Iterable[T]]) -> nx.DiGraph[T]:
+    """Return the graph with an edge to each key from each of the key's values."""
+    graph: nx.DiGraph[T] = nx.DiGraph()
+    graph.add_nodes_from(before)  # first, because equals keep the order of insertion
+    graph.add_edges_from((earlier, name) for name, others in before.items() for earlier in others)
+    return graph
+
+
+def role_graph(spec: Spec) -> RoleGraph:
+    """Return the graph of what each role waits for, which may have cycles.
+
+    A node has the `loops` around the role, the outermost first. An edge has `joins`: the entries of `needs`
+    between the two roles, by name; none where a call, or the end of a loop, makes the edge.
+    """
+    graph = graph_of(spec.role_needs())
+    for name, role in spec.roles.items():
+        graph.add_node(name, loops=spec.loops_around(name))
+        for before in graph.pred[name]:
+            joins = {key: edge for key, other, edge in role.edges if other == before}
+            graph.add_edge(before, name, joins=joins)
+    return graph
+
+
+def ancestors(graph: nx.DiGraph[T], node: T) -> set[T]:
+    """Return the other nodes from which a path leads to a node."""
+    return untyped.ancestors(graph, node)
+
+
+def frozen(graph: nx.DiGraph[T]) -> nx.DiGraph[T]:
+    """Make a graph refuse changes, and return the graph."""
+    return untyped.freeze(graph)
+
+
+def reachable(graph: nx.DiGraph[T], sources: Iterable[T]) -> set[T]:
+    """Return the sources, and all nodes that a path leads to from one of them."""
+    found = {*sources}
+    return found.union(*(untyped.descendants(graph, source) for source in found))
+
+
+def cycles(graph: nx.DiGraph[T]) -> Iterator[list[T]]:
+    """Yield cycles of two nodes or more that share no node, each from the first of its nodes in the graph."""
+    rest = graph.copy()
+    rest.remove_edges_from([(node, node) for node in rest])
+    # From a node of a cycle, `find_cycle` searches once; from any node, it may search once for each node.
+    while part := next((part for part in nx.strongly_connected_components(rest) if len(part) > 1), None):
+        source = next(node for node in rest if node in part)
+        cycle: list[T] = [node for node, _ in untyped.find_cycle(rest, source)]
+        first = cycle.index(next(node for node in rest if node in cycle))
         yield cycle[first:] + cycle[:first]
-        rest = {name: others for name, others in needs.items() if name not in cycle}
-        yield from cycles({name: [*filter(rest.__contains__, others)] for name, others in rest.items()})
+        rest.remove_nodes_from(cycle)
 
 
 def format_cycle(cycle: Sequence[str]) -> str:

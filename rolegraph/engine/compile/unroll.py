@@ -10,31 +10,14 @@ from typing import NamedTuple
 from rolegraph.engine.compile.chats import turns_before
 from rolegraph.engine.compile.inputs import RoleEdge, RoleInputs, compares_turns
 from rolegraph.engine.compile.lineage import Instance, Instances, call_sites, joined
-from rolegraph.engine.compile.plan import Block, InputEdge, Node, TurnGraph, Wiring
+from rolegraph.engine.compile.plan import Block, InputEdge, Node
+from rolegraph.engine.compile.wiring import Wait
 from rolegraph.engine.records import NodeId, salt_of
 from rolegraph.engine.spec import Edge, Spec
 
 _NO_REWARDS: Mapping[str, Sequence[str]] = {}
 _BRANCH = Edge(join="branch", round="last")
 """The edge that a loop's `until` reads the loop's roles by."""
-
-
-def predecessors(graph: TurnGraph | UnrolledGraph) -> dict[NodeId, list[NodeId]]:
-    """Return for each turn the turns it waits for: directly, or through a step of the environment."""
-    before: dict[NodeId, list[NodeId]] = {node.id: [] for node in graph.nodes}
-    for place, node in enumerate(graph.nodes):
-        for after in dict.fromkeys(_successors(graph, place)):
-            before[graph.nodes[after].id].append(node.id)
-    return before
-
-
-def _successors(graph: TurnGraph | UnrolledGraph, place: int) -> Iterator[int]:
-    for join in graph.wiring.joins_of_node[place]:
-        for block in graph.wiring.blocks_of_join[join]:
-            if block < len(graph.blocks):
-                yield from graph.blocks[block].nodes
-            else:
-                yield from _successors(graph, len(graph.nodes) + block - len(graph.blocks))
 
 
 _Edges = tuple[InputEdge, ...]
@@ -110,9 +93,9 @@ class UnrolledGraph:
         self.nodes = self._node_table(self.blocks)
         self.player_nodes = {name: self._nodes_of_players(name) for name in self.transitions}
         """Positions of the players' nodes in each round, by loop with an environment."""
-        transitions = [[turn] for turns in self.player_nodes.values() for turn in ((), *turns)]
-        awaited = [*(sets for _, sets in blocks), *transitions]
-        self.wiring = _wire(len(self.nodes) + len(transitions), awaited)
+        moves = [turn for turns in self.player_nodes.values() for turn in ((), *turns)]
+        steps = (Wait((node,), (turn,)) for node, turn in enumerate(moves, len(self.nodes)))
+        self.waits = (*(Wait(block.nodes, before) for block, before in blocks), *steps)
         self.reward_inputs = self._read_by_rewards(self.nodes, rewards)
         ends: dict[int, set[_Edges]] = {}
         for block in self.blocks:
@@ -121,7 +104,7 @@ class UnrolledGraph:
         self.branches = {loop: len(ends.get(place, [()])) for place, loop in enumerate(spec.loops)}
         """Number of parallel branches of each loop; each branch ends by itself."""
 
-    def _blocks(self) -> Iterator[tuple[Block, list[Sequence[int]]]]:
+    def _blocks(self) -> Iterator[tuple[Block, tuple[Sequence[int], ...]]]:
         """Yield the blocks, each with the sets of nodes that it waits for."""
         for position, name in enumerate(self.spec.roles):
             for site in self.sites[name]:
@@ -130,7 +113,7 @@ class UnrolledGraph:
                 inputs = tuple(self._input_edge(site.caller, site.round, edge, me) for edge in edges)
                 nodes = self._turns(name, site.members, range(1, 2))
                 caller = self._node_at(site.caller, site.member, site.round)
-                yield Block(position, 1, nodes, inputs, may_skip=True), [(caller,)]
+                yield Block(position, 1, nodes, inputs, may_skip=True), ((caller,),)
             if self.sites[name]:
                 continue
             loops, env = self.loops[name], self.spec.env_loop_of(name)
@@ -146,7 +129,7 @@ class UnrolledGraph:
                     chat = None if before is None else self._node_at(before[0], members[0], before[1])
                     ends = asked.loop, asked.back
                     step = () if env is None else (self.transitions[env][(number - 1) // turns],)
-                    awaited = [*(edge.nodes for edge in (*inputs, *until)), *further, step]
+                    awaited = (*(edge.nodes for edge in (*inputs, *until)), *further, step)
                     yield Block(position, number, nodes, inputs, until, *ends, may_skip, chat), awaited
 
     def _asked_before(self, name: str, number: int) -> _Until:
@@ -270,31 +253,3 @@ class UnrolledGraph:
         if compares_turns(self.spec.roles[name]):
             return self.callees.get(place, {}).get(other)
         return None
-
-
-def _wire(nodes: int, awaited: Sequence[Sequence[Sequence[int]]]) -> Wiring:
-    """Return the wiring of blocks that wait for sets of nodes; equal sets share one join.
-
-    Args:
-        nodes: Number of nodes.
-        awaited: For each block, the sets of nodes that must end before it starts.
-    """
-    joins: dict[Sequence[int], list[int]] = {}
-    """Blocks that wait for each set of nodes."""
-    joins_awaited: list[int] = []
-    for block, sets in enumerate(awaited):
-        own = dict.fromkeys(wanted for wanted in sets if len(wanted))
-        for wanted in own:
-            joins.setdefault(wanted, []).append(block)
-        joins_awaited.append(len(own))
-    joins_of_node: list[list[int]] = [[] for _ in range(nodes)]
-    for join, wanted in enumerate(joins):
-        for node in wanted:
-            joins_of_node[node].append(join)
-    return Wiring(
-        join_sizes=tuple(map(len, joins)),
-        joins_of_node=tuple(map(tuple, joins_of_node)),
-        blocks_of_join=tuple(map(tuple, joins.values())),
-        joins_awaited=tuple(joins_awaited),
-        initial_blocks=tuple(block for block, count in enumerate(joins_awaited) if not count),
-    )

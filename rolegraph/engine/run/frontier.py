@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from rolegraph.engine.compile.plan import Wiring
+from rolegraph.engine.compile.wiring import Wiring
 
 
 class Frontier:

@@ -10,13 +10,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from graphlib import TopologicalSorter
 from itertools import islice, pairwise
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
+
+import networkx as nx
 
 from rolegraph.engine.compile.inputs import role_inputs_from_text
 from rolegraph.engine.compile.lineage import instances_of
-from rolegraph.engine.compile.unroll import UnrolledGraph, predecessors
+from rolegraph.engine.compile.structure import graph_of
+from rolegraph.engine.compile.unroll import UnrolledGraph
+from rolegraph.engine.compile.wiring import turn_graph
 from rolegraph.engine.records import NodeId
 from rolegraph.engine.spec import Spec
 from rolegraph.pages.report.charts import number
@@ -30,8 +33,8 @@ MOST_JOINS = 1_500
 _PARTS = ("prompt", "system", "tool")
 """Templates of a role that its turns render, as `RunInfo.templates` names them."""
 
-Dag = Mapping[NodeId, Sequence[NodeId]]
-"""For each turn the turns that it waits for, in the order of the roles."""
+Dag: TypeAlias = "nx.DiGraph[NodeId]"
+"""DAG of turns in the order of the roles; edges lead to each turn from those that it waits for."""
 
 
 class Bar(NamedTuple):
@@ -132,7 +135,8 @@ def read_dag(spec: Spec | None, templates: Mapping[str, str]) -> Dag | None:
         name: [templates[about] for part in _PARTS if (about := f"the {part} of {name}") in templates]
         for name in spec.roles
     }
-    return predecessors(UnrolledGraph(spec, instances_of(spec), role_inputs_from_text(spec, texts)))
+    unrolled = UnrolledGraph(spec, instances_of(spec), role_inputs_from_text(spec, texts))
+    return turn_graph([node.id for node in unrolled.nodes], unrolled.waits)
 
 
 def timeline(
@@ -146,24 +150,25 @@ def timeline(
         called: Roles that other roles call. Their turns lie within the callers', so nothing joins these, and
             calls that were not made have no lane.
     """
-    before = dag if dag is not None and turns.keys() <= dag.keys() else _by_round(turns)
+    if dag is None or not turns.keys() <= dag.nodes:
+        dag = _by_round(turns)
     timed = any(turn.seconds for turn in turns.values())
     spans = {node: turn.span for node, turn in turns.items() if turn.calls}
     measured = bool(spans) and None not in spans.values()
     starts: dict[NodeId, float] = {}
     ends: dict[NodeId, float] = {}
     cause: dict[NodeId, NodeId] = {}
-    for node in TopologicalSorter(before).static_order():
-        starts[node] = max((ends[other] for other in before[node]), default=0.0)
-        if before[node]:
-            cause[node] = max(before[node], key=lambda other: ends[other])
+    for node in nx.topological_sort(dag):
+        starts[node] = max((ends[other] for other in dag.pred[node]), default=0.0)
+        if dag.pred[node]:
+            cause[node] = max(dag.pred[node], key=lambda other: ends[other])
         taken = turns.get(node)
         ends[node] = starts[node] + (0.0 if taken is None else taken.seconds if timed else 1.0)
         if measured and (span := spans.get(node)):
             starts[node], ends[node] = span
     path = _path(ends, cause)
     lanes: dict[tuple[str, int], list[Bar]] = {}
-    for node in before:
+    for node in dag:
         if node in turns or node.role not in called:
             state = turns[node].state if node in turns else "skipped"
             lanes.setdefault(node[:2], []).append(Bar(node, starts[node], ends[node], state))
@@ -175,8 +180,8 @@ def timeline(
     places = {lane.instance: place for place, lane in enumerate(shown)}
     pairs = [
         (one, other)
-        for other in before
-        for one in before[other]
+        for other in dag
+        for one in dag.pred[other]
         if {one, other} <= turns.keys() and {one[:2], other[:2]} <= places.keys()
         if other.role not in called
     ]
@@ -190,14 +195,14 @@ def timeline(
     return Timeline(shown, joins, length, timed, measured, len(lanes) - len(shown), order)
 
 
-def _by_round(turns: Mapping[NodeId, TurnRecord]) -> dict[NodeId, Sequence[NodeId]]:
+def _by_round(turns: Mapping[NodeId, TurnRecord]) -> Dag:
     """Return the DAG of turns without a spec: each round follows the one before."""
     rounds: dict[int, list[NodeId]] = {}
     for node in turns:
         rounds.setdefault(node.round, []).append(node)
     earlier = dict(pairwise([0, *sorted(rounds)]))
     before = {later: rounds.get(number, []) for number, later in earlier.items()}
-    return {node: before[node.round] for node in turns}
+    return graph_of({node: before[node.round] for node in turns})
 
 
 def _path(ends: Mapping[NodeId, float], cause: Mapping[NodeId, NodeId]) -> set[tuple[NodeId, NodeId]]:

@@ -42,7 +42,7 @@ class StepBatch:
     """`groups/*` metrics."""
     estimated: EstimatedGroups = field(default_factory=lambda: EstimatedGroups((), {}))
     """Advantages of `groups`."""
-    weights: LossWeights = NO_WEIGHTS
+    weights: LossWeights = field(default_factory=lambda: NO_WEIGHTS)
     """Factors of the advantages in the loss, which steps record as `loss_weight` and datums are made with."""
 
     @property

@@ -172,7 +172,7 @@ class OpenWorkflow:
         path, policies = str(checkpoint), self.flow.plan.policies
         of_training = PolicyPath.parse(path)
         if of_training is None and len(policies) > 1:
-            fault = f"{self.flow.name} trains {', '.join(policies)}, and {path} is of one policy"
+            fault = f"{self.flow.name} trains {', '.join(policies)}, and {path} has one policy"
             raise UsageError(f"{fault}; give the folder of a training")
         endpoints = [*self.flow.plan.endpoints]
         for at, endpoint in enumerate(endpoints):

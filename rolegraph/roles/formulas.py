@@ -74,7 +74,9 @@ def _value(
 ) -> Score:
     earned = inputs.values[text]
     if not isinstance(earned, bool | int | float):
-        raise TypeError(f"{short_repr(text)} came to {short_repr(earned)}, expected a number, true or false")
+        raise TypeError(
+            f"the value of {short_repr(text)} is {short_repr(earned)}, expected a number, true or false"
+        )
     if right is not None:
         return Score(float(earned), bool(inputs.values[right]))
     says_nothing = is_term and not isinstance(earned, bool)

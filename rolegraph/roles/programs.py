@@ -72,7 +72,7 @@ def python(
         inputs_of = {"task": dict(task), "action": action}
         value = evaluate(code, inputs_of, seconds=seconds, interpreter=interpreter).value
         if not isinstance(value, bool | int | float):
-            raise TypeError(f"the program came to {value!r:.80}, which is no number")
+            raise TypeError(f"the value of the program is {value!r:.80}, expected a number")
         return Score(float(value), value >= 1)
 
     facts = RewardFacts(fields=tuple(fields), labels=tuple(labels))

@@ -149,7 +149,7 @@ def _parquet(path: Path) -> Iterator[tuple[int, Row]]:
             left -= len(text) + 1_000
             if left < 0:
                 most = f"{PARQUET_ROWS} and a hundred times the file's size"
-                raise DataError(f"{where}: the rows so far come to more than {most}; {_MEND}")
+                raise DataError(f"{where}: the rows so far take more than {most}; {_MEND}")
             yield number, cast("Row", parse_row(text, where))
     except (CallLimit, RuntimeError) as error:  # C++ aborts where it gets no memory
         no_memory = str(error).endswith((f"exit code {-signal.SIGABRT}", f"({CALL_MEMORY.label})"))

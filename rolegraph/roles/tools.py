@@ -356,7 +356,7 @@ async def _exchange(url: str, method: Method, body: Any, headers: Sent) -> Any:
     except (httpx.HTTPError, httpx.InvalidURL, LookupError, ValueError) as error:
         may_pass = httpx.NetworkError | httpx.RemoteProtocolError
         passing = httpx.Headers() if isinstance(error, may_pass) else None
-        said = f"{url} cannot be asked: {str(error) or 'the connection was dropped'}"
+        said = f"cannot reach {url}: {str(error) or 'the connection was dropped'}"
         raise ToolError(said, retry_headers=passing) from None
     if not 200 <= status < 300:
         passing = answer.headers if status == 429 or status >= 500 else None

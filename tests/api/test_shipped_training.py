@@ -109,7 +109,7 @@ def test_a_training_of_two_policies_is_evaluated_with_the_weights_of_both(
     flow = rg.load("two_policies", base_url=service.base_url)
     found = rg.evaluate(flow, folder, tasks=2, rollouts=1)
     assert {"correct", "judge_acc", "reward/solver"} <= found.figures.keys()
-    with pytest.raises(rg.UsageError, match="trains solver, judge, and tinker://x is of one policy"):
+    with pytest.raises(rg.UsageError, match="trains solver, judge, and tinker://x has one policy"):
         rg.evaluate(flow, "tinker://x", tasks=2, rollouts=1)
     with pytest.raises(rg.UsageError, match="no policy 'main'; it trained solver, judge"):
         rg.evaluate(rg.load("solver_judge", base_url=service.base_url), folder, tasks=2, rollouts=1)

@@ -148,7 +148,7 @@ CASES = [
     Case('loops', '{% for a in range(1000) %}{% for b in range(1000) %}x{% endfor %}{% endfor %}', 'error', 'limit: prompt_work'),
     Case('int str', '{{ (10**5000) }}', 'fault', "'**' cannot be used in a prompt"),
     Case('int big', '{{ ' + '9' * 5000 + ' }}', 'fault', 'limit: prompt_digits'),
-    Case('float big', '{{ 1e400 }}', 'fault', 'not a valid template: a number too large to be counted with'),
+    Case('float big', '{{ 1e400 }}', 'fault', 'not a valid template: a number beyond the range of a float'),
     Case('e 5x chain', '{{ (("&"*200000)|e|string|replace("&","&&&&")|length) }}', 'error', 'limit: prompt_text'),
     Case('truncate neg', '{{ "aaaa"|truncate(-5,true,"") }}', 'error', 'truncate cannot make a text of -5 characters: its end alone '),
     Case('truncate huge', '{{ "a"|truncate(99999999999) }}', 'text', 'a'),

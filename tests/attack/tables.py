@@ -47,7 +47,7 @@ BOTH: Sequence[tuple[str, str, str, str]] = [
     ("a number", "jsonl", GOOD + "7\n", "jsonl:2: not an object"),
     ("a million mappings", "jsonl", GOOD + '{"text": "a", "x": [' + "{}," * 1_000_001 + "{}]}\n", "jsonl:2: not JSON: it has more than 1,000,000 parts (limit: record_parts)"),
     ("half a line", "jsonl", GOOD + '{"text": "a', "jsonl:2: not JSON"),
-    ("one id twice", "jsonl", GOOD + GOOD, "jsonl:2: the id '1' is that of line 1 too"),
+    ("one id twice", "jsonl", GOOD + GOOD, "jsonl:2: the id '1' is also in line 1"),
     ("columns without names", "csv", "text,,\na,b,c\n", "csv:1: the header names a column twice"),
     ("more fields than columns", "csv", "text,question\na,q\na,b,c,d\n", "csv:3: not as many fields"),
     ("gigabytes of Parquet", "parquet", f"b85 {LARGE}", "limit: parquet_memory"),

@@ -87,7 +87,8 @@ def test_a_checkpoint_knows_its_base_wherever_that_lies(model_dir: Path, tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("name", "message"), [("one", "other weights"), ("two", "is of the model 'one'; 'two'")]
+    ("name", "message"),
+    [("one", "other weights"), ("two", "belongs to the model 'one', but this service serves 'two'")],
 )
 def test_a_checkpoint_of_other_weights_is_refused(
     model_dir: Path, tmp_path: Path, name: str, message: str

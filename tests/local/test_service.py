@@ -27,7 +27,10 @@ def test_the_service_says_what_it_serves(client: tinker.ServiceClient, service: 
     [
         (lambda t: t.forward_backward([datum("cross_entropy", PROMPT)], "custom"), "custom"),
         (lambda t: t.forward_backward([datum("cross_entropy", PROMPT)], "ppo"), "has no 'logprobs'"),
-        (lambda t: t.forward_backward([datum("cross_entropy", [1, 9999])], "cross_entropy"), "does not know"),
+        (
+            lambda t: t.forward_backward([datum("cross_entropy", [1, 9999])], "cross_entropy"),
+            "outside the vocabulary",
+        ),
         (lambda t: t.forward_backward([datum("ppo", PROMPT)], "ppo", {"clip": 0.1}), "no setting 'clip'"),
         (lambda t: t.load_state("tinker://nobody/weights/nothing"), "there is no checkpoint"),
         (lambda t: t.load_state("tinker://../weights/x"), "is not a checkpoint's path"),

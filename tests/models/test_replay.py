@@ -136,7 +136,7 @@ def test_of_each_role_whose_prompt_has_changed_it_is_told_how_whoever_was_asked_
         asyncio.run(model.complete(asking("checker", "Test 7")))
     with pytest.raises(ModelError) as caught:
         asyncio.run(model.complete(asking("solver", "Make 8")))
-    assert "solver is not the recorded one, nor was that of checker, asked earlier: " in str(caught.value)
+    assert "solver is not the recorded one, nor is the prompt of checker before it: " in str(caught.value)
     assert "'user: Make 7', and is 'user: Make 8'" in str(caught.value)
 
 

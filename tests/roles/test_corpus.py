@@ -119,9 +119,9 @@ def test_searches_at_once_build_one_index(tmp_path: Path, monkeypatch: pytest.Mo
         (['{"text": "a"}', "{text: b}"], r"wiki\.jsonl:2: not JSON"),
         (
             ['{"id": 1, "text": "a"}', '{"id": "1", "text": "b"}'],
-            r"wiki\.jsonl:2: the id '1' is that of line 1 too",
+            r"wiki\.jsonl:2: the id '1' is also in line 1",
         ),
-        (['{"id": "' + "x" * 9_999 + '", "text": "a"}'] * 2, r"^.{,300}xxx… is that of line 1 too$"),
+        (['{"id": "' + "x" * 9_999 + '", "text": "a"}'] * 2, r"^.{,300}xxx… is also in line 1$"),
         (['{"text": "a", "title": [' + "1, " * 9_999 + "1]}"], r"^.{,300}1,…$"),
         (['{"text": "?!"}'], r"wiki\.jsonl: no passage has a word"),
         ([""], r"wiki\.jsonl has no passages"),

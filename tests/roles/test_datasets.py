@@ -156,7 +156,7 @@ def test_a_number_is_an_id_too(tmp_path: Path) -> None:
 def test_two_rows_of_one_id_are_both_named(tmp_path: Path, kind: str) -> None:
     name = table(tmp_path, kind, [{"id": "a", "q": "1"}, {"id": "b", "q": "2"}, {"id": "a", "q": "3"}])
     lines = {"jsonl": (3, 1), "csv": (4, 2), "parquet": (3, 1)}[kind]
-    with pytest.raises(DataError, match=rf"{name}:{lines[0]}: the id 'a' is that of line {lines[1]} too"):
+    with pytest.raises(DataError, match=rf"{name}:{lines[0]}: the id 'a' is also in line {lines[1]}"):
         rows(name, tmp_path)
 
 

@@ -102,7 +102,7 @@ def listed(values: Any) -> Any:
         ),
         (
             lambda: repeated("a" * 200_000, 2_000),
-            f"the rows so far come to {{}}{PARQUET_ROWS} and a hundred times",
+            f"the rows so far take {{}}{PARQUET_ROWS} and a hundred times",
         ),
         (
             lambda: listed(pyarrow.repeat(1, 30_000_000)),
@@ -111,7 +111,7 @@ def listed(values: Any) -> Any:
         (lambda: ["a" * 100_000_000], f"after row 0: to unpack the next rows takes {{}}{PARQUET_MEMORY}"),
         (lambda: ["a" * 12_000_000], "t.parquet:1: the row has {}10,000,000 characters (limit: row_text)"),
         (lambda: [[[]] * 1_010_000], "t.parquet:1: not JSON: it has {}1,000,000 parts (limit: record_parts)"),
-        (lambda: [None] * 3_000_000, f"the rows so far come to {{}}{PARQUET_ROWS} and a hundred times"),
+        (lambda: [None] * 3_000_000, f"the rows so far take {{}}{PARQUET_ROWS} and a hundred times"),
     ],
     ids=["a value in many rows", "smaller ones", "a list", "a text", "a long row", "many lists", "many rows"],
 )

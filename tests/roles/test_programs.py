@@ -59,7 +59,7 @@ def test_a_program_of_the_spec_says_what_is_earned(code: str, action: Any, score
     [
         (NEAR, "could not convert"),
         ("open('/etc/passwd').read()", "."),
-        ("'much'", "came to 'much', which is no number"),
+        ("'much'", "value of the program is 'much', expected a number"),
         ("[n for n in range(10 ** 12)]", "."),
     ],
 )

@@ -303,7 +303,7 @@ def test_a_retriever_gives_passages(service: str) -> None:
 
 
 def test_nobody_answers() -> None:
-    with pytest.raises(ToolError, match="cannot be asked"):
+    with pytest.raises(ToolError, match="cannot reach"):
         asked({"http": {"url": "http://127.0.0.1:1/x"}}, "1")
 
 
@@ -331,5 +331,5 @@ def test_a_dropped_connection_is_said_to_be_one() -> None:
             async with sender.open() as (function,):
                 await function.call({"body": "{}"})
 
-        with pytest.raises(ToolError, match="cannot be asked: the connection was dropped"):
+        with pytest.raises(ToolError, match=r"cannot reach .*: the connection was dropped"):
             asyncio.run(ask())

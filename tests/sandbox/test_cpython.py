@@ -259,7 +259,7 @@ def test_a_server_that_fails_fails_no_program(
 
 def test_a_server_that_is_down(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cpython, "PAUSE", 0)
-    with pytest.raises(WorldError, match=r"http://127.0.0.1:9 cannot be asked"):
+    with pytest.raises(WorldError, match=r"cannot reach the sandbox at http://127.0.0.1:9"):
         run_tests("x = 1", ["assert x == 1"], interpreter="http://127.0.0.1:9")
 
 

@@ -88,7 +88,7 @@ def _paid_alike(
             continue
         branches = {tuple(joined(Edge(join="branch"), me, theirs)) for me in mine}
         if not nx.has_path(read, name, other) or len(branches) == 1 < min(len(mine), len(theirs)):
-            message = f"{other} does not read the answer of {name} that it rates: every {name} earns the same"
+            message = f"{other} does not read the answer that it rates, so all {name} get the same reward"
             hint = f"let {other} read it, and nothing else of {name}: needs: {{{name}: each}}"
             yield Finding(("roles", name, "reward"), message, hint=hint, word=other, severity="warning")
 
@@ -137,10 +137,10 @@ def _failing(spec: Spec) -> Iterator[Finding]:
             continue
         path: Path = ("roles", name, "on_failure", "reward")
         if role.reward is None:
-            yield Finding(path, f"{name} has no reward, so its failed turns earn nothing", at_key=True)
+            yield Finding(path, f"{name} has no reward, so `on_failure.reward` has no effect", at_key=True)
         elif failing.then != "zero":
             what = "is kept out of the gradient" if failing.then == "mask" else "ends the episode"
-            message = f"a failed turn of {name} {what}, whatever it earns"
+            message = f"a failed turn of {name} {what}, so its reward has no effect"
             yield Finding(path, message, "then: zero", "or leave `reward` out", at_key=True)
 
 

@@ -103,7 +103,7 @@ def check_policies(spec: Spec, counts: Mapping[str, int]) -> Iterator[Finding]:
             yield Finding((*here, "model"), message, "", "write it there", at_key=True)
         yield from _past_findings(spec, counts, name)
         if policy.checkpoint is not None and policy.lora is not None:
-            message = f"{name} goes on from a checkpoint, whose adapter has a shape of its own"
+            message = f"{name} starts from a checkpoint, which sets the shape of the adapter"
             yield Finding((*here, "lora"), message, "", "remove `lora` or `checkpoint`", at_key=True)
         if name not in used:
             hint = f"give a role `policy: {name}`, or remove it"

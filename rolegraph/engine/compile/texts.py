@@ -117,7 +117,7 @@ class TextReader:
         """Compile an expression of a role's reward, which may read all fields of the task."""
         outside = (
             "the reward mentions {!r}, and an expression reads only the turn's own action and the task",
-            "pay what {} says or earns with rated_by or of, as a term of `weighted`",
+            "read the action or the reward of {} with `rated_by` or `of`, as a term of `weighted`",
         )
         own = (*checks.OF_SELF, *self._of_place(name, checks.IN_A_LOOP))
         scope = {"hidden": frozenset[str](), "own": own, "arguments": self._arguments(name)}

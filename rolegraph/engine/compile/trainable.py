@@ -273,7 +273,7 @@ def _too_small(name: str, grouping: GroupingPlan, estimator: Estimator, least: i
     """Return the fault of a group with fewer members than its estimator needs."""
     at, compares = ("roles", name, "group"), f"{estimator.name} compares the members of a group"
     if grouping.by == "prompt":
-        hint = "raise `count` (its prompt may not speak of `self`), or say `group: turn`"
+        hint = "raise `count` (its prompt must not read `self`), or say `group: turn`"
         message = f"{compares}, and {least} of {name} share a prompt"
         return Finding(at, message, f"at least {estimator.min_group} that see the same", hint)
     if grouping.key is not None:

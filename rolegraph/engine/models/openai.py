@@ -325,8 +325,8 @@ def _only_model(names: Sequence[str], url: str) -> str:
 def _refused(url: str, key: str | None, said: str, rule: KeyRule) -> str:
     """Return the message for a 401 or 403."""
     if key is None and os.environ.get(rule.key_variable):
-        return f"{url} wants a key ({said}). {rule.withheld(url)}"
-    state = "wants a key; put it in" if key is None else "refuses the key in"
+        return f"{url} requires a key ({said}). {rule.withheld(url)}"
+    state = "requires a key; put it in" if key is None else "refuses the key in"
     return f"{url} {state} {rule.key_variable} ({said})."
 
 

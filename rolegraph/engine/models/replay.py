@@ -112,10 +112,10 @@ class Replay:
             if changed:
                 role = call.node.role
                 first = self._changed.setdefault((call.task, call.rollout), role)
-                earlier = "" if first == role else f", nor was that of {first}, asked earlier"
+                earlier = "" if first == role else f", nor is the prompt of {first} before it"
                 raise ModelError(
                     f"the prompt of {role} is not the recorded one{earlier}: {changed}; "
-                    f"--replay-any (replay_any: true) answers it all the same ({call})"
+                    f"--replay-any (replay_any: true) replays the recorded answer ({call})"
                 )
         return recorded.answer
 

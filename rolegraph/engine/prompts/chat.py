@@ -193,7 +193,7 @@ class ChatFormat:
         if tools and self._form is None:
             known = f"such as Qwen's (known are the forms of {_KNOWN})"
             fix = f"a model whose template can, {known}, or one behind an OpenAI-compatible endpoint"
-            problem = "cannot say which tools there are, or not how they are called"
+            problem = "has no list of tools, or an unknown form of their calls"
             raise ModelError(f"The chat template of {self._name} {problem}: give the role {fix}")
         return described(tools)
 

@@ -203,7 +203,7 @@ def _positioned(source: str, tokens: Iterable[tuple[int, str, str]]) -> Iterator
         if kind in ("integer", "float") and len(value) > PROMPT_DIGITS.most:
             raise TemplateSyntaxError(PROMPT_DIGITS.exceeded("a number of"), at)
         if kind == "float" and isinf(float(value)):
-            raise TemplateSyntaxError("a number too large to be counted with", at)
+            raise TemplateSyntaxError("a number beyond the range of a float", at)
         if kind == "operator":  # brackets leave no trace in the syntax tree
             depth += (value in "([{") - (value in ")]}")
         if depth > PROMPT_DEPTH.most:

@@ -195,7 +195,7 @@ def _at_server(url: str, script: str, limits: ProgramLimits) -> ScriptOutput:
         return ScriptOutput(str(ran["stdout"] or "")[-_MOST:], ran["status"] == "TimeLimitExceeded")
     except httpx.HTTPError as error:
         reason = str(error) or "the connection was dropped"  # an error of a reset has no text
-        raise WorldError(f"the sandbox at {url} cannot be asked: {reason}") from error
+        raise WorldError(f"cannot reach the sandbox at {url}: {reason}") from error
     except (ValueError, KeyError, TypeError) as error:
         raise WorldError(f"{url}/run_code does not answer as SandboxFusion does: {error!r:.200}") from error
 

@@ -147,7 +147,7 @@ def _scalar(tag: str, text: str) -> object:
     if kind in ("int", "float") and len(text) > SPEC_DIGITS.most:
         raise ValueError(f"a number of at most {SPEC_DIGITS}")
     if not pattern.match(text):
-        raise ValueError(f"{'nothing' if kind == 'null' else kind}, as its tag says")
+        raise ValueError(f"{'nothing' if kind == 'null' else kind}, as its tag requires")
     return read(text)
 
 

@@ -82,6 +82,6 @@ def _split_url(url: str) -> tuple[tuple[str, str, str], str]:
     path = found["path"] or "/"
     # Decoded twice, because a server behind a proxy may decode twice.
     if any(part.partition(";")[0] in (".", "..") for part in unquote(unquote(path)).split("/")):
-        raise ValueError(f"{url!r} goes up or stays in its own path; write the path without . and ..")
+        raise ValueError(f"{url!r} has . or .. in its path; write the path without them")
     scheme = found["scheme"].lower()
     return (scheme, found["host"].lower(), str(int(found["port"] or _PORTS[scheme]))), path

@@ -198,7 +198,7 @@ def note_id(lines: dict[str, int], identity: str, line: int, shown: str) -> None
         DataError: An earlier row has the same id.
     """
     if identity in lines:
-        same = f"the id {short_repr(identity)} is that of line {lines[identity]} too"
+        same = f"the id {short_repr(identity)} is also in line {lines[identity]}"
         raise DataError(f"{shown}:{line}: {same}")
     lines[identity] = line
 

@@ -277,7 +277,7 @@ async def _connect(server: _Server) -> ClientConnection:
         raise EnvironmentFailure(f"{server.url} does not answer within {server.timeout:g} s") from None
     except (OSError, ValueError, WebSocketException) as error:
         said = str(error)[:_SAID] or type(error).__name__
-        raise EnvironmentFailure(f"{server.url} cannot be asked: {said}") from None
+        raise EnvironmentFailure(f"cannot connect to {server.url}: {said}") from None
 
 
 def _refuse_redirect(error: Exception) -> Exception:

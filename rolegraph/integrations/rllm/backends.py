@@ -77,7 +77,7 @@ TRAITS: Mapping[Backend, BackendTraits] = {
             "rllm.algorithm.kl_beta": "tinker reports the KL divergence, but never adds it to the loss",
             "rllm.algorithm.eps_clip": "tinker clips as its service does",
             "rllm.algorithm.eps_clip_high": "tinker clips as its service does",
-            "rllm.algorithm.loss_agg_mode": "tinker sums over each sequence, whatever this says",
+            "rllm.algorithm.loss_agg_mode": "tinker sums over each sequence and ignores this key",
             "rllm.algorithm.rollout_correction": "nothing of tinker's reads it",
             "rllm.mask_truncated_samples": "only verl reads it",
         },

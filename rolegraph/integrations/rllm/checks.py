@@ -259,7 +259,7 @@ def _training(plan: Plan, traits: BackendTraits) -> Iterator[Finding]:
     train = plan.spec.train
     own = {
         "sample_from": (train.sample_from is not None, "rLLM samples from its own engine"),
-        "keep": (train.keep != Keep(), "rLLM keeps what its own config says"),
+        "keep": (train.keep != Keep(), "rLLM uses the value of its own config"),
     }
     for key, (is_set, message) in own.items():
         if is_set:

@@ -278,7 +278,7 @@ def _reason(error: BaseException) -> str:
     if missing:
         return f"it reads words of nltk that are not here: python -m nltk.downloader {missing[1]}"
     if "OPENROUTER_API_KEY" in str(error):
-        return "it asks models of OpenRouter by itself, and no game is given a key"
+        return "it calls models of OpenRouter, for which games get no key"
     if isinstance(error, SyntaxError):
         return f"it is written for a newer Python: {line}"
     return f"{type(error).__name__}: {line}"

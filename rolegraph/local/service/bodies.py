@@ -324,7 +324,7 @@ class SampleBody(TinkerBody):
                 raise RequestError(f"{chunk.type} in a prompt is not served here; only text is")
         prompt = [token for chunk in self.prompt.chunks for token in chunk.tokens]
         if not prompt or min(prompt) < 0 or max(prompt) >= model.vocabulary:
-            raise RequestError("the prompt is empty, or has a token that the model does not know")
+            raise RequestError("the prompt is empty, or has a token outside the vocabulary of the model")
         params = self.sampling_params
         stop_ids = (
             model.end_ids

@@ -270,8 +270,10 @@ class CheckpointStore:
             raise RequestError(f"{path} can only be downloaded; name tinker://RUN/weights/NAME here")
         if entry.base_digest != self._digest:
             same = entry.base_model == self._base_model
-            other = "one with other weights" if same else repr(self._base_model)
-            raise RequestError(f"{path} is of the model {entry.base_model!r}; {other} is served here")
+            other = "a model of that name with other weights" if same else repr(self._base_model)
+            raise RequestError(
+                f"{path} belongs to the model {entry.base_model!r}, but this service serves {other}"
+            )
         return entry
 
     def load(self, path: str, *, optimizer: bool) -> CheckpointContents:

@@ -38,7 +38,7 @@ def export_adapter(path: str, state_dir: Path, out: Path, base: Path | None = No
         folder = base or model_folder(name)
         if not folder.is_dir():
             raise UsageError(
-                f"{path} is of the model {name}, which is not here; say where with --model local:FOLDER"
+                f"{path} belongs to the model {name}, which is not here; name it by --model local:FOLDER"
             )
         found = CheckpointStore(state_dir, name, folder).load(path, optimizer=False)
     except RequestError as error:

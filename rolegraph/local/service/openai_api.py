@@ -199,5 +199,5 @@ def _token_ids(model: LocalModel, body: CompletionBody, prompt: str | list[int])
         except ModelError as error:
             raise RequestError(str(error)) from error
     if not ids or max(ids) >= model.vocabulary:
-        raise RequestError("a prompt is empty, or has a token that the model does not know")
+        raise RequestError("a prompt is empty, or has a token outside the vocabulary of the model")
     return ids

@@ -143,11 +143,11 @@ class TrainingRun:
                     f"datum {position} has {length} tokens; 1 to {self.model.context} fit the model"
                 )
             if max(datum.tokens) >= self.model.vocabulary or min(datum.tokens) < 0:
-                raise RequestError(f"datum {position} has a token that the model does not know")
+                raise RequestError(f"datum {position} has a token outside the vocabulary of the model")
             _check_inputs(position, datum, loss, function)
             targets = datum.inputs["target_tokens"]
             if targets.min() < 0 or targets.max() >= self.model.vocabulary:
-                raise RequestError(f"datum {position} has a target token that the model does not know")
+                raise RequestError(f"datum {position} has a target token outside the vocabulary of the model")
 
 
 def _check_inputs(position: int, datum: Datum, loss: str, function: LossFunction) -> None:

@@ -366,14 +366,14 @@ def test_no_redirect_is_followed() -> None:
         await socket.send_denial_response(RedirectResponse(f"{url}/ws"))
 
     redirecting = Starlette(routes=[WebSocketRoute("/ws", elsewhere)])
-    told = pytest.raises(EnvironmentFailure, match=r"cannot be asked: .*HTTP 307")
+    told = pytest.raises(EnvironmentFailure, match=r"cannot connect to .*HTTP 307")
     with server.served() as url, served(redirecting) as other, told:
         play(opened(other))
     assert server.heard == []
 
 
 def test_a_server_that_is_not_there_is_named() -> None:
-    with pytest.raises(EnvironmentFailure, match=r"cannot be asked: .*Connect call failed"):
+    with pytest.raises(EnvironmentFailure, match=r"cannot connect to .*Connect call failed"):
         play(opened("http://127.0.0.1:1"))
 
 

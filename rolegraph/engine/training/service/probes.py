@@ -328,7 +328,7 @@ def _adapters(probe: ServiceProbe) -> ProbeFinding:
     return ProbeFinding(f"the other moves {apart:.2f} × as far", apart < TOLERANCE)
 
 
-@_probe("old samplers", "old weights stay old; training is unmoved", keeps_old_samplers=False)
+@_probe("old samplers", "samplers of old weights and the training are unaffected", keeps_old_samplers=False)
 def _old_samplers(probe: ServiceProbe) -> ProbeFinding:
     old, before = probe.sampler(), probe.now
     at_first = probe.sampler_scores(old)
@@ -346,7 +346,7 @@ def _old_samplers(probe: ServiceProbe) -> ProbeFinding:
     return ProbeFinding(f"errors relative to the step: {seen}", max(shares.values()) <= 3 * TOLERANCE)
 
 
-@_probe("resume", "a client from a saved state goes on with the same step", restores_optimizer=False)
+@_probe("resume", "a client from a saved state makes the same next step", restores_optimizer=False)
 def _resume(probe: ServiceProbe) -> ProbeFinding:
     adam = tinker.AdamParams(learning_rate=1e-4)
     probe.step(probe.on_policy(probe.ones), adam=adam)

@@ -52,10 +52,10 @@ class TurnRecord:
 
         None where that is not on record, as earlier versions wrote it, and where there was no call.
         """
-        noted = [asked.step.metadata for asked in self.calls]
-        if not noted or None in (noted[0].get("started"), noted[-1].get("started")):
+        records = [asked.step.metadata for asked in self.calls]
+        if not records or None in (records[0].get("started"), records[-1].get("started")):
             return None
-        return noted[0]["started"], noted[-1]["started"] + (noted[-1].get("seconds") or 0.0)
+        return records[0]["started"], records[-1]["started"] + (records[-1].get("seconds") or 0.0)
 
     @property
     def reward(self) -> float | None:
@@ -77,11 +77,11 @@ class TurnRecord:
 
 def turns(episode: Episode) -> dict[NodeId, TurnRecord]:
     """Return the turns of an episode by role, instance and round."""
-    noted: Sequence[Any] = episode.metadata.get("failures", ())
+    failed_turns: Sequence[Any] = episode.metadata.get("failures", ())
     keys = {"role", "index", "name", "message"}
-    whole: list[Mapping[str, Any]] = [it for it in noted if isinstance(it, Mapping) and keys <= {*it}]
+    whole: list[Mapping[str, Any]] = [it for it in failed_turns if isinstance(it, Mapping) and keys <= {*it}]
     failures = {NodeId(it["role"], it["index"], it.get("round", 1)): it for it in whole}
-    found: dict[NodeId, TurnRecord] = {}
+    by_node: dict[NodeId, TurnRecord] = {}
     for trajectory in episode.trajectories:
         before: Sequence[Message] = ()
         steps_by_turn = turns_of(trajectory)
@@ -95,23 +95,23 @@ def turns(episode: Episode) -> dict[NodeId, TurnRecord]:
             failure = failures.get(node)
             if failure is None and is_last and trajectory.failure is not None and not failures:
                 failure = trajectory.failure.to_dict()  # of another writer, who notes no failures of turns
-            found[node] = TurnRecord(node, calls, trajectory, failure, is_last)
+            by_node[node] = TurnRecord(node, calls, trajectory, failure, is_last)
         if not trajectory.steps and trajectory.failure is not None:
             failed = next((node for node in failures if node[:2] == trajectory.node[:2]), trajectory.node)
-            found[failed] = TurnRecord(failed, (), trajectory, trajectory.failure.to_dict())
+            by_node[failed] = TurnRecord(failed, (), trajectory, trajectory.failure.to_dict())
     for node, failure in failures.items():
-        found.setdefault(node, TurnRecord(node, failure=failure, is_last=False))
-    return found
+        by_node.setdefault(node, TurnRecord(node, failure=failure, is_last=False))
+    return by_node
 
 
 def _asked(step: Step, before: Sequence[Message]) -> CallRecord:
     chat = [*step.chat_completions]
     answer: Message = chat.pop() if chat and chat[-1].get("role") == "assistant" else {}
-    known = len(before) if before and chat[: len(before)] == [*before] else 0
+    repeated = len(before) if before and chat[: len(before)] == [*before] else 0
     return CallRecord(
         step=step,
-        earlier=chat[:known],
-        prompt=chat[known:],
+        earlier=chat[:repeated],
+        prompt=chat[repeated:],
         answer=answer,
         used=[(str(used["name"]), str(used.get("error", ""))) for used in step.metadata.get("calls", ())],
         demonstration=str(step.metadata.get(DEMONSTRATION, {}).get("text", "")),

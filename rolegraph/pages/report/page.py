@@ -207,7 +207,7 @@ def figures(run: RunRecord) -> list[HeadlineFigure]:
 
 def findings(run: RunRecord, digest: Digest) -> list[RoleFinding]:
     """Return one sentence for each role with its rewards, groups and failures."""
-    found: list[RoleFinding] = []
+    roles: list[RoleFinding] = []
     for name in run.info.roles if run.done else ():
         validation = run.series(f"validation/reward/{name}")
         split: Split = "validation" if len(validation) > 1 else "train"
@@ -219,8 +219,8 @@ def findings(run: RunRecord, digest: Digest) -> list[RoleFinding]:
         role = digest.roles.get(name, RoleGroups(name))
         outcomes = sum(role.steps.values(), Outcomes())
         trained = run.info.roles[name].trainable
-        found.append(RoleFinding(name, split, first, last, role.failures, role.answers, outcomes, trained))
-    return found
+        roles.append(RoleFinding(name, split, first, last, role.failures, role.answers, outcomes, trained))
+    return roles
 
 
 def spread(steps: Sequence[Step]) -> str:

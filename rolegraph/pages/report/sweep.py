@@ -49,11 +49,11 @@ def rows_picture(
     left = 24 + _LETTER * max(map(len, labels), default=0)
     width, height = left + len(panels) * (_PANEL + _GAP), _TOP + _ROW * len(labels) + _BOTTOM
     parts = [
-        f'<text class="label" x="{left - 14:g}" y="{_middle(at):g}" dy="0.32em">{text(label)}</text>'
-        for at, label in enumerate(labels)
+        f'<text class="label" x="{left - 14:g}" y="{_middle(place):g}" dy="0.32em">{text(label)}</text>'
+        for place, label in enumerate(labels)
     ]
-    for at, panel in enumerate(panels):
-        parts += _draw(panel, left + at * (_PANEL + _GAP), _TOP + _ROW * len(labels))
+    for place, panel in enumerate(panels):
+        parts += _draw(panel, left + place * (_PANEL + _GAP), _TOP + _ROW * len(labels))
     names = ", ".join(panel.name for panel in panels)
     return document(f"{title}: {names}", width, height, css or Path(__file__).with_name("rows.css"), parts)
 
@@ -64,9 +64,9 @@ def _draw(panel: FigurePanel, x: float, bottom: float) -> list[str]:
     axis = Axis(ticks[0], ticks[-1], start=x + 8, end=x + _PANEL - 8, ticks=ticks)
     parts = [f'<text class="title" x="{x:g}" y="22">{text(panel.name)}</text>']
     for tick in axis.ticks:
-        at = f"{axis.at(tick):.1f}"
-        parts.append(f'<line class="grid" x1="{at}" x2="{at}" y1="{_TOP - 8}" y2="{bottom}"/>')
-        parts.append(f'<text class="tick" x="{at}" y="{bottom + 18}">{number(tick)}</text>')
+        left_edge = f"{axis.at(tick):.1f}"
+        parts.append(f'<line class="grid" x1="{left_edge}" x2="{left_edge}" y1="{_TOP - 8}" y2="{bottom}"/>')
+        parts.append(f'<text class="tick" x="{left_edge}" y="{bottom + 18}">{number(tick)}</text>')
     return parts + [mark(axis, _middle(row)) for row, mark in enumerate(panel.marks) if mark]
 
 
@@ -106,8 +106,8 @@ def sweep_picture(title: str, points: Sequence[SweepPointFigures]) -> str:
     """Return an SVG with a row for each point and a panel for each figure."""
     labels = [" ".join(point.overrides) or point.name for point in points]
     panels = [
-        _panel(name, [point.figures.get(name) for point in points], PALETTE[at % len(PALETTE)])
-        for at, name in enumerate(figure_names(points))
+        _panel(name, [point.figures.get(name) for point in points], PALETTE[place % len(PALETTE)])
+        for place, name in enumerate(figure_names(points))
     ]
     return rows_picture(title, labels, panels)
 
@@ -118,9 +118,9 @@ def _panel(name: str, cells: Sequence[Interval | None], hue: str) -> FigurePanel
 
 
 def _mark(cell: Interval, hue: str, axis: Axis, y: float) -> str:
-    said = f"{number(cell.mean)} [{number(cell.low)}, {number(cell.high)}]"
+    title = f"{number(cell.mean)} [{number(cell.low)}, {number(cell.high)}]"
     return (
-        f'<g stroke="{hue}" fill="{hue}"><title>{said}</title><line stroke-width="3" '
+        f'<g stroke="{hue}" fill="{hue}"><title>{title}</title><line stroke-width="3" '
         f'stroke-linecap="round" stroke-opacity="0.55" x1="{axis.at(cell.low):.1f}" '
         f'x2="{axis.at(cell.high):.1f}" y1="{y:g}" y2="{y:g}"/>'
         f'<circle cx="{axis.at(cell.mean):.1f}" cy="{y:g}" r="4"/></g>'

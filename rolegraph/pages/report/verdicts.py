@@ -45,16 +45,16 @@ def verdicts(
     """
     was, now = recorded_calls(recorded), recorded_calls(episodes)
     expected = tests.expect
-    found = [_answered(was, now, episodes)]
+    verdicts = [_answered(was, now, episodes)]
     if tests.prompts == "same":
-        found += _prompts(was, now)
+        verdicts += _prompts(was, now)
     means = {name: interval(values).mean for name, values in by_task(plan, episodes).items()}
     for name, bounds in expected.figures.items():
         value = means.get(name)
-        told = "no episode has it" if value is None else f"{value:.3f}"
+        summary = "no episode has it" if value is None else f"{value:.3f}"
         holds = value is not None and bounds.hold(value)
-        found.append(Verdict(f"figure {name}", holds, f"{told}, expected {bounds}"))
-    found += _failures(expected.failures, episodes)
+        verdicts.append(Verdict(f"figure {name}", holds, f"{summary}, expected {bounds}"))
+    verdicts += _failures(expected.failures, episodes)
     for what, kind, most in (
         ("prompts", "prompt_tokens", expected.tokens.prompts),
         ("answers", "response_tokens", expected.tokens.answers),
@@ -62,11 +62,11 @@ def verdicts(
         if most is not None:
             totals = {e.id: sum(getattr(s, kind) for t in e.trajectories for s in t.steps) for e in episodes}
             worst, total = max(totals.items(), key=lambda item: item[1])
-            told = f"{total:,} in {worst}, expected at most {most:,} an episode"
-            found.append(Verdict(f"tokens of {what}", total <= most, told))
+            summary = f"{total:,} in {worst}, expected at most {most:,} an episode"
+            verdicts.append(Verdict(f"tokens of {what}", total <= most, summary))
     for task, of_task in expected.tasks.items():
-        found += _task(task, of_task, [episode for episode in episodes if episode.task_id == task])
-    return found
+        verdicts += _task(task, of_task, [episode for episode in episodes if episode.task_id == task])
+    return verdicts
 
 
 def unknown_names(tests: SpecTests, plan: Plan, recorded: Sequence[Episode]) -> Iterator[Finding]:
@@ -91,20 +91,20 @@ def unknown_names(tests: SpecTests, plan: Plan, recorded: Sequence[Episode]) -> 
             for instance in of:
                 path = ("expect", "tasks", task, part, instance)
                 named.append(("role", instance.partition(" ")[0], roles, path))
-    for what, name, known, path in named:
-        if name not in known:
-            expected_names = ", ".join(known[:8]) + (", …" if len(known) > 8 else "")
-            hint = did_you_mean(name, known)
+    for what, name, names, path in named:
+        if name not in names:
+            expected_names = ", ".join(names[:8]) + (", …" if len(names) > 8 else "")
+            hint = did_you_mean(name, names)
             yield Finding(path, f"there is no {what} {name!r}", f"one of {expected_names}", hint, at_key=True)
 
 
-def junit(suite: str, found: Sequence[Verdict]) -> bytes:
+def junit(suite: str, verdicts: Sequence[Verdict]) -> bytes:
     """Return the verdicts as JUnit XML."""
-    failed = str(sum(not verdict.holds for verdict in found))
-    counts = {"tests": str(len(found)), "failures": failed, "errors": "0", "skipped": "0"}
+    failed = str(sum(not verdict.holds for verdict in verdicts))
+    counts = {"tests": str(len(verdicts)), "failures": failed, "errors": "0", "skipped": "0"}
     root = ElementTree.Element("testsuites", counts)
     inside = ElementTree.SubElement(root, "testsuite", {"name": in_xml(suite), **counts})
-    for verdict in found:
+    for verdict in verdicts:
         case = ElementTree.SubElement(
             inside, "testcase", {"classname": in_xml(suite), "name": in_xml(verdict.name)}
         )
@@ -131,8 +131,8 @@ def _answered(
     ]
     if not missing:
         return Verdict("answers on record", True, f"{len(now)} calls")
-    told = f"{len(missing)} role instances have none; record them again with --record"
-    return Verdict("answers on record", False, told, missing[0])
+    summary = f"{len(missing)} role instances have none; record them again with --record"
+    return Verdict("answers on record", False, summary, missing[0])
 
 
 def _prompts(was: Mapping[CallId, RecordedCall], now: Mapping[CallId, RecordedCall]) -> Iterator[Verdict]:
@@ -161,18 +161,18 @@ def _failures(allowed: int | Mapping[str, int] | None, episodes: Sequence[Episod
     failed = [(t.name, t.failure) for e in episodes for t in e.trajectories if t.failure is not None]
     for name, most in ({"": allowed} if isinstance(allowed, int) else allowed or {}).items():
         role, _, kind = name.partition("/")
-        found = [(who, why) for who, why in failed if role in ("", who) and kind in ("", why.name.value)]
-        holds, told = len(found) <= most, f"{len(found)}, expected at most {most}"
-        first = "".join(f"{who} {why.name.value}: {why.message}" for who, why in found[:1])
-        yield Verdict(f"failures of {name}" if name else "failures", holds, told, "" if holds else first)
+        matching = [(who, why) for who, why in failed if role in ("", who) and kind in ("", why.name.value)]
+        holds, summary = len(matching) <= most, f"{len(matching)}, expected at most {most}"
+        first = "".join(f"{who} {why.name.value}: {why.message}" for who, why in matching[:1])
+        yield Verdict(f"failures of {name}" if name else "failures", holds, summary, "" if holds else first)
 
 
 def _task(task: str, expected: TaskExpectations, episodes: Sequence[Episode]) -> Iterator[Verdict]:
     if expected.correct is not None:
         other = [episode.id for episode in episodes if episode.is_correct is not expected.correct]
         word = "correct" if expected.correct else "not correct"
-        told = f"{', '.join(other)}: not so" if other else f"{len(episodes)} of {len(episodes)}"
-        yield Verdict(f"{task}: {word}", not other, told)
+        summary = f"{', '.join(other)}: not so" if other else f"{len(episodes)} of {len(episodes)}"
+        yield Verdict(f"{task}: {word}", not other, summary)
     for instance, action in expected.action.items():
         yield _each(f"{task}: action of {instance}", instance, action, episodes)
     for instance, bounds in expected.reward.items():
@@ -184,8 +184,10 @@ def _each(
 ) -> Verdict:
     """Check that each trajectory of a role or an instance has the expected action or reward."""
     role, _, index = instance.partition(" ")
-    own = [(e, t) for e in episodes for t in e.trajectories if t.name == role and index in ("", str(t.index))]
-    for episode, trajectory in own:
+    answers = [
+        (e, t) for e in episodes for t in e.trajectories if t.name == role and index in ("", str(t.index))
+    ]
+    for episode, trajectory in answers:
         if isinstance(expected, ExpectedAction):
             got, holds = trajectory.action, expected.hold(trajectory.action)
         else:
@@ -193,4 +195,4 @@ def _each(
             holds = got is not None and expected.hold(got)
         if not holds:
             return Verdict(name, False, f"{got!r} in rollout {episode.rollout}, expected {expected}")
-    return Verdict(name, bool(own), f"{expected}" if own else f"it took no part; expected {expected}")
+    return Verdict(name, bool(answers), f"{expected}" if answers else f"it took no part; expected {expected}")

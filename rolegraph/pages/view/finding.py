@@ -186,7 +186,7 @@ def neighbours(
 ) -> tuple[EpisodeLocation | None, EpisodeLocation | None]:
     """Return the matching episodes before and after a row; None at either end."""
     rows = find(run, replace(where, text=""), most=sys.maxsize).rows
-    place = next((at for at, other in enumerate(rows) if other[:2] == row[:2]), None)
+    place = next((position for position, other in enumerate(rows) if other[:2] == row[:2]), None)
     if place is None:
         return None, None
     before, after = rows[:place][::-1], rows[place + 1 :]
@@ -235,5 +235,5 @@ def _with_text(run: ViewedRun, rows: Iterable[EpisodeLocation], text: str) -> It
                 line = file.read(row.entry.length)
                 if written not in line.lower() or written not in _KEY.sub(b"", line).lower():
                     continue
-                if any(wanted in said.lower() for said in texts(run.read(row))):
+                if any(wanted in shown.lower() for shown in texts(run.read(row))):
                     yield row

@@ -93,8 +93,8 @@ class TaskRows(NamedTuple):
     def rewards(self, roles: Iterable[str]) -> list[tuple[str, float]]:
         """Return the mean reward of each role that has rewards, over all rollouts."""
         of_roles = ((name, [row.entry.roles.get(name) for row in self.every]) for name in roles)
-        found = ((name, [r for role in entries if role for r in role.rewards]) for name, entries in of_roles)
-        return [(name, sum(rewards) / len(rewards)) for name, rewards in found if rewards]
+        pairs = ((name, [r for role in entries if role for r in role.rewards]) for name, entries in of_roles)
+        return [(name, sum(rewards) / len(rewards)) for name, rewards in pairs if rewards]
 
 
 class CallCard(NamedTuple):
@@ -119,15 +119,15 @@ class TurnCard(NamedTuple):
     @property
     def advantage(self) -> float | None:
         """Weighted sum of the advantages in all groups; None without an advantage."""
-        found = [trace.mine for trace, _ in self.compared if trace.mine.advantage is not None]
-        return sum(mine.weight * (mine.advantage or 0.0) for mine in found) if found else None
+        members = [trace.mine for trace, _ in self.compared if trace.mine.advantage is not None]
+        return sum(mine.weight * (mine.advantage or 0.0) for mine in members) if members else None
 
     @property
     def signal(self) -> float | None:
         """Mean over the tokens of the advantages that a signal added; None where it added none."""
-        noted = [(call.asked.step.metadata.get("signal"), call.asked.step) for call in self.calls]
-        found = [(value, step.response_tokens) for value, step in noted if value is not None]
-        return sum(value * n for value, n in found) / max(1, sum(n for _, n in found)) if found else None
+        signals = [(call.asked.step.metadata.get("signal"), call.asked.step) for call in self.calls]
+        means = [(value, step.response_tokens) for value, step in signals if value is not None]
+        return sum(value * n for value, n in means) / max(1, sum(n for _, n in means)) if means else None
 
     @property
     def chips(self) -> list[Chip]:
@@ -183,10 +183,10 @@ class Pages:
     def listing(self, number: int, where: EpisodeFilter, start: int = 0) -> str:
         """Render a page of a run's episodes; raises as `find` does."""
         run = self.runs[number]
-        found = find(run, where, start)
+        page = find(run, where, start)
         shown: dict[str, Any] = {
-            "found": found,
-            "lines": self.lines(number, found),
+            "found": page,
+            "lines": self.lines(number, page),
             "failures": _failures(run),
         }
         return self._render("listing.html.j2", run.info.name, number, where=where, **shown)
@@ -223,13 +223,13 @@ class Pages:
         shown: dict[str, Any] = {"parts_of": chosen, "lines_of": self.lines, "shown_of": self.shown}
         return self._render("static.html.j2", title, where=where, **shown)
 
-    def lines(self, number: int, found: SearchPage) -> list[TaskRows]:
+    def lines(self, number: int, page: SearchPage) -> list[TaskRows]:
         """Return the rows of a list by task; a task that is no longer readable is shown by its id."""
         run = self.runs[number]
-        every = {part: by_task(run.rows(part)) for part in {row.part for row in found.rows}}
+        every = {part: by_task(run.rows(part)) for part in {row.part for row in page.rows}}
         return [
             TaskRows([self._line(run, row) for row in rows], every[rows[0].part][key])
-            for key, rows in by_task(found.rows).items()
+            for key, rows in by_task(page.rows).items()
         ]
 
     def _line(self, run: ViewedRun, row: EpisodeLocation) -> EpisodeRow:
@@ -262,7 +262,7 @@ class Pages:
         for node in order:
             turn = taken[node]
             name = names.get(node[:2], f"{node.role} {node.index}")
-            own = [
+            groups = [
                 (
                     replace(trace, members=trace.members[:MOST_MEMBERS]),
                     tables.setdefault(trace.key, anchors[node]),
@@ -275,7 +275,7 @@ class Pages:
                 texts = run.pieces(node.role, node.index, ids) if ids else ()
                 coloured = list(tokens(asked.step, texts, scale))
                 calls.append(CallCard(asked, coloured, len(texts) - len(coloured)))
-            cards.append(TurnCard(turn, name, anchors[node], calls, own))
+            cards.append(TurnCard(turn, name, anchors[node], calls, groups))
         return EpisodePage(
             row=row,
             episode=episode,

@@ -109,14 +109,14 @@ class ViewedRun:
     def rows(self, part: RunPart) -> Sequence[EpisodeLocation]:
         """Return the rows of a file in order, without broken lines; raises DataError as `read` does."""
         with os_errors_as(DataError, f"cannot read {part.path}"):
-            found = part.path.stat()
-        state = found.st_mtime_ns, found.st_size, found.st_ino
-        known = self._known.get(part.path)
-        if known is None or known[0] != state:
+            status = part.path.stat()
+        state = status.st_mtime_ns, status.st_size, status.st_ino
+        cached = self._known.get(part.path)
+        if cached is None or cached[0] != state:
             entries = EpisodeFile(part.path).entries(lambda fault: None)
-            known = state, [EpisodeLocation(part, number, entry) for number, entry in enumerate(entries)]
-            self._known[part.path] = known
-        return known[1]
+            cached = state, [EpisodeLocation(part, number, entry) for number, entry in enumerate(entries)]
+            self._known[part.path] = cached
+        return cached[1]
 
     def row(self, part: RunPart, number: int) -> EpisodeLocation:
         """Return the row with a number; raises UsageError for an unknown number, DataError as `rows`."""

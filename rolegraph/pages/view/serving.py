@@ -95,8 +95,8 @@ def app(pages: Pages, key: str) -> Starlette:
         return EpisodeFilter.of(request.query_params), _number(request, "from", "0")
 
     def _row(request: Request, number: int | None = None) -> EpisodeLocation:
-        run, at = runs[_run(request)], request.path_params
-        return run.row(run.part(at["part"]), at["number"] if number is None else number)
+        run, parameters = runs[_run(request)], request.path_params
+        return run.row(run.part(parameters["part"]), parameters["number"] if number is None else number)
 
     def _run(request: Request) -> int:
         number: int = request.path_params["run"]
@@ -118,8 +118,8 @@ def app(pages: Pages, key: str) -> Starlette:
 
     async def answer(scope: Scope, receive: Receive, send: Send) -> None:
         given: str = scope["path"].split("/")[1]
-        known = secrets.compare_digest(given.encode(), key.encode())
-        await (keyed if known else Response("Not found", 404, _HEADERS))(scope, receive, send)
+        authorized = secrets.compare_digest(given.encode(), key.encode())
+        await (keyed if authorized else Response("Not found", 404, _HEADERS))(scope, receive, send)
 
     return Starlette(routes=[Mount("/", answer)], middleware=[hosts])
 

@@ -77,13 +77,13 @@ def traces(
             groups.setdefault(recorded.key, []).append(member)
             if other[:2] == row[:2]:
                 mine.append((recorded, member))
-    found: dict[NodeId, list[GroupTrace]] = {}
-    for (key, own, noted), member in mine:
-        too_small, of_turns = noted.get("too_small", False), "credit" in noted
+    by_node: dict[NodeId, list[GroupTrace]] = {}
+    for (key, trajectory, notes), member in mine:
+        too_small, of_turns = notes.get("too_small", False), "credit" in notes
         trace = GroupTrace(key, groups[key], member, too_small, of_turns)
-        for steps in turns(own):
-            found.setdefault(own.node._replace(round=steps[0].round), []).append(trace)
-    return found
+        for steps in turns(trajectory):
+            by_node.setdefault(trajectory.node._replace(round=steps[0].round), []).append(trace)
+    return by_node
 
 
 def _compared(row: EpisodeLocation, recorded: RecordedMember) -> GroupMember:

@@ -78,7 +78,7 @@ class TurnRecord:
 def turns(episode: Episode) -> dict[NodeId, TurnRecord]:
     """Return the turns of an episode by role, instance and round."""
     failures = episode.failures
-    found: dict[NodeId, TurnRecord] = {}
+    by_node: dict[NodeId, TurnRecord] = {}
     for trajectory in episode.trajectories:
         before: Sequence[Message] = ()
         steps_by_turn = turns_of(trajectory)
@@ -92,24 +92,24 @@ def turns(episode: Episode) -> dict[NodeId, TurnRecord]:
             failure = failures.get(node)
             if failure is None and is_last and trajectory.failure is not None and not failures:
                 failure = trajectory.failure.to_dict()  # of another writer, who notes no failures of turns
-            found[node] = TurnRecord(node, calls, trajectory, failure, is_last)
+            by_node[node] = TurnRecord(node, calls, trajectory, failure, is_last)
         if not trajectory.steps and trajectory.failure is not None:
             failed = next((node for node in failures if node[:2] == trajectory.node[:2]), trajectory.node)
-            found[failed] = TurnRecord(failed, (), trajectory, trajectory.failure.to_dict())
+            by_node[failed] = TurnRecord(failed, (), trajectory, trajectory.failure.to_dict())
     for node, failure in failures.items():
-        found.setdefault(node, TurnRecord(node, failure=failure, is_last=False))
-    return found
+        by_node.setdefault(node, TurnRecord(node, failure=failure, is_last=False))
+    return by_node
 
 
 def _asked(step: Step, before: Sequence[Message]) -> CallRecord:
     chat = [*step.chat_completions]
     answer: Message = chat.pop() if chat and chat[-1].get("role") == "assistant" else {}
     demonstration = step.metadata.get("demonstration")
-    known = len(before) if before and chat[: len(before)] == [*before] else 0
+    repeated = len(before) if before and chat[: len(before)] == [*before] else 0
     return CallRecord(
         step=step,
-        earlier=chat[:known],
-        prompt=chat[known:],
+        earlier=chat[:repeated],
+        prompt=chat[repeated:],
         answer=answer,
         used=[(used["name"], used.get("error", "")) for used in step.metadata.get("calls", ())],
         demonstration=demonstration["text"] if demonstration else "",

@@ -71,8 +71,8 @@ def read_side(name: str, path: Path) -> Side:
     """
     folder = RunFolder(path)
     info = folder.info()
-    found = _episodes(folder, info)
-    results = results_of(found[1], found[0]) if found else None
+    episodes = _episodes(folder, info)
+    results = results_of(episodes[1], episodes[0]) if episodes else None
     return Side(
         name,
         info.hash,
@@ -126,7 +126,7 @@ def _seconds(info: RunInfo) -> float | None:
 
 
 def _settings(info: RunInfo) -> dict[str, str]:
-    told = {
+    settings = {
         "kind": "training" if info.kind == "train" else "run",
         "model": info.model,
         "checkpoint": info.checkpoint or "",
@@ -136,4 +136,4 @@ def _settings(info: RunInfo) -> dict[str, str]:
         "rollouts": str(info.rollouts or "") if info.kind == "run" else "",
         "version": info.version,
     }
-    return {name: value for name, value in told.items() if value}
+    return {name: value for name, value in settings.items() if value}

@@ -47,7 +47,7 @@ def instances_of(spec: Spec) -> Instances:
 
 
 class CallSite(NamedTuple):
-    """One turn that may call a role, and the role's instances for its calls."""
+    """Turn that may call a role as a tool, and the instances of that role which answer its calls."""
 
     caller: str
     member: int

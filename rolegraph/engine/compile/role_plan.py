@@ -239,7 +239,7 @@ class RolePlan(ResolvedRole):
 
 @dataclass(frozen=True, slots=True)
 class LoopPlan:
-    """One loop of a spec."""
+    """Compiled loop of a spec: its rounds, its exits and its conditions."""
 
     name: str
     times: int

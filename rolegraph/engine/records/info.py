@@ -48,7 +48,7 @@ class RoleInfo(_Record):
 
 
 class ResumeRecord(_Record):
-    """Resumption of a run or training."""
+    """Entry of `run.json` for one `--resume`: its time and its command line."""
 
     time: datetime
     """Start of the resumed run."""

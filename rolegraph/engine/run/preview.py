@@ -43,7 +43,7 @@ _MARK = re.compile(r"\[(\w+)(?: \d+)?(?:, round \d+)?\]")
 
 
 class SentPrompt(NamedTuple):
-    """One prompt, and the turns that send it."""
+    """Prompt, and the turns that send the same prompt."""
 
     nodes: Sequence[NodeId]
     """The turns that send this prompt; prompts that differ by numbers in made-up answers count as one."""

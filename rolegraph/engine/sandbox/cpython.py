@@ -32,7 +32,7 @@ MARGIN = 10.0
 
 
 class ScriptOutput(NamedTuple):
-    """Output of a script that ran by itself."""
+    """Output of a script that a container ran to its end, without a caller that talks to it."""
 
     text: str
     """Standard output, cut after PROGRAM_TEXT and some more."""

@@ -205,7 +205,7 @@ class _Mentions:
         return self.may_write(name) or any(map(self.may_write, ancestors(kept, name)))
 
     def may_write(self, name: str) -> bool:
-        """Return True if the prompts of a role contain one of the words, or a part that only a run can tell."""
+        """Return True if the prompts of a role contain a word, or a part that only a run can tell."""
         role = self.names.roles[name]
         return bool(
             not (role.run.value or role.run.tool.source is None if role.run else role.prompt)  # has a fault

@@ -88,7 +88,7 @@ def make_datum(tokens: Sequence[int], **inputs: Floats) -> tinker.Datum:
 
 
 class ServiceMeter:
-    """Clients of one model of a service, and measurements of its losses, gradients and updates. The methods block."""
+    """Clients of one model of a service, and measurements of its losses and updates. The methods block."""
 
     def __init__(self, session: TinkerSession, model: str) -> None:
         self.session, self.model = session, model

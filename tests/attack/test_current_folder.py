@@ -46,7 +46,7 @@ WORKER = (
 TABLE = (
     "from rolegraph.integrations.verifiers.data import start_loader",
     "worker = start_loader(None)\n"
-    "while b'verifiers_rows' not in Path(f'/proc/{worker.pid}/cmdline').read_bytes(): os.sched_yield()\n"
+    "while b'rows.py' not in Path(f'/proc/{worker.pid}/cmdline').read_bytes(): os.sched_yield()\n"
     "environment(worker.pid)\n"
     "worker.stdin.close(); worker.wait()",
 )

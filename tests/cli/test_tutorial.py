@@ -95,7 +95,7 @@ def test_what_contributing_adds_to_the_vocabulary_is_used_by_its_spec(
     done = rolegraph("preview", "guessing.yaml", "--import", "extras.py")
     assert done.returncode == 0, done.stderr
     assert "Guess my number, 1 to 5." in done.stdout  # the environment's first observation
-    assert "You were told: ['first', 'second']" in done.stdout  # output of the parser and the tool
+    assert "Advice: ['first', 'second']" in done.stdout  # output of the parser and the tool
     compute = estimators.build(ItemCall("over_median")).compute
     assert compute is not None
     (advantages,) = compute([np.array([0.0, 1.0, 5.0])], [])

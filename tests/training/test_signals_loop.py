@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 from pathlib import Path
 
 import pytest
@@ -41,7 +42,7 @@ def test_a_page_shows_both_parts_of_an_advantage(training: Training) -> None:
     training.run(*PENALTY)
     page = training.folder.path / "page.html"
     rg.view(training.folder.path).write(page, hidden=True)
-    text = page.read_text("utf-8")
+    text = html.unescape(page.read_text("utf-8"))
     assert "a token</span>" in text and "The signal's advantage is added at each token." in text
 
 

@@ -229,5 +229,5 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 def test_no_game_is_given_a_key(workers: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENROUTER_API_KEY", "secret")
-    with pytest.raises(UsageError, match="no game is given a key"):
+    with pytest.raises(UsageError, match="games get no key"):
         opened("Debate-v0")

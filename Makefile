@@ -16,8 +16,10 @@ INSTALL = $(BIN)/uv pip install --quiet --python $(BIN)/python \
 PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 RESOLVE = $(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 pyproject.toml \
 	--custom-compile-command "make $@"
+# Recursion to Python's limit, which fails otherwise under a tracer.
+UNTRACED := tests/roles/test_json.py::test_a_schema_that_refers_to_itself_without_end_fails_the_answer_and_no_more
 # Share of lines and branches in percent, as measured in November 2026.
-COVERAGE_FLOOR := 85
+COVERAGE_FLOOR := 92
 CORE_TESTS := $(addprefix tests/,compile prompts records roles spec vocabulary)
 
 .PHONY: run train test check coverage lint lint-core test-core docs lock newest lowest clean
@@ -42,7 +44,7 @@ test-core: $(VENV)/.check
 # The branches of engine, roles and pages that their own tests cover; CI asks for the floor.
 coverage: $(VENV)/.test
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(CORE_TESTS) $(addprefix tests/,models pages run sandbox) \
-		--cov --cov-report=term:skip-covered --cov-fail-under=$(COVERAGE_FLOOR)
+		--deselect $(UNTRACED) --cov --cov-report=term:skip-covered --cov-fail-under=$(COVERAGE_FLOOR)
 
 lint: $(VENV)/.test lint-core
 

@@ -102,7 +102,7 @@ $(VENV)/.check: $(VENV)/.uv
 
 $(VENV)/.test: $(VENV)/.run
 	$(INSTALL) ".[test]"
-	touch $@
+	touch $(VENV)/.check $@
 
 clean:
 	rm -rf $(VENV) build dist

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 
 import click
@@ -42,10 +41,14 @@ def eject_command(
         raise api.UsageError(f"{', '.join(f'--{name}' for name in ('out', *folders))} exclude each other")
     for name, folder in given.items():
         plugin("ejectors", name)(source, folder)
-        click.echo(f"wrote {folder}; install it with: pip install -e {folder}")
+        is_package = (folder / "pyproject.toml").exists()
+        click.echo(f"wrote {folder}{f'; install it with: pip install -e {folder}' if is_package else ''}")
         return 0
-    warn = partial(click.echo, err=True)
-    script = plugin("trainers", SCRIPTED).script(source, warn, backend=backend, seed=seed)
+    trainer = plugin("trainers", SCRIPTED)
+    job = trainer.prepare(source, backend, seed=seed)
+    for warning in job.warnings:
+        click.echo(f"{warning}\n", err=True)
+    script = trainer.script(job)
     if out is None:
         click.echo(script, nl=False)
         return 0

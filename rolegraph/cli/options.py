@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial, wraps
 from pathlib import Path
@@ -231,28 +231,18 @@ def _with_otlp(command: Callable[..., Any], *, otlp: str | None, **words: Any) -
     return command(otlp=OtlpOptions(otlp, words.pop("otlp_share"), words.pop("otlp_content")), **words)
 
 
-class Watchers(NamedTuple):
-    """Values of `--observe` and `--otlp`: the observers of a job that integrations and packages have."""
+Watcher = tuple[str, str, Mapping[str, Any]]
 
-    otlp: OtlpOptions
-    named: Sequence[str]
-    """Observers as `NAME=TARGET`."""
 
-    @property
-    def given(self) -> bool:
-        """True where the command line names an observer."""
-        return bool(self.named) or self.otlp.url is not None
+class Watchers(tuple[Watcher, ...]):
+    """Observers of a job that the command line names: each a name, a target and settings."""
 
     @contextmanager
     def watching(self, job: api.RunJob | api.TrainingJob, observe: api.Observer) -> Generator[api.Observer]:
         """Return a context manager that gives an observer, which passes each event to all."""
         with ExitStack() as stack:
-            for name, _, target in (word.partition("=") for word in self.named):
-                observe = stack.enter_context(plugin("observers", name)(job, target, observe))
-            if self.otlp.url is not None:
-                settings = {"share": self.otlp.share, "content": self.otlp.content}
-                traced = plugin("observers", "otlp")(job, self.otlp.url, observe, **settings)
-                observe = stack.enter_context(traced)
+            for name, target, settings in self:
+                observe = stack.enter_context(plugin("observers", name)(job, target, observe, **settings))
             yield observe
 
 
@@ -268,7 +258,12 @@ def watchers(command: Callable[..., Any]) -> Callable[..., Any]:
 def _with_watchers(
     command: Callable[..., Any], *, otlp: OtlpOptions, observers: tuple[str, ...], **words: Any
 ) -> Any:
-    return command(watchers=Watchers(otlp, observers), **words)
+    wanted: list[Watcher] = [
+        (name, target, {}) for name, _, target in (word.partition("=") for word in observers)
+    ]
+    if otlp.url is not None:
+        wanted.append(("otlp", otlp.url, {"share": otlp.share, "content": otlp.content}))
+    return command(watchers=Watchers(wanted), **words)
 
 
 def filters(**meanings: str) -> Decorator[Callable[..., Any]]:

@@ -67,7 +67,7 @@ def run_command(
 
     if retry_failed and (multirun or not resume):
         raise click.UsageError("--retry-failed goes with --resume of one run")
-    if multirun and watchers.given:
+    if multirun and watchers:
         raise click.UsageError(
             "--otlp and --observe go with one run; rolegraph export FOLDER --otlp sends a sweep's"
         )

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -65,7 +63,7 @@ def train_command(
     training for each combination of values, in folders of one sweep. With --trainer rllm, words that begin
     with `rllm.` or `++` change rLLM's config.
     """
-    if (watchers.given or rollouts_on) and (multirun or trainer != OWN_TRAINER):
+    if (watchers or rollouts_on) and (multirun or trainer != OWN_TRAINER):
         raise click.UsageError(
             "--otlp, --observe and --rollouts-on go with one training of this project's own loop"
         )
@@ -74,17 +72,21 @@ def train_command(
             raise click.UsageError(f"-m goes with this project's own loop, not with --trainer {trainer}")
         if output.quiet or output.as_json:
             raise click.UsageError("--quiet and --json go with --trainer rolegraph")
-        other, warn = plugin("trainers", trainer), partial(click.echo, err=True)
-        settings: dict[str, Any] = {
-            "backend": backend,
-            "seed": seed or 0,
-            "resume": resume,
-            "trackers": track,
-        }
+        if resume and out is None:
+            raise api.UsageError(f"--resume with --trainer {trainer} needs --out, the training's folder")
+        folder = out or api.new_folder(f"{Path(source.named_spec).stem}-{trainer}")
+        other = plugin("trainers", trainer)
+        other_job = other.prepare(
+            source, backend, seed=seed or 0, folder=folder, resume=resume, trackers=track
+        )
+        for warning in other_job.warnings:
+            click.echo(f"{warning}\n", err=True)
         if print_config:
-            click.echo(other.config(source, out, warn, **settings))
-        else:
-            other.train(source, out, warn, **settings)
+            click.echo(other.describe(other_job))
+            return 0
+        for note in other_job.notes:
+            click.echo(note, err=True)
+        other.launch(other_job)
         return 0
     if backend is not None or print_config:
         raise click.UsageError("--backend and --print-config go with --trainer rllm")

@@ -1,4 +1,4 @@
-"""Launch of rLLM's own AgentTrainer on a spec: check, compose the config, serve, train, or write a script.
+"""The trainer `rllm`: checks a spec, composes rLLM's config, serves local models, trains, or writes a script.
 
 Modules that need rLLM are imported where they are used, so that checking and showing work without it.
 """
@@ -6,6 +6,7 @@ Modules that need rLLM are imported where they are used, so that checking and sh
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -38,6 +39,8 @@ from rolegraph.integrations.rllm.config import (
 from rolegraph.integrations.rllm.estimators import custom_estimators, estimator_map, hook_reasons
 from rolegraph.integrations.rllm.names import kind_of
 
+DEFAULT_BACKEND = "tinker"
+
 
 @dataclass(frozen=True, slots=True)
 class RllmJob:
@@ -49,6 +52,14 @@ class RllmJob:
     """Overrides of rLLM's config from the command line."""
     run: Launch
     warnings: tuple[Diagnostic, ...]
+
+    @property
+    def notes(self) -> list[str]:
+        """Estimator of each role, with its loss, as `solver: grpo with ppo`."""
+        estimators = estimator_map(self.run.plan, self.run.backend)
+        return [
+            f"{role}: {' with '.join([it] if isinstance(it, str) else it)}" for role, it in estimators.items()
+        ]
 
     def hydra_overrides(self) -> list[str]:
         """Return all overrides that rLLM's config is composed with; the command line's come last."""
@@ -77,9 +88,23 @@ def for_backend(backend: str, words: Sequence[str]) -> tuple[list[str], list[str
     return spec_words, for_rllm, check
 
 
+def check(source: Source, backend: str) -> tuple[Source, PlanCheck]:
+    """Return the source without overrides of rLLM's config, and the check of a backend.
+
+    Args:
+        source: The spec; overrides that begin with `rllm.` or `++` are of rLLM's config.
+        backend: One of rLLM's, or `package.module:Class`.
+
+    Raises:
+        UsageError: For an unknown backend.
+    """
+    words, _, further = for_backend(backend, source.overrides)
+    return replace(source, overrides=tuple(words)), further
+
+
 def prepare(
     source: Source,
-    backend: str,
+    backend: str | None = None,
     *,
     seed: int = 0,
     folder: Path | None = None,
@@ -90,7 +115,7 @@ def prepare(
 
     Args:
         source: The spec; its overrides are those of the spec and of rLLM's config, mixed.
-        backend: One of rLLM's, or a class of your own as `package.module:Class`.
+        backend: One of rLLM's, or a class of your own as `package.module:Class`; None takes tinker.
         seed: Seed of the data order.
         folder: Folder of the checkpoints; None leaves it to rLLM.
         resume: Continue at the folder's last checkpoint.
@@ -101,6 +126,7 @@ def prepare(
         UsageError: For a missing file or an unknown backend, and for a key that would be sent to a URL which
             only the spec names.
     """
+    backend = backend or DEFAULT_BACKEND
     spec_words, for_rllm, further = for_backend(backend, source.overrides)
     source = replace(source, overrides=tuple(spec_words))
     compiled = check_source(source, further, runs=True)
@@ -160,6 +186,11 @@ def launch(job: RllmJob) -> None:
         UsageError: If rLLM or the backend is not installed, and for an override that hydra refuses.
     """
     need_backend(job.run.backend)
+    # The grouping hook logs which estimator each role's advantages came from.
+    log = logging.getLogger(__package__)
+    log.setLevel(logging.INFO)
+    log.addHandler(logging.StreamHandler())
+    log.propagate = False
     from rolegraph.integrations.rllm.trainer import backend_class, trainer
 
     if job.run.backend_class is not None:

@@ -173,3 +173,17 @@ def did_you_mean(name: str, known: Iterable[str], shown: str = "{!r}") -> str:
     """
     close = nearest(name, known)
     return f"did you mean {shown.format(close)}?" if close else ""
+
+
+FOREIGN_ERRORS = (Exception, SystemExit)
+"""Errors that a caller of third-party code catches, so that not even `sys.exit` in that code ends a run."""
+
+
+def describe_error(error: BaseException) -> str:
+    """Return an error's type and message, cut to the length that a record keeps."""
+    try:
+        message = str(error)[: MESSAGE_TEXT.most]
+    except Exception:  # `__str__` may be third-party code, too
+        message = ""
+    message = message.encode(errors="backslashreplace").decode()
+    return f"{type(error).__name__}: {message}" if message else type(error).__name__

@@ -12,7 +12,7 @@ from importlib.metadata import Distribution, EntryPoint, PackageNotFoundError, e
 from pathlib import Path
 from typing import Any, Literal
 
-from rolegraph.engine.errors import UsageError, did_you_mean, first_line
+from rolegraph.engine.errors import FOREIGN_ERRORS, UsageError, describe_error, did_you_mean
 
 Group = Literal[
     "clusters", "commands", "ejectors", "exporters", "models", "observers", "trackers", "trainers"
@@ -85,8 +85,18 @@ def plugin(group: Group, name: str) -> Any:
     if name not in points:
         hint = did_you_mean(name, points) or f"expected one of {', '.join(sorted(points)) or 'none'}"
         raise UsageError(f"no {kind} {name!r}; {hint}")
+    return load_point(points[name], kind)
+
+
+def load_point(point: EntryPoint, kind: str) -> Any:
+    """Import and return the object of an entry point; raise UsageError if the import fails.
+
+    Args:
+        point: The entry point.
+        kind: Kind of the object, for the message.
+    """
     try:
-        return points[name].load()
-    except Exception as error:  # importing the module runs the package's own code
-        what = f"the {kind} {name!r} of {package_of(points[name])}"
-        raise UsageError(f"{what} cannot be loaded: {first_line(error)}") from error
+        return point.load()
+    except FOREIGN_ERRORS as error:  # importing the module runs the package's own code
+        what = f"the {kind} {point.name!r} of {package_of(point)}"
+        raise UsageError(f"{what} cannot be loaded: {describe_error(error)}") from error

@@ -62,6 +62,23 @@ def test_a_package_adds_a_command_and_an_observer(rolegraph: Command, tmp_path: 
     assert "Print the folder of the newest run." in rolegraph("--help").stdout
 
 
+def test_a_package_that_ends_the_process_at_its_import_is_a_usage_error(
+    rolegraph: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    info = tmp_path / "site" / "rude-1.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: rude\nVersion: 1.0\n")
+    points = "".join(f"[rolegraph.{group}]\nrude = rude:rude\n" for group in ("commands", "observers"))
+    (info / "entry_points.txt").write_text(points)
+    (tmp_path / "site" / "rude.py").write_text("raise SystemExit(3)\n")
+    monkeypatch.syspath_prepend(tmp_path / "site")
+    for words in (["rude"], ["run", "solver_judge", "--limit", "1", "--observe", "rude=x"]):
+        done = rolegraph(*words)
+        assert done.returncode == 2 and "'rude' of rude cannot be loaded: SystemExit" in done.stderr
+    shown = rolegraph("--help")
+    assert shown.returncode == 0 and "rude" in shown.stdout
+
+
 def test_an_unknown_observer_is_a_usage_error(rolegraph: Command) -> None:
     done = rolegraph("run", "solver_judge", "--limit", "1", "--observe", "otpl=x")
     assert done.returncode == 2 and "did you mean 'otlp'" in done.stderr

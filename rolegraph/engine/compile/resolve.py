@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeVar, cast
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from rolegraph.engine.errors import UserError, did_you_mean, first_line
+from rolegraph.engine.errors import FOREIGN_ERRORS, UserError, did_you_mean, first_line
 from rolegraph.engine.records.files import is_file, is_folder
 from rolegraph.engine.shipped import MODELS
 from rolegraph.engine.spec import Finding, ModelRef, Path, Policy, Role, Spec
@@ -18,7 +18,6 @@ from rolegraph.engine.spec.files import display_path, resolve_path
 from rolegraph.engine.spec.loader import LoadedSpec
 from rolegraph.engine.spec.validation import short_value
 from rolegraph.engine.vocabulary import BadOptions, Import, Item, UnknownName, digest_of
-from rolegraph.engine.vocabulary.foreign import FOREIGN_ERRORS
 
 OWN_NAME = "name the file that registers it: --import FILE.py, or `rolegraph trust` for a rolegraph.toml"
 """Hint for an unknown name that resembles no other."""

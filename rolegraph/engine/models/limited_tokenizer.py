@@ -15,9 +15,8 @@ from typing import Any
 
 from jinja2 import TemplateError
 
-from rolegraph.engine.errors import ModelError
+from rolegraph.engine.errors import FOREIGN_ERRORS, ModelError, describe_error
 from rolegraph.engine.limits.answers import EPISODE_SIZE
-from rolegraph.engine.vocabulary.foreign import FOREIGN_ERRORS, describe_error
 from rolegraph.engine.vocabulary.isolation import CallLimit, shared_isolation
 from rolegraph.local.launcher import BASE_MODEL
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
+from rolegraph.engine.errors import FOREIGN_ERRORS, describe_error
 from rolegraph.engine.prompts.tools import answer_message
 from rolegraph.engine.records import (
     Episode,
@@ -21,7 +22,7 @@ from rolegraph.engine.run.context import EpisodeContext
 from rolegraph.engine.run.endings import Endings
 from rolegraph.engine.run.turn import ModelCall, NodeResult
 from rolegraph.engine.vocabulary import Score
-from rolegraph.engine.vocabulary.foreign import FOREIGN_ERRORS, describe_error, finite_number
+from rolegraph.engine.vocabulary.foreign import finite_number
 
 _UNSCORED = Score(None, None)
 

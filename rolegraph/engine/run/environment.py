@@ -11,11 +11,12 @@ from typing import Any
 
 from rolegraph.engine.compile.plan import Node
 from rolegraph.engine.compile.role_plan import EnvPlan
+from rolegraph.engine.errors import FOREIGN_ERRORS, describe_error
 from rolegraph.engine.limits.tools import OBSERVATION_TEXT, TOOL_TEXT
 from rolegraph.engine.records import Task, derive_seed
 from rolegraph.engine.run.turn import NodeResult
 from rolegraph.engine.vocabulary import EnvironmentFailure, LiveEnvironment, Transition
-from rolegraph.engine.vocabulary.foreign import FOREIGN_ERRORS, describe_error, finite_number, plain_json
+from rolegraph.engine.vocabulary.foreign import finite_number, plain_json
 
 _logger = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 
 from rolegraph.engine.compile import RolePlan
-from rolegraph.engine.errors import UnsupportedProgram, WorldError
+from rolegraph.engine.errors import FOREIGN_ERRORS, UnsupportedProgram, WorldError, describe_error
 from rolegraph.engine.prompts import PromptError
 from rolegraph.engine.records import Failure, FailureName
 from rolegraph.engine.records.plain import LARGEST
@@ -19,7 +19,7 @@ from rolegraph.engine.run.assembly import steps_of
 from rolegraph.engine.run.context import EpisodeContext, turns_taken
 from rolegraph.engine.run.turn import NodeResult, failure_score
 from rolegraph.engine.vocabulary import Reward, RewardInputs, Score, View
-from rolegraph.engine.vocabulary.foreign import FOREIGN_ERRORS, describe_error, finite_number
+from rolegraph.engine.vocabulary.foreign import finite_number
 from rolegraph.engine.vocabulary.isolation import CallLimit
 
 CreateTask = Callable[[Coroutine[None, None, None]], asyncio.Task[None]]

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any, NamedTuple, cast
 
 from rolegraph.engine.compile.role_plan import CalleePlan
-from rolegraph.engine.errors import UserError, did_you_mean
+from rolegraph.engine.errors import FOREIGN_ERRORS, UserError, describe_error, did_you_mean
 from rolegraph.engine.limits.answers import ANSWER_CALLS
 from rolegraph.engine.limits.records import CALL_SHOWN
 from rolegraph.engine.limits.tools import TOOL_CLOSE_SECONDS, TOOL_TEXT
@@ -21,7 +21,6 @@ from rolegraph.engine.models.limit import call_tool
 from rolegraph.engine.prompts.tools import result_message
 from rolegraph.engine.records import Failure, FunctionCallMetadata, Message, check_recordable
 from rolegraph.engine.vocabulary import Function, Tool, ToolCall, ToolError
-from rolegraph.engine.vocabulary.foreign import FOREIGN_ERRORS, describe_error
 from rolegraph.engine.vocabulary.schemas import UNBOUNDED_KEYWORDS, Keyword, TooMuchWork, schema_checker
 
 Functions = Mapping[str, Function]

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from rolegraph.engine.compile import RolePlan
 from rolegraph.engine.compile.plan import Node
 from rolegraph.engine.compile.role_plan import RunPlan
-from rolegraph.engine.errors import ContextFull, ModelError, RolegraphError
+from rolegraph.engine.errors import FOREIGN_ERRORS, ContextFull, ModelError, RolegraphError, describe_error
 from rolegraph.engine.limits.answers import ANSWER_TEXT, EPISODE_SIZE, FAILURE_TEXT
 from rolegraph.engine.limits.tools import TOOL_TEXT
 from rolegraph.engine.models import Completion, LimitedModel, Request, ServedModel
@@ -46,7 +46,7 @@ from rolegraph.engine.run.tools import (
     within,
 )
 from rolegraph.engine.vocabulary import Function, ParseFailure, Score, ToolError, Upstream, View
-from rolegraph.engine.vocabulary.foreign import FOREIGN_ERRORS, describe_error, plain_json
+from rolegraph.engine.vocabulary.foreign import plain_json
 from rolegraph.engine.vocabulary.isolation import CallTimeout, Isolation
 
 LARGE_TASK = 1_000_000

@@ -1,4 +1,4 @@
-"""Values and errors of third-party code, made fit for records and messages."""
+"""Values of third-party code, made fit for records and messages."""
 
 from __future__ import annotations
 
@@ -7,23 +7,10 @@ from typing import Any
 from pydantic_core import to_jsonable_python
 
 from rolegraph.engine.limits import Limit
-from rolegraph.engine.limits.records import LINE_SHOWN, MESSAGE_TEXT
+from rolegraph.engine.limits.records import LINE_SHOWN
 from rolegraph.engine.records import check_recordable
 from rolegraph.engine.records.jsonl import json_line
 from rolegraph.engine.records.plain import LARGEST
-
-FOREIGN_ERRORS = (Exception, SystemExit)
-"""Errors that a caller of third-party code catches, so that not even `sys.exit` in that code ends a run."""
-
-
-def describe_error(error: BaseException) -> str:
-    """Return an error's type and message, cut to the length that a record keeps."""
-    try:
-        message = str(error)[: MESSAGE_TEXT.most]
-    except Exception:  # `__str__` may be third-party code, too
-        message = ""
-    message = message.encode(errors="backslashreplace").decode()
-    return f"{type(error).__name__}: {message}" if message else type(error).__name__
 
 
 def short_repr(value: object) -> str:

@@ -17,8 +17,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Generic, NamedTuple, ParamSpec, TypeVar
 
-from rolegraph.engine.errors import UsageError
-from rolegraph.engine.vocabulary.foreign import FOREIGN_ERRORS, describe_error
+from rolegraph.engine.errors import FOREIGN_ERRORS, UsageError, describe_error
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -26,10 +26,10 @@ from typing import Any, TypeVar, cast
 
 import cloudpickle  # pyright: ignore[reportMissingTypeStubs]
 
+from rolegraph.engine.errors import FOREIGN_ERRORS, describe_error
 from rolegraph.engine.limits.tools import CALL_MEMORY
 from rolegraph.engine.vocabulary import Import
 from rolegraph.engine.vocabulary.children import child_environment
-from rolegraph.engine.vocabulary.foreign import FOREIGN_ERRORS, describe_error
 
 T = TypeVar("T")
 

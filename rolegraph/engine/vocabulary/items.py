@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from rolegraph.engine.errors import DataError, RolegraphError
+from rolegraph.engine.errors import FOREIGN_ERRORS, DataError, RolegraphError
 from rolegraph.engine.limits.tools import CALL_MEMORY
 from rolegraph.engine.records import (
     Episode,
@@ -28,7 +28,6 @@ from rolegraph.engine.records import (
 )
 from rolegraph.engine.vocabulary.actions import ActionRead, Shape
 from rolegraph.engine.vocabulary.environment import NOTHING, Environment
-from rolegraph.engine.vocabulary.foreign import FOREIGN_ERRORS
 from rolegraph.engine.vocabulary.registry import FIXED, Item, Origin, Registry
 from rolegraph.engine.vocabulary.tool import Tool
 from rolegraph.engine.vocabulary.views import Upstream, View

@@ -18,10 +18,15 @@ from typing import Any, Generic, TypeVar, cast
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic_core import ArgsKwargs, ErrorDetails
 
-from rolegraph.engine.errors import RolegraphError, UsageError, did_you_mean, first_line
-from rolegraph.engine.plugins import own_points, package_of, points_of
+from rolegraph.engine.errors import (
+    FOREIGN_ERRORS,
+    RolegraphError,
+    UsageError,
+    did_you_mean,
+    first_line,
+)
+from rolegraph.engine.plugins import load_point, own_points, package_of, points_of
 from rolegraph.engine.vocabulary.call import ItemCall
-from rolegraph.engine.vocabulary.foreign import FOREIGN_ERRORS, describe_error
 from rolegraph.engine.vocabulary.imports import Definition, Import
 from rolegraph.engine.vocabulary.options import (
     Option,
@@ -220,12 +225,9 @@ class Registry(Generic[T]):
         return own_points(self.group).get(name) or points_of(self.group).get(name)
 
     def _load(self, point: EntryPoint) -> Callable[..., T]:
-        what = f"the {self.kind} {point.name!r} of {package_of(point)}"
-        try:
-            factory = point.load()
-        except FOREIGN_ERRORS as error:  # importing it runs the package's own code
-            raise UsageError(f"{what} cannot be loaded: {describe_error(error)}") from error
+        factory = load_point(point, self.kind)
         if not callable(factory):
+            what = f"the {self.kind} {point.name!r} of {package_of(point)}"
             raise UsageError(f"{what} is no function: {point.value}")
         # A decorated function is not its factory, which the decorator has registered.
         made = (known for known in self._factories.values() if getattr(known, "__wrapped__", None) is factory)

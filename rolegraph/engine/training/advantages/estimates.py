@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from rolegraph.engine.compile import RolePlan
-from rolegraph.engine.errors import AdvantageError
+from rolegraph.engine.errors import FOREIGN_ERRORS, AdvantageError, describe_error
 from rolegraph.engine.limits.specs import ESTIMATOR_KEYS, SPEC_NAME
 from rolegraph.engine.records import (
     Advantage,
@@ -34,7 +34,7 @@ from rolegraph.engine.training.advantages.group_metrics import (
 )
 from rolegraph.engine.training.advantages.precomputed import AdvantagesByUid, expand, where
 from rolegraph.engine.vocabulary import Estimator, Floats
-from rolegraph.engine.vocabulary.foreign import FOREIGN_ERRORS, describe_error, finite_number
+from rolegraph.engine.vocabulary.foreign import finite_number
 from rolegraph.engine.vocabulary.items import State
 
 States = Mapping[str, Mapping[str, State]]

@@ -17,7 +17,7 @@ import numpy as np
 
 from rolegraph.engine.compile import Plan, RolePlan
 from rolegraph.engine.compile.role_plan import SignalPlan
-from rolegraph.engine.errors import AdvantageError, ModelError, WorldError
+from rolegraph.engine.errors import FOREIGN_ERRORS, AdvantageError, ModelError, WorldError, describe_error
 from rolegraph.engine.models import LimitedModel
 from rolegraph.engine.prompts import SELF, PromptError, Template
 from rolegraph.engine.records import Advantage, Episode, Note, Step, StepMetadata, Trajectory
@@ -26,7 +26,6 @@ from rolegraph.engine.training.advantages.credit import compared_rounds
 from rolegraph.engine.training.advantages.group_metrics import spread
 from rolegraph.engine.training.advantages.precomputed import per_token
 from rolegraph.engine.vocabulary import ScoredView, Views
-from rolegraph.engine.vocabulary.foreign import FOREIGN_ERRORS, describe_error
 
 
 @dataclass(slots=True)

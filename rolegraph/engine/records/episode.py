@@ -116,8 +116,8 @@ class TerminationReason(StrEnum):
 
 def _known_reason(value: object) -> object:
     """Replace a reason that Rolegraph does not know by `ERROR`; rLLM's own workflows may have others."""
-    known = {member.value: member for member in TerminationReason}
-    return known.get(value or "", TerminationReason.ERROR) if isinstance(value, str | None) else value
+    reasons = {member.value: member for member in TerminationReason}
+    return reasons.get(value or "", TerminationReason.ERROR) if isinstance(value, str | None) else value
 
 
 class Failure(NamedTuple):
@@ -429,8 +429,8 @@ class Episode(NamedTuple):
     @property
     def failures(self) -> Mapping[NodeId, FailureMetadata]:
         """Failures of all turns, by role, instance and round."""
-        noted = self.metadata.get("failures", ())
-        return {NodeId(it["role"], it["index"], it.get("round", 1)): it for it in noted}
+        failures = self.metadata.get("failures", ())
+        return {NodeId(it["role"], it["index"], it.get("round", 1)): it for it in failures}
 
     def __getitem__(self, role: str) -> Sequence[Trajectory]:  # pyright: ignore[reportIncompatibleMethodOverride]  # by name, not by place
         """Return the trajectories of a role, in order of `index` (one for each of its `count` instances).
@@ -441,11 +441,11 @@ class Episode(NamedTuple):
         Raises:
             KeyError: The episode has no trajectory of that role; the message lists the roles that it has.
         """
-        found = [trajectory for trajectory in self.trajectories if trajectory.name == role]
-        if not found:
+        trajectories = [trajectory for trajectory in self.trajectories if trajectory.name == role]
+        if not trajectories:
             names = ", ".join(dict.fromkeys(trajectory.name for trajectory in self.trajectories))
             raise KeyError(f"{role!r}; the episode has {names}")
-        return found
+        return trajectories
 
     def summary(self) -> Summary:
         """Return the outcome and a row for each trajectory."""
@@ -496,12 +496,12 @@ class Episode(NamedTuple):
     def _fields_of(cls, data: Mapping[str, Any]) -> Mapping[str, Any]:
         metadata = dict(_info_of(data))
         # rLLM has both in the id alone, as did the first version of these files.
-        found = re.fullmatch(r"(?s)(?P<task>.*):(?P<rollout>\d{1,18})", str(data.get("id")))
-        if found is None:
+        match = re.fullmatch(r"(?s)(?P<task>.*):(?P<rollout>\d{1,18})", str(data.get("id")))
+        if match is None:
             raise ValueError("id: expected a text of the form task:rollout")
         task_id, rollout = (
-            metadata.pop("task_id", found["task"]),
-            metadata.pop("rollout", int(found["rollout"])),
+            metadata.pop("task_id", match["task"]),
+            metadata.pop("rollout", int(match["rollout"])),
         )
         return {**data, "task_id": task_id, "rollout": rollout, "info": metadata}
 

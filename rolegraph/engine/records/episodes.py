@@ -239,13 +239,13 @@ def common_failures(files: Iterable[EpisodeFile]) -> list[str]:
                 answers[role] += outcome.count
                 counts.update({(role, name): times for name, times in outcome.failures.items()})
                 latest |= {(role, name): (file, entry) for name in outcome.failures}
-    found: dict[str, str] = {}
+    lines: dict[str, str] = {}
     for (role, name), count in counts.most_common():
-        if role not in found:
+        if role not in lines:
             file, entry = latest[role, name]
             failed = [t for t in file.read(entry)[role] if t.failure and t.failure.name.value == name]
-            found[role] = _failed(count, answers[role], failed[-1])
-    return list(found.values())
+            lines[role] = _failed(count, answers[role], failed[-1])
+    return list(lines.values())
 
 
 def _failed(count: int, answers: int, example: Trajectory) -> str:
@@ -308,11 +308,11 @@ def _index_entry(episode: Episode, offset: int, length: int) -> IndexEntry:
         members.setdefault(trajectory.name, []).append(trajectory)
     roles = {
         name: RoleIndexEntry(
-            len(own),
-            [one.reward for one in own if one.reward is not None],
-            dict(Counter(one.failure.name.value for one in own if one.failure is not None)),
+            len(trajectories),
+            [one.reward for one in trajectories if one.reward is not None],
+            dict(Counter(one.failure.name.value for one in trajectories if one.failure is not None)),
         )
-        for name, own in members.items()
+        for name, trajectories in members.items()
     }
     return IndexEntry(
         offset, length, episode.task_id, episode.rollout, episode.is_correct, episode.metrics, roles

@@ -385,17 +385,17 @@ def newest(runs: Path, name: str | None = None, kind: Kind = "train") -> RunFold
     Raises:
         UsageError: `runs` has no such folder.
     """
-    found: list[tuple[datetime, Path]] = []
+    folders: list[tuple[datetime, Path]] = []
     for file in runs.glob(f"*/{_INFO}"):
         info = RunFolder(file.parent).info()
         if info.kind == kind and name in (None, info.name):
             changed = datetime.fromtimestamp(file.stat().st_mtime, UTC)
-            found.append((info.started or changed, file.parent))
-    if not found:
+            folders.append((info.started or changed, file.parent))
+    if not folders:
         run = "training run" if kind == "train" else "run"
         what = f"{run} of {name}" if name else run
         raise UsageError(f"there is no {what} in {runs}/ to resume; name its folder with --out")
-    return RunFolder(max(found)[1])
+    return RunFolder(max(folders)[1])
 
 
 def _now() -> datetime:

@@ -74,16 +74,17 @@ def read_jsonl(
             raise DataError(f"cannot read {path}: not a regular file")
         with path.open("rb") as file:
             file.seek(start)
-            for at, text in enumerate(iter(partial(file.readline, RECORD_LINE.most + 1), b""), number):
+            lines = iter(partial(file.readline, RECORD_LINE.most + 1), b"")
+            for line_number, text in enumerate(lines, number):
                 if len(text) > RECORD_LINE.most:
-                    raise DataError(f"{path}:{at}: {RECORD_LINE.exceeded('the line has')}")
+                    raise DataError(f"{path}:{line_number}: {RECORD_LINE.exceeded('the line has')}")
                 if not text.endswith(b"\n"):
                     return
                 if not text.isspace():
                     try:
-                        line = JsonLine(at, start, text, parse(text))
+                        line = JsonLine(line_number, start, text, parse(text))
                     except (ValueError, KeyError) as error:
-                        fault = DataError(f"{path}:{at}: not {what}: {reason(error)}")
+                        fault = DataError(f"{path}:{line_number}: not {what}: {reason(error)}")
                         fault.__cause__ = error
                         broken(fault)
                     else:

@@ -51,14 +51,14 @@ def completions(spec: str | None, word: str) -> list[CompletionItem]:
         written = _mapping(written).get(name)
     if equals:
         roles = _mapping(whole.get("roles")) if key in ROLE_KEYS else ()
-        found = [CompletionItem(role, "a role of the spec") for role in roles]
+        items = [CompletionItem(role, "a role of the spec") for role in roles]
         for schema in objects:
-            found += _words(_value(schema, key), definitions)
+            items += _words(_value(schema, key), definitions)
         start = f"{path}="
     else:
-        found = [item for schema in objects for item in _keys(schema, _mapping(written), definitions)]
+        items = [item for schema in objects for item in _keys(schema, _mapping(written), definitions)]
         start = path.removesuffix(key)
-    offered = {item.word: item._replace(word=start + item.word) for item in reversed(found)}
+    offered = {item.word: item._replace(word=start + item.word) for item in reversed(items)}
     return sorted(item for item in offered.values() if item.word.startswith(word))
 
 

@@ -64,7 +64,7 @@ def reward(
         UsageError: The function has other positional parameters, or the name is missing or taken.
     """
 
-    def build(known: str, function: Callable[..., Any], options: Options) -> Reward:
+    def build(item_name: str, function: Callable[..., Any], options: Options) -> Reward:
         score = partial(_score, function, options)
         limit = None if pure else timeout
         facts = RewardFacts(fields=tuple(labels), labels=tuple(labels))
@@ -107,7 +107,7 @@ def parser(
         UsageError: The function has other positional parameters, or the name is missing or taken.
     """
 
-    def build(known: str, function: Callable[..., Any], options: Options) -> Parser:
+    def build(item_name: str, function: Callable[..., Any], options: Options) -> Parser:
         words = expects(**options) if callable(expects) else expects
         return Parser(partial(_parse, function, options), default, expects=tuple((word,) for word in words))
 
@@ -143,11 +143,11 @@ def estimator(
         UsageError: The function has other positional parameters, or the name is missing or taken.
     """
 
-    def build(known: str, function: Callable[..., Any], options: Options) -> Estimator:
+    def build(item_name: str, function: Callable[..., Any], options: Options) -> Estimator:
         def advantages(rewards_P_G: Sequence[Floats], groups: Sequence[TrajectoryGroup]) -> list[Floats]:
             return [np.asarray(function(rewards, **options), dtype=np.float64) for rewards in rewards_P_G]
 
-        return Estimator(known, options, min_group, advantages, loss)
+        return Estimator(item_name, options, min_group, advantages, loss)
 
     return _decorator(vocabulary.estimators, name, ("rewards",), build)
 
@@ -165,7 +165,7 @@ def metric(name: str | None = None) -> Decorator[F]:
         UsageError: The function has other positional parameters, or the name is missing or taken.
     """
 
-    def build(known: str, function: Callable[..., Any], options: Options, role: str) -> Metric:
+    def build(item_name: str, function: Callable[..., Any], options: Options, role: str) -> Metric:
         return vocabulary.role_metric(lambda trajectories: float(function(trajectories, **options)), role)
 
     role = inspect.Parameter("role", inspect.Parameter.POSITIONAL_ONLY, annotation=str)
@@ -189,7 +189,7 @@ def dataset(name: str | None = None, *, hidden: Sequence[str] = ()) -> Decorator
         UsageError: The function has other positional parameters, or the name is missing or taken.
     """
 
-    def build(known: str, function: Callable[..., Any], options: Options, split: Split) -> Dataset:
+    def build(item_name: str, function: Callable[..., Any], options: Options, split: Split) -> Dataset:
         asks = "split" in inspect.signature(function).parameters
         given = {**options, "split": split} if asks else options
 
@@ -197,8 +197,8 @@ def dataset(name: str | None = None, *, hidden: Sequence[str] = ()) -> Decorator
             for number, row in enumerate(function(**given), 1):
                 yield number, vocabulary.json_row(row, f"row {number}")
 
-        shown = f"the dataset {known}"
-        return vocabulary.dataset_of(read, hidden=hidden, stem=known, split=split, shown=shown)
+        shown = f"the dataset {item_name}"
+        return vocabulary.dataset_of(read, hidden=hidden, stem=item_name, split=split, shown=shown)
 
     split = inspect.Parameter("split", inspect.Parameter.KEYWORD_ONLY, annotation=Split)
     return _decorator(vocabulary.datasets, name, (), build, split)
@@ -225,7 +225,7 @@ def _decorator(
         raise UsageError(f'@rg.{registry.kind} takes a name: write @rg.{registry.kind}("{function}")')
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
-        known = name or function.__name__
+        item_name = name or function.__name__
         parameters = inspect.signature(function).parameters.values()
         positional = [p.name for p in parameters if p.kind is not p.KEYWORD_ONLY]
         if len(positional) != len(takes):
@@ -239,14 +239,14 @@ def _decorator(
 
         def factory(*values: Any, **options: Any) -> Item:
             values += tuple(options.pop(g.name) for g in given if g.name in options)
-            return build(known, function, options, *values)
+            return build(item_name, function, options, *values)
 
         hints = typing.get_type_hints(function, include_extras=True)
         update_wrapper(factory, function)  # for the item's docstring and the place of its definition
         factory.__signature__ = inspect.Signature([*given, *written])  # pyright: ignore[reportFunctionMemberAccess]  # read by inspect
         factory.__annotations__ = {p.name: hints.get(p.name, Any) for p in written}
         factory.__annotations__ |= {g.name: g.annotation for g in given}
-        registry.register(known)(factory)
+        registry.register(item_name)(factory)
         return function
 
     return decorate

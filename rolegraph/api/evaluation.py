@@ -197,8 +197,8 @@ class EvaluationJob:
         answers = dict(zip(SIDES, (base, after), strict=True))
         figures: dict[str, ComparedFigure] = {}
         for name in dict.fromkeys([*was, *now]):
-            own = was.get(name, {}), now.get(name, {})
-            figures[name] = ComparedFigure(*map(interval, own), difference=difference(own[1], own[0]))
+            means = was.get(name, {}), now.get(name, {})
+            figures[name] = ComparedFigure(*map(interval, means), difference=difference(means[1], means[0]))
         tasks, episodes = len(self.sides[1].tasks), self.sides[1].episodes
         evaluation = Evaluation(figures, tasks, episodes, answers)
         write_whole(self.folder / EVALUATION, evaluation.to_json())

@@ -127,10 +127,10 @@ async def _downloaded(path: str, folder: Path, base: Path | None, url: str | Non
 
     # Rolegraph saves both kinds under one name, and services only export weights that can be trained on.
     name = await download_adapter(path.replace("/sampler_weights/", "/weights/"), folder, url)
-    known = MODELS.get(name) or Path(hub_name(name))
-    base = base or (known if known.is_dir() else await asyncio.to_thread(_from_hub, str(known), whole=whole))
+    model = MODELS.get(name) or Path(hub_name(name))
+    base = base or (model if model.is_dir() else await asyncio.to_thread(_from_hub, str(model), whole=whole))
     config = json.loads((folder / ADAPTER_CONFIG).read_text("utf-8"))
-    config["base_model_name_or_path"] = str(base) if whole or known.is_dir() else str(known)
+    config["base_model_name_or_path"] = str(base) if whole or model.is_dir() else str(model)
     (folder / ADAPTER_CONFIG).write_text(json.dumps(config, indent=2) + "\n", "utf-8")
     return base
 

@@ -105,9 +105,9 @@ def probe_sizes(wanted: int, rollouts: int, batch_size: int, rows: int) -> list[
     sizes = [rollouts] * whole + [0] * (rows - whole)
     missing = wanted - whole * rollouts
     for most in (1, rollouts):
-        for at in range(whole, tasks if most == 1 else rows):
-            more = min(missing, most - sizes[at])
-            sizes[at] += more
+        for index in range(whole, tasks if most == 1 else rows):
+            more = min(missing, most - sizes[index])
+            sizes[index] += more
             missing -= more
     return [size for size in sizes if size]
 

@@ -97,8 +97,8 @@ async def preview_async(
     plan = flow.plan
     rows: list[tuple[Task, Episode | None]]
     if recorded is not None:
-        found = _episodes(Path(recorded), limit)
-        rows = [({**episode.task, "id": episode.task_id}, episode) for episode in found]
+        episodes = _episodes(Path(recorded), limit)
+        rows = [({**episode.task, "id": episode.task_id}, episode) for episode in episodes]
     else:
         rows = [(task, None) for task in flow.tasks(split, limit)]
     if not rows:
@@ -120,14 +120,14 @@ preview = blocking(preview_async)
 def _episodes(path: Path, limit: int) -> list[Episode]:
     """Return the first episode of each of the first `limit` tasks of a run."""
     file = RunFolder(path).episodes if path.is_dir() else path
-    found: dict[str, Episode] = {}
+    episodes: dict[str, Episode] = {}
     for episode in read_episodes(file):
-        found.setdefault(episode.task_id, episode)
-        if len(found) == limit:
+        episodes.setdefault(episode.task_id, episode)
+        if len(episodes) == limit:
             break
-    if not found:
+    if not episodes:
         raise DataError(f"{file} holds no episode; give what `rolegraph run` wrote")
-    return [*found.values()]
+    return [*episodes.values()]
 
 
 def _chat_format(provider: str, name: str) -> ChatFormat | str:

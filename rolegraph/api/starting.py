@@ -73,7 +73,7 @@ async def new_async(folder: str | Path, spec: str = DEFAULT) -> list[Path]:
     about = _about(shipped_flow.plan, name)
     text = (SPECS / f"{spec}.yaml").read_text("utf-8")
     written = write_new_files(folder, _first_files(shipped_flow.plan, text, about))
-    imports = [folder / "rewards.py"] if about["own"] else []
+    imports = [folder / "rewards.py"] if about["reward"] else []
     made = load(folder / f"{name}.yaml", imports=imports)
     return sorted([*written, *write_new_files(folder, await _later_files(made, imports, about))])
 
@@ -85,14 +85,14 @@ def _about(plan: Plan, name: str) -> dict[str, Any]:
     """Return the values that the templates and the spec's text are filled with."""
     rows: list[Split] = [split for split, dataset in plan.data.items() if _is_generated(dataset)]
     rewarded = [role.name for role in plan.asking if role.reward and _is_generated(role.reward)]
-    own = f"{name}_reward" if rows and rewarded else ""
+    reward = f"{name}_reward" if rows and rewarded else ""
     return {
         "name": name,
         "description": plan.spec.description,
         "rows": rows,
         "hidden": sorted({field for split in rows for field in plan.data[split].hidden}),
-        "own": own,
-        "rewarded": rewarded[0] if own else "",
+        "reward": reward,
+        "rewarded": rewarded[0] if reward else "",
         "words": f"{name}.yaml",
         "allow": list(dict.fromkeys(permission.name for permission in plan.permissions)),
         "split": "train" if "train" in plan.data else "validation",
@@ -112,10 +112,10 @@ def _first_files(plan: Plan, text: str, about: Mapping[str, Any]) -> Files:
     for split in about["rows"]:
         rows = (json.dumps(dict(row), ensure_ascii=False) for row in plan.data[split].rows(ROWS))
         files[f"{split}.jsonl"] = "".join(f"{row}\n" for row in rows).encode()
-    if about["own"]:
+    if about["reward"]:
         files["rewards.py"] = rendered(STARTER, "rewards.py.j2", about)
-    if about["own"] or about["allow"]:
-        project = {"imports": ["rewards.py"] if about["own"] else [], "allow": about["allow"]}
+    if about["reward"] or about["allow"]:
+        project = {"imports": ["rewards.py"] if about["reward"] else [], "allow": about["allow"]}
         files[PROJECT_FILE] = "".join(f"{key} = {json.dumps(it)}\n" for key, it in project.items()).encode()
     return {**files, **prompt_files(plan)}
 
@@ -145,8 +145,8 @@ def _changed(text: str, about: Mapping[str, Any]) -> str:
         lines += f"  hidden: [{', '.join(about['hidden'])}]\n"
         text = re.sub(r"(?m)^data:.*\n(  .*\n)*", f"data:\n{lines}", text)
         text = re.sub(r"\bbatch_size: \d+", f"batch_size: {BATCH}", text)
-    if about["own"]:
-        text = re.sub(rf"\breward: {GENERATED}\b", f"reward: {about['own']}", text)
+    if about["reward"]:
+        text = re.sub(rf"\breward: {GENERATED}\b", f"reward: {about['reward']}", text)
     return text
 
 

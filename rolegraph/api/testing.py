@@ -120,7 +120,7 @@ async def record_async(
     async with flow.open() as opened:
         made = opened.stream(tasks=rows, rollouts=settings.rollouts, seed=settings.seed, observe=observe)
         episodes = [episode async for episode in made]
-    place = {row["id"]: at for at, row in enumerate(rows)}
+    place = {row["id"]: index for index, row in enumerate(rows)}
     episodes.sort(key=lambda episode: (place[episode.task_id], episode.rollout))
     write_whole(read.answers, b"".join(json_line(episode.to_dict()) for episode in episodes))
     if path.exists():
@@ -174,7 +174,7 @@ async def _again(flow: Workflow, recorded: Sequence[Episode], seed: int) -> list
     async with Isolation(flow.plan.imports) as isolation:
         made = run_jobs(jobs, lambda job: run_episode(flow.plan, job, models, isolation=isolation))
         episodes = [episode async for episode in made]
-    place = {(episode.task_id, episode.rollout): at for at, episode in enumerate(recorded)}
+    place = {(episode.task_id, episode.rollout): index for index, episode in enumerate(recorded)}
     return sorted(episodes, key=lambda episode: place[episode.task_id, episode.rollout])
 
 

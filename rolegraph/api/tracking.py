@@ -51,10 +51,10 @@ def episode_table(episodes: Iterable[Episode], spec: Spec) -> Table:
     for episode in episodes:
         for one in episode.trajectories:
             tokens = sum(step.response_tokens for step in one.steps)
-            said = one.steps[-1].model_response if one.steps and one.name not in quoting else ""
+            answer = one.steps[-1].model_response if one.steps and one.name not in quoting else ""
             failure = one.failure.name.value if one.failure else ""
-            own = (one.name, one.index, one.reward, failure, tokens, said[:ANSWER])
-            rows.append((episode.task_id, episode.rollout, episode.is_correct, *own))
+            cells = (one.name, one.index, one.reward, failure, tokens, answer[:ANSWER])
+            rows.append((episode.task_id, episode.rollout, episode.is_correct, *cells))
         if len(rows) >= ROWS:
             break
     return Table(COLUMNS, rows[:ROWS])

@@ -181,11 +181,11 @@ def resumed_source(folder: Path, record: SourceRecord, given: Source | None) -> 
         UsageError: The folder has no seal of this user, and holds overrides, a model, an address, imports or
             permissions that the command does not give.
     """
-    own = given or Source()
-    whole = own.with_defaults(record.source)
+    source = given or Source()
+    whole = source.with_defaults(record.source)
     if is_sealed(record):
         return whole
-    given_fields = {field.name: field.default for field in fields(Source) if getattr(own, field.name)}
+    given_fields = {field.name: field.default for field in fields(Source) if getattr(source, field.name)}
     asked = replace(record.source, **{**given_fields, "spec": ""})
     if is_this_machine(asked.base_url):
         asked = replace(asked, base_url=None)

@@ -175,11 +175,11 @@ class OpenWorkflow:
             fault = f"{self.flow.name} trains {', '.join(policies)}, and {path} has one policy"
             raise UsageError(f"{fault}; give the folder of a training")
         endpoints = [*self.flow.plan.endpoints]
-        for at, endpoint in enumerate(endpoints):
+        for index, endpoint in enumerate(endpoints):
             if endpoint.policy is not None:
                 of_policy = of_training and of_training._replace(policy=of_training.policy or endpoint.policy)
                 model = endpoint.model.model_copy(update={"checkpoint": str(of_policy or path)})
-                endpoints[at] = endpoint._replace(model=model)
+                endpoints[index] = endpoint._replace(model=model)
         return replace(self, _table=await self._models.table(endpoints))
 
     async def with_flow(self, flow: Workflow) -> OpenWorkflow:

@@ -49,10 +49,10 @@ class Display:
         self._folder, self._run, self._plan = run.folder, run, run.flow.plan
         self._output, self._floors = output or OutputOptions(), floors
         rewards = [f"reward/{role.name}" for role in self._plan.roles if role.reward is not None]
-        known = ["answered", "correct", *self._plan.metrics, *rewards]
+        figures = ["answered", "correct", *self._plan.metrics, *rewards]
         for name in floors:
-            if name not in known:
-                hint = api.did_you_mean(name, known) or f"expected one of {', '.join(known)}"
+            if name not in figures:
+                hint = api.did_you_mean(name, figures) or f"expected one of {', '.join(figures)}"
                 raise api.UsageError(f"--fail-under: no figure {name!r}; {hint}")
         self._roles = {role.name: _RoleSums() for role in self._plan.roles}
         self._asking = {role.name for role in self._plan.asking}
@@ -169,8 +169,8 @@ class Display:
                 text += "; --fail-under answered=1 makes that an error"
             self._output.warn(text)
         for name, value, floor in self._low():
-            found = "measured in no episode" if value is None else f"{value:.3f}, under {floor:g}"
-            self._output.warnings().print(f"error: {name} is {found}", style="red")
+            fault = "measured in no episode" if value is None else f"{value:.3f}, under {floor:g}"
+            self._output.warnings().print(f"error: {name} is {fault}", style="red")
         self._output.next(self._next())
         out.print(str(self._folder.episodes), markup=False)
 

@@ -63,10 +63,10 @@ def _show_project(file: Path) -> None:
         for value in values:
             click.echo(api.printable(f"{title:<8} {value}"))
     commands = [cli.get_command(click.Context(cli), verb) for verb in VERBS]
-    known = {flag for command in commands if command for option in command.params for flag in option.opts}
+    flags = {flag for command in commands if command for option in command.params for flag in option.opts}
     for flag, value in project.flags.items():
-        if f"--{flag}" not in known:
-            names = sorted(name.removeprefix("--") for name in known)
+        if f"--{flag}" not in flags:
+            names = sorted(name.removeprefix("--") for name in flags)
             hint = api.did_you_mean(flag, names) or "expected a flag of a command, without its dashes"
             raise api.UsageError(f"{file}: flags: no command has --{flag}; {hint}")
         click.echo(api.printable(f"flag     --{flag} {value}"))

@@ -55,49 +55,51 @@ def forecast_command(source: api.Source, budget: int | None, output: OutputOptio
     """
     flow = api.open_source(source)
     with progress_line(output, "looking at the spec …") as observe:
-        found = run_until_done(api.forecast_async(flow, observe=observe, **settings))
+        forecast = run_until_done(api.forecast_async(flow, observe=observe, **settings))
     words = shlex.join(source.arguments())
     following = [f"rolegraph forecast {words} --probe 32"]
     if settings["probe"] is not None or settings["run"] is not None:
         following = [f"rolegraph train {words}"] if flow.is_trainable else []
-    _show_forecast(found, output)
-    calls = None if budget is None else found.calls_of_an_episode * budget
+    _show_forecast(forecast, output)
+    calls = None if budget is None else forecast.calls_of_an_episode * budget
     if calls is not None:
         output.line(f"optimize --budget {budget}: at most {calls:,} model calls of the roles")
     # docs/command.md describes the keys of the document.
-    tokens = {"prompt_tokens": found.tokens("prompt"), "response_tokens": found.tokens("response")}
-    document = {**asdict(found), "episodes": found.episodes, **tokens, "optimize_calls_at_most": calls}
+    tokens = {"prompt_tokens": forecast.tokens("prompt"), "response_tokens": forecast.tokens("response")}
+    document = {**asdict(forecast), "episodes": forecast.episodes, **tokens, "optimize_calls_at_most": calls}
     output.end(document, *following)
     return 0
 
 
-def _show_forecast(found: api.Forecast, output: OutputOptions) -> None:
+def _show_forecast(forecast: api.Forecast, output: OutputOptions) -> None:
     """Print a forecast and its warnings."""
     out = output.results()
-    out.print(f"a step: {found.tasks} tasks × {found.rollouts} rollouts = {found.episodes:,} episodes")
     out.print(
-        f"at most {found.calls_at_most:,} model calls, {found.chain} of them one after another; "
-        f"estimated from {found.source}",
+        f"a step: {forecast.tasks} tasks × {forecast.rollouts} rollouts = {forecast.episodes:,} episodes"
+    )
+    out.print(
+        f"at most {forecast.calls_at_most:,} model calls, {forecast.chain} of them one after another; "
+        f"estimated from {forecast.source}",
         markup=False,
     )
-    out.print(_forecast_table(found))
-    if (tokens := found.tokens()) is not None:
-        out.print(f"tokens: about {found.tokens('prompt') or 0:,.0f} in, {tokens:,.0f} out")
-    if found.seconds is not None:
-        out.print(f"time: about {clock(found.seconds)} at the speed of those episodes")
-    if found.cost is not None:
-        out.print(f"cost: about {found.cost:,.4f} at that price")
-    for warning in found.warnings:
+    out.print(_forecast_table(forecast))
+    if (tokens := forecast.tokens()) is not None:
+        out.print(f"tokens: about {forecast.tokens('prompt') or 0:,.0f} in, {tokens:,.0f} out")
+    if forecast.seconds is not None:
+        out.print(f"time: about {clock(forecast.seconds)} at the speed of those episodes")
+    if forecast.cost is not None:
+        out.print(f"cost: about {forecast.cost:,.4f} at that price")
+    for warning in forecast.warnings:
         output.warn(warning)
 
 
-def _forecast_table(found: api.Forecast) -> Table:
+def _forecast_table(forecast: api.Forecast) -> Table:
     """Build the table of roles; unknown figures are dashes."""
-    fails = any(row.failing and row.failing.mean for row in found.roles.values())
+    fails = any(row.failing and row.failing.mean for row in forecast.roles.values())
     table = make_table("role", "calls ≤", "tokens in", "out", "groups", "of", "will teach", "share")
     if fails:
         table.add_column("failed", style="magenta", justify="right")
-    for name, row in found.roles.items():
+    for name, row in forecast.roles.items():
         prompt, response, teaching = row.prompt_tokens, row.response_tokens, row.teaching
         small, large = row.group_sizes or (0, 0)
         cells = [

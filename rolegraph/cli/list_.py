@@ -84,8 +84,8 @@ def _item(kind: str, name: str) -> str:
     try:
         summary, value, options = registry.summary(name), registry.value(name), registry.options(name)
     except api.vocabulary.UnknownName as error:
-        known = error.hint or f"expected one of {', '.join(error.known)}"
-        raise api.UsageError(f"{error}; {known}") from None
+        hint = error.hint or f"expected one of {', '.join(error.known)}"
+        raise api.UsageError(f"{error}; {hint}") from None
     if not value and not options:
         return f"{summary}\n\n{WRITTEN_AT[kind]}: {name}"
     head = _row(name, value) if value else (f"{name}:", "", "")

@@ -307,13 +307,13 @@ def complete_specs(context: click.Context, parameter: click.Parameter, word: str
     if "=" in word:
         return complete_overrides(context, parameter, word)
     shipped = [CompletionItem(name, help=line) for name, line in api.shipped_specs().items()]
-    found = [item for item in shipped if item.value.startswith(word)]
+    items = [item for item in shipped if item.value.startswith(word)]
     folder = Path(word) if word.endswith("/") else Path(word).parent
     for path in sorted(folder.glob("*")) if folder.is_dir() else ():
         shown = f"{path}/" if path.is_dir() else str(path)
         if shown.startswith(word) and (path.is_dir() or path.suffix in (".yaml", ".yml")):
-            found.append(CompletionItem(shown))
-    return found
+            items.append(CompletionItem(shown))
+    return items
 
 
 def complete_overrides(context: click.Context, parameter: click.Parameter, word: str) -> list[CompletionItem]:

@@ -84,10 +84,10 @@ def _writes_hidden(view: api.RunViewer, hidden: bool | None) -> bool:
     """Return whether to write hidden fields into a file; ask where the user did not say."""
     if hidden is not None or not (fields := view.hidden):
         return bool(hidden)
-    found = f"tasks have fields that no prompt may show: {', '.join(fields)}"
+    message = f"tasks have fields that no prompt may show: {', '.join(fields)}"
     if not sys.stdin.isatty():
-        raise api.UsageError(f"the {found}; give --hidden to write them into the file, or --no-hidden")
-    return click.confirm(f"The {found}. Write them into the file?")
+        raise api.UsageError(f"the {message}; give --hidden to write them into the file, or --no-hidden")
+    return click.confirm(f"The {message}. Write them into the file?")
 
 
 @click.command("export")
@@ -192,8 +192,8 @@ def _figures(comparison: api.Comparison) -> Table:
     table = make_table("figure", first, *others, *gaps)
     for row in comparison.rows:
         gaps = [
-            interval_cell(gap, sign="+", mark=" *" if row.is_sure(at) else "")
-            for at, gap in enumerate(row.differences)
+            interval_cell(gap, sign="+", mark=" *" if row.is_sure(index) else "")
+            for index, gap in enumerate(row.differences)
         ]
         tasks = [len(side.results.tasks) if side.results else None for side in comparison.measured]
         sides = [interval_cell(side, tasks=of) for side, of in zip(row.sides, tasks, strict=True)]

@@ -214,9 +214,9 @@ def _run_points(sweep: api.SweepJob, floors: Mapping[str, float], run_options: M
     from rolegraph.cli.train_display import train_display
 
     code = 0
-    for at, point in enumerate(sweep.points, 1):
+    for number, point in enumerate(sweep.points, 1):
         done = " is finished" if point.finished else ""
-        click.echo(f"[{at}/{len(sweep.points)}] {' '.join(point.overrides)}{done}", err=True)
+        click.echo(f"[{number}/{len(sweep.points)}] {' '.join(point.overrides)}{done}", err=True)
         if done:
             continue
         job = point.job()

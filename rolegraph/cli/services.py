@@ -54,15 +54,15 @@ def doctor_command(base_url: str | None, model: str | None, output: OutputOption
     with rolegraph-doctor. The exit code is 1 where something differs or fails.
     """
     with progress_line(output, "opening the service …") as observe:
-        found = run_until_done(api.doctor_async(base_url=base_url, model=model, observe=observe))
+        report = run_until_done(api.doctor_async(base_url=base_url, model=model, observe=observe))
     table = make_table("probe", "", "seen", "expected", right=False)
-    for row in found.rows:
+    for row in report.rows:
         add_row(table, row.name, row.status, row.seen, row.expected, style=STYLES[row.status])
     output.results().print(table)
-    counts = [f"{n} {word}" for word in STYLES if (n := sum(row.status == word for row in found.rows))]
+    counts = [f"{n} {word}" for word in STYLES if (n := sum(row.status == word for row in report.rows))]
     output.line(
-        api.printable(f"{found.model} at {found.url}: {', '.join(counts)}, in {clock(found.seconds)}")
+        api.printable(f"{report.model} at {report.url}: {', '.join(counts)}, in {clock(report.seconds)}")
     )
-    rows = [row._asdict() for row in found.rows]
-    output.document({**asdict(found), "ok": found.ok, "rows": rows})
-    return 0 if found.ok else 1
+    rows = [row._asdict() for row in report.rows]
+    output.document({**asdict(report), "ok": report.ok, "rows": rows})
+    return 0 if report.ok else 1

@@ -77,11 +77,11 @@ def make_table(*headings: str, right: bool = True, texts: tuple[int, ...] = ()) 
         texts: Positions of columns that hold texts all the same.
     """
     table = FigureTable(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
-    for at, heading in enumerate(headings):
-        is_figure = right and at not in (0, *texts)
+    for column, heading in enumerate(headings):
+        is_figure = right and column not in (0, *texts)
         table.add_column(
             Text(plain(heading)),
-            style="" if at else "bold",
+            style="" if column else "bold",
             justify="right" if is_figure else "left",
             overflow="fold",
             no_wrap=is_figure,

@@ -149,11 +149,11 @@ def first_line(error: BaseException) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0][: MESSAGE_TEXT.most]
 
 
-def nearest(name: str, known: Iterable[str]) -> str | None:
+def nearest(name: str, names: Iterable[str]) -> str | None:
     """Return the known name closest to a misspelt one, ignoring case, or None if none is close."""
     import difflib  # slow to import, and needed only for a misspelt name
 
-    spelt = {word.lower(): word for word in known}
+    spelt = {word.lower(): word for word in names}
     close = difflib.get_close_matches(name.lower(), spelt, n=3, cutoff=0.6)
     # Two swapped letters are the likeliest slip; difflib counts them as two wrong ones.
     swapped = [word for word in close if sorted(word) == sorted(name.lower())]

@@ -107,7 +107,7 @@ def model_name(folder: Path, name: str | None = None) -> str:
         name: A name chosen by the user; by default that of a model of the package, else the path.
     """
     path = folder.resolve()
-    return name or next((known for known, shipped in MODELS.items() if shipped == path), str(path))
+    return name or next((model for model, shipped in MODELS.items() if shipped == path), str(path))
 
 
 @contextmanager

@@ -144,10 +144,10 @@ def _folder() -> Path | None:
     )
     try:
         folder.mkdir(mode=0o700, exist_ok=True)
-        found = folder.lstat()
+        status = folder.lstat()
     except OSError:
         return None
-    private = found.st_uid == os.getuid() and not found.st_mode & 0o077 and folder.is_dir()
+    private = status.st_uid == os.getuid() and not status.st_mode & 0o077 and folder.is_dir()
     return folder if private and not folder.is_symlink() and len(str(folder)) < _LONGEST_PATH - 30 else None
 
 

@@ -105,9 +105,9 @@ def generate(
     for i in range(count):
         nums, target, solution = draw(numbers[i % len(numbers)])
         seen.add((target, *sorted(nums)))
-        said = question(nums, target, operators)
+        text = question(nums, target, operators)
         identity = f"countdown-{split}-{i}"
-        tasks.append(CountdownTask(id=identity, question=said, nums=nums, target=target, solution=solution))
+        tasks.append(CountdownTask(id=identity, question=text, nums=nums, target=target, solution=solution))
     return tasks
 
 

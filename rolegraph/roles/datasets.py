@@ -69,8 +69,8 @@ def file(
     """
     where = find_table(folder, path)
     read = partial(read_table, where)
-    found = dataset_of(read, hidden=hidden or [], stem=where.stem, split=split, shown=path)
-    return replace(found, file=where)
+    dataset = dataset_of(read, hidden=hidden or [], stem=where.stem, split=split, shown=path)
+    return replace(dataset, file=where)
 
 
 def huggingface(

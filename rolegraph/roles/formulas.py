@@ -53,11 +53,11 @@ def value(
     if right is not None:
         formulas.append(Formula(right, ("right",)))
     read = [_nodes(formula.text) for formula in formulas]
-    fields = dict.fromkeys(key for found in read for key in _keys(found, "task"))
+    fields = dict.fromkeys(key for parts in read for key in _keys(parts, "task"))
     reads = dict.fromkeys(
         ActionRead(None, path, (), formula.place)
-        for formula, found in zip(formulas, read, strict=True)
-        for path in _keys(found, "action")
+        for formula, parts in zip(formulas, read, strict=True)
+        for path in _keys(parts, "action")
     )
     facts = RewardFacts(
         fields=tuple({**fields, **dict.fromkeys(labels or ())}),
@@ -92,9 +92,9 @@ def _nodes(text: str) -> list[nodes.Node]:
         return []
 
 
-def _keys(found: list[nodes.Node], name: str) -> Iterator[str]:
+def _keys(parts: list[nodes.Node], name: str) -> Iterator[str]:
     """Yield the keys that nodes name, as `name.key` or `name["key"]`."""
-    for node in found:
+    for node in parts:
         match node:
             case nodes.Getattr(node=nodes.Name(name=holder), attr=str(key)) if holder == name:
                 yield key

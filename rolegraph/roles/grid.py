@@ -85,25 +85,25 @@ def _around(cell: Cell, size: int) -> dict[str, Cell]:
     return {letter: there for letter, there in reached.items() if min(there) >= 0 and max(there) < size}
 
 
-def legal(grid: Grid, at: Cell) -> dict[str, Cell]:
+def legal(grid: Grid, cell: Cell) -> dict[str, Cell]:
     """Return the legal moves at a cell, with the cell that each leads to."""
-    return {letter: cell for letter, cell in _around(at, grid.size).items() if cell not in grid.walls}
+    return {letter: to for letter, to in _around(cell, grid.size).items() if to not in grid.walls}
 
 
 @lru_cache(maxsize=1024)
 def distances(grid: Grid) -> Mapping[Cell, int]:
     """Return the number of moves to the goal, from every cell with a way there."""
-    known = {grid.goal: 0}
-    edge = known
+    moves = {grid.goal: 0}
+    edge = moves
     while edge:
         edge = {
-            cell: far + 1
-            for at, far in edge.items()
-            for cell in legal(grid, at).values()
-            if cell not in known
+            neighbour: far + 1
+            for cell, far in edge.items()
+            for neighbour in legal(grid, cell).values()
+            if neighbour not in moves
         }
-        known = known | edge
-    return known
+        moves = moves | edge
+    return moves
 
 
 def begin(grid: Grid, rules: GridRules) -> tuple[WalkState, Transition]:
@@ -159,14 +159,14 @@ def _seen(before: WalkState, after: WalkState, fault: str) -> Transition:
 
 def observation(walk: WalkState) -> str:
     """Write the grid, the walker's position and the legal moves as text."""
-    grid, rules, at, _ = walk
-    shown = dict.fromkeys(grid.walls, "#") | {grid.goal: "G", at: "A"}
+    grid, rules, cell, _ = walk
+    shown = dict.fromkeys(grid.walls, "#") | {grid.goal: "G", cell: "A"}
     rows = (
         " ".join(shown.get((row, column), ".") for column in range(grid.size)) for row in range(grid.size)
     )
     most = f"up to {rules.moves} moves, such as {'RRDD'[: rules.moves]}" if rules.moves > 1 else "one move"
-    here = ", ".join(legal(grid, at))
-    places = f"You are A, at {_place(at)}. The goal G is at {_place(grid.goal)}. # is a wall."
+    here = ", ".join(legal(grid, cell))
+    places = f"You are A, at {_place(cell)}. The goal G is at {_place(grid.goal)}. # is a wall."
     asked = f"Legal moves here: {here} (U up, R right, D down, L left). Answer with {most}."
     return "\n".join((*rows, places, asked))
 

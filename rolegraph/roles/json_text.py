@@ -51,8 +51,10 @@ def value_at(value: Any, path: str, place: int | None = None) -> Any:
     """
     for key in path.split("."):
         if isinstance(value, Mapping):
-            known = cast("Mapping[str, Any]", value)
-            value = known[str(place + 1) if key == "*" and key not in known and place is not None else key]
+            mapping = cast("Mapping[str, Any]", value)
+            value = mapping[
+                str(place + 1) if key == "*" and key not in mapping and place is not None else key
+            ]
         elif isinstance(value, list):
             position = place if key == "*" else int(key) if key.isdecimal() else None
             if position is None:
@@ -108,9 +110,9 @@ def example_of(schema: Mapping[str, Any], depth: int = 0) -> Any:
             # Lists in lists have one item each, or a schema of a few levels would fill the memory.
             return [item] * (1 if isinstance(item, list | dict) else min(max(int(least), 1), ITEMS_MADE_UP))
         case "object" | None if "properties" in schema or "required" in schema:
-            known = cast("Mapping[str, Any]", schema.get("properties") or {})
-            names = dict.fromkeys([*known, *cast("Iterable[str]", schema.get("required", ()))])
-            return {name: inner(known.get(name)) for name in names}
+            properties = cast("Mapping[str, Any]", schema.get("properties") or {})
+            names = dict.fromkeys([*properties, *cast("Iterable[str]", schema.get("required", ()))])
+            return {name: inner(properties.get(name)) for name in names}
         case "null":
             return None
         case _:
@@ -120,12 +122,12 @@ def example_of(schema: Mapping[str, Any], depth: int = 0) -> Any:
 def required_keys(schema: object) -> Iterator[str]:
     """Yield the keys that a JSON Schema requires, of lists' items and required mappings too."""
     if isinstance(schema, Mapping):
-        known = cast("Mapping[str, Any]", schema)
-        properties: Mapping[str, Any] = known.get("properties", {})
-        for key in known.get("required", ()):
+        keywords = cast("Mapping[str, Any]", schema)
+        properties: Mapping[str, Any] = keywords.get("properties", {})
+        for key in keywords.get("required", ()):
             yield key
             yield from required_keys(properties.get(key))
-        yield from required_keys(known.get("items"))
+        yield from required_keys(keywords.get("items"))
 
 
 def _first_value(text: str) -> Any:

@@ -13,7 +13,9 @@ def mean_reward(role: str, /) -> Metric:
 
     role: the role that is measured
     """
-    return role_metric(lambda found: sum(t.reward or 0.0 for t in found) / max(1, len(found)), role)
+    return role_metric(
+        lambda trajectories: sum(t.reward or 0.0 for t in trajectories) / max(1, len(trajectories)), role
+    )
 
 
 def correct(role: str, /) -> Metric:
@@ -21,7 +23,9 @@ def correct(role: str, /) -> Metric:
 
     role: the role that is measured
     """
-    return role_metric(lambda found: float(bool(found) and all(t.is_correct for t in found)), role)
+    return role_metric(
+        lambda trajectories: float(bool(trajectories) and all(t.is_correct for t in trajectories)), role
+    )
 
 
 def any_correct(role: str, /) -> Metric:
@@ -29,7 +33,7 @@ def any_correct(role: str, /) -> Metric:
 
     role: the role that is measured
     """
-    return role_metric(lambda found: float(any(t.is_correct for t in found)), role)
+    return role_metric(lambda trajectories: float(any(t.is_correct for t in trajectories)), role)
 
 
 def term(role: str, /, *, name: str) -> Metric:
@@ -41,8 +45,8 @@ def term(role: str, /, *, name: str) -> Metric:
 
     def mean(trajectories: Sequence[Trajectory]) -> float | None:
         # A failed turn earned nothing of the term; a turn without a rating has no such term.
-        found = [t.terms.get(name, 0.0) for t in trajectories if name in t.terms or t.failure is not None]
-        return None if trajectories and not found else sum(found) / max(1, len(found))
+        scores = [t.terms.get(name, 0.0) for t in trajectories if name in t.terms or t.failure is not None]
+        return None if trajectories and not scores else sum(scores) / max(1, len(scores))
 
     return role_metric(mean, role, term=name)
 

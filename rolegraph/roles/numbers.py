@@ -40,16 +40,16 @@ def find_number(text: str, *, which: Which = "last", fractions: bool = False) ->
     kept = deque(islice(matches, 1) if which == "first" else matches, maxlen=1)
     if not kept:
         raise ValueError("the answer holds no number")
-    found = kept.pop()
-    top = _value(found["top"])
-    bottom = _value(found["bottom"] or "1") if fractions else 1
+    match = kept.pop()
+    top = _value(match["top"])
+    bottom = _value(match["bottom"] or "1") if fractions else 1
     if not bottom:
-        raise ValueError(f"{found[0]} divides by zero")
+        raise ValueError(f"{match[0]} divides by zero")
     whole = isinstance(top, int) and isinstance(bottom, int) and top % bottom == 0
     value = top // bottom if whole else top / bottom
     if not math.isfinite(value):
         raise ValueError("the number is too large")
-    return -value if found["sign"] in ("-", "−") else value
+    return -value if match["sign"] in ("-", "−") else value
 
 
 def _value(written: str) -> int | float:

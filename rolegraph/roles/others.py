@@ -52,8 +52,8 @@ def of(role: str, /, *, scale: FiniteFloat = 1.0, offset: FiniteFloat = 0.0, els
         if not scores:
             return _without_turns(role, else_, inputs)
         verdicts = [each.is_correct for each in scores if each.is_correct is not None]
-        known = [each.reward for each in scores if each.reward is not None]
-        reward = scale * fmean(known) + offset if known else None
+        rewards = [each.reward for each in scores if each.reward is not None]
+        reward = scale * fmean(rewards) + offset if rewards else None
         return Score(reward, all(verdicts) if verdicts and scale > 0 else None)
 
     verdicts = (role,) if scale > 0 else ()

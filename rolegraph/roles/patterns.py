@@ -115,28 +115,27 @@ def last_match(pattern: Pattern, text: str) -> Match | None:
         UnicodeEncodeError: The text is not valid Unicode.
     """
     per_character = pay(pattern, text) / max(1, len(text))
-    found, left = None, PATTERN_WORK.most // 2
+    match, left = None, PATTERN_WORK.most // 2
 
     def through(begin: int) -> bool:
-        """Set `found` to the last match from a position on; False where `pattern_work` is used up first."""
-        nonlocal found, left
+        """Set `match` to the last match from a position on; False where `pattern_work` is used up first."""
+        nonlocal match, left
         for match in pattern.finditer(text, begin):
-            found = match
             left -= _MATCH + int(per_character * (len(text) - match.end()))
             if left < 0:
                 return False
         return True
 
     if through(0):
-        return found
-    looked_at = found.start() if found is not None else 0
+        return match
+    looked_at = match.start() if match is not None else 0
     length, left = 500, PATTERN_WORK.most // 2
     while looked_at < (begin := len(text) - length):
-        found = None
+        match = None
         if not through(begin):
             break
-        if found is not None and found.start() > begin:
-            return found
+        if match is not None and match.start() > begin:
+            return match
         left -= int(per_character * length)
         length *= 2
     raise TooMuchText(PATTERN_WORK.exceeded(f"to find the last match in {len(text):,} characters may take"))

@@ -138,11 +138,11 @@ def json_field(path: str, /, *, field: str | None = None, value: Any = _ABSENT) 
     def score(task: Task, action: Any, inputs: RewardInputs) -> Score:
         wanted = value if field is None else task[field]
         try:
-            found = value_at(action, path)
+            answer = value_at(action, path)
         except LookupError:
             return _scored(0.0)
         # Python's True equals 1, JSON's does not.
-        return _scored(found == wanted and isinstance(found, bool) == isinstance(wanted, bool))
+        return _scored(answer == wanted and isinstance(answer, bool) == isinstance(wanted, bool))
 
     fields = () if field is None else (field,)
     return Reward(score, RewardFacts(fields=fields, labels=fields, reads=(ActionRead(None, path, ()),)))
@@ -238,10 +238,10 @@ def matches(pattern: str, /, *, whole: bool = False, ignore_case: bool = False) 
         text = as_text(action)
         try:
             pay(compiled, text)
-            found = compiled.fullmatch(text) if whole else compiled.search(text)
+            match = compiled.fullmatch(text) if whole else compiled.search(text)
         except UnicodeEncodeError:
             return _scored(0.0)
-        return _scored(found is not None)
+        return _scored(match is not None)
 
     return Reward(score, RewardFacts(patterns=(pattern,), form=True))
 

@@ -82,9 +82,9 @@ def _turn(position: str, fault: str = "") -> Transition:
     player = to_move(position)
     cells = [str(number) if mark == "." else mark for number, mark in enumerate(position, 1)]
     rows = (" ".join(cells[row : row + 3]) for row in (0, 3, 6))
-    told = f"You are {MARKS[player]}. Free cells: {', '.join(map(str, free(position)))}."
+    state = f"You are {MARKS[player]}. Free cells: {', '.join(map(str, free(position)))}."
     asked = "Answer with the number of the cell that you take."
-    return Transition({player: "\n".join(filter(None, (fault, *rows, told, asked)))})
+    return Transition({player: "\n".join(filter(None, (fault, *rows, state, asked)))})
 
 
 def _over(winning: int | None, reason: str) -> Transition:

@@ -176,10 +176,10 @@ def _comparison(equal: Equal) -> tuple[Callable[[Any, Any], bool], float | None]
 
 
 def _views(upstream: Upstream) -> list[View]:
-    found = [view for views in upstream.values() for view in views if isinstance(view, View)]
-    if not found:
+    views = [view for inputs in upstream.values() for view in inputs if isinstance(view, View)]
+    if not views:
         raise ToolError(f"nothing to choose from: none of {', '.join(upstream)} ran")
-    return found
+    return views
 
 
 # Tools with a function
@@ -303,12 +303,12 @@ async def _look_up(corpus: corpora.Corpus, k: int, query: Any, headers: Sent) ->
 
 
 async def _retrieve(url: str, k: int, query: Any, headers: Sent) -> list[Any]:
-    found = await _exchange(url, "POST", {"query": str(query), "k": k}, headers)
-    if isinstance(found, Mapping):
-        found = cast("Mapping[str, Any]", found).get("results")
-    if not isinstance(found, list):
+    passages = await _exchange(url, "POST", {"query": str(query), "k": k}, headers)
+    if isinstance(passages, Mapping):
+        passages = cast("Mapping[str, Any]", passages).get("results")
+    if not isinstance(passages, list):
         raise ToolError(f'{url} gives no list of passages, and no {{"results": […]}}')
-    return cast("list[Any]", found)[:k]
+    return cast("list[Any]", passages)[:k]
 
 
 def http(body: str | None = None, /, *, url: str, method: Method = "POST", headers: Headers = None) -> Tool:
@@ -356,8 +356,8 @@ async def _exchange(url: str, method: Method, body: Any, headers: Sent) -> Any:
     except (httpx.HTTPError, httpx.InvalidURL, LookupError, ValueError) as error:
         may_pass = httpx.NetworkError | httpx.RemoteProtocolError
         passing = httpx.Headers() if isinstance(error, may_pass) else None
-        said = f"cannot reach {url}: {str(error) or 'the connection was dropped'}"
-        raise ToolError(said, retry_headers=passing) from None
+        message = f"cannot reach {url}: {str(error) or 'the connection was dropped'}"
+        raise ToolError(message, retry_headers=passing) from None
     if not 200 <= status < 300:
         passing = answer.headers if status == 429 or status >= 500 else None
         raise ToolError(f"{url} answers {status}: {text[:200]}", retry_headers=passing)

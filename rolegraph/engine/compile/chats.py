@@ -95,8 +95,8 @@ def chat_findings(spec: Spec, counts: Mapping[str, int]) -> Iterator[Finding]:
             if not nx.has_path(needs, one, two):
                 message = f"{one} and {two} keep one conversation, and neither waits for the other"
                 hint = f"let one need the other, such as {one} in the `needs` of {two}"
-                at = ("roles", two, "memory")
-                yield Finding(at, message, "roles that take turns one after the other", hint, at_key=True)
+                expected = "roles that take turns one after the other"
+                yield Finding(("roles", two, "memory"), message, expected, hint, at_key=True)
 
 
 def _differences(spec: Spec, one: str, other: str, counts: Mapping[str, int]) -> Iterator[Finding]:

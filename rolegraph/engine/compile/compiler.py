@@ -209,10 +209,12 @@ def _assemble(
         for name, role in names.roles.items()
     )
     loop_plans: list[role_plan.LoopPlan] = []
-    for name, own in spec.loops.items():
+    for name, settings in spec.loops.items():
         outer, until, when = spec.loop_around(name), names.untils[name], names.loop_whens[name]
         around = None if outer is None else loops.index(outer)
-        loop_plans.append(role_plan.LoopPlan(name, own.times, until, unrolled.branches[name], when, around))
+        loop_plans.append(
+            role_plan.LoopPlan(name, settings.times, until, unrolled.branches[name], when, around)
+        )
     envs = [_env_plan(spec, name, _present(it), unrolled) for name, it in names.environments.items()]
     scoring = nx.topological_sort(scored(names.rewards))
     deferred = {name for name, reward in names.rewards.items() if reward and reward.is_deferred}
@@ -261,13 +263,13 @@ async def _run_by_the_scheduler(arguments: Mapping[str, Any]) -> Any:
 
 def _kept_back(names: ResolvedNames, name: str) -> frozenset[str]:
     """Return the functions that a `run` calls of a role's tools, or of another role with one of them."""
-    found: set[str] = set()
+    functions: set[str] = set()
     for role in names.roles.values():
         if role.run and (called := role.run.tool.session):
             owner = role.spec.needs[called.role].of or called.role
             if any(tool in names.spec.roles[owner].tools for tool in names.spec.roles[name].tools):
-                found.add(called.function)
-    return frozenset(found)
+                functions.add(called.function)
+    return frozenset(functions)
 
 
 def _env_plan(

@@ -24,8 +24,8 @@ from rolegraph.engine.vocabulary import ItemCall
 def check_graph(spec: Spec) -> list[Finding]:
     """Find unknown, repeated and reserved names, impossible edges, cycles, and graphs that are too large."""
     needs = role_graph(spec)
-    found = [*_names(spec), *_loops(spec), *_players(spec, needs), *_edges(spec), *_calls(spec)]
-    return found + ([*_cycles(spec, needs)] or [*_size(spec, needs)])
+    findings = [*_names(spec), *_loops(spec), *_players(spec, needs), *_edges(spec), *_calls(spec)]
+    return findings + ([*_cycles(spec, needs)] or [*_size(spec, needs)])
 
 
 def _names(spec: Spec) -> Iterator[Finding]:
@@ -57,16 +57,16 @@ def run_findings(spec: Spec, data: Mapping[str, Any]) -> Iterator[Finding]:
         data: The spec as it was read, which shows prompts that did not fit the model.
     """
     for name, role in spec.roles.items():
-        at = ("roles", name)
+        path = ("roles", name)
         is_empty = role.run is None and role.prompt is None
-        if is_empty and not any(value_at(data, (*at, key)) for key in ("prompt", "run")):
+        if is_empty and not any(value_at(data, (*path, key)) for key in ("prompt", "run")):
             expected = "a prompt, or `run` with a tool"
-            yield Finding((*at, "prompt"), f"roles.{name} has no 'prompt'", expected, at_key=True)
+            yield Finding((*path, "prompt"), f"roles.{name} has no 'prompt'", expected, at_key=True)
         for key in Role.model_fields if role.run is not None else ():
             if key not in TOOL_ROLE_KEYS and key in role.model_fields_set and getattr(role, key) is not None:
                 message = f"{name} runs a tool, so it has no `{key}`"
                 hint = f"remove it; where the spec that this one extends has it, say `{key}: null`"
-                yield Finding((*at, key), message, ", ".join(TOOL_ROLE_KEYS), hint, at_key=True)
+                yield Finding((*path, key), message, ", ".join(TOOL_ROLE_KEYS), hint, at_key=True)
 
 
 def _loops(spec: Spec) -> Iterator[Finding]:
@@ -128,7 +128,6 @@ def _edges(spec: Spec) -> Iterator[Finding]:
     """Find edges of `needs` that join roles, or name rounds, in a way the graph does not allow."""
     for name, role in spec.roles.items():
         reader, fans = spec.readers_of(name)[0], list[str]()
-        own = spec.loop_of(reader)
         for key, other, edge in role.edges:
             path = ("roles", name, "needs", key)
             if other not in spec.roles:
@@ -147,7 +146,7 @@ def _edges(spec: Spec) -> Iterator[Finding]:
                     yield Finding(path, message, "round: this", "or join: branch", at_key=True)
             loop, expected, hint = spec.loop_of(other), "round: this", ""
             shared = spec.shared_loops(reader, other)
-            if other == name and own is None and edge.round != "this":
+            if other == name and spec.loop_of(reader) is None and edge.round != "this":
                 message, expected = f"{name} is in no loop, so it has no earlier turns", f"{name} in `loops`"
             elif edge.round == "last" and not shared:
                 message = f"{name} and {other} are in no loop together, so there is no round before"
@@ -202,19 +201,19 @@ def _call(spec: Spec, name: str, callee: str, path: Path, before: Sequence[ItemC
 
 
 def _callee(spec: Spec, name: str, role: Role) -> Iterator[Finding]:
-    callers, at = spec.callers_of(name), ("roles", name)
+    callers, prefix = spec.callers_of(name), ("roles", name)
     if not callers:
         hint = f"let a role call it: tools: [{{role: {name}}}], with `calls`"
-        yield Finding((*at, "tool"), f"{name} can be called, but no role calls it", "", hint, at_key=True)
+        yield Finding((*prefix, "tool"), f"{name} can be called, but no role calls it", "", hint, at_key=True)
     once = f"{name} runs once for each call"
     for key in _PLAIN:
         if getattr(role, key) != Role.model_fields[key].default:
-            yield Finding((*at, key), f"{once}, so it has no `{key}`", "", "remove it", at_key=True)
+            yield Finding((*prefix, key), f"{once}, so it has no `{key}`", "", "remove it", at_key=True)
     if (loop := spec.loop_of(name)) is not None:
         message = f"{once}, so it cannot be in a loop; {' and '.join(callers) or 'its caller'} can"
         yield Finding(("loops", loop, "roles"), message, "", "remove it", word=name)
     for key, other, edge in role.edges:
-        path = (*at, "needs", key)
+        path = (*prefix, "needs", key)
         if edge.fans_out:
             yield Finding(path, f"{once}, and not for each {other}", "all or branch", at_key=True)
         elif other in callers and edge.round == "this":
@@ -223,7 +222,7 @@ def _callee(spec: Spec, name: str, role: Role) -> Iterator[Finding]:
     loops = {spec.loops_around(caller) for caller in callers}
     if len(loops) > 1 and any(edge.round != "this" for edge in role.needs.values()):
         message = f"{' and '.join(callers)} are in different loops, so their rounds before differ"
-        yield Finding((*at, "needs"), message, "edges of this round", at_key=True)
+        yield Finding((*prefix, "needs"), message, "edges of this round", at_key=True)
 
 
 def unknown_role(spec: Spec, name: str, path: tuple[str | int, ...]) -> Iterator[Finding]:
@@ -280,13 +279,13 @@ def _size(spec: Spec, needs: RoleGraph) -> Iterator[Finding]:
         turns = count * spec.rounds_of(name)
         joined = (other for _, other, edge in role.edges if edge.join == "all" and other in spec.roles)
         edges = count * sum(counts.get(other, 1) for other in joined)
-        for limit, own, what in (
+        for limit, number, what in (
             (SPEC_TURNS, turns, f"{name} would take {turns:,} turns an episode"),
             (SPEC_EDGES, edges, f"{name} would have {edges:,} incoming edges"),
             (SPEC_LINEAGES, count * len(ancestors(needs, name)), f"{name} comes from too many roles"),
         ):
             before = total[limit]
-            total[limit] += own
+            total[limit] += number
             if total[limit] > limit.most:
                 beside = f", beside {before:,} of roles before it" if before else ""
                 yield Finding(path, f"{what}{beside}", f"at most {limit}")

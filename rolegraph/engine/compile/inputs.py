@@ -63,12 +63,12 @@ def role_inputs(spec: Spec, of_roles: Mentions, of_loops: Mentions) -> dict[str,
 
 def role_edges(spec: Spec, name: str) -> tuple[RoleEdge, ...]:
     """Return a role's `needs` with the role that each entry joins."""
-    reader, found = spec.readers_of(name)[0], list[RoleEdge]()
+    reader, edges = spec.readers_of(name)[0], list[RoleEdge]()
     for key, other, edge in spec.roles[name].edges:
         is_earlier = edge.round != "this" and spec.shared_loops(reader, other) > 0
         inside = edge.round == "history" and spec.shared_rounds(reader, other).inside
-        found.append(RoleEdge(key, other, edge, is_earlier and not inside))
-    return tuple(found)
+        edges.append(RoleEdge(key, other, edge, is_earlier and not inside))
+    return tuple(edges)
 
 
 def role_inputs_from_text(spec: Spec, texts: Mapping[str, list[str]]) -> dict[str, RoleInputs]:
@@ -83,9 +83,9 @@ def role_inputs_from_text(spec: Spec, texts: Mapping[str, list[str]]) -> dict[st
     of_roles: dict[str, Set[str]] = {}
     for name, role in spec.roles.items():
         scope = TemplateScope(dict.fromkeys(role.needs, 1), own=ALL_OF_SELF)
-        found = [mentions_of(text, scope) for text in texts.get(name, ())]
+        mentions = [mentions_of(text, scope) for text in texts.get(name, ())]
         condition = mentions_of(role.when or "", replace(scope, is_condition=True))
-        of_roles[name] = condition.union(*found)
+        of_roles[name] = condition.union(*mentions)
     of_loops: dict[str, Set[str]] = {}
     for name, loop in spec.loops.items():
         scope = TemplateScope(dict.fromkeys(spec.roles_in(name), 1), is_condition=True)

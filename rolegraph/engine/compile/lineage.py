@@ -179,6 +179,6 @@ def _needed(role: Role, done: Mapping[str, Sequence[Instance]]) -> dict[str, fro
 def _union(instances: Sequence[Instance]) -> dict[str, frozenset[int]]:
     numbers: dict[str, set[int]] = {}
     for instance in instances:
-        for role, own in instance.lineage.items():
-            numbers.setdefault(role, set()).update(own)
-    return {role: frozenset(found) for role, found in numbers.items()}
+        for role, indices in instance.lineage.items():
+            numbers.setdefault(role, set()).update(indices)
+    return {role: frozenset(indices) for role, indices in numbers.items()}

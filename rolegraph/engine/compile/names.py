@@ -59,12 +59,13 @@ class ResolvedNames:
         self.tools_of = cache(self._tools)
         self.data = self._datasets()
         labels = {label for reward in self.rewards.values() if reward for label in reward.facts.labels}
-        own = (name for dataset in self.data.values() for name in dataset.hidden)
-        self.hidden = frozenset({*spec.data.hidden, *labels, *own})
+        self.hidden = frozenset(labels.union(spec.data.hidden, *(it.hidden for it in self.data.values())))
         """Task fields that prompts do not see."""
         labelled = {it.file: self.hidden.intersection(it.columns) for it in self.data.values() if it.file}
-        known = (columns_of(self.data), self.hidden, labelled, turns_read(spec))
-        self.texts = TextReader(spec, instances, loaded.folders, *known, self.findings)
+        columns, turns = columns_of(self.data), turns_read(spec)
+        self.texts = TextReader(
+            spec, instances, loaded.folders, columns, self.hidden, labelled, turns, self.findings
+        )
         self.roles = {name: self._role(name, reward) for name, reward in self.rewards.items()}
         self.untils = {name: self.texts.until(name) for name in spec.loops}
         self.loop_whens = {name: self.texts.loop_when(name) for name in spec.loops}
@@ -125,13 +126,14 @@ class ResolvedNames:
         self, name: str, call: ItemCall | None, reward: vocabulary.Reward | None
     ) -> Mapping[str, Template | None]:
         """Compile the expressions of a role's reward, each once."""
-        found: dict[str, Template | None] = {}
+        templates: dict[str, Template | None] = {}
         if reward is None or call is None:
-            return found
+            return templates
         for text, place in reward.formulas:
-            if text not in found:
-                found[text] = self.texts.formula(("roles", name, "reward", *call.path_of(place)), text, name)
-        return found
+            if text not in templates:
+                path = ("roles", name, "reward", *call.path_of(place))
+                templates[text] = self.texts.formula(path, text, name)
+        return templates
 
     def _environment(self, name: str) -> vocabulary.Environment | None:
         """Resolve the environment of a loop and check its number of players."""
@@ -152,11 +154,11 @@ class ResolvedNames:
 
     def _tools(self, name: str) -> list[vocabulary.Tool | None]:
         """Resolve the tools that a role's model may call; the model sets a tool's argument, not the spec."""
-        role, found = self.spec.roles[name], list[vocabulary.Tool | None]()
+        role, tools = self.spec.roles[name], list[vocabulary.Tool | None]()
         for place, call in enumerate(role.tools):
             path: Path = ("roles", name, "tools", place)
             tool = self._build(vocabulary.tools, call, path)
-            found.append(tool)
+            tools.append(tool)
             if tool is None or tool.callee:
                 continue
             if tool.open is None:
@@ -179,7 +181,7 @@ class ResolvedNames:
             message = f"{name} has no tools, so a turn calls its model once"
             hint = "give it `tools`, or remove `calls`; for several turns use `loops`"
             self.findings.append(Finding(("roles", name, "calls"), message, "", hint, at_key=True))
-        return found
+        return tools
 
     def _signal(self, name: str, call: ItemCall | None) -> SignalPlan | None:
         """Resolve a signal with the teacher and the template that it names."""
@@ -206,9 +208,9 @@ class ResolvedNames:
             self.findings += unknown_role(self.spec, metric.role, path)
             reward = self.rewards.get(metric.role)
             if metric.term and reward and metric.term not in reward.facts.terms:
-                known = ", ".join(reward.facts.terms) or "none: only a `weighted` reward has named terms"
+                terms = ", ".join(reward.facts.terms) or "none: only a `weighted` reward has named terms"
                 message = f"the reward of {metric.role} has no term {metric.term!r}"
-                self.findings.append(Finding(path, message, known, word=metric.term))
+                self.findings.append(Finding(path, message, terms, word=metric.term))
         return metric
 
     def _tool(self, name: str, role: Role) -> vocabulary.Tool | None:
@@ -239,12 +241,12 @@ class ResolvedNames:
         roles = {key: other for key, other, _ in self.spec.roles[name].edges}
         if tool.session is None or (other := roles.get(tool.session.role, "")) not in self.spec.roles:
             return ()
-        found = [each for each in self.tools_of(other) if each and each.open]
-        if not found:
+        tools = [each for each in self.tools_of(other) if each and each.open]
+        if not tools:
             message = f"{name} calls {tool.session.function} of the tools of {other}, which has none"
             path, expected = ("roles", name, "run"), f"a role with `tools` that have {tool.session.function}"
             self.findings.append(Finding(path, message, expected, word=tool.session.role))
-        return tuple(found)
+        return tuple(tools)
 
     def _check_quoted(self, path: Path, tool: vocabulary.Tool | None, role: Role) -> None:
         """Add a fault for each file of tasks with hidden fields that a tool quotes to a role without them."""
@@ -264,19 +266,19 @@ class ResolvedNames:
             aliases = [f"it is known as {key} there" for key, edge in needs.items() if edge.of == other]
             hint = (aliases or [f"add {other} to the `needs` of {name}"])[-1]
             message = f"{name} {verb} {other}, which is not in its `needs`"
-            found = [*unknown_role(self.spec, other, path)]
-            self.findings += found or [Finding(path, message, "", hint, word=other)]
+            findings = [*unknown_role(self.spec, other, path)]
+            self.findings += findings or [Finding(path, message, "", hint, word=other)]
 
     def _build(self, registry: Registry[ItemT], call: ItemCall | None, path: Path) -> ItemT | None:
         """Build an item of the vocabulary; return None without a call, and on failure, with findings."""
-        known = {"folder": self.loaded.folders[0], "interpreter": self.interpreter}
-        context = {name: known[name] for name in registry.context}
+        arguments = {"folder": self.loaded.folders[0], "interpreter": self.interpreter}
+        context = {name: arguments[name] for name in registry.context}
         return None if call is None else self._make(partial(registry.build, call, **context), path)
 
-    def _make(self, make: Callable[[], ItemT], path: Path, known: str = "") -> ItemT | None:
+    def _make(self, make: Callable[[], ItemT], path: Path, others: str = "") -> ItemT | None:
         """Build an item by `make` and note the code that it used; where `make` fails, add faults."""
         with vocabulary.record_items(self.used):
-            item, findings = resolve(make, path, known)
+            item, findings = resolve(make, path, others)
         self.findings += findings
         self.permissions += [Permission(name, path) for name in item.permissions] if item else []
         return item
@@ -294,8 +296,8 @@ class ResolvedNames:
             if call is None:
                 continue
             make = partial(vocabulary.open_dataset, call, split=split, folder=self.loaded.folders[0])
-            known = ", or the path of a .jsonl, .parquet or .csv file"
-            dataset = self._make(make, ("data", split), known)
+            others = ", or the path of a .jsonl, .parquet or .csv file"
+            dataset = self._make(make, ("data", split), others)
             if dataset is None:
                 continue
             missing = [name for name in dataset.permissions if not vocabulary.is_allowed(name, self.allow)]

@@ -173,13 +173,13 @@ class Plan(TurnGraph):
     @property
     def teachers(self) -> list[ModelRef]:
         """Models that signals compare with, each once."""
-        found = (
+        models = (
             self.teacher_of(role.name, index)
             for role in self.trained.values()
             for index in range(1, role.count + 1)
             if role.signal is not None and index not in role.frozen
         )
-        return list(dict.fromkeys(filter(None, found)))
+        return list(dict.fromkeys(filter(None, models)))
 
     @property
     def taught_by_start(self) -> list[str]:
@@ -297,8 +297,8 @@ def size_of(plan: Plan) -> EpisodeBounds:
     dag = dag_of(plan.waits)
     in_turn = [
         # One after the other, each call of the model but the last waits for the longest role that it calls.
-        own + (role.spec.calls - 1) * max((calls[callee.role] for callee in role.callees), default=0)
-        for own, role in zip(calls, plan.roles, strict=True)
+        count + (role.spec.calls - 1) * max((calls[callee.role] for callee in role.callees), default=0)
+        for count, role in zip(calls, plan.roles, strict=True)
     ]
     for callee in (callee.role for role in plan.roles for callee in role.callees):
         in_turn[callee] = 0  # within the turn that calls

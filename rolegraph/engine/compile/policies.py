@@ -20,9 +20,9 @@ def trained_policies(spec: Spec, counts: Mapping[str, int]) -> dict[str, PolicyP
     plans: dict[str, PolicyPlan] = {}
     for name in dict.fromkeys((MAIN, *spec.policies)):
         if name in used:
-            own, train = spec.policy_named(name), spec.train
-            lora = _laid_over(train.lora, own.lora)
-            plans[name] = PolicyPlan(_model(spec, name), lora, own.learning_rate or train.learning_rate)
+            policy, train = spec.policy_named(name), spec.train
+            lora = _laid_over(train.lora, policy.lora)
+            plans[name] = PolicyPlan(_model(spec, name), lora, policy.learning_rate or train.learning_rate)
     return plans
 
 
@@ -37,9 +37,9 @@ def past_policies(
     """Return the policies of past selves that a role has, of policies in training."""
     used = _used(spec, counts)
     return {
-        name: PastPlan(own.of, own.every, own.keep, own.pick)
-        for name, own in spec.policies.items()
-        if name in used and own.of is not None and own.of in trained
+        name: PastPlan(policy.of, policy.every, policy.keep, policy.pick)
+        for name, policy in spec.policies.items()
+        if name in used and policy.of is not None and policy.of in trained
     }
 
 
@@ -51,12 +51,12 @@ def endpoints_of(spec: Spec, name: str, count: int, trained: Mapping[str, Policy
     if not (policies := role.policy_names(count)):
         return [Endpoint(role.model or spec.model)] * count
     # While a spec is only run, a trainable role may have a model of its own.
-    own = role.model if role.policy is None else None
-    found: list[Endpoint] = []
+    model = role.model if role.policy is None else None
+    endpoints: list[Endpoint] = []
     for policy in policies:
         past = policy if spec.policy_named(policy).of in trained else None
-        found.append(Endpoint(own or _model(spec, policy), policy if policy in trained else None, past))
-    return found
+        endpoints.append(Endpoint(model or _model(spec, policy), policy if policy in trained else None, past))
+    return endpoints
 
 
 def samplings_of(spec: Spec, name: str, count: int) -> list[tuple[Path, Sampling]]:
@@ -66,25 +66,25 @@ def samplings_of(spec: Spec, name: str, count: int) -> list[tuple[Path, Sampling
         return []
     if role.sampling is not None:
         return [(("roles", name, "sampling"), role.sampling)] * count
-    found: list[tuple[Path, Sampling]] = []
+    samplings: list[tuple[Path, Sampling]] = []
     for policy in role.policy_names(count) or ("",) * count:
         if (written := spec.policy_named(policy)).of and written.sampling is None:
             policy = written.of  # a past self answers as its policy does
-        own = spec.policy_named(policy).sampling
-        path: Path = ("sampling",) if own is None else ("policies", policy, "sampling")
-        found.append((path, _laid_over(spec.sampling, own)))
-    return found
+        sampling = spec.policy_named(policy).sampling
+        path: Path = ("sampling",) if sampling is None else ("policies", policy, "sampling")
+        samplings.append((path, _laid_over(spec.sampling, sampling)))
+    return samplings
 
 
 def check_policies(spec: Spec, counts: Mapping[str, int]) -> Iterator[Finding]:
     """Find faults in the policies of roles; `counts` are the numbers of instances by role."""
     used = _used(spec, counts)
-    known = list(dict.fromkeys((MAIN, *spec.policies)))
+    names = list(dict.fromkeys((MAIN, *spec.policies)))
     for name, role in spec.roles.items():
         path: Path = ("roles", name, "policy")
         for policy in dict.fromkeys(role.policy_names(counts[name])):
-            if policy not in known:
-                yield name_not_found("policy", policy, known, path)
+            if policy not in names:
+                yield name_not_found("policy", policy, names, path)
         if role.policy is not None and len(role.policy) not in (1, counts[name]):
             message = f"{name} has {counts[name]} instances, and its list of policies has {len(role.policy)}"
             yield Finding(path, message, "a policy for each instance, or one for all")

@@ -43,10 +43,10 @@ def read_findings(names: ResolvedNames) -> Iterator[Finding]:
         reading = (f"the reward of {name}", "reward", role.reward and role.reward.facts, written.reward)
         for reader, key, item, call in (reading, (name, "run", tool, written.run)):
             for read in dict.fromkeys(item.reads if item else ()):
-                at = read.role or name
-                if key == "run" and at not in written.needs:
+                source = read.role or name
+                if key == "run" and source not in written.needs:
                     continue
-                other = (written.needs[at].of if at in written.needs else None) or at
+                other = (written.needs[source].of if source in written.needs else None) or source
                 obstacle = _obstacle(_shape_of(names, other, shapes), read)
                 if obstacle is None and "*" in read.path.split(".") and other in names.roles:
                     obstacle = _unplaced(names, name, other)
@@ -117,8 +117,8 @@ def _described(shape: Shape) -> str:
     if "enum" in shape:
         return f"one of {', '.join(map(str, shape['enum']))}"
     properties = ", ".join(_inside(shape, "properties"))
-    known = {**_KINDS, "array": "a list", "null": "null"}
-    return known.get(str(shape.get("type")), f"a mapping of {properties}" if properties else "a mapping")
+    kinds = {**_KINDS, "array": "a list", "null": "null"}
+    return kinds.get(str(shape.get("type")), f"a mapping of {properties}" if properties else "a mapping")
 
 
 def _inside(shape: Shape, key: str) -> Shape:
@@ -127,23 +127,23 @@ def _inside(shape: Shape, key: str) -> Shape:
     return cast("Shape", value) if isinstance(value, Mapping) else {}
 
 
-def _shape_of(names: ResolvedNames, name: str, known: dict[str, Shape]) -> Shape:
-    """Return the shape of a role's actions, and add it to the `known` ones."""
-    if name in known or name not in names.roles:
-        return known.get(name, {})
-    known[name] = {}  # a role that passes on its own action, in a loop, is unknown
+def _shape_of(names: ResolvedNames, name: str, shapes: dict[str, Shape]) -> Shape:
+    """Return the shape of a role's actions, and add it to `shapes`."""
+    if name in shapes or name not in names.roles:
+        return shapes.get(name, {})
+    shapes[name] = {}  # a role that passes on its own action, in a loop, is unknown
     role = names.roles[name]
     needs, item = role.spec.needs, role.parser if role.spec.parses else role.run and role.run.tool
 
     def resolved(shape: Shape) -> Shape:
         if ACTION_OF in shape:
             keys = [key for key in needs if shape[ACTION_OF] in (key, None)]
-            first, *others = [_shape_of(names, needs[key].of or key, known) for key in keys] or [{}]
+            first, *others = [_shape_of(names, needs[key].of or key, shapes) for key in keys] or [{}]
             return first if all(other == first for other in others) else {}
         return {**shape, "items": resolved(_inside(shape, "items"))} if "items" in shape else shape
 
-    known[name] = resolved(item.gives) if item else {}
-    return known[name]
+    shapes[name] = resolved(item.gives) if item else {}
+    return shapes[name]
 
 
 _SHOWN = 6

@@ -25,19 +25,19 @@ T = TypeVar("T", bound=Item)
 M = TypeVar("M", bound=BaseModel)
 
 
-def resolve(make: Callable[[], T], path: Path, known: str = "") -> tuple[T | None, list[Finding]]:
+def resolve(make: Callable[[], T], path: Path, others: str = "") -> tuple[T | None, list[Finding]]:
     """Build the parser, reward or other item that a spec names at `path`; on an error return None and
     findings.
 
     Args:
         make: Builds the item, as `Registry.build` does.
         path: Key of the spec.
-        known: Addition to the names that a message lists as known.
+        others: Addition to the names that a message lists as known.
     """
     try:
         return make(), []
     except (UnknownName, BadOptions) as error:
-        return None, list(_findings(error, path, known))
+        return None, list(_findings(error, path, others))
     except UserError as error:
         return None, [Finding(path, str(error))]
     except FOREIGN_ERRORS as error:  # raised by a package's item
@@ -77,8 +77,8 @@ def digest(factory: Callable[..., Any]) -> str:
 
     Without a file, as in a notebook, the digest is of the function's source.
     """
-    if (found := Import.of(factory)).file is not None:
-        return found.digest()
+    if (source := Import.of(factory)).file is not None:
+        return source.digest()
     try:
         return digest_of(inspect.getsource(inspect.unwrap(factory)).encode())
     except (OSError, TypeError, SyntaxError, TokenError):  # no source, or lines of another file
@@ -91,39 +91,39 @@ def _findings(error: UnknownName | BadOptions, path: Path, others: str = "") -> 
         yield Finding(path, str(error), expected, error.hint or OWN_NAME, word=error.name)
         return
     for detail in error.errors:
-        at = (*path, *error.call.path_of(detail["loc"]))
+        key = (*path, *error.call.path_of(detail["loc"]))
         inner = detail.get("ctx", {}).get("error")
         if isinstance(inner, UnknownName | BadOptions):
-            yield from _findings(inner, at)
+            yield from _findings(inner, key)
         elif detail["loc"]:
-            yield _of_argument(error, detail, at)
+            yield _of_argument(error, detail, key)
         else:
-            said = detail["msg"].removeprefix("Value error, ")
+            problem = detail["msg"].removeprefix("Value error, ")
             expected = _takes(error) if detail["type"] == "unexpected_positional_argument" else ""
-            yield Finding(path, f"{error.kind} {error.name!r}: {said}", expected, word=error.name)
+            yield Finding(path, f"{error.kind} {error.name!r}: {problem}", expected, word=error.name)
 
 
-def _of_argument(error: BadOptions, detail: ErrorDetails, at: Path) -> Finding:
-    """Return the finding for a wrong value or option of a call; `at` is its key in the spec."""
+def _of_argument(error: BadOptions, detail: ErrorDetails, path: Path) -> Finding:
+    """Return the finding for a wrong value or option of a call; `path` is its key in the spec."""
     loc, kind, item = detail["loc"], detail["type"], f"{error.kind} {error.name!r}"
     name = ".".join(str(part) for part in loc[isinstance(loc[0], int) :])
-    said = detail["msg"].removeprefix("Value error, ")
+    problem = detail["msg"].removeprefix("Value error, ")
     *inside, key = loc
     around = error.type_at(inside) if inside else _takes(error)
     if kind in ("unexpected_keyword_argument", "extra_forbidden"):
         hint = did_you_mean(str(key), error.keys_at(inside))
-        return Finding(at, f"{item} has no option {name!r}", around, hint, at_key=True)
+        return Finding(path, f"{item} has no option {name!r}", around, hint, at_key=True)
     if kind.startswith("missing"):
         expected = around if name else f"{{{error.name}: …}}"
-        return Finding(at, f"{item} needs {name or 'a value'}", expected, at_key=True)
+        return Finding(path, f"{item} needs {name or 'a value'}", expected, at_key=True)
     expected = error.type_at(loc)
-    if not said.startswith("Input should be "):
+    if not problem.startswith("Input should be "):
         expected = "" if kind == "value_error" else expected
-        return Finding(at, f"{item}: {name + ': ' if name else ''}{said}", expected, at_key=True)
+        return Finding(path, f"{item}: {name + ': ' if name else ''}{problem}", expected, at_key=True)
     if kind == "finite_number" or expected == "anything":
-        expected = said.removeprefix("Input should be ")
+        expected = problem.removeprefix("Input should be ")
     message = f"{item}: {name or 'its value'} cannot be {short_value(detail['input'])}"
-    return Finding(at, message, expected, at_key=True)
+    return Finding(path, message, expected, at_key=True)
 
 
 def _takes(error: BadOptions) -> str:

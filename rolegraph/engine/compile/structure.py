@@ -51,8 +51,8 @@ def frozen(graph: nx.DiGraph[T]) -> nx.DiGraph[T]:
 
 def reachable(graph: nx.DiGraph[T], sources: Iterable[T]) -> set[T]:
     """Return the sources, and all nodes that a path leads to from one of them."""
-    found = {*sources}
-    return found.union(*(untyped.descendants(graph, source) for source in found))
+    nodes = {*sources}
+    return nodes.union(*(untyped.descendants(graph, source) for source in nodes))
 
 
 def cycles(graph: nx.DiGraph[T]) -> Iterator[list[T]]:

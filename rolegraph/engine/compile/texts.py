@@ -84,7 +84,7 @@ class TextReader:
         The template is rendered after the episode, so it may read every role, and `self` as one of them.
         """
         made = self.instances or {}
-        counts = {role: len(made[role]) if made else own.count for role, own in self.spec.roles.items()}
+        counts = {other: len(made[other]) if made else role.count for other, role in self.spec.roles.items()}
         fields = (*VIEW_FIELDS, *REWARD_FIELDS)
         around = TemplateScope(counts, tuple(counts), self.columns, fields=fields, own=fields)
         return self._compiled(path, source, around)
@@ -99,8 +99,8 @@ class TextReader:
         """Compile the keys of a role's groupings, which may read hidden fields: no record has their value."""
         role = self.spec.roles[name]
         outside = (_ANOTHER_ROLE, "a key is an expression over `task` and `self`")
-        own = (*KEY_OF_SELF, *self._of_place(name, checks.IN_A_LOOP[:1]))
-        scope = {"hidden": frozenset[str](), "own": own, "arguments": self._arguments(name)}
+        fields = (*KEY_OF_SELF, *self._of_place(name, checks.IN_A_LOOP[:1]))
+        scope = {"hidden": frozenset[str](), "own": fields, "arguments": self._arguments(name)}
         plans: list[GroupingPlan] = []
         for place, grouping in enumerate(role.group):
             path, by = ("roles", name, "group", place, "by"), grouping.by
@@ -119,8 +119,8 @@ class TextReader:
             "the reward mentions {!r}, and an expression reads only the turn's own action and the task",
             "read the action or the reward of {} with `rated_by` or `of`, as a term of `weighted`",
         )
-        own = (*checks.OF_SELF, *self._of_place(name, checks.IN_A_LOOP))
-        scope = {"hidden": frozenset[str](), "own": own, "arguments": self._arguments(name)}
+        fields = (*checks.OF_SELF, *self._of_place(name, checks.IN_A_LOOP))
+        scope = {"hidden": frozenset[str](), "own": fields, "arguments": self._arguments(name)}
         # The fields of the task that a reward reads are compared with the data in any case.
         return self._expression(path, source, outside, **scope, columns=None, values=OF_A_TURN)
 
@@ -137,13 +137,13 @@ class TextReader:
         role, roles = self.spec.roles[name], self.spec.roles
         edges = [(key, other, edge) for key, other, edge in role.edges if other in roles]
         seen = {key: self._seen(name, other, edge) for key, other, edge in edges}
-        own = (*checks.OF_SELF, *self._of_place(name, checks.IN_A_LOOP))
+        fields = (*checks.OF_SELF, *self._of_place(name, checks.IN_A_LOOP))
         arguments = self._arguments(name)
         called = {other: key for key, other, _ in edges if other not in seen}
         hidden = self.hidden - {*role.shows}
-        files = tuple(file for file, fields in self.labels.items() if fields & hidden)
+        files = tuple(file for file, labels in self.labels.items() if labels & hidden)
         return TemplateScope(
-            seen, tuple(roles), self.columns, hidden, files, own=own, arguments=arguments, called=called
+            seen, tuple(roles), self.columns, hidden, files, own=fields, arguments=arguments, called=called
         )
 
     def _arguments(self, name: str) -> tuple[str, ...] | None:

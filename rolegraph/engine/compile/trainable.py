@@ -24,14 +24,13 @@ from rolegraph.engine.vocabulary import Estimator, SelfView, Views, estimators, 
 def learning_findings(names: ResolvedNames) -> Iterator[Finding]:
     """Check estimator, reward, signal and loss of each role against each other."""
     spec, groups = names.spec, _Groups(names)
-    for name, found in names.roles.items():
-        role = found.spec
-        if role.is_trained:
-            yield from _role_findings(found)
+    for name, role in names.roles.items():
+        if role.spec.is_trained:
+            yield from _role_findings(role)
             yield from groups.findings(name)
-        own = role.loss.name if role.loss else "cross_entropy"
-        if found.signal and found.signal.signal.advantages is None and own != "cross_entropy":
-            message = f"{name} learns turns that it did not sample, which {own} cannot train"
+        loss = role.spec.loss.name if role.spec.loss else "cross_entropy"
+        if role.signal and role.signal.signal.advantages is None and loss != "cross_entropy":
+            message = f"{name} learns turns that it did not sample, which {loss} cannot train"
             yield Finding(("roles", name, "loss"), message, "cross_entropy", "or leave `loss` out")
     if spec.train.refill:
         yield from _refill_findings(spec, names.roles)
@@ -47,13 +46,13 @@ def learning_findings(names: ResolvedNames) -> Iterator[Finding]:
 
 def _refill_findings(spec: Spec, roles: Mapping[str, ResolvedRole]) -> Iterator[Finding]:
     """Find what keeps a step from drawing further batches until enough tasks teach."""
-    at: Path = ("train", "refill")
+    path: Path = ("train", "refill")
     if spec.train.staleness:
         message = "refill draws by what a batch has taught, and staleness draws before that is known"
-        yield Finding(at, message, "", "remove `refill` or `staleness`", at_key=True)
+        yield Finding(path, message, "", "remove `refill` or `staleness`", at_key=True)
     if not any(role.compares_rewards and role.spec.is_trained for role in roles.values()):
         message = "refill counts tasks on which rewards differ, and no role's rewards are compared"
-        yield Finding(at, message, "", "remove it", at_key=True)
+        yield Finding(path, message, "", "remove it", at_key=True)
 
 
 def _role_findings(resolved: ResolvedRole) -> Iterator[Finding]:
@@ -111,14 +110,14 @@ def policy_findings(plan: Plan) -> Iterator[Finding]:
     for name, policy in plan.policies.items():
         if policy.model.is_trainable:
             continue
-        own = name in plan.spec.policies and plan.spec.policies[name].model is not None
-        path = ("policies", name, "model") if own else ("model",)
-        hint = "or say `trainable: false`" if own else "train another with --model"
+        has_model = name in plan.spec.policies and plan.spec.policies[name].model is not None
+        path = ("policies", name, "model") if has_model else ("model",)
+        hint = "or say `trainable: false`" if has_model else "train another with --model"
         message = f"a model of {policy.model.provider} cannot be trained"
         yield Finding(path, message, "local, a local folder, or tinker:NAME", hint)
     for role in plan.trained.values():
-        own = plan.spec.roles[role.name].model
-        if own is not None and own != plan.spec.model:
+        model = plan.spec.roles[role.name].model
+        if model is not None and model != plan.spec.model:
             message = f"{role.name} has a model of its own, but the roles that are trained share one policy"
             write = f"write `policies: {{{role.name}: {{model: …}}}}` and `policy: {role.name}`"
             hint = f"{write}, or say `trainable: false`"
@@ -132,11 +131,11 @@ def sampling_findings(plan: Plan) -> Iterator[Finding]:
     """
     unlike: dict[Path, Finding] = {}
     for role in plan.trained.values():
-        for at, sampling in drawn(plan, role).items():
+        for key, sampling in drawn(plan, role).items():
             temperature, top_p = sampling.temperature, sampling.top_p
             if temperature == 1.0 and top_p == 1.0:
                 continue
-            path = (*at, "temperature" if temperature != 1.0 else "top_p")
+            path = (*key, "temperature" if temperature != 1.0 else "top_p")
             samples = f"{role.name} samples with temperature {temperature:g} and top_p {top_p:g}"
             message = f"{samples}, but learns from samples of the policy itself"
             unlike.setdefault(path, Finding(path, message, "temperature 1 and top_p 1"))
@@ -196,9 +195,10 @@ class _Groups:
             keys = Counter(self.known_keys(name, grouping, grouping.key, self.names.instances[name]))
             return rollouts * min(keys.values(), default=0)
         for other in self.names.roles if grouping.by == "episode" else (name,):
-            for own in self.names.roles[other].groupings if self.names.spec.roles[other].is_trained else ():
-                if own is grouping or (other != name and own.by == "episode"):
-                    pooled = own.of_turns and own.by != "turn"
+            is_trained = self.names.spec.roles[other].is_trained
+            for candidate in self.names.roles[other].groupings if is_trained else ():
+                if candidate is grouping or (other != name and candidate.by == "episode"):
+                    pooled = candidate.of_turns and candidate.by != "turn"
                     for policy in self.learning(other).values():
                         members[policy] += self.names.spec.rounds_of(other) if pooled else 1
         return min(members[policy] for policy in policies.values()) * rollouts
@@ -211,8 +211,8 @@ class _Groups:
         for index, policy in self.learning(name).items():
             for number in range(self.names.spec.rounds_of(name) if grouping.of_turns else 1):
                 outer, before = divmod(number, times)
-                own = (name, index, instances[index - 1].path, len(instances))
-                me = SelfView(*own, before + 1, times, Views(()), outer=outer + 1)
+                path, count = instances[index - 1].path, len(instances)
+                me = SelfView(name, index, path, count, before + 1, times, Views(()), outer=outer + 1)
                 with suppress(PromptError):
                     yield policy, key.render({SELF: me})
 
@@ -245,12 +245,12 @@ class _Groups:
         rounds = self.names.spec.rounds_of(name)
         edges = [(other, edge) for key, other, edge in role.edges if key in mentions]
         remembers = role.memory is not None and (rounds > 1 or bool(turns_read(self.names.spec).get(name)))
-        own = remembers or any(mention.startswith("self.") for mention in mentions - SAME_FOR_ALL)
+        is_unique = remembers or any(mention.startswith("self.") for mention in mentions - SAME_FOR_ALL)
         differs = remembers or (rounds > 1 and bool(edges or mentions & WHAT_WAS_BEFORE))
         upstream = differs or any(edge.round == "this" for _, edge in edges)
         families: dict[object, list[int]] = {}
         for index, policy in self.learning(name).items():
-            read = index if own else (policy, _joins(edges, instances[name][index - 1], instances))
+            read = index if is_unique else (policy, _joins(edges, instances[name][index - 1], instances))
             families.setdefault(read, []).append(index - 1)
         return [*families.values()], upstream
 
@@ -271,15 +271,15 @@ def _joins(
 
 def _too_small(name: str, grouping: GroupingPlan, estimator: Estimator, least: int) -> Finding:
     """Return the fault of a group with fewer members than its estimator needs."""
-    at, compares = ("roles", name, "group"), f"{estimator.name} compares the members of a group"
+    path, compares = ("roles", name, "group"), f"{estimator.name} compares the members of a group"
     if grouping.by == "prompt":
         hint = "raise `count` (its prompt must not read `self`), or say `group: turn`"
         message = f"{compares}, and {least} of {name} share a prompt"
-        return Finding(at, message, f"at least {estimator.min_group} that see the same", hint)
+        return Finding(path, message, f"at least {estimator.min_group} that see the same", hint)
     if grouping.key is not None:
         hint = "raise `count` or `train.rollouts`, or compare more of them: `group: task`"
         message = f"{compares}, and a group of {name} by {grouping.by} has {least}"
-        return Finding(at, message, f"groups of at least {estimator.min_group}", hint)
+        return Finding(path, message, f"groups of at least {estimator.min_group}", hint)
     hint = "raise `count` or `train.rollouts`, or use reinforce"
     expected = f"count × rollouts of at least {estimator.min_group}"
     message = f"{compares}, and {name}'s group has {least}"

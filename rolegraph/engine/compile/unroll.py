@@ -146,7 +146,7 @@ class UnrolledGraph:
 
     def _grouped(self, name: str, number: int, asked: _Until) -> dict[_BlockInputs, list[int]]:
         """Group a role's instances by their inputs in one round; each group becomes one block."""
-        found: dict[_BlockInputs, list[int]] = {}
+        groups: dict[_BlockInputs, list[int]] = {}
         reads = self.inputs[name]
         called = [edge for callee in self.calls[name] for edge in self.inputs[callee].edges]
         before = (name, number - 1) if reads.own_turns and number > 1 else None
@@ -158,8 +158,8 @@ class UnrolledGraph:
             further = [self._input_edge(name, number, edge, me).nodes for edge in called]
             if before is not None:
                 further.append((self._node_at(before[0], place, before[1]),))
-            found.setdefault((edges, until, tuple(further)), []).append(place)
-        return found
+            groups.setdefault((edges, until, tuple(further)), []).append(place)
+        return groups
 
     def _node_table(self, blocks: Sequence[Block]) -> tuple[Node, ...]:
         block_of = {node: number for number, block in enumerate(blocks) for node in block.nodes}

@@ -92,9 +92,9 @@ def turn_graph(turns: Sequence[T], waits: Sequence[Wait]) -> nx.DiGraph[T]:
     awaited: dict[Vertex, set[int]] = {}
     """For each vertex, the turns that the vertices after it wait for."""
     for vertex in nx.topological_sort(dag):
-        found = set[int]().union(*(awaited[before] for before in dag.pred[vertex]))
+        sources = set[int]().union(*(awaited[before] for before in dag.pred[vertex]))
         if vertex.kind == "node" and vertex.number < len(turns):
-            graph.add_edges_from((turns[before], turns[vertex.number]) for before in sorted(found))
-            found = {vertex.number}
-        awaited[vertex] = found
+            graph.add_edges_from((turns[before], turns[vertex.number]) for before in sorted(sources))
+            sources = {vertex.number}
+        awaited[vertex] = sources
     return graph

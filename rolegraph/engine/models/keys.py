@@ -45,10 +45,8 @@ class KeyRule:
 
     def trusts(self, url: str, trusted_url: str | None) -> bool:
         """Return whether secrets of the environment may be sent to `url`."""
-        known = (self.default_url, os.environ.get(self.url_variable), trusted_url)
-        return _origin(url) in {_origin(it) for it in known if it} or is_loopback(
-            urlsplit(url).hostname or ""
-        )
+        urls = (self.default_url, os.environ.get(self.url_variable), trusted_url)
+        return _origin(url) in {_origin(it) for it in urls if it} or is_loopback(urlsplit(url).hostname or "")
 
     def withheld(self, url: str, variable: str | None = None) -> str:
         """Return the error message that says why the key, or the secret in `variable`, is not sent to

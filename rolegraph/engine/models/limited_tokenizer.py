@@ -75,9 +75,9 @@ class LimitedTokenizer:
             # Few calls carry the tokenizer, which has megabytes.
             for pickled in (None, self._pickled):
                 use = _Use(self._digest, pickled)
-                found = shared_isolation().run_blocking(use, method, arguments, options, limit=SECONDS)
-                if found is not None:
-                    return found
+                result = shared_isolation().run_blocking(use, method, arguments, options, limit=SECONDS)
+                if result is not None:
+                    return result
         except TemplateError:
             raise
         except CallLimit as error:
@@ -107,10 +107,10 @@ class _Use:
         if self.digest not in _loaded:
             return None
         with _no_traces(), panics_as_errors():
-            found = getattr(_loaded[self.digest], method)(*arguments, **options)
-        if len(found) > EPISODE_SIZE.most:
+            result = getattr(_loaded[self.digest], method)(*arguments, **options)
+        if len(result) > EPISODE_SIZE.most:
             raise TemplateError(EPISODE_SIZE.exceeded("the chat has"))
-        return found
+        return result
 
 
 @contextmanager

@@ -217,22 +217,22 @@ async def errors_of_calls(url: str, key: str | None, rule: KeyRule) -> AsyncGene
 
 
 def _failure(error: openai.OpenAIError, url: str, key: str | None, rule: KeyRule) -> ModelError:
-    said = redact(_said(error), key)
+    reason = redact(_said(error), key)
     match error:
         case openai.AuthenticationError() | openai.PermissionDeniedError():
-            return ModelError(_refused(url, key, said, rule))
+            return ModelError(_refused(url, key, reason, rule))
         case openai.APIStatusError():
             is_spent = error.code == "insufficient_quota"
             transient = (error.status_code in (408, 409, 429) or error.status_code >= 500) and not is_spent
             after = retry_after(error.response.headers)
-            message = f"{url} answers {error.status_code}: {said}"
+            message = f"{url} answers {error.status_code}: {reason}"
             return ModelError(message, transient=transient, after=after)
         case openai.APITimeoutError():
             return ModelError(f"{url} did not answer in time.", transient=True)
         case openai.APIConnectionError():
-            return ModelError(f"Cannot reach {url}: {said}", transient=True)
+            return ModelError(f"Cannot reach {url}: {reason}", transient=True)
         case _:
-            return ModelError(f"{url}: {said}")
+            return ModelError(f"{url}: {reason}")
 
 
 async def open_openai(served: ServedModel) -> OpenAIModel:
@@ -305,9 +305,9 @@ async def list_models(
             answer = await client.models.with_raw_response.list()
             return _ModelCards.model_validate_json(answer.http_response.content).data
     except (openai.APIConnectionError, TimeoutError) as error:
-        said = _said(error) if isinstance(error, openai.OpenAIError) else f"not in {_PROBE_SECONDS:g} s"
+        reason = _said(error) if isinstance(error, openai.OpenAIError) else f"not in {_PROBE_SECONDS:g} s"
         raise WorldError(
-            f"Nothing answers at {url} ({said}). Is the server running, and is the URL right?"
+            f"Nothing answers at {url} ({reason}). Is the server running, and is the URL right?"
         ) from error
     except openai.AuthenticationError as error:
         raise UsageError(_refused(url, key, redact(_said(error), key), rule)) from error
@@ -322,12 +322,12 @@ def _only_model(names: Sequence[str], url: str) -> str:
     raise UsageError(f"Which model? Write `openai:NAME`; {offer}{' and more' if len(names) > 5 else ''}.")
 
 
-def _refused(url: str, key: str | None, said: str, rule: KeyRule) -> str:
+def _refused(url: str, key: str | None, reason: str, rule: KeyRule) -> str:
     """Return the message for a 401 or 403."""
     if key is None and os.environ.get(rule.key_variable):
-        return f"{url} requires a key ({said}). {rule.withheld(url)}"
+        return f"{url} requires a key ({reason}). {rule.withheld(url)}"
     state = "requires a key; put it in" if key is None else "refuses the key in"
-    return f"{url} {state} {rule.key_variable} ({said})."
+    return f"{url} {state} {rule.key_variable} ({reason})."
 
 
 def wire_message(message: Message) -> dict[str, object]:

@@ -207,21 +207,21 @@ class TokenServer(ABC):
         if not decoded.startswith(text):
             raise self._again(f"the answer {answer.text[:60]!r} has the ids of {self._text(ids)[:60]!r}")
 
-    def _again(self, found: str) -> ModelError:
+    def _again(self, difference: str) -> ModelError:
         return ModelError(
-            f"{self.url} does not keep tokens: {found}. The tokenizer here is not the server's, or a gateway "
-            "between tokenizes text again"
+            f"{self.url} does not keep tokens: {difference}. The tokenizer here is not the server's, or a "
+            "gateway between tokenizes text again"
         )
 
-    def _difference(self, expected: Sequence[int], found: Sequence[int]) -> str:
+    def _difference(self, expected: Sequence[int], actual: Sequence[int]) -> str:
         """Describe the first token that differs; empty where none does."""
-        pairs = zip(expected, found, strict=False)
-        shorter = min(len(expected), len(found))
-        place = next((at for at, (one, other) in enumerate(pairs) if one != other), shorter)
-        if place == len(expected) == len(found):
+        pairs = zip(expected, actual, strict=False)
+        shorter = min(len(expected), len(actual))
+        place = next((index for index, (one, other) in enumerate(pairs) if one != other), shorter)
+        if place == len(expected) == len(actual):
             return ""
-        one, other = (self._token(ids[place : place + 1]) for ids in (expected, found))
-        return f"token {place + 1} is {other}, expected {one} ({len(found)} and {len(expected)} tokens)"
+        one, other = (self._token(ids[place : place + 1]) for ids in (expected, actual))
+        return f"token {place + 1} is {other}, expected {one} ({len(actual)} and {len(expected)} tokens)"
 
     def _token(self, ids: Sequence[int]) -> str:
         return f"{ids[0]} {self._text(ids)!r}" if ids else "missing"
@@ -245,10 +245,10 @@ def _card(cards: Sequence[ModelCard], name: str | None, url: str) -> ModelCard:
     if name is not None and name not in names:
         offer = f"it offers {', '.join(names[:5])}" if names else "it lists no models"
         raise UsageError(f"{url} has no model {name!r}; {did_you_mean(name, names) or offer}")
-    found = next((card for card in cards if card.id == name or (name is None and card.parent is None)), None)
-    if found is None:
+    entry = next((card for card in cards if card.id == name or (name is None and card.parent is None)), None)
+    if entry is None:
         raise UsageError(f"{url} lists no models, so it is not a server of token ids; is the URL right?")
-    return found
+    return entry
 
 
 def _tokenizer_of(card: ModelCard) -> str:

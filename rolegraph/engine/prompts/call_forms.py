@@ -42,9 +42,9 @@ class CallForm:
         calls: list[ToolCall] = []
 
         def taken(match: re.Match[str]) -> str:
-            found = self.read(match, functions)
-            calls.extend(found)
-            return "" if found and all(call.name for call in found) else match[0]
+            block = self.read(match, functions)
+            calls.extend(block)
+            return "" if block and all(call.name for call in block) else match[0]
 
         rest = self.pattern.sub(taken, text)
         if not calls:
@@ -98,10 +98,10 @@ def _of_value(value: object, key: str) -> ToolCall | None:
 
 def _one(key: str, match: re.Match[str], functions: Functions) -> Sequence[ToolCall]:
     """Read a match whose body is one JSON object, with a `name` and arguments under `key`."""
-    found = None
+    call = None
     with suppress(ValueError):
-        found = _of_value(_json(match["body"]), key)
-    return [found or _unread(match["body"])]
+        call = _of_value(_json(match["body"]), key)
+    return [call or _unread(match["body"])]
 
 
 def _list(match: re.Match[str], functions: Functions) -> Sequence[ToolCall]:
@@ -110,9 +110,8 @@ def _list(match: re.Match[str], functions: Functions) -> Sequence[ToolCall]:
     with suppress(ValueError):
         values = _json(match["body"])
     items = cast("list[object]", values) if isinstance(values, list) else []
-    calls = [_of_value(item, "arguments") for item in items]
-    found = [call for call in calls if call is not None]
-    return found if found and len(found) == len(calls) else [_unread(match["body"])]
+    calls = [call for item in items if (call := _of_value(item, "arguments")) is not None]
+    return calls if calls and len(calls) == len(items) else [_unread(match["body"])]
 
 
 def _parts(match: re.Match[str], functions: Functions) -> Sequence[ToolCall]:
@@ -126,7 +125,7 @@ def _fields(match: re.Match[str], functions: Functions) -> Sequence[ToolCall]:
     function = _FUNCTION.fullmatch(match["body"].strip())
     if function is None:
         return [_unread(match["body"])]
-    schemas = {known.name: known.parameters for known in functions}
+    schemas = {tool.name: tool.parameters for tool in functions}
     properties: Mapping[str, Any] = schemas.get(function["name"], {}).get("properties") or {}
     fields = [_FIELD.search(part) for part in function["fields"].split("</parameter>")[:-1]]
     arguments = {field[1]: _valued(field[2], properties.get(field[1])) for field in fields if field}

@@ -178,11 +178,11 @@ class ChatFormat:
             whole = self._text(turns, tools, add_generation_prompt=True)
         except TemplateError:
             return None
-        said = [str(messages[last].get(part, "")).strip() for part in ("reasoning", "content")]
+        parts = [str(messages[last].get(part, "")).strip() for part in ("reasoning", "content")]
         ending = self._ending
         if not (answered.startswith(asked) and answered.endswith(ending) and whole.startswith(answered)):
             return None
-        if not all(part in answered[len(asked) :] for part in said):
+        if not all(part in answered[len(asked) :] for part in parts):
             return None
         if self.end_ids and continued.ids[-1] == self.end_ids[0]:
             ending = ending.removeprefix(self.end_texts[0])
@@ -191,8 +191,8 @@ class ChatFormat:
     def _told(self, tools: Sequence[Function]) -> list[dict[str, Any]]:
         """Return tool descriptions for the chat template; raises ModelError where it takes no tools."""
         if tools and self._form is None:
-            known = f"such as Qwen's (known are the forms of {_KNOWN})"
-            fix = f"a model whose template can, {known}, or one behind an OpenAI-compatible endpoint"
+            example = f"such as Qwen's (known are the forms of {_KNOWN})"
+            fix = f"a model whose template can, {example}, or one behind an OpenAI-compatible endpoint"
             problem = "has no list of tools, or an unknown form of their calls"
             raise ModelError(f"The chat template of {self._name} {problem}: give the role {fix}")
         return described(tools)
@@ -211,8 +211,8 @@ class ChatFormat:
                 answered = render(turns, add_generation_prompt=False)
             except (TemplateError, TypeError):  # no tools, or calls that look otherwise
                 continue
-            said = answered.removeprefix(asked).removesuffix(self._ending)
-            if _PROBE in asked and form.find(said, [function])[1] == (call,):
+            answer = answered.removeprefix(asked).removesuffix(self._ending)
+            if _PROBE in asked and form.find(answer, [function])[1] == (call,):
                 return form
         return None
 
@@ -264,7 +264,7 @@ def split_reasoning(text: str, *, opened: bool = False) -> tuple[str, str]:
 
 def cut_at_stop(text: str, stop: Sequence[str]) -> str:
     """Cut a text at the first of the `stop` texts."""
-    ends = [at for at in (text.find(mark) for mark in stop if mark) if at >= 0]
+    ends = [position for position in (text.find(mark) for mark in stop if mark) if position >= 0]
     return text[: min(ends)] if ends else text
 
 
@@ -274,9 +274,9 @@ def _end_of_turn_ids(tokenizer: Tokenizer, ending: str) -> tuple[int, ...]:
     Some models have an end-of-text token that their template does not write.
     """
     after = tokenizer.encode(ending, add_special_tokens=False)[:1]
-    own = [token for token in after if token in tokenizer.added_tokens_decoder]
+    ends = [token for token in after if token in tokenizer.added_tokens_decoder]
     further = (tokenizer.eos_token_id, tokenizer.get_vocab().get(_ENDS_A_CALL))
-    return tuple(dict.fromkeys([*own, *(end for end in further if end is not None)]))
+    return tuple(dict.fromkeys([*ends, *(end for end in further if end is not None)]))
 
 
 def _turns(messages: Sequence[Message]) -> _Turns:

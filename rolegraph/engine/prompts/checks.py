@@ -128,7 +128,7 @@ def check_tree(tree: nodes.Template, around: TemplateScope) -> tuple[list[Templa
     scope |= {name: "single" if count == 1 else "several" for name, count in around.needs.items()}
     scope |= {"self": "self"} if around.own else {}
     walk.visit(tree, {**scope, **dict.fromkeys(around.values, "other"), "task": "task"})
-    return list(walk.found), frozenset(walk.mentions)
+    return list(walk.faults), frozenset(walk.mentions)
 
 
 class _Walk:
@@ -136,21 +136,21 @@ class _Walk:
 
     def __init__(self, around: TemplateScope) -> None:
         self.around = around
-        self.found: dict[TemplateFault, None] = {}
+        self.faults: dict[TemplateFault, None] = {}
         self.mentions: set[str] = set()
 
     def fault(self, node: nodes.Node, word: str, message: str, hint: str = "") -> Kind:
         # In our trees `lineno` is a position; nodes that stand for no token have none.
-        at = node.lineno or next((part.lineno for part in node.find_all(nodes.Node) if part.lineno), 0)
-        self.found[TemplateFault(at, word, message, hint)] = None
+        offset = node.lineno or next((part.lineno for part in node.find_all(nodes.Node) if part.lineno), 0)
+        self.faults[TemplateFault(offset, word, message, hint)] = None
         return "other"
 
     def missing(
-        self, node: nodes.Node, name: str, message: str, known: Sequence[str], shown: str = "{!r}"
+        self, node: nodes.Node, name: str, message: str, names: Sequence[str], shown: str = "{!r}"
     ) -> Kind:
         """Add the fault of a name that is not among the known ones, and return the kind of its value."""
-        there_is = ", ".join(known) or "nothing"
-        return self.fault(node, name, f"{message}; there is {there_is}", did_you_mean(name, known, shown))
+        there_is = ", ".join(names) or "nothing"
+        return self.fault(node, name, f"{message}; there is {there_is}", did_you_mean(name, names, shown))
 
     def visit(self, node: nodes.Node, scope: dict[str, Kind]) -> Kind:
         kind = type(node).__name__
@@ -172,8 +172,8 @@ class _Walk:
             return "other"
         if scope.get(name) == "task":  # the field that is read of it is unknown
             message = "this reads the task as a whole: a field of the task must be named"
-            known = self.around.columns or ("question",)
-            seen = next((it for it in known if it not in {"id", *self.around.hidden}), None)
+            columns = self.around.columns or ("question",)
+            seen = next((it for it in columns if it not in {"id", *self.around.hidden}), None)
             return self.fault(node, name, message, f"write task.{seen}" if seen else "")
         is_input = name in self.around.needs and scope.get(name) in ("single", "several")
         if name in self.around.values or is_input:
@@ -192,13 +192,13 @@ class _Walk:
             if name in self.around.called:
                 hint = f"it is known as {self.around.called[name]} here"
             return self.fault(node, name, message.format(name), hint.format(name))
-        known = ["task", *self.around.values, *self.around.needs]
+        names = ["task", *self.around.values, *self.around.needs]
         if self.around.values and self.around.own:
-            known.append("self")
-        hint = did_you_mean(name, known)
+            names.append("self")
+        hint = did_you_mean(name, names)
         if name in (self.around.columns or ()) or name in self.around.own:
             hint = f"did you mean {'task' if name in (self.around.columns or ()) else 'self'}.{name}?"
-        message = f"{name!r} does not exist here; there is {', '.join(known)}"
+        message = f"{name!r} does not exist here; there is {', '.join(names)}"
         return self.fault(node, name, message, hint)
 
     def visit_Getattr(self, node: nodes.Getattr, scope: dict[str, Kind]) -> Kind:
@@ -229,9 +229,10 @@ class _Walk:
             return self.task_field(node, name)
         if kind == "self":
             return self.own_field(node, name)
-        known = self.around.arguments
-        if kind == "arguments" and known is not None and name not in known:
-            return self.missing(node, name, f"a call has no argument {name!r}", known, "self.arguments.{}")
+        arguments = self.around.arguments
+        if kind == "arguments" and arguments is not None and name not in arguments:
+            message = f"a call has no argument {name!r}"
+            return self.missing(node, name, message, arguments, "self.arguments.{}")
         if kind == "episode":
             self.mentions.add(EPISODE)
             return "other" if name == "id" else self.fault(node, name, "the episode has one field, its id")

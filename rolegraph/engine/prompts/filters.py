@@ -183,9 +183,9 @@ def _float(scope: RenderScope, value: object, default: float = 0.0) -> float:
 
 @_filter("items")
 def _items(scope: RenderScope, value: object) -> list[Any]:
-    found = list(jinja.do_items(cast("Any", value)))
-    scope.make_list(2 * len(found))
-    return found
+    items = list(jinja.do_items(cast("Any", value)))
+    scope.make_list(2 * len(items))
+    return items
 
 
 @_filter("reverse")
@@ -250,13 +250,13 @@ def _unique(
     """Return items without repeated values, as Jinja2's filter `unique`, in time linear in their number."""
     postprocess = None if case_sensitive else jinja.ignore_case
     value_of = jinja.make_attrgetter(environment, attribute, postprocess)
-    found: dict[object, Any] = {}
+    firsts: dict[object, Any] = {}
     for item in items:
         value = value_of(item)
         # Whole numbers that are far apart may have one hash; many such would be compared with one another.
         far = isinstance(value, int) and value.bit_length() > 60
-        found.setdefault(("far", str(value)) if far else value, item)
-    return list(found.values())
+        firsts.setdefault(("far", str(value)) if far else value, item)
+    return list(firsts.values())
 
 
 def _compared(

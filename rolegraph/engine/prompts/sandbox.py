@@ -45,26 +45,26 @@ def check_shape(tree: nodes.Template) -> int:
     parts = 0
     todo: list[tuple[nodes.Node, int, int, int]] = [(tree, 0, 0, 0)]
     while todo:
-        node, blocks, depth, at = todo.pop()
-        at = node.lineno or at
+        node, blocks, depth, position = todo.pop()
+        position = node.lineno or position
         parts += 1
         if parts > PROMPT_PARTS.most:
-            raise TemplateSyntaxError(PROMPT_PARTS.exceeded("the template has"), at)
+            raise TemplateSyntaxError(PROMPT_PARTS.exceeded("the template has"), position)
         if blocks > PROMPT_BLOCKS.most:
-            raise TemplateSyntaxError(PROMPT_BLOCKS.exceeded("tags inside one another in"), at)
+            raise TemplateSyntaxError(PROMPT_BLOCKS.exceeded("tags inside one another in"), position)
         if depth > PROMPT_DEPTH.most * 2:
-            raise TemplateSyntaxError(too_deep(), at)
+            raise TemplateSyntaxError(too_deep(), position)
         elifs: Sequence[nodes.Node] = node.elif_ if isinstance(node, nodes.If) else ()
         if len(elifs) > PROMPT_DEPTH.most:
-            raise TemplateSyntaxError(PROMPT_DEPTH.exceeded("`elif` after `elif` in"), at)
+            raise TemplateSyntaxError(PROMPT_DEPTH.exceeded("`elif` after `elif` in"), position)
         inside = depth + 1 if isinstance(node, nodes.Expr) else 0
         for child in node.iter_child_nodes():
             is_block = isinstance(child, nodes.For | nodes.If | nodes.With) and child not in elifs
-            todo.append((child, blocks + is_block, inside, at))
+            todo.append((child, blocks + is_block, inside, position))
         if isinstance(node, nodes.Call | nodes.Filter | nodes.Test):  # Python would not compile one twice
             names = [keyword.key for keyword in node.kwargs]
             if twice := next((name for name in names if names.count(name) > 1), None):
-                raise TemplateSyntaxError(f"the argument {twice!r} is given twice", at)
+                raise TemplateSyntaxError(f"the argument {twice!r} is given twice", position)
     return parts
 
 
@@ -197,19 +197,19 @@ class _Environment(ImmutableSandboxedEnvironment):
 
 
 def _positioned(source: str, tokens: Iterable[tuple[int, str, str]]) -> Iterator[tuple[int, str, str]]:
-    at = depth = 0
+    position = depth = 0
     for _, kind, value in tokens:
-        at = source.find(value, at)  # between tokens is only the white space that a tag strips
+        position = source.find(value, position)  # between tokens is only the white space that a tag strips
         if kind in ("integer", "float") and len(value) > PROMPT_DIGITS.most:
-            raise TemplateSyntaxError(PROMPT_DIGITS.exceeded("a number of"), at)
+            raise TemplateSyntaxError(PROMPT_DIGITS.exceeded("a number of"), position)
         if kind == "float" and isinf(float(value)):
-            raise TemplateSyntaxError("a number beyond the range of a float", at)
+            raise TemplateSyntaxError("a number beyond the range of a float", position)
         if kind == "operator":  # brackets leave no trace in the syntax tree
             depth += (value in "([{") - (value in ")]}")
         if depth > PROMPT_DEPTH.most:
-            raise TemplateSyntaxError(too_deep(), at)
-        yield at, kind, value
-        at += len(value)
+            raise TemplateSyntaxError(too_deep(), position)
+        yield position, kind, value
+        position += len(value)
 
 
 ENVIRONMENT = _Environment(

@@ -113,11 +113,11 @@ class RenderScope:
         if isinstance(value, Collection):
             self.make_list(len(value))
             return list(value)
-        found: list[Any] = []
+        items: list[Any] = []
         for item in value:
             self.make_list(1)
-            found.append(item)
-        return found
+            items.append(item)
+        return items
 
     def measure(self, value: object, *, written: bool = False) -> int:
         """Estimate the characters that a value takes as text, and charge the estimate's own work.

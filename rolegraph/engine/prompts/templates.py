@@ -128,8 +128,8 @@ def compile_template(source: str, around: TemplateScope) -> tuple[Template | Non
         if not faults:
             return Template(source, mentions, parts, _compiled(tree), form), []
     except TemplateSyntaxError as error:
-        at = min(error.lineno, len(source))
-        faults = [TemplateFault(at, "", f"not a valid {kind}: {error.message}")]
+        offset = min(error.lineno, len(source))
+        faults = [TemplateFault(offset, "", f"not a valid {kind}: {error.message}")]
     except (RecursionError, SyntaxError, ValueError, MemoryError) as error:  # Python's own limits
         message = f"not a valid {kind}: Python cannot compile it: {in_short(error)}"
         faults = [TemplateFault(0, "", message)]
@@ -231,8 +231,8 @@ def read_template(
         return None, [Finding(path, f"cannot read {name}: it is not UTF-8 text")]
     template, faults = compile_template(text, around)
     placed = ((fault, point_at(name, text, fault.at, fault.word)) for fault in faults)
-    found = [Finding(path, fault.message, hint=fault.hint, place=place) for fault, place in placed]
-    return template and replace(template, file=name), found
+    findings = [Finding(path, fault.message, hint=fault.hint, place=place) for fault, place in placed]
+    return template and replace(template, file=name), findings
 
 
 def read_text(path: Path, source: str, around: TemplateScope) -> tuple[Template | None, list[Finding]]:

@@ -143,16 +143,16 @@ def _ended(
     plan, ended = context.plan, dict[str, str | dict[str, int]]()
     over = {its.plan.loop for its in context.environments if its.over}
     for number, loop in enumerate(plan.loops):
-        found = Counter[str](endings.get(number, {}).values())
+        counts = Counter[str](endings.get(number, {}).values())
         times = loop.branches
         if loop.outer is not None:
             begun = len(rounds[loop.name])
             if not begun:
                 continue
             times = times * plan.loops[loop.outer].times if loop.until is not None else begun
-        if not stopped and not found["when"]:
-            found["env" if number in over else "times"] += times - found.total()
-        counted = {name: times for name, times in found.items() if times and name != "outer"}
+        if not stopped and not counts["when"]:
+            counts["env" if number in over else "times"] += times - counts.total()
+        counted = {name: times for name, times in counts.items() if times and name != "outer"}
         if counted:
             ended[loop.name] = counted if times > 1 else next(iter(counted))
     return ended
@@ -196,38 +196,42 @@ def steps_of(turn: NodeResult, *, masked: bool) -> list[Step]:
     steps: list[Step] = []
     for call in turn.calls:
         text, thought, prompt_ids, ids, logprobs, finish_reason, version, usage, calls = call.completion
-        noted: StepMetadata = {"started": call.started, "seconds": call.seconds}
+        metadata: StepMetadata = {"started": call.started, "seconds": call.seconds}
         if call.attempt:
-            noted["attempts"] = call.attempt + 1
+            metadata["attempts"] = call.attempt + 1
         if masked:
-            noted["masked"] = True
+            metadata["masked"] = True
         if not role.is_plain:
-            noted.update(_noted(turn, call))
+            metadata.update(_call_metadata(turn, call))
             if role.run is not None:
-                return [Step(action=view.action, model_response=view.response, reward=reward, metadata=noted)]
-        noted["finish_reason"] = finish_reason
+                return [
+                    Step(action=view.action, model_response=view.response, reward=reward, metadata=metadata)
+                ]
+        metadata["finish_reason"] = finish_reason
         if usage:
-            noted["usage"] = usage
+            metadata["usage"] = usage
         done = call is turn.calls[-1]
         action, earned = (view.action, reward) if done else (None, 0.0)
         chat = (*call.messages, answer_message(text, thought, calls))
         steps.append(
-            Step(prompt_ids, ids, logprobs, chat, thought, action, text, earned, done, None, version, noted)
+            Step(
+                prompt_ids, ids, logprobs, chat, thought, action, text, earned, done, None, version, metadata
+            )
         )
     return steps
 
 
-def _noted(turn: NodeResult, call: ModelCall) -> StepMetadata:
+def _call_metadata(turn: NodeResult, call: ModelCall) -> StepMetadata:
     """Return the metadata of a call in a loop, of a tool, with functions or with the group's keys."""
-    role, noted = turn.role, StepMetadata()
+    role, metadata = turn.role, StepMetadata()
     if role.loop is not None:
-        noted["round"] = role.number_of(turn.view)
+        metadata["round"] = role.number_of(turn.view)
     if role.run is not None:
-        noted["tool"] = role.run.name
+        metadata["tool"] = role.run.name
     if turn.group_keys and call is turn.calls[0]:
-        noted["by"] = dict(turn.group_keys)
+        metadata["by"] = dict(turn.group_keys)
     if role.has_functions:
-        noted["call"] = call.number
+        metadata["call"] = call.number
     if call.results:
-        noted["calls"] = [result.noted for result in call.results]
-    return noted
+        metadata["calls"] = [result.metadata for result in call.results]
+    return metadata

@@ -80,16 +80,16 @@ class EpisodeContext(EpisodeSession):
 
     def of_node(self, node: int) -> Mapping[str, Any]:
         """Return the variables of one node, `self` among them."""
-        at = self.plan.nodes[node]
-        role, environment = self.plan.roles[at.role], self.env_of.get(at.role)
-        earlier = range(node - role.count * (at.id.round - 1), node, role.count)
+        plan_node = self.plan.nodes[node]
+        role, environment = self.plan.roles[plan_node.role], self.env_of.get(plan_node.role)
+        earlier = range(node - role.count * (plan_node.id.round - 1), node, role.count)
         history = Views([result.view for turn in earlier if (result := self.results[turn]) is not None])
-        observation = environment.observation(at) if environment is not None else ""
+        observation = environment.observation(plan_node) if environment is not None else ""
         given = self.arguments.get(node, NO_ARGUMENTS)
-        place = (at.round, role.times, history, observation, given, at.outer)
-        own = SelfView(role.name, at.id.index, at.lineage, role.count, *place)
+        place = (plan_node.round, role.times, history, observation, given, plan_node.outer)
+        self_view = SelfView(role.name, plan_node.id.index, plan_node.lineage, role.count, *place)
         task = self._task_of(role) if role.spec.shows else self._visible_task
-        return {"task": task, SELF: own, **self.upstream[at.block]}
+        return {"task": task, SELF: self_view, **self.upstream[plan_node.block]}
 
     def values(self, node: int, role: RolePlan, view: View) -> Mapping[str, Any]:
         """Return the value of each expression of a role's reward, by its text, after a turn has ended.
@@ -104,15 +104,15 @@ class EpisodeContext(EpisodeSession):
             "tokens": view.tokens,
             "calls": view.calls,
         }
-        found: dict[str, Any] = {}
+        values: dict[str, Any] = {}
         for text, formula in role.formulas.items():
             if view.tokens is None and "tokens" in formula.mentions:
                 raise PromptError("tokens: the endpoint gave neither token ids nor a number of tokens")
             try:
-                found[text] = formula.value(variables)
+                values[text] = formula.value(variables)
             except PromptError as error:
                 raise PromptError(f"{short_repr(text)} cannot be computed: {error}") from error
-        return found
+        return values
 
     def group_keys(self, node: int, role: RolePlan) -> Mapping[str, str | None]:
         """Return the digest of each key by which a node's rewards are grouped, None for a key that fails.

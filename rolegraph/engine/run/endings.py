@@ -43,11 +43,12 @@ class LoopEnds:
         plan, undecided, number, over = self.plan, list[int](), block, False
         while number not in self._is_over:
             undecided.append(number)
-            at = plan.blocks[number]
-            if not at.until_inputs:
+            plan_block = plan.blocks[number]
+            if not plan_block.until_inputs:
                 break
             # The block that was asked before, which may not have been decided yet.
-            number = plan.nodes[at.nodes[0] - plan.roles[at.role].count * at.back].block
+            first, role = plan_block.nodes[0], plan.roles[plan_block.role]
+            number = plan.nodes[first - role.count * plan_block.back].block
         else:
             over = self._is_over[number]
         for number in reversed(undecided):

@@ -28,9 +28,9 @@ class PerEventLoop(Generic[T]):
         loop = asyncio.get_running_loop()
         if loop not in self._values:
             # A weak key does not suffice: an open connection holds its loop.
-            for known in list(self._values):
-                if known.is_closed():
-                    self._values.pop(known, None)
+            for other_loop in list(self._values):
+                if other_loop.is_closed():
+                    self._values.pop(other_loop, None)
             self._values[loop] = self._make()
         return self._values[loop]
 

@@ -122,10 +122,10 @@ async def preview_task(plan: Plan, task: Task, recorded: Episode | None = None) 
     return TaskPrompts(shown, hidden, runs.roles)
 
 
-async def made_up(plan: Plan, task: Task, said: str) -> Episode:
+async def made_up(plan: Plan, task: Task, answer: str) -> Episode:
     """Make an episode without a model: each answer is the example of its role's parser, filled with the text
-    `said`."""
-    return await _Runs(plan, task, None).run(0, said=said)
+    `answer`."""
+    return await _Runs(plan, task, None).run(0, answer=answer)
 
 
 class _Runs:
@@ -139,21 +139,21 @@ class _Runs:
         self._seen: dict[str, dict[object, int]] = {asked.role.name: {} for asked in self.roles}
         """Position in `asked` of each prompt of a role; -1 for a prompt that is left out."""
 
-    async def run(self, way: int, *, note: str = "", said: str = "") -> Episode:
+    async def run(self, way: int, *, note: str = "", answer: str = "") -> Episode:
         """Run one episode and keep its prompts; with a `note`, only those of turns without any so far, and
         without conditions, so that every turn runs.
 
-        `way` is the position of the parsers' example to answer with; `said` replaces its placeholder.
+        `way` is the position of the parsers' example to answer with; `answer` replaces its placeholder.
         """
         reached = {
             name: {node.round for prompt in of.asked for node in prompt.nodes}
             for name, of in self._by_name.items()
         }
-        model = PreviewModel({name: of.role for name, of in self._by_name.items()}, way, said, self._replay)
+        model = PreviewModel({name: of.role for name, of in self._by_name.items()}, way, answer, self._replay)
         job = EpisodeJob({"id": "task", **self._task}, self._recorded.rollout if self._recorded else 0, 0)
         models = [LimitedModel(model, 4096)] * len(self._plan.endpoints)
         async with Isolation(self._plan.imports) as isolation:
-            episode = await run_episode(self._harmless(way, said, note), job, models, isolation=isolation)
+            episode = await run_episode(self._harmless(way, answer, note), job, models, isolation=isolation)
         for request in sorted(model.requests, key=lambda each: (each.id.node.round, each.id.node.index)):
             node = request.id.node
             if not note or node.round not in reached[node.role]:
@@ -184,9 +184,9 @@ class _Runs:
         if place is None and len(of.asked) < MOST and node.round <= ROUNDS:
             seen[key] = len(of.asked)
             call = f"call {request.id.call} of the turn" if request.id.call > 1 else ""
-            said = ", ".join(filter(None, (call, note)))
+            remark = ", ".join(filter(None, (call, note)))
             endpoint = of.role.endpoints[node.index - 1]
-            of.asked.append(SentPrompt((node,), endpoint, request.messages, request.tools, said))
+            of.asked.append(SentPrompt((node,), endpoint, request.messages, request.tools, remark))
         elif place is None:
             seen[key] = -1
             of.more += 1
@@ -194,12 +194,12 @@ class _Runs:
             before = of.asked[place]
             of.asked[place] = before._replace(nodes=(*before.nodes, node))
 
-    def _harmless(self, way: int, said: str, note: str) -> Plan:
+    def _harmless(self, way: int, answer: str, note: str) -> Plan:
         """Return a copy of the plan that computes no reward, runs no tool and moves no environment."""
         plan, stopped = self._plan, self._recorded is None or bool(note)
         return replace(
             plan,
-            roles=tuple(self._harmless_role(role, way, said, note) for role in plan.roles),
+            roles=tuple(self._harmless_role(role, way, answer, note) for role in plan.roles),
             loops=tuple(replace(loop, until=None, when=None) for loop in plan.loops) if note else plan.loops,
             envs=tuple(
                 still_environment(env) if stopped or env.environment.permissions else env for env in plan.envs
@@ -210,12 +210,12 @@ class _Runs:
             withheld=(),
         )
 
-    def _harmless_role(self, role: RolePlan, way: int, said: str, note: str) -> RolePlan:
+    def _harmless_role(self, role: RolePlan, way: int, answer: str, note: str) -> RolePlan:
         run, closed = role.run, _closed_tools(self._plan, role)
         if run is not None and run.tool.choose is None:
             run = example_run(run, role.name, self._recorded, self._by_name[role.name].add_value)
         if run is not None and run.parser is not None and self._recorded is None:
-            example = example_answer(role, way, said or f"[{role.name}]")
+            example = example_answer(role, way, answer or f"[{role.name}]")
             run = replace(run, parser=lenient_parser(run.parser, example))
         return replace(
             role,
@@ -261,12 +261,12 @@ def facts_of(plan: Plan, role: RolePlan) -> Mapping[str, str]:
 def _edge(name: str, edge: Edge) -> str:
     """Describe an edge, without its defaults: `rival (of candidate, each, history)`."""
     join = f"chunks of {edge.chunk_size}" if edge.chunks else edge.join
-    said = (
+    parts = (
         f"of {edge.of}" if edge.of not in (None, name) else "",
         join if join != "all" else "",
         {"this": "", "last": "last round", "history": "all rounds before"}[edge.round],
     )
-    return f"{name} ({', '.join(filter(None, said))})" if any(said) else name
+    return f"{name} ({', '.join(filter(None, parts))})" if any(parts) else name
 
 
 def _closed_tools(plan: Plan, role: RolePlan) -> list[Tool]:
@@ -277,9 +277,9 @@ def _closed_tools(plan: Plan, role: RolePlan) -> list[Tool]:
 
 def _numbers(numbers: Iterable[int]) -> str:
     """Format numbers as ranges: `1–3, 5`."""
-    found = sorted(set(numbers))
-    starts = [n for n in found if n - 1 not in found]
-    ends = [n for n in found if n + 1 not in found]
+    numbers = sorted(set(numbers))
+    starts = [n for n in numbers if n - 1 not in numbers]
+    ends = [n for n in numbers if n + 1 not in numbers]
     return ", ".join(str(a) if a == b else f"{a}–{b}" for a, b in zip(starts, ends, strict=True))
 
 

@@ -103,8 +103,8 @@ class LateRewards:
 
     def _inputs(self, node: int, result: NodeResult, reward: Reward) -> RewardInputs:
         """Return what a reward reads of its own turn, of other turns and of the environment."""
-        at = self.plan.nodes[node]
-        environment = self.context.env_of.get(at.role)
+        plan_node = self.plan.nodes[node]
+        environment = self.context.env_of.get(plan_node.role)
         ran = {edge.name: turns_taken(edge, self.results) for edge in self.plan.reward_inputs.get(node, ())}
         scores = {
             name: tuple(turn.score for _, turn in ran[name] if turn.score is not None)
@@ -113,7 +113,9 @@ class LateRewards:
         views = {name: tuple(_view(turn) for _, turn in ran[name]) for name in reward.views}
         positions = {
             name: tuple(
-                self._positions_in(self.plan.nodes[reader].block, at.role).get((at.id.index, at.id.round))
+                self._positions_in(self.plan.nodes[reader].block, plan_node.role).get(
+                    (plan_node.id.index, plan_node.id.round)
+                )
                 for reader, _ in ran[name]
             )
             for name in reward.views

@@ -147,8 +147,8 @@ class _Run:
         nodes_to_run: list[int] = []
         todo = [*blocks]
         for number in todo:  # grows while it is read
-            if context.environments and (at := plan.env_at(number)) is not None:
-                place, transition = at
+            if context.environments and (positions := plan.env_at(number)) is not None:
+                place, transition = positions
                 if self.loop_ends is not None and self.loop_ends.is_skipped(plan.envs[place].loop):
                     todo += self.frontier.skip((transition,))
                 else:
@@ -260,9 +260,9 @@ class _Run:
         """Return the messages of a turn after those of its conversation's last turn that was neither skipped
         nor failed, and that turn's chat as tokens."""
         plan, last = self.plan, None
-        at = plan.nodes[position]
-        while last is None and (before := plan.blocks[at.block].chat_before) is not None:
-            at, result = plan.nodes[before], self.results[before]
+        node = plan.nodes[position]
+        while last is None and (before := plan.blocks[node.block].chat_before) is not None:
+            node, result = plan.nodes[before], self.results[before]
             last = result.calls[-1] if result is not None and result.continues_chat else None
         messages = self.render(role, self.context.of_node(position), with_system=last is None)
         if last is None or isinstance(messages, Failure):

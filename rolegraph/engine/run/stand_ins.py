@@ -123,11 +123,11 @@ class PreviewModel:
     """A model that answers from a replay, or else with an example of the role's parser.
 
     Of several examples, `way` is the position of the one to take, at most the last. Its placeholder becomes
-    `said`, or else the name of the node.
+    `answer`, or else the name of the node.
     """
 
-    def __init__(self, roles: Mapping[str, RolePlan], way: int, said: str, replay: Replay | None) -> None:
-        self._roles, self._way, self._said, self._replay = roles, way, said, replay
+    def __init__(self, roles: Mapping[str, RolePlan], way: int, answer: str, replay: Replay | None) -> None:
+        self._roles, self._way, self._answer, self._replay = roles, way, answer, replay
         self.requests: list[Request] = []
 
     async def complete(self, request: Request) -> Completion:
@@ -142,7 +142,7 @@ class PreviewModel:
         if role.callees and request.id.call == 1:  # so that the prompts of the roles that it calls are seen
             calls = tuple(_example_call(role, callee.function) for callee in role.callees)
             return Completion("", calls=calls, usage={"prompt_tokens": 1, "completion_tokens": 1})
-        text = example_answer(role, self._way, self._said or f"[{_name(request.id.node, role)}]")
+        text = example_answer(role, self._way, self._answer or f"[{_name(request.id.node, role)}]")
         return Completion(text, usage={"prompt_tokens": 1, "completion_tokens": len(text.split())})
 
     async def aclose(self) -> None:
@@ -162,10 +162,10 @@ def _example_call(role: RolePlan, function: Function) -> ToolCall:
     return ToolCall(function.name, arguments)
 
 
-def example_answer(role: RolePlan, way: int, said: str) -> str:
-    """Return the example of a role's parser at position `way`, or its last, filled with `said`."""
+def example_answer(role: RolePlan, way: int, answer: str) -> str:
+    """Return the example of a role's parser at position `way`, or its last, filled with `answer`."""
     examples = role.parser.examples or (PLACEHOLDER,)
-    return examples[min(way, len(examples) - 1)].replace(PLACEHOLDER, said)
+    return examples[min(way, len(examples) - 1)].replace(PLACEHOLDER, answer)
 
 
 def lenient_parser(parser: Parser, example: str) -> Parser:
@@ -188,8 +188,8 @@ def _name(node: NodeId, role: RolePlan) -> str:
 
 def example_run(run: RunPlan, role: str, recorded: Episode | None, keep: Callable[[str], None]) -> RunPlan:
     """Replace a role's tool by a tool that passes its argument to `keep`; results are recorded or made up."""
-    own = (t for t in (recorded.trajectories if recorded else ()) if t.name == role)
-    steps = (step for trajectory in own for step in trajectory.steps)
+    trajectories = (t for t in (recorded.trajectories if recorded else ()) if t.name == role)
+    steps = (step for trajectory in trajectories for step in trajectory.steps)
     given: Iterator[Any] = (step.model_response if run.parser else step.action for step in steps)
 
     async def call(arguments: Mapping[str, Any]) -> Any:
@@ -235,10 +235,10 @@ def _key(name: str, arguments: Mapping[str, Any]) -> str:
     return f"{name} {json.dumps(dict(arguments), sort_keys=True, default=str)}"
 
 
-def _filled(example: Any, said: str) -> Any:
-    """Replace the placeholder in an example by `said`."""
+def _filled(example: Any, text: str) -> Any:
+    """Replace the placeholder in an example by `text`."""
     return _with_leaves(
-        example, "", lambda part, _: part.replace(PLACEHOLDER, said) if isinstance(part, str) else part
+        example, "", lambda part, _: part.replace(PLACEHOLDER, text) if isinstance(part, str) else part
     )
 
 

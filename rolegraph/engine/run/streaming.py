@@ -136,9 +136,9 @@ class ServedEpisodes(AbstractAsyncContextManager["ServedEpisodes"]):
 
     async def _close(self, unused: Sequence[ServedModel]) -> None:
         opening = [self._models.pop(served) for served in unused]
-        for found in await asyncio.gather(*opening, return_exceptions=True):
-            if isinstance(found, LimitedModel):
-                await found.model.aclose()
+        for outcome in await asyncio.gather(*opening, return_exceptions=True):
+            if isinstance(outcome, LimitedModel):
+                await outcome.model.aclose()
 
 
 async def _open(served: ServedModel) -> LimitedModel:

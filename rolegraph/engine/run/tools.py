@@ -57,18 +57,18 @@ class OpenTools:
             roles: The functions of roles.
             without: Names of functions of the tools that are left out, as the tools or the result have them.
         """
-        found = {function.name: function for function in roles}
+        by_name = {function.name: function for function in roles}
         kept_back: set[str] = set()
         for functions in await asyncio.gather(*map(self.functions, tools)):
             for function in functions:
                 name, number = function.name, 1
-                while name in found:
+                while name in by_name:
                     number += 1
                     name = f"{function.name}_{number}"
-                found[name] = function._replace(name=name)
+                by_name[name] = function._replace(name=name)
                 if function.name in without or name in without:
                     kept_back.add(name)
-        return {name: function for name, function in found.items() if name not in kept_back}
+        return {name: function for name, function in by_name.items() if name not in kept_back}
 
     async def _hold(self, tool: Tool, opened: asyncio.Future[Sequence[Function]]) -> None:
         """Open a tool, put its functions into `opened`, and close it at the end, all in one task.
@@ -137,7 +137,7 @@ class CallResult(NamedTuple):
 
     message: Message
     """The chat message that tells the model."""
-    noted: FunctionCallMetadata
+    metadata: FunctionCallMetadata
     """The call in the record: the function's `name`, and the `error` where there is one."""
 
 

@@ -71,8 +71,8 @@ class CPythonProcess(AbstractContextManager["CPythonProcess"]):
             output = _run_script(self._interpreter, script, self._limits)
         if output.too_long:
             raise SandboxError(f"took longer than {self._limits.seconds:g} s")
-        _, found, result = output.text.rpartition(mark)
-        if not found:
+        _, separator, result = output.text.rpartition(mark)
+        if not separator:
             raise SandboxError("its process ended: it may have used more memory than it has")
         value, printed, error = json.loads(result)
         if error is not None:
@@ -96,9 +96,9 @@ def require_image(engine: str, image: str) -> None:
         [engine, "image", "inspect", "--", image], capture_output=True, text=True, check=False
     )
     if asked.returncode != 0:
-        said = (asked.stderr.strip().splitlines() or [""])[-1]
+        reason = (asked.stderr.strip().splitlines() or [""])[-1]
         raise UsageError(
-            f"{engine} cannot use the image {image} ({said}); to fetch it: {engine} pull {image}"
+            f"{engine} cannot use the image {image} ({reason}); to fetch it: {engine} pull {image}"
         )
 
 
@@ -162,8 +162,9 @@ class _Container:
         if not line:
             self._process.kill()
             self._process.wait()
-            said = self._process.stderr.read().strip().splitlines()[-1:]
-            raise WorldError(f"the container did not answer: {said[0] if said else f'within {seconds:g} s'}")
+            lines = self._process.stderr.read().strip().splitlines()
+            reason = lines[-1] if lines else f"within {seconds:g} s"
+            raise WorldError(f"the container did not answer: {reason}")
         return line
 
 
@@ -188,10 +189,10 @@ def _at_server(url: str, script: str, limits: ProgramLimits) -> ScriptOutput:
                 reply += part
                 if len(reply) > PROGRAM_REPLY.most:
                     raise SandboxError(PROGRAM_REPLY.exceeded("its output makes a response of"))
-        found: Any = json.loads(reply)
-        ran = found["run_result"]
-        if found["status"] == "SandboxError" or ran is None:
-            raise WorldError(f"the sandbox at {url} failed: {found.get('message', '')!s:.200}")
+        payload: Any = json.loads(reply)
+        ran = payload["run_result"]
+        if payload["status"] == "SandboxError" or ran is None:
+            raise WorldError(f"the sandbox at {url} failed: {payload.get('message', '')!s:.200}")
         return ScriptOutput(str(ran["stdout"] or "")[-_MOST:], ran["status"] == "TimeLimitExceeded")
     except httpx.HTTPError as error:
         reason = str(error) or "the connection was dropped"  # an error of a reset has no text

@@ -117,16 +117,16 @@ class SandboxProcess:
         too_long = f"took longer than {self._limits.seconds:g} s"
         if isinstance(error, self._monty.MontyCrashedError):
             return too_long if error.timed_out else "the process that ran it died"
-        said = str(error.display("type-msg")).partition("\n")[0]
+        message = str(error.display("type-msg")).partition("\n")[0]
         lines = [frame.line for frame in error.traceback() if frame.filename == "<string>"]
-        if said.startswith("TimeoutError: feed time limit exceeded"):
+        if message.startswith("TimeoutError: feed time limit exceeded"):
             return too_long
-        if _TOO_MUCH.match(said):
+        if _TOO_MUCH.match(message):
             return f"used more than {self._limits.memory / (1 << 20):g} MB"
-        said, in_source = _IN_SOURCE.subn(r" (line \1)", said)
+        message, in_source = _IN_SOURCE.subn(r" (line \1)", message)
         where = f" (line {lines[-1]})" if lines and not in_source else ""
         most = PROGRAM_ERROR.most
-        return (said if len(said) <= most else said[:most] + CUT) + where
+        return (message if len(message) <= most else message[:most] + CUT) + where
 
 
 _TOO_MUCH = re.compile("MemoryError: (memory limit exceeded|the worker exceeded its memory limit)")

@@ -131,9 +131,9 @@ def point_at(file: str, source: str, offset: int, word: str) -> Place:
     Without such a word it is the place of the first character in the line at `offset`.
     """
     lines = SourceLines(file, source)
-    found = source.find(word, offset) if word else -1
-    if found >= 0:
-        return lines.place(found, len(word))
+    position = source.find(word, offset) if word else -1
+    if position >= 0:
+        return lines.place(position, len(word))
     place = lines.place(offset)
     return replace(place, column=len(place.text) - len(place.text.lstrip()) + 1)
 
@@ -160,15 +160,15 @@ def place_within(value: Place, source: str, text: str, offset: int, word: str) -
         offset: Position in `text`, from 0.
         word: Word to look for.
     """
-    found = text.find(word, offset) if word else -1
-    nth = sum(not character.isspace() for character in text[: found if found >= 0 else offset])
+    index = text.find(word, offset) if word else -1
+    nth = sum(not character.isspace() for character in text[: index if index >= 0 else offset])
     lines = SourceLines(value.file, source)
-    at = start = lines.position(value)
-    for count, at in enumerate(_characters(source, start)):  # noqa: B007  # ends at the last where there are fewer
+    position = start = lines.position(value)
+    for count, position in enumerate(_characters(source, start)):  # noqa: B007  # ends at the last where there are fewer
         if count == nth:
             break
-    place = lines.place(at, len(word))
-    if found >= 0:
+    place = lines.place(position, len(word))
+    if index >= 0:
         return place
     if place.line == value.line:
         return value
@@ -178,15 +178,15 @@ def place_within(value: Place, source: str, text: str, offset: int, word: str) -
 
 def _characters(source: str, start: int) -> Iterator[int]:
     """Yield the positions in the file of the scalar's characters that are not white space."""
-    at = _end_of(_PROPERTIES, source, start)
-    quote = source[at : at + 1]
+    start = _end_of(_PROPERTIES, source, start)
+    quote = source[start : start + 1]
     if quote in _IN_QUOTES:
-        for unit in _IN_QUOTES[quote].finditer(source, at + 1):
+        for unit in _IN_QUOTES[quote].finditer(source, start + 1):
             escaped = quote == '"' and unit[0].startswith("\\")
             if not escaped or yaml.safe_load(f'"{unit[0]}"').strip():
                 yield unit.start()
         return
-    yield from (unit.start() for unit in _CHARACTER.finditer(source, _end_of(_HEADER, source, at)))
+    yield from (unit.start() for unit in _CHARACTER.finditer(source, _end_of(_HEADER, source, start)))
 
 
 def _end_of(pattern: re.Pattern[str], source: str, start: int) -> int:

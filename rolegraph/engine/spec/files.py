@@ -36,8 +36,8 @@ def shown_path(path: Path) -> str:
 
 def names_in(folders: Iterable[Path], pattern: str) -> list[str]:
     """Return the names of the files in these folders that match a pattern such as `*.yaml`."""
-    found = (entry for folder in folders if is_folder(folder) for entry in folder.glob(pattern))
-    return [entry.name for entry in found if is_file(entry)]
+    entries = (entry for folder in folders if is_folder(folder) for entry in folder.glob(pattern))
+    return [entry.name for entry in entries if is_file(entry)]
 
 
 def has_surrogate(text: str) -> bool:

@@ -53,9 +53,9 @@ class LoadedSpec:
         """Return the diagnostics to show: of errors and of warnings SPEC_FAULTS at most, then a count."""
         shown: list[Diagnostic] = []
         for severity in ("error", "warning"):
-            own = [diagnostic for diagnostic in self.diagnostics if diagnostic.severity == severity]
-            shown += own[: SPEC_FAULTS.most]
-            if more := own[SPEC_FAULTS.most :]:
+            diagnostics = [diagnostic for diagnostic in self.diagnostics if diagnostic.severity == severity]
+            shown += diagnostics[: SPEC_FAULTS.most]
+            if more := diagnostics[SPEC_FAULTS.most :]:
                 hint = f"fix the first ones and run again; at most {SPEC_FAULTS} are shown"
                 message = f"and {len(more) - 1:,} more: {more[0].message}"
                 shown.append(replace(more[0], message=message, expected="", hint=hint))
@@ -69,11 +69,11 @@ class LoadedSpec:
 
     def report(self, findings: Iterable[Finding]) -> None:
         """Add findings with their places to the diagnostics, except those at or below a broken part."""
-        known = dict.fromkeys(self.diagnostics)
+        diagnostics = dict.fromkeys(self.diagnostics)
         for finding in findings:
             if all(finding.path[:depth] not in self.broken for depth in range(len(finding.path) + 1)):
-                known[self.source.diagnostic(finding)] = None
-        self.diagnostics = sorted(known, key=by_place)
+                diagnostics[self.source.diagnostic(finding)] = None
+        self.diagnostics = sorted(diagnostics, key=by_place)
 
 
 def by_place(diagnostic: Diagnostic) -> tuple[str, int, int]:
@@ -111,9 +111,9 @@ def find_spec(name: str | FilePath) -> FilePath:
     shipped = SPECS / f"{path.name.removesuffix('.yaml')}.yaml"
     if path.parent == FilePath() and is_file(shipped):
         return shipped
-    known = [spec.stem for spec in SPECS.glob("*.yaml")]
-    near = [*names_in([path.parent], "*.yaml"), *known]
-    hint = did_you_mean(path.name, near, "{}") or f"shipped specs: {', '.join(sorted(known))}"
+    names = [spec.stem for spec in SPECS.glob("*.yaml")]
+    near = [*names_in([path.parent], "*.yaml"), *names]
+    hint = did_you_mean(path.name, near, "{}") or f"shipped specs: {', '.join(sorted(names))}"
     if is_folder(path):
         raise UsageError(f"{name} is a folder, not a spec; {hint}")
     if is_no_file(path):

@@ -46,15 +46,15 @@ def _merge(
         if value is None:
             merged.pop(key, None)
             continue
-        positions.update({at: new[at] for at, _ in walk_paths(value, here) if at in new})
+        positions.update({subpath: new[subpath] for subpath, _ in walk_paths(value, here) if subpath in new})
         merged[key] = value
     return merged
 
 
 def _forget(positions: KeyPositions, value: object, path: Path) -> None:
     """Delete the recorded file positions of a value and of everything in it."""
-    for at, _ in walk_paths(value, path):
-        positions.pop(at, None)
+    for subpath, _ in walk_paths(value, path):
+        positions.pop(subpath, None)
 
 
 def override(source: YamlSource, text: str, position: int) -> None:
@@ -87,20 +87,20 @@ def override(source: YamlSource, text: str, position: int) -> None:
 
 def _put(source: YamlSource, path: tuple[str, ...], value: object, spot: KeyPosition) -> None:
     """Set the value at a path in place, expanding short forms on the way; None removes the key."""
-    at: dict[str, Any] = source.data
+    mapping: dict[str, Any] = source.data
     for depth, key in enumerate(path[:-1], 1):
-        inner = _expand_at(at.get(key), path[:depth])
+        inner = _expand_at(mapping.get(key), path[:depth])
         if inner is not None and not isinstance(inner, dict):
             message = f"{'.'.join(path[:depth])} is not a mapping, so it has no {path[depth]!r}"
             source.faults.append(Diagnostic(message, spot.key or spot.value))
             return
-        at[key] = at = dict(cast("dict[str, Any]", inner or {}))
+        mapping[key] = mapping = dict(cast("dict[str, Any]", inner or {}))
         source.positions.setdefault(path[:depth], KeyPosition(spot.key, spot.key or spot.value))
-    _forget(source.positions, at.get(path[-1]), path)
+    _forget(source.positions, mapping.get(path[-1]), path)
     if value is None:
-        at.pop(path[-1], None)
+        mapping.pop(path[-1], None)
         return
-    at[path[-1]] = value
+    mapping[path[-1]] = value
     source.positions[path] = spot
 
 
@@ -129,8 +129,8 @@ def choose_model(source: YamlSource, model: str | None, base_url: str | None) ->
     provider = api_of(_provider(source.data.get("model")))
     for key in ("roles", "policies"):
         for name, it in _mapping(source.data.get(key)).items():
-            own = _mapping(it).get("model")
-            if own and _provider(own) == provider and not _full_model(own).get("base_url"):
+            reference = _mapping(it).get("model")
+            if reference and _provider(reference) == provider and not _full_model(reference).get("base_url"):
                 _put(source, (key, name, "model", "base_url"), base_url, spot)
 
 
@@ -140,7 +140,7 @@ def _replace_model(source: YamlSource, model: str) -> None:
     of_the_model |= {"base_url"} if _provider(before) != _provider(model) else set()
     kept = {key: value for key, value in _full_model(before).items() if key not in of_the_model}
     spots = source.positions.items()
-    positions = {at: spot for at, spot in spots if at[1:] and at[0] == "model" and at[1] in kept}
+    positions = {path: spot for path, spot in spots if path[1:] and path[0] == "model" and path[1] in kept}
     _put(source, ("model",), {**_full_model(model), **kept} if kept else model, _flag("--model", model))
     source.positions |= positions
 

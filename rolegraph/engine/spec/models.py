@@ -179,8 +179,8 @@ class Spec(SpecModel):
 
     def callees_of(self, role: str) -> Mapping[str, int]:
         """Return the roles that the model of a role may call, each with the most calls of it in one turn."""
-        known = {name for name, it in self.roles.items() if it.tool is not None}
-        return {name: most for name, most in self.roles[role].callees.items() if name in known}
+        tools = {name for name, it in self.roles.items() if it.tool is not None}
+        return {name: most for name, most in self.roles[role].callees.items() if name in tools}
 
     def callers_of(self, role: str) -> list[str]:
         """Return the roles whose models may call a role, in the order of the spec."""
@@ -208,11 +208,11 @@ class Spec(SpecModel):
 
     def roles_in(self, loop: str) -> list[str]:
         """Return the roles of a loop and of the loops in it."""
-        found: list[str] = []
+        roles: list[str] = []
         for name in self.loops[loop].roles:
             inner = self.loops[name].roles if name in self.loops and name not in self.roles else [name]
-            found += [role for role in inner if role in self.roles]
-        return found
+            roles += [role for role in inner if role in self.roles]
+        return roles
 
     def rounds_of(self, role: str) -> int:
         """Return the most turns that an instance of a role takes: the product of `times` of its loops."""
@@ -250,9 +250,9 @@ class Spec(SpecModel):
 
     def players_of(self, loop: str) -> list[str]:
         """Return the roles that move in a loop's environment, in the order of the players' numbers."""
-        found = self.loops[loop]
-        named = [role for role in dict.fromkeys(found.players) if role in found.roles]
-        by_default = [role for role in found.roles if role in self.roles and self.roles[role].run is None]
+        settings = self.loops[loop]
+        named = [role for role in dict.fromkeys(settings.players) if role in settings.roles]
+        by_default = [role for role in settings.roles if role in self.roles and self.roles[role].run is None]
         return [role for role in named if role in self.roles] if named else by_default
 
     def trains_on_seeds(self) -> bool:

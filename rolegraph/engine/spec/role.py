@@ -165,8 +165,8 @@ class Loss(SpecModel):
     def _settable(self) -> Self:
         takes = LOSS_SETTINGS[self.name]
         if wrong := [setting for setting in self.settings if setting not in takes]:
-            known = f"only {' and '.join(takes)}" if takes else "no settings"
-            raise ValueError(f"{self.name} takes {known}, not {wrong[0]}")
+            choices = f"only {' and '.join(takes)}" if takes else "no settings"
+            raise ValueError(f"{self.name} takes {choices}, not {wrong[0]}")
         low, high = (self.settings.get(setting) for setting in ("clip_low_threshold", "clip_high_threshold"))
         if low is not None and high is not None and low > high:
             raise ValueError("a clip_low_threshold of at most clip_high_threshold")
@@ -352,13 +352,13 @@ class Role(SpecModel):
     @property
     def callees(self) -> Mapping[str, int]:
         """Roles that the model may call, each with the most calls of it in one turn."""
-        found: dict[str, int] = {}
+        callees: dict[str, int] = {}
         for call in self.tools:
             if call.name == CALL_OF_A_ROLE and isinstance(call.value, str):
                 parallel = call.options.get("parallel", 1)
                 is_number = type(parallel) is int and parallel > 0  # options are checked later
-                found[call.value] = (self.calls - 1) * (parallel if is_number else 1)
-        return found
+                callees[call.value] = (self.calls - 1) * (parallel if is_number else 1)
+        return callees
 
     @property
     def parses(self) -> bool:

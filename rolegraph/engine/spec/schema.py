@@ -154,9 +154,9 @@ def _calls(registry: Registry[Any], name: str, definitions: dict[str, Schema]) -
     keys, more = _keys(registry, name, definitions), registry.takes_extra_options(name)
     first = _inside(keys, more=more)
     if value:
-        own = _option(value, f"{registry.group}.{name}.", definitions)
+        value_schema = _option(value, f"{registry.group}.{name}.", definitions)
         may_nest = not value.required and value.default is None  # its options may be nested there
-        first = {"anyOf": [own, first]} if may_nest else own
+        first = {"anyOf": [value_schema, first]} if may_nest else value_schema
     beside = [option.name for option in options if option.required and value is not None]
     yield {**_mapping({**keys, name: first}, more=more), "required": [name, *beside], **described}
 

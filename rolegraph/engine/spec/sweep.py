@@ -67,7 +67,7 @@ def split_seed(point: Sequence[str]) -> tuple[tuple[str, ...], int | None]:
 
 def varied_overrides(words: Sequence[str], point: Sequence[str]) -> tuple[str, ...]:
     """Return the overrides of a point that differ between points."""
-    return tuple(own for word, own in zip(words, point, strict=True) if own != word)
+    return tuple(override for word, override in zip(words, point, strict=True) if override != word)
 
 
 def point_name(overrides: Sequence[str]) -> str:
@@ -79,7 +79,7 @@ def point_name(overrides: Sequence[str]) -> str:
 
 def _values(written: str) -> Iterator[str]:
     start, depth, quote, before = 0, 0, "", ","
-    for at, character in enumerate(written):
+    for index, character in enumerate(written):
         if quote:
             quote = "" if character == quote else quote
         elif character in _QUOTES and before in f",:{_OPENING}":  # an apostrophe within a word opens nothing
@@ -89,7 +89,7 @@ def _values(written: str) -> Iterator[str]:
         elif character in _CLOSING:
             depth -= 1
         elif character == "," and depth <= 0:
-            yield written[start:at].strip()
-            start = at + 1
+            yield written[start:index].strip()
+            start = index + 1
         before = before if character.isspace() else character
     yield written[start:].strip()

@@ -51,9 +51,9 @@ def validate(data: Mapping[str, Any]) -> FittedPart[Spec]:
     named = cast("dict[str, Any]", written) if isinstance(written, dict) else {}
     if len(named) > SPEC_ROLES.most:
         message, here = f"the spec has {len(named):,} roles", ("roles",)
-        found = [Finding(here, message, f"at most {SPEC_ROLES}", at_key=True)]
+        finding = Finding(here, message, f"at most {SPEC_ROLES}", at_key=True)
         top = fit_model(Spec, {**data, "roles": REQUIRED["roles"]}, REQUIRED, ())
-        return FittedPart(top.value, [*found, *top.findings], {here, *top.left_out})
+        return FittedPart(top.value, [finding, *top.findings], {here, *top.left_out})
     parts = {name: fit_model(Role, role, {}, ("roles", name)) for name, role in named.items()}
     roles = {name: part.value for name, part in parts.items()}
     top = fit_model(Spec, {**data, "roles": roles} if roles else data, REQUIRED, ())
@@ -66,7 +66,7 @@ def validate(data: Mapping[str, Any]) -> FittedPart[Spec]:
 
 
 def fit_model(
-    model: type[M], written: object, required: Mapping[str, Any], at: Path, root: type[SpecModel] = Spec
+    model: type[M], written: object, required: Mapping[str, Any], prefix: Path, root: type[SpecModel] = Spec
 ) -> FittedPart[M]:
     """Return the valid part of a value.
 
@@ -75,25 +75,25 @@ def fit_model(
         written: Value of the part.
         required: Values for the model's required keys, in place of missing or invalid ones. The result has
             only these where further faults appear once the first are left out.
-        at: Path of the part in the file.
+        prefix: Path of the part in the file.
         root: Model of the whole file.
     """
     try:
         return FittedPart(model.model_validate(written), [], set())
     except ValidationError as error:
-        findings = findings_of(error, at, written, root)
-    wrong = {_written_at(written, finding.path[len(at) :]) for finding in findings}
+        findings = findings_of(error, prefix, written, root)
+    wrong = {_written_at(written, finding.path[len(prefix) :]) for finding in findings}
     rest = _without(written, wrong)
     try:
         value = model.model_validate({**required, **(rest if isinstance(rest, dict) else {})})
     except ValidationError as error:
         # A key that was left out is missing now, which is a consequence.
-        more = findings_of(error, at, written, root)
-        findings += [found for found in more if found.path[len(at) :] not in wrong]
+        more = findings_of(error, prefix, written, root)
+        findings += [finding for finding in more if finding.path[len(prefix) :] not in wrong]
         value, wrong = model.model_validate(required), {()}
     # Cut before the first position in a list, because positions shift once a faulty item is left out.
     outside = (takewhile(lambda key: isinstance(key, str), path) for path in wrong)
-    return FittedPart(value, findings, {(*at, *path) for path in outside})
+    return FittedPart(value, findings, {(*prefix, *path) for path in outside})
 
 
 def _written_at(value: Any, path: Path) -> Path:
@@ -109,14 +109,14 @@ def _written_at(value: Any, path: Path) -> Path:
     return path
 
 
-def _without(value: Any, wrong: Set[Path], at: Path = ()) -> Any:
+def _without(value: Any, wrong: Set[Path], prefix: Path = ()) -> Any:
     """Return a copy without the values at some paths and without mappings and lists that become empty."""
     if not isinstance(value, dict | list):
         return value
     container = cast("dict[str, Any] | list[Any]", value)
     rest: dict[str | int, Any] = {}
     for key, inner in container.items() if isinstance(container, dict) else enumerate(container):
-        path = (*at, key)
+        path = (*prefix, key)
         if path in wrong:
             continue
         kept = _without(inner, wrong, path)
@@ -150,25 +150,25 @@ _EXPRESSION_HINTS = {
 
 
 def findings_of(
-    error: ValidationError, at: Path = (), written: object = None, root: type[SpecModel] = Spec
+    error: ValidationError, prefix: Path = (), written: object = None, root: type[SpecModel] = Spec
 ) -> list[Finding]:
     """Return one finding for each of pydantic's errors.
 
     Args:
         error: Error of the validation of one part of a file.
-        at: Path of the part.
+        prefix: Path of the part.
         written: Value of the part.
         root: Model of the whole file.
     """
     details = error.errors(include_url=False)
     # Findings past the limit are not shown and need only their paths, which mark the values to leave out.
     shown, rest = details[: SPEC_FAULTS.most], details[SPEC_FAULTS.most :]
-    found = [_finding(detail, at, written, root) for detail in shown]
-    return found + [Finding((*at, *it["loc"]), it["msg"], at_key=True) for it in rest]
+    findings = [_finding(detail, prefix, written, root) for detail in shown]
+    return findings + [Finding((*prefix, *it["loc"]), it["msg"], at_key=True) for it in rest]
 
 
-def _finding(detail: ErrorDetails, at: Path, written: object, root: type[SpecModel]) -> Finding:
-    kind, path = detail["type"], (*at, *detail["loc"])
+def _finding(detail: ErrorDetails, prefix: Path, written: object, root: type[SpecModel]) -> Finding:
+    kind, path = detail["type"], (*prefix, *detail["loc"])
     if kind == "extra_forbidden":
         return _unknown_key(path, root)
     if kind == "missing":
@@ -194,9 +194,9 @@ def _key_of(path: Path) -> str:
 def _unknown_key(path: Path, root: type[SpecModel]) -> Finding:
     model = _model_at(path[:-1], root)
     extends = ["extends"] if root is Spec and len(path) == 1 else []
-    known = [*extends, *(model.model_fields if model else ())]
-    hint = _right_place(path, root) or did_you_mean(str(path[-1]), known)
-    return Finding(path, f"unknown key {str(path[-1])!r}", ", ".join(known), hint, at_key=True)
+    keys = [*extends, *(model.model_fields if model else ())]
+    hint = _right_place(path, root) or did_you_mean(str(path[-1]), keys)
+    return Finding(path, f"unknown key {str(path[-1])!r}", ", ".join(keys), hint, at_key=True)
 
 
 def _missing_key(path: Path, root: type[SpecModel]) -> Finding:
@@ -247,10 +247,10 @@ def _expected(detail: ErrorDetails, path: Path, root: type[SpecModel]) -> tuple[
     return f"a mapping, such as {key}: {example}" if example else "a mapping", hint
 
 
-def name_not_found(kind: str, name: str, known: Collection[str], path: Path = ()) -> Finding:
-    """Return the finding for a name that no role, or other `kind` of part, has; `known` are those it has."""
-    expected = f"one of {', '.join(known)}" if known else f"a {kind} of the spec, which has none"
-    return Finding(path, f"no {kind} {name!r}", expected, did_you_mean(name, known), word=name)
+def name_not_found(kind: str, name: str, names: Collection[str], path: Path = ()) -> Finding:
+    """Return the finding for a name that no role, or other `kind` of part, has; `names` are those it has."""
+    expected = f"one of {', '.join(names)}" if names else f"a {kind} of the spec, which has none"
+    return Finding(path, f"no {kind} {name!r}", expected, did_you_mean(name, names), word=name)
 
 
 def short_value(value: object) -> str:

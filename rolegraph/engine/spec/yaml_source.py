@@ -71,11 +71,11 @@ class YamlSource:
             # A list in place of a mapping has no keys to point at, only its items.
             listed = path not in positions and isinstance(value_at(self.data, path[:-1]), list)
             inside = path[:-1] if listed else path
-            for at, value in walk_paths(value_at(self.data, inside), inside):
-                spot = positions.get(at)
-                if spot is None or at == inside:
+            for subpath, value in walk_paths(value_at(self.data, inside), inside):
+                spot = positions.get(subpath)
+                if spot is None or subpath == inside:
                     continue
-                if spot.key is not None and at[-1] == finding.word:
+                if spot.key is not None and subpath[-1] == finding.word:
                     return spot.key
                 if value == finding.word:
                     return spot.value
@@ -211,11 +211,11 @@ _EXPRESSION = re.compile(r"\b(when|until):\s+(?=\S)(.*?)\s*$")
 
 def _quoted(line: str) -> str:
     """Return a hint for a line with an unquoted expression, which YAML may read as something else."""
-    found = _EXPRESSION.search(line)
-    if found is None or (found[2][0] == "'" and found[2][-1] == "'"):
+    match = _EXPRESSION.search(line)
+    if match is None or (match[2][0] == "'" and match[2][-1] == "'"):
         return ""
-    inside = found[2].replace("'", "''") if "{" not in line[: found.start()] else "…"
-    return f"quote the expression: {found[1]}: '{inside}'"
+    inside = match[2].replace("'", "''") if "{" not in line[: match.start()] else "…"
+    return f"quote the expression: {match[1]}: '{inside}'"
 
 
 def unreadable_source(place: Place, message: str, expected: str = "", hint: str = "") -> YamlSource:
@@ -299,16 +299,16 @@ class _Reader:
         if self.visited > SPEC_VALUES.most or merges > _DEPTH:
             raise _TooLarge(node)
         pairs: dict[str, tuple[yaml.Node, yaml.Node]] = {}
-        own: dict[str, int] = {}
+        lines: dict[str, int] = {}
         for key_node, value_node in node.value:
             key: Any = key_node.value if isinstance(key_node, yaml.ScalarNode) else None
             if not isinstance(key, str) or has_surrogate(key):
                 self.fault("not a key that a spec can have", key_node, "a name")
-            elif key in own:
-                hint = f"first written in line {own[key]}"
+            elif key in lines:
+                hint = f"first written in line {lines[key]}"
                 self.fault(f"duplicate key {key!r}", key_node, "each key once", hint)
             else:
-                own[key] = self.place(key_node).line
+                lines[key] = self.place(key_node).line
                 if not key_node.tag.endswith("merge"):
                     pairs[key] = key_node, value_node
                     continue

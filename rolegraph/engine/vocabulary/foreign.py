@@ -35,14 +35,14 @@ def plain_json(value: object, limit: Limit) -> Any:
             raise ValueError(limit.exceeded("its text has"))
         return str(value)
     try:
-        found = to_jsonable_python(value, inf_nan_mode="constants")
-        check_recordable(found)
-        length = len(json_line(found))
+        data = to_jsonable_python(value, inf_nan_mode="constants")
+        check_recordable(data)
+        length = len(json_line(data))
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
     if length > limit.most:
         raise ValueError(limit.exceeded("its JSON has"))
-    return found
+    return data
 
 
 def finite_number(value: Any, subject: str) -> float:
@@ -60,9 +60,9 @@ def finite_number(value: Any, subject: str) -> float:
     try:
         if isinstance(value, str | bytes):  # which float() would read
             raise TypeError
-        found = float(value)
+        number = float(value)
     except (TypeError, ValueError, OverflowError):
         raise ValueError(f"{subject} {type(value).__name__}, which is no number") from None
-    if not abs(found) <= LARGEST:
-        raise ValueError(f"{subject} {found}")
-    return found
+    if not abs(number) <= LARGEST:
+        raise ValueError(f"{subject} {number}")
+    return number

@@ -76,12 +76,12 @@ def _covers(allowed: str, wanted: str) -> bool:
 
 def _split_url(url: str) -> tuple[tuple[str, str, str], str]:
     """Split a URL into its origin (scheme, host, port) and its path."""
-    found = re.fullmatch(_URL, url, re.IGNORECASE)
-    if found is None:
+    match = re.fullmatch(_URL, url, re.IGNORECASE)
+    if match is None:
         raise ValueError(f"{url!r} is not a plain URL, such as http://127.0.0.1:8000/search")
-    path = found["path"] or "/"
+    path = match["path"] or "/"
     # Decoded twice, because a server behind a proxy may decode twice.
     if any(part.partition(";")[0] in (".", "..") for part in unquote(unquote(path)).split("/")):
         raise ValueError(f"{url!r} has . or .. in its path; write the path without them")
-    scheme = found["scheme"].lower()
-    return (scheme, found["host"].lower(), str(int(found["port"] or _PORTS[scheme]))), path
+    scheme = match["scheme"].lower()
+    return (scheme, match["host"].lower(), str(int(match["port"] or _PORTS[scheme]))), path

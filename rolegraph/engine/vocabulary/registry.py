@@ -126,8 +126,8 @@ class BadOptions(ValueError):
     """Options that the item takes."""
 
     def __str__(self) -> str:
-        told = "; ".join(f"{'.'.join(map(str, error['loc']))}: {error['msg']}" for error in self.errors)
-        return f"{self.kind} {self.name!r}: {told}"
+        problems = "; ".join(f"{'.'.join(map(str, error['loc']))}: {error['msg']}" for error in self.errors)
+        return f"{self.kind} {self.name!r}: {problems}"
 
     def type_at(self, loc: Sequence[int | str]) -> str:
         """Return the accepted values at a place inside the call, in words."""
@@ -230,13 +230,13 @@ class Registry(Generic[T]):
             what = f"the {self.kind} {point.name!r} of {package_of(point)}"
             raise UsageError(f"{what} is no function: {point.value}")
         # A decorated function is not its factory, which the decorator has registered.
-        made = (known for known in self._factories.values() if getattr(known, "__wrapped__", None) is factory)
+        made = (entry for entry in self._factories.values() if getattr(entry, "__wrapped__", None) is factory)
         return next(made, cast("Callable[..., T]", factory))
 
     def imported_from(self, name: str) -> Import | None:
         """Return the module that registered a name; None for a name that an entry point finds."""
-        known = self._definitions.get(name)
-        return known.source if known else None
+        definition = self._definitions.get(name)
+        return definition.source if definition else None
 
     def summary(self, name: str) -> str:
         """Return the first line of the factory's docstring."""
@@ -322,8 +322,8 @@ class Registry(Generic[T]):
 
     def _described(self, name: str) -> str:
         """Name an item together with its package, or with the place where it was registered."""
-        known, point = self._definitions.get(name), self._point(name)
-        source = str(known) if known else package_of(point) if point else "this process"
+        definition, point = self._definitions.get(name), self._point(name)
+        source = str(definition) if definition else package_of(point) if point else "this process"
         return f"the {self.kind} {name!r} of {source}"
 
 

@@ -50,8 +50,8 @@ def bound_replies(client: Any, limit: Limit) -> None:
             client.cookies.clear()
         media, _, options = response.headers.get("content-type", "")[:200].partition(";")
         charset = re.search(r"charset=\"?([\w-]+)", options.lower())
-        known = charset is not None and charset[1] in _CHARSETS
-        response.headers["content-type"] = f"{media}; charset={charset[1]}" if charset and known else media
+        is_known = charset is not None and charset[1] in _CHARSETS
+        response.headers["content-type"] = f"{media}; charset={charset[1]}" if charset and is_known else media
         encoding: str = response.headers.pop("content-encoding", _IDENTITY)
         stream: object = response.stream
         response.stream = _kind_of(type(stream))(stream, limit, encoding)
@@ -74,8 +74,8 @@ async def bounded(chunks: AsyncIterable[bytes], limit: Limit, subject: str) -> A
     size = parts = 0
     async for chunk in chunks:
         size, parts = size + len(chunk) + _CHUNK, parts + parts_of(chunk)
-        for most, found in ((limit, size), (COMPLETION_PARTS, parts)):
-            if found > most.most:
+        for most, count in ((limit, size), (COMPLETION_PARTS, parts)):
+            if count > most.most:
                 raise RejectedReply(most.exceeded(subject))
         yield chunk
 

@@ -160,10 +160,10 @@ def dataset_of(
             a missing column and for an `id` that two rows share.
     """
     if columns is None:
-        found = next(read(), None)
-        if found is None:
+        first_row = next((row for _, row in read()), None)
+        if first_row is None:
             raise DataError(f"{shown} has no rows")
-        columns = [*found[1]]
+        columns = [*first_row]
     for name in hidden:
         if name not in columns:
             raise DataError(f"{shown} has no column {name!r} to hide; it has {', '.join(columns)}")

@@ -41,7 +41,7 @@ class TooMuchWork(ValueError):
 
 
 def schema_checker(
-    schema: Mapping[str, Any], own: Mapping[str, Keyword]
+    schema: Mapping[str, Any], overrides: Mapping[str, Keyword]
 ) -> Callable[[object], SchemaProblem | None]:
     """Return a function that finds the most relevant problem of a value; None where the value fits.
 
@@ -49,7 +49,7 @@ def schema_checker(
 
     Args:
         schema: The schema, in draft 2020-12.
-        own: Implementations of keywords in place of jsonschema's.
+        overrides: Implementations of keywords in place of jsonschema's.
     """
     # Imported here, because they are slow to load; as Any, because their types are partial.
     library: Any = import_module("jsonschema")
@@ -75,7 +75,7 @@ def schema_checker(
         return count
 
     usual: Mapping[str, Keyword] = draft.VALIDATORS
-    keywords = {name: counted(name, keyword) for name, keyword in {**usual, **own}.items()}
+    keywords = {name: counted(name, keyword) for name, keyword in {**usual, **overrides}.items()}
     kind = library.validators.extend(draft, keywords)
     # An empty registry: references may lead into the schema only.
     validator = kind(schema, registry=import_module("referencing").Registry())

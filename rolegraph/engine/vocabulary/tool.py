@@ -66,10 +66,10 @@ class Pairs(NamedTuple):
             candidates: The instances of the second name.
         """
         indices = self.indices.get(view.index, ())
-        found = [each for each in candidates if isinstance(each, View) and each.index in indices]
+        views = [each for each in candidates if isinstance(each, View) and each.index in indices]
         if not self.by_round:
-            return found
-        return [each for each in found if (each.outer, each.round) == (view.outer, view.round)]
+            return views
+        return [each for each in views if (each.outer, each.round) == (view.outer, view.round)]
 
 
 NO_PAIRS = Pairs({})

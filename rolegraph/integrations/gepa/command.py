@@ -78,7 +78,9 @@ def _show_candidates(record: OptimizationRecord, output: OutputOptions) -> None:
         name = f"{number}, front" if number in record.front else str(number)
         best_on = f"{len(candidate.best_on)} of {len(candidate.scores)}"
         parents = ", ".join(map(str, candidate.parents)) or "the spec"
-        changed = [name for at in candidate.parents for name in candidate.changes(record.candidates[at])]
+        changed = [
+            name for parent in candidate.parents for name in candidate.changes(record.candidates[parent])
+        ]
         style = "bold green" if number == record.best else ""
         add_row(table, name, f"{candidate.score:.3f}", best_on, parents, ", ".join(changed), style=style)
     out = output.results()

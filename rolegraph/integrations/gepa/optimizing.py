@@ -88,14 +88,14 @@ class OptimizationJob:
         flow.check_allowed()
         reflector = reflecting_model(flow.plan, reflect_with, reflect_url)
         require_library("gepa", "optimize", "optimizations")
-        known, scores, wanted = [role.name for role in flow.plan.asking], scores_of(flow.plan), list(roles)
+        names, scores, wanted = [role.name for role in flow.plan.asking], scores_of(flow.plan), list(roles)
         for name in wanted:
-            if name not in known:
-                raise UsageError(f"{name!r} is no role with a prompt; expected one of {', '.join(known)}")
+            if name not in names:
+                raise UsageError(f"{name!r} is no role with a prompt; expected one of {', '.join(names)}")
         if score not in (None, *scores):
             raise UsageError(f"{score!r} is no figure of {flow.name}; expected one of {', '.join(scores)}")
         templates = own_templates(flow.plan).items()
-        chosen = {name: text for name, text in templates if name.partition(".")[0] in (wanted or known)}
+        chosen = {name: text for name, text in templates if name.partition(".")[0] in (wanted or names)}
         train: Split = "train" if "train" in flow.plan.data else "validation"
         validation: Split = "validation" if "validation" in flow.plan.data else "train"
         plan = SearchPlan(
@@ -133,8 +133,8 @@ class OptimizationJob:
         before = read_record(folder / SETTINGS, parse, "a valid optimization")
         for name, now in self.settings.items():
             if (was := before.get(name)) != now:
-                found = "another spec" if name == "spec" else f"{name} {was}, not {now}"
-                raise UsageError(f"{folder} was started with {found}; choose another folder with --out")
+                setting = "another spec" if name == "spec" else f"{name} {was}, not {now}"
+                raise UsageError(f"{folder} was started with {setting}; choose another folder with --out")
 
     async def run(self, observe: Observer | None = None, *, concurrency: int = 64) -> OptimizationResult:
         """Search for better templates, and write the best ones as a spec.

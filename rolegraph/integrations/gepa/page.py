@@ -42,7 +42,7 @@ class Candidate(BaseModel):
     def dominates(self, other: Candidate) -> bool:
         """Return whether no score is lower than another candidate's, and one is higher."""
         pairs = [(score, other.scores[task]) for task, score in self.scores.items()]
-        return all(own >= its for own, its in pairs) and any(own > its for own, its in pairs)
+        return all(score >= rival for score, rival in pairs) and any(score > rival for score, rival in pairs)
 
     def changes(self, parent: Candidate) -> dict[str, list[str]]:
         """Return the unified diff from a parent of each template that differs."""
@@ -92,7 +92,7 @@ class OptimizationRecord(BaseModel):
     def front(self) -> list[int]:
         """Numbers of the candidates that no other dominates: the Pareto front over the tasks."""
         every = self.candidates
-        return [at for at, one in enumerate(every) if not any(other.dominates(one) for other in every)]
+        return [index for index, one in enumerate(every) if not any(other.dominates(one) for other in every)]
 
 
 def optimization_page(record: OptimizationRecord) -> str:

@@ -68,7 +68,7 @@ class Search:
             WorldError: A model does not answer, or the disk is full.
         """
         plan = self.plan
-        found: Any = import_module("gepa").optimize(
+        result: Any = import_module("gepa").optimize(
             seed_candidate=dict(plan.templates),
             trainset=[*plan.train],
             valset=[*plan.validation],
@@ -81,17 +81,17 @@ class Search:
             seed=plan.seed,
         )
         names = [task["id"] for _, task in plan.validation]
-        fronts = found.per_val_instance_best_candidates
+        fronts = result.per_val_instance_best_candidates
         candidates = tuple(
             Candidate(
                 templates=templates,
-                parents=tuple(parent for parent in found.parents[at] if parent is not None),
-                scores={names[number]: score for number, score in found.val_subscores[at].items()},
-                figures=found.val_aggregate_subscores[at],
-                best_on=tuple(names[number] for number, front in fronts.items() if at in front),
+                parents=tuple(parent for parent in result.parents[index] if parent is not None),
+                scores={names[number]: score for number, score in result.val_subscores[index].items()},
+                figures=result.val_aggregate_subscores[index],
+                best_on=tuple(names[number] for number, front in fronts.items() if index in front),
                 folder=f"candidates/{identity(templates)}-{plan.validation[0][0]}",
             )
-            for at, templates in enumerate(found.candidates)
+            for index, templates in enumerate(result.candidates)
         )
         return OptimizationRecord(
             name=plan.workflow.name,
@@ -122,7 +122,7 @@ class Search:
         """
         split, tasks = batch[0][0], {task["id"]: task for _, task in batch}
         episodes = self._wait(self._episodes(candidate, split, tasks))
-        every = [episode for own in episodes.values() for episode in own]
+        every = [episode for rollouts in episodes.values() for episode in rollouts]
         figures = by_task(self.plan.workflow, every).items()
         rows = [{name: means[t["id"]] for name, means in figures if t["id"] in means} for _, t in batch]
         evaluation: Any = import_module("gepa.core.adapter").EvaluationBatch
@@ -189,11 +189,11 @@ class Search:
             with job.open_folder(self.observe) as (notify, writer):
                 await job.write_missing(opened, writer, notify, concurrency=self.concurrency)
         self._made |= {(name, split, task) for task in tasks}
-        found: dict[str, list[Episode]] = {task: [] for task in tasks}
+        episodes: dict[str, list[Episode]] = {task: [] for task in tasks}
         for episode in sorted(read_episodes(folder.episodes), key=lambda episode: episode.rollout):
-            if episode.task_id in found and episode.rollout < plan.rollouts:
-                found[episode.task_id].append(episode)
-        return found
+            if episode.task_id in episodes and episode.rollout < plan.rollouts:
+                episodes[episode.task_id].append(episode)
+        return episodes
 
     async def _proposed(self, candidate: Templates, name: str, records: Sequence[Mapping[str, Any]]) -> str:
         """Return a new text of a template that compiles; the old one where every proposal was refused."""
@@ -221,13 +221,13 @@ class Search:
     async def _reflect(self, messages: Sequence[Message]) -> str:
         """Return the next reflection: from the folder, or else by the model."""
         number, file, seed = self._asked, self.plan.folder / "reflections.jsonl", self.plan.seed
-        known = [line.value for line in read_jsonl(file, parse_json, "a reflection")] if file.exists() else []
+        lines = [line.value for line in read_jsonl(file, parse_json, "a reflection")] if file.exists() else []
         self._asked += 1
-        if number < len(known):
-            if known[number]["messages"] != json.loads(json_line(messages)):
+        if number < len(lines):
+            if lines[number]["messages"] != json.loads(json_line(messages)):
                 text = f"{file}:{number + 1} answers another prompt; its episodes or the code have changed"
                 raise UsageError(f"{text}. Choose another folder with --out")
-            return known[number]["answer"]
+            return lines[number]["answer"]
         self.observe(Note("reflecting …"))
         call = CallId("reflection", number, NodeId("reflector"))
         sampling = Sampling(max_tokens=REFLECTION_TOKENS)
@@ -253,8 +253,8 @@ def reflecting_model(plan: Plan, name: str | None, url: str | None) -> ModelRef:
     if name is not None:
         provider, _, model = name.partition(":")
         if provider not in PROVIDERS:
-            known = ", ".join(f"{one}:NAME" for one in PROVIDERS)
-            raise UsageError(f"--reflect-with {name} is no model; expected one of {known}")
+            choices = ", ".join(f"{one}:NAME" for one in PROVIDERS)
+            raise UsageError(f"--reflect-with {name} is no model; expected one of {choices}")
         ref = ModelRef.model_validate({"provider": provider, "name": model or None})
     if url is not None:
         ref = ref.model_copy(update={"base_url": url})

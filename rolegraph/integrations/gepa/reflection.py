@@ -161,8 +161,8 @@ def reflection_prompt(plan: Plan, template: str) -> str:
     """
     role, _, part = template.partition(".")
     spec: dict[str, Any] = yaml.safe_load(plan.resolved)
-    (own,) = (one for one in plan.roles if one.name == role)
-    current = own.prompt if part == "prompt" else own.system
+    (role_plan,) = (one for one in plan.roles if one.name == role)
+    current = role_plan.prompt if part == "prompt" else role_plan.system
     names = sorted(name for name in (current.mentions if current else ()) if "." in name)
     return PROMPT.format(
         name=plan.name,
@@ -214,14 +214,14 @@ def _value(episode: Episode, trajectory: Trajectory) -> tuple[float, float, bool
 
 
 def _outcome(episode: Episode, trajectory: Trajectory, *, may_quote: bool) -> dict[str, str]:
-    found: dict[str, str] = {}
+    outcome: dict[str, str] = {}
     if trajectory.reward is not None:
-        found["reward"] = f"{trajectory.reward:g}"
-    found |= {f"reward term {name}": f"{value:g}" for name, value in trajectory.terms.items()}
+        outcome["reward"] = f"{trajectory.reward:g}"
+    outcome |= {f"reward term {name}": f"{value:g}" for name, value in trajectory.terms.items()}
     if (failure := trajectory.failure) is not None:
         message = f": {_cut(failure.message)}" if not may_quote and failure.name in OF_ANSWERS else ""
-        found["failure"] = f"{failure.name.value}{message}"
-    return {**found, "the whole episode": "correct" if episode.is_correct else "not correct"}
+        outcome["failure"] = f"{failure.name.value}{message}"
+    return {**outcome, "the whole episode": "correct" if episode.is_correct else "not correct"}
 
 
 def _asked(trajectory: Trajectory) -> str:

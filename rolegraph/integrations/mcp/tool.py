@@ -143,8 +143,8 @@ async def _functions(session: ClientSession) -> Sequence[Function]:
         ]
         cursor = page.nextCursor
         size += len(page.model_dump_json())
-        for limit, found in ((TOOL_FUNCTIONS, len(functions)), (MCP_BYTES, size)):
-            if found > limit.most:
+        for limit, amount in ((TOOL_FUNCTIONS, len(functions)), (MCP_BYTES, size)):
+            if amount > limit.most:
                 raise ToolError(limit.exceeded("it lists"))
         if not cursor:
             return functions

@@ -111,8 +111,8 @@ class _Server(NamedTuple):
             return as_text(value_at(observation, self.observation))
         except LookupError:
             has = f"it has {', '.join(map(str, observation))[:_SAID] or 'no fields'}"
-            said = f"the observation of {self.url} has no {self.observation!r}; {has}"
-            raise EnvironmentFailure(said) from None
+            message = f"the observation of {self.url} has no {self.observation!r}; {has}"
+            raise EnvironmentFailure(message) from None
 
 
 class NoFreeSession(EnvironmentFailure):
@@ -164,8 +164,8 @@ class OpenEnvSession:
             return await self._transition({"type": "step", "data": data})
         except RefusedAction as refused:
             if data is not action and action != "" and any(kind in _SPEC_FAULTS for kind in refused.types):
-                said = f"{self._server.url}: {refused}; `field` names the field of its action"
-                raise EnvironmentFailure(said) from None
+                message = f"{self._server.url}: {refused}; `field` names the field of its action"
+                raise EnvironmentFailure(message) from None
             return Transition({0: f"{self._seen}\n\n{refused}"})
 
     async def close(self) -> None:
@@ -236,17 +236,17 @@ class OpenEnvSession:
 
 def _failure(url: str, data: Message) -> EnvironmentFailure:
     """Return the error of a reply: its code, and the server's words up to a length."""
-    said = f"{url} answers {str(data.get('code'))[:_SAID]}: {str(data.get('message'))[:_SAID]}"
+    message = f"{url} answers {str(data.get('code'))[:_SAID]}: {str(data.get('message'))[:_SAID]}"
     match data:
         case {"code": "CAPACITY_REACHED"}:
-            return NoFreeSession(said)
+            return NoFreeSession(message)
         case {"code": "VALIDATION_ERROR", "errors": [*errors]}:
-            found = [cast("Message", error) for error in errors if isinstance(error, Mapping)]
-            places = [f"{_place(error)}: {error.get('msg')}" for error in found]
+            faults = [cast("Message", error) for error in errors if isinstance(error, Mapping)]
+            places = [f"{_place(error)}: {error.get('msg')}" for error in faults]
             refused = f"the action is refused: {'; '.join(places)[:_SAID]}"
-            return RefusedAction(refused, tuple(str(error.get("type")) for error in found))
+            return RefusedAction(refused, tuple(str(error.get("type")) for error in faults))
         case _:
-            return EnvironmentFailure(said)
+            return EnvironmentFailure(message)
 
 
 def _place(error: Message) -> str:
@@ -276,8 +276,8 @@ async def _connect(server: _Server) -> ClientConnection:
     except TimeoutError:
         raise EnvironmentFailure(f"{server.url} does not answer within {server.timeout:g} s") from None
     except (OSError, ValueError, WebSocketException) as error:
-        said = str(error)[:_SAID] or type(error).__name__
-        raise EnvironmentFailure(f"cannot connect to {server.url}: {said}") from None
+        message = str(error)[:_SAID] or type(error).__name__
+        raise EnvironmentFailure(f"cannot connect to {server.url}: {message}") from None
 
 
 def _refuse_redirect(error: Exception) -> Exception:

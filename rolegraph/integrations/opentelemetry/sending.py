@@ -144,9 +144,9 @@ class _Collector(logging.Handler):
         self._trace: Any = import_module("opentelemetry.trace")
         self._sdk: Any = import_module("opentelemetry.sdk.trace")
         resources: Any = import_module("opentelemetry.sdk.resources")
-        own = resources.Resource({"service.name": "rolegraph", "service.version": version("rolegraph")})
+        defaults = resources.Resource({"service.name": "rolegraph", "service.version": version("rolegraph")})
         # OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES come after, so that they replace the name.
-        self._resource = own.merge(resources.OTELResourceDetector().detect())
+        self._resource = defaults.merge(resources.OTELResourceDetector().detect())
         self._scope: Any = import_module("opentelemetry.sdk.util.instrumentation").InstrumentationScope(
             "rolegraph", version("rolegraph"), "https://opentelemetry.io/schemas/1.41.0"
         )

@@ -82,10 +82,10 @@ class TracedRun:
 
     def model_of(self, role: str, index: int) -> ModelRef | None:
         """Return the model that answers for a role's instance; None where it is not known."""
-        if self.spec is None or (own := self.spec.roles.get(role)) is None:
+        if self.spec is None or (role_spec := self.spec.roles.get(role)) is None:
             return None
-        if own.model is not None and own.policy is None:
-            return own.model
+        if role_spec.model is not None and role_spec.policy is None:
+            return role_spec.model
         policies = self.info.roles[role].policies if role in self.info.roles else ()
         policy = self.spec.policies.get(policies[(index - 1) % len(policies)]) if policies else None
         return (policy and policy.model) or self.spec.model
@@ -97,8 +97,8 @@ class TracedRun:
 
 def trace_id(episode: Episode) -> int:
     """Return the id of an episode's trace, the same whenever the episode is exported."""
-    known = (episode.metadata.get("hash"), episode.metadata.get("started_at"), episode.id)
-    return int.from_bytes(hashlib.blake2b(repr(known).encode("utf-8", "replace"), digest_size=16).digest())
+    key = (episode.metadata.get("hash"), episode.metadata.get("started_at"), episode.id)
+    return int.from_bytes(hashlib.blake2b(repr(key).encode("utf-8", "replace"), digest_size=16).digest())
 
 
 def is_sampled(episode: Episode, share: float) -> bool:
@@ -183,8 +183,8 @@ class _Trace:
 
     def call(self, step: Step, following: Step | None, agent: Span, model: Attributes) -> Iterator[Span]:
         """Yield the span of a model call, and those of the tools that its answer called."""
-        noted, shown = step.metadata, self.content and self.run.may_show(agent.subject)
-        finish = noted.get("finish_reason")
+        metadata, shown = step.metadata, self.content and self.run.may_show(agent.subject)
+        finish = metadata.get("finish_reason")
         chat = step.chat_completions
         answer = chat[-1:] if chat and chat[-1].get("role") == "assistant" else ()
         sent = chat[: len(chat) - len(answer)]
@@ -195,7 +195,7 @@ class _Trace:
             "gen_ai.response.finish_reasons": [finish] if finish else None,
             "gen_ai.input.messages": _messages(sent) if shown else None,
             "gen_ai.output.messages": _messages(answer, {"finish_reason": finish}) if shown else None,
-            "rolegraph.attempts": noted.get("attempts"),
+            "rolegraph.attempts": metadata.get("attempts"),
             "rolegraph.weight_version": step.weight_version,
         }
         yield self.span("chat", str(model.get("gen_ai.request.model") or ""), agent, times, about, "")
@@ -204,20 +204,24 @@ class _Trace:
         # The tools of an answer run side by side; only the end of the last of them is on record.
         end = times[1]
         times = (end, end if following is None else max(end, _times(following)[0]))
-        for place, made in enumerate(noted.get("calls", ())):
+        for place, made in enumerate(metadata.get("calls", ())):
             call: Mapping[str, Any] = asked[place] if place < len(asked) else NOTHING
             result = str(results[place].get("content")) if shown and place < len(results) else None
             arguments = _cut(call["function"]["arguments"]) if shown and call else None
-            told = {"gen_ai.tool.call.id": call.get("id"), "gen_ai.tool.call.arguments": arguments}
+            attributes = {"gen_ai.tool.call.id": call.get("id"), "gen_ai.tool.call.arguments": arguments}
             error = "tool_error" if made.get("error") else ""
-            yield self.tool(made["name"], agent, times, error, result, told)
+            yield self.tool(made["name"], agent, times, error, result, attributes)
 
     def tool(
         self, name: str, parent: Span, times: Times, error: str, result: str | None, about: Attributes
     ) -> Span:
         """Return the span of a tool's run; `result` is None where it is not to be shown."""
-        told = {"gen_ai.tool.call.result": None if result is None else _cut(result)}
-        named = {"gen_ai.tool.name": name, "gen_ai.tool.type": "function", **told, **about}
+        named = {
+            "gen_ai.tool.name": name,
+            "gen_ai.tool.type": "function",
+            "gen_ai.tool.call.result": None if result is None else _cut(result),
+            **about,
+        }
         return self.span("execute_tool", name, parent, times, named, error)
 
     def span(
@@ -228,8 +232,8 @@ class _Trace:
         named = {"gen_ai.operation.name": operation, "error.type": error or None, **about}
         kept = {name: _plain(value) for name, value in named.items() if value is not None}
         digest = hashlib.blake2b(f"{self.id} {next(self._numbers)}".encode(), digest_size=8).digest()
-        own, above = int.from_bytes(digest), None if parent is None else parent.span_id
-        return Span(operation, _plain(subject), self.id, own, above, start, end, kept, error)
+        span_id, above = int.from_bytes(digest), None if parent is None else parent.span_id
+        return Span(operation, _plain(subject), self.id, span_id, above, start, end, kept, error)
 
 
 def _messages(chat: Sequence[Message], more: Mapping[str, Any] = NOTHING) -> str:
@@ -282,8 +286,8 @@ def _times(step: Step) -> Times:
 
 def _started_at(episode: Episode) -> float | None:
     """Return the seconds from 1970 to the start of an episode; None where they are not on record."""
-    found = episode.metadata.get("started_at")
-    return found if found is not None and 0 < found < LATEST else None
+    seconds = episode.metadata.get("started_at")
+    return seconds if seconds is not None and 0 < seconds < LATEST else None
 
 
 def _plain(value: Any) -> Any:

@@ -129,18 +129,18 @@ def _faults(
     shares: Mapping[str, MixtureShare], *, mixed: bool
 ) -> Iterator[tuple[tuple[int | str, ...], UnknownName | BadOptions]]:
     """Yield the errors of names and options, each with its path in the spec."""
-    known = kinds()
+    choices = kinds()
     for name, share in shares.items():
         place, options = ("tasks", name) if mixed else ("task",), list[Option]()
-        if name not in known:
-            near = difflib.get_close_matches(name, known, n=5, cutoff=0.5)
-            yield place, UnknownName(KIND, name, near or sorted(known.keys() - REFUSED.keys()))
+        if name not in choices:
+            near = difflib.get_close_matches(name, choices, n=5, cutoff=0.5)
+            yield place, UnknownName(KIND, name, near or sorted(choices.keys() - REFUSED.keys()))
             continue
         if name in REFUSED:
             errors = [option_error((), REFUSED[name])]
         else:
             place = (*place, "config") if mixed else ("config",)
-            options = options_of(known[name][1], context=("seed", "size"))
+            options = options_of(choices[name][1], context=("seed", "size"))
             errors = _errors(name, share.config, options)
         if errors:
             yield place, BadOptions(KIND, name, ItemCall(name, options=share.config), errors, None, options)
@@ -180,10 +180,12 @@ def _rows(
 
 def _drawn(name: str, config: Config, seed: int, split: Split, most: int) -> Iterator[Row]:
     """Yield rows of one kind without ids, made in a process: its options may take any time and memory."""
-    pool, make, at, wanted = shared_isolation(), Loaded(draw, PACKAGE), 0, 1
+    pool, make, position, wanted = shared_isolation(), Loaded(draw, PACKAGE), 0, 1
     while True:
         try:
-            rows, at = pool.run_blocking(make, name, config, seed, split, at, wanted, limit=DRAW_SECONDS)
+            rows, position = pool.run_blocking(
+                make, name, config, seed, split, position, wanted, limit=DRAW_SECONDS
+            )
         except (CallLimit, RuntimeError) as error:
             raise DataError(f"reasoning-gym's {name} makes no task with these options: it {error}") from None
         yield from rows
@@ -207,17 +209,17 @@ def draw(
         The rows, and the position after the last.
     """
     rows: list[Row] = []
-    at, missed, began = start, 0, time.monotonic()
-    for at, entry in enumerate(entries(name, config, seed, start), start + 1):
+    position, missed, began = start, 0, time.monotonic()
+    for position, entry in enumerate(entries(name, config, seed, start), start + 1):
         if entry is not None and split_of(entry["question"]) == split:
             missed = 0
             rows.append(row_of(entry, config))
             if len(rows) == wanted or time.monotonic() - began > 1:
-                return rows, at
+                return rows, position
         elif (missed := missed + 1) == MISSES:
             break
     if rows:
-        return rows, at
+        return rows, position
     raise DataError(
         f"reasoning-gym's {name} made no {split} task in {MISSES} tries: its options leave too few"
     )

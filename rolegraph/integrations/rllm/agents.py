@@ -100,12 +100,12 @@ class SpecFlow:
 
 def _to_rllm(episode: Episode, answered: Sequence[Call], plan: Plan, *, validation: bool) -> theirs.Episode:
     """Convert an episode; its trajectories are steps in the order of `answered`, the whole ones artifacts."""
-    found: dict[Call, tuple[theirs.Trajectory, theirs.Step]] = {}
+    steps_by_call: dict[Call, tuple[theirs.Trajectory, theirs.Step]] = {}
     for trajectory in episode.trajectories:
         units = trajectories_to_rllm(episode, trajectory, plan.trained, {}, withhold=False)
         steps = [(unit, step) for unit in units for step in unit.steps]
-        found |= zip((call for call, _ in calls(trajectory)), steps, strict=True)
-    sent = [found[call] for call in answered if call in found]
+        steps_by_call |= zip((call for call, _ in calls(trajectory)), steps, strict=True)
+    sent = [steps_by_call[call] for call in answered if call in steps_by_call]
     names = {plan.roles[role].name for role in plan.correct}
     deciding = [t.reward or 0.0 for t in episode.trajectories if t.name in names]
     return theirs.Episode(
@@ -150,17 +150,17 @@ class SpecEvaluator:
         for trajectory in whole:
             steps: list[theirs.Step] = []
             unmasked: list[theirs.Step] = []
-            for own in trajectory.steps:
+            for turn in trajectory.steps:
                 # Calls with equal messages and answers may swap tokens: both are samples of one distribution.
-                same = given.get(_chat(own.chat_completions))
+                same = given.get(_chat(turn.chat_completions))
                 if not same and not episode.metadata.get("validation"):
                     raise RuntimeError(
                         f"{trajectory.uid}: rLLM's gateway has no call with this step's messages and answer"
                     )
-                step = same.pop(0) if same else own
-                step.action, step.reward, step.done = own.action, own.reward, own.done
+                step = same.pop(0) if same else turn
+                step.action, step.reward, step.done = turn.action, turn.reward, turn.done
                 steps.append(step)
-                if not (own.metadata or {}).get("masked"):
+                if not (turn.metadata or {}).get("masked"):
                     unmasked.append(step)
             # Masked turns are withheld, as the compiled Workflow does.
             trajectory.task, trajectory.steps = episode.task, unmasked or steps

@@ -83,10 +83,10 @@ def _policies(plan: Plan) -> Iterator[Finding]:
         message = f"rLLM samples from the newest weights alone, and {name} are past selves"
         yield Finding(("policies", name), message, "", WITHOUT_RLLM, at_key=True)
     if MAIN in plan.policies and plan.policies[MAIN].model.checkpoint is not None:
-        own = plan.spec.policies.get(MAIN)
-        at = ("policies", MAIN) if own is not None and own.checkpoint is not None else ("model",)
+        policy = plan.spec.policies.get(MAIN)
+        path = ("policies", MAIN) if policy is not None and policy.checkpoint is not None else ("model",)
         message = "rLLM's training begins at the model itself"
-        yield Finding((*at, "checkpoint"), message, "", "leave `checkpoint` out, or continue with --resume")
+        yield Finding((*path, "checkpoint"), message, "", "leave `checkpoint` out, or continue with --resume")
 
 
 def _model(plan: Plan, traits: BackendTraits, overrides: Sequence[str]) -> Iterator[Finding]:
@@ -134,43 +134,43 @@ def _overridden(key: str, overrides: Sequence[str]) -> bool:
 
 
 def _role(plan: Plan, role: RolePlan, traits: BackendTraits) -> Iterator[Finding]:
-    at, written = ("roles", role.name), plan.spec.roles[role.name]
+    path, written = ("roles", role.name), plan.spec.roles[role.name]
     own_models = [endpoint.model for endpoint in plan.endpoints_of(role) if not is_policy(plan, endpoint)]
     if role.name == UNNAMED:
         # trainer/algorithms/transform.py.
-        yield Finding(at, f"rLLM renames trajectories called {UNNAMED}", "another name", at_key=True)
+        yield Finding(path, f"rLLM renames trajectories called {UNNAMED}", "another name", at_key=True)
     if traits.name == "verl" and not role.spec.is_trained and any(model.served_here for model in own_models):
         message = f"the model of {role.name} would be served here, and called from wherever Ray runs"
-        yield Finding((*at, "model"), message, "a model with a base_url that all machines reach")
+        yield Finding((*path, "model"), message, "a model with a base_url that all machines reach")
     if not role.spec.is_trained:
         if not own_models and written.policy is None:
             # engine/unified_workflow_engine.py: the one rollout engine has the newest weights, and no others.
             message = f"under rLLM {role.name} answers with the policy's newest weights, not the model's own"
             hint = "give it a `model` of its own to keep its weights"
-            yield Finding((*at, "trainable"), message, hint=hint, severity="warning")
+            yield Finding((*path, "trainable"), message, hint=hint, severity="warning")
         return
     if (fault := signal_fault(role)) is not None:
-        yield Finding((*at, "signal"), *fault)
+        yield Finding((*path, "signal"), *fault)
     elif written.loss is not None:
         yield from _loss(role.name, written.loss, traits)
 
 
 def _loss(role: str, loss: Loss, traits: BackendTraits) -> Iterator[Finding]:
     """Check a role's own loss."""
-    at = ("roles", role, "loss")
+    path = ("roles", role, "loss")
     if loss.name == "cross_entropy":
         message = f"{role} learns from its own samples, for which rLLM gives cross_entropy no weights"
-        yield Finding(at, message, "ppo or importance_sampling", "or leave `loss` out")
+        yield Finding(path, message, "ppo or importance_sampling", "or leave `loss` out")
     elif traits.role_losses is not None and not traits.role_losses:
         hint = "remove it, and set rllm.algorithm.loss_fn for all roles"
-        yield Finding(at, f"{traits.name} has one loss for all roles", "", hint)
+        yield Finding(path, f"{traits.name} has one loss for all roles", "", hint)
     elif loss.settings:
         # tinker_policy_trainer.py sends no loss_fn_config; verl's own settings have other names.
         message = f"rLLM passes no settings of a role's loss to {traits.name}"
-        yield Finding(at, message, loss.name, f"leave them out, or {WITHOUT_RLLM}")
+        yield Finding(path, message, loss.name, f"leave them out, or {WITHOUT_RLLM}")
     elif traits.role_losses is not None and loss.name not in traits.role_losses:
         message = f"{traits.name} has no {loss.name} for a role, and falls back to {traits.fallback_loss}"
-        yield Finding(at, message, ", ".join(sorted(traits.role_losses)), f"or {WITHOUT_RLLM}")
+        yield Finding(path, message, ", ".join(sorted(traits.role_losses)), f"or {WITHOUT_RLLM}")
 
 
 def _groups(plan: Plan, overrides: Sequence[str]) -> Iterator[Finding]:
@@ -186,14 +186,14 @@ def _groups(plan: Plan, overrides: Sequence[str]) -> Iterator[Finding]:
 
 def _groupings(role: RolePlan) -> Iterator[Finding]:
     """Check for groups that rLLM's own grouping, by task and name, cannot have."""
-    at, first = ("roles", role.name, "group"), role.groupings[0]
+    path, first = ("roles", role.name, "group"), role.groupings[0]
     if len(role.groupings) > 1:
         # trainer/algorithms/transform.py: a trajectory is in one group, which sets its advantage.
         message = f"rLLM has one group for each trajectory, and {role.name} adds the advantages of several"
-        yield Finding(at, message, "task, turn or prompt", f"or {WITHOUT_RLLM}")
+        yield Finding(path, message, "task, turn or prompt", f"or {WITHOUT_RLLM}")
     elif first.key is not None or first.by == "episode":
         message = f"rLLM groups by task and role, and cannot group {role.name} by {first.by}"
-        yield Finding(at, message, "task, turn or prompt", f"or {WITHOUT_RLLM}")
+        yield Finding(path, message, "task, turn or prompt", f"or {WITHOUT_RLLM}")
     if role.estimator is not None and role.estimator.running is not None:
         # No checkpoint of rLLM has a place for the state of an estimator.
         message = f"rLLM keeps no state of an estimator between steps, as {role.estimator.name} needs"
@@ -208,22 +208,22 @@ def _estimators(plan: Plan, traits: BackendTraits) -> Iterator[Finding]:
         if unknown := [*_groupings(role)]:
             yield from unknown
             continue
-        at, name = ("roles", role.name, "estimator"), estimator_name(plan, role)
+        path, name = ("roles", role.name, "estimator"), estimator_name(plan, role)
         if is_precomputed(role) and traits.name in ("verl", "fireworks"):
             # trainer/verl/transform.py, update_dataproto_with_advantages: float(advantage) of a list raises.
             # trainer/fireworks/fireworks_policy_trainer.py, _process_datums: all tokens count as the first.
             message = f"{traits.name} has one advantage for a trajectory, and {role.name}'s differ by token"
-            yield Finding(at, message, "an estimator", "or use the backend tinker")
+            yield Finding(path, message, "an estimator", "or use the backend tinker")
         elif traits.name == "verl" and name in custom:
             message = f"rLLM's trainer on {traits.name} is another process, where {name} is not registered"
             expected = "grpo, reinforce, rloo, reinforce_plus_plus_baseline or prpo"
             if role.estimator and role.estimator.name == "grpo":
                 expected = f"the same `std` for all roles, or {expected}"
-            yield Finding(at, message, expected, "or use the backend tinker")
+            yield Finding(path, message, expected, "or use the backend tinker")
         if plan.spec.train.staleness and name in BATCH_WIDE:
             # trainer/buffer.py computes advantages as each task's rollouts come in.
             message = f"{name} compares the whole batch, but rLLM's asynchronous loop passes it one task"
-            yield Finding(at, message, "train.staleness: 0", "or use grpo or rloo")
+            yield Finding(path, message, "train.staleness: 0", "or use grpo or rloo")
     if plan.spec.train.staleness:
         for name, reason in hook_reasons(plan, traits.name).items():
             # trainer/buffer.py groups without the hook: only the synchronous loop has it.
@@ -236,18 +236,18 @@ def _sampling(plan: Plan, traits: BackendTraits) -> Iterator[Finding]:
     first = next(iter(plan.trained.values()), plan.asking[0])
     temperature = first.samplings[0].temperature
     written = [(role, *drawing) for role in plan.asking for drawing in drawn(plan, role).items()]
-    for role, at, sampling in written:
+    for role, path, sampling in written:
         if traits.is_service and sampling.stop:
             # engine/rollout/tinker_engine.py and fireworks_engine.py: stop is the chat template's.
             message = f"{traits.name} ends an answer where the chat template does, and takes no `stop`"
-            yield Finding((*at, "stop"), message, "", "remove it, and let the parser find the end")
+            yield Finding((*path, "stop"), message, "", "remove it, and let the parser find the end")
         if traits.is_service and sampling.seed is not None:
             # The same two engines read temperature, top_p and top_k of a call, and no seed.
-            yield _idle((*at, "seed"), f"{traits.name} samples without a seed")
+            yield _idle((*path, "seed"), f"{traits.name} samples without a seed")
         if traits.name == "fireworks" and sampling.max_tokens < longest:
             # engine/rollout/fireworks_engine.py: rllm.rollout.*.max_tokens goes before the call's own.
             message = f"fireworks has one limit for all roles: {role.name} may answer with {longest} tokens"
-            yield Finding((*at, "max_tokens"), message, f"{longest}", severity="warning")
+            yield Finding((*path, "max_tokens"), message, f"{longest}", severity="warning")
         if traits.name == "verl" and role.spec.is_trained and sampling.temperature != temperature:
             # trainer/verl/utils.py: actor_rollout_ref.rollout.temperature also scales the trainer's logits.
             message = f"verl trains all roles at one temperature, and {role.name}'s is not {first.name}'s"
@@ -257,11 +257,11 @@ def _sampling(plan: Plan, traits: BackendTraits) -> Iterator[Finding]:
 
 def _training(plan: Plan, traits: BackendTraits) -> Iterator[Finding]:
     train = plan.spec.train
-    own = {
+    options = {
         "sample_from": (train.sample_from is not None, "rLLM samples from its own engine"),
         "keep": (train.keep != Keep(), "rLLM uses the value of its own config"),
     }
-    for key, (is_set, message) in own.items():
+    for key, (is_set, message) in options.items():
         if is_set:
             yield Finding(("train", key), message, "", f"remove it, or {WITHOUT_RLLM}", at_key=True)
     clip = ("train", "gradient_clip")

@@ -78,12 +78,12 @@ def rllm_keys() -> frozenset[str] | None:
     return frozenset(_leaves(yaml.safe_load((folder / "rllm" / "base.yaml").read_text("utf-8")), "rllm"))
 
 
-def _leaves(tree: Mapping[str, object], at: str) -> Iterator[str]:
+def _leaves(tree: Mapping[str, object], prefix: str) -> Iterator[str]:
     for key, value in tree.items():
         if isinstance(value, dict) and value:
-            yield from _leaves(cast("dict[str, object]", value), f"{at}.{key}")
+            yield from _leaves(cast("dict[str, object]", value), f"{prefix}.{key}")
         else:
-            yield f"{at}.{key}"
+            yield f"{prefix}.{key}"
 
 
 def config_folder(package: str) -> Path | None:

@@ -48,11 +48,11 @@ def estimator_map(plan: Plan, backend: Backend) -> dict[str, str | tuple[str, st
         that takes no such map, where our grouping hook sets the advantages of every role.
     """
     estimators: dict[str, str | tuple[str, str]] = {}
-    for known, role in roles_by_name(plan).items() if takes_estimators(backend) else ():
-        name = estimator_name(plan, role)
-        default_loss = "ppo" if name == "grpo" else "importance_sampling"
+    for name, role in roles_by_name(plan).items() if takes_estimators(backend) else ():
+        estimator = estimator_name(plan, role)
+        default_loss = "ppo" if estimator == "grpo" else "importance_sampling"
         needs_loss = backend == "tinker" and role.loss.name != default_loss
-        estimators[known] = (name, role.loss.name) if needs_loss else name
+        estimators[name] = (estimator, role.loss.name) if needs_loss else estimator
     return estimators
 
 

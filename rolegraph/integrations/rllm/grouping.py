@@ -94,7 +94,7 @@ def _regrouped(
     groups: Iterable[theirs.TrajectoryGroup], roles: Mapping[str, RolePlan]
 ) -> dict[GroupKey, theirs.TrajectoryGroup]:
     """Regroup rLLM's trajectories by task, role, policy and round; masked and untrained ones are left out."""
-    found: dict[GroupKey, theirs.TrajectoryGroup] = {}
+    groups_by_key: dict[GroupKey, theirs.TrajectoryGroup] = {}
     for group in groups:
         for trajectory, metadata in zip(group.trajectories, group.metadata, strict=True):
             info: Mapping[str, Any] = trajectory.metadata or {}
@@ -102,12 +102,12 @@ def _regrouped(
                 continue
             key = GroupKey(str(metadata.get("task_id", group.task_id)), roles[trajectory.name].name)
             key = key._replace(**info.get("group", {}))
-            if key not in found:
+            if key not in groups_by_key:
                 group_id = ":".join(map(str, (key.task, key.role, *key.apart.values())))
-                found[key] = theirs.TrajectoryGroup(trajectories=[], group_id=group_id, metadata=[])
-            found[key].trajectories.append(trajectory)
-            found[key].metadata.append(metadata)
-    return found
+                groups_by_key[key] = theirs.TrajectoryGroup(trajectories=[], group_id=group_id, metadata=[])
+            groups_by_key[key].trajectories.append(trajectory)
+            groups_by_key[key].metadata.append(metadata)
+    return groups_by_key
 
 
 def _log_advantages(estimated: EstimatedGroups, estimators: dict[str, str]) -> None:

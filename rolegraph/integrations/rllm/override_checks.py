@@ -90,8 +90,8 @@ def override_findings(
             is_known = any(f"{name}.".startswith(f"{key}.") for name in known_keys)
             if not (is_known or key.startswith(UNLISTED)):
                 yield override.warning(f"rLLM has no key {key}", did_you_mean(key, known_keys))
-        if found := [*_of_value(override, values, traits, smallest)]:
-            yield from found
+        if findings := [*_of_value(override, values, traits, smallest)]:
+            yield from findings
         elif key in OVERWRITTEN:
             hint = f"rllm.{override.text.lstrip('+~')}"
             yield override.finding(f"rllm.{key} overwrites {key} when the trainer starts", "", hint)

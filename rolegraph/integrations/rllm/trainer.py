@@ -109,12 +109,12 @@ def backend_class(name: str) -> type[Any]:
     from rllm.trainer.backend_protocol import BackendProtocol
 
     try:
-        found = getattr(import_module(module), attribute)
+        backend = getattr(import_module(module), attribute)
     except (ImportError, AttributeError) as error:
         raise UsageError(f"cannot import the backend {name}: {error}") from error
-    if not (isinstance(found, type) and issubclass(found, BackendProtocol)):
+    if not (isinstance(backend, type) and issubclass(backend, BackendProtocol)):
         raise UsageError(f"{name} is not a backend: expected a subclass of rLLM's BackendProtocol")
-    return found
+    return backend
 
 
 def _with_hook_figures(kind: type[Any], hook: Any) -> type[Any]:

@@ -186,8 +186,8 @@ def describe_game(game: str, options: Mapping[str, Any]) -> tuple[int, int]:
     takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in taken.values())
     for name in options:
         if name not in taken and not takes_any:
-            known = f"it takes {', '.join(taken) or 'none'}"
-            hints = (f"{game} has no option {name!r}", did_you_mean(name, taken), known)
+            choices = f"it takes {', '.join(taken) or 'none'}"
+            hints = (f"{game} has no option {name!r}", did_you_mean(name, taken), choices)
             raise UnknownOption("; ".join(filter(None, hints)))
     players: list[int] = []
     problems: list[Exception] = []

@@ -64,9 +64,9 @@ class MlflowTracker(Tracker):
         # The client and not the module's functions: their active run belongs to one thread.
         self._client: Any = import_module("mlflow").MlflowClient()
         self._entities: Any = import_module("mlflow.entities")
-        found = self._client.get_experiment_by_name(PROJECT)
-        experiment = found.experiment_id if found else self._client.create_experiment(PROJECT)
-        self._run: str = self._client.create_run(experiment, run_name=title).info.run_id
+        experiment = self._client.get_experiment_by_name(PROJECT)
+        experiment_id = experiment.experiment_id if experiment else self._client.create_experiment(PROJECT)
+        self._run: str = self._client.create_run(experiment_id, run_name=title).info.run_id
         scalars = {key: value for key, value in config.items() if isinstance(value, str | int | float)}
         parameters = [self._entities.Param(key, str(value)[:500]) for key, value in scalars.items()]
         self._client.log_batch(self._run, params=parameters)

@@ -62,7 +62,7 @@ def verifiers(
         )
     request = {"env": env, "args": args or {}, "part": split_name, "split": split, "count": count}
     read = partial(_read, env, json.dumps(request), python, timeout)
-    found = dataset_of(
+    dataset = dataset_of(
         read,
         columns=COLUMNS,
         hidden=["answer", "info"] if hidden is None else hidden,
@@ -71,7 +71,7 @@ def verifiers(
         shown=env,
     )
     allowed = [f"verifiers:{env}", *([f"interpreter:{python}"] if python else [])]
-    return replace(found, permissions=tuple(allowed))
+    return replace(dataset, permissions=tuple(allowed))
 
 
 def _read(env: str, request: str, python: str | None, timeout: float) -> Iterator[tuple[int, Row]]:

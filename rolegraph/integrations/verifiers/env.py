@@ -148,8 +148,8 @@ class SpecEnv(vf.Env[vf.EnvConfig]):
 
     async def setup(self, agents: vf.Agents) -> None:
         """Mark the agents of roles that the spec does not train."""
-        for own in policy_roles(self.plan):
-            getattr(agents, own.name).trainable = own.spec.is_trained
+        for role_plan in policy_roles(self.plan):
+            getattr(agents, role_plan.name).trainable = role_plan.spec.is_trained
 
     async def run(self, task: vf.Task, agents: vf.Agents) -> None:
         """Run one episode of the spec, and record its rewards on the traces."""

@@ -64,7 +64,7 @@ def _taskset_rows(taskset: Any, request: Request) -> Iterator[Row]:
     common = {*importlib.import_module("verifiers.v1").TaskData.model_fields}
     for task in islice(taskset, request["count"]):
         data = task.data.model_dump(mode="json")
-        own = {name: value for name, value in data.items() if name not in common}
+        fields = {name: value for name, value in data.items() if name not in common}
         prompt: str | list[Row] = data["prompt"] or []
         messages: list[Row] = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
         if data["system_prompt"]:
@@ -72,9 +72,9 @@ def _taskset_rows(taskset: Any, request: Request) -> Iterator[Row]:
         yield {
             **({"id": data["id"]} if data.get("id") else {}),
             "question": task.data.prompt_text,
-            "answer": own.pop("answer", None),
+            "answer": fields.pop("answer", None),
             "prompt": messages,
-            "info": _info(own.pop("info", None), own),
+            "info": _info(fields.pop("info", None), fields),
             "task": data["name"] or "",
         }
 
@@ -85,8 +85,8 @@ def _dataset_rows(environment: Any, request: Request) -> Iterator[Row]:
     if all(getattr(environment, name, None) is None for name in names):
         other = "train" if part == "eval" else "eval"
         raise NotUsable(f"it has no {part} set; `split_name: {other}` takes its other one")
-    found = environment.get_eval_dataset() if part == "eval" else environment.get_dataset()
-    for row in islice(found, request["count"]):
+    dataset = environment.get_eval_dataset() if part == "eval" else environment.get_dataset()
+    for row in islice(dataset, request["count"]):
         others = {name: value for name, value in row.items() if name not in _OWN}
         question = row.get("question")
         yield {
@@ -100,17 +100,18 @@ def _dataset_rows(environment: Any, request: Request) -> Iterator[Row]:
 
 def _info(info: Any, others: Row) -> Any:
     """Return the `info` of a row, which some versions keep as JSON, with the fields that have no column."""
-    found: Any = json.loads(info) if isinstance(info, str) and info.startswith("{") else info
-    if found is None:
+    if isinstance(info, str) and info.startswith("{"):
+        info = json.loads(info)
+    if info is None:
         return others
-    return {**others, **cast("Row", found)} if isinstance(found, Mapping) else found
+    return {**others, **cast("Row", info)} if isinstance(info, Mapping) else info
 
 
 def _last_user_text(prompt: str | Iterable[Mapping[str, Any]]) -> str:
     if isinstance(prompt, str):
         return prompt
-    said = [str(message["content"]) for message in prompt if message["role"] == "user"]
-    return said[-1] if said else ""
+    texts = [str(message["content"]) for message in prompt if message["role"] == "user"]
+    return texts[-1] if texts else ""
 
 
 def _written(value: Any) -> str:
@@ -121,9 +122,9 @@ def _written(value: Any) -> str:
 
 
 def _reason(error: BaseException) -> str:
-    said = " ".join(str(error).split())[:600]
+    message = " ".join(str(error).split())[:600]
     cause = f" ({error.__cause__})"[:200] if error.__cause__ else ""
-    return said if isinstance(error, NotUsable) else f"{type(error).__name__}: {said}{cause}"
+    return message if isinstance(error, NotUsable) else f"{type(error).__name__}: {message}{cause}"
 
 
 def main() -> None:

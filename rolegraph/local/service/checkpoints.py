@@ -236,19 +236,20 @@ class CheckpointStore:
 
     def entries(self) -> list[CheckpointEntry]:
         """Delete the checkpoints that have expired; return the listed ones, the newest first."""
-        found: list[CheckpointEntry] = []
+        entries: list[CheckpointEntry] = []
         for entry in self._all():
             if entry.is_expired:
                 self.remove(entry.path)
             elif entry.listed:
-                found.append(entry)
-        return sorted(found, key=lambda entry: entry.created, reverse=True)
+                entries.append(entry)
+        return sorted(entries, key=lambda entry: entry.created, reverse=True)
 
     def files(self, path: str) -> dict[str, Path]:
         """Return the files of a checkpoint that can be downloaded, by name. Raises NotFoundError."""
-        found = sorted(_inside(self._existing(path)))
         return {
-            file.name: file for file in found if file.name not in (META, OPTIMIZER) and file.name[0] != "."
+            file.name: file
+            for file in sorted(_inside(self._existing(path)))
+            if file.name not in (META, OPTIMIZER) and file.name[0] != "."
         }
 
     def _all(self) -> Iterator[CheckpointEntry]:

@@ -121,13 +121,13 @@ async def read_bytes(request: Request, media: str = JSON, limit: Limit = limits.
     if encoding := request.headers.get("content-encoding"):
         message = f"a body in {encoding[:40]} is not served here; client/config does not ask for it"
         raise RequestError(message, status=415)
-    found = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     body = bytearray()
     try:
         async with asyncio.timeout(limits.BODY_SECONDS.most):
             async for chunk in request.stream():
-                if chunk and found != media:
-                    message = f"a body of type {found[:80] or 'none'} is not served here; {media} is"
+                if chunk and media_type != media:
+                    message = f"a body of type {media_type[:80] or 'none'} is not served here; {media} is"
                     raise RequestError(message, status=415)
                 _check_length(len(body) + len(chunk), limit)
                 body += chunk

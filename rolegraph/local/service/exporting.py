@@ -40,10 +40,10 @@ def export_adapter(path: str, state_dir: Path, out: Path, base: Path | None = No
             raise UsageError(
                 f"{path} belongs to the model {name}, which is not here; name it by --model local:FOLDER"
             )
-        found = CheckpointStore(state_dir, name, folder).load(path, optimizer=False)
+        checkpoint = CheckpointStore(state_dir, name, folder).load(path, optimizer=False)
     except RequestError as error:
         raise UsageError(str(error)) from error
-    write_adapter(out, found.weights, found.shape.rank, model_name(folder))
+    write_adapter(out, checkpoint.weights, checkpoint.shape.rank, model_name(folder))
     return folder
 
 

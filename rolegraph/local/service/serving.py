@@ -70,8 +70,8 @@ def serve(
 
     def ready(port: int, folder: str) -> list[str]:
         where = f"serving {options.name} at http://{host}:{port} (Ctrl-C stops it); checkpoints in {folder}"
-        told = f"its key is {key}: put it in TINKER_API_KEY, or in OPENAI_API_KEY for /v1"
-        return [where] if api_key else [where, told]
+        hint = f"its key is {key}: put it in TINKER_API_KEY, or in OPENAI_API_KEY for /v1"
+        return [where] if api_key else [where, hint]
 
     launch(options, key, ready)
 

@@ -38,7 +38,7 @@ def document(
         parts: Elements, each as text.
         attributes: Further attributes of the root.
     """
-    colours = {"INK": INK} | {f"HUE{at}": colour for at, colour in enumerate(PALETTE)}
+    colours = {"INK": INK} | {f"HUE{index}": colour for index, colour in enumerate(PALETTE)}
     style = re.sub("INK|HUE[0-7]", lambda name: colours[name[0]], css.read_text("utf-8")).replace("\n", "")
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg"{attributes} viewBox="0 0 {width:g} {height:g}" '

@@ -50,9 +50,9 @@ def svg(picture: Picture) -> str:
 def _drawn(picture: Picture, layout: GraphLayout) -> Iterator[str]:
     """Yield a graph's SVG elements from back to front: loops, arrows, boxes, labels of arrows."""
     for cluster in sorted(picture.clusters, key=lambda cluster: cluster.outer is not None):
-        at = layout.clusters[cluster.name]
-        yield f'<rect class="loop" {_place(at)} rx="12"/>'
-        yield f'<text x="{at.x + 12:.1f}" y="{at.y + HEAD - 5:.1f}">{text(cluster.label)}</text>'
+        rect = layout.clusters[cluster.name]
+        yield f'<rect class="loop" {_place(rect)} rx="12"/>'
+        yield f'<text x="{rect.x + 12:.1f}" y="{rect.y + HEAD - 5:.1f}">{text(cluster.label)}</text>'
     labels: list[str] = []
     for arrow in picture.arrows:
         path, label = (_back if arrow.earlier else _way)(arrow, layout)
@@ -68,15 +68,16 @@ def _drawn(picture: Picture, layout: GraphLayout) -> Iterator[str]:
     yield from labels
 
 
-def _box(box: Box, at: Rect) -> Iterator[str]:
+def _box(box: Box, rect: Rect) -> Iterator[str]:
     colours = [PALETTE[number % len(PALETTE)] for number in box.policies] or [INK]
     corner = 2 if box.kind == "tool" else 9
     dashed = ' stroke-dasharray="2 3"' if box.kind == "tool" else ""
-    yield (f'<rect class="box {box.kind}" {_place(at)} rx="{corner}" style="stroke:{colours[0]}"{dashed}/>')
+    yield (f'<rect class="box {box.kind}" {_place(rect)} rx="{corner}" style="stroke:{colours[0]}"{dashed}/>')
     for number, colour in enumerate(colours[1:], 1):  # instances with other weights
-        inside = Rect(at.x + 3 * number, at.y + 3 * number, at.width - 6 * number, at.height - 6 * number)
+        inset = 3 * number
+        inside = Rect(rect.x + inset, rect.y + inset, rect.width - 2 * inset, rect.height - 2 * inset)
         yield f'<rect {_place(inside)} rx="6" style="fill:none;stroke:{colour};stroke-width:1.6"/>'
-    x, y = at.middle, at.y + TITLE_HEIGHT + 4
+    x, y = rect.middle, rect.y + TITLE_HEIGHT + 4
     yield f'<text class="title mid" x="{x:.1f}" y="{y:.1f}">{text(box.title)}</text>'
     for number, line in enumerate(box.lines, 1):
         yield f'<text class="mid" x="{x:.1f}" y="{y + LINE_HEIGHT * number:.1f}">{text(line)}</text>'
@@ -126,5 +127,5 @@ def _legend(picture: Picture) -> tuple[str, float]:
     return "".join(parts), x
 
 
-def _place(at: Rect) -> str:
-    return f'x="{at.x:.1f}" y="{at.y:.1f}" width="{at.width:.1f}" height="{at.height:.1f}"'
+def _place(rect: Rect) -> str:
+    return f'x="{rect.x:.1f}" y="{rect.y:.1f}" width="{rect.width:.1f}" height="{rect.height:.1f}"'

@@ -116,4 +116,4 @@ def _fenced(text: str, language: str) -> str:
 
 def _fence(text: str, least: str) -> str:
     """Return backticks, at least `least`, and more than the text has in a row."""
-    return max([least, *(f"{found}`" for found in re.findall("`+", text))], key=len)
+    return max([least, *(f"{ticks}`" for ticks in re.findall("`+", text))], key=len)

@@ -221,10 +221,11 @@ def _grid(x: Axis, y: Axis, size: ChartSize) -> str:
     step = y.ticks[1] - y.ticks[0] if len(y.ticks) > 1 else 1.0
     parts: list[str] = []
     for tick in y.ticks:
-        at = f"{y.at(tick):.1f}"
+        line_y = f"{y.at(tick):.1f}"
         parts += [
-            f'<line class="grid" x1="{size.left:g}" x2="{size.width - size.right:g}" y1="{at}" y2="{at}"/>',
-            f'<text class="tick y" x="{size.left - 8:g}" y="{at}" dy="0.32em">{_tick(tick, step)}</text>',
+            f'<line class="grid" x1="{size.left:g}" x2="{size.width - size.right:g}" '
+            f'y1="{line_y}" y2="{line_y}"/>',
+            f'<text class="tick y" x="{size.left - 8:g}" y="{line_y}" dy="0.32em">{_tick(tick, step)}</text>',
         ]
     room = 14 if x.at(x.ticks[0]) < size.left + 10 else 8
     parts.append(f'<text class="tick y" x="{size.left - room:g}" y="{size.height - 8:g}">step</text>')

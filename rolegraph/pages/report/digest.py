@@ -130,11 +130,11 @@ class StepSamples:
     @property
     def samples(self) -> list[SampleEpisode]:
         """Episodes that are shown as examples, with the reasons."""
-        found: dict[int, tuple[Episode, list[SampleReason]]] = {}
+        episodes: dict[int, tuple[Episode, list[SampleReason]]] = {}
         for _, kept in sorted(self._kept.items(), key=lambda item: item[0][1]):
             for reason, episode in kept:
-                found.setdefault(id(episode), (episode, []))[1].append(reason)
-        return [SampleEpisode(episode, tuple(reasons)) for episode, reasons in found.values()]
+                episodes.setdefault(id(episode), (episode, []))[1].append(reason)
+        return [SampleEpisode(episode, tuple(reasons)) for episode, reasons in episodes.values()]
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,10 +216,10 @@ _STRING_OR_FLOAT = re.compile(r'"(?:[^"\\]|\\.)*"|-?\d+(?:\.\d+(?:e[+-]?\d+)?|e[
 def _plain_json(value: object, digits: int) -> str:
     """Return a value as JSON with floats of at most `digits` digits: 0.1 + 0.2 is 0.3, and 1e-05 is 1e-5."""
 
-    def shorter(found: re.Match[str]) -> str:
-        if found[0].startswith('"'):
-            return found[0]
-        text = re.sub(r"e([+-])0", r"e\1", f"{float(found[0]):.{digits}g}")
+    def shorter(match: re.Match[str]) -> str:
+        if match[0].startswith('"'):
+            return match[0]
+        text = re.sub(r"e([+-])0", r"e\1", f"{float(match[0]):.{digits}g}")
         return text if {*text} & {*".e"} else f"{text}.0"
 
     return _STRING_OR_FLOAT.sub(shorter, json.dumps(value, ensure_ascii=False, default=str))

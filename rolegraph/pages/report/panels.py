@@ -65,7 +65,7 @@ def sections(run: RunRecord, digest: Digest) -> list[Section]:
     """Return the sections that have a chart, and that of failures."""
     roles = list(run.info.roles)
     failures = [_failures(run, role) for role in roles]
-    candidates: list[tuple[str, str, str, Sequence[Panel | None]]] = [
+    outline: list[tuple[str, str, str, Sequence[Panel | None]]] = [
         (
             "learning",
             "Learning curves",
@@ -78,7 +78,7 @@ def sections(run: RunRecord, digest: Digest) -> list[Section]:
             "Mean reward of a batch with one standard deviation around it, cut at the least and the greatest "
             "reward; and how far advantages spread.",
             [
-                *(_reward(run, role, at) for at, role in enumerate(roles)),
+                *(_reward(run, role, colour) for colour, role in enumerate(roles)),
                 _by_role(run, "Standard deviation of advantages", "advantage/{}/std", roles),
             ],
         ),
@@ -119,11 +119,11 @@ def sections(run: RunRecord, digest: Digest) -> list[Section]:
             failures,
         ),
     ]
-    found = [
+    candidates = [
         Section(anchor, title, note, [panel for panel in panels if panel])
-        for anchor, title, note, panels in candidates
+        for anchor, title, note, panels in outline
     ]
-    return [one for one in found if one.panels or (one.anchor == "failures" and run.done)]
+    return [one for one in candidates if one.panels or (one.anchor == "failures" and run.done)]
 
 
 def _sharing(run: RunRecord) -> list[str]:
@@ -185,7 +185,7 @@ def _reward(run: RunRecord, role: str, colour: int) -> Panel | None:
 
 
 def _by_role(run: RunRecord, title: str, key: str, roles: Sequence[str]) -> Panel | None:
-    lines = [ChartLine(role, run.series(key.format(role)), at) for at, role in enumerate(roles)]
+    lines = [ChartLine(role, run.series(key.format(role)), colour) for colour, role in enumerate(roles)]
     return _lines(title, lines, [key.format(role) for role in roles])
 
 
@@ -204,12 +204,12 @@ def _single(run: RunRecord, title: str, key: str, label: str = "", colour: int =
 
 
 def _shares(run: RunRecord, groups: RoleGroups) -> Panel:
-    found = sum(groups.steps.values(), Outcomes())
+    totals = sum(groups.steps.values(), Outcomes())
     every = {GroupOutcome.TAUGHT: "good", GroupOutcome.EQUAL: "equal", **REASONS}
     layers = [
         (outcome, kind, [(step, counts[outcome] / counts.total()) for step, counts in groups.steps.items()])
         for outcome, kind in every.items()
-        if found[outcome] or outcome not in RARE
+        if totals[outcome] or outcome not in RARE
     ]
     role = run.info.roles.get(groups.role)
     keys = [outcome.figure(groups.role) for outcome in GroupOutcome]
@@ -219,11 +219,11 @@ def _shares(run: RunRecord, groups: RoleGroups) -> Panel:
 def _group_rewards(run: RunRecord, roles: Sequence[str]) -> Panel | None:
     lines: list[ChartLine] = []
     keys: list[str] = []
-    for at, role in enumerate(roles):
+    for colour, role in enumerate(roles):
         names = [f"batch/{role}/group_reward_mean/{part}" for part in ("p10", "p50", "p90")]
         low, middle, high = (dict(run.series(name)) for name in names)
         band = [(step, low[step], high[step]) for step in sorted(low) if step in high]
-        lines.append(ChartLine(f"{role}, median and 10–90 %", sorted(middle.items()), at, band=band))
+        lines.append(ChartLine(f"{role}, median and 10–90 %", sorted(middle.items()), colour, band=band))
         keys += names
     return _lines("Mean reward of a group", lines, keys)
 
@@ -231,7 +231,7 @@ def _group_rewards(run: RunRecord, roles: Sequence[str]) -> Panel | None:
 def _time(run: RunRecord) -> Panel | None:
     written = {key.removeprefix("time/") for key in run.keys if key.startswith("time/")} - {"step"}
     stages = [*(stage for stage in STAGES if stage in written), *sorted(written.difference(STAGES))]
-    layers = [(stage, f"c{at % COLOURS}", run.counts(f"time/{stage}")) for at, stage in enumerate(stages)]
+    layers = [(name, f"c{index % COLOURS}", run.counts(f"time/{name}")) for index, name in enumerate(stages)]
     if not layers:
         return None
     keys = [f"time/{name}" for name in ("step", *stages)]
@@ -245,7 +245,7 @@ def _signals(run: RunRecord) -> list[Panel | None]:
     for role in roles:
         added = [f"signal/{role}/advantage/{part}" for part in ("mean", "std", "max", "min")]
         parts = {"reward": run.series(f"advantage/{role}/std"), "signal": run.series(added[1])}
-        lines = [ChartLine(part, points, at) for at, (part, points) in enumerate(parts.items())]
+        lines = [ChartLine(part, points, index) for index, (part, points) in enumerate(parts.items())]
         if parts["signal"]:
             panels.append(_lines(f"Standard deviation of both parts of the advantage: {role}", lines, added))
     drawn = {key for panel in panels if panel for key in panel.keys}
@@ -264,8 +264,8 @@ def _failures(run: RunRecord, role: str) -> Panel | None:
     if not keys:
         return None
     layers = [
-        (key.removeprefix(start).replace("_", " "), f"c{(at + 3) % COLOURS}", run.counts(key))
-        for at, key in enumerate(keys[:COLOURS])
+        (key.removeprefix(start).replace("_", " "), f"c{(index + 3) % COLOURS}", run.counts(key))
+        for index, key in enumerate(keys[:COLOURS])
     ]
     legend = [(f"{name} {sum(n for _, n in points):,.0f}", kind) for name, kind, points in layers]
     return replace(_stack(f"Failures of {role}", layers, keys[:COLOURS]), legend=legend)

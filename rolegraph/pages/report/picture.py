@@ -56,27 +56,27 @@ def _series(run: RunRecord, name: str) -> list[Point]:
 def _missing(runs: Sequence[RunRecord], name: str) -> str:
     if not any(run.lines for run in runs):
         return f"{runs[0].folder}: no step is finished yet, so there is nothing to draw"
-    known = {key.removeprefix("validation/").removeprefix("episode/") for run in runs for key in run.keys}
-    hint = did_you_mean(name, sorted(known))
+    names = {key.removeprefix("validation/").removeprefix("episode/") for run in runs for key in run.keys}
+    hint = did_you_mean(name, sorted(names))
     return "; ".join(filter(None, (f"no run has the figure {short_repr(name)}", hint)))
 
 
 def _lines(runs: Sequence[RunRecord], name: str) -> list[ChartLine]:
     specs: dict[tuple[str, str], list[tuple[int, RunRecord]]] = {}
-    for at, run in enumerate(runs):
-        specs.setdefault((run.info.name, run.info.hash), []).append((at, run))
+    for index, run in enumerate(runs):
+        specs.setdefault((run.info.name, run.info.hash), []).append((index, run))
     times = Counter(spec for spec, _ in specs)
     several = len(specs) > 1
     lines: list[ChartLine] = []
     for (spec, digest), of_spec in specs.items():
-        members = [(at, run) for at, run in of_spec if _series(run, name)]
+        members = [(index, run) for index, run in of_spec if _series(run, name)]
         stroke = Stroke.THIN if len(members) > 1 else Stroke.BOLD
         named = f"{spec} {digest[:6]}" if times[spec] > 1 else spec
-        for at, run in members:
+        for index, run in members:
             label = f"{named}, seed {run.info.seed}" if several else f"seed {run.info.seed}"
             if sum(other.info.seed == run.info.seed for _, other in members) > 1:
                 label = f"{label} ({run.folder.name})"
-            colour = at if several or len(members) == 1 else 1 + at % (COLOURS - 1)
+            colour = index if several or len(members) == 1 else 1 + index % (COLOURS - 1)
             lines.append(thinned(ChartLine(label, _series(run, name), colour, stroke)))
         if len(members) > 1:
             label = f"{named}, mean" if several else "mean"
@@ -99,8 +99,8 @@ def _picture(runs: Sequence[RunRecord], panels: dict[str, list[ChartLine]]) -> s
     keys, legend_height = _keys(legend, width) if len(legend) > 1 else ("", 0.0)
     height = legend_height + math.ceil(len(panels) / across) * _SIZE.height
     parts: list[str] = []
-    for at, (name, lines) in enumerate(panels.items()):
-        x, y = at % across * _SIZE.width, legend_height + at // across * _SIZE.height
+    for index, (name, lines) in enumerate(panels.items()):
+        x, y = index % across * _SIZE.width, legend_height + index // across * _SIZE.height
         title = f'<text class="title" x="{_SIZE.left:g}" y="22">{text(name)}</text>'
         parts.append(f'<g transform="translate({x:g} {y:g})">{title}{plot(lines, _SIZE)[1]}</g>')
     about = ", ".join(dict.fromkeys(run.info.name for run in runs))

@@ -29,15 +29,18 @@ def chats(episode: Episode, where: EpisodeFilter) -> Iterator[dict[str, Any]]:
             if step.chat_completions and not (step.tool or step.masked)
             if trajectory.node._replace(round=step.round) not in failed
         ]
-        own: set[int] = set()
+        places: set[int] = set()
         for step, following in zip(good, [*good[1:], None], strict=False):
             chat = [*step.chat_completions]
-            own.add(len(chat) - 1)  # answers in this row that its role learns
+            places.add(len(chat) - 1)  # answers in this row that its role learns
             if following is not None and [*following.chat_completions[: len(chat)]] == chat:
                 continue
             yield {
                 "messages": [
-                    {**message, **({} if place in own or message["role"] != "assistant" else {"weight": 0})}
+                    {
+                        **message,
+                        **({} if place in places or message["role"] != "assistant" else {"weight": 0}),
+                    }
                     for place, message in enumerate(chat)
                 ],
                 "task": episode.task_id,
@@ -46,4 +49,4 @@ def chats(episode: Episode, where: EpisodeFilter) -> Iterator[dict[str, Any]]:
                 "index": trajectory.index,
                 "reward": trajectory.reward,
             }
-            own.clear()
+            places.clear()

@@ -41,7 +41,7 @@ _KNOWN = ("spec", "hash", "failures")
 class PageLinks:
     """URLs of the pages in one file, such as `#e0-episodes-12`; a server has others."""
 
-    known: Collection[str] = ()
+    anchors: Collection[str] = ()
     """Anchors of the episodes in the file."""
 
     def listing(self, run: int, where: EpisodeFilter, start: int = 0) -> str:
@@ -51,7 +51,7 @@ class PageLinks:
     def episode(self, run: int, row: EpisodeLocation, where: EpisodeFilter, start: int = 0) -> str | None:
         """Return the URL of an episode; None where the page has no such episode."""
         anchor = anchor_of(run, row)
-        return f"#{anchor}" if anchor in self.known and not start else None
+        return f"#{anchor}" if anchor in self.anchors and not start else None
 
     def to(self, *path: object) -> str | None:
         """Return the URL of a page by its path, such as a run's number and `report`; None in a file."""
@@ -351,7 +351,7 @@ def write_static(
     links = PageLinks()
     readable = [(number, run) for number, run in enumerate(runs) if len(runs) == 1 or not run.fault]
     chosen = [(number, find(run, where, most=most)) for number, run in readable]
-    links.known = {anchor_of(number, row) for number, found in chosen for row in found.rows}
+    links.anchors = {anchor_of(number, row) for number, matches in chosen for row in matches.rows}
     page = Pages(runs, links, hidden=hidden).static(chosen, where)
     write_whole(file, page.encode("utf-8", "replace"))
-    return len(links.known)
+    return len(links.anchors)

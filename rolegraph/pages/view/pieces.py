@@ -81,15 +81,15 @@ def _texts(tokenizer: Tokenizer, ids: Sequence[int]) -> list[str]:
     def text(start: int, end: int) -> str:
         return tokenizer.decode(list(ids[start:end]), skip_special_tokens=False)
 
-    found: list[str] = []
+    texts: list[str] = []
     written = 0
     for end in range(1, len(ids) + 1):
         start = max(0, min(written, end - 1 - _LOOK_BACK))
         whole, before = text(start, end), text(start, written)
         # Bytes that never become a character must not be decoded again for each that follows.
         if whole.endswith("\ufffd") and end < len(ids) and end - written < _LOOK_BACK:
-            found.append("")
+            texts.append("")
             continue
-        found.append(whole[len(before) :])
+        texts.append(whole[len(before) :])
         written = end
-    return found
+    return texts

@@ -120,13 +120,13 @@ def chips(
 
 def step_facts(step: Step) -> str:
     """Return the size of an answer, its duration, and what is on record of the call."""
-    noted = step.metadata
-    seconds, attempts, behind = noted.get("seconds"), noted.get("attempts"), noted.get("staleness")
+    metadata = step.metadata
+    seconds, attempts, behind = metadata.get("seconds"), metadata.get("attempts"), metadata.get("staleness")
     facts = [
         f"{step.response_tokens} tokens" if step.response_tokens else "",
         "" if seconds is None else f"{number(seconds)} s",
         f"attempt {attempts}" if attempts else "",
-        words(str(noted.get("finish_reason") or "")),
+        words(str(metadata.get("finish_reason") or "")),
         f"weights {step.weight_version}" if step.weight_version is not None else "",
         f"{behind} updates behind" if behind else "",
     ]

@@ -207,12 +207,12 @@ def _by_round(turns: Mapping[NodeId, TurnRecord]) -> Dag:
 
 def _path(ends: Mapping[NodeId, float], cause: Mapping[NodeId, NodeId]) -> set[tuple[NodeId, NodeId]]:
     """Return the edges of the chain of turns that decided when the episode ended."""
-    found: set[tuple[NodeId, NodeId]] = set()
+    edges: set[tuple[NodeId, NodeId]] = set()
     node = max(ends, key=lambda other: ends[other], default=None)
     while node is not None and node in cause:
-        found.add((cause[node], node))
+        edges.add((cause[node], node))
         node = cause[node]
-    return found
+    return edges
 
 
 def draw(line: Timeline, anchors: Mapping[NodeId, str]) -> DrawnTimeline:

@@ -80,8 +80,8 @@ def members(
 
     `role` is None where episodes are read without their plan; the whole trajectory is compared then.
     """
-    own = GroupKey(episode.task_id, trajectory.name, policy)
-    return [(key, member) for key, member in compared(trajectory, role, own) if key is not None]
+    pairs = compared(trajectory, role, GroupKey(episode.task_id, trajectory.name, policy))
+    return [(key, member) for key, member in pairs if key is not None]
 
 
 def compared_rounds(episode: Episode, trajectory: Trajectory, role: RolePlan) -> set[int]:
@@ -91,14 +91,14 @@ def compared_rounds(episode: Episode, trajectory: Trajectory, role: RolePlan) ->
 
 
 def compared(
-    trajectory: Trajectory, role: RolePlan | None, own: GroupKey
+    trajectory: Trajectory, role: RolePlan | None, key: GroupKey
 ) -> Iterator[tuple[GroupKey | None, Trajectory]]:
     """Yield the members that a trajectory gives to each of its role's groupings, with their groups' keys.
 
     Args:
         trajectory: The trajectory.
         role: Its role; None compares the whole trajectory.
-        own: Task, role and policy of the trajectory.
+        key: Task, role and policy of the trajectory.
 
     Yields:
         The key and the member; None for a key that cannot be computed.
@@ -106,9 +106,9 @@ def compared(
     if role is not None and trajectory.index in role.frozen:
         return
     for part, grouping in enumerate(WHOLE if role is None else role.groupings):
-        found = [trajectory] if trajectory.by_model and not trajectory.masked else []
-        for member in credited_turns(trajectory, grouping.credit) if grouping.of_turns else found:
-            yield _key(own._replace(part=part), grouping, member.steps[0]), member
+        trajectories = [trajectory] if trajectory.by_model and not trajectory.masked else []
+        for member in credited_turns(trajectory, grouping.credit) if grouping.of_turns else trajectories:
+            yield _key(key._replace(part=part), grouping, member.steps[0]), member
 
 
 def _key(key: GroupKey, grouping: GroupingPlan, first: Step) -> GroupKey | None:
@@ -150,10 +150,10 @@ def credited(rewards: Sequence[float], credit: Credit) -> list[float]:
         before = accumulate(rewards, initial=0.0)
         return [reward - total / max(1, n) for n, (reward, total) in enumerate(zip(rewards, before))]  # noqa: B905
     discount = credit.discount or 0.0
-    found: list[float] = []
+    returns: list[float] = []
     for reward in reversed(rewards):
-        found.append(reward + (discount * found[-1] if found else 0.0))
-    return found[::-1]
+        returns.append(reward + (discount * returns[-1] if returns else 0.0))
+    return returns[::-1]
 
 
 def turn_uid(trajectory: Trajectory, number: int) -> str:
@@ -184,7 +184,7 @@ def notes(
     Returns:
         By the uid of a trajectory or turn, a mapping for each of its steps, which `on_record` reads.
     """
-    found: dict[str, list[StepMetadata]] = {}
+    by_uid: dict[str, list[StepMetadata]] = {}
     for number, group in enumerate(groups):
         key = group.key
         weight = weights.get((key.policy, group.role)) if learnt is None or key.task in learnt else None
@@ -200,16 +200,16 @@ def notes(
                 part["baseline"] = baselines[number][place]
             values = advantages[number][place] if advantages else ()
             advantage = cast("float", values[0]) if values else 0.0  # estimators give a member one advantage
-            noted: StepMetadata = {**part}
+            metadata: StepMetadata = {**part}
             if group.in_list:
-                before = (found[member.uid][0].get("groups") or ()) if member.uid in found else ()
-                noted = {"groups": [*before, {**part, "advantage": advantage, "weight": group.weight}]}
+                before = (by_uid[member.uid][0].get("groups") or ()) if member.uid in by_uid else ()
+                metadata = {"groups": [*before, {**part, "advantage": advantage, "weight": group.weight}]}
             elif values and group.role in signalled:
-                noted["advantage"] = advantage
+                metadata["advantage"] = advantage
             if weight is not None:
-                noted["loss_weight"] = weight
-            found[member.uid] = [noted] * len(member.steps)
-    return {uid: noted for uid, noted in found.items() if any(noted)}
+                metadata["loss_weight"] = weight
+            by_uid[member.uid] = [metadata] * len(member.steps)
+    return {uid: steps for uid, steps in by_uid.items() if any(steps)}
 
 
 def loss_weights(
@@ -222,11 +222,13 @@ def loss_weights(
     size.
     """
     whole: dict[str, float] = {}
-    found: dict[tuple[str, str], float] = {}
+    role_weights: dict[tuple[str, str], float] = {}
     for _, _, role, policy in learning(episodes, roles, policy_of):
         whole[policy] = whole.get(policy, 0.0) + role.spec.weight
-        found[policy, role.name] = role.spec.weight
-    return {(policy, name): weight / (whole[policy] or 1.0) for (policy, name), weight in found.items()}
+        role_weights[policy, role.name] = role.spec.weight
+    return {
+        (policy, name): weight / (whole[policy] or 1.0) for (policy, name), weight in role_weights.items()
+    }
 
 
 def learning(
@@ -243,18 +245,20 @@ def learning(
 def on_record(episode: Episode) -> Iterator[RecordedMember]:
     """Yield the trajectories or turns of a recorded episode, once for each group noted in their metadata."""
     for trajectory in episode.trajectories:
-        own = turns(trajectory)
-        digests: Mapping[str, str | None] = _digests(own[0][0]) if own else {}
+        turn_steps = turns(trajectory)
+        digests: Mapping[str, str | None] = _digests(turn_steps[0][0]) if turn_steps else {}
         lacks_key = bool(digests) and not any(digests.values())
-        noted: list[Sequence[StepMetadata | PartMetadata]] = [(steps[-1].metadata,) for steps in own]
-        is_list = any(steps[-1].metadata.get("groups") is not None for steps in own)
+        turn_parts: list[Sequence[StepMetadata | PartMetadata]] = [
+            (steps[-1].metadata,) for steps in turn_steps
+        ]
+        is_list = any(steps[-1].metadata.get("groups") is not None for steps in turn_steps)
         if is_list:
-            noted = [steps[-1].metadata.get("groups") or () for steps in own]
-        by_turn = any("credit" in part for parts in noted for part in parts)
+            turn_parts = [steps[-1].metadata.get("groups") or () for steps in turn_steps]
+        by_turn = any("credit" in part for parts in turn_parts for part in parts)
         if is_compared(trajectory) and (is_list or not (by_turn or lacks_key)):
-            whole = (part for part in noted[0] if "credit" not in part)
+            whole = (part for part in turn_parts[0] if "credit" not in part)
             yield from (_recorded(episode, trajectory, part) for part in whole)
-        for steps, parts in zip(own, noted, strict=True):
+        for steps, parts in zip(turn_steps, turn_parts, strict=True):
             for part in parts:
                 if (reward := part.get("credit")) is not None:
                     yield _recorded(episode, _as_trajectory(trajectory, steps, reward), part)

@@ -83,23 +83,23 @@ def estimate(
         AdvantageError: For a reward or advantage that is missing, of a wrong type or not finite, and for an
             estimator that raises or returns another shape.
     """
-    found: dict[str, _RoleEstimate] = {}
+    estimates: dict[str, _RoleEstimate] = {}
     for role in dict.fromkeys(group.role for group in groups):
         if (estimator := estimators.get(role)) is None:
             continue
-        own = [group for group in groups if group.role == role]
+        role_groups = [group for group in groups if group.role == role]
         if estimator.compute is None:
-            found[role] = _expand_role(role, own, precomputed or {})
+            estimates[role] = _expand_role(role, role_groups, precomputed or {})
         else:
-            found[role] = _compare_role(role, estimator, own, states.get(role, {}))
-    advantages = {role: iter(one.advantages) for role, one in found.items()}
-    baselines = {role: iter(one.baselines) for role, one in found.items()}
+            estimates[role] = _compare_role(role, estimator, role_groups, states.get(role, {}))
+    advantages = {role: iter(one.advantages) for role, one in estimates.items()}
+    baselines = {role: iter(one.baselines) for role, one in estimates.items()}
     return EstimatedGroups(
-        [next(advantages[g.role]) if g.role in found else [()] * len(g.trajectories) for g in groups],
-        {name: value for one in found.values() for name, value in one.metrics.items()},
-        tuple(warning for one in found.values() for warning in one.warnings),
-        [next(baselines[group.role], ()) if group.role in found else () for group in groups],
-        {**states, **{role: one.states for role, one in found.items() if one.states}},
+        [next(advantages[g.role]) if g.role in estimates else [()] * len(g.trajectories) for g in groups],
+        {name: value for one in estimates.values() for name, value in one.metrics.items()},
+        tuple(warning for one in estimates.values() for warning in one.warnings),
+        [next(baselines[group.role], ()) if group.role in estimates else () for group in groups],
+        {**states, **{role: one.states for role, one in estimates.items() if one.states}},
     )
 
 
@@ -144,11 +144,11 @@ def _compare_role(
         large = [n for n, group in enumerate(groups) if group.part == part and not group.too_small]
         if not large:
             continue
-        those, rewards = [groups[n] for n in large], [rewards_P_G[n] for n in large]
-        found, reported, state = _compare(role, estimator, those, rewards, after.get(part, {}))
+        large_groups, rewards = [groups[n] for n in large], [rewards_P_G[n] for n in large]
+        advantages, reported, state = _compare(role, estimator, large_groups, rewards, after.get(part, {}))
         if estimator.running is not None:
             after[part] = state
-        for n, values_G, baselines_G in zip(large, found, reported, strict=True):
+        for n, values_G, baselines_G in zip(large, advantages, reported, strict=True):
             advantages_P_G[n] = values_G
             baselines[n] = baselines_G.tolist()
     steps = [
@@ -179,10 +179,10 @@ def _compare(
     def running(rewards_P_G: Sequence[Floats], groups: Sequence[Any]) -> Sequence[Floats]:
         nonlocal state
         assert estimator.running is not None
-        baselines_P_G, found = estimator.running(state, rewards_P_G, groups)
-        if len(found) > ESTIMATOR_KEYS.most:
+        baselines_P_G, next_state = estimator.running(state, rewards_P_G, groups)
+        if len(next_state) > ESTIMATOR_KEYS.most:
             raise AdvantageError(ESTIMATOR_KEYS.exceeded(f"the estimator of {role} has"))
-        state = {str(key): finite_number(value, "it gave the state") for key, value in found.items()}
+        state = {str(key): finite_number(value, "it gave the state") for key, value in next_state.items()}
         return baselines_P_G
 
     def called(compute: Compute, figure: str) -> list[Floats]:
@@ -213,25 +213,25 @@ def check_state_keys(roles: Iterable[RolePlan], tasks: Iterable[Task]) -> None:
         if role.state_key is None:
             continue
         keys = {role.state_key.of(task) for task in tasks}
-        at = f"roles.{role.name}.estimator: `by` gives the training tasks"
+        prefix = f"roles.{role.name}.estimator: `by` gives the training tasks"
         if len(keys) > ESTIMATOR_KEYS.most:
-            raise AdvantageError(ESTIMATOR_KEYS.exceeded(at))
+            raise AdvantageError(ESTIMATOR_KEYS.exceeded(prefix))
         if max(map(len, keys), default=0) > SPEC_NAME.most:
-            raise AdvantageError(SPEC_NAME.exceeded(f"{at} a key of"))
+            raise AdvantageError(SPEC_NAME.exceeded(f"{prefix} a key of"))
 
 
 def _added(groups: Sequence[TrajectoryGroup], advantages_P_G: Sequence[Floats]) -> Floats:
     """Return the advantage of each trajectory, or of each turn in several groups their weighted sum."""
     if not any(group.in_list for group in groups):
         return np.concatenate([v[[*group.own]] for group, v in zip(groups, advantages_P_G, strict=True)])
-    found: dict[tuple[str, int], float] = {}
+    sums: dict[tuple[str, int], float] = {}
     for group, values in zip(groups, advantages_P_G, strict=True):
         for place in group.own:
             member = group.trajectories[place]
             uid = member.uid.rpartition("@")[0] if group.of_turns else member.uid
             for number in {step.round for step in member.steps}:
-                found[uid, number] = found.get((uid, number), 0.0) + group.weight * float(values[place])
-    return np.array([*found.values()])
+                sums[uid, number] = sums.get((uid, number), 0.0) + group.weight * float(values[place])
+    return np.array([*sums.values()])
 
 
 def _rewards(group: TrajectoryGroup) -> Floats:

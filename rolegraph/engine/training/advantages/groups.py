@@ -46,7 +46,7 @@ def group_episodes(
         `groups/no_key/{role}` members left out because a key cannot be computed. A group over several roles
         is there once for each of them.
     """
-    found: dict[GroupKey, list[tuple[Trajectory, int]]] = {}
+    by_key: dict[GroupKey, list[tuple[Trajectory, int]]] = {}
     tasks: dict[str, Task] = {}
     no_key = Counter[str]()
     before = 0
@@ -60,13 +60,13 @@ def group_episodes(
                 if key is None:
                     no_key[f"groups/no_key/{trajectory.name}"] += 1
                 else:
-                    found.setdefault(key, []).append((member, episode.rollout))
+                    by_key.setdefault(key, []).append((member, episode.rollout))
     groups = tuple(
         _group(key, pairs, name, roles.get(name), tasks[key.task])
-        for key, pairs in found.items()
+        for key, pairs in by_key.items()
         for name in dict.fromkeys([key.role] if key.role else [member.name for member, _ in pairs])
     )
-    sizes = [len(pairs) for pairs in found.values()]
+    sizes = [len(pairs) for pairs in by_key.values()]
     small = Counter(f"groups/too_small/{group.role}" for group in groups if group.too_small)
     return groups, {
         "groups/num_trajs_before_filter": float(before),

@@ -21,15 +21,15 @@ NO_ADVANTAGES: AdvantagesByUid = {}
 def advantages_by_uid(groups: Sequence[TrajectoryGroup], estimated: EstimatedGroups) -> AdvantagesByUid:
     """Return the advantages of each member's steps, by uid; for a member of several groups their weighted
     sum."""
-    found: dict[str, Sequence[Advantage]] = {}
-    for group, own in zip(groups, estimated.advantages, strict=True):
-        for member, steps in zip(group.trajectories, own, strict=True):
+    advantages: dict[str, Sequence[Advantage]] = {}
+    for group, group_advantages in zip(groups, estimated.advantages, strict=True):
+        for member, steps in zip(group.trajectories, group_advantages, strict=True):
             if steps and group.in_list:  # estimators give a member one advantage
-                before = found.get(member.uid, [0.0] * len(steps))
+                before = advantages.get(member.uid, [0.0] * len(steps))
                 steps = [_add(total, value, group.weight) for total, value in zip(before, steps, strict=True)]
             if steps:
-                found[member.uid] = steps
-    return found
+                advantages[member.uid] = steps
+    return advantages
 
 
 def _add(one: Advantage, other: Advantage, weight: float = 1.0) -> float:
@@ -71,10 +71,10 @@ def annotate(
             for place, step in enumerate(turn):
                 number = len(steps)
                 places = ((trajectory.uid, number), (turn_uid(trajectory, step.round), place))
-                given = [advantages[uid][at] for uid, at in places if advantages.get(uid)]
-                noted = [details[uid][at] for uid, at in places if details.get(uid)]
+                given = [advantages[uid][index] for uid, index in places if advantages.get(uid)]
+                step_details = [details[uid][index] for uid, index in places if details.get(uid)]
                 advantage = reduce(_add, given) if given else step.advantage
-                detail: StepMetadata = reduce(_merge, noted) if noted else {}
+                detail: StepMetadata = reduce(_merge, step_details) if step_details else {}
                 if trajectory.uid in added and advantage is not None:
                     signal = added[trajectory.uid][number]
                     # A demonstration replaces the answer, so its weight replaces the advantage.

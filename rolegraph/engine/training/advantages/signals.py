@@ -204,9 +204,9 @@ class _SignalRun:
 
 def _center_and_measure(role: RolePlan, tally: _SignalTally, result: SignalResult) -> None:
     """Subtract the mean of a centered signal, and measure advantages that are added to an estimator's."""
-    found = result.added if role.adds_signal else result.advantages
+    advantages = result.added if role.adds_signal else result.advantages
     tally.steps.sort()  # teachers answer in any order, and a sum's rounding depends on the order
-    arrays = [np.array(found[uid][number], dtype=np.float64) for uid, number in tally.steps]
+    arrays = [np.array(advantages[uid][number], dtype=np.float64) for uid, number in tally.steps]
     if not sum(map(len, arrays)):
         return
     values = np.concatenate(arrays)
@@ -214,8 +214,8 @@ def _center_and_measure(role: RolePlan, tally: _SignalTally, result: SignalResul
         mean = values.mean()
         values -= mean
         for (uid, number), array in zip(tally.steps, arrays, strict=True):
-            found[uid][number] = tuple((array - mean).tolist())
+            advantages[uid][number] = tuple((array - mean).tolist())
     if role.adds_signal:
         for uid, number in tally.steps:
-            result.details[uid][number] = {"signal": float(np.mean(found[uid][number] or 0.0))}
+            result.details[uid][number] = {"signal": float(np.mean(advantages[uid][number] or 0.0))}
         result.metrics |= spread(f"signal/{role.name}/advantage", values)

@@ -104,8 +104,8 @@ def annotate_episodes(
     """
     estimated, weights = batch.estimated, loss_weights(batch.used, batch.roles, batch.policy_of)
     both = {name for name, role in batch.roles.items() if role.adds_signal}
-    noted = notes(batch.groups, estimated.baselines, weights, estimated.advantages, batch.used_tasks, both)
-    details = merge_details(batch.signals.details, noted)
+    metadata = notes(batch.groups, estimated.baselines, weights, estimated.advantages, batch.used_tasks, both)
+    details = merge_details(batch.signals.details, metadata)
     advantages = advantages_by_uid(batch.groups, estimated)
     episodes = annotate(batch.episodes, advantages, details, version, batch.signals.added)
     return replace(batch, episodes=episodes, weights=weights)

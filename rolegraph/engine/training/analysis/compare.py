@@ -66,8 +66,8 @@ def by_task(plan: Plan, episodes: Sequence[Episode]) -> Mapping[str, ByTask]:
     rows: list[tuple[str, Mapping[str, float]]] = []
     for episode in episodes:
         rewards = rewards_by_role(plan, [episode]).items()
-        own = {f"reward/{name}": sum(earned) / len(earned) for name, earned in rewards}
-        rows.append((episode.task_id, episode_figures(plan, episode) | own))
+        means = {f"reward/{name}": sum(earned) / len(earned) for name, earned in rewards}
+        rows.append((episode.task_id, episode_figures(plan, episode) | means))
     return means_by_task(rows)
 
 
@@ -92,14 +92,14 @@ def controls(plan: Plan, untrained: Sequence[Episode], trained: Sequence[Episode
             continue
         answers: defaultdict[str, list[Trajectory]] = defaultdict(list)
         for episode in trained:
-            if own := [t for t in episode.trajectories if t.name == role.name]:
-                answers[episode.task_id] += own
+            if trajectories := [t for t in episode.trajectories if t.name == role.name]:
+                answers[episode.task_id] += trajectories
         if not answers:
             continue
         name, size = f"trained {role.name} alone", max(map(len, answers.values()))
-        right = {task: fmean(t.is_correct for t in own) for task, own in answers.items()}
+        right = {task: fmean(t.is_correct for t in trajectories) for task, trajectories in answers.items()}
         rows.append(_control(name, "pass@1", right))
-        votes = {task: _majority(own) for task, own in answers.items()}
+        votes = {task: _majority(trajectories) for task, trajectories in answers.items()}
         rows.append(_control(name, f"majority of {size}", votes))
     return [*rows, _control("trained workflow", "correct", by_task(plan, trained).get("correct", {}))]
 

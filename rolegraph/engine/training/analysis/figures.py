@@ -39,10 +39,10 @@ def figures(plan: Plan, episodes: Sequence[Episode], prefix: str) -> Metrics:
     `{prefix}/n/reward/{role}` is the number of trajectories, or of turns where those are compared.
     """
     figures = Means(episode_figures(plan, episode) for episode in episodes)
-    found = figures.means() | {f"n/{name}": float(n) for name, n in figures.partial(len(episodes)).items()}
+    means = figures.means() | {f"n/{name}": float(n) for name, n in figures.partial(len(episodes)).items()}
     for name, rewards in rewards_by_role(plan, episodes).items():
-        found |= {f"reward/{name}": sum(rewards) / len(rewards), f"n/reward/{name}": float(len(rewards))}
-    return {f"{prefix}/{name}": value for name, value in found.items()}
+        means |= {f"reward/{name}": sum(rewards) / len(rewards), f"n/reward/{name}": float(len(rewards))}
+    return {f"{prefix}/{name}": value for name, value in means.items()}
 
 
 def failures(episodes: Sequence[Episode]) -> Metrics:
@@ -64,14 +64,14 @@ def failure_lines(
         every: Leave out roles of which an answer is neither failed nor unrated.
     """
     for role in roles:
-        own = [t for episode in episodes for t in episode.trajectories if t.name == role.name]
-        unrated = sum(t.is_unrated for t in own)
-        if every and unrated + sum(t.failure is not None for t in own) < len(own):
+        trajectories = [t for episode in episodes for t in episode.trajectories if t.name == role.name]
+        unrated = sum(t.is_unrated for t in trajectories)
+        if every and unrated + sum(t.failure is not None for t in trajectories) < len(trajectories):
             continue
-        if line := common_failure(own):
+        if line := common_failure(trajectories):
             yield role.name, line
         if unrated:
-            text = f"{role.name}: {unrated} of {len(own)} answers are unrated: {role.why_unrated}"
+            text = f"{role.name}: {unrated} of {len(trajectories)} answers are unrated: {role.why_unrated}"
             yield role.name, text
 
 
@@ -138,12 +138,12 @@ def gradient_shares(batches: Mapping[str, Sequence[RoleBatch]], plan: Plan) -> M
         batches: What each policy learns from in this step, by policy.
         plan: The plan; roles whose policies learn nothing in this step are left out.
     """
-    masses = {policy: {batch.role: batch.mass for batch in own} for policy, own in batches.items()}
+    masses = {policy: {batch.role: batch.mass for batch in batches[policy]} for policy in batches}
     metrics: Metrics = {}
     for role in plan.trained:
-        own = [masses[policy] for policy in plan.policies_of(role) if policy in masses]
-        if whole := sum(sum(mass.values()) for mass in own):
-            metrics[f"optim/share/{role}"] = sum(mass.get(role, 0.0) for mass in own) / whole
+        policy_masses = [masses[policy] for policy in plan.policies_of(role) if policy in masses]
+        if whole := sum(sum(mass.values()) for mass in policy_masses):
+            metrics[f"optim/share/{role}"] = sum(mass.get(role, 0.0) for mass in policy_masses) / whole
     return metrics
 
 
@@ -160,8 +160,8 @@ def answer_figures(roles: Iterable[str], episodes: Sequence[Episode]) -> Metrics
     """
     metrics: Metrics = {}
     for role in roles:
-        own = [t for episode in episodes for t in episode.trajectories if t.name == role]
-        steps = [step for trajectory in own for step in trajectory.steps]
+        trajectories = [t for episode in episodes for t in episode.trajectories if t.name == role]
+        steps = [step for trajectory in trajectories for step in trajectory.steps]
         if lengths := [step.response_tokens for step in steps if step.response_tokens]:
             metrics[f"tokens/per_response/{role}"] = sum(lengths) / len(lengths)
         if logprobs := [logprob for step in steps for logprob in step.logprobs]:
@@ -228,8 +228,8 @@ def sign_warnings(lines: Sequence[Metrics], plan: Plan) -> Iterator[Note]:
         plan: The plan.
     """
     for role in plan.trained:
-        own = plan.policies_of(role)
-        sharing = [name for name in plan.trained if name != role and plan.policies_of(name) & own]
+        policies = plan.policies_of(role)
+        sharing = [name for name in plan.trained if name != role and plan.policies_of(name) & policies]
         for sign in _SIGNS:
             metric = sign.metric.format(role=role)
             values = [line[metric] for line in lines if metric in line]

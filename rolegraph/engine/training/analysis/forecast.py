@@ -118,9 +118,9 @@ class Forecast:
         Returns:
             The sum over roles; None for a forecast without episodes.
         """
-        found = [getattr(role, f"{kind}_tokens") for role in self.roles.values()]
-        known: list[float] = [tokens.mean for tokens in found if tokens is not None]
-        return sum(known) if known else None
+        estimates = [getattr(role, f"{kind}_tokens") for role in self.roles.values()]
+        means: list[float] = [tokens.mean for tokens in estimates if tokens is not None]
+        return sum(means) if means else None
 
 
 def forecast(plan: Plan, observed: ObservedEpisodes | None = None, *, price: Price | None = None) -> Forecast:
@@ -209,15 +209,15 @@ def _observed_groups(plan: Plan, observed: Sequence[Episode]) -> dict[str, _Role
     step = StepGroups(roles)
     for episode in batch.episodes:
         step.add(episode)
-    found: dict[str, _RoleGroups] = {}
+    by_role: dict[str, _RoleGroups] = {}
     for key, outcome in step.outcomes().items():
         if key.role in roles:
-            own = found.setdefault(key.role, _RoleGroups())
-            own.tasks.add(key.task)
-            own.outcomes[outcome] += 1
+            role_groups = by_role.setdefault(key.role, _RoleGroups())
+            role_groups.tasks.add(key.task)
+            role_groups.outcomes[outcome] += 1
     for group in batch.groups:
-        found[group.role].sizes.append(len(group.trajectories))
-    for trajectory in (t for episode in batch.episodes for t in episode.trajectories if t.name in found):
+        by_role[group.role].sizes.append(len(group.trajectories))
+    for trajectory in (t for episode in batch.episodes for t in episode.trajectories if t.name in by_role):
         values = [
             value
             for step in trajectory.steps
@@ -226,8 +226,8 @@ def _observed_groups(plan: Plan, observed: Sequence[Episode]) -> dict[str, _Role
             for value in per_token(step.advantage, max(1, step.response_tokens), trajectory.name)
         ]
         policy = plan.policy_of(trajectory.name, trajectory.index)
-        found[trajectory.name].mass[policy] += sum(map(abs, values)) * roles[trajectory.name].spec.weight
-    return found
+        by_role[trajectory.name].mass[policy] += sum(map(abs, values)) * roles[trajectory.name].spec.weight
+    return by_role
 
 
 def learns_from_rewards(role: RolePlan) -> bool:

@@ -107,12 +107,12 @@ class _Loop:
             self.log(step, metrics)
             await self.checkpoint(step, metrics, last)
 
-    async def draw(self, known: Collection[str] = ()) -> asyncio.Task[list[Episode]]:
-        """Start the episodes of the next batch, without the tasks whose ids are `known`."""
+    async def draw(self, exclusions: Collection[str] = ()) -> asyncio.Task[list[Episode]]:
+        """Start the episodes of the next batch, without the tasks whose ids are in `exclusions`."""
         setup, train = self.setup, self.train
         self.drawn += 1
         tasks = batch_tasks(setup.tasks, train, setup.seed, self.drawn)
-        tasks = [task for task in tasks if task["id"] not in known]
+        tasks = [task for task in tasks if task["id"] not in exclusions]
         seed = derive_seed(setup.seed, "train", self.drawn)
         return await self.rollouts.start(tasks, train.rollouts, seed, setup.past.draw(tasks, seed))
 

@@ -125,8 +125,8 @@ class Rollouts(AbstractAsyncContextManager["Rollouts"]):
         async def make(job: EpisodeJob) -> Episode:
             copies = against[job.task["id"]]
             episode = await makers[tuple(copies.items())](job)
-            noted = {"past": {name: copy.version for name, copy in copies.items()}} if copies else {}
-            return episode._replace(metadata={**episode.metadata, **noted})
+            metadata = {"past": {name: copy.version for name, copy in copies.items()}} if copies else {}
+            return episode._replace(metadata={**episode.metadata, **metadata})
 
         async def collect() -> list[Episode]:
             made = run_jobs(jobs(tasks, rollouts, seed), make, max(1, len(tasks) * rollouts))

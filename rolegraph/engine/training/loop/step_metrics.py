@@ -35,8 +35,9 @@ def batch_metrics(batch: StepBatch, plan: Plan) -> Metrics:
     return metrics
 
 
-def _own_rewards(batch: StepBatch, plan: Plan, known: Metrics) -> Metrics:
-    """Return `reward/{role}/n`, and `reward/{role}/*` of roles without it in `known` or with compared turns.
+def _own_rewards(batch: StepBatch, plan: Plan, other_metrics: Metrics) -> Metrics:
+    """Return `reward/{role}/n`, and `reward/{role}/*` of roles without it in `other_metrics` or with
+    compared turns.
 
     The credit of a turn, such as a margin, does not measure the turn; its own reward does.
     """
@@ -44,7 +45,7 @@ def _own_rewards(batch: StepBatch, plan: Plan, known: Metrics) -> Metrics:
     for name, rewards in rewards_by_role(plan, batch.episodes).items():
         by_turn = name in batch.roles and batch.roles[name].compares_turns
         n = sum(len(group.own) for group in batch.groups if group.role == name)
-        if by_turn or f"reward/{name}/mean" not in known:
+        if by_turn or f"reward/{name}/mean" not in other_metrics:
             n = len(rewards)
             metrics |= reward_metrics(name, np.array(rewards))
         metrics[f"reward/{name}/n"] = float(n)
@@ -53,17 +54,17 @@ def _own_rewards(batch: StepBatch, plan: Plan, known: Metrics) -> Metrics:
 
 def datum_metrics(data: Mapping[str, Sequence[RoleBatch]], rates: Mapping[str, float], plan: Plan) -> Metrics:
     """Return the metrics of an update's datums, by policy, and its learning rates: `optim/*`."""
-    own = [batch for batches in data.values() for batch in batches]
-    metrics = {"optim/data": float(sum(len(batch.data) for batch in own))} | gradient_shares(data, plan)
+    batches = [batch for policy in data for batch in data[policy]]
+    metrics = {"optim/data": float(sum(len(batch.data) for batch in batches))} | gradient_shares(data, plan)
     for name, rate in rates.items():
         metrics[f"optim/learning_rate/{name}" if len(rates) > 1 else "optim/learning_rate"] = rate
-    return metrics | _merging(own)
+    return metrics | _merging(batches)
 
 
 def rewritten_roles(data: Mapping[str, Sequence[RoleBatch]]) -> list[str]:
     """Return the roles whose chat template renders earlier turns in other tokens than were sampled."""
-    found = (batch.role for batches in data.values() for batch in batches if batch.rewritten)
-    return list(dict.fromkeys(found))
+    roles = (batch.role for batches in data.values() for batch in batches if batch.rewritten)
+    return list(dict.fromkeys(roles))
 
 
 def _merging(batches: Iterable[RoleBatch]) -> Metrics:
@@ -72,9 +73,10 @@ def _merging(batches: Iterable[RoleBatch]) -> Metrics:
     for batch in batches:
         by_role.setdefault(batch.role, []).append(batch)
     metrics: Metrics = {}
-    for role, own in by_role.items():
-        steps, data = sum(batch.steps for batch in own), sum(len(batch.data) for batch in own)
-        if steps > data or any(batch.rewritten for batch in own):
+    for role, role_batches in by_role.items():
+        steps = sum(batch.steps for batch in role_batches)
+        data = sum(len(batch.data) for batch in role_batches)
+        if steps > data or any(batch.rewritten for batch in role_batches):
             metrics |= {f"optim/steps/{role}": float(steps), f"optim/data/{role}": float(data)}
     return metrics
 
@@ -82,5 +84,5 @@ def _merging(batches: Iterable[RoleBatch]) -> Metrics:
 def _staleness(episodes: Sequence[Episode]) -> float:
     """Return the mean number of updates since the steps' weights."""
     behind = [s.metadata.get("staleness") for e in episodes for t in e.trajectories for s in t.steps]
-    known = [updates for updates in behind if updates is not None]
-    return sum(known) / len(known) if known else 0.0
+    counts = [updates for updates in behind if updates is not None]
+    return sum(counts) / len(counts) if counts else 0.0

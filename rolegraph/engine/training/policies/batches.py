@@ -91,10 +91,12 @@ def policy_batches(batch: StepBatch) -> dict[str, list[RoleBatch]]:
             datum, spans = build_datum(sequence, role.loss.name, weights[policy, role.name])
             learnt.data.append(datum)
             learnt.sampled.append(spans)
-            learnt.steps += sum(any_nonzero(own.values) for own in sequence)
-    ordered = {policy: [own[name] for name in roles if name in own] for policy, own in batches.items()}
-    found = {policy: [learnt for learnt in own if learnt.data] for policy, own in ordered.items()}
-    return {policy: own for policy, own in found.items() if own}
+            learnt.steps += sum(any_nonzero(entry.values) for entry in sequence)
+    by_policy = {
+        policy: [by_role[name] for name in roles if name in by_role and by_role[name].data]
+        for policy, by_role in batches.items()
+    }
+    return {policy: role_batches for policy, role_batches in by_policy.items() if role_batches}
 
 
 def step_advantages(
@@ -118,16 +120,16 @@ def step_advantages(
 def token_sequences(steps: Iterator[StepAdvantages]) -> Iterator[Sequence[StepAdvantages]]:
     """Yield runs of Steps that continue each other token for token, up to the last nonzero advantage."""
     runs: list[list[StepAdvantages]] = []
-    for own in steps:
+    for entry in steps:
         before = runs[-1][-1] if runs else None
         # A demonstration is learnt in place of the sampled answer, so that no Step continues it.
-        sampled = before and not any("demonstration" in each.step.metadata for each in (before, own))
-        if before and sampled and continues(own.step, before.step):
-            runs[-1].append(own)
+        sampled = before and not any("demonstration" in each.step.metadata for each in (before, entry))
+        if before and sampled and continues(entry.step, before.step):
+            runs[-1].append(entry)
         else:
-            runs.append([own])
+            runs.append([entry])
     for run in runs:
-        if last := max((place for place, own in enumerate(run, 1) if any_nonzero(own.values)), default=0):
+        if last := max((place for place, entry in enumerate(run, 1) if any_nonzero(entry.values)), default=0):
             yield run[:last]
 
 

@@ -115,4 +115,4 @@ class PastSelves:
 
     @staticmethod
     def _held(copies: Mapping[str, Sequence[PastCopy]]) -> set[str]:
-        return {copy.sampler for own in copies.values() for copy in own if copy.sampler is not None}
+        return {copy.sampler for history in copies.values() for copy in history if copy.sampler is not None}

@@ -264,8 +264,8 @@ class Policies(dict[str, PolicyClient]):
         Raises:
             WorldError: If the service refuses a batch, fails, or its response cannot be read.
         """
-        learning = {name: own for name, own in batches.items() if own}
-        updates = (self[name].update(own, rates[name], clip) for name, own in learning.items())
+        learning = [name for name in batches if batches[name]]
+        updates = (self[name].update(batches[name], rates[name], clip) for name in learning)
         if any(self[name].traits.merges_losses for name in learning):
             return dict(zip(learning, [await update for update in updates], strict=True))
         return dict(zip(learning, await asyncio.gather(*updates), strict=True))

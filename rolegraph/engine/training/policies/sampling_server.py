@@ -61,13 +61,13 @@ class SamplingServer:
             Exception: As `fetch_adapter`.
         """
         folder = (self.folder / f"{self.policy}-{version:06d}").absolute()
-        older = [found for found in self.folder.glob(f"{self.policy}-[0-9]*") if found.name != folder.name]
+        older = [path for path in self.folder.glob(f"{self.policy}-[0-9]*") if path.name != folder.name]
         await asyncio.to_thread(folder.mkdir, parents=True, exist_ok=True)
         await fetch_adapter(client, rest, pulse, folder)
         # Trainings may share a server: the name has the run's folder, and a digest of its path.
         run = self.folder.absolute().parent
         digest = hashlib.sha256(bytes(run)).hexdigest()[:8]
         await self.model.load_adapter(f"{run.name}-{digest}-{self.policy}", version, str(folder))
-        for found in older:  # the server may read the folder of the adapter in use again
-            await asyncio.to_thread(shutil.rmtree, found, ignore_errors=True)
+        for path in older:  # the server may read the folder of the adapter in use again
+            await asyncio.to_thread(shutil.rmtree, path, ignore_errors=True)
         return self.model

@@ -65,11 +65,11 @@ def compared(change: Floats, expected: Floats) -> ProbeFinding:
     return ProbeFinding(seen, abs(ratio - 1) <= TOLERANCE and beside <= TOLERANCE)
 
 
-def agreement(found: Floats, expected: Floats) -> ProbeFinding:
+def agreement(logprobs: Floats, expected: Floats) -> ProbeFinding:
     """Compare log-probabilities of the same tokens."""
-    if len(found) != len(expected):
-        return ProbeFinding(f"{len(found)} in place of {len(expected)} log-probabilities", False)
-    apart = float(np.abs(found - expected).mean())
+    if len(logprobs) != len(expected):
+        return ProbeFinding(f"{len(logprobs)} in place of {len(expected)} log-probabilities", False)
+    apart = float(np.abs(logprobs - expected).mean())
     return ProbeFinding(f"{apart:.1e} nats apart in the mean", apart <= _NATS)
 
 
@@ -170,8 +170,8 @@ class ServiceMeter:
 
     def sampler_scores(self, client: tinker.SamplingClient) -> Floats:
         """Return a sampler's log-probabilities [T] of the text's tokens but the first."""
-        found = [value for value in self.entries(client) if value is not None]
-        return np.array(found[1 - len(self.text) :])
+        logprobs = [value for value in self.entries(client) if value is not None]
+        return np.array(logprobs[1 - len(self.text) :])
 
     def scores(self, client: tinker.TrainingClient | None = None) -> Floats:
         """Return the trainer's log-probabilities [T] of the text's tokens but the first."""

@@ -152,16 +152,16 @@ def _models(probe: ServiceProbe) -> ProbeFinding:
 
 @_probe("sampled log-probabilities", "those that compute_logprobs gives")
 def _recomputed(probe: ServiceProbe) -> ProbeFinding:
-    found = np.array(probe.answer.logprobs or ())
-    return agreement(found, probe.sampler_scores(probe.base)[-len(probe.answer.tokens) :])
+    logprobs = np.array(probe.answer.logprobs or ())
+    return agreement(logprobs, probe.sampler_scores(probe.base)[-len(probe.answer.tokens) :])
 
 
 @_probe("leading None", "an entry for each token, None for the first", has_leading_none=False)
 def _leading_none(probe: ServiceProbe) -> ProbeFinding:
-    found, tokens = probe.entries(probe.base), len(probe.text)
-    first = "None" if found[0] is None else f"{found[0]:.3f}"
-    seen = f"{len(found)} entries for {tokens} tokens, the first is {first}"
-    return ProbeFinding(seen, len(found) == tokens and found[0] is None)
+    entries, tokens = probe.entries(probe.base), len(probe.text)
+    first = "None" if entries[0] is None else f"{entries[0]:.3f}"
+    seen = f"{len(entries)} entries for {tokens} tokens, the first is {first}"
+    return ProbeFinding(seen, len(entries) == tokens and entries[0] is None)
 
 
 @_probe("seed", "one seed gives the same tokens, another gives others", has_seed=False)
@@ -188,9 +188,9 @@ def _loss_reported(probe: ServiceProbe) -> ProbeFinding:
 def _settings(probe: ServiceProbe) -> ProbeFinding:
     probe.choose_step()
     once, twice = (probe.measured(factor * probe.ones) for factor in (1, 2))
-    found = compared(twice, 2 * once)
-    probe.is_plain = found.ok
-    return found
+    finding = compared(twice, 2 * once)
+    probe.is_plain = finding.ok
+    return finding
 
 
 @_probe("cross_entropy", "the gradient of -Σ weight · log p")
@@ -232,8 +232,8 @@ def _closed_form(
     ratios, advantages = np.resize(_RATIOS, len(probe.unit)), np.resize(_SIGNS, len(probe.unit))
     expected = _coefficients(loss, ratios, advantages, low, high)
     inputs = {"sequence_ratio_mask": probe.ones} if loss == "gspo" else {}
-    found = probe.effect(expected, Pass(loss, [probe.rated(advantages, ratios, **inputs)], settings))
-    return compared(found, probe.measured(expected))
+    change = probe.effect(expected, Pass(loss, [probe.rated(advantages, ratios, **inputs)], settings))
+    return compared(change, probe.measured(expected))
 
 
 def _defaults(probe: ServiceProbe, loss: str, usual: tuple[float, float]) -> ProbeFinding:
@@ -306,8 +306,8 @@ def _mixed(probe: ServiceProbe) -> ProbeFinding:
 @_probe("gradient clipping", "grad_clip_norm limits the step", has_clip_norm=False)
 def _clipping(probe: ServiceProbe) -> ProbeFinding:
     size = np.linalg.norm(probe.unit)
-    found = probe.change(probe.on_policy(probe.ones), adam=probe.plain_adam(1e-6))
-    ratio = float(np.linalg.norm(found) / size)
+    change = probe.change(probe.on_policy(probe.ones), adam=probe.plain_adam(1e-6))
+    ratio = float(np.linalg.norm(change) / size)
     return ProbeFinding(f"a norm of 1e-6 leaves {ratio:.2f} × the step", ratio < TOLERANCE)
 
 

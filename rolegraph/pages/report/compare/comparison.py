@@ -186,7 +186,7 @@ def comparison_page(comparison: Comparison) -> str:
     return render(
         _HERE / "compare.html.j2",
         _HERE / "compare.css",
-        found=comparison,
+        comparison=comparison,
         side_cells=side_cells,
         gap_cells=gap_cells,
         answer=answer,

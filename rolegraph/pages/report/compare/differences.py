@@ -47,8 +47,8 @@ def setting_differences(settings: Sequence[Mapping[str, str]]) -> list[KeyDiffer
     """Return the settings that differ between runs; sides without settings are ignored."""
     names = dict.fromkeys(name for of in settings for name in of)
     rows = [KeyDifference(name, [of.get(name, ABSENT) for of in settings]) for name in names]
-    said = [at for at, of in enumerate(settings) if of]
-    return [row for row in rows if len({row.values[at] for at in said}) > 1]
+    sides = [index for index, of in enumerate(settings) if of]
+    return [row for row in rows if len({row.values[index] for index in sides}) > 1]
 
 
 def template_differences(
@@ -80,16 +80,17 @@ def _meant(spec: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _differences(
-    written: Sequence[Mapping[str, Any]], meant: Sequence[Mapping[str, Any]], at: Path
+    written: Sequence[Mapping[str, Any]], meant: Sequence[Mapping[str, Any]], parent: Path
 ) -> Iterator[KeyDifference]:
     for key in dict.fromkeys(key for side in meant for key in side):
-        path, values = (*at, key), [side.get(key) for side in meant]
+        path, values = (*parent, key), [side.get(key) for side in meant]
         if all(value == values[0] for value in values):
             continue
         if all(isinstance(value, dict) for value in values) and not is_atomic(path):
             yield from _differences(written, cast("list[dict[str, Any]]", values), path)
         else:
-            said = [value_at(spec, path) for spec in written]
-            shown = [own if own is not None else value for own, value in zip(said, values, strict=True)]
+            entries = [value_at(spec, path) for spec in written]
+            pairs = zip(entries, values, strict=True)
+            shown = [value if entry is None else entry for entry, value in pairs]
             cells = [ABSENT if value is None else dump_yaml(value, one_line=True) for value in shown]
             yield KeyDifference(".".join(map(str, path)), cells)

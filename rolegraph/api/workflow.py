@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rolegraph.engine import run
-from rolegraph.engine.compile import CompileResult, Plan, check_source, data_findings
+from rolegraph.engine.compile import CompileResult, Plan, check_source, data_findings, marker_findings
 from rolegraph.engine.compile.trainable import training_findings
 from rolegraph.engine.errors import UsageError
 from rolegraph.engine.plugins import plugin
 from rolegraph.engine.records import PolicyPath, Source
 from rolegraph.engine.records.summary import Summary
 from rolegraph.engine.shipped import SPECS
-from rolegraph.engine.spec import load_spec
+from rolegraph.engine.spec import Finding, load_spec
 from rolegraph.engine.vocabulary import Dataset, Split, import_file
 
 if TYPE_CHECKING:
@@ -350,9 +350,15 @@ def check_for(source: Source, backend: str | None) -> CompileResult:
         UsageError: No spec is named, a file is missing, or the backend is unknown.
     """
     if backend is None:
-        return check_source(source, data_findings)
+        return check_source(source, _findings)
     source, further = plugin("trainers", "rllm").check(source, backend)
-    return check_source(source, lambda plan: chain(data_findings(plan), further(plan)))
+    return check_source(source, lambda plan: chain(_findings(plan), further(plan)))
+
+
+def _findings(plan: Plan) -> Iterator[Finding]:
+    """Yield the warnings that only a check gives, since they read data or hold for every run of a spec."""
+    yield from data_findings(plan)
+    yield from marker_findings(plan)
 
 
 def other_spec(name: str) -> str:

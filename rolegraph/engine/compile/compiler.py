@@ -27,8 +27,8 @@ from rolegraph.engine.compile.trainable import learning_findings, loss_of
 from rolegraph.engine.compile.unroll import UnrolledGraph
 from rolegraph.engine.errors import SpecError
 from rolegraph.engine.records import Source, Task
-from rolegraph.engine.spec import Diagnostic, Finding, Spec, load_spec
-from rolegraph.engine.spec.diagnostics import Severity
+from rolegraph.engine.spec import Diagnostic, Finding, ModelRef, Spec, load_spec
+from rolegraph.engine.spec.diagnostics import Path, Severity
 from rolegraph.engine.spec.loader import LoadedSpec
 from rolegraph.engine.spec.yaml_text import dump_yaml
 
@@ -72,6 +72,20 @@ def data_findings(plan: Plan) -> Iterator[Finding]:
         if shared:
             hint = "hold rows out of one file: `data: {train: FILE, split: 0.1}`"
             yield Finding(("data", "validation"), shared_message(shared), hint=hint, severity="warning")
+
+
+def marker_findings(plan: Plan) -> Iterator[Finding]:
+    """Warn of endpoints whose server makes tokens of texts in which chat markers are not escaped."""
+    spec = plan.spec
+    models: list[tuple[Path, ModelRef | None]] = [(("model",), spec.model)]
+    models += [(("policies", name, "model"), policy.model) for name, policy in spec.policies.items()]
+    models += [(("roles", name, "model"), role.model) for name, role in spec.roles.items()]
+    used = [endpoint.model for endpoint in plan.endpoints]
+    for path, ref in models:
+        if ref in used and ref.provider == "openai" and ref.escape_markers is None:
+            message = "the endpoint encodes texts itself, so a text with chat markers can forge a turn there"
+            hint = "set `escape_markers` of the model: true escapes them, false trusts the server"
+            yield Finding(path, message, hint=hint, severity="warning")
 
 
 def shared_message(shared: Sequence[Task]) -> str:

@@ -55,6 +55,10 @@ class LimitedTokenizer:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._tokenizer, name)
 
+    def rebuilt(self, build: Callable[[Any], Any]) -> LimitedTokenizer:
+        """Return the tokenizer that `build` makes of this one without limits, with limits."""
+        return LimitedTokenizer(build(self._tokenizer))
+
     def apply_chat_template(self, conversation: list[dict[str, Any]], **options: Any) -> str:
         """Render a chat as text; raises TemplateError."""
         return self._call(TemplateError, "apply_chat_template", conversation, **options)

@@ -28,6 +28,7 @@ from rolegraph.engine.models.limit import retry_after
 from rolegraph.engine.models.types import NO_USAGE, Completion, Request, ServedModel
 from rolegraph.engine.prompts.call_forms import tool_call
 from rolegraph.engine.prompts.chat import CLOSE, OPEN, split_reasoning
+from rolegraph.engine.prompts.markers import escape_families
 from rolegraph.engine.prompts.tools import calls_of, described
 from rolegraph.engine.records import Message
 from rolegraph.engine.vocabulary.replies import RejectedReply, bound_replies
@@ -97,11 +98,20 @@ class OpenAIModel:
     """One model at one endpoint. `key` is removed from error messages.
 
     Without `tokens`, nothing but the answer is requested: a gateway in between keeps tokens and logprobs.
+    With `escapes`, chat markers in texts are sent with a space, since the server would make special tokens
+    of them.
     """
 
     def __init__(
-        self, client: openai.AsyncOpenAI, name: str, *, key: str | None = None, tokens: bool = True
+        self,
+        client: openai.AsyncOpenAI,
+        name: str,
+        *,
+        key: str | None = None,
+        tokens: bool = True,
+        escapes: bool = False,
     ) -> None:
+        self._escapes = escapes
         self._client = client
         self._name = name
         self._key = key
@@ -135,6 +145,8 @@ class OpenAIModel:
     async def _ask(self, request: Request, level: int) -> _Answer:
         """Send a request with the extra fields of `level`, or with fewer where the server refuses them."""
         messages = list(map(wire_message, request.messages))
+        if self._escapes:
+            messages = escape_families(messages)
         try:
             answer = await self._client.chat.completions.with_raw_response.create(
                 model=self._name,
@@ -166,7 +178,8 @@ class OpenAIModel:
         if request.seed is not None:
             body["seed"] = request.seed
         if request.tools:
-            body["tools"] = described(request.tools)
+            tools = described(request.tools)
+            body["tools"] = escape_families(tools) if self._escapes else tools
         return body
 
     def _completion(self, answer: _Answer, choice: _Choice) -> Completion:
@@ -244,7 +257,8 @@ async def open_openai(served: ServedModel) -> OpenAIModel:
     client = open_client(served, OPENAI, url, key)
     try:
         names = [card.id for card in await list_models(client, url, key)]
-        return OpenAIModel(client, served.ref.name or _only_model(names, url), key=key)
+        name = served.ref.name or _only_model(names, url)
+        return OpenAIModel(client, name, key=key, escapes=bool(served.ref.escape_markers))
     except BaseException:
         await client.close()
         raise

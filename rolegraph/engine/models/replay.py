@@ -184,6 +184,7 @@ def _completion(step: Step) -> Completion:
         text=step.model_response,
         finish_reason=step.metadata.get("finish_reason") or "stop",
         usage=step.usage,
+        special_tokens=step.metadata.get("special_tokens") or (),
         calls=calls_of(step.chat_completions[-1]) if step.chat_completions else (),
         **shared,
     )

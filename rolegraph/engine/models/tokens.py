@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -72,6 +73,10 @@ def completion(
         raise ModelError(f"{url} gave {len(logprobs)} log-probabilities for {len(ids)} tokens.")
     thought, text = chat.answer(ids, stop=request.sampling.stop, thinking=prompt.thinking)
     text, calls = chat.calls(text, request.tools)
+    written = [[call.name, call.malformed or call.arguments] for call in calls]
+    strange = chat.strange_tokens(ids, json.dumps([thought, text, written], ensure_ascii=False))
+    if strange:  # the answer fails
+        thought, text, calls = without(thought, strange), without(text, strange), ()
     return Completion(
         text=text,
         thought=thought,
@@ -81,4 +86,12 @@ def completion(
         finish_reason=sampled.finish_reason,
         weight_version=weight_version,
         calls=calls,
+        special_tokens=strange,
     )
+
+
+def without(text: str, tokens: Sequence[str]) -> str:
+    """Return a text without the texts of special tokens."""
+    for token in tokens:
+        text = text.replace(token, "")
+    return text

@@ -65,6 +65,8 @@ class Completion(NamedTuple):
     """`prompt_tokens` and `completion_tokens` as the endpoint counts them, where it gives no ids."""
     calls: Sequence[ToolCall] = ()
     """Calls of tools, which are not in `text`."""
+    special_tokens: Sequence[str] = ()
+    """Special tokens that were sampled within the answer; `text` and `thought` leave them out."""
 
 
 class Model(Protocol):

@@ -1,12 +1,14 @@
 """Conversion from a chat to prompt tokens and from response tokens to an answer, in one model's chat format.
 
-The caller gives the tokenizer. This file does not know providers, the network or sampling.
+Only the chat template writes special tokens: the same characters in the text of a message are ordinary text
+(`markers.py`). The caller gives the tokenizer. This file does not know providers, the network or sampling.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
@@ -17,6 +19,14 @@ from jinja2 import TemplateError
 
 from rolegraph.engine.errors import ModelError, UsageError
 from rolegraph.engine.prompts.call_forms import FORMS, CallForm, id_of
+from rolegraph.engine.prompts.markers import (
+    Markers,
+    Outline,
+    Placeholders,
+    renamed,
+    rewritten,
+    unless_harmless,
+)
 from rolegraph.engine.prompts.tools import answer_message, call_entry, calls_of, described
 from rolegraph.engine.records import Message
 from rolegraph.engine.vocabulary import Function, ToolCall
@@ -25,9 +35,11 @@ OPEN = "<think>"
 CLOSE = "</think>"
 _PROBE = "rolegraph-probe"
 _KNOWN = ", ".join(dict.fromkeys(form.name for form in FORMS))
+_SAMPLE_TURNS = [{"role": "user", "content": "?"}, {"role": "assistant", "content": _PROBE}]
 _ENDS_A_CALL = "<|eom_id|>"
 """Token that ends a Llama turn with tool calls."""
 _RENDERS_KEPT = 1024
+_logger = logging.getLogger(__name__)
 
 _Turns = list[dict[str, Any]]
 """Messages in the form that chat templates take."""
@@ -101,9 +113,11 @@ class ChatFormat:
     def __init__(self, tokenizer: Tokenizer, name: str) -> None:
         self._tokenizer = tokenizer
         self._name = name
+        self._has_warned = False
         try:
-            self._ending = self._after_answer()
-            """Text that the template writes after an answer."""
+            self._opening, self._ending = self._around_answer()
+            """Texts that the template writes before an answer, behind the prompt, and after it."""
+            self._markers = Markers(tokenizer.added_tokens_decoder, self._sample_chat)
             self.end_ids = _end_of_turn_ids(tokenizer, self._ending)
             """Token ids that end the model's turn, the template's own first."""
             self.end_texts = tuple(self._decode([token]) for token in self.end_ids)
@@ -111,10 +125,11 @@ class ChatFormat:
             raise UsageError(f"Cannot chat with {name!r}: {error}") from error
         # The instances of a role and the K rollouts of a task often have the same prompt.
         self._render = lru_cache(maxsize=_RENDERS_KEPT)(self._render_whole)
+        self._outline = lru_cache(maxsize=_RENDERS_KEPT)(self._outline_of)
 
     def prompt(self, messages: Sequence[Message], tools: Sequence[Function] = ()) -> TokenizedPrompt:
         """Render messages and the opening of the model's turn; raises ModelError if the template fails."""
-        return self._render(json.dumps([_turns(messages), self._told(tools)]))
+        return self._render(json.dumps([messages, self._told(tools)]))
 
     def pieces(self, ids: Sequence[int]) -> list[tuple[str, bool]]:
         """Split tokens into parts of text, each with True for an added token such as the marker of a turn."""
@@ -137,13 +152,20 @@ class ChatFormat:
         added = self._added(continued, messages, self._told(tools))
         if added is None:
             return self.prompt(messages, tools)
-        ids = self._tokenizer.encode(added, add_special_tokens=False)
-        return TokenizedPrompt((*continued.ids, *ids), thinking=_opens(added))
+        return TokenizedPrompt((*continued.ids, *self._encode(added)), thinking=self._opens(added))
 
     def answer(self, ids: Sequence[int], *, stop: Sequence[str], thinking: bool) -> tuple[str, str]:
         """Return the `(thought, text)` of response `ids`, without the token or stop text that ended it."""
         kept = ids[:-1] if ids and ids[-1] in self.end_ids else ids
         return split_reasoning(cut_at_stop(self._decode(kept), stop), opened=thinking)
+
+    def strange_tokens(self, ids: Sequence[int], text: str) -> tuple[str, ...]:
+        """Return the special tokens within a sampled answer that are in `text`, what remains of the answer.
+
+        Those that the template itself writes before an answer, and tags of reasoning, belong to answers.
+        """
+        kept = ids[:-1] if ids and ids[-1] in self.end_ids else ids
+        return tuple(marker for marker in self._markers.strange(kept, self._opening) if marker in text)
 
     def calls(self, text: str, tools: Sequence[Function]) -> tuple[str, Sequence[ToolCall]]:
         """Split an answer into its text without calls, and its calls of `tools`."""
@@ -151,42 +173,105 @@ class ChatFormat:
 
     def turn(self, text: str) -> tuple[int, ...]:
         """Return the tokens of a turn written by someone else, with the token that ends it."""
-        return (*self._tokenizer.encode(text, add_special_tokens=False), *self.end_ids[:1])
+        return (*self._encode(text), *self.end_ids[:1])
 
     def same_tokens(self, other: ChatFormat) -> bool:
         """Return whether two formats have the same vocabulary."""
         return self._tokenizer.get_vocab() == other._tokenizer.get_vocab()
 
     def _render_whole(self, chat: str) -> TokenizedPrompt:
-        """Render a chat that is the JSON of its turns and tools, so that it can be a key of the cache."""
-        turns, tools = json.loads(chat)
+        """Render a chat that is the JSON of its messages and tools, so that it can be a key of the cache."""
+        messages, tools = json.loads(chat)
         try:
-            text = self._text(turns, tools, add_generation_prompt=True)
+            text = self._named(messages, tools, add_generation_prompt=True)
         except TemplateError as error:
             raise ModelError(f"The chat template of {self._name} refuses these messages: {error}") from error
-        ids = self._tokenizer.encode(text, add_special_tokens=False)
-        return TokenizedPrompt(ids=tuple(ids), thinking=_opens(text))
+        return TokenizedPrompt(self._encode(text), thinking=self._opens(text))
 
     def _added(
         self, continued: ChatPrefix, messages: Sequence[Message], tools: list[dict[str, Any]]
     ) -> str | None:
-        """Return the text after `continued`; None where the template would change the prefix."""
-        turns, last = _turns(messages), continued.messages - 1
+        """Return the text after `continued`, with names for the template's own markers.
+
+        None where the template would change the prefix.
+        """
+        last = continued.messages - 1
         try:
-            asked = self._text(turns[:last], tools, add_generation_prompt=True)
-            answered = self._text(turns[: last + 1], tools, add_generation_prompt=False)
-            whole = self._text(turns, tools, add_generation_prompt=True)
+            asked = self._named(messages[:last], tools, add_generation_prompt=True)
+            answered = self._named(messages[: last + 1], tools, add_generation_prompt=False)
+            whole = self._named(messages, tools, add_generation_prompt=True)
         except TemplateError:
             return None
         parts = [str(messages[last].get(part, "")).strip() for part in ("reasoning", "content")]
         ending = self._ending
-        if not (answered.startswith(asked) and answered.endswith(ending) and whole.startswith(answered)):
+        named_ending = self._markers.named(ending)
+        if not (
+            answered.startswith(asked) and answered.endswith(named_ending) and whole.startswith(answered)
+        ):
             return None
         if not all(part in answered[len(asked) :] for part in parts):
             return None
         if self.end_ids and continued.ids[-1] == self.end_ids[0]:
             ending = ending.removeprefix(self.end_texts[0])
-        return ending + whole[len(answered) :]
+        return self._markers.named(ending) + whole[len(answered) :]
+
+    def _named(self, messages: Sequence[Message], tools: _Turns, *, add_generation_prompt: bool) -> str:
+        """Render a chat with names for the template's own markers.
+
+        Raises:
+            TemplateError: The template refuses the messages.
+            ModelError: The template makes markers of a text that holds none.
+        """
+        render = partial(self._text, add_generation_prompt=add_generation_prompt)
+        placeholders = Placeholders()
+        turns, shown = _turns(messages, placeholders), rewritten(tools, unless_harmless(placeholders))
+        outline = self._outline(json.dumps([turns, shown]), add_generation_prompt)
+        text, texts = render(_turns(messages), tools), placeholders.texts
+        if outline is not None and (named := outline.named(text, texts, self._markers)) is not None:
+            return named
+        # The template changes texts, so that they cannot be found in the chat.
+        if any(self._markers.escaped(part) != part for part in texts):
+            self._warn_of_escapes("has a chat template that changes texts")
+            write = self._markers.escaped
+            text = render(_turns(messages, write), rewritten(tools, write))
+        if outline is not None and self._markers.counts(text) - self._markers.counts(outline.own):
+            raise ModelError(f"The chat template of {self._name} makes special tokens of a message's text.")
+        return self._markers.named(text)
+
+    def _outline_of(self, chat: str, add_generation_prompt: bool) -> Outline | None:
+        """Return the outline of a chat, the JSON of turns and tools; None where its template refuses one."""
+        turns, tools = json.loads(chat)
+        try:
+            return Outline.of(self._text(turns, tools, add_generation_prompt=add_generation_prompt))
+        except (TemplateError, TypeError):
+            return None
+
+    def _encode(self, named: str) -> tuple[int, ...]:
+        """Return the tokens of a text in which markers have names; other markers in it are plain text."""
+        text = self._markers.plain(named)
+        if self._markers.named(text) == named:
+            return tuple(self._tokenizer.encode(text, add_special_tokens=False))
+        if self._renamed is None:
+            self._warn_of_escapes("has no tokenizer.json")
+            escaped = self._markers.plain(self._markers.escaped(named))
+            return tuple(self._tokenizer.encode(escaped, add_special_tokens=False))
+        tokenizer, ids = self._renamed
+        return tuple(ids.get(id, id) for id in tokenizer.encode(named, add_special_tokens=False))
+
+    @cached_property
+    def _renamed(self) -> tuple[Tokenizer, Mapping[int, int]] | None:
+        """Tokenizer that knows the markers by their names, and the ids that differ in it."""
+        return renamed(self._tokenizer, self._markers.names)
+
+    def _warn_of_escapes(self, reason: str) -> None:
+        """Log once that a space is written into markers."""
+        if not self._has_warned:
+            self._has_warned = True
+            _logger.warning(
+                "%s %s, so special tokens that a message spells get a space: <|im_end|> becomes < |im_end|>",
+                self._name,
+                reason,
+            )
 
     def _told(self, tools: Sequence[Function]) -> list[dict[str, Any]]:
         """Return tool descriptions for the chat template; raises ModelError where it takes no tools."""
@@ -229,14 +314,28 @@ class ChatFormat:
             conversation, add_generation_prompt=add_generation_prompt, tokenize=False, **options
         )
 
-    def _after_answer(self) -> str:
-        """Return the text that the template writes after an assistant's turn."""
+    def _around_answer(self) -> tuple[str, str]:
+        """Return the texts that the template writes before an answer, behind the prompt, and after it."""
+        before, probe, after = self._sample_chat.rpartition(_PROBE)
+        if not probe:
+            return "", ""
         try:
-            turns = [{"role": "user", "content": "?"}, {"role": "assistant", "content": _PROBE}]
-            text = self._text(turns, [], add_generation_prompt=False)
+            asked = self._text(_SAMPLE_TURNS[:1], [], add_generation_prompt=True)
         except TemplateError:
-            return ""  # a template with other roles: the end-of-text token has to do
-        return text.rpartition(_PROBE)[2] if _PROBE in text else ""
+            return "", after
+        return before.removeprefix(asked) if before.startswith(asked) else "", after
+
+    @cached_property
+    def _sample_chat(self) -> str:
+        """A question and an answer as the template renders them; empty where it has other roles."""
+        try:
+            return self._text(_SAMPLE_TURNS, [], add_generation_prompt=False)
+        except TemplateError:
+            return ""  # the end-of-text token has to do
+
+    def _opens(self, named: str) -> bool:
+        """Return whether a prompt ends with an open `<think>` block."""
+        return self._markers.plain(named).rstrip().endswith(OPEN)
 
     def _decode(self, ids: Sequence[int]) -> str:
         return self._tokenizer.decode(
@@ -279,25 +378,26 @@ def _end_of_turn_ids(tokenizer: Tokenizer, ending: str) -> tuple[int, ...]:
     return tuple(dict.fromkeys([*ends, *(end for end in further if end is not None)]))
 
 
-def _turns(messages: Sequence[Message]) -> _Turns:
-    """Convert messages for a chat template: calls' arguments as mappings, reasoning in a `<think>` block."""
-    return [_turn(message) for message in messages]
+def _turns(messages: Sequence[Message], write: Callable[[str], str] = str) -> _Turns:
+    """Convert messages for a chat template: calls' arguments as mappings, reasoning in a `<think>` block.
+
+    Args:
+        messages: The messages.
+        write: Function from a text of a message to the text in its turn.
+    """
+    return [_turn(message, write) for message in messages]
 
 
-def _turn(message: Message) -> dict[str, Any]:
-    names = ("role", "content", "name", "tool_call_id")
-    turn: dict[str, Any] = {name: message[name] for name in names if name in message}
+def _turn(message: Message, write: Callable[[str], str]) -> dict[str, Any]:
+    write_name = unless_harmless(write)
+    writes = {"role": write_name, "content": write, "name": write_name, "tool_call_id": write_name}
+    turn: dict[str, Any] = {key: one(message[key]) for key, one in writes.items() if key in message}
     # A malformed call is in the content as text.
     if calls := [call_entry(call, call.arguments) for call in calls_of(message) if call.name]:
-        turn["tool_calls"] = calls
+        turn["tool_calls"] = rewritten(calls, write_name)
     if message.get("reasoning"):
-        turn["content"] = f"{OPEN}\n{message['reasoning']}\n{CLOSE}\n\n{message['content']}"
+        turn["content"] = f"{OPEN}\n{write(message['reasoning'])}\n{CLOSE}\n\n{turn['content']}"
     return turn
-
-
-def _opens(text: str) -> bool:
-    """Return whether a prompt ends with an open `<think>` block."""
-    return text.rstrip().endswith(OPEN)
 
 
 async def _unanswered(arguments: Mapping[str, Any]) -> None:

@@ -63,6 +63,9 @@ class FailureName(StrEnum):
     UNPARSEABLE_CHOICE = "unparseable_choice"
     """The response names none of the candidates."""
 
+    SPECIAL_TOKEN = "special_token"
+    """The response holds a special token of the chat format, such as the marker of a turn, before its end."""
+
     TIMEOUT = "timeout"
     """The model call, or the tool that the role runs, took longer than the role's `timeout`."""
 

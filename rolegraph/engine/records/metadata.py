@@ -97,6 +97,8 @@ class StepMetadata(ComparisonMetadata, total=False, extra_items=Any):
     """True where the turn is kept out of the gradient."""
     finish_reason: str | None
     """Reason why the answer ended, such as `stop` or `length`."""
+    special_tokens: Annotated[Sequence[str], list_of(str)]
+    """Special tokens that were sampled within the answer, whose text leaves them out."""
     usage: Mapping[str, Count] | None
     """`prompt_tokens` and `completion_tokens` as counted by an endpoint that returns no token ids."""
     calls: Annotated[Sequence[FunctionCallMetadata], list_of(FunctionCallMetadata)]

@@ -195,7 +195,9 @@ def steps_of(turn: NodeResult, *, masked: bool) -> list[Step]:
     reward = 0.0 if score is None or score.reward is None else score.reward
     steps: list[Step] = []
     for call in turn.calls:
-        text, thought, prompt_ids, ids, logprobs, finish_reason, version, usage, calls = call.completion
+        text, thought, prompt_ids, ids, logprobs, finish_reason, version, usage, calls, special = (
+            call.completion
+        )
         metadata: StepMetadata = {"started": call.started, "seconds": call.seconds}
         if call.attempt:
             metadata["attempts"] = call.attempt + 1
@@ -208,6 +210,8 @@ def steps_of(turn: NodeResult, *, masked: bool) -> list[Step]:
                     Step(action=view.action, model_response=view.response, reward=reward, metadata=metadata)
                 ]
         metadata["finish_reason"] = finish_reason
+        if special:
+            metadata["special_tokens"] = special
         if usage:
             metadata["usage"] = usage
         done = call is turn.calls[-1]

@@ -243,7 +243,7 @@ async def model_turn(
                 offered = tuple(functions.values())
             request = Request(messages, sampling, seed, id, offered, prefix)
             completion, start, seconds = await model.complete(request, limit, session.observe)
-            text, thought, prompt_ids, ids, _, _, _, usage, calls = completion
+            text, thought, prompt_ids, ids, _, _, _, usage, calls, special_tokens = completion
             size, is_cut = len(ids), False
             tokens: int | None = size or (usage.get("completion_tokens") if usage else None)
             if earlier:
@@ -261,6 +261,8 @@ async def model_turn(
             session.kept += size
             if is_cut:
                 raise ParseFailure(FailureName.MALFORMED_OUTPUT, ANSWER_TEXT.exceeded("the answer has"))
+            if special_tokens:
+                raise ParseFailure(FailureName.SPECIAL_TOKEN, _special(special_tokens))
             if calls and functions and number < role.spec.calls:
                 answered.results = await call_all(functions, calls, limit, callees, number)
                 session.kept += sum(len(result.message["content"]) for result in answered.results)
@@ -359,6 +361,15 @@ async def _run_tool(
     (function,) = functions.values()
     first = next(iter(function.parameters.get("properties", {})), "value")
     return await call_tool(function, {first: value}, seconds)
+
+
+def _special(tokens: Sequence[str]) -> str:
+    """Describe the special tokens within an answer."""
+    several = f" and {len(tokens) - 1} more" if len(tokens) > 1 else ""
+    return (
+        f"the model sampled the special token {tokens[0]!r}{several} within its answer; "
+        "expected one at its end only"
+    )
 
 
 def _recordable(action: object) -> Any:

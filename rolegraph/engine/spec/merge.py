@@ -117,8 +117,9 @@ def _expand_at(value: object, path: Path) -> object:
 def choose_model(source: YamlSource, model: str | None, base_url: str | None) -> None:
     """Apply the flags `--model` and `--base-url` in place; they override the spec and its overrides.
 
-    Another model keeps `concurrency` and `replay_any`, and `base_url` for the same provider, but not the
-    checkpoint. The endpoint also applies to models of roles and policies of the same provider without one.
+    Another model keeps `concurrency`, `replay_any` and `escape_markers`, and `base_url` for the same
+    provider, but not the checkpoint. The endpoint also applies to models of roles and policies of the same
+    provider without one.
     """
     if model:
         _replace_model(source, model)

@@ -57,6 +57,10 @@ class ModelRef(SpecModel):
     """Largest number of concurrent calls."""
     replay_any: bool = False
     """True to let a replay answer prompts that have changed since the recording."""
+    escape_markers: bool | None = None
+    """True to write a space into chat markers such as `<|im_end|>` in the texts that are sent to an `openai`
+    endpoint, false to send them as they are. None sends them, with a warning of `rolegraph validate`. Other
+    models need no escape."""
 
     @classmethod
     def expand_shorthand(cls, value: object) -> object:

@@ -32,7 +32,9 @@ TEXT = 4_000
 """Characters of one text, such as a prompt or an answer."""
 MEMBERS = 4
 """Members of a role's group on one task that are shown, those with the lowest rewards."""
-OF_ANSWERS = frozenset({FailureName.MALFORMED_OUTPUT, FailureName.UNPARSEABLE_CHOICE})
+OF_ANSWERS = frozenset(
+    {FailureName.MALFORMED_OUTPUT, FailureName.SPECIAL_TOKEN, FailureName.UNPARSEABLE_CHOICE}
+)
 """Failures whose messages are of parsers, which see no hidden field."""
 
 PROMPT = """The workflow `{name}` asks several language models, each in a role. {description}

@@ -26,6 +26,7 @@ from rolegraph.engine.errors import UsageError
 from rolegraph.engine.models.keys import OPENAI
 from rolegraph.engine.models.openai import OpenAIModel, closes_unopened, wire_message
 from rolegraph.engine.prompts.chat import split_reasoning
+from rolegraph.engine.prompts.markers import escape_families
 from rolegraph.engine.records import CallDone, Episode, Event
 from rolegraph.engine.run import EpisodeJob, run_episode
 from rolegraph.engine.run.prepared import PerEventLoop
@@ -82,7 +83,7 @@ class SpecFlow:
         # The gateway passes the key on to the model behind it.
         key = OPENAI.key(config.base_url, explicit=None, trusted_url=None) or _NO_KEY
         client = _clients.get().with_options(base_url=config.base_url, api_key=key)
-        model = OpenAIModel(client, config.model, key=key, tokens=False)
+        model = OpenAIModel(client, config.model, key=key, tokens=False, escapes=True)
         answered: list[Call] = []
 
         def record(event: Event) -> None:
@@ -181,7 +182,8 @@ def _chat(chat: Sequence[Mapping[str, Any]]) -> str:
         (call["function"]["name"], _value(call["function"]["arguments"]))
         for call in answer.get("tool_calls") or ()
     ]
-    return json.dumps([[wire_message(message) for message in messages], text, called], sort_keys=True)
+    sent = escape_families([wire_message(message) for message in messages])
+    return json.dumps([sent, text, called], sort_keys=True)
 
 
 def _value(arguments: object) -> object:

@@ -23,6 +23,7 @@ from rolegraph.engine.models import Completion, Request
 from rolegraph.engine.models.openai import wire_message
 from rolegraph.engine.models.opening import Open
 from rolegraph.engine.prompts.call_forms import HERMES, tool_call
+from rolegraph.engine.prompts.markers import escape_families
 from rolegraph.engine.prompts.tools import described
 from rolegraph.engine.records import Episode, EpisodeDone, Event, FailureName, NodeId
 from rolegraph.engine.records import TerminationReason as Reason
@@ -57,8 +58,9 @@ class PolicyModel:
         if request.seed is not None:
             options["seed"] = request.seed
         if request.tools:
-            options["tools"] = described(request.tools)
-        messages = list(map(wire_message, request.messages))
+            options["tools"] = escape_families(described(request.tools))
+        # rLLM's engines render a chat and encode it at once, template and texts alike.
+        messages = escape_families([*map(wire_message, request.messages)])
         try:
             output = await self._engine.get_model_response(messages, **options)
         except TerminationEvent as event:

@@ -55,7 +55,7 @@ class RoleSession(vf.HarnessSession):
         """Send the request to verifiers' interception; the conversation is the request's own."""
         assert self.request is not None
         client = self.client.with_options(base_url=self.endpoint, api_key=self.secret)
-        model = OpenAIModel(client, self.ctx.model, key=self.secret, tokens=False)
+        model = OpenAIModel(client, self.ctx.model, key=self.secret, tokens=False, escapes=True)
         try:
             self.completion, *_ = await LimitedModel(model, 1).complete(self.request)
         except ModelError as error:

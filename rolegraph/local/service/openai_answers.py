@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any
 
+from rolegraph.engine.models.tokens import without
 from rolegraph.engine.prompts import ChatFormat
 from rolegraph.engine.prompts.chat import CLOSE, OPEN, TokenizedPrompt, cut_at_stop
 from rolegraph.engine.prompts.tools import answer_message
@@ -91,8 +92,11 @@ class ChatAnswer(SampledAnswer):
         self._functions, self._thinking = body.functions, prompt.thinking
 
     def parts(self, tokens: Sequence[int], ended: bool) -> Sequence[str]:
-        """Return the reasoning and the text."""
+        """Return the reasoning and the text, which keeps special tokens only where they may write calls."""
         thought, text = self._chat.answer(tokens, stop=self.sample.stop_texts, thinking=self._thinking)
+        thought = self._cleaned(thought, tokens)
+        if not self._functions:
+            text = self._cleaned(text, tokens)
         if not ended and (self._functions or (not thought and OPEN.startswith(text.lstrip()))):
             text = ""
         return thought, text
@@ -104,6 +108,7 @@ class ChatAnswer(SampledAnswer):
         reason: str | None = None
         if ended:
             text, calls = self._chat.calls(text, self._functions)
+            text = self._cleaned(text, self.sample.tokens)
             # OpenAI's API has no call without a name; such a call remains in the text.
             named = [call._replace(id=f"call-{uuid.uuid4().hex}") for call in calls if call.name]
             message = {**answer_message(text, calls=named)}
@@ -120,6 +125,10 @@ class ChatAnswer(SampledAnswer):
         if not (message or fields or ended):
             return None
         return {"delta": message, "finish_reason": reason, **fields}
+
+    def _cleaned(self, text: str, tokens: Sequence[int]) -> str:
+        """Return a text of the answer without special tokens."""
+        return without(text, self._chat.strange_tokens(tokens, text))
 
     def _token_fields(self, positions: slice) -> dict[str, Any]:
         """Return log-probabilities and ids of the tokens at some positions, as far as requested."""

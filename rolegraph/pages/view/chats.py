@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from rolegraph.engine.prompts.markers import escape_families
 from rolegraph.engine.records import Episode
 from rolegraph.pages.view.finding import EpisodeFilter
 
@@ -13,6 +14,7 @@ def chats(episode: Episode, where: EpisodeFilter) -> Iterator[dict[str, Any]]:
     """Yield a row for each chat of an episode: its `messages`, and whose they are.
 
     A chat that a later turn or call continues is part of that one's row. Failed and masked turns have none.
+    Trainers encode a chat at once, so chat markers in its texts are written with a space.
     Answers in a row that are another role's, or of a masked turn, have the `weight` 0 of OpenAI's form.
 
     Args:
@@ -38,7 +40,7 @@ def chats(episode: Episode, where: EpisodeFilter) -> Iterator[dict[str, Any]]:
             yield {
                 "messages": [
                     {
-                        **message,
+                        **escape_families(message),
                         **({} if place in places or message["role"] != "assistant" else {"weight": 0}),
                     }
                     for place, message in enumerate(chat)

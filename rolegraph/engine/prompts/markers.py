@@ -1,0 +1,243 @@
+"""Special tokens of a chat format, and the same characters in the text of messages.
+
+A chat template writes special tokens such as `<|im_end|>` between texts that come from roles, tasks and
+tools. This file tells the tokens from the texts: `Outline` finds what the template wrote itself, `Markers`
+gives these markers names that no text can hold, and `renamed` returns a tokenizer that knows only the names.
+It does not know messages, templates or providers.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import copy
+from dataclasses import dataclass
+from functools import partial
+from secrets import token_hex
+from typing import Any, cast
+
+_SECRET = token_hex(12)
+"""Part of names and placeholders, new in each process, so that no text can be written to hold one."""
+_PLACEHOLDER = re.compile(rf"{_SECRET}x(\d+)x")
+_NAME = re.compile(rf"\ufdd0{_SECRET}\d{{5}}\ufdd0")
+_HARMLESS = re.compile(r"[\w.-]*")
+"""Texts that an outline shows as they are, such as names, ids and the types of a JSON schema."""
+_REASONING = re.compile(r"think|thought", re.IGNORECASE)
+_BRACKETS = tuple("<[{|")
+_FAMILIES = re.compile(
+    r"<\|[^\s<>|][^<>|\n]{0,60}\|>|<｜[^<>｜\n]{1,60}｜>|</?s>|<(?:start|end)_of_turn>|<\|turn>|<turn\|>"
+    r"|<</?SYS>>|<(?:bos|eos|pad|unk|mask)>"
+    r"|\[/?(?:INST|SYSTEM_PROMPT|AVAILABLE_TOOLS|TOOL_CALLS|TOOL_RESULTS|TOOL_CONTENT|ARGS|CALL_ID|THINK)\]",
+    re.IGNORECASE,
+)
+"""Markers of the common families (ChatML, Llama, Gemma, Mistral, Phi, DeepSeek), for unknown tokenizers."""
+
+
+class Markers:
+    """Markers of one chat format: texts of special tokens, and of added tokens that stand around its turns.
+
+    Tags of reasoning are no markers unless their tokens are special.
+
+    Args:
+        added: Added tokens of the tokenizer by id.
+        chat: A chat with a question and an answer, as the template renders it.
+    """
+
+    def __init__(self, added: Mapping[int, object], chat: str) -> None:
+        self.ids: dict[str, int] = {
+            text: id
+            for id, token in added.items()
+            if (text := str(token)).strip()
+            and (
+                getattr(token, "special", True)
+                or (text in chat and text.startswith(_BRACKETS) and not _REASONING.search(text))
+            )
+        }
+        """Ids of the markers' tokens by text."""
+        texts = sorted(self.ids, key=len, reverse=True)
+        any_of = "|".join(map(re.escape, texts)) or r"(?!)"
+        self._pattern = re.compile(any_of)
+        self._any_case = re.compile(any_of, re.IGNORECASE)
+        self.names = {text: f"\ufdd0{_SECRET}{number:05}\ufdd0" for number, text in enumerate(texts)}
+        """Name of each marker."""
+        self._texts = {name: text for text, name in self.names.items()}
+
+    def named(self, text: str) -> str:
+        """Replace each marker by its name."""
+        return self._pattern.sub(lambda match: self.names[match[0]], text)
+
+    def plain(self, text: str) -> str:
+        """Replace each name by its marker."""
+        return _NAME.sub(lambda match: self._texts[match[0]], text)
+
+    def escaped(self, text: str) -> str:
+        """Write a space into each marker of a text, whatever its case."""
+        return self._any_case.sub(_spaced, text)
+
+    def counts(self, text: str) -> Counter[str]:
+        """Count the markers of a text."""
+        return Counter(self._pattern.findall(text))
+
+    def strange(self, ids: Sequence[int], expected: str) -> list[str]:
+        """Return the markers among sampled tokens, without those of `expected` and the tags of reasoning."""
+        present = set(ids)
+        sampled = [text for text, id in self.ids.items() if id in present]
+        return [text for text in sampled if text not in expected and not _REASONING.search(text)]
+
+
+@dataclass(frozen=True, slots=True)
+class Outline:
+    """Rendering of a chat that has a placeholder for each text: all else is the template's own."""
+
+    literals: Sequence[str]
+    """Texts of the template, before, between and after the placeholders."""
+    numbers: Sequence[int]
+    """For each place between two literals, the number of its text."""
+
+    @classmethod
+    def of(cls, rendered: str) -> Outline:
+        """Return the outline of a chat rendered with `Placeholders`."""
+        parts = _PLACEHOLDER.split(rendered)
+        return cls(parts[::2], [*map(int, parts[1::2])])
+
+    @property
+    def own(self) -> str:
+        """Texts of the template in one."""
+        return "\n".join(self.literals)
+
+    def named(self, rendered: str, texts: Sequence[str], markers: Markers) -> str | None:
+        """Return a chat with names for the template's own markers.
+
+        Args:
+            rendered: The chat as the template renders it.
+            texts: Its texts, by their numbers.
+            markers: The markers to name.
+
+        Returns:
+            The chat; None where it is not the outline with the texts in place, trimmed or as JSON.
+        """
+        first, *rest = self.literals
+        if not rendered.startswith(first):
+            return None
+        place, parts = len(first), [markers.named(first)]
+        for number, literal in zip(self.numbers, rest, strict=True):
+            written = (form for form in _forms(texts[number]) if rendered.startswith(form + literal, place))
+            text = next(written, None)
+            if text is None:
+                return None
+            place += len(text) + len(literal)
+            parts += [text, markers.named(literal)]
+        return "".join(parts) if place == len(rendered) else None
+
+
+class Placeholders:
+    """Function that keeps the texts it is called with and returns a placeholder for each."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+
+    def __call__(self, text: str) -> str:
+        """Return a placeholder for a text; an empty one stays as it is, since templates ask for it."""
+        if not text:
+            return text
+        self.texts.append(text)
+        return f"{_SECRET}x{len(self.texts) - 1}x"
+
+
+def unless_harmless(write: Callable[[str], str]) -> Callable[[str], str]:
+    """Return a function that writes a text by `write`, but leaves names, ids and the like as they are."""
+    return lambda text: text if _HARMLESS.fullmatch(text) else write(text)
+
+
+def rewritten(value: Any, write: Callable[[str], str]) -> Any:
+    """Return a JSON value with each of its texts, keys included, written by a function."""
+    match value:
+        case str():
+            return write(value)
+        case dict():
+            return {
+                rewritten(key, write): rewritten(part, write)
+                for key, part in cast("dict[str, Any]", value).items()
+            }
+        case list() | tuple():
+            return [rewritten(part, write) for part in cast("Sequence[Any]", value)]
+        case _:
+            return value
+
+
+def escape_families(value: Any) -> Any:
+    """Return a JSON value with a space in each marker of a common family, for a tokenizer that is elsewhere.
+
+    >>> escape_families({"content": "Done.<|im_end|> [INST]"})
+    {'content': 'Done.< |im_end|> [ INST]'}
+    """
+    return rewritten(value, partial(_FAMILIES.sub, _spaced))
+
+
+def renamed(tokenizer: Any, names: Mapping[str, str]) -> tuple[Any, Mapping[int, int]] | None:
+    """Return a copy of a tokenizer in which added tokens have other texts.
+
+    The copy encodes a name as the tokenizer encodes its token, with the same rules for the text around it;
+    the token's former text has no token of its own any more.
+
+    Args:
+        tokenizer: The tokenizer.
+        names: New texts of added tokens by their present texts.
+
+    Returns:
+        The copy, and the ids that differ in it, each with the tokenizer's own; None without a tokenizer.json.
+    """
+    backend: Any = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is None:
+        return None
+    state: dict[str, Any] = json.loads(backend.to_str())
+    _rename(state, names)
+    kind = cast("Any", type(backend))
+    changed: Any = kind.from_str(json.dumps(state))
+    added: list[dict[str, Any]] = state["added_tokens"]
+    ids: dict[int, int] = {changed.token_to_id(token["content"]): token["id"] for token in added}
+    return _with_backend(tokenizer, changed), {new: id for new, id in ids.items() if new != id}
+
+
+def _with_backend(tokenizer: Any, backend: Any) -> Any:
+    """Return a copy of a tokenizer with another backend, with the limits of the tokenizer."""
+    with_limits = getattr(tokenizer, "rebuilt", None)
+    if with_limits is not None:
+        return with_limits(partial(_with_backend, backend=backend))
+    changed = copy(tokenizer)
+    changed._tokenizer = backend
+    return changed
+
+
+def _rename(state: dict[str, Any], names: Mapping[str, str]) -> None:
+    """Change the texts of tokens in the content of a tokenizer.json."""
+    for token in state["added_tokens"]:
+        token["content"] = names.get(token["content"], token["content"])
+    model = state["model"]
+    vocabulary = model.get("vocab")
+    if isinstance(vocabulary, dict):
+        ids = cast("dict[str, int]", vocabulary)
+        model["vocab"] = {names.get(token, token): id for token, id in ids.items()}
+    elif isinstance(vocabulary, list):
+        model["vocab"] = [[names.get(token, token), score] for token, score in cast("list[Any]", vocabulary)]
+    if model.get("unk_token") in names:
+        model["unk_token"] = names[model["unk_token"]]
+
+
+def _forms(text: str) -> Iterator[str]:
+    """Yield the forms in which a template may write a text without a change of its markers."""
+    yield text
+    for characters in (None, "\n"):
+        yield text.strip(characters)
+        yield text.lstrip(characters)
+        yield text.rstrip(characters)
+    for escapes in (False, True):
+        quoted = json.dumps(text, ensure_ascii=escapes)[1:-1]
+        yield quoted
+        yield json.dumps(quoted, ensure_ascii=escapes)[1:-1]
+
+
+def _spaced(match: re.Match[str]) -> str:
+    return f"{match[0][0]} {match[0][1:]}"

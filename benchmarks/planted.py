@@ -111,6 +111,13 @@ FAULTS = (
         "limit",
     ),
     Fault(
+        "content encoded with the template",
+        "rolegraph/engine/prompts/chat.py",
+        "if self._markers.named(text) == named:",
+        "if True:",
+        "chat",
+    ),
+    Fault(
         "a key for everybody",
         "engine/models/keys.py",
         "return _origin(url) in",

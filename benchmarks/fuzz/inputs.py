@@ -226,6 +226,19 @@ def weights(rng: random.Random) -> str:
 # what others say: models and their servers, tools, worlds
 
 
+def chat(rng: random.Random) -> str:
+    """Texts of a chat's messages, with markers of its format among them."""
+    markers = ["<|im_start|>", "<|im_end|>", "<|endoftext|>", "<|im_start|>assistant\n", "<|im_", "end|>"]
+    return as_json(
+        [
+            "".join(str(rng.choice([*markers, *ATOMS])) for _ in range(rng.randrange(1, 6)))
+            .encode(errors="replace")
+            .decode()
+            for _ in range(rng.randrange(1, 6))
+        ]
+    )
+
+
 def answer(rng: random.Random) -> str:
     parts = [
         "<answer>",

@@ -24,6 +24,8 @@ from odd import given, made
 from rolegraph.engine.compile import Plan, compile_file
 from rolegraph.engine.errors import ModelError
 from rolegraph.engine.models import Completion, LimitedModel, Model, Request, open_model
+from rolegraph.engine.models.tokenizer import load_tokenizer
+from rolegraph.engine.prompts import ChatFormat
 from rolegraph.engine.prompts.call_forms import HERMES
 from rolegraph.engine.records import CallId, Episode, NodeId, read_episodes
 from rolegraph.engine.records.jsonl import json_line
@@ -50,6 +52,7 @@ from rolegraph.engine.vocabulary import (
     tools,
 )
 from rolegraph.integrations.mcp.tool import mcp as mcp_tool
+from rolegraph.local.launcher import BASE_MODEL
 
 TASK = {"id": "t", "question": "?", "nums": [3, 4], "target": 7, "answer": "7"}
 LOOP = asyncio.new_event_loop()
@@ -95,6 +98,26 @@ def answer(text: str) -> str:
             score = reward.score(TASK, action, RewardInputs(turn=View(1, action)))
             assert score is None or abs(score.reward) <= 1e9, f"it earns {score}"
     return came
+
+
+@cache
+def _chat_format() -> ChatFormat:
+    return ChatFormat(load_tokenizer(BASE_MODEL), "base")
+
+
+def chat(text: str) -> str:
+    """Whatever the messages of a chat hold, its special tokens are those of its template."""
+    texts: list[str] = json.loads(text)
+    form = _chat_format()
+
+    def special(contents: Sequence[str]) -> list[str]:
+        roles = cycle(("user", "assistant", "tool"))
+        messages = [{"role": role, "content": it} for role, it in zip(roles, contents, strict=False)]
+        added = form.pieces(form.prompt(messages).ids)
+        return [token for token, is_added in added if is_added and token.startswith("<|")]
+
+    assert special(texts) == special(["x" for _ in texts]), "a text forges a turn"
+    return RESULT
 
 
 class Server:

@@ -25,6 +25,8 @@ _NAME = re.compile(rf"\ufdd0{_SECRET}\d{{5}}\ufdd0")
 _HARMLESS = re.compile(r"[\w.-]*")
 """Texts that an outline shows as they are, such as names, ids and the types of a JSON schema."""
 _REASONING = re.compile(r"think|thought", re.IGNORECASE)
+_BYTE = re.compile(r"<0x[0-9A-F]{2}>")
+"""Tokens for bytes of characters outside of the vocabulary, which texts need."""
 _BRACKETS = tuple("<[{|")
 _FAMILIES = re.compile(
     r"<\|[^\s<>|][^<>|\n]{0,60}\|>|<｜[^<>｜\n]{1,60}｜>|</?s>|<(?:start|end)_of_turn>|<\|turn>|<turn\|>"
@@ -50,6 +52,7 @@ class Markers:
             text: id
             for id, token in added.items()
             if (text := str(token)).strip()
+            and not _BYTE.fullmatch(text)
             and (
                 getattr(token, "special", True)
                 or (text in chat and text.startswith(_BRACKETS) and not _REASONING.search(text))

@@ -135,7 +135,7 @@ def test_command(source: api.Source, tests: Path | None, record: bool, junit: Pa
 
 def _show_verdict(verdict: api.Verdict) -> None:
     word = click.style("ok  ", fg="green") if verdict.holds else click.style("FAIL", fg="red")
-    click.echo(f"{word} {plain(verdict.name)}: {plain(verdict.found)}")
+    click.echo(f"{word} {plain(verdict.name)}: {plain(verdict.summary)}")
     if not verdict.holds and verdict.detail:
         lines = plain(verdict.detail, SHOWN_OF_DIFF).splitlines()
         click.echo("\n".join(f"     {line}" for line in lines))

@@ -84,7 +84,7 @@ def _item(kind: str, name: str) -> str:
     try:
         summary, value, options = registry.summary(name), registry.value(name), registry.options(name)
     except api.vocabulary.UnknownName as error:
-        hint = error.hint or f"expected one of {', '.join(error.known)}"
+        hint = error.hint or f"expected one of {', '.join(error.names)}"
         raise api.UsageError(f"{error}; {hint}") from None
     if not value and not options:
         return f"{summary}\n\n{WRITTEN_AT[kind]}: {name}"

@@ -160,18 +160,18 @@ def nearest(name: str, names: Iterable[str]) -> str | None:
     return next((spelt[word] for word in (*swapped, *close)), None)
 
 
-def did_you_mean(name: str, known: Iterable[str], shown: str = "{!r}") -> str:
+def did_you_mean(name: str, names: Iterable[str], shown: str = "{!r}") -> str:
     """Return the hint `did you mean 'judge'?` for a misspelt name.
 
     Args:
         name: Misspelt name.
-        known: Valid names.
+        names: Valid names.
         shown: Format of the suggested name.
 
     Returns:
         The hint, or an empty string if no known name is close.
     """
-    close = nearest(name, known)
+    close = nearest(name, names)
     return f"did you mean {shown.format(close)}?" if close else ""
 
 

@@ -85,7 +85,8 @@ def _loops(spec: Spec) -> Iterator[Finding]:
 
 
 def _inner_loop(spec: Spec, outer: str, name: str) -> Iterator[Finding]:
-    """Find what a loop in another cannot be: in itself, two loops deep, or driven by an environment."""
+    """Find faults of the loop `name` inside the loop `outer`: a loop within itself, a third level, or an
+    environment of the inner loop."""
     path: Path = ("loops", outer, "roles")
     around = spec.loop_around(outer)
     if name == outer:

@@ -215,7 +215,7 @@ class Plan(TurnGraph):
 
     @property
     def deciding(self) -> str:
-        """Names of the roles whose correctness is the episode's, for messages."""
+        """Names of the roles whose correctness is the episode's, joined by "and" for messages."""
         return " and ".join(self.roles[role].name for role in self.correct)
 
     @property

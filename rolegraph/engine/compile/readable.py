@@ -205,7 +205,8 @@ class _Mentions:
         return self.may_write(name) or any(map(self.may_write, ancestors(kept, name)))
 
     def may_write(self, name: str) -> bool:
-        """Return True if the prompts of a role contain a word, or a part that only a run can tell."""
+        """Return True if the role's own prompts contain one of the words that the parser expects, or a part
+        that is known only in a run."""
         role = self.names.roles[name]
         return bool(
             not (role.run.value or role.run.tool.source is None if role.run else role.prompt)  # has a fault

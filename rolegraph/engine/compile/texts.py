@@ -86,7 +86,7 @@ class TextReader:
         made = self.instances or {}
         counts = {other: len(made[other]) if made else role.count for other, role in self.spec.roles.items()}
         fields = (*VIEW_FIELDS, *REWARD_FIELDS)
-        around = TemplateScope(counts, tuple(counts), self.columns, fields=fields, own=fields)
+        around = TemplateScope(counts, tuple(counts), self.columns, fields=fields, self_fields=fields)
         return self._compiled(path, source, around)
 
     def when(self, name: str) -> Template | None:
@@ -143,7 +143,14 @@ class TextReader:
         hidden = self.hidden - {*role.shows}
         files = tuple(file for file, labels in self.labels.items() if labels & hidden)
         return TemplateScope(
-            seen, tuple(roles), self.columns, hidden, files, own=fields, arguments=arguments, called=called
+            seen,
+            tuple(roles),
+            self.columns,
+            hidden,
+            files,
+            self_fields=fields,
+            arguments=arguments,
+            called=called,
         )
 
     def _arguments(self, name: str) -> tuple[str, ...] | None:

@@ -15,7 +15,7 @@ import tinker
 
 from rolegraph.engine.errors import UsageError, WorldError
 from rolegraph.engine.models.keys import redact
-from rolegraph.engine.models.tinker import Pulse, open_session, quiet, said, saying_why
+from rolegraph.engine.models.tinker import Pulse, open_session, quiet, saying_why, service_message
 from rolegraph.engine.models.tinker_sdk import archive_url, close, created, rest_client
 from rolegraph.engine.models.types import ServedModel
 from rolegraph.engine.spec import ModelRef
@@ -56,7 +56,7 @@ async def download_adapter(path: str, folder: Path, base_url: str | None = None)
         status = "success"
         return base
     except (tinker.APIStatusError, tinker.RequestFailedError) as error:
-        reason = redact(said(error), session.key)
+        reason = redact(service_message(error), session.key)
         raise UsageError(f"{session.url} does not give the weights {path}: {reason}") from error
     except (httpx.HTTPError, OSError) as error:
         raise WorldError(f"cannot download {path}: {str(error) or type(error).__name__}") from error

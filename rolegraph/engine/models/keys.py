@@ -44,7 +44,8 @@ class KeyRule:
         return os.environ.get(self.key_variable) or None if self.trusts(url, trusted_url) else None
 
     def trusts(self, url: str, trusted_url: str | None) -> bool:
-        """Return whether secrets of the environment may be sent to `url`."""
+        """Return True if secrets of the environment may be sent to `url`: the provider's own URL, the URL of
+        the environment variable, `trusted_url`, or this machine."""
         urls = (self.default_url, os.environ.get(self.url_variable), trusted_url)
         return _origin(url) in {_origin(it) for it in urls if it} or is_loopback(urlsplit(url).hostname or "")
 

@@ -113,7 +113,7 @@ class TinkerModel:
             raise ModelError(str(error), transient=True) from error
         except Exception as error:  # the SDK raises ValueError, RuntimeError and its own family alike
             after = retry_after(error.response.headers) if isinstance(error, tinker.APIStatusError) else None
-            message = redact(said(error), self.key)
+            message = redact(service_message(error), self.key)
             raise ModelError(message, transient=_is_transient(error), after=after) from error
 
     def _params(self, request: Request, prompt: TokenizedPrompt) -> tinker.SamplingParams:
@@ -196,7 +196,7 @@ def _is_transient(error: BaseException) -> bool:
             return error.__cause__ is not None and _is_transient(error.__cause__)
 
 
-def said(error: BaseException) -> str:
+def service_message(error: BaseException) -> str:
     """Return the message of an error of the Tinker SDK, without request and future ids."""
     text = (str(error) or type(error).__name__).removeprefix("Request failed: ")
     return text.partition(" for self.request_id=")[0]
@@ -305,7 +305,7 @@ async def _connect(session: TinkerSession, ref: ModelRef) -> tinker.SamplingClie
             async with asyncio.timeout(_OPEN_SECONDS):
                 client = await created(create)
     except _REFUSALS as error:
-        raise UsageError(_no_such_model(ref, session, redact(said(error), session.key))) from error
+        raise UsageError(_no_such_model(ref, session, redact(service_message(error), session.key))) from error
     quiet(client)
     return client
 
@@ -330,11 +330,11 @@ def saying_why(url: str, key: str | None) -> Generator[None, None, None]:
     except (tinker.TinkerError, httpx.HTTPError) as error:
         if isinstance(error, tinker.RequestFailedError) and error.category is RequestErrorCategory.User:
             raise
-        raise WorldError(f"Cannot open a model at {url}: {redact(said(error), key)}") from error
+        raise WorldError(f"Cannot open a model at {url}: {redact(service_message(error), key)}") from error
     except RolegraphError:
         raise
     except Exception as error:  # the SDK asserts fields that services of other versions do not send
-        reason = redact(said(error), key)
+        reason = redact(service_message(error), key)
         if isinstance(error.__cause__, tinker.TinkerError):  # older SDKs tell the service's error so
             raise WorldError(f"Cannot open a model at {url}: {reason}") from error
         raise WorldError(

@@ -79,9 +79,9 @@ _Visit = Callable[[nodes.Node, dict[str, Kind]], Kind]
 
 @dataclass(frozen=True, slots=True)
 class TemplateFault:
-    """Fault in a template, at the first `word` at or behind position `at`, which counts from 0."""
+    """Fault in a template, at the first `word` at or behind `position`, which counts from 0."""
 
-    at: int
+    position: int
     word: str
     message: str
     hint: str = ""
@@ -103,7 +103,7 @@ class TemplateScope:
     """Files with hidden fields; a template must not be one of these files."""
     fields: tuple[str, ...] = VIEW_FIELDS
     """Fields of a role instance."""
-    own: tuple[str, ...] = ()
+    self_fields: tuple[str, ...] = ()
     """Fields of `self`."""
     arguments: tuple[str, ...] | None = None
     """Names of the arguments of a call, in a role that other roles call; None where they are not known."""
@@ -126,7 +126,7 @@ def check_tree(tree: nodes.Template, around: TemplateScope) -> tuple[list[Templa
     walk = _Walk(around)
     scope: dict[str, Kind] = {EPISODE: "episode"} if around.has_episode else {}
     scope |= {name: "single" if count == 1 else "several" for name, count in around.needs.items()}
-    scope |= {"self": "self"} if around.own else {}
+    scope |= {"self": "self"} if around.self_fields else {}
     walk.visit(tree, {**scope, **dict.fromkeys(around.values, "other"), "task": "task"})
     return list(walk.faults), frozenset(walk.mentions)
 
@@ -184,7 +184,7 @@ class _Walk:
             message = "episode.id differs in each run, and stands in headers and bodies of tools alone"
             return self.fault(node, name, message)
         if scope.get(name) == "self":  # the whole value: any field may be read of it
-            self.mentions |= {"self", *(f"self.{field}" for field in self.around.own)}
+            self.mentions |= {"self", *(f"self.{field}" for field in self.around.self_fields)}
         if name in scope:
             return scope[name]
         if name in self.around.roles:
@@ -193,10 +193,10 @@ class _Walk:
                 hint = f"it is known as {self.around.called[name]} here"
             return self.fault(node, name, message.format(name), hint.format(name))
         names = ["task", *self.around.values, *self.around.needs]
-        if self.around.values and self.around.own:
+        if self.around.values and self.around.self_fields:
             names.append("self")
         hint = did_you_mean(name, names)
-        if name in (self.around.columns or ()) or name in self.around.own:
+        if name in (self.around.columns or ()) or name in self.around.self_fields:
             hint = f"did you mean {'task' if name in (self.around.columns or ()) else 'self'}.{name}?"
         message = f"{name!r} does not exist here; there is {', '.join(names)}"
         return self.fault(node, name, message, hint)
@@ -250,10 +250,10 @@ class _Walk:
         return "other"
 
     def own_field(self, node: nodes.Node, name: str) -> Kind:
-        if name not in self.around.own:
+        if name not in self.around.self_fields:
             message = f"self has no {name!r} here"
-            if name not in _ONLY or (name in IN_A_LOOP and {*IN_A_LOOP} & {*self.around.own}):
-                return self.missing(node, name, message, self.around.own, "self.{}")
+            if name not in _ONLY or (name in IN_A_LOOP and {*IN_A_LOOP} & {*self.around.self_fields}):
+                return self.missing(node, name, message, self.around.self_fields, "self.{}")
             hint = "put the role into `loops`" if name in IN_A_LOOP else ""
             return self.fault(node, name, f"{message}; {_ONLY[name]}", hint)
         self.mentions |= {"self", f"self.{name}"}
@@ -319,7 +319,7 @@ class _Walk:
         hint = f"write {name}.action" if first is node else "write .action behind it"
         if kind == "self":
             what = "the instance itself"
-            hint = f"write self.{self.around.own[0]}" if self.around.own else ""
+            hint = f"write self.{self.around.self_fields[0]}" if self.around.self_fields else ""
         elif kind == "several":
             what = "a list of role instances"
             hint = "loop over it, {% for one in … %}{{ one.action }}{% endfor %}, or gather them: "

@@ -135,7 +135,8 @@ class RunFolder:
         self._update(resumed=resumed, finished=None, figures={}, seconds=seconds, **(now or {}))
 
     def add_seconds(self, seconds: float) -> None:
-        """Add to the time that the run's episodes took, unless a command was killed before."""
+        """Add to the time that the run's episodes took; a run that was killed has no such time, and keeps
+        none."""
         info = self.info()
         if info.seconds is not None or not info.resumed:
             self._update(seconds=(info.seconds or 0.0) + seconds)

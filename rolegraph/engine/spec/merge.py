@@ -86,7 +86,10 @@ def override(source: YamlSource, text: str, position: int) -> None:
 
 
 def _put(source: YamlSource, path: tuple[str, ...], value: object, spot: KeyPosition) -> None:
-    """Set the value at a path in place, expanding short forms on the way; None removes the key."""
+    """Set the value at a path in place, expanding short forms on the way; None removes the key.
+
+    Messages about the value point at `spot`, a line of a file or an override.
+    """
     mapping: dict[str, Any] = source.data
     for depth, key in enumerate(path[:-1], 1):
         inner = _expand_at(mapping.get(key), path[:depth])

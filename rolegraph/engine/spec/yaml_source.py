@@ -250,7 +250,8 @@ _PLAIN_TAGS = {f"{_PREFIX}{name}" for name in ("map", "seq", "str", "int", "floa
 
 
 class _TooLarge(Exception):
-    """Error of a node with too many or too deeply nested values, its argument."""
+    """Error that stops the reading of a file with too many or too deeply nested values; its argument is the
+    node at which a limit was passed."""
 
 
 class _Reader:

@@ -26,7 +26,7 @@ class Verdict:
     """Name of the expectation."""
     holds: bool
     """Whether the expectation is met."""
-    found: str
+    summary: str
     """Short description of the result."""
     detail: str = ""
     """Further lines, such as the diff of a prompt."""
@@ -109,8 +109,8 @@ def junit(suite: str, verdicts: Sequence[Verdict]) -> bytes:
             inside, "testcase", {"classname": in_xml(suite), "name": in_xml(verdict.name)}
         )
         if not verdict.holds:
-            failure = ElementTree.SubElement(case, "failure", {"message": in_xml(verdict.found)})
-            failure.text = in_xml(f"{verdict.found}\n{verdict.detail}".strip())
+            failure = ElementTree.SubElement(case, "failure", {"message": in_xml(verdict.summary)})
+            failure.text = in_xml(f"{verdict.summary}\n{verdict.detail}".strip())
     ElementTree.indent(root)
     return ElementTree.tostring(root, encoding="utf-8", xml_declaration=True) + b"\n"
 

@@ -110,7 +110,7 @@ class StepGroups:
                 compared.add(member.node)
                 group = self._groups.setdefault(recorded.key, GroupTally())
                 group.roles[member.name] = None
-                group.too_small = group.too_small or recorded.noted.get("too_small", False)
+                group.too_small = group.too_small or recorded.metadata.get("too_small", False)
                 turn = member.node._replace(round=member.steps[-1].round)
                 group.add(values, member.reward, failed=member.failure is not None or turn in failed)
         for trajectory in episode.trajectories:

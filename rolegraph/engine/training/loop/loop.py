@@ -269,8 +269,8 @@ class _Loop:
         self.setup.observe(StepLogged(step, metrics))
 
     def _version(self, trajectory: Trajectory) -> int | None:
-        """Return the number of updates of a trajectory's policy, 0 for a frozen model, None for past
-        selves, which are behind on purpose."""
+        """Return the number of updates that a trajectory's policy has by now, from which the age of its steps
+        is counted; 0 for a frozen model, None for past selves, which are behind on purpose."""
         plan = self.setup.plan
         policy = plan.policy_of(trajectory.name, trajectory.index)
         if plan.is_past(trajectory.name, trajectory.index):

@@ -103,7 +103,7 @@ def test_a_folder_in_the_place_of_episodes_is_a_message(
 
 
 def command(*words: str, shell: str = "", **environment: str) -> subprocess.CompletedProcess[bytes]:
-    line = ["sh", "-c", f'exec "$@" {shell}', "sh", sys.executable, "-m", "rolegraph.cli", *words]
+    line = ["sh", "-c", f'exec "$@" {shell}', "sh", sys.executable, "-m", "rolegraph", *words]
     return subprocess.run(line, env={**ENVIRONMENT, **environment}, capture_output=True, check=False)
 
 

@@ -55,7 +55,7 @@ def test_a_recording_that_is_interrupted_ends_at_once(tmp_path: Path) -> None:
     with serving(never) as endpoint:
         where = ("--model", "openai:tiny", "--base-url", endpoint.base_url)
         process = subprocess.Popen(
-            [sys.executable, "-m", "rolegraph.cli", "test", "own.yaml", "--record", *where],
+            [sys.executable, "-m", "rolegraph", "test", "own.yaml", "--record", *where],
             cwd=tmp_path,
             env=ENVIRONMENT,
             stderr=subprocess.PIPE,

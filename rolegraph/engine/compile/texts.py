@@ -100,7 +100,7 @@ class TextReader:
         role = self.spec.roles[name]
         outside = (_ANOTHER_ROLE, "a key is an expression over `task` and `self`")
         fields = (*KEY_OF_SELF, *self._of_place(name, checks.IN_A_LOOP[:1]))
-        scope = {"hidden": frozenset[str](), "own": fields, "arguments": self._arguments(name)}
+        scope = {"hidden": frozenset[str](), "self_fields": fields, "arguments": self._arguments(name)}
         plans: list[GroupingPlan] = []
         for place, grouping in enumerate(role.group):
             path, by = ("roles", name, "group", place, "by"), grouping.by
@@ -120,7 +120,7 @@ class TextReader:
             "read the action or the reward of {} with `rated_by` or `of`, as a term of `weighted`",
         )
         fields = (*checks.OF_SELF, *self._of_place(name, checks.IN_A_LOOP))
-        scope = {"hidden": frozenset[str](), "own": fields, "arguments": self._arguments(name)}
+        scope = {"hidden": frozenset[str](), "self_fields": fields, "arguments": self._arguments(name)}
         # The fields of the task that a reward reads are compared with the data in any case.
         return self._expression(path, source, outside, **scope, columns=None, values=OF_A_TURN)
 

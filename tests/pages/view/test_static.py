@@ -103,7 +103,7 @@ def test_a_mistake_is_told_in_a_line(
 
 def test_the_command_serves_until_it_is_interrupted(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "run", tasks=1)
-    command = [sys.executable, "-m", "rolegraph.cli", "view", str(folder), "--task", "t0"]
+    command = [sys.executable, "-m", "rolegraph", "view", str(folder), "--task", "t0"]
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT
     )

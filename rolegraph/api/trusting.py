@@ -22,10 +22,10 @@ from dataclasses import fields, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
+from rolegraph.engine.connections import is_here
 from rolegraph.engine.errors import RolegraphError, UsageError, WorldError, os_errors_as
 from rolegraph.engine.limits.records import WHOLE_FILE
 from rolegraph.engine.records import RunFolder, Source, SweepInfo
@@ -35,7 +35,6 @@ from rolegraph.engine.records.jsonl import write_whole
 from rolegraph.engine.records.sweep import NAME as SWEEP_FILE
 from rolegraph.engine.records.sweep import read_sweep, rewrite_sweep
 from rolegraph.engine.records.writer_lock import sole_writer
-from rolegraph.local.launcher import is_loopback
 
 PROJECT_FILE, TRUSTED = "rolegraph.toml", "trusted.json"
 KEY_BYTES = 32
@@ -210,7 +209,7 @@ def is_sealed(record: SourceRecord) -> bool:
 def is_this_machine(url: str | None) -> bool:
     """Return True for a URL of this machine, to which keys may be sent."""
     try:
-        return url is None or is_loopback(urlsplit(url).hostname or "")
+        return url is None or is_here(url)
     except ValueError:
         return False
 

@@ -20,7 +20,6 @@ from collections.abc import Generator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import distributions, requires
-from ipaddress import ip_address
 from pathlib import Path
 
 from rolegraph.engine.errors import UsageError, WorldError
@@ -223,11 +222,3 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
             process.wait(STOP_SECONDS)
         except subprocess.TimeoutExpired:
             process.kill()
-
-
-def is_loopback(host: str) -> bool:
-    """Return True if a host is a loopback address or `localhost`."""
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

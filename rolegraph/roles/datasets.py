@@ -17,6 +17,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
+from rolegraph.engine.connections import naming_variables
 from rolegraph.engine.records import Task
 from rolegraph.engine.vocabulary import DataError, Dataset, Row, Split, dataset_of, json_row, require_library
 from rolegraph.roles import countdown as countdown_task
@@ -98,7 +99,8 @@ def huggingface(
 
 
 def _hub_rows(name: str, subset: str | None, split_name: str) -> Iterator[tuple[int, Row]]:
-    library: Any = importlib.import_module("datasets")
+    with naming_variables("HF_"):
+        library: Any = importlib.import_module("datasets")
     try:
         loaded = library.load_dataset(name, subset, split=split_name)
     except Exception as error:  # of the library, the hub, the network, or Python itself

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-import ssl
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from functools import cache, partial
@@ -19,6 +18,7 @@ from typing import Annotated, Any, Literal, cast
 
 from pydantic import Field
 
+from rolegraph.engine.connections import client_options, route
 from rolegraph.engine.limits.answers import ANSWER_CALLS
 from rolegraph.engine.limits.tools import REPLY_BYTES, REPLY_SECONDS
 from rolegraph.engine.sandbox import PythonSandbox, SandboxError, WorldError, require_interpreter
@@ -343,9 +343,9 @@ async def _exchange(url: str, method: Method, body: Any, headers: Sent) -> Any:
     if method == "GET" and not isinstance(sent, Mapping):
         raise ToolError("with GET, an object is sent, whose fields go into the query")
     content: dict[str, Any] = {"params": sent} if method == "GET" else {"json": sent}
-    client = httpx.AsyncClient(verify=_certificates(), timeout=None, follow_redirects=False)
-    bound_replies(client, REPLY_BYTES)
     try:
+        client = httpx.AsyncClient(timeout=None, follow_redirects=False, **client_options(url))
+        bound_replies(client, REPLY_BYTES)
         async with asyncio.timeout(REPLY_SECONDS.most), client:
             answer = await client.request(method, url, headers=headers, **content)
         status, text = answer.status_code, answer.text
@@ -356,7 +356,7 @@ async def _exchange(url: str, method: Method, body: Any, headers: Sent) -> Any:
     except (httpx.HTTPError, httpx.InvalidURL, LookupError, ValueError) as error:
         may_pass = httpx.NetworkError | httpx.RemoteProtocolError
         passing = httpx.Headers() if isinstance(error, may_pass) else None
-        message = f"cannot reach {url}: {str(error) or 'the connection was dropped'}"
+        message = f"cannot reach {url}{route(url)}: {str(error) or 'the connection was dropped'}"
         raise ToolError(message, retry_headers=passing) from None
     if not 200 <= status < 300:
         passing = answer.headers if status == 429 or status >= 500 else None
@@ -365,11 +365,6 @@ async def _exchange(url: str, method: Method, body: Any, headers: Sent) -> Any:
         return json.loads(text)
     except ValueError:
         return text
-
-
-@cache
-def _certificates() -> ssl.SSLContext:
-    return ssl.create_default_context()
 
 
 def _function(

@@ -18,6 +18,7 @@ from rolegraph.engine.vocabulary import REWARD_FIELDS, VIEW_FIELDS, Dataset, Spl
 
 OF_A_TURN = ("action", "tokens", "calls")
 """Names that an expression of a reward reads of the turn, besides `task` and `self`."""
+_EXPRESSION = "this expression"
 _ANOTHER_ROLE = "the key mentions {!r}, which is another role"
 KEY_OF_SELF = ("index", "lineage")
 """Fields of `self` that the key of a group may read in every role."""
@@ -75,7 +76,7 @@ class TextReader:
         if call is None:
             return None
         path = ("roles", name, "run", *call.path_of(("with",) if tool.session else (0,)))
-        around = replace(self._around(name), has_episode=tool.sends_body)
+        around = replace(self._around(name), text="the argument of a tool", has_episode=tool.sends_body)
         return self._compiled(path, tool.source, around)
 
     def demonstration(self, path: Path, source: PromptSource | None, name: str) -> Template | None:
@@ -86,13 +87,15 @@ class TextReader:
         made = self.instances or {}
         counts = {other: len(made[other]) if made else role.count for other, role in self.spec.roles.items()}
         fields = (*VIEW_FIELDS, *REWARD_FIELDS)
-        around = TemplateScope(counts, tuple(counts), self.columns, fields=fields, self_fields=fields)
+        around = TemplateScope(
+            counts, tuple(counts), self.columns, fields=fields, self_fields=fields, text="a demonstration"
+        )
         return self._compiled(path, source, around)
 
     def when(self, name: str) -> Template | None:
         """Compile a role's `when`."""
         outside = ("the condition mentions {!r}, which the role does not need", "add {} to its `needs`")
-        around = replace(self._around(name), is_condition=True, outside=outside)
+        around = replace(self._around(name), text=_EXPRESSION, is_condition=True, outside=outside)
         return self._compiled(("roles", name, "when"), self.spec.roles[name].when, around)
 
     def groupings(self, name: str) -> tuple[GroupingPlan, ...]:
@@ -129,7 +132,7 @@ class TextReader:
     ) -> Template | None:
         """Compile an expression over the task, and over what `further` adds to its scope."""
         around = TemplateScope({}, tuple(self.spec.roles), self.columns, self.hidden, outside=outside)
-        around = replace(around, **{"is_condition": True, "has_value": True, **further})
+        around = replace(around, **{"text": _EXPRESSION, "is_condition": True, "has_value": True, **further})
         return self._compiled(path, source, around)
 
     def _around(self, name: str) -> TemplateScope:

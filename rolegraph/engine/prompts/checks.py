@@ -111,6 +111,8 @@ class TemplateScope:
     """Names of inputs by role, for roles whose input has another name."""
     outside: tuple[str, str] = _NOT_NEEDED
     """Message and hint for a role of the spec that is not an input."""
+    text: str = "a prompt"
+    """Kind of the text that is checked, for messages."""
     is_condition: bool = False
     """True for an expression, in which hints cannot suggest a `for`."""
     has_value: bool = False
@@ -157,7 +159,7 @@ class _Walk:
         if kind not in _NODES:
             tag = _TAGS.get(kind) or kind.lower().removesuffix("block")
             hint = _INSTEAD.get(tag, "use expressions, if, for and set")
-            return self.fault(node, tag, f"{tag!r} cannot be used in a prompt", hint)
+            return self.fault(node, tag, f"{tag!r} cannot be used in {self.around.text}", hint)
         method: _Visit | None = getattr(self, f"visit_{kind}", None)
         if method is not None:
             return method(node, scope)
@@ -224,7 +226,7 @@ class _Walk:
 
     def attribute(self, node: nodes.Node, kind: Kind, name: str) -> Kind:
         if name.startswith("_"):
-            return self.fault(node, name, f"{name!r} cannot be read from a prompt")
+            return self.fault(node, name, f"{name!r} cannot be read in {self.around.text}")
         if kind == "task":
             return self.task_field(node, name)
         if kind == "self":
@@ -274,7 +276,7 @@ class _Walk:
 
     def visit_For(self, node: nodes.For, scope: dict[str, Kind]) -> Kind:
         if node.recursive:
-            self.fault(node, "recursive", "recursive loops cannot be used in a prompt")
+            self.fault(node, "recursive", f"recursive loops cannot be used in {self.around.text}")
         kind = self.visit(node.iter, scope)
         self.visit(node.target, scope)
         item: Kind = "view" if kind in ("several", "single") else "other"
@@ -338,7 +340,8 @@ class _Walk:
             word = node.node.attr if isinstance(node.node, nodes.Getattr) else getattr(node.node, "name", "")
             close = nearest(word, FILTERS)
             hint = _INSTEAD.get(word) or (f"use a filter: … | {close}" if close else "use a filter")
-            self.fault(node.node, word, f"{word or 'this'}(…) cannot be called from a prompt", hint)
+            message = f"{word or 'this'}(…) cannot be called in {self.around.text}"
+            self.fault(node.node, word, message, hint)
         self.block(node.iter_child_nodes(exclude=("node",)), scope)
         return "other"
 
@@ -346,7 +349,7 @@ class _Walk:
         kind = self.visit(node.node, scope) if node.node is not None else "other"
         if node.name not in FILTERS:
             hint = did_you_mean(node.name, FILTERS) or f"there is {', '.join(sorted(FILTERS))}"
-            self.fault(node, node.name, f"no filter {node.name!r} in prompts", hint)
+            self.fault(node, node.name, f"no filter {node.name!r}", hint)
         self.block(node.iter_child_nodes(exclude=("node",)), scope)
         names_attribute = len(node.args) > 1 or any(keyword.key == "attribute" for keyword in node.kwargs)
         if node.node is not None and node.name in _AS_TEXT and not names_attribute:

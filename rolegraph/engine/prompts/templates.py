@@ -121,7 +121,8 @@ def compile_template(source: str, around: TemplateScope) -> tuple[Template | Non
     Returns:
         The template, or None and its faults.
     """
-    kind, form = "condition" if around.is_condition else "template", (around.is_condition, around.has_value)
+    form = around.is_condition, around.has_value
+    kind = "expression" if around.has_value else "condition" if around.is_condition else "template"
     try:
         tree, parts = _parsed(source, *form)
         faults, mentions = check_tree(tree, around)

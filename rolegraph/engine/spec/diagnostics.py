@@ -144,7 +144,7 @@ _HEADER = re.compile(r"[|>].*\n?")
 _CHARACTER = re.compile(r"\S")
 _IN_QUOTES = {
     "'": re.compile(r"''|\S"),
-    '"': re.compile(r"\\(?:x..|u.{4}|U.{8}|\s+|.)|\S", re.DOTALL),
+    '"': re.compile(r"\\(?:x..|u[dD][89abAB]..\\u[dD][c-fC-F]..|u.{4}|U.{8}|\s+|.)|\S", re.DOTALL),
 }
 
 

@@ -244,6 +244,8 @@ class _TrainEnd:
             )
             for role in self._plan.roles
         ]
+        figure = f"{VALIDATION}{self._plan.spec.train.validation.best}"
+        is_measured = any(figure in line for line in self._lines)
         return api.Outcome(
             "train",
             self._done,
@@ -251,7 +253,7 @@ class _TrainEnd:
             roles,
             has_weights=self._best is not None,
             learnt=any(line.get("optim/data") for line in self._lines),
-            better=self._best.best if self._best and self._first else None,
+            better=self._best.best if self._best and is_measured else None,
         )
 
     def _is_dead(self, role: str) -> bool:

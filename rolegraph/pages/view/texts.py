@@ -6,6 +6,7 @@ The templates only loop over these values and print them. Pure, and without HTML
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import NamedTuple
 
@@ -84,11 +85,11 @@ def ended(episode: Episode) -> str:
 
 def began(episode: Episode) -> str:
     """Return the time at which an episode began, in UTC; empty where it is not on record or impossible."""
-    try:
-        start = datetime.fromtimestamp(episode.metadata["started_at"], UTC)
-    except (KeyError, ValueError, OverflowError, OSError):
-        return ""
-    return f"{start:%Y-%m-%d %H:%M:%S} UTC"
+    seconds = episode.metadata.get("started_at")
+    with suppress(ValueError, OverflowError, OSError):  # of other writers, any number
+        if seconds is not None:
+            return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%S} UTC"
+    return ""
 
 
 def hidden_note(shows: frozenset[str]) -> str:

@@ -229,7 +229,8 @@ _SIGNS: Sequence[_Sign] = (
         "answers/same/{role}",
         lambda _, now: now > COLLAPSED_SHARE,
         f"{{role}} gives one answer to over {COLLAPSED_SHARE:.0%} of the tasks, so its reward is about that "
-        "of a constant answer; lower the learning rate, or stop at the best checkpoint",
+        "of a constant answer; if it did not at first, lower the learning rate, or stop at the best "
+        "checkpoint",
         2,
     ),
 )

@@ -18,7 +18,8 @@ from rolegraph.engine.errors import DataError, UsageError, os_errors_as
 from rolegraph.engine.records import Note, Observer, RunFolder, RunInfo, Task, read_episodes
 from rolegraph.engine.records.jsonl import parse_json, read_record, write_whole
 from rolegraph.engine.records.writer_lock import sole_writer
-from rolegraph.engine.training.analysis.compare import ByTask, Interval, by_task, difference, interval
+from rolegraph.engine.training.analysis.compare import by_task
+from rolegraph.engine.training.analysis.intervals import ByTask, Interval, difference, interval
 
 EVALUATION = "evaluation.json"
 """File in an evaluation's folder that holds the result when the evaluation is finished."""
@@ -109,7 +110,7 @@ class Evaluation:
         for name, row in self.figures.items():
             gap, sides = row.difference, (row.base, row.checkpoint)
             before, after = (f"{side.mean:6.3f}" if side.n else f"{'–':>6}" for side in sides)
-            change = f"  {gap.mean:+.3f} [{gap.low:+.3f}, {gap.high:+.3f}]" if gap.n else ""
+            change = f"  {gap.mean:+.3f} [{gap.low:+.3f}, {gap.high:+.3f}]  n {gap.n}" if gap.n else ""
             lines.append(f"{name:<{wide}}  {before} -> {after}{change}")
         lines += [f"{name}: no model call was answered" for name in self.unanswered]
         return "\n".join([*lines, f"{self.tasks} tasks, {self.episodes} episodes each side"])

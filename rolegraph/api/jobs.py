@@ -113,17 +113,19 @@ def describe(flow: Workflow, kind: Kind, **fields: Any) -> RunInfo:
         name=plan.name,
         hash=plan.hash,
         command=command_line(),
-        model=str(plan.spec.model),
+        model=plan.spec.model.title,
         roles={
             role.name: RoleInfo(
                 estimator=role.estimator.name if role.estimator else None,
                 loss=role.loss.name if role.run is None else None,
                 trainable=role.spec.is_trained,
                 policies=_policies(plan, role),
+                answers=role.allowed_answers,
             )
             for role in plan.roles
         },
         metrics=tuple(plan.metrics),
+        can_be_correct=plan.can_be_correct,
         hidden=tuple(sorted(plan.hidden)),
         templates=dict(text for role in plan.roles for text in _templates(role)),
         **sealed_fields(flow.source),

@@ -260,7 +260,13 @@ async def _run(job: TrainingJob, observe: Observer, track: Sequence[str], rollou
         if job.resumed:
             folder.resume(jobs.command_line())
         else:
-            names = dict.fromkeys(trained[name].model for name in plan.policies)
+            # A service that is asked for no model by name serves one of its own choice.
+            names = dict.fromkeys(
+                policy.model.title
+                if policy.model.name or policy.model.provider == "local"
+                else trained[name].model
+                for name, policy in plan.policies.items()
+            )
             folder.begin(info.model_copy(update={"model": ", ".join(names)}), plan.resolved)
         notify = stack.enter_context(jobs.logged(folder.log, observe))
         validation = validation_tasks(plan)

@@ -94,6 +94,28 @@ def with_project(source: Source) -> Source:
     return replace(source, imports=tuple(imports), allow=(*project.allow, *source.allow))
 
 
+def without_project(source: Source) -> Source:
+    """Return a source without the imports and permissions of the trusted `rolegraph.toml` beside its spec.
+
+    A command that names the source needs no such option: `with_project` adds them.
+
+    Args:
+        source: The spec and the options it is read with.
+
+    Returns:
+        The source as it is where there is no such file.
+
+    Raises:
+        UsageError: The trusted file is not valid.
+    """
+    project = project_of(source.spec) if source.spec else None
+    if project is None:
+        return source
+    files = {Path(name).resolve() for name in project.imports}
+    imports = tuple(name for name in source.imports if Path(name).resolve() not in files)
+    return replace(source, imports=imports, allow=tuple(it for it in source.allow if it not in project.allow))
+
+
 def read_project(file: Path) -> Project:
     """Read a `rolegraph.toml`, trusted or not; nothing in it is acted on.
 

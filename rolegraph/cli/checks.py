@@ -45,7 +45,9 @@ def validate_command(specs: tuple[str, ...], backend: str | None, output: Output
         for source, row in zip(sources, rows, strict=True)
         if row.get("runs")
     ]
-    commands = [f"rolegraph run {shlex.join(source.arguments())}" for source in runnable[:1]]
+    commands = [
+        f"rolegraph run {shlex.join(api.without_project(source).arguments())}" for source in runnable[:1]
+    ]
     if len(names) == 1:
         output.next(*commands)
     output.document({"specs": rows, "next": commands})

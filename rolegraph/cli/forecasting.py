@@ -56,7 +56,7 @@ def forecast_command(source: api.Source, budget: int | None, output: OutputOptio
     flow = api.open_source(source)
     with progress_line(output, "looking at the spec …") as observe:
         forecast = run_until_done(api.forecast_async(flow, observe=observe, **settings))
-    words = shlex.join(source.arguments())
+    words = shlex.join(api.without_project(source).arguments())
     following = [f"rolegraph forecast {words} --probe 32"]
     if settings["probe"] is not None or settings["run"] is not None:
         following = [f"rolegraph train {words}"] if flow.is_trainable else []
@@ -112,6 +112,6 @@ def _forecast_table(forecast: api.Forecast) -> Table:
             f"{row.share:.0%}" if row.share is not None else "–",
         ]
         if fails:
-            cells.append(f"{row.failing.mean:.0%}" if row.failing else "–")
+            cells.append(f"{row.failing.mean:.0%} (n={row.failing.n})" if row.failing else "–")
         table.add_row(name, *cells)
     return table

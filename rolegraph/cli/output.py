@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import sys
 from collections.abc import Generator, Mapping
 from contextlib import ExitStack, contextmanager, redirect_stdout
@@ -71,6 +72,17 @@ class OutputOptions(NamedTuple):
         """Print the JSON document, with `--json` alone."""
         if self.as_json:
             click.echo(json.dumps(value, indent=1, ensure_ascii=False, default=str), file=self.stream)
+
+
+def view_command(folder: str, it: api.NextAction) -> str:
+    """Return the command that shows a run's episodes, of the role that an advice is about.
+
+    Args:
+        folder: The run's folder, quoted for a shell.
+        it: The advice.
+    """
+    role = f" --role {shlex.quote(it.role)}" if it.role else ""
+    return f"rolegraph view {folder}{role}{' --failure any' if it.failures else ''}"
 
 
 @contextmanager

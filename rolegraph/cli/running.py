@@ -139,9 +139,14 @@ def eval_command(
         again = [*sys.argv[1:], *(() if resume else ("--resume",)), *(() if out else ("--out", job.folder))]
         output.next(f"rolegraph {shlex.join(map(str, again))}")
         raise
-    commands = [f"rolegraph compare {shlex.quote(str(job.folder))}"]
-    if "://" not in checkpoint:
-        commands.append(f"rolegraph export {shlex.quote(checkpoint)}")
+    best = evaluation.figures.get(flow.plan.spec.train.validation.best)
+    better = best.difference.mean > 0 if best and best.difference.n else None
+    outcome = api.Outcome("eval", 1, 1, has_weights="://" not in checkpoint, better=better)
+    lines = {
+        api.Action.COMPARE: f"rolegraph compare {shlex.quote(str(job.folder))}",
+        api.Action.EXPORT: f"rolegraph export {shlex.quote(checkpoint)}",
+    }
+    commands = [lines[it.action] for it in api.advise(outcome).actions]
     _show_evaluation(evaluation, output)
     output.end({"folder": str(job.folder), **asdict(evaluation)}, *commands)
     return 1 if evaluation.unanswered else 0
@@ -166,7 +171,7 @@ def _show_evaluation(evaluation: api.Evaluation, output: OutputOptions) -> None:
             kind, style = ("error", "red") if side.is_silent else ("warning", "yellow")
             output.warnings().print(f"{kind}: {text}", style=style)
     tasks, episodes = evaluation.tasks, evaluation.episodes
-    out.print(f"{tasks} tasks, {episodes} episodes each side; 95 % intervals, tasks resampled")
+    out.print(f"{tasks} tasks, {episodes} episodes each side; {api.METHOD}")
 
 
 def run_sweep(
@@ -205,7 +210,7 @@ def run_sweep(
         cells = [interval_cell(point.figures.get(name)) for name in result.figures]
         add_row(table, "\n".join(point.overrides), *cells)
     OutputOptions().results().print(table)
-    click.echo(f"means over tasks with 95 % intervals, tasks resampled\n{result.picture}")
+    click.echo(f"means over tasks; {api.METHOD}\n{result.picture}")
     return code
 
 

@@ -97,19 +97,21 @@ def add_row(table: Table, *cells: str, style: str = "") -> None:
 def interval_cell(
     interval: api.Interval | None, *, sign: str = "", mark: str = "", tasks: int | None = None
 ) -> str:
-    """Format a mean with its interval in a second line.
+    """Format a mean with its interval and n in two further lines.
 
     Args:
         interval: The mean over n tasks; None, or n = 0, is shown as a dash.
         sign: `+` for differences.
         mark: Text behind the mean.
-        tasks: The number of all tasks; where n is another, a third line shows n.
+        tasks: The number of all tasks, which is shown beside an n that differs from it.
     """
     if interval is None or not interval.n:
         return "–"
     form = f"{sign},.3f" if abs(interval.mean) < 10 else f"{sign},.1f"
-    n = "" if tasks in (None, interval.n) else f"\nn {interval.n} of {tasks}"
-    return f"{interval.mean:{form}}{mark}\n[{interval.low:{form}}, {interval.high:{form}}]{n}"
+    of = "" if tasks in (None, interval.n) else f" of {tasks}"
+    return (
+        f"{interval.mean:{form}}{mark}\n[{interval.low:{form}}, {interval.high:{form}}]\nn {interval.n}{of}"
+    )
 
 
 def run_until_done(work: Coroutine[Any, Any, T]) -> T:

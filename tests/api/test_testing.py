@@ -80,7 +80,7 @@ expect:
         f"{FIRST}: reward of judge": True,
         f"{FIRST}: reward of solver": False,
     }
-    assert found["figure judge_acc"].summary == "0.667, expected exactly 0.5"
+    assert found["figure judge_acc"].summary == "0.667 (n 3 tasks), expected exactly 0.5"
     assert found["tokens of prompts"].summary.startswith("9 in countdown-validation-")
     assert found[f"{FIRST}: reward of solver"].summary == "0.0 in rollout 0, expected exactly 1"
     assert "'<answer>6*1</answer>'" in found[f"{FIRST}: action of judge"].summary
@@ -156,7 +156,7 @@ def test_junit_says_what_forges_read(tmp_path: Path) -> None:
     cases = {case.attrib["name"]: case.find("failure") for case in suite}
     assert cases["tokens of answers"] is None
     failure = cases["figure correct"]
-    assert failure is not None and failure.attrib["message"] == "0.667, expected exactly 0.25"
+    assert failure is not None and failure.attrib["message"] == "0.667 (n 3 tasks), expected exactly 0.25"
     prompt = cases["prompts of judge"]
     assert prompt is not None and "+no" in (prompt.text or "")
 

@@ -21,7 +21,7 @@ def test_a_shipped_spec_is_recorded_once_and_tested_from_then_on(rolegraph: Comm
     made = rolegraph("test", "solver_judge", "--record", "--model", "replay:model.jsonl")
     assert made.returncode == 0, made.stderr
     assert "wrote solver_judge.answers.jsonl\nwrote solver_judge.test.yaml\n" in made.stdout
-    assert "ok   figure correct: 0.125, expected exactly 0.125" in made.stdout
+    assert "ok   figure correct: 0.125 (n 8 tasks), expected exactly 0.125" in made.stdout
 
     again = rolegraph("test", "solver_judge", "--junit", "junit.xml")
     assert (again.returncode, again.stderr) == (0, "")

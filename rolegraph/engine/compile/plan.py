@@ -223,6 +223,12 @@ class Plan(TurnGraph):
         """True where one of the roles that decide can be right."""
         return any(self.roles[role].name in self.judged for role in self.correct)
 
+    @property
+    def figure_names(self) -> tuple[str, ...]:
+        """`correct`, where an episode can be correct, and the names of the metrics."""
+        first = ("correct",) if self.can_be_correct else ()
+        return (*first, *(name for name in self.metrics if name not in first))
+
     def env_at(self, block: int) -> tuple[int, int] | None:
         """Return the position in `envs` and as a node of the transition with number `block`; None for a
         block of turns."""

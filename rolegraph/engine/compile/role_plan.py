@@ -215,6 +215,12 @@ class RolePlan(ResolvedRole):
         return [template.file for template in (self.system, self.prompt) if template and template.file]
 
     @property
+    def allowed_answers(self) -> tuple[str, ...]:
+        """All answers that the parser allows, as texts; empty where it allows any."""
+        gives = self.parser.gives
+        return tuple(map(str, (True, False) if gives.get("type") == "boolean" else gives.get("enum", ())))
+
+    @property
     def adds_signal(self) -> bool:
         """True where the signal's advantages are added to the estimator's advantages."""
         return self.signal is not None and self.compares_rewards

@@ -217,6 +217,16 @@ def figures(entries: Iterable[IndexEntry]) -> dict[str, float]:
     return {**counts, **means.means()}
 
 
+def answers_in(entries: Iterable[IndexEntry]) -> dict[str, RoleIndexEntry]:
+    """Return the number of each role's trajectories in all episodes, and of its failures by name."""
+    counts, failures = Counter[str](), dict[str, Counter[str]]()
+    for entry in entries:
+        for role, outcome in entry.roles.items():
+            counts[role] += outcome.count
+            failures.setdefault(role, Counter()).update(outcome.failures)
+    return {role: RoleIndexEntry(count, failures=failures[role]) for role, count in counts.items()}
+
+
 def common_failure(trajectories: Sequence[Trajectory]) -> str:
     """Return a line about the most frequent failure of a role's trajectories, with its count and an example;
     empty where none failed."""

@@ -22,7 +22,14 @@ from pydantic import ConfigDict, TypeAdapter
 from rolegraph.engine.errors import DataError, RolegraphError, UsageError, os_errors_as
 from rolegraph.engine.limits.records import WHOLE_FILE
 from rolegraph.engine.records.episode import Episode, Split
-from rolegraph.engine.records.episodes import EpisodeFile, common_failures, figures, write_episodes
+from rolegraph.engine.records.episodes import (
+    EpisodeFile,
+    RoleIndexEntry,
+    answers_in,
+    common_failures,
+    figures,
+    write_episodes,
+)
 from rolegraph.engine.records.files import read_bytes
 from rolegraph.engine.records.info import (
     Checkpoint,
@@ -271,6 +278,11 @@ class RunFolder:
     def common_failures(self) -> list[str]:
         """Return a line about the most frequent failure in training of each role that failed."""
         return common_failures(EpisodeFile(path) for _, path in self.episodes_files("train"))
+
+    def answers(self) -> dict[str, RoleIndexEntry]:
+        """Return the number of answers in training of each role, and of its failures; indexes are read."""
+        files = (EpisodeFile(path) for _, path in self.episodes_files("train"))
+        return answers_in(entry for file in files for entry in file.entries(lambda _: None))
 
     def metrics(self, broken: Callable[[DataError], object] = refuse) -> list[dict[str, float]]:
         """Read `metrics.jsonl`: a mapping for each step, with its `step`; `broken` as for `read_jsonl`."""

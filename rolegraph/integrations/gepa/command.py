@@ -62,7 +62,7 @@ def optimize_command(source: api.Source, concurrency: int, output: OutputOptions
     _show_candidates(record, output)
     output.line(f"{result.spec}: {source.spec} with the prompts of candidate {record.best}")
     output.line(str(result.page))
-    words = shlex.join(replace(source, spec=str(result.spec), overrides=()).arguments())
+    words = shlex.join(api.without_project(replace(source, spec=str(result.spec), overrides=())).arguments())
     commands = [f"rolegraph run {words}"]
     if job.flow.is_trainable:
         commands.append(f"rolegraph train {words}")

@@ -26,6 +26,7 @@ from rolegraph.engine.training.advantages.step_batch import (
     mark_unused,
 )
 from rolegraph.engine.training.analysis.figures import (
+    constant_figures,
     failure_lines,
     failures,
     figures,
@@ -212,6 +213,8 @@ class _Loop:
         if times is not None:
             times["time/validate"] = monotonic() - began
         metrics = figures(setup.plan, episodes, "validation")
+        constants = constant_figures(setup.plan.asking, episodes)
+        metrics |= {f"validation/{name}": value for name, value in constants.items()}
         if self._figure not in metrics:
             best = self.train.validation.best
             text = (

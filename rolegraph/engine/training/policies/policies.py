@@ -34,6 +34,7 @@ from rolegraph.engine.models.tokenizer import open_chat
 from rolegraph.engine.prompts import ChatFormat
 from rolegraph.engine.records import SavedPolicy
 from rolegraph.engine.spec import Lora
+from rolegraph.engine.training.advantages.group_metrics import KL
 from rolegraph.engine.training.policies.batches import RoleBatch, check_service, loss_passes
 from rolegraph.engine.training.policies.sampling_server import SamplingServer
 
@@ -212,7 +213,7 @@ class PolicyClient:
                 result.tokens[batch.role] = len(log_ratios)
         # Weights of an update with a figure that is not finite must not be saved.
         figures = {f"the loss of {role}": value for role, value in result.loss.items()}
-        figures |= {f"the KL divergence of {role}": value for role, value in result.kl.items()}
+        figures |= {f"the {KL} of {role}": value for role, value in result.kl.items()}
         figures["the gradient's norm"] = result.grad_norm or 0.0
         for name, value in figures.items():
             if not math.isfinite(value):

@@ -224,7 +224,7 @@ class RunLog(logging.FileHandler):
                     self.failures[kind] += 1
                     if self.failures[kind] == 1:
                         where = f"{event.episode.id} {t.name} {t.index}"
-                        self.say(logging.WARNING, f"{where}: {t.failure.name.value}: {t.failure.message}")
+                        self.say(logging.WARNING, f"{where}: {t.failure.name.value}: {t.failure.explanation}")
         self._observe(event)
 
     def say(self, level: int, text: str) -> None:

@@ -140,6 +140,7 @@ class TrainingJob:
         track: Sequence[str] = (),
         *,
         rollouts_on: str | None = None,
+        keep_going: bool = False,
     ) -> TrainingResult:
         """Train to the last step.
 
@@ -149,18 +150,20 @@ class TrainingJob:
                 the first get tables of episodes and the report as well.
             rollouts_on: Cluster that makes the episodes: `ray`, `ray://HOST:PORT` or the `HOST:PORT` of a Ray
                 cluster, whose nodes reach the service that trains; None makes them in this process.
+            keep_going: True to go on after a step in which every answer of a role failed in the same way.
 
         Returns:
             The training's folder.
 
         Raises:
             UsageError: No such model, no key for it, or a tracker or Ray is not installed.
+            FailedRole: Every answer of a role failed in the same way in a step.
             WorldError: The service or the cluster does not answer, or the disk is full.
         """
         if rollouts_on is not None and self.flow.plan.spec.train.sample_from is not None:
             raise UsageError("train.sample_from and rollouts on a cluster exclude each other; leave one out")
         if self.done < self.steps:
-            await _run(self, observe or jobs.ignore_event, track, rollouts_on)
+            await _run(self, observe or jobs.ignore_event, track, rollouts_on, keep_going)
         return TrainingResult(self.folder.path)
 
 
@@ -172,6 +175,7 @@ async def train_async(
     track: Sequence[str] = (),
     observe: Observer | None = None,
     rollouts_on: str | None = None,
+    keep_going: bool = False,
 ) -> TrainingResult:
     """Train every trainable role of a workflow, as its spec's `train` says.
 
@@ -186,6 +190,7 @@ async def train_async(
             first get tables of episodes and the report as well.
         observe: Function that is called with each event: model calls, notes, episodes, metrics of a step.
         rollouts_on: Cluster that makes the episodes, as for `TrainingJob.run`.
+        keep_going: True to go on after a step in which every answer of a role failed in the same way.
 
     Returns:
         The training's folder, with its best weights, checkpoints and metrics.
@@ -193,9 +198,11 @@ async def train_async(
     Raises:
         SpecError: A role cannot learn, or the spec asks for a permission that `allow` does not give.
         UsageError: The folder holds a run, no training data, no such model, or no key for it.
+        FailedRole: Every answer of a role failed in the same way in a step.
         WorldError: The service does not answer, or the disk is full.
     """
-    return await TrainingJob.create(flow, out=out, seed=seed).run(observe, track, rollouts_on=rollouts_on)
+    job = TrainingJob.create(flow, out=out, seed=seed)
+    return await job.run(observe, track, rollouts_on=rollouts_on, keep_going=keep_going)
 
 
 train = jobs.blocking(train_async)
@@ -212,7 +219,9 @@ def _info_and_tasks(flow: Workflow, seed: int) -> tuple[RunInfo, list[Task]]:
     ), tasks
 
 
-async def _run(job: TrainingJob, observe: Observer, track: Sequence[str], rollouts_on: str | None) -> None:
+async def _run(
+    job: TrainingJob, observe: Observer, track: Sequence[str], rollouts_on: str | None, keep_going: bool
+) -> None:
     from rolegraph.engine.models import Models, ServedModel, Services
     from rolegraph.engine.run import Isolation
 
@@ -294,6 +303,7 @@ async def _run(job: TrainingJob, observe: Observer, track: Sequence[str], rollou
             folder=folder,
             observe=partial(_track, notify, trackers, job),
             remote=workers,
+            keep_going=keep_going,
         )
 
         async def write_results() -> None:

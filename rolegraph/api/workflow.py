@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from rolegraph.engine import run
 from rolegraph.engine.compile import CompileResult, Plan, check_source, data_findings
 from rolegraph.engine.compile.trainable import training_findings
-from rolegraph.engine.errors import UsageError
+from rolegraph.engine.errors import UsageError, did_you_mean
 from rolegraph.engine.plugins import plugin
 from rolegraph.engine.records import PolicyPath, Source
 from rolegraph.engine.records.summary import Summary
@@ -418,8 +418,18 @@ async def open_served_episodes(flow: Workflow) -> AsyncGenerator[EpisodeMaker, N
 
 
 def check_ids(flow: Workflow, tasks: Iterable[Mapping[str, Any]]) -> Iterable[Task]:
-    """Yield tasks; raise UsageError for the first without an `id`."""
+    """Yield tasks; raise UsageError for the first without an `id` or a field that the spec names.
+
+    The fields of tasks that are given in place of the spec's data are known only here.
+    """
+    named = {} if flow.plan.data else flow.plan.named_fields
     for task in tasks:
         if "id" not in task:
             raise UsageError(f"a task of {flow.name} has no id: {str(dict(task))[:200]}")
+        for field, place in named.items():
+            if field not in task:
+                hint = did_you_mean(field, task) or f"it has {', '.join(task)}"
+                raise UsageError(
+                    f"the task {task['id']!r} has no field {field!r}, which {place} names; {hint}"
+                )
         yield task

@@ -66,7 +66,7 @@ class Display:
         """The first failure of each role and name, in one line with the answer."""
         self._means = api.Means()
         """Means of the spec's metrics, and `reward/{role}` and `right/{role}` over trajectories."""
-        self._episodes = self._correct = 0
+        self._episodes = 0
         self._started: float | None = None
         """Time at which the model was ready; None before."""
         self._progress = progress.Progress(
@@ -122,8 +122,7 @@ class Display:
 
     def _count(self, episode: api.Episode) -> None:
         self._episodes += 1
-        self._correct += episode.is_correct
-        self._means.add(episode.metrics)
+        self._means.add(episode.figures)
         for trajectory in episode.trajectories:
             self._count_trajectory(trajectory, self._roles[trajectory.name])
             if trajectory.name in self._answers:
@@ -138,7 +137,9 @@ class Display:
         sums.unrated += trajectory.is_unrated
         self._answered += name in self._asking and trajectory.by_model
         if trajectory.reward is not None:
-            self._means.add({f"reward/{name}": trajectory.reward, f"right/{name}": trajectory.is_correct})
+            self._means.add({f"reward/{name}": trajectory.reward})
+            if not trajectory.is_unjudged:
+                self._means.add({f"right/{name}": trajectory.is_correct})
         for step in trajectory.steps:
             if name not in self._asking:
                 sums.calls += 1
@@ -157,8 +158,9 @@ class Display:
             self._print_table()
         made = f"{self._episodes - self._before} episodes in {seconds:.1f} s"
         parts = [f"{made}, {self._episodes} in all" if self._before else made]
-        if self._episodes and self._plan.can_be_correct:
-            parts.append(f"correct {self._correct / self._episodes:.1%} (n {self._episodes})")
+        figures = self._figures()
+        if self._episodes and self._plan.can_be_correct and "correct" in figures:
+            parts.append(f"correct {figures['correct']:.1%} (n {self._means.counts['correct']})")
         parts += self._shown_means()
         if (tokens := self._sum("response_tokens") - self._tokens_before) and seconds:
             parts.append(f"{tokens / seconds:,.0f} tokens/s")
@@ -169,6 +171,10 @@ class Display:
                 lines.append(f"unrated: {role.why_unrated}")
             for line in lines:
                 out.print(api.printable(f"{role.name} {line}"), style="yellow", markup=False)
+        for name, sums in self._roles.items():
+            for failure, count in sums.failures.items():
+                if count == sums.trajectories:
+                    self._output.warn(f"every answer of {name} failed with {failure}")
         if missing := self._asked() - self._answered:
             text = f"{missing} of {self._asked()} trajectories got no answer"
             if "answered" not in self._floors:
@@ -255,7 +261,8 @@ class Display:
     def _figures(self) -> dict[str, float]:
         means = {name: mean for name, mean in self._means.means().items() if not name.startswith("right/")}
         answered = self._answered / max(1, self._asked())
-        return {"answered": answered, "correct": self._correct / max(1, self._episodes), **means}
+        nothing = {} if self._episodes else {"correct": 0.0}
+        return {"answered": answered, **nothing, **means}
 
     def _asked(self) -> int:
         """Return the number of trajectories that asked a model."""
@@ -276,8 +283,8 @@ class Display:
         return it and {name: getattr(it, name) for name in names}
 
     def _partial(self) -> dict[str, int]:
-        """Return n of each metric that fewer than all episodes have."""
-        counts = {name: self._means.counts[name] for name in self._plan.metrics}
+        """Return n of `correct` and of each metric that fewer than all episodes have."""
+        counts = {name: self._means.counts[name] for name in ("correct", *self._plan.metrics)}
         return {name: n for name, n in counts.items() if n < self._episodes}
 
     def _shown_means(self) -> Iterator[str]:

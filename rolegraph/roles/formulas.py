@@ -24,6 +24,7 @@ from rolegraph.engine.vocabulary import (
     Score,
     short_repr,
 )
+from rolegraph.roles.bounds import UNIT, Bounds, bounds_of
 
 _JINJA = Environment()
 _NUMBERS = frozenset({"abs", "count", "float", "int", "length", "round", "sum"})
@@ -63,6 +64,7 @@ def value(
         fields=tuple({**fields, **dict.fromkeys(labels or ())}),
         labels=tuple(fields if labels is None else labels),
         reads=tuple(reads),
+        bounds=bounds_of_text(text) or UNIT,
     )
     judges = right is not None or not (read[0] and _is_number(read[0][0]))
     term = Reward(partial(_value, text, right, True), replace(facts, judges=judges), formulas=tuple(formulas))
@@ -81,6 +83,12 @@ def _value(
         return Score(float(earned), bool(inputs.values[right]))
     says_nothing = is_term and not isinstance(earned, bool)
     return Score(float(earned), None if says_nothing else earned >= 1)
+
+
+def bounds_of_text(text: str) -> Bounds | None:
+    """Return the bounds of an expression's value, as `bounds_of`; None for a text with a fault."""
+    read = _nodes(text)
+    return bounds_of(read[0]) if read else None
 
 
 def _nodes(text: str) -> list[nodes.Node]:

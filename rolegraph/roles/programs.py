@@ -12,6 +12,8 @@ from pydantic import Field
 from rolegraph.engine.records import Task
 from rolegraph.engine.sandbox import evaluate, require_interpreter, run_tests
 from rolegraph.engine.vocabulary import MONTY, Reward, RewardFacts, RewardInputs, Score
+from rolegraph.roles.bounds import UNIT
+from rolegraph.roles.formulas import bounds_of_text
 
 Seconds = Annotated[float, Field(gt=0, le=3600)]
 
@@ -75,7 +77,8 @@ def python(
             raise TypeError(f"the value of the program is {value!r:.80}, expected a number")
         return Score(float(value), value >= 1)
 
-    facts = RewardFacts(fields=tuple(fields), labels=tuple(labels))
+    bounds = bounds_of_text(ast.unparse(tree.body[-1])) or UNIT
+    facts = RewardFacts(fields=tuple(fields), labels=tuple(labels), bounds=bounds)
     return Reward(score, facts, timeout=timeout, permissions=("python",))
 
 

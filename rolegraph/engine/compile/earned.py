@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence, Set
+from math import isinf
 
 import networkx as nx
 
@@ -38,8 +39,11 @@ def deciding(spec: Spec, judged: Set[str]) -> Sequence[str]:
 def earning_findings(names: ResolvedNames) -> Iterator[Finding]:
     """Find faults in rewards, in tools that choose, and in hidden fields that roles are shown."""
     spec, rewards, instances = names.spec, names.rewards, names.instances
-    yield from _read(spec, rewards)
+    faults = [*_read(spec, rewards), *_unjudged(rewards)]
+    yield from faults
     yield from _failing(spec)
+    if not faults:
+        yield from _failing_pays(spec, rewards)
     yield from _shown(names)
     for name, role in names.roles.items():
         patterns = role.reward.facts.patterns if role.reward else ()
@@ -129,6 +133,20 @@ def _read(spec: Spec, rewards: Rewards) -> Iterator[Finding]:
         yield Finding(("roles", cycle[0], "reward"), message, "rewards without a cycle", hint, word=cycle[-1])
 
 
+def _unjudged(rewards: Rewards) -> Iterator[Finding]:
+    """Find rewards that compare a verdict with a role that no reward calls right or wrong."""
+    right = judged(rewards)
+    for name, reward in rewards.items():
+        for other in reward.facts.compares_verdicts if reward else ():
+            theirs = rewards.get(other)
+            if theirs is None or other in right:
+                continue
+            message = f"the reward reads whether {other} is right, and its reward tells no right from wrong"
+            others = ", ".join(it for it in rewards if it in right and it != name)
+            expected = f"a role that can be right: {others}" if others else "a role that can be right"
+            yield Finding(("roles", name, "reward"), message, expected, word=other)
+
+
 def _failing(spec: Spec) -> Iterator[Finding]:
     """Find rewards of failed turns that have no effect."""
     for name, role in spec.roles.items():
@@ -144,11 +162,34 @@ def _failing(spec: Spec) -> Iterator[Finding]:
             yield Finding(path, message, "then: zero", "or leave `reward` out", at_key=True)
 
 
+def _failing_pays(spec: Spec, rewards: Rewards) -> Iterator[Finding]:
+    """Warn of trained roles whose answer may earn less than a failed turn, so that they learn to fail."""
+    for name, role in spec.roles.items():
+        reward, failing = rewards.get(name), role.on_failure
+        if not reward or not role.is_trained or failing.then != "zero" or failing.reward is not None:
+            continue
+        least = reward.facts.bounds[0]
+        if least >= 0 or reward.delegates or reward.reads_environment:  # which a failed turn earns, too
+            continue
+        earns = "may be below any number" if isinf(least) else f"may be {least:g}"
+        message = (
+            f"the reward of {name} {earns}, and a failed turn earns 0: failing pays more than being wrong"
+        )
+        lowest = -1.0 if isinf(least) else least
+        hint = f"say what a failed turn earns: on_failure: {{reward: {lowest:g}}}"
+        yield Finding(("roles", name, "reward"), message, hint=hint, severity="warning", at_key=True)
+
+
 def _shown(names: ResolvedNames) -> Iterator[Finding]:
     """Yield a finding for each role whose `shows` names a field that is not hidden, and for each answer field
     that a rewarded role can see through other roles."""
     spec, rewards = names.spec, names.rewards
     columns = {column for dataset in names.data.values() for column in dataset.columns}
+    for field in spec.data.hidden if columns else ():
+        if field not in columns:
+            expected = f"one of {', '.join(column for column in sorted(columns) if column != 'id')}"
+            message, hint = f"the data has no field {field!r} to hide", did_you_mean(field, columns)
+            yield Finding(("data", "hidden"), message, expected, hint, word=field)
     read, before, chats = _words_read(spec), scored(rewards), turns_read(spec)
     for name, role in names.roles.items():  # an edge that sets the count, or a `when`, passes no words on
         passed = {*role.mentions, *(role.parser.roles if role.parser else ())}
@@ -165,8 +206,9 @@ def _shown(names: ResolvedNames) -> Iterator[Finding]:
         for field in role.shows:
             path: Path = ("roles", name, "shows")
             if columns and field not in columns:
-                expected = f"one of {', '.join(sorted(names.hidden & columns))}" if names.hidden else ""
-                hint = did_you_mean(field, columns)
+                shown = sorted(names.hidden & columns)
+                expected = f"one of {', '.join(shown)}" if shown else "a hidden field"
+                hint = did_you_mean(field, shown) or did_you_mean(field, columns)
                 yield Finding(path, f"the task has no field {field!r}", expected, hint, word=field)
             elif field not in names.hidden:
                 message = f"task.{field} is not hidden: every role may read it"

@@ -166,6 +166,16 @@ class Plan(TurnGraph):
         return {role.name: role for role in self.roles if role.spec.is_trained}
 
     @property
+    def named_fields(self) -> dict[str, str]:
+        """Task fields that each task must have, with the key of the spec that names the field."""
+        fields = dict.fromkeys(self.spec.data.hidden, "data.hidden")
+        for role in self.roles:
+            fields |= dict.fromkeys(role.spec.shows, f"roles.{role.name}.shows")
+            if role.reward is not None:
+                fields |= dict.fromkeys(role.reward.task_fields, f"roles.{role.name}.reward")
+        return fields
+
+    @property
     def signals(self) -> dict[str, role_plan.SignalPlan]:
         """Signals of trained roles, by role."""
         return {name: role.signal for name, role in self.trained.items() if role.signal is not None}

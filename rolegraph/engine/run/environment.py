@@ -75,7 +75,8 @@ class EnvironmentSession:
         except EnvironmentFailure:
             raise
         except FOREIGN_ERRORS as error:  # a package's own code: its error ends this episode only
-            raise EnvironmentFailure(f"the environment raised {describe_error(error)}") from error
+            reason = describe_error(error, with_place=True)
+            raise EnvironmentFailure(f"the environment raised {reason}") from error
         for player, reward in transition.rewards.items():
             node = self._last_turns.get(player)
             sums, key = (self._early, player) if node is None else (self._rewards, node)

@@ -100,11 +100,14 @@ class RewardInputs(NamedTuple):
     """
 
     scores: Mapping[str, Sequence[Score]] = NOTHING
-    """Scores of the turns of each of the reward's `roles`, without turns that earned nothing."""
+    """Known scores of the turns of each of the reward's `roles`: without turns that earned nothing, and
+    without the score that `on_failure` gives to a failed turn."""
     views: Mapping[str, Sequence[View]] = NOTHING
     """Turns of each of the reward's `views`."""
     ran: frozenset[str] = frozenset()
     """Roles of `roles` and `views` of which a turn ran, also a turn without a reward."""
+    unknown: frozenset[str] = frozenset()
+    """Roles of `roles` of which a turn's score is not known, because its answer or its reward failed."""
     positions: Mapping[str, Sequence[int | None]] = NOTHING
     """For each turn in `views`, the position, from 0, of the scored instance in what that turn saw; None
     where the turn did not see it."""
@@ -137,8 +140,13 @@ class RewardFacts:
     """True where the reward can tell by itself whether the action is right."""
     verdicts: tuple[str, ...] = ()
     """Roles whose verdict, right or wrong, the reward passes on."""
+    compares_verdicts: tuple[str, ...] = ()
+    """Roles whose verdict the reward compares the action with; each must be able to be right."""
     outcomes: tuple[str, ...] = ()
     """Roles whose result is paid as it is, the same to every turn that reads the same instances."""
+    bounds: tuple[float, float] = (0.0, 1.0)
+    """Smallest and largest reward of an answer; those of a share where the item does not know. `validate`
+    warns where an answer may earn less than no answer does."""
     form: bool = False
     """True for a reward of form, such as length. In a sum with other terms its verdict does not count."""
 
@@ -181,6 +189,11 @@ class Reward(Item):
     def read_roles(self) -> tuple[str, ...]:
         """All roles that the reward reads."""
         return tuple(dict.fromkeys((*self.roles, *self.views)))
+
+    @property
+    def task_fields(self) -> tuple[str, ...]:
+        """All task fields that the reward reads or hides; each must be in the data."""
+        return tuple(dict.fromkeys((*self.facts.fields, *self.facts.labels)))
 
     @property
     def is_deferred(self) -> bool:

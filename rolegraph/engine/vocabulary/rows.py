@@ -15,7 +15,7 @@ from typing import Any, TypeVar, cast
 
 from pydantic_core import to_jsonable_python
 
-from rolegraph.engine.errors import DataError, UsageError
+from rolegraph.engine.errors import DataError, UsageError, did_you_mean
 from rolegraph.engine.records import SEEDS, Split, Task
 from rolegraph.engine.vocabulary.call import ItemCall
 from rolegraph.engine.vocabulary.foreign import short_repr
@@ -166,7 +166,9 @@ def dataset_of(
         columns = [*first_row]
     for name in hidden:
         if name not in columns:
-            raise DataError(f"{shown} has no column {name!r} to hide; it has {', '.join(columns)}")
+            hint = did_you_mean(name, columns)
+            has = f"it has {', '.join(columns)}{f'; {hint}' if hint else ''}"
+            raise DataError(f"{shown} has no column {name!r} to hide; {has}")
     columns = ("id", *(column for column in columns if column != "id"))
     stem = stem.replace(":", "-")
 

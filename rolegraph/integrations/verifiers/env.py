@@ -172,7 +172,7 @@ class SpecEnv(vf.Env[vf.EnvConfig]):
                 trace.record_reward(REWARD, float(trajectory.reward))
             trace.record_metrics({name: float(value) for name, value in trajectory.terms.items()})
             if trajectory.name in deciding:
-                trace.record_metrics({**episode.metrics, "correct": float(episode.is_correct)})
+                trace.record_metrics({**episode.figures})
             if trajectory.masked:
                 trace.agent.trainable = False
             info: dict[str, Any] = {"episode": episode.id, "index": trajectory.index}

@@ -122,25 +122,23 @@ class RoleFinding(NamedTuple):
 
     @property
     def sentence(self) -> str:
-        """Groups that the role learnt from, and its rewards at the first and last step."""
+        """Groups that taught the role, and its rewards at the first and last step."""
         return "; its ".join(part for part in (self._learning(), self._rewards()) if part) + "."
 
     def _learning(self) -> str:
-        taught, groups = self.outcomes[GroupOutcome.TAUGHT], self.outcomes.total()
+        taught, equal = self.outcomes[GroupOutcome.TAUGHT], self.outcomes[GroupOutcome.EQUAL]
+        groups = self.outcomes.total()
         if not self.trained:
             return "was not trained"
         if not groups:
             return "has no group that was compared"
         others = ", ".join(
-            f"{n} {outcome}"
-            for outcome, n in self.outcomes.most_common()
-            if n and outcome != GroupOutcome.TAUGHT
+            f"{n} {outcome}" for outcome, n in self.outcomes.most_common() if n and not outcome.moves
         )
-        if taught or self.outcomes[GroupOutcome.EQUAL]:
-            return f"learnt from {taught} of {groups} groups{f' ({others})' if others else ''}"
-        if self.failed >= self.answers:
-            return "learnt nothing: no answer was usable"
-        return f"learnt nothing: {groups} groups, {others}"
+        if self.failed >= self.answers and not taught + equal:
+            return "was taught nothing: no answer was usable"
+        moved = f", and moved without preference by {equal} (equal rewards)" if equal else ""
+        return f"was taught by {taught} of {groups} groups{moved}{f' ({others})' if others else ''}"
 
     def _rewards(self) -> str:
         if self.first is None or self.last is None:

@@ -91,10 +91,11 @@ def sections(run: RunRecord, digest: Digest) -> list[Section]:
             "groups",
             "What groups taught",
             "A group is what a role did on one task in one step, or those of its turns that are compared. It "
-            "taught nothing where all its advantages are 0, or where all its answers are masked: failed if "
-            "every answer failed, too small if skips, failures and missing ratings left less than its "
-            "estimator compares, too easy if its rewards are all 1 or more, too hard if all are 0 or less, "
-            "or neither. With equal rewards it has one advantage for all its answers, and prefers none.",
+            "taught where its advantages differ. With equal rewards it moved the weights and taught nothing: "
+            "all its answers have one advantage, and it prefers none. It moved nothing where all its "
+            "advantages are 0, or where all its answers are masked: failed if every answer failed, too small "
+            "if skips, failures and missing ratings left less than its estimator compares, too easy if its "
+            "rewards are all 1 or more, too hard if all are 0 or less, or neither.",
             [*(_shares(run, groups) for groups in digest.groups), _group_rewards(run, roles)],
         ),
         (

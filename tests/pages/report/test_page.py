@@ -110,6 +110,18 @@ def test_the_report_opens_with_what_each_role_learnt(tmp_path: Path) -> None:
     assert "--role solver" in solver and "was not trained" in judge
 
 
+def test_a_tie_that_moved_the_weights_taught_nothing_and_is_called_so_everywhere(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run", steps=1)
+    tied = [rollout("tied", at, [1.0], advantage=1.0) for at in range(2)]
+    told = [rollout("told", at, [float(at)], advantage=float(at)) for at in range(2)]
+    write_episodes(folder, "train", 1, [*tied, *told])
+    text = unescape(write_report(folder).read_text())
+    (solver, *_) = re.findall(r"<li>(.*?)</li>", text[text.index('class="findings"') :], re.DOTALL)
+    assert "taught by 1 of 2 groups" in solver and "moved without preference by 1" in solver
+    assert "Every group moved the weights" in section(text, "barren")
+    assert not any(word in text for word in ("learnt from", "nonzero advantage"))
+
+
 def test_a_role_whose_answers_all_failed_is_not_called_too_hard(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "run", steps=1)
     failed = [rollout("t", at, [0.0], advantage=0.0, failed=True) for at in range(4)]

@@ -47,7 +47,8 @@ def controls(plan: Plan, untrained: Sequence[Episode], trained: Sequence[Episode
             continue
         answers: defaultdict[str, list[Trajectory]] = defaultdict(list)
         for episode in trained:
-            if trajectories := [t for t in episode.trajectories if t.name == role.name]:
+            of_role = (t for t in episode.trajectories if t.name == role.name)
+            if trajectories := [t for t in of_role if not t.is_unjudged]:
                 answers[episode.task_id] += trajectories
         if not answers:
             continue

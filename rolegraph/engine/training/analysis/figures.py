@@ -9,7 +9,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING
 
 from rolegraph.engine.compile import Plan, RolePlan
-from rolegraph.engine.records import Episode, Note
+from rolegraph.engine.records import Episode, Note, Trajectory
 from rolegraph.engine.records.episodes import common_failure
 from rolegraph.engine.records.means import Means
 from rolegraph.engine.training.advantages.credit import own_rewards
@@ -29,11 +29,8 @@ COLLAPSED_SHARE = 0.9
 
 
 def episode_figures(plan: Plan, episode: Episode) -> Metrics:
-    """Return `correct` and the spec's metrics of one episode, without those of skipped roles."""
-    return {
-        "correct": float(episode.is_correct),
-        **{name: episode.metrics[name] for name in plan.metrics if name in episode.metrics},
-    }
+    """Return `correct` and the spec's metrics of one episode, without what is not known or was skipped."""
+    return {name: value for name, value in episode.figures.items() if name in ("correct", *plan.metrics)}
 
 
 def figures(plan: Plan, episodes: Sequence[Episode], prefix: str) -> Metrics:
@@ -77,6 +74,25 @@ def failure_lines(
         if unrated:
             text = f"{role.name}: {unrated} of {len(trajectories)} answers are unrated: {role.why_unrated}"
             yield role.name, text
+
+
+def failed_roles(episodes: Sequence[Episode]) -> Iterator[Trajectory]:
+    """Yield the first trajectory of each role whose answers all failed in the same way.
+
+    A failure of the reward, which no training of the role mends, counts for any number of answers. Another
+    counts only for a role that ran in every episode: a role that runs now and then may fail by chance.
+
+    Args:
+        episodes: All episodes of a step.
+    """
+    by_role: dict[str, list[Trajectory]] = {}
+    for trajectory in (t for episode in episodes for t in episode.trajectories):
+        by_role.setdefault(trajectory.name, []).append(trajectory)
+    for role, trajectories in by_role.items():
+        names = {t.failure and t.failure.name for t in trajectories}
+        runs_always = all(any(t.name == role for t in episode.trajectories) for episode in episodes)
+        if len(names) == 1 and None not in names and (runs_always or trajectories[0].is_unjudged):
+            yield trajectories[0]
 
 
 def rewards_by_role(plan: Plan, episodes: Sequence[Episode]) -> dict[str, list[float]]:

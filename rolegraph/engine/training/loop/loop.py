@@ -10,11 +10,19 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from time import monotonic
 
-from rolegraph.engine.errors import WorldError
-from rolegraph.engine.records import Checkpoint, Episode, Note, StepLogged, Trajectory, derive_seed
+from rolegraph.engine.errors import FailedRole, WorldError
+from rolegraph.engine.records import (
+    Checkpoint,
+    Episode,
+    FailureName,
+    Note,
+    StepLogged,
+    Trajectory,
+    derive_seed,
+)
 from rolegraph.engine.training.advantages.estimates import States, check_state_keys
 from rolegraph.engine.training.advantages.group_metrics import Metrics
 from rolegraph.engine.training.advantages.step_batch import (
@@ -27,6 +35,7 @@ from rolegraph.engine.training.advantages.step_batch import (
 )
 from rolegraph.engine.training.analysis.figures import (
     constant_figures,
+    failed_roles,
     failure_lines,
     failures,
     figures,
@@ -39,6 +48,9 @@ from rolegraph.engine.training.loop.schedule import batch_tasks, learning_rate
 from rolegraph.engine.training.loop.step_metrics import batch_metrics, datum_metrics, rewritten_roles
 from rolegraph.engine.training.policies.batches import policy_batches
 
+_OF_THE_WORLD = (FailureName.MODEL_ERROR, FailureName.TIMEOUT)
+"""Failures for which a machine or network is at fault, not the spec."""
+
 
 async def train(setup: TrainingSetup, start: Checkpoint | None = None) -> None:
     """Train to the last step.
@@ -49,6 +61,7 @@ async def train(setup: TrainingSetup, start: Checkpoint | None = None) -> None:
 
     Raises:
         WorldError: If the service, a teacher or the disk fails.
+        FailedRole: If every answer of a role failed in the same way, unless the setup says `keep_going`.
         AdvantageError: For a missing or invalid reward or advantage, and an estimator or a signal that fails.
             Checkpoints written before an error stay usable.
     """
@@ -164,6 +177,7 @@ class _Loop:
         self._warn(batch.warnings)
         times["time/advantage"] = monotonic() - began
         setup.folder.write_episodes("train", step, batch.episodes)
+        self._check_roles(step, failed_roles(batch.episodes))
         self._warn_of_failures(step, batch.episodes)
         metrics = batch_metrics(batch, plan) | await self.update(step, batch, times)
         self._warn([*sign_warnings([*self.lines, metrics], plan)])
@@ -209,6 +223,8 @@ class _Loop:
         episodes = await (await self.rollouts.start(setup.validation_tasks, rollouts, seed))
         self._check_answers(step, episodes)
         setup.folder.write_episodes("validation", step, episodes)
+        # A small validation may fail in another way by chance; only training batches stop for that.
+        self._check_roles(step, (failed for failed in failed_roles(episodes) if failed.is_unjudged))
         self._warn_of_failures(step, episodes)
         if times is not None:
             times["time/validate"] = monotonic() - began
@@ -294,6 +310,22 @@ class _Loop:
         """Warn once of each trained role without a usable answer in a batch."""
         lines = failure_lines(self.trained_roles.values(), episodes, every=True)
         self._warn([Note(f"step {step}: {line}", "warning", f"failures of {role}") for role, line in lines])
+
+    def _check_roles(self, step: int, failed: Iterable[Trajectory]) -> None:
+        """Raise FailedRole or WorldError for a role without a single usable answer, unless to keep going.
+
+        Args:
+            step: The step's number.
+            failed: The first trajectory of each such role.
+        """
+        for first in failed:
+            assert first.failure is not None
+            text = f"step {step}: every answer of {first.name} failed; the first: {first.failure_line}"
+            if self.setup.keep_going:
+                self._warn([Note(text, "warning", f"failures of {first.name}")])
+                continue
+            kind = WorldError if first.failure.name in _OF_THE_WORLD else FailedRole
+            raise kind(f"{text}; mend it and train again, or go on without it: --keep-going")
 
     def _check_answers(self, step: int, episodes: Sequence[Episode]) -> None:
         """Raise WorldError if no model call of a batch was answered, as when a service has stopped."""

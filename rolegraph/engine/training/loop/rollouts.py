@@ -86,6 +86,8 @@ class TrainingSetup:
     observe: Observer
     remote: RemoteModels | None = None
     """Workers of a cluster that make the rollouts; None makes them in this process."""
+    keep_going: bool = False
+    """True to go on where every answer of a role failed in the same way."""
 
 
 class Rollouts(AbstractAsyncContextManager["Rollouts"]):

@@ -264,8 +264,9 @@ def _shared(first: SideResults, other: SideResults) -> set[str]:
 
 def _flips(name: str, first: SideResults, other: SideResults, shown: int) -> TaskFlips:
     shared = _shared(first, other)
-    was, now = first.figures["correct"], other.figures["correct"]
-    turned = [task for task in shared if (was[task] > SOLVED) != (now[task] > SOLVED)]
+    was, now = (side.figures.get("correct", {}) for side in (first, other))
+    judged = shared & was.keys() & now.keys()
+    turned = [task for task in judged if (was[task] > SOLVED) != (now[task] > SOLVED)]
     turned.sort(key=lambda task: (-abs(now[task] - was[task]), task))
     gained, lost = ([task for task in turned if (now[task] > SOLVED) is up] for up in (True, False))
     alone = len(first.tasks.keys() | other.tasks.keys()) - len(shared)

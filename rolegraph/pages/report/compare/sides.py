@@ -108,7 +108,7 @@ def results_of(file: Path, what: str, words: Mapping[str, Sequence[str]]) -> Sid
         response = sum(step.response_tokens for step in steps)
         # A role's reward is the mean over its instances.
         rewards = Means({f"reward/{t.name}": t.reward} for t in episode.trajectories if t.reward is not None)
-        figures = {"correct": float(episode.is_correct), **episode.metrics, **rewards.means()}
+        figures = {**episode.figures, **rewards.means()}
         rows.append((episode.task_id, {**figures, TOKENS_IN: float(prompt), TOKENS_OUT: float(response)}))
         tokens_in += prompt
         tokens_out += response

@@ -60,7 +60,7 @@ class RowSplit(SpecModel):
 
 
 class Data(SpecModel):
-    """Source of the tasks: a registered dataset, or the path of a .jsonl, .parquet or .csv file."""
+    """Source of the tasks: a registered dataset, or the path of a .jsonl, .csv, .tsv or .parquet file."""
 
     train: Annotated[CallField, vocabulary.datasets] | None = None
     """Tasks to learn from."""

@@ -26,7 +26,7 @@ T = TypeVar("T")
 Row = Mapping[str, Any]
 """One row of a table, by column."""
 
-SUFFIXES = (".jsonl", ".parquet", ".csv")
+SUFFIXES = (".jsonl", ".parquet", ".csv", ".tsv")
 """Suffixes of the files that the dataset `file` reads."""
 
 

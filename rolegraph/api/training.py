@@ -13,7 +13,7 @@ from pathlib import Path
 from rolegraph.api import jobs
 from rolegraph.api.tracking import Table, Tracker, episode_table, tracker
 from rolegraph.api.workflow import Workflow, open_served_episodes
-from rolegraph.engine.compile import Plan, check_source, shared_message
+from rolegraph.engine.compile import Plan, check_source, few_tasks_message, shared_message
 from rolegraph.engine.compile.trainable import training_findings
 from rolegraph.engine.errors import RolegraphError, UsageError, first_line
 from rolegraph.engine.records import Event, Note, Observer, RunFolder, Source, StepLogged, Task
@@ -264,6 +264,8 @@ async def _run(job: TrainingJob, observe: Observer, track: Sequence[str], rollou
             folder.begin(info.model_copy(update={"model": ", ".join(names)}), plan.resolved)
         notify = stack.enter_context(jobs.logged(folder.log, observe))
         validation = validation_tasks(plan)
+        if few := few_tasks_message(plan, len(validation)):
+            notify(Note(few, "warning"))
         if shared := shared_rows(job.tasks, validation):
             notify(Note(shared_message(shared), "warning"))
         if untaught := plan.untaught:

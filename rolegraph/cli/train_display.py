@@ -165,6 +165,7 @@ class _TrainEnd:
         self._lines = lines = self._folder.metrics() if self._folder.metrics_file.exists() else []
         self._done = int(max((line["step"] for line in lines), default=0))
         self._best = self._folder.best() if self._folder.checkpoints() else None
+        self._last_saved = self._folder.last_checkpoint()
         self._report = self._folder.report if self._folder.report.exists() else None
         validated = [line for line in lines if any(name.startswith(VALIDATION) for name in line)]
         self._first, self._last = (validated[0], validated[-1]) if validated else ({}, {})
@@ -185,6 +186,8 @@ class _TrainEnd:
         commands = self._next() if self._folder.info_file.exists() else []
         if self._folder.info_file.exists():
             out.print(f"{self._done} of {self._steps} steps in {clock(seconds)}")
+            if self._last_saved and self._done < self._steps:
+                out.print(f"--resume continues from the checkpoint of step {self._last_saved.step}")
             if self._best:
                 out.print(f"best weights: step {self._best.step}")
             output.next(*commands)

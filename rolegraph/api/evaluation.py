@@ -272,5 +272,6 @@ def _side(flow: Workflow, folder: RunFolder, info: RunInfo, rows: Sequence[Task]
             f"{folder.path} was started with the seed {before.seed} and "
             f"{before.checkpoint or 'the base model'}; neither can change"
         )
-    folder.check_same(info, flow.plan.resolved)
-    return RunJob(flow, folder, info, rows, finished_in(folder), resumed=True)
+    job = RunJob(flow, folder, info, rows, finished_in(folder), resumed=True)
+    folder.check_same(info, flow.plan.resolved, [job.data])
+    return job

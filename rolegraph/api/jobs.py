@@ -10,10 +10,10 @@ import sys
 import tempfile
 import traceback
 from collections import Counter
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager, suppress
 from datetime import UTC, datetime
-from functools import wraps
+from functools import partial, wraps
 from pathlib import Path
 from typing import Any, ParamSpec, Protocol, TypeVar
 
@@ -23,11 +23,13 @@ from rolegraph.engine.compile import Plan, RolePlan
 from rolegraph.engine.errors import UsageError, WorldError, os_errors_as, printable
 from rolegraph.engine.models.keys import OPENAI, TINKER, redact
 from rolegraph.engine.plugins import plugin, plugin_names
-from rolegraph.engine.records import EpisodeDone, Event, Note, Observer, RunFolder, Source, StepLogged
+from rolegraph.engine.records import EpisodeDone, Event, Note, Observer, RunFolder, Source, StepLogged, Task
+from rolegraph.engine.records.data import UsedRows
 from rolegraph.engine.records.folder import newest
 from rolegraph.engine.records.info import Kind, RoleInfo, RunInfo, without_credentials
 from rolegraph.engine.run.streaming import EpisodeMaker
 from rolegraph.engine.spec import load_spec
+from rolegraph.engine.vocabulary import Split
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -131,6 +133,32 @@ def describe(flow: Workflow, kind: Kind, **fields: Any) -> RunInfo:
         **sealed_fields(flow.source),
         **fields,
     )
+
+
+def used_rows(
+    flow: Workflow,
+    split: Split | None,
+    tasks: Sequence[Task],
+    *,
+    given: bool = False,
+    fixed: bool = False,
+) -> UsedRows:
+    """Return the rows that a run uses, with their source, for the digests in its folder.
+
+    Args:
+        flow: The workflow.
+        split: Split of the tasks, as for `Workflow.dataset`.
+        tasks: The tasks.
+        given: True for tasks that were given in Python.
+        fixed: True where rows behind these would change the use of these.
+    """
+    if given:
+        return UsedRows("tasks", "tasks given in Python", tasks, lambda _: tasks)
+    dataset = flow.dataset(split)
+    named: Split = next(name for name, other in flow.plan.data.items() if other is dataset)
+    origin = (dataset.whole or dataset).origin
+    source = dataset.file.name if dataset.file else origin.call.name if origin else "seeds"
+    return UsedRows(named, source, tasks, partial(flow.tasks, named), dataset.file, fixed)
 
 
 def _policies(plan: Plan, role: RolePlan) -> tuple[str, ...]:

@@ -87,10 +87,8 @@ class SweepPoint:
         return TrainingJob.create(self.flow, out=self.folder, seed=self.seed)
 
     def check(self) -> None:
-        """Raise UsageError where the point was started with another spec."""
-        if self._started:
-            now = jobs.describe(self.flow, "train" if self.info.kind == "train" else "run", seed=self.seed)
-            RunFolder(self.folder).check_same(now, self.flow.plan.resolved)
+        """Raise UsageError where the point was started with another spec or other data."""
+        self.job()
 
     @property
     def _started(self) -> bool:

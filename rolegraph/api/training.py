@@ -13,10 +13,11 @@ from pathlib import Path
 from rolegraph.api import jobs
 from rolegraph.api.tracking import Table, Tracker, episode_table, tracker
 from rolegraph.api.workflow import Workflow, open_served_episodes
-from rolegraph.engine.compile import Plan, check_source, shared_message
+from rolegraph.engine.compile import Plan, check_source, few_tasks_message, shared_message
 from rolegraph.engine.compile.trainable import training_findings
 from rolegraph.engine.errors import RolegraphError, UsageError, first_line
 from rolegraph.engine.records import Event, Note, Observer, RunFolder, Source, StepLogged, Task
+from rolegraph.engine.records.data import UsedRows
 from rolegraph.engine.records.episodes import read_episodes
 from rolegraph.engine.records.identity import MAIN, derive_seed
 from rolegraph.engine.records.info import Checkpoint, Control, RunInfo, without_credentials
@@ -72,6 +73,9 @@ class TrainingJob:
     folder: RunFolder
     info: RunInfo
     tasks: Sequence[Task]
+    """Training tasks."""
+    validation: Sequence[Task]
+    """Validation tasks; empty where the spec has no such data."""
     start: Checkpoint | None
     """Checkpoint to continue from; None is the beginning."""
     resumed: bool
@@ -120,9 +124,19 @@ class TrainingJob:
         folder = jobs.folder_to_resume(out, source, "train")
         before = folder.training()
         flow = jobs.flow_to_resume(folder, before, source, seed)
-        info, tasks = _info_and_tasks(flow, before.seed)
-        folder.check_same(info, flow.plan.resolved)
-        return cls(flow, folder, info, tasks, start=folder.last_checkpoint(), resumed=True)
+        job = cls(
+            flow, folder, *_info_and_tasks(flow, before.seed), start=folder.last_checkpoint(), resumed=True
+        )
+        folder.check_same(job.info, flow.plan.resolved, job.data)
+        return job
+
+    @property
+    def data(self) -> Sequence[UsedRows]:
+        """Rows that the training uses."""
+        used = [jobs.used_rows(self.flow, "train", self.tasks, fixed=True)]
+        if "validation" in self.flow.plan.data:
+            used.append(jobs.used_rows(self.flow, "validation", self.validation))
+        return used
 
     @property
     def steps(self) -> int:
@@ -132,7 +146,7 @@ class TrainingJob:
     @property
     def done(self) -> int:
         """Number of training steps that are done."""
-        return self.start.step if self.start else 0
+        return self.start.whole_steps if self.start else 0
 
     async def run(
         self,
@@ -208,15 +222,14 @@ async def train_async(
 train = jobs.blocking(train_async)
 
 
-def _info_and_tasks(flow: Workflow, seed: int) -> tuple[RunInfo, list[Task]]:
-    """Check that a workflow can be trained; return what `run.json` will hold, and the training tasks."""
+def _info_and_tasks(flow: Workflow, seed: int) -> tuple[RunInfo, list[Task], list[Task]]:
+    """Check that a workflow can be trained; return its RunInfo, and the tasks of both splits."""
     flow.check_allowed()
     if any(training_findings(flow.plan)):
         check_source(flow.source, training_findings).valid()  # raises SpecError with the places
     tasks = flow.tasks("train")
-    return jobs.describe(
-        flow, "train", seed=seed, steps=planned_steps(flow.plan.spec.train, len(tasks))
-    ), tasks
+    info = jobs.describe(flow, "train", seed=seed, steps=planned_steps(flow.plan.spec.train, len(tasks)))
+    return info, tasks, validation_tasks(flow.plan)
 
 
 async def _run(
@@ -267,7 +280,7 @@ async def _run(
             for policy in plan.policies_of(role)
         }
         if job.resumed:
-            folder.resume(jobs.command_line())
+            folder.resume(jobs.command_line(), data=job.data)
         else:
             # A service that is asked for no model by name serves one of its own choice.
             names = dict.fromkeys(
@@ -276,10 +289,11 @@ async def _run(
                 else trained[name].model
                 for name, policy in plan.policies.items()
             )
-            folder.begin(info.model_copy(update={"model": ", ".join(names)}), plan.resolved)
+            folder.begin(info.model_copy(update={"model": ", ".join(names)}), plan.resolved, job.data)
         notify = stack.enter_context(jobs.logged(folder.log, observe))
-        validation = validation_tasks(plan)
-        if shared := shared_rows(job.tasks, validation):
+        if few := few_tasks_message(plan, len(job.validation)):
+            notify(Note(few, "warning"))
+        if shared := shared_rows(job.tasks, job.validation):
             notify(Note(shared_message(shared), "warning"))
         if untaught := plan.untaught:
             notify(Note(untaught, "warning"))
@@ -295,7 +309,7 @@ async def _run(
             seed=info.seed,
             steps=info.steps,
             tasks=job.tasks,
-            validation_tasks=validation,
+            validation_tasks=job.validation,
             policies=trained,
             past=past.PastSelves(plan.past, trained, start),
             models=frozen | teachers,

@@ -183,6 +183,7 @@ class _TrainEnd:
         self._lines = lines = self._folder.metrics() if self._folder.metrics_file.exists() else []
         self._done = int(max((line["step"] for line in lines), default=0))
         self._best = self._folder.best() if self._folder.checkpoints() else None
+        self._last_saved = self._folder.last_checkpoint()
         self._report = self._folder.report if self._folder.report.exists() else None
         validated = [line for line in lines if any(name.startswith(VALIDATION) for name in line)]
         self._first, self._last = (validated[0], validated[-1]) if validated else ({}, {})
@@ -206,6 +207,8 @@ class _TrainEnd:
         if self._folder.info_file.exists():
             seconds = self._folder.info().last_seconds or seconds
             out.print(f"{self._done} of {self._steps} steps in {clock(seconds)}")
+            if self._last_saved and self._done < self._steps:
+                out.print(f"--resume continues from the checkpoint of step {self._last_saved.step}")
             if self._best:
                 word = "best" if self._best.best else "last"
                 out.print(f"{word} weights: step {self._best.step}")

@@ -105,7 +105,7 @@ def _of_filter(node: nodes.Filter) -> Bounds | None:
 def _of_list(name: str, listed: nodes.List) -> Bounds | None:
     """Return the bounds of the smallest or largest item of a list, or of its sum.
 
-    The smallest item is at most any item whose bounds are ranges, and the largest at least.
+    The smallest item is at most any item whose bounds are known, and the largest at least.
     """
     items = [bounds_of(item) for item in listed.items]
     ranges = [bounds for bounds in items if bounds is not None]

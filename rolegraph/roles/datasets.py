@@ -63,7 +63,7 @@ def countdown(
 def file(
     path: str, /, *, hidden: list[str] | None = None, split: Split = "train", folder: Path = Path()
 ) -> Dataset:
-    """Read the rows of a .jsonl, .parquet or .csv file beside the spec or below it.
+    """Read the rows of a .jsonl, .csv, .tsv or .parquet file beside the spec or below it.
 
     path: the file's name; the name alone, as in `train: tasks.jsonl`, means the same
     hidden: columns that no prompt may show

@@ -290,8 +290,8 @@ def search(
     """Find the passages that fit a query best, the best first: in a corpus, or by a retriever.
 
     query: the words to look for, a template; left out where a model writes it
-    corpus: a .jsonl, .csv or .parquet file with a `text` for each passage, and an `id` and a `title` where it
-      has them; ranked by BM25
+    corpus: a .jsonl, .csv, .tsv or .parquet file with a `text` for each passage, and an `id` and a `title`
+      where it has them; ranked by BM25
     url: a retriever in its place, which is sent {"query": …, "k": …} and answers with a list of passages, or
       with {"results": […]}
     headers: of requests to that url, such as X-Episode: "{{ episode.id }}"

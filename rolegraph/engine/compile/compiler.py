@@ -65,13 +65,36 @@ class CompileResult:
 
 
 def data_findings(plan: Plan) -> Iterator[Finding]:
-    """Warn of validation rows that are training rows as well; reads both files, and no other data set."""
+    """Warn of validation rows that are training rows as well, and of fewer than `validation.tasks`; reads
+    both files, and no other data set."""
     files = CompileResult(plan, ()).files()
+    if "validation" in files:
+        count = sum(1 for _ in files["validation"].rows(plan.spec.train.validation.tasks))
+        if message := few_tasks_message(plan, count):
+            path = ("train", "validation", "tasks")
+            yield Finding(path, message, f"{count:,} or fewer", severity="warning")
     if len(files) == 2 and not plan.spec.data.split:
         shared = vocabulary.shared_rows(files["train"].rows(None), files["validation"].rows(None))
         if shared:
             hint = "hold rows out of one file: `data: {train: FILE, split: 0.1}`"
             yield Finding(("data", "validation"), shared_message(shared), hint=hint, severity="warning")
+
+
+def few_tasks_message(plan: Plan, count: int) -> str:
+    """Describe validation data with fewer rows than the spec's `train.validation.tasks` asks for.
+
+    Args:
+        plan: The plan.
+        count: Number of validation tasks that there are, up to the number in the spec.
+
+    Returns:
+        A sentence; empty where there are enough, or where the spec gives no number.
+    """
+    validation = plan.spec.train.validation
+    if count >= validation.tasks or "tasks" not in validation.model_fields_set:
+        return ""
+    rows = "1 row, which is used" if count == 1 else f"{count:,} rows, which are all used"
+    return f"`validation.tasks` is {validation.tasks:,}, and the validation data has {rows}"
 
 
 def shared_message(shared: Sequence[Task]) -> str:

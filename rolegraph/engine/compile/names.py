@@ -297,7 +297,7 @@ class ResolvedNames:
             if call is None:
                 continue
             make = partial(vocabulary.open_dataset, call, split=split, folder=self.loaded.folders[0])
-            others = ", or the path of a .jsonl, .parquet or .csv file"
+            others = ", or the path of a .jsonl, .csv, .tsv or .parquet file"
             dataset = self._make(make, ("data", split), others)
             if dataset is None:
                 continue

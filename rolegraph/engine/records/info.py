@@ -252,6 +252,15 @@ class Checkpoint(_Record):
     starts: dict[str, str] = {}
     """Path of the weights that a policy started from, by policy; only of weights that are a teacher."""
 
+    metrics: dict[str, Figure] | None = None
+    """Metrics of a step that was interrupted after its update, whose validation and line in `metrics.jsonl`
+    are still to come; None for a whole step."""
+
+    @property
+    def whole_steps(self) -> int:
+        """Number of training steps that are whole, with their validation."""
+        return self.step if self.metrics is None else self.step - 1
+
     def of(self, policy: str | None) -> SavedPolicy | None:
         """Return the saved weights of a policy.
 

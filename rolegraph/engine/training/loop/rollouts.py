@@ -97,10 +97,14 @@ class Rollouts(AbstractAsyncContextManager["Rollouts"]):
         self._setup = setup
         self._running: set[asyncio.Task[list[Episode]]] = set()
 
-    async def __aexit__(self, *_: object) -> None:
+    async def cancel(self) -> None:
+        """Cancel the batches that are under way."""
         for batch in self._running:
             batch.cancel()
         await asyncio.gather(*self._running, return_exceptions=True)
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.cancel()
         if self._setup.remote is not None:
             await self._setup.remote.close()
 

@@ -21,6 +21,7 @@ from rolegraph.api.trusting import resumed_source, sealed_fields
 from rolegraph.api.workflow import Workflow, open_source
 from rolegraph.engine.compile import Plan, RolePlan
 from rolegraph.engine.errors import UsageError, WorldError, os_errors_as, printable
+from rolegraph.engine.models.checkpoints import with_base
 from rolegraph.engine.models.keys import OPENAI, TINKER, redact
 from rolegraph.engine.plugins import plugin, plugin_names
 from rolegraph.engine.records import EpisodeDone, Event, Note, Observer, RunFolder, Source, StepLogged
@@ -113,7 +114,8 @@ def describe(flow: Workflow, kind: Kind, **fields: Any) -> RunInfo:
         name=plan.name,
         hash=plan.hash,
         command=command_line(),
-        model=str(plan.spec.model),
+        model=_asked_models(plan),
+        checkpoint=_asked_weights(plan) if kind == "run" else None,
         roles={
             role.name: RoleInfo(
                 estimator=role.estimator.name if role.estimator else None,
@@ -129,6 +131,17 @@ def describe(flow: Workflow, kind: Kind, **fields: Any) -> RunInfo:
         **sealed_fields(flow.source),
         **fields,
     )
+
+
+def _asked_models(plan: Plan) -> str:
+    """Return the names of the models of the policies in training; of the spec's model where none is."""
+    refs = [endpoint.model for endpoint in plan.endpoints if endpoint.policy is not None]
+    return ", ".join(dict.fromkeys(str(with_base(ref)) for ref in refs or [plan.spec.model]))
+
+
+def _asked_weights(plan: Plan) -> str | None:
+    """Return the checkpoints that the roles ask; None where all ask untrained models."""
+    return ", ".join(dict.fromkeys(filter(None, (it.model.weights for it in plan.endpoints)))) or None
 
 
 def _policies(plan: Plan, role: RolePlan) -> tuple[str, ...]:

@@ -5,7 +5,6 @@ The display keeps sums, never episodes. The bar goes to standard error, the tabl
 
 from __future__ import annotations
 
-import shlex
 import time
 from collections import Counter
 from collections.abc import Generator, Iterator, Mapping
@@ -17,7 +16,7 @@ from rich import progress
 from rich.table import Column
 
 from rolegraph import api
-from rolegraph.cli.output import OutputOptions
+from rolegraph.cli.output import OutputOptions, command
 from rolegraph.cli.terminal import SPEED_SECONDS, make_table
 
 
@@ -176,16 +175,28 @@ class Display:
 
     def _next(self) -> str:
         """Return the command that a user may want to run next."""
-        folder = shlex.quote(str(self._folder.path))
+        folder, source = str(self._folder.path), self._run.flow.source
         if self._episodes < self._run.episodes:
-            return f"rolegraph run --resume --out {folder}"
+            return command("run", "--resume", "--out", folder)
         if any(sums.failures["model_error"] for sums in self._roles.values()):
-            return f"rolegraph run --resume --retry-failed --out {folder}"
-        source = self._run.flow.source
+            return command("run", "--resume", "--retry-failed", "--out", folder)
         if self._run.flow.is_trainable and not source.model:
-            return f"rolegraph train {shlex.join(source.arguments())}"
-        words = shlex.join(replace(source, model=None, base_url=None).arguments())
-        return f"rolegraph run {words} --model replay:{folder}"
+            return command("train", *source.arguments())
+        words = replace(source, model=f"replay:{folder}", base_url=None).arguments()
+        return command("run", *words, *self._tasks())
+
+    def _tasks(self) -> Iterator[str]:
+        """Yield the options that choose the run's tasks, rollouts and seed, in so far as they were given."""
+        info = self._run.info
+        options = {
+            "--limit": info.limit if info.limit == len(self._run.tasks) else None,
+            "--rollouts": info.rollouts if info.rollouts != 1 else None,
+            "--split": info.split,
+            "--seed": info.seed or None,
+        }
+        for option, value in options.items():
+            if value is not None:
+                yield from (option, str(value))
 
     def _document(self, seconds: float) -> dict[str, Any]:
         """Return the JSON document; docs/command.md describes its keys."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import sys
 from collections.abc import Generator, Mapping
 from contextlib import ExitStack, contextmanager, redirect_stdout
@@ -22,6 +23,11 @@ if TYPE_CHECKING:
 
 SHOWN_CHARACTERS = 300
 """Characters of a text in a table or a line, unless the caller shows more."""
+
+
+def command(*words: str) -> str:
+    """Return a command line of this program, quoted for a shell."""
+    return shlex.join(["rolegraph", *words])
 
 
 class OutputOptions(NamedTuple):

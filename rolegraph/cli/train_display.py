@@ -5,11 +5,9 @@ Everything that is shown is in the training's folder, too.
 
 from __future__ import annotations
 
-import shlex
 import time
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from dataclasses import replace
 from typing import Any
 
 from rich.console import Group
@@ -19,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rolegraph import api
-from rolegraph.cli.output import OutputOptions
+from rolegraph.cli.output import OutputOptions, command
 from rolegraph.cli.terminal import SPEED_SECONDS, NoteProgress, add_row, clock, make_table
 
 VALIDATION = "validation/"
@@ -161,7 +159,8 @@ class _TrainEnd:
     """Results of a training that is finished or was stopped."""
 
     def __init__(self, training: api.TrainingJob) -> None:
-        self._plan, self._folder, self._steps = training.flow.plan, training.folder, training.steps
+        self._flow, self._folder, self._steps = training.flow, training.folder, training.steps
+        self._plan = training.flow.plan
         self._lines = lines = self._folder.metrics() if self._folder.metrics_file.exists() else []
         self._done = int(max((line["step"] for line in lines), default=0))
         self._best = self._folder.best() if self._folder.checkpoints() else None
@@ -211,24 +210,15 @@ class _TrainEnd:
 
     def _next(self) -> list[str]:
         """Return the commands that a user may want to run next."""
-        folder = shlex.quote(str(self._folder.path))
-        commands = [f"rolegraph train --resume --out {folder}"] if self._done < self._steps else []
+        folder = str(self._folder.path)
+        commands = [command("train", "--resume", "--out", folder)] if self._done < self._steps else []
         if not self._best:
             return commands
         if not any(line.get("optim/data") for line in self._lines):
-            return [*commands, f"rolegraph view {folder}"]
-        policies, source = [*self._best.policies], self._folder.info().source
-        spec, *options = replace(source, overrides=(), model=None, base_url=None).arguments()
-        checkpoints = [
-            f"model.checkpoint={folder}"
-            if name == api.MAIN
-            else f"policies.{name}.checkpoint={folder}#{name}"
-            for name in policies
-        ]
-        words = [shlex.quote(spec), *checkpoints, *map(shlex.quote, options)]
-        flags = [f" --policy {name}" for name in policies] if len(policies) > 1 else [""]
-        exports = [f"rolegraph export {folder}{flag}" for flag in flags]
-        return [*commands, f"rolegraph run {' '.join(words)}", *exports]
+            return [*commands, command("view", folder)]
+        trained = api.trained_source(self._flow, self._folder.path, [*self._best.policies])
+        exports = [command("export", *words) for words in api.export_arguments(folder)]
+        return [*commands, command("run", *trained.arguments()), *exports]
 
     def _find_warnings(self) -> Iterator[str]:
         """Yield a line for each role with failed answers, and for each with unrated ones."""

@@ -94,7 +94,8 @@ def train_command(
         from rolegraph.cli.running import run_sweep
 
         output.check_single("training")
-        return run_sweep("train", source, out, {"seed": seed or 0}, resume=resume, track=track)
+        settings = {} if seed is None else {"seed": seed}
+        return run_sweep("train", source, out, settings, resume=resume, track=track)
     from rolegraph.cli.train_display import train_display
 
     if resume:

@@ -1,4 +1,4 @@
-"""Tests of findings that follow from another: they are left out until the other is fixed; others are shown."""
+"""Tests of findings that follow from another, which are left out until that one is fixed."""
 
 from __future__ import annotations
 

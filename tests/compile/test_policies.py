@@ -193,7 +193,7 @@ def test_a_checkpoint_that_is_not_asked_is_a_fault(
     tmp_path: Path, provider: str, override: str, place: str
 ) -> None:
     path = write_spec(tmp_path, ASKED.replace("PROVIDER", provider))
-    faults = [it for it in check_file(path, [override] if override else []).diagnostics]
+    faults = check_file(path, [override] if override else []).diagnostics
     assert [it.severity for it in faults] == ["error"]
     assert ("checkpoint" if place == "provider" else "weights runs/x") in faults[0].message
 

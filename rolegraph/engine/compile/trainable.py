@@ -56,7 +56,8 @@ def _refill_findings(spec: Spec, roles: Mapping[str, ResolvedRole]) -> Iterator[
         yield Finding(path, message, "", "remove `refill` or `staleness`", at_key=True)
     if not any(role.compares_rewards and role.spec.is_trained for role in roles.values()):
         message = "refill counts tasks on which rewards differ, and no role's rewards are compared"
-        rests_on = tuple(("roles", name, "estimator") for name in roles)
+        unknown = [name for name, role in roles.items() if role.spec.estimator and not role.estimator]
+        rests_on = tuple(("roles", name, "estimator") for name in unknown)
         yield Finding(path, message, "", "remove it", at_key=True, rests_on=rests_on)
 
 

@@ -326,9 +326,10 @@ class _Walk:
     def visit_Compare(self, node: nodes.Compare, scope: dict[str, Kind]) -> Kind:
         parts = [node.expr, *(operand.expr for operand in node.ops)]
         kinds: list[Kind] = [self.visit(part, scope) for part in parts]
-        has_list = any(operand.op in ("in", "notin") for operand in node.ops)
+        ops = {operand.op for operand in node.ops}
         has_none = any(isinstance(part, nodes.Const) and part.value is None for part in parts)
-        for part, kind in zip(parts, kinds, strict=True) if not (has_list or has_none) else ():
+        are_alike = ops <= {"eq", "ne"} and (has_none or "other" not in kinds)  # such as two instances
+        for part, kind in zip(parts, kinds, strict=True) if not (are_alike or ops & {"in", "notin"}) else ():
             self.written(part, kind, "value to compare")
         return "other"
 

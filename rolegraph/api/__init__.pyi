@@ -22,6 +22,8 @@ from rolegraph.api.exporting import export_async as export_async
 from rolegraph.api.forecasting import forecast as forecast
 from rolegraph.api.forecasting import forecast_async as forecast_async
 from rolegraph.api.jobs import new_folder as new_folder
+from rolegraph.api.next_steps import export_arguments as export_arguments
+from rolegraph.api.next_steps import trained_source as trained_source
 from rolegraph.api.previewing import Graph as Graph
 from rolegraph.api.previewing import Preview as Preview
 from rolegraph.api.previewing import graph as graph
@@ -73,6 +75,7 @@ from rolegraph.api.workflow import load as load
 from rolegraph.api.workflow import open_source as open_source
 from rolegraph.api.workflow import other_spec as other_spec
 from rolegraph.api.workflow import shipped_specs as shipped_specs
+from rolegraph.api.workflow import spec_source as spec_source
 from rolegraph.engine import vocabulary as vocabulary
 from rolegraph.engine.errors import DataError as DataError
 from rolegraph.engine.errors import RolegraphError as RolegraphError

@@ -21,6 +21,7 @@ from rolegraph.api.trusting import resumed_source, sealed_fields
 from rolegraph.api.workflow import Workflow, open_source
 from rolegraph.engine.compile import Plan, RolePlan
 from rolegraph.engine.errors import UsageError, WorldError, os_errors_as, printable
+from rolegraph.engine.models.checkpoints import with_base
 from rolegraph.engine.models.keys import OPENAI, TINKER, redact
 from rolegraph.engine.plugins import plugin, plugin_names
 from rolegraph.engine.records import EpisodeDone, Event, Note, Observer, RunFolder, Source, StepLogged, Task
@@ -115,7 +116,8 @@ def describe(flow: Workflow, kind: Kind, **fields: Any) -> RunInfo:
         name=plan.name,
         hash=plan.hash,
         command=command_line(),
-        model=plan.spec.model.title,
+        model=_asked_models(plan),
+        checkpoint=_asked_weights(plan) if kind == "run" else None,
         roles={
             role.name: RoleInfo(
                 estimator=role.estimator.name if role.estimator else None,
@@ -159,6 +161,17 @@ def used_rows(
     origin = (dataset.whole or dataset).origin
     source = dataset.file.name if dataset.file else origin.call.name if origin else "seeds"
     return UsedRows(named, source, tasks, partial(flow.tasks, named), dataset.file, fixed)
+
+
+def _asked_models(plan: Plan) -> str:
+    """Return the names of the models of the policies in training; of the spec's model where none is."""
+    refs = [endpoint.model for endpoint in plan.endpoints if endpoint.policy is not None]
+    return ", ".join(dict.fromkeys(with_base(ref).title for ref in refs or [plan.spec.model]))
+
+
+def _asked_weights(plan: Plan) -> str | None:
+    """Return the checkpoints that the roles ask; None where all ask untrained models."""
+    return ", ".join(dict.fromkeys(filter(None, (it.model.weights for it in plan.endpoints)))) or None
 
 
 def _policies(plan: Plan, role: RolePlan) -> tuple[str, ...]:

@@ -150,9 +150,6 @@ class RunJob:
             raise UsageError(
                 f"{folder.path} is a training's folder; continue it with rolegraph train --resume"
             )
-        if before.checkpoint is not None:
-            command = f"rolegraph eval --resume --out {folder.path.parent}"
-            raise UsageError(f"{folder.path} is a side of an evaluation; continue it with {command}")
         if before.own_tasks and tasks is None:
             raise UsageError(f"{folder.path} was started with tasks of its own; give them again to continue")
         if not (rollouts or before.rollouts):
@@ -162,6 +159,9 @@ class RunJob:
         split, limit = split or before.split, limit or before.limit
         settings = {"rollouts": rollouts or before.rollouts, "seed": before.seed}
         info, rows = _info_and_tasks(flow, tasks, split=split, limit=limit, **settings)
+        if before.checkpoint not in (None, info.checkpoint):  # the spec does not name the weights
+            command = f"rolegraph eval --resume --out {folder.path.parent}"
+            raise UsageError(f"{folder.path} is a side of an evaluation; continue it with {command}")
         job = cls(flow, folder, info, rows, (), resumed=True)
         folder.check_same(info, flow.plan.resolved, [job.data])
         return replace(job, finished=finished_in(folder, retry_failed=retry_failed))

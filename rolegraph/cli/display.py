@@ -5,7 +5,6 @@ The display keeps sums, never episodes. The bar goes to standard error, the tabl
 
 from __future__ import annotations
 
-import shlex
 import time
 from collections import Counter
 from collections.abc import Generator, Iterator, Mapping
@@ -17,7 +16,7 @@ from rich import progress
 from rich.table import Column
 
 from rolegraph import api
-from rolegraph.cli.output import OutputOptions, view_command
+from rolegraph.cli.output import OutputOptions, command, view_command
 from rolegraph.cli.terminal import SPEED_SECONDS, add_row, make_table
 
 SHOWN_OF_ANSWER = 16
@@ -207,22 +206,34 @@ class Display:
         return [self._command(it) for it in self._advice().actions]
 
     def _command(self, it: api.NextAction) -> str:
-        folder = shlex.quote(str(self._folder.path))
-        source = api.without_project(self._run.flow.source)
-        words = shlex.join(replace(source, model=None, base_url=None).arguments())
+        folder, source = str(self._folder.path), api.without_project(self._run.flow.source)
         match it.action:
             case api.Action.RESUME:
-                return f"rolegraph run --resume --out {folder}"
+                return command("run", "--resume", "--out", folder)
             case api.Action.RETRY:
-                return f"rolegraph run --resume --retry-failed --out {folder}"
+                return command("run", "--resume", "--retry-failed", "--out", folder)
             case api.Action.VIEW:
                 return view_command(folder, it)
             case api.Action.PREVIEW:
-                return f"rolegraph preview {words}"
+                return command("preview", *replace(source, model=None, base_url=None).arguments())
             case api.Action.TRAIN:
-                return f"rolegraph train {shlex.join(source.arguments())}"
+                return command("train", *source.arguments())
             case _:
-                return f"rolegraph run {words} --model replay:{folder}"
+                words = replace(source, model=f"replay:{folder}", base_url=None).arguments()
+                return command("run", *words, *self._tasks())
+
+    def _tasks(self) -> Iterator[str]:
+        """Yield the options that choose the run's tasks, rollouts and seed, in so far as they were given."""
+        info = self._run.info
+        options = {
+            "--limit": info.limit if info.limit == len(self._run.tasks) else None,
+            "--rollouts": info.rollouts if info.rollouts != 1 else None,
+            "--split": info.split,
+            "--seed": info.seed or None,
+        }
+        for option, value in options.items():
+            if value is not None:
+                yield from (option, str(value))
 
     def _document(self, seconds: float) -> dict[str, Any]:
         """Return the JSON document; docs/command.md describes its keys."""

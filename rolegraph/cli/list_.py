@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from rolegraph import api
-from rolegraph.cli import options
+from rolegraph.cli import options, output
 
 WRITTEN_AT = {
     "parsers": "roles.ROLE.parser",
@@ -48,7 +48,9 @@ def command(kind: str | None, name: str | None, imports: tuple[str, ...]) -> Non
         click.echo(text.rstrip())
         if name is None:
             shown = kind or "parsers"
-            click.echo(f"next: rolegraph list {shown} NAME", err=True)
+            named = [word for file in imports for word in ("--import", file)]
+            following = output.command("list", shown, next(iter(_summaries(shown))), *named)
+            click.echo(f"next: {following}", err=True)
     except BrokenPipeError:  # the reader has closed the pipe, as in `rolegraph list | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 

@@ -25,6 +25,11 @@ SHOWN_CHARACTERS = 300
 """Characters of a text in a table or a line, unless the caller shows more."""
 
 
+def command(*words: str) -> str:
+    """Return a command line of this program, quoted for a shell."""
+    return shlex.join(["rolegraph", *words])
+
+
 class OutputOptions(NamedTuple):
     """`--quiet` and `--json` of a command line, and the stream of the JSON document."""
 
@@ -78,11 +83,11 @@ def view_command(folder: str, it: api.NextAction) -> str:
     """Return the command that shows a run's episodes, of the role that an advice is about.
 
     Args:
-        folder: The run's folder, quoted for a shell.
+        folder: The run's folder.
         it: The advice.
     """
-    role = f" --role {shlex.quote(it.role)}" if it.role else ""
-    return f"rolegraph view {folder}{role}{' --failure any' if it.failures else ''}"
+    role = ("--role", it.role) if it.role else ()
+    return command("view", folder, *role, *(("--failure", "any") if it.failures else ()))
 
 
 @contextmanager

@@ -5,7 +5,6 @@ Everything that is shown is in the training's folder, too.
 
 from __future__ import annotations
 
-import shlex
 import time
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
@@ -19,7 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rolegraph import api
-from rolegraph.cli.output import OutputOptions, view_command
+from rolegraph.cli.output import OutputOptions, command, view_command
 from rolegraph.cli.terminal import SPEED_SECONDS, NoteProgress, add_row, clock, make_table
 
 VALIDATION = "validation/"
@@ -179,7 +178,8 @@ class _TrainEnd:
     """Results of a training that is finished or was stopped."""
 
     def __init__(self, training: api.TrainingJob) -> None:
-        self._plan, self._folder, self._steps = training.flow.plan, training.folder, training.steps
+        self._flow, self._folder, self._steps = training.flow, training.folder, training.steps
+        self._plan = training.flow.plan
         self._lines = lines = self._folder.metrics() if self._folder.metrics_file.exists() else []
         self._done = int(max((line["step"] for line in lines), default=0))
         self._best = self._folder.best() if self._folder.checkpoints() else None
@@ -266,32 +266,24 @@ class _TrainEnd:
 
     def _next(self) -> list[str]:
         """Return the commands that a user may want to run next."""
-        return [command for it in self._advice.actions for command in self._commands(it)]
+        return [line for it in self._advice.actions for line in self._commands(it)]
 
     def _commands(self, it: api.NextAction) -> list[str]:
-        folder = shlex.quote(str(self._folder.path))
-        source = api.without_project(self._folder.info().source)
-        policies = [*self._best.policies] if self._best else []
-        spec, *options = replace(source, overrides=(), model=None, base_url=None).arguments()
+        folder = str(self._folder.path)
         match it.action:
             case api.Action.RESUME:
-                return [f"rolegraph train --resume --out {folder}"]
+                return [command("train", "--resume", "--out", folder)]
             case api.Action.VIEW:
                 return [view_command(folder, it)]
             case api.Action.PREVIEW:
-                return [f"rolegraph preview {shlex.join([spec, *source.overrides, *options])}"]
+                source = api.without_project(self._flow.source)
+                return [command("preview", *replace(source, model=None, base_url=None).arguments())]
             case api.Action.RUN_WEIGHTS:
-                checkpoints = [
-                    f"model.checkpoint={folder}"
-                    if name == api.MAIN
-                    else f"policies.{name}.checkpoint={folder}#{name}"
-                    for name in policies
-                ]
-                words = [shlex.quote(spec), *checkpoints, *map(shlex.quote, options)]
-                return [f"rolegraph run {' '.join(words)}"]
+                policies = [*self._best.policies] if self._best else []
+                trained = api.trained_source(self._flow, self._folder.path, policies)
+                return [command("run", *api.without_project(trained).arguments())]
             case _:
-                flags = [f" --policy {name}" for name in policies] if len(policies) > 1 else [""]
-                return [f"rolegraph export {folder}{flag}" for flag in flags]
+                return [command("export", *words) for words in api.export_arguments(folder)]
 
     def _find_warnings(self) -> Iterator[str]:
         """Yield a line for each role with failed answers, and for each with unrated ones."""

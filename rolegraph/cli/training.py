@@ -96,7 +96,7 @@ def train_command(
         from rolegraph.cli.running import run_sweep
 
         output.check_single("training")
-        settings = {"seed": seed or 0}
+        settings = {} if seed is None else {"seed": seed}
         return run_sweep("train", source, out, settings, resume=resume, track=track, keep_going=keep_going)
     from rolegraph.cli.train_display import train_display
 

@@ -298,7 +298,8 @@ def search(
     k: how many passages
     """
     if (corpus is None) == (url is None):
-        raise ValueError("needs either a corpus or a url")
+        form = f"{{search: {'null' if query is None else '…'}, corpus: FILE.jsonl}}"
+        raise ValueError(f"needs either a corpus or a url, as in {form}")
     if headers and url is None:
         raise ValueError("has headers, which a corpus is never sent; leave them out")
     if url is not None:

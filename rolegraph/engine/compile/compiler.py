@@ -179,6 +179,7 @@ def _compile(loaded: LoadedSpec, imports: Sequence[vocabulary.Import], allow: Se
     findings += names.findings
     findings += chat_findings(spec, names.counts) if instances else ()
     findings += policies.check_policies(spec, names.counts)
+    findings += policies.checkpoint_findings(spec, names.counts)
     for check in (earning_findings, read_findings, instruction_findings, learning_findings):
         findings += check(names)
     loaded.report(findings)

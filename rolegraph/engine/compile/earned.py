@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterable, Iterator, Sequence, Set
 from math import isinf
 
 import networkx as nx
@@ -64,7 +64,9 @@ def earning_findings(names: ResolvedNames) -> Iterator[Finding]:
         message = f"{episode} can be correct: no reward of {decides} tells right from wrong"
         others = ", ".join(name for name in rewards if name in right)
         hint = f"name a role that can be right: {others}" if others else ""
-        yield Finding(("episode", "correct"), message, hint=hint, severity="warning")
+        rests_on = _rewards_of({decides, *ancestors(scored(rewards), decides)})
+        path: Path = ("episode", "correct")
+        yield Finding(path, message, hint=hint, severity="warning", rests_on=rests_on)
     for name, role in names.roles.items():
         if role.reward is not None:
             yield from _paid_alike(spec, name, role.reward, instances, read)
@@ -130,7 +132,14 @@ def _read(spec: Spec, rewards: Rewards) -> Iterator[Finding]:
     for cycle in cycles(scored(rewards)):
         message = f"the rewards wait for each other: {format_cycle(cycle)}"
         hint = "rated_by and same_as read only the action of a role, and wait for no reward"
-        yield Finding(("roles", cycle[0], "reward"), message, "rewards without a cycle", hint, word=cycle[-1])
+        path, *others = _rewards_of(cycle)
+        expected, last = "rewards without a cycle", cycle[-1]
+        yield Finding(path, message, expected, hint, word=last, covers=tuple(others))
+
+
+def _rewards_of(roles: Iterable[str]) -> tuple[Path, ...]:
+    """Return the keys of the roles' rewards."""
+    return tuple(("roles", name, "reward") for name in roles)
 
 
 def _unjudged(rewards: Rewards) -> Iterator[Finding]:
@@ -212,7 +221,8 @@ def _shown(names: ResolvedNames) -> Iterator[Finding]:
                 yield Finding(path, f"the task has no field {field!r}", expected, hint, word=field)
             elif field not in names.hidden:
                 message = f"task.{field} is not hidden: every role may read it"
-                yield Finding(path, message, "a hidden field", "leave it out here", word=field)
+                hint, rests_on = "leave it out here", (("data",), *_rewards_of(spec.roles))
+                yield Finding(path, message, "a hidden field", hint, word=field, rests_on=rests_on)
                 continue
             for other in (name, *(it for it in spec.roles if it in reached and it != name)):
                 rewarded = (rewards.get(it) for it in {other, *ancestors(before, other)})

@@ -267,7 +267,10 @@ class Plan(TurnGraph):
         def text(endpoint: role_plan.Endpoint) -> str:
             if endpoint.past is not None:
                 return f"past selves of {self.past[endpoint.past].of}"
-            return f"the latest of {endpoint.policy}" if endpoint.policy else f"{endpoint.model} as it is"
+            if endpoint.policy is not None:
+                return f"the latest of {endpoint.policy}"
+            weights = endpoint.model.weights
+            return f"{endpoint.model} " + (f"with the weights {weights}" if weights else "as it is")
 
         numbers = enumerate(role.endpoints, 1)
         shown = [number for index, number in numbers if index in role.frozen or not role.spec.is_trained]

@@ -50,6 +50,10 @@ def read_findings(names: ResolvedNames) -> Iterator[Finding]:
                 obstacle = _obstacle(_shape_of(names, other, shapes), read)
                 if obstacle is None and "*" in read.path.split(".") and other in names.roles:
                     obstacle = _unplaced(names, name, other)
+                if obstacle is None and call is not None and (lost := _unmapped(shapes.get(other, {}), read)):
+                    message = f"{reader} has no number for {lost} of {other}, and masks such turns"
+                    path, hint = ("roles", name, key, *call.path_of(read.place)), "add each word to `map`"
+                    yield Finding(path, message, "", hint, "warning", other)
                 if obstacle is not None and call is not None:
                     wanted = read.path or ("a word of its map" if read.words else "a number")
                     message = f"{reader} reads {wanted} in the action of {other}, {obstacle.reason}"
@@ -63,6 +67,15 @@ def _unplaced(names: ResolvedNames, name: str, other: str) -> _Obstacle | None:
         return None
     reason = f"which does not read {name}: there is no position for `*`"
     return _Obstacle(reason, f"let it read {name}", False)
+
+
+def _unmapped(shape: Shape, read: ActionRead) -> str:
+    """Return the words that an action may be and a map leaves out, for messages; empty without such words."""
+    for key in read.path.split(".") if read.path else ():
+        is_list = shape.get("type") == "array"
+        shape = _inside(shape, "items") if is_list else _inside(_inside(shape, "properties"), key)
+    values = shape.get("enum", ()) if read.words else ()
+    return " and ".join(str(it) for it in values if str(it).strip().lower() not in (read.words or ()))
 
 
 def _obstacle(shape: Shape, read: ActionRead) -> _Obstacle | None:
@@ -161,7 +174,10 @@ def instruction_findings(names: ResolvedNames) -> Iterator[Finding]:
                 message = f"the prompt of {name} does not mention {looked_for}, which its parser looks for"
                 hint = "say it in the prompt: answers without it are the failure malformed_output"
                 word = words[0].strip("<>")
-                yield Finding(("roles", name, "parser"), message, "", hint, "warning", word)
+                read = {name, *ancestors(passed, name)}.intersection(names.roles)
+                rests_on = tuple(("roles", it, key) for it in read for key in ("prompt", "system", "needs"))
+                path = ("roles", name, "parser")
+                yield Finding(path, message, "", hint, "warning", word, rests_on=rests_on)
 
 
 def _passed_on(names: ResolvedNames) -> RoleGraph:

@@ -230,6 +230,16 @@ class RolePlan(ResolvedRole):
         """True if an estimator compares the rewards of single turns, not of whole trajectories."""
         return any(grouping.of_turns for grouping in self.groupings)
 
+    def round_at(self, number: int) -> tuple[int, int]:
+        """Return the round of turn `number` of an instance, from 1, and the round of the loop around."""
+        outer, before = divmod(number - 1, self.times)
+        return before + 1, outer + 1
+
+    @property
+    def is_nested(self) -> bool:
+        """True where the role's loop is in another loop of several rounds."""
+        return self.rounds > self.times
+
     def number_of(self, view: vocabulary.View) -> int:
         """Return the number of a turn among all of its instance, as identities and records count."""
         return (view.outer - 1) * self.times + view.round

@@ -67,7 +67,9 @@ class TextReader:
             if prompt and key in around.needs and key not in {*mentioned, name} and not role.when:
                 message = f"{name} waits for {key}, but its prompt does not mention it"
                 path = ("roles", name, "needs", key)
-                self.findings.append(Finding(path, message, word=key, severity="warning"))
+                rests_on: tuple[Path, ...] = (("roles", name, "system"), ("roles", name, "prompt"))
+                warning = Finding(path, message, word=key, severity="warning", rests_on=rests_on)
+                self.findings.append(warning)
         return prompt, system
 
     def value(self, name: str, tool: Tool) -> Template | None:

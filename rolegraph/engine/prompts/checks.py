@@ -277,7 +277,7 @@ class _Walk:
     def visit_For(self, node: nodes.For, scope: dict[str, Kind]) -> Kind:
         if node.recursive:
             self.fault(node, "recursive", f"recursive loops cannot be used in {self.around.text}")
-        kind = self.visit(node.iter, scope)
+        kind = self.listed(node.iter, scope)
         self.visit(node.target, scope)
         item: Kind = "view" if kind in ("several", "single") else "other"
         inner: dict[str, Kind] = {**scope, "loop": "other", **_bind(node.target, item)}
@@ -291,13 +291,13 @@ class _Walk:
         inner = dict(scope)
         for target, value in zip(node.targets, node.values, strict=True):
             self.visit(target, scope)
-            inner.update(_bind(target, self.visit(value, scope)))
+            inner.update(_bind(target, self.listed(value, scope)))
         self.block(node.body, inner)
         return "other"
 
     def visit_Assign(self, node: nodes.Assign, scope: dict[str, Kind]) -> Kind:
         self.visit(node.target, scope)
-        scope.update(_bind(node.target, self.visit(node.node, scope)))
+        scope.update(_bind(node.target, self.listed(node.node, scope)))
         return "other"
 
     def block(self, body: Iterable[nodes.Node], scope: dict[str, Kind]) -> None:
@@ -311,8 +311,32 @@ class _Walk:
 
     visit_Concat = visit_Output
 
-    def written(self, node: nodes.Expr, kind: Kind) -> None:
-        """Add a fault where a template prints a role instance itself, as in `{{ solver }}`."""
+    def listed(self, node: nodes.Node, scope: dict[str, Kind]) -> Kind:
+        """Visit an expression that may be a sum of lists, as in `{% for one in solver + rival %}`."""
+        if not isinstance(node, nodes.Add):
+            return self.visit(node, scope)
+        kinds = {self.listed(part, scope) for part in (node.left, node.right)}
+        return "several" if kinds <= {"several", "single"} else "other"
+
+    def computed(self, node: nodes.Expr, scope: dict[str, Kind]) -> Kind:
+        for part in node.iter_child_nodes():
+            self.written(part, self.visit(part, scope), "number")
+        return "other"
+
+    visit_Add = visit_Sub = visit_Mul = visit_Div = visit_FloorDiv = visit_Mod = visit_Neg = computed
+
+    def visit_Compare(self, node: nodes.Compare, scope: dict[str, Kind]) -> Kind:
+        parts = [node.expr, *(operand.expr for operand in node.ops)]
+        kinds: list[Kind] = [self.visit(part, scope) for part in parts]
+        ops = {operand.op for operand in node.ops}
+        has_none = any(isinstance(part, nodes.Const) and part.value is None for part in parts)
+        are_alike = ops <= {"eq", "ne"} and (has_none or "other" not in kinds)  # such as two instances
+        for part, kind in zip(parts, kinds, strict=True) if not (are_alike or ops & {"in", "notin"}) else ():
+            self.written(part, kind, "value to compare")
+        return "other"
+
+    def written(self, node: nodes.Node, kind: Kind, wanted: str = "text") -> None:
+        """Add a fault where a role instance itself stands for its action, as in `{{ solver }}`."""
         if kind not in ("several", "single", "view", "self"):
             return
         first = next(iter([node] if isinstance(node, nodes.Name) else node.find_all(nodes.Name)), None)
@@ -324,10 +348,11 @@ class _Walk:
             hint = f"write self.{self.around.self_fields[0]}" if self.around.self_fields else ""
         elif kind == "several":
             what = "a list of role instances"
-            hint = "loop over it, {% for one in … %}{{ one.action }}{% endfor %}, or gather them: "
-            hint += f"{name} | map(attribute='action') | join(', ')"
+            text = "loop over it, {% for one in … %}{{ one.action }}{% endfor %}", "join(', ')"
+            how, end = text if wanted == "text" else ("take one with [0]", "list")
+            hint = f"{how}, or gather them: {name} | map(attribute='action') | {end}"
         subject = repr(name) if first is node else "this"
-        self.fault(first or node, name, f"{subject} is {what}, and no text", hint)
+        self.fault(first or node, name, f"{subject} is {what}, and no {wanted}", hint)
 
     def visit_CondExpr(self, node: nodes.CondExpr, scope: dict[str, Kind]) -> Kind:
         self.visit(node.test, scope)
@@ -346,7 +371,7 @@ class _Walk:
         return "other"
 
     def visit_Filter(self, node: nodes.Filter, scope: dict[str, Kind]) -> Kind:
-        kind = self.visit(node.node, scope) if node.node is not None else "other"
+        kind = self.listed(node.node, scope) if node.node is not None else "other"
         if node.name not in FILTERS:
             hint = did_you_mean(node.name, FILTERS) or f"there is {', '.join(sorted(FILTERS))}"
             self.fault(node, node.name, f"no filter {node.name!r}", hint)

@@ -128,7 +128,7 @@ class RunInfo(SourceRecord):
     rollouts: int = 0
     """For a run: episodes of each task; 0 in files of earlier versions."""
     checkpoint: Typed | None = None
-    """For a run: trained weights of the policies; None for untrained models."""
+    """For a run: trained weights that its roles ask; None for untrained models."""
     steps: int = 0
     """For a training: planned number of steps; 0 where it is not known."""
     roles: dict[str, RoleInfo]

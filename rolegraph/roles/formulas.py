@@ -62,6 +62,7 @@ def value(
     facts = RewardFacts(
         fields=tuple({**fields, **dict.fromkeys(labels or ())}),
         labels=tuple(fields if labels is None else labels),
+        required=tuple(dict.fromkeys(key for parts in read for key in _compared(parts))),
         reads=tuple(reads),
     )
     judges = right is not None or not (read[0] and _is_number(read[0][0]))
@@ -104,6 +105,15 @@ def _keys(parts: list[nodes.Node], name: str) -> Iterator[str]:
                 yield key
             case _:
                 pass
+
+
+def _compared(parts: list[nodes.Node]) -> Iterator[str]:
+    """Yield the task fields that comparisons with the action read: a row without one must not pay."""
+    for part in parts:
+        if isinstance(part, nodes.Compare | nodes.Test):
+            inside = [*part.find_all(nodes.Node)]
+            if any(isinstance(node, nodes.Name) and node.name == "action" for node in inside):
+                yield from _keys(inside, "task")
 
 
 def _is_number(node: nodes.Node) -> bool:

@@ -91,11 +91,13 @@ def find_json(text: str, check: Check | None = None) -> Any:
             about the first candidate.
     """
     reason: ValueError | None = None
+    further = False
     for value in _candidates(text):
         try:
             check_plain(value)
             if check is not None:
-                check(value, further=reason is not None)
+                begun, further = further, True
+                check(value, further=begun)
         except ValueError as error:
             reason = reason or error
             if isinstance(error, TooMuchWork | TooMuchText):

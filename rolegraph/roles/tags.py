@@ -13,7 +13,7 @@ from typing import Literal
 
 Which = Literal["first", "last"]
 
-_PLACEHOLDER = re.compile(r"\s*(?:[.…]*|and|or|to)\s*", re.IGNORECASE)
+_PLACEHOLDER = re.compile(r"\s*(?:[.,…]*|and|or|to|your answer(?: here)?)\s*", re.IGNORECASE)
 _QUOTES = ("`", '"', "'")
 
 

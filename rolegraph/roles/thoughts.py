@@ -8,13 +8,24 @@ from __future__ import annotations
 import re
 from collections.abc import Collection
 
-TAGS = ("think", "thinking", "thought", "thoughts", "reasoning", "reflection", "scratchpad")
+TAGS = (
+    "think",
+    "thinking",
+    "thought",
+    "thoughts",
+    "reasoning",
+    "reflection",
+    "scratchpad",
+    "cot",
+    "analysis",
+)
 """Names of tags around thoughts."""
 _NAMES = "|".join(TAGS)
 _CHANNEL = r"<\|channel\|>(?:analysis|commentary)[^<]*<\|message\|>"
 _MARKS = re.compile(
     rf"""
-      <(?P<tag>(?:seed:)?(?:{_NAMES}))(?:\s[^<>]*)?>  | </(?P<end>(?:seed:)?(?:{_NAMES}))\s*>
+      <(?P<tag>(?:\w+:|inner_)?(?:{_NAMES}))(?:\s[^<>]*)?>  | </(?P<end>(?:\w+:|inner_)?(?:{_NAMES}))\s*>
+    | <\|(?P<pipe>think|thinking)\|>                  | <\|/(?P<pipe_end>think|thinking)\|>
     | ◁(?P<kimi>think)▷                               | ◁/(?P<kimi_end>think)▷
     | \[(?P<square>THINK)\]                           | \[/(?P<square_end>THINK)\]
     | <\|(?P<bar>begin_of_thought)\|>                 | <\|(?P<bar_end>end_of_thought)\|>
@@ -50,7 +61,7 @@ class _Mark:
         self.start, self.end = match.span()
         self.name = match[group].lower()
         self.is_end = group.endswith("end")
-        self.kind = self.name if group in ("tag", "end") else group.removesuffix("_end")
+        self.kind = "tag" if group == "end" else group.removesuffix("_end")
 
 
 def _parts(text: str, marks: list[_Mark]) -> list[str]:

@@ -13,7 +13,8 @@ _CLAUSE = re.compile(
     re.VERBOSE,
 )
 _NEGATED = re.compile(
-    r"""\b(?: not | never | neither | nor | cannot | hardly | barely | scarcely | far\ from | anything\ but
+    r"""\b(?: not | never | neither | nor | cannot | doubt | fails? | unable | lacks?
+            | less | hardly | barely | scarcely | far\ from | anything\ but
             | (?:less|rather)\ than | instead\ of | no\ longer | (?:in\ no|by\ no)\ (?:way|means) | without
             | nicht | nie | niemals | kaum | keineswegs | kein\w* | pas | jamais | não | nunca | niet
             | inte | ikke | не | нет | (?:is|are|was|do|does|did|could|would|should|ca|wo)nt )\b

@@ -71,7 +71,7 @@ def file(
     where = find_table(folder, path)
     read = partial(read_table, where)
     dataset = dataset_of(read, hidden=hidden or [], stem=where.stem, split=split, shown=path)
-    return replace(dataset, file=where)
+    return replace(dataset, file=where, lines=lambda: (line for line, _ in read()))
 
 
 def huggingface(

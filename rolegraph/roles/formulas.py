@@ -63,6 +63,7 @@ def value(
     facts = RewardFacts(
         fields=tuple({**fields, **dict.fromkeys(labels or ())}),
         labels=tuple(fields if labels is None else labels),
+        required=tuple(dict.fromkeys(key for parts in read for key in _compared(parts))),
         reads=tuple(reads),
         bounds=bounds_of_text(text) or UNIT,
     )
@@ -112,6 +113,15 @@ def _keys(parts: list[nodes.Node], name: str) -> Iterator[str]:
                 yield key
             case _:
                 pass
+
+
+def _compared(parts: list[nodes.Node]) -> Iterator[str]:
+    """Yield the task fields that comparisons with the action read: a row without one must not pay."""
+    for part in parts:
+        if isinstance(part, nodes.Compare | nodes.Test):
+            inside = [*part.find_all(nodes.Node)]
+            if any(isinstance(node, nodes.Name) and node.name == "action" for node in inside):
+                yield from _keys(inside, "task")
 
 
 def _is_number(node: nodes.Node) -> bool:

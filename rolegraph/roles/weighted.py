@@ -92,6 +92,9 @@ def weighted(
     parts = [part for _, part in built.values()]
     limits = [part.timeout for part in parts if part.timeout is not None]
     facts = [part.facts for part in parts]
+    required: dict[str, bool] = {}  # with True where a list holds accepted answers
+    for check in (each.label_check for each in facts):
+        required |= {name: required.get(name, False) or name not in check.values for name in check.fields}
 
     def union(items: Sequence[Item | RewardFacts], field: str) -> tuple[str, ...]:
         return tuple(dict.fromkeys(name for item in items for name in getattr(item, field)))
@@ -113,6 +116,8 @@ def weighted(
         RewardFacts(
             fields=union(facts, "fields"),
             labels=union(facts, "labels"),
+            required=tuple(required),
+            values=tuple(name for name, has_list in required.items() if not has_list),
             terms=tuple(built),
             patterns=union(facts, "patterns"),
             reads=tuple(placed(name, read) for name, (_, part) in built.items() for read in part.facts.reads),

@@ -21,7 +21,7 @@ from rolegraph.engine.compile.inputs import role_inputs
 from rolegraph.engine.compile.lineage import Instances, history_findings, instances_of
 from rolegraph.engine.compile.names import ResolvedNames
 from rolegraph.engine.compile.plan import EpisodeBounds, Plan, TurnGraph, size_of
-from rolegraph.engine.compile.readable import instruction_findings, read_findings
+from rolegraph.engine.compile.readable import instruction_findings, read_findings, stop_findings
 from rolegraph.engine.compile.resolve import digest, locate_models
 from rolegraph.engine.compile.trainable import learning_findings, loss_of
 from rolegraph.engine.compile.unroll import UnrolledGraph
@@ -180,7 +180,7 @@ def _compile(loaded: LoadedSpec, imports: Sequence[vocabulary.Import], allow: Se
     findings += chat_findings(spec, names.counts) if instances else ()
     findings += policies.check_policies(spec, names.counts)
     findings += policies.checkpoint_findings(spec, names.counts)
-    for check in (earning_findings, read_findings, instruction_findings, learning_findings):
+    for check in (earning_findings, read_findings, instruction_findings, stop_findings, learning_findings):
         findings += check(names)
     loaded.report(findings)
     if instances is None or loaded.faults:  # with faults, parts of the spec are missing

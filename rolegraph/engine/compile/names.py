@@ -292,6 +292,7 @@ class ResolvedNames:
             train = self.spec.train
             counts = {"train": (train.steps or 1) * train.batch_size, "validation": train.validation.tasks}
             return {split: vocabulary.seed_tasks(split, counts[split]) for split in SPLITS}
+        checks = {name: reward.facts.label_check for name, reward in self.rewards.items() if reward}
         for split in SPLITS:
             call = getattr(self.spec.data, split)
             if call is None:
@@ -302,6 +303,7 @@ class ResolvedNames:
             if dataset is None:
                 continue
             missing = [name for name in dataset.permissions if not vocabulary.is_allowed(name, self.allow)]
+            dataset = vocabulary.labelled(dataset, checks, call.value if call.name == "file" else call.name)
             data[split] = vocabulary.withheld(dataset, missing) if missing else dataset
             for name, reward in self.rewards.items():
                 for column in reward.task_fields if reward else ():

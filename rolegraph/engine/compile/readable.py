@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from math import inf
 from typing import NamedTuple, cast
 
@@ -17,6 +18,7 @@ import networkx as nx
 
 from rolegraph.engine.compile.chats import turns_read
 from rolegraph.engine.compile.names import ResolvedNames
+from rolegraph.engine.compile.policies import samplings_of
 from rolegraph.engine.compile.role_plan import ResolvedRole
 from rolegraph.engine.compile.structure import RoleGraph, ancestors, graph_of
 from rolegraph.engine.errors import RolegraphError, did_you_mean
@@ -178,6 +180,26 @@ def instruction_findings(names: ResolvedNames) -> Iterator[Finding]:
                 rests_on = tuple(("roles", it, key) for it in read for key in ("prompt", "system", "needs"))
                 path = ("roles", name, "parser")
                 yield Finding(path, message, "", hint, "warning", word, rests_on=rests_on)
+
+
+def stop_findings(names: ResolvedNames) -> Iterator[Finding]:
+    """Warn of each `stop` that cuts a mark away without which the parser cannot read the answer."""
+    for name, role in names.roles.items():
+        samplings = dict(samplings_of(names.spec, name, names.counts[name])) if role.parser else {}
+        for path, sampling in samplings.items():
+            for stop, mark in product(sampling.stop, role.parser.marks if role.parser else ()):
+                if _cuts(stop, mark):
+                    message = f"an answer of {name} ends before {stop!r}, and its parser needs {mark!r}"
+                    hint = f"remove it: without {mark!r} every answer is the failure malformed_output"
+                    yield Finding((*path, "stop"), message, "", hint, "warning", stop)
+                    break
+
+
+def _cuts(stop: str, mark: str) -> bool:
+    """Return True where a text that ends before `stop` may lack a mark, or a part of it."""
+    bare = stop.strip() or stop
+    overlaps = (bare.endswith(mark[:size]) for size in range(2, len(mark)))
+    return bare in mark or mark in bare or any(overlaps)
 
 
 def _passed_on(names: ResolvedNames) -> RoleGraph:

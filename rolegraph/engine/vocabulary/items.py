@@ -28,6 +28,7 @@ from rolegraph.engine.records import (
 )
 from rolegraph.engine.vocabulary.actions import ActionRead, Shape
 from rolegraph.engine.vocabulary.environment import NOTHING, Environment
+from rolegraph.engine.vocabulary.labels import CheckedScore, LabelCheck
 from rolegraph.engine.vocabulary.registry import FIXED, Item, Origin, Registry
 from rolegraph.engine.vocabulary.tool import Tool
 from rolegraph.engine.vocabulary.views import Upstream, View
@@ -65,6 +66,9 @@ class Parser(Item):
     expects: tuple[tuple[str, ...], ...] = ()
     """Groups of words, such as `("<answer>",)` or `("yes", "no")`: a response holds one word of each group.
     `validate` warns of a group of which the role's prompts mention no word."""
+    marks: tuple[str, ...] = ()
+    """Marks without which a response cannot be read, such as `</answer>`; `validate` warns of a `stop` that
+    cuts them away."""
     gives: Shape = field(default_factory=dict[str, Any])
     """Shape of the action."""
 
@@ -130,6 +134,11 @@ class RewardFacts:
     """Task fields that the reward reads; the dataset must have them."""
     labels: tuple[str, ...] = ()
     """Fields among `fields` that give the answer away; no prompt may show them."""
+    required: tuple[str, ...] | None = None
+    """Fields among `fields` that each task must fill, with an answer or a list of accepted answers; None for
+    the labels."""
+    values: tuple[str, ...] = ()
+    """Fields among `required` that hold one JSON value, whose lists are no accepted answers."""
     terms: tuple[str, ...] = ()
     """Names of the terms that the scores report."""
     patterns: tuple[str, ...] = ()
@@ -149,6 +158,11 @@ class RewardFacts:
     warns where an answer may earn less than no answer does."""
     form: bool = False
     """True for a reward of form, such as length. In a sum with other terms its verdict does not count."""
+
+    @property
+    def label_check(self) -> LabelCheck:
+        """Check of the fields that each task must fill."""
+        return LabelCheck(self.labels if self.required is None else self.required, self.values)
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,6 +198,12 @@ class Reward(Item):
     """Memory limit in bytes of a call with a time limit, besides the libraries of its process."""
     as_term: Reward | None = None
     """Reward to use in place of this one as a term of a sum."""
+
+    def __post_init__(self) -> None:
+        """Let `score` raise MissingLabel for a task without a field that the reward must have."""
+        check = self.facts.label_check
+        score = self.score.score if isinstance(self.score, CheckedScore) else self.score
+        object.__setattr__(self, "score", CheckedScore(score, check) if check.fields else score)
 
     @property
     def read_roles(self) -> tuple[str, ...]:
@@ -343,6 +363,8 @@ class Dataset(Item):
     """The data set of which this is a part, by the spec's `data.split`."""
     file: Path | None = None
     """File of the rows, which no prompt and no tool may quote with its hidden fields."""
+    lines: Callable[[], Iterator[int]] | None = None
+    """Function that yields the line of each row of a file."""
 
     def __reduce_ex__(self, protocol: Any) -> str | tuple[Any, ...]:
         # The receiver of a plan may never read its data, and may not have the file: so it opens nothing yet.

@@ -20,6 +20,7 @@ from rolegraph.engine.records import SEEDS, Split, Task
 from rolegraph.engine.vocabulary.call import ItemCall
 from rolegraph.engine.vocabulary.foreign import short_repr
 from rolegraph.engine.vocabulary.items import Dataset, checked_rows, datasets
+from rolegraph.engine.vocabulary.labels import LabelCheck
 from rolegraph.engine.vocabulary.registry import BadOptions
 
 T = TypeVar("T")
@@ -62,6 +63,45 @@ def withheld(dataset: Dataset, permissions: Sequence[str]) -> Dataset:
         raise UsageError(f"these tasks are read only where that is allowed: {flags}")
 
     return replace(dataset, rows=rows)
+
+
+def labelled(dataset: Dataset, readers: Mapping[str, LabelCheck], shown: str) -> Dataset:
+    """Return the dataset of a file whose rows raise DataError where a reward's label is missing.
+
+    Args:
+        dataset: A dataset with `lines`; any other one is returned unchanged.
+        readers: The check of each role's reward, by role.
+        shown: The name of the file in messages.
+    """
+    if dataset.lines is None:
+        return dataset
+
+    def faults(row: Row) -> str:
+        lacks = ((role, fault) for role, check in readers.items() for fault in check.faults(row))
+        return next((f"{fault}, and the reward of {role} compares with it" for role, fault in lacks), "")
+
+    def rows(limit: int | None) -> Iterator[Task]:
+        for position, row in enumerate(dataset.rows(limit)):
+            if fault := faults(row):
+                lines = _lines_of(dataset, position, lambda row: bool(faults(row)))
+                raise DataError(f"{shown}:{lines}: {fault}; {_MEND}")
+            yield row
+
+    return replace(dataset, rows=rows)
+
+
+_MEND = "give the row its answer, or leave the row out"
+_LINES_SHOWN = 10
+"""Number of lines that a message lists."""
+
+
+def _lines_of(dataset: Dataset, start: int, is_faulty: Callable[[Row], bool]) -> str:
+    """Return the line of a row, and of all faulty rows behind it in brackets; reads the file again."""
+    assert dataset.lines is not None
+    pairs = islice(zip(dataset.lines(), dataset.rows(None), strict=True), start, None)
+    first, *others = [line for line, row in pairs if is_faulty(row)]
+    listed = ", ".join(map(str, others[:_LINES_SHOWN])) + (", …" if len(others) > _LINES_SHOWN else "")
+    return f"{first} (and {len(others):,} more: {listed})" if others else f"{first}"
 
 
 def part_of(whole: Dataset, split: Split, *, share: float, seed: int) -> Dataset:

@@ -136,7 +136,9 @@ class Case:
     def faults(self, *words: str) -> list[dict[str, Any]]:
         """Validate the spec, and return the errors and warnings."""
         done = self.command("validate", "s.yaml", "--json", *words)
-        return json.loads(done.stdout)["specs"][0]["diagnostics"]
+        report = json.loads(done.stdout)["specs"][0]
+        of_data = {"message": report.get("error"), "place": None, "severity": "error"}
+        return [*report["diagnostics"], *([of_data] if of_data["message"] else [])]
 
     def error_lines(self, file: str) -> set[int]:
         """Validate the spec, and return the lines of a file that have errors."""
@@ -245,12 +247,13 @@ def is_valid(case: Case) -> None:
 
 def warns_of_the_stop(case: Case) -> None:
     """Check that `validate` tells of a stop text that the parser needs."""
-    assert any("stop" in fault["message"] for fault in case.faults())
+    places = [fault["place"]["text"] for fault in case.faults()]
+    assert [place for place in places if "stop" in place]
 
 
 def runs_the_tool(case: Case) -> None:
     """Check that each tool call ends in a result, or in an error that the model reads."""
-    assert [step.failure for step in case.steps()] == [None, None]
+    assert [step.metadata.get("failure") for step in case.steps()] == [None, None]
 
 
 CASES: dict[str, Callable[[Case], None]] = {

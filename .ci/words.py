@@ -1,5 +1,5 @@
-"""Check the words that ruff cannot: openings, sections, `Args:` entries, class names, denied words,
-templates.
+"""Check the words that ruff cannot: openings, sections, `Args:` entries, class and variable names, denied
+words, templates.
 
 `make lint` runs it. Prints a line `path:line: problem` for each find, and exits with 1 if there is one.
 """
@@ -30,6 +30,8 @@ PAGES = ("docs/*.md", "README.md", "CONTRIBUTING.md")
 # `name: Sentence with a capital.`; a name in backticks and a digit are sentences, too.
 ARGUMENT = re.compile(r"\*{0,2}\w+(?:, \*{0,2}\w+)*: [A-Z`\d'\"{\[(].*[.:]$", re.DOTALL)
 WIDTH = 140
+# Participles and other words that say nothing of the value that they name.
+VAGUE = {"found", "own", "at", "known", "noted", "said", "told", "those"}
 
 
 def definitions() -> Iterator[tuple[str, ast.AST]]:
@@ -121,6 +123,14 @@ def shared_names() -> Iterator[str]:
                 yield f"{place}: class {node.name} is also in {min(files[node.name])}"
 
 
+def vague_names() -> Iterator[str]:
+    """Find variables, parameters and fields whose names say nothing of their values."""
+    for place, node in definitions():
+        name = node.arg if isinstance(node, ast.arg) else node.id if isinstance(node, ast.Name) else ""
+        if name in VAGUE:
+            yield f"{place}: the name {name!r}, expected a noun that says what the value is"
+
+
 def main() -> int:
     """Print every find, and return the exit code."""
     finds = [
@@ -130,6 +140,7 @@ def main() -> int:
         *shared_names(),
         *denied(),
         *wide_templates(),
+        *vague_names(),
     ]
     for find in finds:
         print(find)  # noqa: T201

@@ -33,7 +33,7 @@ def measured(spec: Path, episodes: int) -> tuple[float, float, float]:
     words = ["run", str(spec), "--limit", str(TASKS), "--rollouts", str(episodes // TASKS)]
     child = os.posix_spawn(
         sys.executable,
-        [sys.executable, "-m", "rolegraph.cli", *words, "--out", str(out)],
+        [sys.executable, "-m", "rolegraph", *words, "--out", str(out)],
         os.environ,
         file_actions=[(os.POSIX_SPAWN_OPEN, fd, os.devnull, os.O_WRONLY, 0) for fd in (1, 2)],
     )

@@ -28,7 +28,7 @@ _VALUE = re.compile(r"([\w/@]+):(?:np\.float64\()?(-?[\d.]+(?:e-?\d+)?)\)?(?: - 
 
 def train(folder: Path, spec: str, words: tuple[str, ...]) -> tuple[str, float]:
     """What a training command says, and its seconds."""
-    command = [sys.executable, "-m", "rolegraph.cli", "train", spec, *words, "--out", str(folder)]
+    command = [sys.executable, "-m", "rolegraph", "train", spec, *words, "--out", str(folder)]
     began = time.monotonic()
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:

@@ -42,7 +42,7 @@ def environment(checkout: Path = ROOT) -> dict[str, str]:
 
 def help_s(repetitions: int) -> float:
     """Median wall time of `rolegraph --help`, with the interpreter's own start."""
-    return median(_wall(["-m", "rolegraph.cli", *WAITS["rolegraph --help"]]) for _ in range(repetitions))
+    return median(_wall(["-m", "rolegraph", *WAITS["rolegraph --help"]]) for _ in range(repetitions))
 
 
 def python_s(repetitions: int) -> float:
@@ -105,7 +105,7 @@ WAITS = {
     help="Another checkout of Rolegraph, to compare with this one.",
 )
 def main(repetitions: int, against: Path | None) -> None:
-    measured = {title: ["-m", "rolegraph.cli", *words] for title, words in WAITS.items()}
+    measured = {title: ["-m", "rolegraph", *words] for title, words in WAITS.items()}
     measured["click, pyyaml, jinja2 and pydantic alone, beside validate"] = ["-c", PACKAGES]
     for title, arguments in measured.items():
         click.echo(title)

@@ -83,7 +83,7 @@ async def write(folder: Path, episodes: int) -> None:
 def serving(folder: Path) -> Iterator[str]:
     """The command on a run; the address that it prints."""
     began = perf_counter()
-    command = [sys.executable, "-m", "rolegraph.cli", "view", str(folder)]
+    command = [sys.executable, "-m", "rolegraph", "view", str(folder)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=os.environ)
     try:
         assert process.stdout is not None

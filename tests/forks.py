@@ -175,7 +175,7 @@ def watch(request: Mapping[str, Any], stdout: int, stderr: int, status: int) -> 
 
 
 def become(request: Mapping[str, Any], stdout: int, stderr: int) -> NoReturn:
-    """Run a command in this process, as `python -m rolegraph.cli` does."""
+    """Run a command in this process, as `python -m rolegraph` does."""
     from rolegraph.cli.main import main as command
 
     os.setsid()

@@ -285,7 +285,9 @@ def expected(workflow: Workflow) -> Expected:
 
     def vote(me: NodeId, views: Seen) -> Turn:
         voters = [turn for turns in views.values() for turn in turns]
-        votes = [turn.action for turn in voters if not turn.failed] or [turn.action for turn in voters]
+        votes = [turn.action for turn in voters if not turn.failed]
+        if voters and not votes:
+            return Turn(me, f"nothing to choose from: all of {', '.join(views)} failed", failed=True)
         if not votes:
             return Turn(me, f"nothing to choose from: none of {', '.join(views)} ran", failed=True)
         return Turn(me, max(votes, key=lambda action: (votes.count(action), -votes.index(action))), False)

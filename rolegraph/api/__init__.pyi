@@ -1,5 +1,11 @@
 """All that the command line is made of; `rolegraph` itself exports the names that a user needs."""
 
+from rolegraph.api.advice import Action as Action
+from rolegraph.api.advice import Advice as Advice
+from rolegraph.api.advice import NextAction as NextAction
+from rolegraph.api.advice import Outcome as Outcome
+from rolegraph.api.advice import RoleOutcome as RoleOutcome
+from rolegraph.api.advice import advise as advise
 from rolegraph.api.completing import CompletionItem as CompletionItem
 from rolegraph.api.completing import completions as completions
 from rolegraph.api.decorators import dataset as dataset
@@ -16,6 +22,8 @@ from rolegraph.api.exporting import export_async as export_async
 from rolegraph.api.forecasting import forecast as forecast
 from rolegraph.api.forecasting import forecast_async as forecast_async
 from rolegraph.api.jobs import new_folder as new_folder
+from rolegraph.api.next_steps import export_arguments as export_arguments
+from rolegraph.api.next_steps import trained_source as trained_source
 from rolegraph.api.previewing import Graph as Graph
 from rolegraph.api.previewing import Preview as Preview
 from rolegraph.api.previewing import graph as graph
@@ -54,6 +62,7 @@ from rolegraph.api.trusting import read_project as read_project
 from rolegraph.api.trusting import recorded_settings as recorded_settings
 from rolegraph.api.trusting import trust as trust
 from rolegraph.api.trusting import with_project as with_project
+from rolegraph.api.trusting import without_project as without_project
 from rolegraph.api.viewing import RunViewer as RunViewer
 from rolegraph.api.viewing import export_chats as export_chats
 from rolegraph.api.viewing import view as view
@@ -66,6 +75,7 @@ from rolegraph.api.workflow import load as load
 from rolegraph.api.workflow import open_source as open_source
 from rolegraph.api.workflow import other_spec as other_spec
 from rolegraph.api.workflow import shipped_specs as shipped_specs
+from rolegraph.api.workflow import spec_source as spec_source
 from rolegraph.engine import vocabulary as vocabulary
 from rolegraph.engine.errors import DataError as DataError
 from rolegraph.engine.errors import RolegraphError as RolegraphError
@@ -100,11 +110,15 @@ from rolegraph.engine.run.preview import SentPrompt as SentPrompt
 from rolegraph.engine.run.preview import TaskPrompts as TaskPrompts
 from rolegraph.engine.spec import find_spec as find_spec
 from rolegraph.engine.spec import is_tests_file as is_tests_file
-from rolegraph.engine.training.analysis.compare import Interval as Interval
+from rolegraph.engine.training.advantages.group_metrics import KL as KL
+from rolegraph.engine.training.analysis.constants import AnswerTally as AnswerTally
+from rolegraph.engine.training.analysis.constants import ConstantAnswers as ConstantAnswers
 from rolegraph.engine.training.analysis.forecast import Forecast as Forecast
 from rolegraph.engine.training.analysis.forecast import Price as Price
 from rolegraph.engine.training.analysis.forecast import RoleForecast as RoleForecast
 from rolegraph.engine.training.analysis.forecast import SampleMean as SampleMean
+from rolegraph.engine.training.analysis.intervals import METHOD as METHOD
+from rolegraph.engine.training.analysis.intervals import Interval as Interval
 from rolegraph.engine.vocabulary import ParseFailure as ParseFailure
 from rolegraph.engine.vocabulary import RewardInputs as RewardInputs
 from rolegraph.engine.vocabulary import Score as Score

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -13,12 +13,15 @@ from pydantic import TypeAdapter
 
 from rolegraph.api import jobs
 from rolegraph.api.running import RunJob, finished_in
-from rolegraph.api.workflow import Workflow
+from rolegraph.api.workflow import Workflow, endpoints_with, open_source
 from rolegraph.engine.errors import DataError, UsageError, os_errors_as
+from rolegraph.engine.models.checkpoints import with_base
 from rolegraph.engine.records import Note, Observer, RunFolder, RunInfo, Task, read_episodes
 from rolegraph.engine.records.jsonl import parse_json, read_record, write_whole
 from rolegraph.engine.records.writer_lock import sole_writer
-from rolegraph.engine.training.analysis.compare import ByTask, Interval, by_task, difference, interval
+from rolegraph.engine.shipped import model_folder
+from rolegraph.engine.training.analysis.compare import by_task
+from rolegraph.engine.training.analysis.intervals import ByTask, Interval, difference, interval
 
 EVALUATION = "evaluation.json"
 """File in an evaluation's folder that holds the result when the evaluation is finished."""
@@ -109,7 +112,7 @@ class Evaluation:
         for name, row in self.figures.items():
             gap, sides = row.difference, (row.base, row.checkpoint)
             before, after = (f"{side.mean:6.3f}" if side.n else f"{'–':>6}" for side in sides)
-            change = f"  {gap.mean:+.3f} [{gap.low:+.3f}, {gap.high:+.3f}]" if gap.n else ""
+            change = f"  {gap.mean:+.3f} [{gap.low:+.3f}, {gap.high:+.3f}]  n {gap.n}" if gap.n else ""
             lines.append(f"{name:<{wide}}  {before} -> {after}{change}")
         lines += [f"{name}: no model call was answered" for name in self.unanswered]
         return "\n".join([*lines, f"{self.tasks} tasks, {self.episodes} episodes each side"])
@@ -140,7 +143,7 @@ class EvaluationJob:
         """Prepare an evaluation; nothing is written yet.
 
         Args:
-            flow: The workflow.
+            flow: The workflow. Where its spec names no model, both sides have the checkpoint's.
             checkpoint: Folder of a training, for its best weights, or a `tinker://` path.
             tasks: Number of validation tasks at most, at least 1.
             rollouts: Episodes of each task and side, at least 1.
@@ -156,6 +159,7 @@ class EvaluationJob:
             UsageError: No validation data; or `out` holds an evaluation, with `resume` one of another spec,
                 seed or checkpoint.
         """
+        flow = _on_base(flow, str(checkpoint))
         flow.check_allowed()
         if "validation" not in flow.plan.data:
             raise UsageError(f"{flow.name} has no validation data to compare on")
@@ -245,6 +249,17 @@ async def evaluate_async(
 evaluate = jobs.blocking(evaluate_async)
 
 
+def _on_base(flow: Workflow, checkpoint: str) -> Workflow:
+    """Return a workflow whose model is that of a checkpoint, where the spec names none."""
+    refs = [
+        endpoint.model for endpoint in endpoints_with(flow.plan, checkpoint) if endpoint.policy is not None
+    ]
+    base = next((with_base(ref) for ref in refs if not ref.names_model), None)
+    if base is None or model_folder(base.name) == model_folder(None):
+        return flow
+    return open_source(replace(flow.source, model=str(base), base_url=base.base_url))
+
+
 def _results(flow: Workflow, file: Path) -> tuple[SideAnswers, Mapping[str, ByTask]]:
     """Return the answers of one side and its figures; no figures where no model call was answered."""
     episodes = [*read_episodes(file)]
@@ -271,5 +286,6 @@ def _side(flow: Workflow, folder: RunFolder, info: RunInfo, rows: Sequence[Task]
             f"{folder.path} was started with the seed {before.seed} and "
             f"{before.checkpoint or 'the base model'}; neither can change"
         )
-    folder.check_same(info, flow.plan.resolved)
-    return RunJob(flow, folder, info, rows, finished_in(folder), resumed=True)
+    job = RunJob(flow, folder, info, rows, finished_in(folder), resumed=True)
+    folder.check_same(info, flow.plan.resolved, [job.data])
+    return job

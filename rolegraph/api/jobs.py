@@ -10,10 +10,10 @@ import sys
 import tempfile
 import traceback
 from collections import Counter
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager, suppress
 from datetime import UTC, datetime
-from functools import wraps
+from functools import partial, wraps
 from pathlib import Path
 from typing import Any, ParamSpec, Protocol, TypeVar
 
@@ -21,13 +21,16 @@ from rolegraph.api.trusting import resumed_source, sealed_fields
 from rolegraph.api.workflow import Workflow, open_source
 from rolegraph.engine.compile import Plan, RolePlan
 from rolegraph.engine.errors import UsageError, WorldError, os_errors_as, printable
+from rolegraph.engine.models.checkpoints import with_base
 from rolegraph.engine.models.keys import OPENAI, TINKER, redact
 from rolegraph.engine.plugins import plugin, plugin_names
-from rolegraph.engine.records import EpisodeDone, Event, Note, Observer, RunFolder, Source, StepLogged
+from rolegraph.engine.records import EpisodeDone, Event, Note, Observer, RunFolder, Source, StepLogged, Task
+from rolegraph.engine.records.data import UsedRows
 from rolegraph.engine.records.folder import newest
 from rolegraph.engine.records.info import Kind, RoleInfo, RunInfo, without_credentials
 from rolegraph.engine.run.streaming import EpisodeMaker
 from rolegraph.engine.spec import load_spec
+from rolegraph.engine.vocabulary import Split
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -113,22 +116,62 @@ def describe(flow: Workflow, kind: Kind, **fields: Any) -> RunInfo:
         name=plan.name,
         hash=plan.hash,
         command=command_line(),
-        model=str(plan.spec.model),
+        model=_asked_models(plan),
+        checkpoint=_asked_weights(plan) if kind == "run" else None,
         roles={
             role.name: RoleInfo(
                 estimator=role.estimator.name if role.estimator else None,
                 loss=role.loss.name if role.run is None else None,
                 trainable=role.spec.is_trained,
                 policies=_policies(plan, role),
+                answers=role.allowed_answers,
             )
             for role in plan.roles
         },
         metrics=tuple(plan.metrics),
+        can_be_correct=plan.can_be_correct,
         hidden=tuple(sorted(plan.hidden)),
         templates=dict(text for role in plan.roles for text in _templates(role)),
         **sealed_fields(flow.source),
         **fields,
     )
+
+
+def used_rows(
+    flow: Workflow,
+    split: Split | None,
+    tasks: Sequence[Task],
+    *,
+    given: bool = False,
+    fixed: bool = False,
+) -> UsedRows:
+    """Return the rows that a run uses, with their source, for the digests in its folder.
+
+    Args:
+        flow: The workflow.
+        split: Split of the tasks, as for `Workflow.dataset`.
+        tasks: The tasks.
+        given: True for tasks that were given in Python.
+        fixed: True where rows behind these would change the use of these.
+    """
+    if given:
+        return UsedRows("tasks", "tasks given in Python", tasks, lambda _: tasks)
+    dataset = flow.dataset(split)
+    named: Split = next(name for name, other in flow.plan.data.items() if other is dataset)
+    origin = (dataset.whole or dataset).origin
+    source = dataset.file.name if dataset.file else origin.call.name if origin else "seeds"
+    return UsedRows(named, source, tasks, partial(flow.tasks, named), dataset.file, fixed)
+
+
+def _asked_models(plan: Plan) -> str:
+    """Return the names of the models of the policies in training; of the spec's model where none is."""
+    refs = [endpoint.model for endpoint in plan.endpoints if endpoint.policy is not None]
+    return ", ".join(dict.fromkeys(with_base(ref).title for ref in refs or [plan.spec.model]))
+
+
+def _asked_weights(plan: Plan) -> str | None:
+    """Return the checkpoints that the roles ask; None where all ask untrained models."""
+    return ", ".join(dict.fromkeys(filter(None, (it.model.weights for it in plan.endpoints)))) or None
 
 
 def _policies(plan: Plan, role: RolePlan) -> tuple[str, ...]:
@@ -222,7 +265,7 @@ class RunLog(logging.FileHandler):
                     self.failures[kind] += 1
                     if self.failures[kind] == 1:
                         where = f"{event.episode.id} {t.name} {t.index}"
-                        self.say(logging.WARNING, f"{where}: {t.failure.name.value}: {t.failure.message}")
+                        self.say(logging.WARNING, f"{where}: {t.failure.name.value}: {t.failure.explanation}")
         self._observe(event)
 
     def say(self, level: int, text: str) -> None:

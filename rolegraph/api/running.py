@@ -6,7 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +14,7 @@ from rolegraph.api import jobs
 from rolegraph.api.workflow import Workflow, check_ids
 from rolegraph.engine.errors import RolegraphError, UsageError
 from rolegraph.engine.records import EpisodeDone, Event, Note, Observer, RunFolder, RunInfo, Source, Task
+from rolegraph.engine.records.data import UsedRows
 from rolegraph.engine.records.episodes import EpisodeFile, EpisodeWriter, drop_episodes, read_episodes
 from rolegraph.engine.records.writer_lock import sole_writer
 from rolegraph.engine.vocabulary import Split
@@ -66,6 +67,11 @@ class RunJob:
     finished: Sequence[tuple[str, int]]
     """Episodes that the folder holds already: their task's id and their rollout, from 0."""
     resumed: bool
+
+    @property
+    def data(self) -> UsedRows:
+        """Rows that the run uses."""
+        return jobs.used_rows(self.flow, self.info.split, self.tasks, given=self.info.own_tasks)
 
     @classmethod
     def create(
@@ -144,9 +150,6 @@ class RunJob:
             raise UsageError(
                 f"{folder.path} is a training's folder; continue it with rolegraph train --resume"
             )
-        if before.checkpoint is not None:
-            command = f"rolegraph eval --resume --out {folder.path.parent}"
-            raise UsageError(f"{folder.path} is a side of an evaluation; continue it with {command}")
         if before.own_tasks and tasks is None:
             raise UsageError(f"{folder.path} was started with tasks of its own; give them again to continue")
         if not (rollouts or before.rollouts):
@@ -156,8 +159,12 @@ class RunJob:
         split, limit = split or before.split, limit or before.limit
         settings = {"rollouts": rollouts or before.rollouts, "seed": before.seed}
         info, rows = _info_and_tasks(flow, tasks, split=split, limit=limit, **settings)
-        folder.check_same(info, flow.plan.resolved)
-        return cls(flow, folder, info, rows, finished_in(folder, retry_failed=retry_failed), resumed=True)
+        if before.checkpoint not in (None, info.checkpoint):  # the spec does not name the weights
+            command = f"rolegraph eval --resume --out {folder.path.parent}"
+            raise UsageError(f"{folder.path} is a side of an evaluation; continue it with {command}")
+        job = cls(flow, folder, info, rows, (), resumed=True)
+        folder.check_same(info, flow.plan.resolved, [job.data])
+        return replace(job, finished=finished_in(folder, retry_failed=retry_failed))
 
     @property
     def episodes(self) -> int:
@@ -230,11 +237,12 @@ class RunJob:
         with sole_writer(folder.path):
             if not self.resumed:
                 folder.check_new("run")
-                folder.begin(info, self.flow.plan.resolved)
+                folder.begin(info, self.flow.plan.resolved, [self.data])
             elif finished_in(folder) != self.finished:
                 raise jobs.changed(folder)
             else:
-                folder.resume(jobs.command_line(), info.model_dump(include={"split", "limit", "rollouts"}))
+                now = info.model_dump(include={"split", "limit", "rollouts"})
+                folder.resume(jobs.command_line(), now, [self.data])
             log = jobs.logged(folder.log, observe or jobs.ignore_event)
             with folder.ending(), log as notify, EpisodeWriter(folder.episodes) as writer:
                 yield notify, writer

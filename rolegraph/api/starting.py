@@ -24,6 +24,7 @@ from rolegraph.engine.records import Source
 from rolegraph.engine.records.jsonl import json_line
 from rolegraph.engine.run.preview import made_up
 from rolegraph.engine.shipped import SPECS, templates_in
+from rolegraph.engine.spec.yaml_source import parse_yaml
 from rolegraph.engine.spec.yaml_text import dump_yaml
 from rolegraph.engine.vocabulary import Item, Split
 
@@ -107,7 +108,7 @@ def _first_files(plan: Plan, text: str, about: Mapping[str, Any]) -> Files:
     """Return the contents of the files that the spec needs to be loaded, by file name."""
     # The text is kept as it is written, unless it extends another spec: then the whole is copied.
     written, whole = (_changed(spec, about) for spec in (text, dump_yaml(yaml.safe_load(plan.resolved))))
-    spec = written if yaml.safe_load(written) == yaml.safe_load(whole) else whole
+    spec = written if parse_yaml(written, "").data == parse_yaml(whole, "").data else whole
     files = {f"{about['name']}.yaml": f"# yaml-language-server: $schema={SCHEMA}\n{spec}".encode()}
     for split in about["rows"]:
         rows = (json.dumps(dict(row), ensure_ascii=False) for row in plan.data[split].rows(ROWS))

@@ -58,7 +58,8 @@ class SweepPoint:
     def finished(self) -> bool:
         """True where nothing is left to do."""
         if self.info.kind == "eval":
-            return (self.folder / EVALUATION).exists()
+            sides = self._evaluation_job().sides if (self.folder / EVALUATION).exists() else ()
+            return bool(sides) and all(side.done == side.episodes for side in sides)
         if not self._started or (info := RunFolder(self.folder).info()).finished is None:
             return False
         if self.info.kind == "train":
@@ -75,26 +76,23 @@ class SweepPoint:
         if self.info.kind == "run":
             return self._run_job()
         if self.info.kind == "eval":
-            info, checkpoint = self.info, self.info.checkpoint or ""
-            settings: dict[str, Any] = {
-                "tasks": info.limit or 128,
-                "rollouts": info.rollouts,
-                "out": self.folder,
-            }
-            return EvaluationJob.create(self.flow, checkpoint, seed=self.seed, resume=True, **settings)
+            return self._evaluation_job()
         if self._started:
             return TrainingJob.resume(self.folder, self.flow.source, seed=self.seed)
         return TrainingJob.create(self.flow, out=self.folder, seed=self.seed)
 
     def check(self) -> None:
-        """Raise UsageError where the point was started with another spec."""
-        if self._started:
-            now = jobs.describe(self.flow, "train" if self.info.kind == "train" else "run", seed=self.seed)
-            RunFolder(self.folder).check_same(now, self.flow.plan.resolved)
+        """Raise UsageError where the point was started with another spec or other data."""
+        self.job()
 
     @property
     def _started(self) -> bool:
         return RunFolder(self.folder).info_file.exists()
+
+    def _evaluation_job(self) -> EvaluationJob:
+        info, checkpoint = self.info, self.info.checkpoint or ""
+        settings: dict[str, Any] = {"tasks": info.limit or 128, "rollouts": info.rollouts, "out": self.folder}
+        return EvaluationJob.create(self.flow, checkpoint, seed=self.seed, resume=True, **settings)
 
     def _run_job(self) -> RunJob:
         settings: dict[str, Any] = self.info.model_dump(include={"split", "limit", "rollouts"})
@@ -167,29 +165,53 @@ class SweepJob:
         return job
 
     @classmethod
-    def resume(cls, out: str | Path | None = None, *overrides: str, kind: SweepKind = "run") -> SweepJob:
+    def resume(
+        cls,
+        out: str | Path | None = None,
+        *overrides: str,
+        kind: SweepKind = "run",
+        source: Source | None = None,
+        checkpoint: str | Path | None = None,
+        **settings: Unpack[SweepSettings],
+    ) -> SweepJob:
         """Prepare to continue a sweep; points that are finished are not run again.
 
+        What is not given is as the sweep was started.
+
         Args:
-            out: Folder of the sweep; by default the newest sweep of the kind in `runs/`.
+            out: Folder of the sweep; by default the newest sweep of the kind in `runs/`, of the spec of
+                `source` if it names one.
             overrides: Overrides in place of those that the sweep was started with, so that a grid can grow.
             kind: What each point is: `run`, `train` or `eval`.
+            source: Spec and options that replace those of the sweep, where the plans of its points stay the
+                same.
+            checkpoint: Trained weights, of evaluations; only the sweep's own are accepted.
+            settings: Fields of SweepSettings: `split`, `limit` and `rollouts`, more of which add episodes,
+                and `seed`, of which only the sweep's own is accepted.
 
         Returns:
             The job.
 
         Raises:
             SpecError: The spec of some point has faults.
-            UsageError: There is no such sweep, or a point was started with another spec.
+            UsageError: There is no such sweep, a point was started with another spec, or the sweep with
+                another seed or checkpoint.
             DataError: The folder's `sweep.json` is damaged.
         """
-
-        folder = Path(out) if out else newest_sweep(jobs.RUNS, kind)
+        given = source or Source()
+        folder = Path(out) if out else newest_sweep(jobs.RUNS, kind, given.spec)
         info = read_sweep(folder)
         if info.kind != kind:
             raise UsageError(f"{folder} holds a sweep of `rolegraph {info.kind}`, not of `rolegraph {kind}`")
-        source = resumed_source(folder, info, Source(overrides=overrides))
-        job = cls._of(folder, SweepInfo.model_validate({**info.model_dump(), **sealed_fields(source)}))
+        weights = None if checkpoint is None else str(checkpoint)
+        fixed = (("seed", settings.get("seed"), info.seed), ("checkpoint", weights, info.checkpoint))
+        for name, wanted, before in fixed:
+            if wanted not in (None, before):
+                raise UsageError(f"{folder} was started with the {name} {before}, which cannot change")
+        source = resumed_source(folder, info, replace(given, overrides=overrides or given.overrides))
+        job = cls._of(
+            folder, SweepInfo.model_validate({**info.model_dump(), **settings, **sealed_fields(source)})
+        )
         for point in job.points:
             point.check()
         rewrite_sweep(folder, job.info)

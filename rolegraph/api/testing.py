@@ -20,7 +20,8 @@ from rolegraph.engine.spec import TESTS_SUFFIX, find_spec
 from rolegraph.engine.spec.expectations import LoadedTests, SpecTests, read_tests
 from rolegraph.engine.spec.yaml_source import parse_yaml
 from rolegraph.engine.spec.yaml_text import dump_yaml
-from rolegraph.engine.training.analysis.compare import by_task, interval
+from rolegraph.engine.training.analysis.compare import by_task
+from rolegraph.engine.training.analysis.intervals import interval
 from rolegraph.pages.report.verdicts import Verdict, junit, unknown_names, verdicts
 
 _STARTER = """\
@@ -182,7 +183,8 @@ def _starter(flow: Workflow, read: LoadedTests, episodes: Sequence[Episode]) -> 
     """Return the text of a tests file that expects what was recorded."""
 
     of = read.tests
-    means = {name: interval(values).mean for name, values in by_task(flow.plan, episodes).items()}
+    measured = by_task(flow.plan, episodes)
+    means = {name: interval(of).mean for name, of in measured.items() if not name.startswith("answers/")}
     failures = [(t.name, t.failure) for e in episodes for t in e.trajectories if t.failure is not None]
     counts = Counter(f"{role}/{failure.name.value}" for role, failure in failures)
     figures = {name: round(value, 6) for name, value in means.items()}

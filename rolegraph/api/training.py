@@ -13,10 +13,11 @@ from pathlib import Path
 from rolegraph.api import jobs
 from rolegraph.api.tracking import Table, Tracker, episode_table, tracker
 from rolegraph.api.workflow import Workflow, open_served_episodes
-from rolegraph.engine.compile import Plan, check_source, shared_message
+from rolegraph.engine.compile import Plan, check_source, few_tasks_message, shared_message
 from rolegraph.engine.compile.trainable import training_findings
 from rolegraph.engine.errors import RolegraphError, UsageError, first_line
 from rolegraph.engine.records import Event, Note, Observer, RunFolder, Source, StepLogged, Task
+from rolegraph.engine.records.data import UsedRows
 from rolegraph.engine.records.episodes import read_episodes
 from rolegraph.engine.records.identity import MAIN, derive_seed
 from rolegraph.engine.records.info import Checkpoint, Control, RunInfo, without_credentials
@@ -72,6 +73,9 @@ class TrainingJob:
     folder: RunFolder
     info: RunInfo
     tasks: Sequence[Task]
+    """Training tasks."""
+    validation: Sequence[Task]
+    """Validation tasks; empty where the spec has no such data."""
     start: Checkpoint | None
     """Checkpoint to continue from; None is the beginning."""
     resumed: bool
@@ -120,9 +124,19 @@ class TrainingJob:
         folder = jobs.folder_to_resume(out, source, "train")
         before = folder.training()
         flow = jobs.flow_to_resume(folder, before, source, seed)
-        info, tasks = _info_and_tasks(flow, before.seed)
-        folder.check_same(info, flow.plan.resolved)
-        return cls(flow, folder, info, tasks, start=folder.last_checkpoint(), resumed=True)
+        job = cls(
+            flow, folder, *_info_and_tasks(flow, before.seed), start=folder.last_checkpoint(), resumed=True
+        )
+        folder.check_same(job.info, flow.plan.resolved, job.data)
+        return job
+
+    @property
+    def data(self) -> Sequence[UsedRows]:
+        """Rows that the training uses."""
+        used = [jobs.used_rows(self.flow, "train", self.tasks, fixed=True)]
+        if "validation" in self.flow.plan.data:
+            used.append(jobs.used_rows(self.flow, "validation", self.validation))
+        return used
 
     @property
     def steps(self) -> int:
@@ -132,7 +146,7 @@ class TrainingJob:
     @property
     def done(self) -> int:
         """Number of training steps that are done."""
-        return self.start.step if self.start else 0
+        return self.start.whole_steps if self.start else 0
 
     async def run(
         self,
@@ -140,6 +154,7 @@ class TrainingJob:
         track: Sequence[str] = (),
         *,
         rollouts_on: str | None = None,
+        keep_going: bool = False,
     ) -> TrainingResult:
         """Train to the last step.
 
@@ -149,18 +164,20 @@ class TrainingJob:
                 the first get tables of episodes and the report as well.
             rollouts_on: Cluster that makes the episodes: `ray`, `ray://HOST:PORT` or the `HOST:PORT` of a Ray
                 cluster, whose nodes reach the service that trains; None makes them in this process.
+            keep_going: True to go on after a step in which every answer of a role failed in the same way.
 
         Returns:
             The training's folder.
 
         Raises:
             UsageError: No such model, no key for it, or a tracker or Ray is not installed.
+            FailedRole: Every answer of a role failed in the same way in a step.
             WorldError: The service or the cluster does not answer, or the disk is full.
         """
         if rollouts_on is not None and self.flow.plan.spec.train.sample_from is not None:
             raise UsageError("train.sample_from and rollouts on a cluster exclude each other; leave one out")
         if self.done < self.steps:
-            await _run(self, observe or jobs.ignore_event, track, rollouts_on)
+            await _run(self, observe or jobs.ignore_event, track, rollouts_on, keep_going)
         return TrainingResult(self.folder.path)
 
 
@@ -172,6 +189,7 @@ async def train_async(
     track: Sequence[str] = (),
     observe: Observer | None = None,
     rollouts_on: str | None = None,
+    keep_going: bool = False,
 ) -> TrainingResult:
     """Train every trainable role of a workflow, as its spec's `train` says.
 
@@ -186,6 +204,7 @@ async def train_async(
             first get tables of episodes and the report as well.
         observe: Function that is called with each event: model calls, notes, episodes, metrics of a step.
         rollouts_on: Cluster that makes the episodes, as for `TrainingJob.run`.
+        keep_going: True to go on after a step in which every answer of a role failed in the same way.
 
     Returns:
         The training's folder, with its best weights, checkpoints and metrics.
@@ -193,26 +212,29 @@ async def train_async(
     Raises:
         SpecError: A role cannot learn, or the spec asks for a permission that `allow` does not give.
         UsageError: The folder holds a run, no training data, no such model, or no key for it.
+        FailedRole: Every answer of a role failed in the same way in a step.
         WorldError: The service does not answer, or the disk is full.
     """
-    return await TrainingJob.create(flow, out=out, seed=seed).run(observe, track, rollouts_on=rollouts_on)
+    job = TrainingJob.create(flow, out=out, seed=seed)
+    return await job.run(observe, track, rollouts_on=rollouts_on, keep_going=keep_going)
 
 
 train = jobs.blocking(train_async)
 
 
-def _info_and_tasks(flow: Workflow, seed: int) -> tuple[RunInfo, list[Task]]:
-    """Check that a workflow can be trained; return what `run.json` will hold, and the training tasks."""
+def _info_and_tasks(flow: Workflow, seed: int) -> tuple[RunInfo, list[Task], list[Task]]:
+    """Check that a workflow can be trained; return its RunInfo, and the tasks of both splits."""
     flow.check_allowed()
     if any(training_findings(flow.plan)):
         check_source(flow.source, training_findings).valid()  # raises SpecError with the places
     tasks = flow.tasks("train")
-    return jobs.describe(
-        flow, "train", seed=seed, steps=planned_steps(flow.plan.spec.train, len(tasks))
-    ), tasks
+    info = jobs.describe(flow, "train", seed=seed, steps=planned_steps(flow.plan.spec.train, len(tasks)))
+    return info, tasks, validation_tasks(flow.plan)
 
 
-async def _run(job: TrainingJob, observe: Observer, track: Sequence[str], rollouts_on: str | None) -> None:
+async def _run(
+    job: TrainingJob, observe: Observer, track: Sequence[str], rollouts_on: str | None, keep_going: bool
+) -> None:
     from rolegraph.engine.models import Models, ServedModel, Services
     from rolegraph.engine.run import Isolation
 
@@ -258,13 +280,20 @@ async def _run(job: TrainingJob, observe: Observer, track: Sequence[str], rollou
             for policy in plan.policies_of(role)
         }
         if job.resumed:
-            folder.resume(jobs.command_line())
+            folder.resume(jobs.command_line(), data=job.data)
         else:
-            names = dict.fromkeys(trained[name].model for name in plan.policies)
-            folder.begin(info.model_copy(update={"model": ", ".join(names)}), plan.resolved)
+            # A service that is asked for no model by name serves one of its own choice.
+            names = dict.fromkeys(
+                policy.model.title
+                if policy.model.name or policy.model.provider == "local"
+                else trained[name].model
+                for name, policy in plan.policies.items()
+            )
+            folder.begin(info.model_copy(update={"model": ", ".join(names)}), plan.resolved, job.data)
         notify = stack.enter_context(jobs.logged(folder.log, observe))
-        validation = validation_tasks(plan)
-        if shared := shared_rows(job.tasks, validation):
+        if few := few_tasks_message(plan, len(job.validation)):
+            notify(Note(few, "warning"))
+        if shared := shared_rows(job.tasks, job.validation):
             notify(Note(shared_message(shared), "warning"))
         if untaught := plan.untaught:
             notify(Note(untaught, "warning"))
@@ -280,7 +309,7 @@ async def _run(job: TrainingJob, observe: Observer, track: Sequence[str], rollou
             seed=info.seed,
             steps=info.steps,
             tasks=job.tasks,
-            validation_tasks=validation,
+            validation_tasks=job.validation,
             policies=trained,
             past=past.PastSelves(plan.past, trained, start),
             models=frozen | teachers,
@@ -288,6 +317,7 @@ async def _run(job: TrainingJob, observe: Observer, track: Sequence[str], rollou
             folder=folder,
             observe=partial(_track, notify, trackers, job),
             remote=workers,
+            keep_going=keep_going,
         )
 
         async def write_results() -> None:

@@ -22,10 +22,10 @@ from dataclasses import fields, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
+from rolegraph.engine.connections import is_here
 from rolegraph.engine.errors import RolegraphError, UsageError, WorldError, os_errors_as
 from rolegraph.engine.limits.records import WHOLE_FILE
 from rolegraph.engine.records import RunFolder, Source, SweepInfo
@@ -35,7 +35,6 @@ from rolegraph.engine.records.jsonl import write_whole
 from rolegraph.engine.records.sweep import NAME as SWEEP_FILE
 from rolegraph.engine.records.sweep import read_sweep, rewrite_sweep
 from rolegraph.engine.records.writer_lock import sole_writer
-from rolegraph.local.launcher import is_loopback
 
 PROJECT_FILE, TRUSTED = "rolegraph.toml", "trusted.json"
 KEY_BYTES = 32
@@ -93,6 +92,28 @@ def with_project(source: Source) -> Source:
         return source
     imports = dict.fromkeys([*project.imports, *source.imports])
     return replace(source, imports=tuple(imports), allow=(*project.allow, *source.allow))
+
+
+def without_project(source: Source) -> Source:
+    """Return a source without the imports and permissions of the trusted `rolegraph.toml` beside its spec.
+
+    A command that names the source needs no such option: `with_project` adds them.
+
+    Args:
+        source: The spec and the options it is read with.
+
+    Returns:
+        The source as it is where there is no such file.
+
+    Raises:
+        UsageError: The trusted file is not valid.
+    """
+    project = project_of(source.spec) if source.spec else None
+    if project is None:
+        return source
+    files = {Path(name).resolve() for name in project.imports}
+    imports = tuple(name for name in source.imports if Path(name).resolve() not in files)
+    return replace(source, imports=imports, allow=tuple(it for it in source.allow if it not in project.allow))
 
 
 def read_project(file: Path) -> Project:
@@ -210,7 +231,7 @@ def is_sealed(record: SourceRecord) -> bool:
 def is_this_machine(url: str | None) -> bool:
     """Return True for a URL of this machine, to which keys may be sent."""
     try:
-        return url is None or is_loopback(urlsplit(url).hostname or "")
+        return url is None or is_here(url)
     except ValueError:
         return False
 

@@ -11,9 +11,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rolegraph.engine import run
-from rolegraph.engine.compile import CompileResult, Plan, check_source, data_findings, marker_findings
+from rolegraph.engine.compile import (
+    CompileResult,
+    Endpoint,
+    Plan,
+    check_source,
+    data_findings,
+    marker_findings,
+)
 from rolegraph.engine.compile.trainable import training_findings
-from rolegraph.engine.errors import UsageError
+from rolegraph.engine.errors import UsageError, did_you_mean
 from rolegraph.engine.plugins import plugin
 from rolegraph.engine.records import PolicyPath, Source
 from rolegraph.engine.records.summary import Summary
@@ -169,17 +176,7 @@ class OpenWorkflow:
         Raises:
             UsageError: There are no such weights, or one path is given for several policies.
         """
-        path, policies = str(checkpoint), self.flow.plan.policies
-        of_training = PolicyPath.parse(path)
-        if of_training is None and len(policies) > 1:
-            fault = f"{self.flow.name} trains {', '.join(policies)}, and {path} has one policy"
-            raise UsageError(f"{fault}; give the folder of a training")
-        endpoints = [*self.flow.plan.endpoints]
-        for index, endpoint in enumerate(endpoints):
-            if endpoint.policy is not None:
-                of_policy = of_training and of_training._replace(policy=of_training.policy or endpoint.policy)
-                model = endpoint.model.model_copy(update={"checkpoint": str(of_policy or path)})
-                endpoints[index] = endpoint._replace(model=model)
+        endpoints = endpoints_with(self.flow.plan, str(checkpoint))
         return replace(self, _table=await self._models.table(endpoints))
 
     async def with_flow(self, flow: Workflow) -> OpenWorkflow:
@@ -361,6 +358,19 @@ def _findings(plan: Plan) -> Iterator[Finding]:
     yield from marker_findings(plan)
 
 
+def spec_source(source: Source, backend: str | None) -> Source:
+    """Return a source without the overrides of rLLM's config.
+
+    Args:
+        source: The spec and the options it is read with.
+        backend: Backend of rLLM, as for `check`; None returns the source as it is.
+
+    Raises:
+        UsageError: The backend is unknown.
+    """
+    return source if backend is None else plugin("trainers", "rllm").check(source, backend)[0]
+
+
 def other_spec(name: str) -> str:
     """Tell which of two specs a name stands for: the shipped one, or a file of the working folder.
 
@@ -423,9 +433,44 @@ async def open_served_episodes(flow: Workflow) -> AsyncGenerator[EpisodeMaker, N
         yield maker
 
 
+def endpoints_with(plan: Plan, checkpoint: str) -> list[Endpoint]:
+    """Return a plan's endpoints, where those of policies in training ask the weights of a checkpoint.
+
+    Args:
+        plan: The plan.
+        checkpoint: Folder of a training, for the best weights of each policy, or a `tinker://` path.
+
+    Raises:
+        UsageError: One path is given for several policies.
+    """
+    training = PolicyPath.parse(checkpoint)
+    if training is None and len(plan.policies) > 1:
+        fault = f"{plan.name} trains {', '.join(plan.policies)}, and {checkpoint} has one policy"
+        raise UsageError(f"{fault}; give the folder of a training")
+
+    def with_weights(endpoint: Endpoint) -> Endpoint:
+        if endpoint.policy is None:
+            return endpoint
+        of_policy = training and training._replace(policy=training.policy or endpoint.policy)
+        weights = {"checkpoint": str(of_policy or checkpoint)}
+        return endpoint._replace(model=endpoint.model.model_copy(update=weights))
+
+    return [*map(with_weights, plan.endpoints)]
+
+
 def check_ids(flow: Workflow, tasks: Iterable[Mapping[str, Any]]) -> Iterable[Task]:
-    """Yield tasks; raise UsageError for the first without an `id`."""
+    """Yield tasks; raise UsageError for the first without an `id` or a field that the spec names.
+
+    The fields of tasks that are given in place of the spec's data are known only here.
+    """
+    named = {} if flow.plan.data else flow.plan.named_fields
     for task in tasks:
         if "id" not in task:
             raise UsageError(f"a task of {flow.name} has no id: {str(dict(task))[:200]}")
+        for field, place in named.items():
+            if field not in task:
+                hint = did_you_mean(field, task) or f"it has {', '.join(task)}"
+                raise UsageError(
+                    f"the task {task['id']!r} has no field {field!r}, which {place} names; {hint}"
+                )
         yield task

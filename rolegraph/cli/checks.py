@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ import click
 
 from rolegraph import api
 from rolegraph.cli import options
-from rolegraph.cli.output import OutputOptions, plain
+from rolegraph.cli.output import OutputOptions, command, plain
 from rolegraph.cli.terminal import progress_line, run_until_done
 
 MONTY = "Monty, a subset of Python (docs/programs.md); full CPython with --allow python=docker:IMAGE"
@@ -41,11 +40,11 @@ def validate_command(specs: tuple[str, ...], backend: str | None, output: Output
     sources = [options.in_project(replace(shared, spec=name)) for name in names]
     rows = [_check(source, output, backend) for source in sources]
     runnable = [
-        replace(source, allow=(*source.allow, *row["withheld"]))
+        replace(api.spec_source(source, backend), allow=(*source.allow, *row["withheld"]))
         for source, row in zip(sources, rows, strict=True)
         if row.get("runs")
     ]
-    commands = [f"rolegraph run {shlex.join(source.arguments())}" for source in runnable[:1]]
+    commands = [command("run", *api.without_project(source).arguments()) for source in runnable[:1]]
     if len(names) == 1:
         output.next(*commands)
     output.document({"specs": rows, "next": commands})
@@ -135,7 +134,7 @@ def test_command(source: api.Source, tests: Path | None, record: bool, junit: Pa
 
 def _show_verdict(verdict: api.Verdict) -> None:
     word = click.style("ok  ", fg="green") if verdict.holds else click.style("FAIL", fg="red")
-    click.echo(f"{word} {plain(verdict.name)}: {plain(verdict.found)}")
+    click.echo(f"{word} {plain(verdict.name)}: {plain(verdict.summary)}")
     if not verdict.holds and verdict.detail:
         lines = plain(verdict.detail, SHOWN_OF_DIFF).splitlines()
         click.echo("\n".join(f"     {line}" for line in lines))

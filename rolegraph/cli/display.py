@@ -5,7 +5,6 @@ The display keeps sums, never episodes. The bar goes to standard error, the tabl
 
 from __future__ import annotations
 
-import shlex
 import time
 from collections import Counter
 from collections.abc import Generator, Iterator, Mapping
@@ -17,8 +16,11 @@ from rich import progress
 from rich.table import Column
 
 from rolegraph import api
-from rolegraph.cli.output import OutputOptions
-from rolegraph.cli.terminal import SPEED_SECONDS, make_table
+from rolegraph.cli.output import OutputOptions, command, view_command
+from rolegraph.cli.terminal import SPEED_SECONDS, add_row, make_table
+
+SHOWN_OF_ANSWER = 16
+"""Characters of an answer that the table of roles shows."""
 
 
 @dataclass(slots=True)
@@ -55,6 +57,7 @@ class Display:
                 hint = api.did_you_mean(name, figures) or f"expected one of {', '.join(figures)}"
                 raise api.UsageError(f"--fail-under: no figure {name!r}; {hint}")
         self._roles = {role.name: _RoleSums() for role in self._plan.roles}
+        self._answers = {role.name: api.AnswerTally(role.allowed_answers) for role in self._plan.asking}
         self._asking = {role.name for role in self._plan.asking}
         self._answered = 0
         """Number of trajectories that a model answered."""
@@ -62,7 +65,7 @@ class Display:
         """The first failure of each role and name, in one line with the answer."""
         self._means = api.Means()
         """Means of the spec's metrics, and `reward/{role}` and `right/{role}` over trajectories."""
-        self._episodes = self._correct = 0
+        self._episodes = 0
         self._started: float | None = None
         """Time at which the model was ready; None before."""
         self._progress = progress.Progress(
@@ -118,10 +121,11 @@ class Display:
 
     def _count(self, episode: api.Episode) -> None:
         self._episodes += 1
-        self._correct += episode.is_correct
-        self._means.add(episode.metrics)
+        self._means.add(episode.figures)
         for trajectory in episode.trajectories:
             self._count_trajectory(trajectory, self._roles[trajectory.name])
+            if trajectory.name in self._answers:
+                self._answers[trajectory.name].add(episode.task_id, trajectory)
         failures = sum(sums.failures.total() for sums in self._roles.values())
         live = "  ".join([*self._shown_means(), *([f"failures {failures}"] if failures else [])])
         self._progress.update(self._bar, advance=1, live=live)
@@ -132,7 +136,9 @@ class Display:
         sums.unrated += trajectory.is_unrated
         self._answered += name in self._asking and trajectory.by_model
         if trajectory.reward is not None:
-            self._means.add({f"reward/{name}": trajectory.reward, f"right/{name}": trajectory.is_correct})
+            self._means.add({f"reward/{name}": trajectory.reward})
+            if not trajectory.is_unjudged:
+                self._means.add({f"right/{name}": trajectory.is_correct})
         for step in trajectory.steps:
             if name not in self._asking:
                 sums.calls += 1
@@ -151,8 +157,9 @@ class Display:
             self._print_table()
         made = f"{self._episodes - self._before} episodes in {seconds:.1f} s"
         parts = [f"{made}, {self._episodes} in all" if self._before else made]
-        if self._episodes and self._plan.can_be_correct:
-            parts.append(f"correct {self._correct / self._episodes:.1%}")
+        figures = self._figures()
+        if self._episodes and self._plan.can_be_correct and "correct" in figures:
+            parts.append(f"correct {figures['correct']:.1%} (n {self._means.counts['correct']})")
         parts += self._shown_means()
         if (tokens := self._sum("response_tokens") - self._tokens_before) and seconds:
             parts.append(f"{tokens / seconds:,.0f} tokens/s")
@@ -163,6 +170,10 @@ class Display:
                 lines.append(f"unrated: {role.why_unrated}")
             for line in lines:
                 out.print(api.printable(f"{role.name} {line}"), style="yellow", markup=False)
+        for name, sums in self._roles.items():
+            for failure, count in sums.failures.items():
+                if count == sums.trajectories:
+                    self._output.warn(f"every answer of {name} failed with {failure}")
         if missing := self._asked() - self._answered:
             text = f"{missing} of {self._asked()} trajectories got no answer"
             if "answered" not in self._floors:
@@ -171,21 +182,58 @@ class Display:
         for name, value, floor in self._low():
             fault = "measured in no episode" if value is None else f"{value:.3f}, under {floor:g}"
             self._output.warnings().print(f"error: {name} is {fault}", style="red")
-        self._output.next(self._next())
+        for remark in self._advice().remarks:
+            self._output.warn(remark)
+        self._output.next(*self._next())
         out.print(str(self._folder.episodes), markup=False)
 
-    def _next(self) -> str:
-        """Return the command that a user may want to run next."""
-        folder = shlex.quote(str(self._folder.path))
-        if self._episodes < self._run.episodes:
-            return f"rolegraph run --resume --out {folder}"
-        if any(sums.failures["model_error"] for sums in self._roles.values()):
-            return f"rolegraph run --resume --retry-failed --out {folder}"
-        source = self._run.flow.source
-        if self._run.flow.is_trainable and not source.model:
-            return f"rolegraph train {shlex.join(source.arguments())}"
-        words = shlex.join(replace(source, model=None, base_url=None).arguments())
-        return f"rolegraph run {words} --model replay:{folder}"
+    def _advice(self) -> api.Advice:
+        """Return what to do next, by how the run ended."""
+        roles = [
+            api.RoleOutcome(
+                role.name,
+                self._roles[role.name].trajectories,
+                self._roles[role.name].failures,
+                next(iter(role.parser.examples), ""),
+            )
+            for role in self._plan.roles
+        ]
+        trainable = self._run.flow.is_trainable and not self._run.flow.source.model
+        return api.advise(api.Outcome("run", self._episodes, self._run.episodes, roles, trainable=trainable))
+
+    def _next(self) -> list[str]:
+        """Return the commands that a user may want to run next."""
+        return [self._command(it) for it in self._advice().actions]
+
+    def _command(self, it: api.NextAction) -> str:
+        folder, source = str(self._folder.path), api.without_project(self._run.flow.source)
+        match it.action:
+            case api.Action.RESUME:
+                return command("run", "--resume", "--out", folder)
+            case api.Action.RETRY:
+                return command("run", "--resume", "--retry-failed", "--out", folder)
+            case api.Action.VIEW:
+                return view_command(folder, it)
+            case api.Action.PREVIEW:
+                return command("preview", *replace(source, model=None, base_url=None).arguments())
+            case api.Action.TRAIN:
+                return command("train", *source.arguments())
+            case _:
+                words = replace(source, model=f"replay:{folder}", base_url=None).arguments()
+                return command("run", *words, *self._tasks())
+
+    def _tasks(self) -> Iterator[str]:
+        """Yield the options that choose the run's tasks, rollouts and seed, in so far as they were given."""
+        info = self._run.info
+        options = {
+            "--limit": info.limit if info.limit == len(self._run.tasks) else None,
+            "--rollouts": info.rollouts if info.rollouts != 1 else None,
+            "--split": info.split,
+            "--seed": info.seed or None,
+        }
+        for option, value in options.items():
+            if value is not None:
+                yield from (option, str(value))
 
     def _document(self, seconds: float) -> dict[str, Any]:
         """Return the JSON document; docs/command.md describes its keys."""
@@ -201,6 +249,8 @@ class Display:
                     **asdict(sums),
                     "reward": self._mean("reward", name),
                     "right": self._mean("right", name),
+                    "n": self._means.counts[f"reward/{name}"],
+                    "constant": self._constant(name),
                     "call_seconds": round(sums.call_seconds, 3),
                     "failures": dict(sums.failures),
                 }
@@ -208,7 +258,7 @@ class Display:
             },
             "under": {name: {"is": value, "floor": floor} for name, value, floor in self._low()},
             "log": str(self._folder.log),
-            "next": [self._next()],
+            "next": self._next(),
         }
 
     def _low(self) -> Iterator[tuple[str, float | None, float]]:
@@ -222,7 +272,8 @@ class Display:
     def _figures(self) -> dict[str, float]:
         means = {name: mean for name, mean in self._means.means().items() if not name.startswith("right/")}
         answered = self._answered / max(1, self._asked())
-        return {"answered": answered, "correct": self._correct / max(1, self._episodes), **means}
+        nothing = {} if self._episodes else {"correct": 0.0}
+        return {"answered": answered, **nothing, **means}
 
     def _asked(self) -> int:
         """Return the number of trajectories that asked a model."""
@@ -236,9 +287,15 @@ class Display:
         judged = figure == "reward" or role in self._plan.judged
         return self._means.means().get(f"{figure}/{role}") if judged else None
 
+    def _constant(self, role: str) -> dict[str, Any] | None:
+        """Return the figures of a role's answers; None where these are not discrete."""
+        it = self._answers[role].result if role in self._answers else None
+        names = ("commonest", "share", "best", "reward")
+        return it and {name: getattr(it, name) for name in names}
+
     def _partial(self) -> dict[str, int]:
-        """Return n of each metric that fewer than all episodes have."""
-        counts = {name: self._means.counts[name] for name in self._plan.metrics}
+        """Return n of `correct` and of each metric that fewer than all episodes have."""
+        counts = {name: self._means.counts[name] for name in ("correct", *self._plan.metrics)}
         return {name: n for name, n in counts.items() if n < self._episodes}
 
     def _shown_means(self) -> Iterator[str]:
@@ -249,19 +306,37 @@ class Display:
             yield f"{name} {means[name]:.3f}{n}" if name in means else f"{name} –"
 
     def _print_table(self) -> None:
-        headings = ("role", "runs", "reward", "right", "tokens in", "out", "s/call", "failures")
-        table = make_table(*headings, texts=(7,))
+        constants = {name: tally.result for name, tally in self._answers.items()}
+        beside = ("constant", "commonest") if any(constants.values()) else ()
+        headings = ("role", "runs", "reward", "right", *beside, "tokens in", "out", "s/call", "failures")
+        table = make_table(*headings, texts=(len(headings) - 1,))
         for name, sums in self._roles.items():
             failed = [*sums.failures.most_common(), *([("unrated", sums.unrated)] if sums.unrated else [])]
             reward, right = self._mean("reward", name), self._mean("right", name)
-            table.add_row(
+            counted = self._means.counts[f"reward/{name}"]
+            n = f" (n {counted})" if counted != sums.trajectories else ""
+            add_row(
+                table,
                 name,
                 f"{sums.trajectories:,}",
-                "–" if reward is None else f"{reward:.3f}",
-                "–" if right is None else f"{right:.1%}",
+                "–" if reward is None else f"{reward:.3f}{n}",
+                "–" if right is None else f"{right:.1%}{n}",
+                *(_constant_cells(constants.get(name)) if beside else ()),
                 f"{sums.prompt_tokens:,}" if name in self._asking else "–",
                 f"{sums.response_tokens:,}" if name in self._asking else "–",
                 f"{sums.call_seconds / max(1, sums.calls):.2f}",
                 "\n".join(f"{failure} {count}" for failure, count in failed) or "none",
             )
         self._output.results().print(table)
+
+
+def _constant_cells(constants: api.ConstantAnswers | None) -> list[str]:
+    """Return the reward of the best constant answer, and the share of the commonest answer, each with it."""
+    if constants is None:
+        return ["–", "–"]
+    reward = "–" if constants.reward is None else f"{constants.reward:.3f} {_shortened(constants.best)}"
+    return [reward, f"{constants.share:.0%} {_shortened(constants.commonest)}"]
+
+
+def _shortened(answer: str) -> str:
+    return repr(answer if len(answer) <= SHOWN_OF_ANSWER else f"{answer[:SHOWN_OF_ANSWER]}…")

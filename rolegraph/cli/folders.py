@@ -9,6 +9,7 @@ import click
 
 from rolegraph import api
 from rolegraph.cli import options
+from rolegraph.cli.output import OutputOptions, command
 
 
 @click.command("new")
@@ -26,7 +27,7 @@ def new_command(folder: Path, spec: str) -> int:
     if folder / api.PROJECT_FILE in files:
         api.trust(folder)
     words = f"{folder.resolve().name}.yaml"
-    click.echo(f"next: cd {folder}, then: rolegraph preview {words}, rolegraph run {words}")
+    OutputOptions().next(shlex.join(["cd", str(folder)]), command("preview", words), command("run", words))
     return 0
 
 

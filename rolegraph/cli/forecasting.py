@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from dataclasses import asdict
 from typing import Any
 
@@ -11,7 +10,7 @@ from rich.table import Table
 
 from rolegraph import api
 from rolegraph.cli import options
-from rolegraph.cli.output import OutputOptions
+from rolegraph.cli.output import OutputOptions, command
 from rolegraph.cli.terminal import clock, make_table, progress_line, run_until_done
 
 PRICE_FIELDS = {"in": "prompt", "out": "response", "train": "train"}
@@ -56,10 +55,10 @@ def forecast_command(source: api.Source, budget: int | None, output: OutputOptio
     flow = api.open_source(source)
     with progress_line(output, "looking at the spec …") as observe:
         forecast = run_until_done(api.forecast_async(flow, observe=observe, **settings))
-    words = shlex.join(source.arguments())
-    following = [f"rolegraph forecast {words} --probe 32"]
+    words = api.without_project(source).arguments()
+    following = [command("forecast", *words, "--probe", "32")]
     if settings["probe"] is not None or settings["run"] is not None:
-        following = [f"rolegraph train {words}"] if flow.is_trainable else []
+        following = [command("train", *source.arguments())] if flow.is_trainable else []
     _show_forecast(forecast, output)
     calls = None if budget is None else forecast.calls_of_an_episode * budget
     if calls is not None:
@@ -112,6 +111,6 @@ def _forecast_table(forecast: api.Forecast) -> Table:
             f"{row.share:.0%}" if row.share is not None else "–",
         ]
         if fails:
-            cells.append(f"{row.failing.mean:.0%}" if row.failing else "–")
+            cells.append(f"{row.failing.mean:.0%} (n={row.failing.n})" if row.failing else "–")
         table.add_row(name, *cells)
     return table

@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from rolegraph import api
-from rolegraph.cli import options
+from rolegraph.cli import options, output
 
 WRITTEN_AT = {
     "parsers": "roles.ROLE.parser",
@@ -48,7 +48,9 @@ def command(kind: str | None, name: str | None, imports: tuple[str, ...]) -> Non
         click.echo(text.rstrip())
         if name is None:
             shown = kind or "parsers"
-            click.echo(f"next: rolegraph list {shown} NAME", err=True)
+            named = [word for file in imports for word in ("--import", file)]
+            following = output.command("list", shown, next(iter(_summaries(shown))), *named)
+            click.echo(f"next: {following}", err=True)
     except BrokenPipeError:  # the reader has closed the pipe, as in `rolegraph list | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
@@ -84,7 +86,7 @@ def _item(kind: str, name: str) -> str:
     try:
         summary, value, options = registry.summary(name), registry.value(name), registry.options(name)
     except api.vocabulary.UnknownName as error:
-        hint = error.hint or f"expected one of {', '.join(error.known)}"
+        hint = error.hint or f"expected one of {', '.join(error.names)}"
         raise api.UsageError(f"{error}; {hint}") from None
     if not value and not options:
         return f"{summary}\n\n{WRITTEN_AT[kind]}: {name}"

@@ -136,7 +136,7 @@ def run(arguments: Sequence[str]) -> int:
         arguments: The command line without the program's name.
 
     Returns:
-        0, 1, 2 or 130; see the module's docstring.
+        0, 1, 2, 130 or 143; see the module's docstring.
     """
     sys.argv = ["rolegraph", *arguments]  # a run notes this command line, however the process was started
     words = [word for word in arguments if word != "--debug"]
@@ -146,9 +146,9 @@ def run(arguments: Sequence[str]) -> int:
     except click.ClickException as error:
         error.show()
         return 2
-    except (KeyboardInterrupt, click.Abort):
+    except (KeyboardInterrupt, click.Abort) as error:
         click.echo("interrupted", err=True)
-        return INTERRUPTED
+        return getattr(error.__cause__ or error, "exit_code", INTERRUPTED)  # click raises Abort from it
     except BrokenPipeError:
         sys.stderr.close()
         return 1

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import sys
 from collections.abc import Generator, Mapping
 from contextlib import ExitStack, contextmanager, redirect_stdout
@@ -22,6 +23,11 @@ if TYPE_CHECKING:
 
 SHOWN_CHARACTERS = 300
 """Characters of a text in a table or a line, unless the caller shows more."""
+
+
+def command(*words: str) -> str:
+    """Return a command line of this program, quoted for a shell."""
+    return shlex.join(["rolegraph", *words])
 
 
 class OutputOptions(NamedTuple):
@@ -71,6 +77,17 @@ class OutputOptions(NamedTuple):
         """Print the JSON document, with `--json` alone."""
         if self.as_json:
             click.echo(json.dumps(value, indent=1, ensure_ascii=False, default=str), file=self.stream)
+
+
+def view_command(folder: str, it: api.NextAction) -> str:
+    """Return the command that shows a run's episodes, of the role that an advice is about.
+
+    Args:
+        folder: The run's folder.
+        it: The advice.
+    """
+    role = ("--role", it.role) if it.role else ()
+    return command("view", folder, *role, *(("--failure", "any") if it.failures else ()))
 
 
 @contextmanager

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict, replace
@@ -13,7 +12,7 @@ import click
 
 from rolegraph import api
 from rolegraph.cli import options
-from rolegraph.cli.output import OutputOptions, plain
+from rolegraph.cli.output import OutputOptions, command, plain
 from rolegraph.cli.terminal import add_row, interval_cell, make_table, progress_line, run_until_done
 
 LIMIT = 64
@@ -71,11 +70,13 @@ def run_command(
         raise click.UsageError(
             "--otlp and --observe go with one run; rolegraph export FOLDER --otlp sends a sweep's"
         )
+    if replay_any and resume:
+        raise click.UsageError("--replay-any goes with a new run; a resumed one keeps its own")
     if replay_any:
         source = replace(source, overrides=(*source.overrides, "model.replay_any=true"))
     how = {name: settings.pop(name) for name in ("concurrency", "on")}
     given = {name: value for name, value in settings.items() if value is not None}
-    if not resume or multirun:
+    if not resume:
         given.setdefault("limit", LIMIT)
     if multirun:
         output.check_single("run")
@@ -102,9 +103,9 @@ def run_command(
     required=True,
     shell_complete=options.complete_runs,
 )
-@options.count("--tasks", 128, "Number of tasks.")
-@options.count("--rollouts", 4, "Episodes of each task and side.")
-@options.seed("Seed of the draws, the same for both sides.")
+@options.count("--tasks", None, "Number of tasks. Default: 128.")
+@options.count("--rollouts", None, "Episodes of each task and side. Default: 4.")
+@options.seed("Seed of the draws, the same for both sides. Default: 0.", None)
 @options.multirun
 @options.path("--out", "out", "FOLDER", "Folder of both sides' episodes. Default: runs/NAME-eval-TIME.")
 @options.flag("--resume", "Continue the evaluation in --out; with -m, the newest sweep.")
@@ -112,36 +113,41 @@ def run_command(
 def eval_command(
     source: api.Source,
     checkpoint: str,
-    tasks: int,
     multirun: bool,
     out: Path | None,
     resume: bool,
     output: OutputOptions,
-    **settings: int,
+    **settings: int | None,
 ) -> int:
     """Compare a checkpoint with its base model on SPEC's validation tasks, with 95 % confidence intervals.
 
     The episodes of both are kept as runs, side by side in one folder, for `compare` and `view`. With -m there
     is an evaluation for each combination of values, in folders of one sweep.
     """
+    given = {name: value for name, value in settings.items() if value is not None}
     if multirun:
         output.check_single("evaluation")
-        settings_of_points = {**settings, "limit": tasks, "checkpoint": checkpoint}
-        return run_sweep("eval", source, out, settings_of_points, resume=resume)
+        of_points = {"limit" if name == "tasks" else name: value for name, value in given.items()}
+        defaults = {} if resume else {"limit": 128, "rollouts": 4}
+        of_points = {**defaults, **of_points, "checkpoint": checkpoint}
+        return run_sweep("eval", source, out, of_points, resume=resume)
     if resume and out is None:
         raise click.UsageError("--resume needs --out, the folder of the evaluation to continue")
     flow = api.open_source(source)
-    job = api.EvaluationJob.create(flow, checkpoint, tasks=tasks, out=out, resume=resume, **settings)
+    job = api.EvaluationJob.create(flow, checkpoint, out=out, resume=resume, **given)
     try:
         with progress_line(output, "starting the model …") as observe:
             evaluation = run_until_done(job.run(observe))
     except KeyboardInterrupt:
         again = [*sys.argv[1:], *(() if resume else ("--resume",)), *(() if out else ("--out", job.folder))]
-        output.next(f"rolegraph {shlex.join(map(str, again))}")
+        output.next(command(*map(str, again)))
         raise
-    commands = [f"rolegraph compare {shlex.quote(str(job.folder))}"]
-    if "://" not in checkpoint:
-        commands.append(f"rolegraph export {shlex.quote(checkpoint)}")
+    best = evaluation.figures.get(flow.plan.spec.train.validation.best)
+    better = best.difference.mean > 0 if best and best.difference.n else None
+    exports = [command("export", *words) for words in api.export_arguments(checkpoint)]
+    outcome = api.Outcome("eval", 1, 1, has_weights=bool(exports), better=better)
+    lines = {api.Action.COMPARE: [command("compare", str(job.folder))], api.Action.EXPORT: exports}
+    commands = [line for it in api.advise(outcome).actions for line in lines[it.action]]
     _show_evaluation(evaluation, output)
     output.end({"folder": str(job.folder), **asdict(evaluation)}, *commands)
     return 1 if evaluation.unanswered else 0
@@ -166,7 +172,7 @@ def _show_evaluation(evaluation: api.Evaluation, output: OutputOptions) -> None:
             kind, style = ("error", "red") if side.is_silent else ("warning", "yellow")
             output.warnings().print(f"{kind}: {text}", style=style)
     tasks, episodes = evaluation.tasks, evaluation.episodes
-    out.print(f"{tasks} tasks, {episodes} episodes each side; 95 % intervals, tasks resampled")
+    out.print(f"{tasks} tasks, {episodes} episodes each side; {api.METHOD}")
 
 
 def run_sweep(
@@ -185,7 +191,7 @@ def run_sweep(
         kind: What each point is.
         source: The spec; an override may have several values.
         out: Folder of the sweep; None for a new one, or with `resume` the newest.
-        settings: Further arguments of `SweepJob.create`.
+        settings: Further arguments of `SweepJob.create` or `SweepJob.resume`.
         resume: Whether to continue a sweep.
         floors: For runs, figures with their lowest accepted values.
         run_options: Further arguments of `run` of the points' jobs.
@@ -194,7 +200,7 @@ def run_sweep(
         The exit code: 1 where a figure of a run is lower than its floor.
     """
     if resume:
-        job = api.SweepJob.resume(out, *source.overrides, kind=kind)
+        job = api.SweepJob.resume(out, kind=kind, source=source, **settings)
     else:
         job = api.SweepJob.create(source, kind, out=out, **settings)
     with job.open_folder():
@@ -205,7 +211,7 @@ def run_sweep(
         cells = [interval_cell(point.figures.get(name)) for name in result.figures]
         add_row(table, "\n".join(point.overrides), *cells)
     OutputOptions().results().print(table)
-    click.echo(f"means over tasks with 95 % intervals, tasks resampled\n{result.picture}")
+    click.echo(f"means over tasks; {api.METHOD}\n{result.picture}")
     return code
 
 

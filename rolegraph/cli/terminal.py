@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import signal
+import threading
 from collections.abc import Coroutine, Generator, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -97,37 +99,75 @@ def add_row(table: Table, *cells: str, style: str = "") -> None:
 def interval_cell(
     interval: api.Interval | None, *, sign: str = "", mark: str = "", tasks: int | None = None
 ) -> str:
-    """Format a mean with its interval in a second line.
+    """Format a mean with its interval and n in two further lines.
 
     Args:
         interval: The mean over n tasks; None, or n = 0, is shown as a dash.
         sign: `+` for differences.
         mark: Text behind the mean.
-        tasks: The number of all tasks; where n is another, a third line shows n.
+        tasks: The number of all tasks, which is shown beside an n that differs from it.
     """
     if interval is None or not interval.n:
         return "–"
     form = f"{sign},.3f" if abs(interval.mean) < 10 else f"{sign},.1f"
-    n = "" if tasks in (None, interval.n) else f"\nn {interval.n} of {tasks}"
-    return f"{interval.mean:{form}}{mark}\n[{interval.low:{form}}, {interval.high:{form}}]{n}"
+    of = "" if tasks in (None, interval.n) else f" of {tasks}"
+    return (
+        f"{interval.mean:{form}}{mark}\n[{interval.low:{form}}, {interval.high:{form}}]\nn {interval.n}{of}"
+    )
+
+
+class Interrupted(KeyboardInterrupt):
+    """End of a command by a signal."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.exit_code = 128 + number
 
 
 def run_until_done(work: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine as `asyncio.run` does; after Ctrl-C, return without waiting for its threads.
+    """Run a coroutine as `asyncio.run` does, until it is done or a signal ends it.
 
-    A thread that imports, or waits for the network, cannot be stopped, and `asyncio.run` would wait for it.
-    The command ends the process next.
+    The first Ctrl-C or SIGTERM cancels the coroutine, which may save its work; a second one leaves at once.
+    Neither waits for threads: a thread in an import or a network call cannot be stopped, and
+    `asyncio.run` would wait for it. The command ends the process next.
+
+    Raises:
+        Interrupted: A signal came.
     """
     runner = asyncio.Runner()
-    interrupted = False
+    received: list[int] = []
     try:
-        return runner.run(work)
-    except KeyboardInterrupt:
-        interrupted = True
+        return runner.run(_interruptible(work, received))
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        if received:
+            raise Interrupted(received[0]) from None
         raise
     finally:
-        if not interrupted:
+        if not received:
             runner.close()
+
+
+async def _interruptible(work: Coroutine[Any, Any, T], received: list[int]) -> T:
+    """Await a coroutine; note the signals that come meanwhile, and let the first cancel it."""
+    task, loop = asyncio.current_task(), asyncio.get_running_loop()
+    assert task is not None
+
+    def handle(number: int, _frame: object) -> None:
+        received.append(number)
+        if len(received) > 1:
+            raise KeyboardInterrupt
+        loop.call_soon_threadsafe(task.cancel)
+
+    is_main = threading.current_thread() is threading.main_thread()  # no other can set a handler
+    numbers = [signal.SIGINT, signal.SIGTERM] if is_main else []
+    # A signal that is ignored, as Ctrl-C is in a script's background, stays so.
+    handled = [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, handle) for number in handled}
+    try:
+        return await work
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 class NoteProgress:

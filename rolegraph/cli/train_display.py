@@ -5,7 +5,6 @@ Everything that is shown is in the training's folder, too.
 
 from __future__ import annotations
 
-import shlex
 import time
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
@@ -19,7 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rolegraph import api
-from rolegraph.cli.output import OutputOptions
+from rolegraph.cli.output import OutputOptions, command, view_command
 from rolegraph.cli.terminal import SPEED_SECONDS, NoteProgress, add_row, clock, make_table
 
 VALIDATION = "validation/"
@@ -35,6 +34,8 @@ FIGURE_COLUMNS: Columns = {
 }
 ROLE_COLUMNS: Columns = {
     "reward": ("reward/{}/mean", ".3f"),
+    "constant": ("answers/constant/{}", ".3f"),
+    "commonest": ("answers/same/{}", ".0%"),
     "advantage ±": ("advantage/{}/std", ".3f"),
     "signal ±": ("signal/{}/advantage/std", ".3f"),
     "taught": ("outcome/{}/taught", ".0%"),
@@ -43,15 +44,22 @@ ROLE_COLUMNS: Columns = {
     "too easy": ("outcome/{}/too_easy", ".0%"),
     "too hard": ("outcome/{}/too_hard", ".0%"),
     "too small": ("outcome/{}/too_small", ".0%"),
-    "KL": ("kl/{}", "z.4f"),
+    api.KL: ("kl/{}", "z.4f"),
 }
 FAILED = "magenta"
 """Colour of failed answers, as in the report."""
-RARE_COLUMNS = ("signal ±", "equal", "failed", "too small")
-"""Columns that are shown only where a role has them."""
+RARE_COLUMNS = {
+    "constant": "answers/constant/{}",
+    "commonest": "answers/constant/{}",
+    "signal ±": "signal/{}/advantage/std",
+    "equal": "outcome/{}/equal_rewards",
+    "failed": "outcome/{}/failed",
+    "too small": "outcome/{}/too_small",
+}
+"""Columns that are shown only where a role has a value other than 0 of a metric."""
 POLICY_COLUMNS: Columns = {
     "loss": ("optim/loss/{}", "z.4f"),
-    "KL": ("optim/kl/{}", "z.4f"),
+    api.KL: ("optim/kl/{}", "z.4f"),
     "grad norm": ("optim/grad_norm/{}", ".3f"),
     "learning rate": ("optim/learning_rate/{}", ".2g"),
 }
@@ -120,12 +128,20 @@ class _TrainDisplay:
         self._latest = {**first, **self._latest, **metrics}
 
     def _line(self, step: int, metrics: Metrics) -> str:
-        rewards = {role.name: metrics.get(f"reward/{role.name}/mean") for role in self._plan.roles}
-        parts = [f"step {step}/{self._steps}"]
-        parts += [f"{name} {reward:.3f}" for name, reward in rewards.items() if reward is not None]
-        for prefix, word in (("episode/", ""), (VALIDATION, "validation ")):
-            measured = [name for name in self._plan.metrics if prefix + name in metrics]
-            parts += [f"{word}{name} {_mean(metrics, prefix, name)}" for name in measured]
+        measured = {
+            prefix: [
+                f"{word}{_mean(metrics, prefix, name)}"
+                for name in self._plan.figure_names
+                if prefix + name in metrics
+            ]
+            for prefix, word in (("episode/", ""), (VALIDATION, "validation "))
+        }
+        first = 1 if self._plan.can_be_correct else 0  # `correct` stands before the rewards
+        parts = [f"step {step}/{self._steps}", *measured["episode/"][:first]]
+        for role in self._plan.roles:
+            if (reward := metrics.get(f"reward/{role.name}/mean")) is not None:
+                parts.append(f"{role.name} {reward:.3f}{_n(metrics.get(f'reward/{role.name}/n'))}")
+        parts += [*measured["episode/"][first:], *measured[VALIDATION]]
         parts += _lost(metrics)
         for metric, shown in (("tokens/per_second", "{:,.0f} tokens/s"), ("time/step", "{:.1f} s")):
             if metric in metrics:
@@ -137,12 +153,13 @@ class _TrainDisplay:
         columns = {
             heading: column
             for heading, column in ROLE_COLUMNS.items()
-            if heading not in RARE_COLUMNS or any(self._latest.get(column[0].format(role)) for role in roles)
+            if heading not in RARE_COLUMNS
+            or any(self._latest.get(RARE_COLUMNS[heading].format(role)) for role in roles)
         }
         tables = [self._table("role", roles, columns)]
         if len(self._plan.policies) > 1:
             tables.append(self._table("policy", self._plan.policies, POLICY_COLUMNS))
-        tables.append(self._table("figure", ("correct", *self._plan.metrics), FIGURE_COLUMNS))
+        tables.append(self._table("figure", self._plan.figure_names, FIGURE_COLUMNS))
         rate = self._latest.get("tokens/per_second")
         speed = "" if rate is None else f"{rate:,.0f} tokens/s"
         return Group(self._progress, self._part.progress, *tables, Text(self._lost, style=FAILED), speed)
@@ -161,19 +178,23 @@ class _TrainEnd:
     """Results of a training that is finished or was stopped."""
 
     def __init__(self, training: api.TrainingJob) -> None:
-        self._plan, self._folder, self._steps = training.flow.plan, training.folder, training.steps
+        self._flow, self._folder, self._steps = training.flow, training.folder, training.steps
+        self._plan = training.flow.plan
         self._lines = lines = self._folder.metrics() if self._folder.metrics_file.exists() else []
         self._done = int(max((line["step"] for line in lines), default=0))
         self._best = self._folder.best() if self._folder.checkpoints() else None
+        self._last_saved = self._folder.last_checkpoint()
         self._report = self._folder.report if self._folder.report.exists() else None
         validated = [line for line in lines if any(name.startswith(VALIDATION) for name in line)]
         self._first, self._last = (validated[0], validated[-1]) if validated else ({}, {})
         self._measured = int(self._last.get("step", 0))
         """Step of the latest validation."""
         both = self._first.keys() & self._last.keys() if self._measured > 0 else set[str]()
-        self._figures = [it for it in ("correct", *self._plan.metrics) if VALIDATION + it in both]
+        constants = [beside for role in self._plan.asking for beside in _beside(role.name)]
+        self._figures = [it for it in (*self._plan.figure_names, *constants) if VALIDATION + it in both]
         """Figures of both the first and the latest validation; none where there are no two."""
-        self._warnings = [*self._find_warnings()]
+        self._advice = api.advise(self._outcome())
+        self._warnings = [*self._find_warnings(), *self._advice.remarks]
 
     def show(self, output: OutputOptions, seconds: float) -> None:
         """Print the closing tables, the report's path and the next commands, and the JSON document."""
@@ -184,9 +205,13 @@ class _TrainEnd:
             output.warn(text)
         commands = self._next() if self._folder.info_file.exists() else []
         if self._folder.info_file.exists():
+            seconds = self._folder.info().last_seconds or seconds
             out.print(f"{self._done} of {self._steps} steps in {clock(seconds)}")
+            if self._last_saved and self._done < self._steps:
+                out.print(f"--resume continues from the checkpoint of step {self._last_saved.step}")
             if self._best:
-                out.print(f"best weights: step {self._best.step}")
+                word = "best" if self._best.best else "last"
+                out.print(f"{word} weights: step {self._best.step}")
             output.next(*commands)
             out.print(str(self._report or self._folder.path), markup=False)
         output.document({**self._document(), "seconds": round(seconds, 3), "next": commands})
@@ -209,26 +234,56 @@ class _TrainEnd:
             "log": str(self._folder.log),
         }
 
+    def _outcome(self) -> api.Outcome:
+        """Return how the training ended, for advice."""
+        answers = self._folder.answers() if self._done else {}
+        roles = [
+            api.RoleOutcome(
+                role.name,
+                answers[role.name].count if role.name in answers else 0,
+                answers[role.name].failures if role.name in answers else {},
+                next(iter(role.parser.examples), ""),
+                dead=self._is_dead(role.name),
+            )
+            for role in self._plan.roles
+        ]
+        figure = f"{VALIDATION}{self._plan.spec.train.validation.best}"
+        is_measured = any(figure in line for line in self._lines)
+        return api.Outcome(
+            "train",
+            self._done,
+            self._steps,
+            roles,
+            has_weights=self._best is not None,
+            learnt=any(line.get("optim/data") for line in self._lines),
+            better=self._best.best if self._best and is_measured else None,
+        )
+
+    def _is_dead(self, role: str) -> bool:
+        """Return True for a trained role of which no group taught anything in any step."""
+        taught = [line[f"outcome/{role}/taught"] for line in self._lines if f"outcome/{role}/taught" in line]
+        return role in self._plan.trained and bool(taught) and not any(taught)
+
     def _next(self) -> list[str]:
         """Return the commands that a user may want to run next."""
-        folder = shlex.quote(str(self._folder.path))
-        commands = [f"rolegraph train --resume --out {folder}"] if self._done < self._steps else []
-        if not self._best:
-            return commands
-        if not any(line.get("optim/data") for line in self._lines):
-            return [*commands, f"rolegraph view {folder}"]
-        policies, source = [*self._best.policies], self._folder.info().source
-        spec, *options = replace(source, overrides=(), model=None, base_url=None).arguments()
-        checkpoints = [
-            f"model.checkpoint={folder}"
-            if name == api.MAIN
-            else f"policies.{name}.checkpoint={folder}#{name}"
-            for name in policies
-        ]
-        words = [shlex.quote(spec), *checkpoints, *map(shlex.quote, options)]
-        flags = [f" --policy {name}" for name in policies] if len(policies) > 1 else [""]
-        exports = [f"rolegraph export {folder}{flag}" for flag in flags]
-        return [*commands, f"rolegraph run {' '.join(words)}", *exports]
+        return [line for it in self._advice.actions for line in self._commands(it)]
+
+    def _commands(self, it: api.NextAction) -> list[str]:
+        folder = str(self._folder.path)
+        match it.action:
+            case api.Action.RESUME:
+                return [command("train", "--resume", "--out", folder)]
+            case api.Action.VIEW:
+                return [view_command(folder, it)]
+            case api.Action.PREVIEW:
+                source = api.without_project(self._flow.source)
+                return [command("preview", *replace(source, model=None, base_url=None).arguments())]
+            case api.Action.RUN_WEIGHTS:
+                policies = [*self._best.policies] if self._best else []
+                trained = api.trained_source(self._flow, self._folder.path, policies)
+                return [command("run", *api.without_project(trained).arguments())]
+            case _:
+                return [command("export", *words) for words in api.export_arguments(folder)]
 
     def _find_warnings(self) -> Iterator[str]:
         """Yield a line for each role with failed answers, and for each with unrated ones."""
@@ -241,24 +296,34 @@ class _TrainEnd:
 
     def _tables(self) -> Iterator[Table]:
         if self._figures:
-            table = make_table("validation", "before", f"at step {self._measured}", "change")
+            table = make_table("validation", "before", f"at step {self._measured}", "change", "n")
             for name in self._figures:
-                before, now = (_mean(line, VALIDATION, name) for line in (self._first, self._last))
-                change = self._last[VALIDATION + name] - self._first[VALIDATION + name]
-                table.add_row(name, before, now, f"{change:+.3f}")
+                before, now = (line[VALIDATION + name] for line in (self._first, self._last))
+                n = self._last.get(f"{VALIDATION}n/{name}")
+                shown = "–" if n is None else f"{n:,.0f}"
+                add_row(table, name, f"{before:.3f}", f"{now:.3f}", f"{now - before:+.3f}", shown)
             yield table
         if controls := self._folder.controls():
-            headings = ("on the same validation tasks", "figure", "mean and 95 % interval")
+            headings = ("on the same validation tasks", "figure", "mean and 95 % interval", "n")
             table = make_table(*headings, texts=(1,))
             for row in controls:
-                add_row(table, row.name, row.figure, f"{row.mean:.3f} [{row.low:.3f}, {row.high:.3f}]")
+                mean = f"{row.mean:.3f} [{row.low:.3f}, {row.high:.3f}]"
+                add_row(table, row.name, row.figure, mean, str(row.n or "–"))
             yield table
+
+
+def _beside(role: str) -> list[str]:
+    """Return the figures that belong together: a role's reward, and those of its constant answers."""
+    return [f"reward/{role}", f"answers/constant/{role}", f"answers/same/{role}"]
 
 
 def _mean(metrics: Metrics, prefix: str, name: str) -> str:
-    """Format a mean over episodes, with n where it is not that of all of them."""
-    n = metrics.get(f"{prefix}n/{name}")
-    return f"{metrics[prefix + name]:.3f}" + ("" if n is None else f" (n {n:.0f})")
+    """Format a mean over episodes with its name, and with n where it is on record."""
+    return f"{name} {metrics[prefix + name]:.3f}{_n(metrics.get(f'{prefix}n/{name}'))}"
+
+
+def _n(count: float | None) -> str:
+    return "" if count is None else f" (n {count:.0f})"
 
 
 def _lost(metrics: Metrics) -> Iterator[str]:

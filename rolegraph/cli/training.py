@@ -24,6 +24,7 @@ OWN_TRAINER = "rolegraph"
 @options.path("--out", "out", "FOLDER", "Folder of the training. Default: runs/NAME-TIME.")
 @options.seed("Seed of data order, draws and the adapter. Default: 0.", None)
 @options.flag("--resume", "Continue the newest training, or --out, at its last checkpoint.")
+@options.flag("--keep-going", "Go on after a step in which every answer of a role failed in the same way.")
 @options.multirun
 @options.choice(
     "--track",
@@ -47,6 +48,7 @@ def train_command(
     out: Path | None,
     seed: int | None,
     resume: bool,
+    keep_going: bool,
     multirun: bool,
     track: tuple[str, ...],
     trainer: str,
@@ -70,8 +72,8 @@ def train_command(
     if trainer != OWN_TRAINER:
         if multirun:
             raise click.UsageError(f"-m goes with this project's own loop, not with --trainer {trainer}")
-        if output.quiet or output.as_json:
-            raise click.UsageError("--quiet and --json go with --trainer rolegraph")
+        if output.quiet or output.as_json or keep_going:
+            raise click.UsageError("--quiet, --json and --keep-going go with --trainer rolegraph")
         if resume and out is None:
             raise api.UsageError(f"--resume with --trainer {trainer} needs --out, the training's folder")
         folder = out or api.new_folder(f"{Path(source.named_spec).stem}-{trainer}")
@@ -94,7 +96,8 @@ def train_command(
         from rolegraph.cli.running import run_sweep
 
         output.check_single("training")
-        return run_sweep("train", source, out, {"seed": seed or 0}, resume=resume, track=track)
+        settings = {} if seed is None else {"seed": seed}
+        return run_sweep("train", source, out, settings, resume=resume, track=track, keep_going=keep_going)
     from rolegraph.cli.train_display import train_display
 
     if resume:
@@ -102,5 +105,5 @@ def train_command(
     else:
         job = api.TrainingJob.create(api.open_source(source), out=out, seed=seed or 0)
     with train_display(job, output) as display, watchers.watching(job, display) as observe:
-        run_until_done(job.run(observe, track, rollouts_on=rollouts_on))
+        run_until_done(job.run(observe, track, rollouts_on=rollouts_on, keep_going=keep_going))
     return 0

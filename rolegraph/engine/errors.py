@@ -5,6 +5,7 @@
     │   ├── SpecError
     │   ├── DataError
     │   ├── AdvantageError
+    │   ├── FailedRole
     │   └── UsageError
     ├── ModelError
     │   └── ContextFull
@@ -18,10 +19,14 @@ the problem, the place, the expected value and the fix. No message contains an A
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+import linecache
+import sysconfig
+import traceback
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from rolegraph.engine.limits.records import MESSAGE_TEXT
+from rolegraph.engine.limits.records import LINE_SHOWN, MESSAGE_TEXT
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Sequence
@@ -58,6 +63,10 @@ class DataError(UserError, ValueError):
 
 class AdvantageError(UserError, ValueError):
     """Raised for a reward that is not finite, or advantages of the wrong type or shape; exit code 2."""
+
+
+class FailedRole(UserError, RuntimeError):
+    """Raised for a training step in which every answer of a role failed in the same way; exit code 2."""
 
 
 class UsageError(UserError, ValueError):
@@ -160,18 +169,18 @@ def nearest(name: str, names: Iterable[str]) -> str | None:
     return next((spelt[word] for word in (*swapped, *close)), None)
 
 
-def did_you_mean(name: str, known: Iterable[str], shown: str = "{!r}") -> str:
+def did_you_mean(name: str, names: Iterable[str], shown: str = "{!r}") -> str:
     """Return the hint `did you mean 'judge'?` for a misspelt name.
 
     Args:
         name: Misspelt name.
-        known: Valid names.
+        names: Valid names.
         shown: Format of the suggested name.
 
     Returns:
         The hint, or an empty string if no known name is close.
     """
-    close = nearest(name, known)
+    close = nearest(name, names)
     return f"did you mean {shown.format(close)}?" if close else ""
 
 
@@ -179,11 +188,67 @@ FOREIGN_ERRORS = (Exception, SystemExit)
 """Errors that a caller of third-party code catches, so that not even `sys.exit` in that code ends a run."""
 
 
-def describe_error(error: BaseException) -> str:
-    """Return an error's type and message, cut to the length that a record keeps."""
+def describe_error(error: BaseException, *, with_place: bool = False) -> str:
+    """Return an error's type and message, cut to the length that a record keeps.
+
+    Args:
+        error: Error of third-party code.
+        with_place: True to add `place_of` the error in brackets.
+    """
+    if with_place and (place := place_of(error)):
+        return f"{describe_error(error)} ({place})"
     try:
         message = str(error)[: MESSAGE_TEXT.most]
     except Exception:  # `__str__` may be third-party code, too
         message = ""
     message = message.encode(errors="backslashreplace").decode()
     return f"{type(error).__name__}: {message}" if message else type(error).__name__
+
+
+PLACE_NOTE = "_rolegraph_place"
+"""Attribute that carries the place of an error out of a worker process, where its traceback stays."""
+_LIBRARIES = (Path(__file__).resolve().parents[1], Path(sysconfig.get_path("stdlib")).resolve())
+"""Folders of Rolegraph and of Python's library, whose code is not the user's."""
+
+
+def place_of(error: BaseException) -> str:
+    """Return the place in the user's own code that raised an error, such as `near.py:4: return 1 / 0`.
+
+    Args:
+        error: Error that was caught, or that `mark_place` marked in another process.
+
+    Returns:
+        File, line and text of the innermost line of the user's code, cut to the length of a faulty line;
+        empty where no such code raised. A file below the working folder has its path from there, another its
+        name alone.
+    """
+    if marked := getattr(error, PLACE_NOTE, ""):
+        return str(marked)
+    place = ""
+    for frame, line in traceback.walk_tb(error.__traceback__):
+        file = Path(frame.f_code.co_filename)
+        if _is_users(file):
+            text = linecache.getline(str(file), line, frame.f_globals).strip()
+            place = f"{_shown_file(file)}:{line}: {text}"
+    return place[: LINE_SHOWN.most]
+
+
+def mark_place(error: BaseException) -> None:
+    """Note the place of an error on the error itself, so that it outlasts pickling."""
+    if place := place_of(error):
+        with suppress(Exception):  # an exception of a foreign class may refuse attributes
+            setattr(error, PLACE_NOTE, place)
+
+
+def _is_users(file: Path) -> bool:
+    """Return whether a source file is neither Rolegraph's nor of Python's library or an installed package."""
+    path = file.resolve()
+    if str(file).startswith("<") or {"site-packages", "dist-packages"} & {*path.parts}:
+        return False
+    return not any(path.is_relative_to(folder) for folder in _LIBRARIES)
+
+
+def _shown_file(file: Path) -> str:
+    """Return a path from the working folder, or the file's name where it lies elsewhere."""
+    path, here = file.resolve(), Path.cwd()
+    return str(path.relative_to(here)) if path.is_relative_to(here) else path.name

@@ -2,7 +2,7 @@
 
 The child ends with the process that started it: its standard input is a pipe that only the parent holds open,
 and the child exits when that pipe closes, however the parent ended. A child that stays does so only until it
-is ready. The child ignores Ctrl-C; the parent handles it.
+is ready. The child ignores Ctrl-C and SIGTERM; the parent handles them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from collections.abc import Generator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import distributions, requires
-from ipaddress import ip_address
 from pathlib import Path
 
 from rolegraph.engine.errors import UsageError, WorldError
@@ -223,11 +222,3 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
             process.wait(STOP_SECONDS)
         except subprocess.TimeoutExpired:
             process.kill()
-
-
-def is_loopback(host: str) -> bool:
-    """Return True if a host is a loopback address or `localhost`."""
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

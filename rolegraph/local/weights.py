@@ -35,6 +35,20 @@ def checkpoint_folder(path: str, root: Path) -> Path | None:
     return root / parts["run"].replace(":", "_") / parts["kind"] / parts["name"]
 
 
+def base_name(path: str, root: Path) -> str:
+    """Return the name or folder of the base model that a checkpoint below `root` names.
+
+    Raises:
+        UsageError: There is no such checkpoint, or its config is damaged.
+    """
+    folder = checkpoint_folder(path, root)
+    try:
+        config: Any = read_json((folder or root) / ADAPTER_CONFIG)
+        return str(config["base_model_name_or_path"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UsageError(f"there is no checkpoint {path} in {root}: {first_line(error)}") from error
+
+
 def base_of_adapter(folder: Path) -> Path | None:
     """Return the folder of the model that an adapter folder belongs to; None if `folder` is no adapter.
 

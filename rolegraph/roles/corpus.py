@@ -1,8 +1,8 @@
 """Search in a corpus: a file of passages, ranked by the words that they share with a query (BM25).
 
-A corpus is a .jsonl, .parquet or .csv file with a `text` for each passage, and an optional `id` and `title`.
-It is read and indexed (the bm25s library) at its first search in a process. Words are letters and digits in
-any script, whatever their case; there are no stop words and no stemming.
+A corpus is a .jsonl, .csv, .tsv or .parquet file with a `text` for each passage, and an optional `id` and
+`title`. It is read and indexed (the bm25s library) at its first search in a process. Words are letters and
+digits in any script, whatever their case; there are no stop words and no stemming.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Countdown: combine given numbers, each exactly once, into a target. Tasks and their check.
 
-The rewards equal those of rLLM's countdown reward (rllm/rewards/countdown_reward.py), except that no text is
-ever passed to `eval`: an expression is parsed, bounded, and walked over an allow-list. Knows no roles or
-prompts.
+The rewards equal those of rLLM's countdown reward (rllm/rewards/countdown_reward.py), with two exceptions. No
+text is ever passed to `eval`: an expression is parsed, bounded, and walked over an allow-list. And values are
+exact: rLLM's tolerance of 1e-5 lets `12 + 1 / 1000000` pass for 12, with a number that does nothing. Knows no
+roles or prompts.
 """
 
 from __future__ import annotations
@@ -19,8 +20,6 @@ from rolegraph.engine.limits.answers import COUNTDOWN_DEPTH, COUNTDOWN_TEXT
 from rolegraph.engine.records import Split
 from rolegraph.roles.calculator import value_of
 
-TOLERANCE = 1e-5
-"""Largest distance of a value from the target, as in rLLM."""
 NUMBERS = (2, 3)
 """Default sizes of tasks, in turn."""
 LOW, HIGH = 1, 12
@@ -162,12 +161,12 @@ def evaluate(expression: str) -> int | Fraction | None:
         return None
 
 
-def is_solution(expression: str, nums: Sequence[int], target: float) -> bool:
-    """Tell whether an expression uses each of `nums` exactly once and comes to `target`."""
+def is_solution(expression: str, nums: Sequence[int], target: float | Fraction) -> bool:
+    """Tell whether an expression uses each of `nums` exactly once and is equal to `target`."""
     value = evaluate(expression)
     if value is None or sorted(map(int, _NUMBER.findall(expression))) != sorted(nums):
         return False
-    return abs(value - target) < TOLERANCE
+    return value == target
 
 
 def last_answer(text: str) -> str | None:
@@ -180,7 +179,7 @@ def last_answer(text: str) -> str | None:
     return None
 
 
-def reward(text: str, nums: Sequence[int], target: float) -> float:
+def reward(text: str, nums: Sequence[int], target: float | Fraction) -> float:
     """Return 1.0 where the text's last answer solves the task, else 0.0, as rLLM does.
 
     Text without tags, which a parser may have removed, is the answer itself.

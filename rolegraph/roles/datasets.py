@@ -17,6 +17,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
+from rolegraph.engine.connections import naming_variables
 from rolegraph.engine.records import Task
 from rolegraph.engine.vocabulary import DataError, Dataset, Row, Split, dataset_of, json_row, require_library
 from rolegraph.roles import countdown as countdown_task
@@ -62,7 +63,7 @@ def countdown(
 def file(
     path: str, /, *, hidden: list[str] | None = None, split: Split = "train", folder: Path = Path()
 ) -> Dataset:
-    """Read the rows of a .jsonl, .parquet or .csv file beside the spec or below it.
+    """Read the rows of a .jsonl, .csv, .tsv or .parquet file beside the spec or below it.
 
     path: the file's name; the name alone, as in `train: tasks.jsonl`, means the same
     hidden: columns that no prompt may show
@@ -70,7 +71,7 @@ def file(
     where = find_table(folder, path)
     read = partial(read_table, where)
     dataset = dataset_of(read, hidden=hidden or [], stem=where.stem, split=split, shown=path)
-    return replace(dataset, file=where)
+    return replace(dataset, file=where, lines=lambda: (line for line, _ in read()))
 
 
 def huggingface(
@@ -98,7 +99,8 @@ def huggingface(
 
 
 def _hub_rows(name: str, subset: str | None, split_name: str) -> Iterator[tuple[int, Row]]:
-    library: Any = importlib.import_module("datasets")
+    with naming_variables("HF_"):
+        library: Any = importlib.import_module("datasets")
     try:
         loaded = library.load_dataset(name, subset, split=split_name)
     except Exception as error:  # of the library, the hub, the network, or Python itself

@@ -5,12 +5,15 @@ from __future__ import annotations
 import importlib
 import json
 import logging
-from typing import Annotated, Any, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, cast
+from unicodedata import normalize
 
 from pydantic import Field
 
 from rolegraph.engine.vocabulary import require_library
 from rolegraph.engine.vocabulary.imports import Loaded
+from rolegraph.roles.boxes import last_box
 
 Equal = Literal["text", "math"]
 """Ways to compare answers."""
@@ -30,8 +33,23 @@ def same_text(one: object, other: object) -> bool:
 
 
 def canonical(action: object) -> str:
-    """Return a text that is the same for actions that are the same as text."""
-    return action.strip() if isinstance(action, str) else json.dumps(action, sort_keys=True, default=str)
+    """Return a text that is the same for actions that are the same as text, in either form of Unicode."""
+    if isinstance(action, str):
+        return normalize("NFC", action.strip())
+    return json.dumps(action, sort_keys=True, default=str)
+
+
+def same_json(one: object, other: object) -> bool:
+    """Compare two JSON values; at any depth true is not 1, and 1 is 1.0."""
+    if isinstance(one, bool) or isinstance(other, bool):
+        return one is other
+    if isinstance(one, list) and isinstance(other, list):
+        ones, others = cast("list[object]", one), cast("list[object]", other)
+        return len(ones) == len(others) and all(map(same_json, ones, others))
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        first, second = cast("Mapping[str, object]", one), cast("Mapping[str, object]", other)
+        return first.keys() == second.keys() and all(same_json(first[key], second[key]) for key in first)
+    return one == other
 
 
 def require_math() -> None:
@@ -40,7 +58,11 @@ def require_math() -> None:
 
 
 def same_math(gold: object, answer: object) -> bool:
-    """Compare two answers as mathematics; that may take seconds."""
+    r"""Compare two answers as mathematics, each the last `\boxed` of its text; that may take seconds."""
+    try:
+        gold, answer = _boxed(gold), _boxed(answer)
+    except ValueError:  # a box without an end is no answer
+        return False
     logging.getLogger("math_verify").setLevel(logging.ERROR)  # it warns that its limits are off
     library: Any = importlib.import_module("math_verify")
     # The library's own limits are signals, which only work in a main thread; the caller's limit is the
@@ -50,6 +72,11 @@ def same_math(gold: object, answer: object) -> bool:
 
 
 SAME_MATH = Loaded(same_math, "math_verify")
+
+
+def _boxed(value: object) -> object:
+    box = last_box(value) if isinstance(value, str) else None
+    return value if box is None else f"\\boxed{{{box}}}"
 
 
 def _marked(value: object) -> str:

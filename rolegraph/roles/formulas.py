@@ -24,6 +24,7 @@ from rolegraph.engine.vocabulary import (
     Score,
     short_repr,
 )
+from rolegraph.roles.bounds import UNIT, Bounds, bounds_of
 
 _JINJA = Environment()
 _NUMBERS = frozenset({"abs", "count", "float", "int", "length", "round", "sum"})
@@ -62,7 +63,9 @@ def value(
     facts = RewardFacts(
         fields=tuple({**fields, **dict.fromkeys(labels or ())}),
         labels=tuple(fields if labels is None else labels),
+        required=tuple(dict.fromkeys(key for parts in read for key in _compared(parts))),
         reads=tuple(reads),
+        bounds=bounds_of_text(text) or UNIT,
     )
     judges = right is not None or not (read[0] and _is_number(read[0][0]))
     term = Reward(partial(_value, text, right, True), replace(facts, judges=judges), formulas=tuple(formulas))
@@ -81,6 +84,12 @@ def _value(
         return Score(float(earned), bool(inputs.values[right]))
     says_nothing = is_term and not isinstance(earned, bool)
     return Score(float(earned), None if says_nothing else earned >= 1)
+
+
+def bounds_of_text(text: str) -> Bounds | None:
+    """Return the bounds of an expression's value, as `bounds_of`; None for a text with a fault."""
+    read = _nodes(text)
+    return bounds_of(read[0]) if read else None
 
 
 def _nodes(text: str) -> list[nodes.Node]:
@@ -104,6 +113,15 @@ def _keys(parts: list[nodes.Node], name: str) -> Iterator[str]:
                 yield key
             case _:
                 pass
+
+
+def _compared(parts: list[nodes.Node]) -> Iterator[str]:
+    """Yield the task fields that comparisons with the action read: a row without one must not pay."""
+    for part in parts:
+        if isinstance(part, nodes.Compare | nodes.Test):
+            inside = [*part.find_all(nodes.Node)]
+            if any(isinstance(node, nodes.Name) and node.name == "action" for node in inside):
+                yield from _keys(inside, "task")
 
 
 def _is_number(node: nodes.Node) -> bool:

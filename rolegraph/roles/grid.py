@@ -46,7 +46,7 @@ class WalkState(NamedTuple):
 
     grid: Grid
     rules: GridRules
-    at: Cell
+    cell: Cell
     made: int = 0
     """Number of legal moves so far."""
 
@@ -134,21 +134,21 @@ def go(walk: WalkState, letters: str) -> tuple[WalkState, str]:
         The walk after the moves, and the fault as a sentence, empty without a fault.
     """
     for count, letter in enumerate(letters):
-        if walk.at == walk.grid.goal:
+        if walk.cell == walk.grid.goal:
             break
         if count == walk.rules.moves:
             return walk, f"No more than {count} of your moves could be made."
-        cell = legal(walk.grid, walk.at).get(letter)
+        cell = legal(walk.grid, walk.cell).get(letter)
         if cell is None:
-            return walk, f"Your move {letter} was illegal at {_place(walk.at)}."
-        walk = walk._replace(at=cell, made=walk.made + 1)
+            return walk, f"Your move {letter} was illegal at {_place(walk.cell)}."
+        walk = walk._replace(cell=cell, made=walk.made + 1)
     return walk, ""
 
 
 def _seen(before: WalkState, after: WalkState, fault: str) -> Transition:
     grid, rules, *_ = after
-    far, done = distances(grid), after.at == grid.goal
-    nearer = (far[before.at] - far[after.at]) / far[grid.start]
+    far, done = distances(grid), after.cell == grid.goal
+    nearer = (far[before.cell] - far[after.cell]) / far[grid.start]
     earned = float(done) + rules.shaping * nearer - (rules.penalty if fault else 0.0)
     if done:
         info = {"reason": "goal", "moves": after.made, "optimal": far[grid.start]}

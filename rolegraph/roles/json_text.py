@@ -9,19 +9,18 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from importlib import import_module
-from itertools import chain, islice
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 from rolegraph.engine.limits.answers import JSON_DEPTH, JSON_READ, JSON_STARTS
 from rolegraph.engine.limits.records import VALUE_SHOWN
 from rolegraph.engine.records import check_plain
 from rolegraph.engine.vocabulary.schemas import UNBOUNDED_KEYWORDS, TooMuchWork, schema_checker
+from rolegraph.roles.fences import fenced_blocks
 from rolegraph.roles.patterns import Pattern, TooMuchText, compile_pattern, pay
 
-_FENCE = re.compile(r"```(?:json)?[ \t]*\n(.*?)```", re.DOTALL | re.IGNORECASE)
 _BRACKET = re.compile(r"[\[{]")
 
 _REFUSED = {
@@ -33,8 +32,20 @@ _REFUSED = {
 ITEMS_MADE_UP = 8
 """Largest number of items of a list in an example, whatever a schema asks for."""
 
-Check = Callable[[Any], None]
-"""`check(value)` raises ValueError where the value does not fit."""
+_LANGUAGES = ("json", "json5", "jsonc")
+
+
+class Check(Protocol):
+    """Check of a value against a schema."""
+
+    def __call__(self, value: Any, *, further: bool = False) -> None:
+        """Raise ValueError where the value does not fit.
+
+        Args:
+            value: The value.
+            further: Count the work of the last check, too, because the value is another candidate.
+        """
+        ...
 
 
 def value_at(value: Any, path: str, place: int | None = None) -> Any:
@@ -65,18 +76,35 @@ def value_at(value: Any, path: str, place: int | None = None) -> Any:
     return value
 
 
-def find_json(text: str) -> Any:
-    """Find the JSON value of a text: all of it, else a fenced block, else the first object or list in it.
+def find_json(text: str, check: Check | None = None) -> Any:
+    """Find the JSON value of a text: the first candidate that passes the check.
+
+    Candidates are the whole text, each block of JSON and the objects and lists in it, each block without a
+    language, and the objects and lists of the text.
 
     Args:
         text: The text, of which the limits `json_starts` and `json_read` bound the search.
+        check: A schema's check.
 
     Raises:
-        ValueError: The text holds no JSON that could be written again.
+        ValueError: The text holds no JSON that could be written again, or none that passes; the message is
+            about the first candidate.
     """
-    value = _first_value(text)
-    check_plain(value)
-    return value
+    reason: ValueError | None = None
+    further = False
+    for value in _candidates(text):
+        try:
+            check_plain(value)
+            if check is not None:
+                begun, further = further, True
+                check(value, further=begun)
+        except ValueError as error:
+            reason = reason or error
+            if isinstance(error, TooMuchWork | TooMuchText):
+                break
+        else:
+            return value
+    raise reason or ValueError("the answer holds no JSON")
 
 
 def example_of(schema: Mapping[str, Any], depth: int = 0) -> Any:
@@ -130,29 +158,54 @@ def required_keys(schema: object) -> Iterator[str]:
         yield from required_keys(keywords.get("items"))
 
 
-def _first_value(text: str) -> Any:
-    fenced = (match[1] for match in islice(_FENCE.finditer(text), JSON_STARTS.most))
-    for whole in chain((text,), fenced):
+def _candidates(text: str) -> Iterator[Any]:
+    blocks = fenced_blocks(text, glued=True)[0][: JSON_STARTS.most]
+    written = [block.text for block in blocks if block.language in _LANGUAGES]
+    yield from _whole([text, *written])
+    yield from _inside(written)
+    yield from _whole([block.text for block in blocks if not block.language])
+    yield from _inside([text])
+
+
+def _whole(texts: Sequence[str]) -> Iterator[Any]:
+    """Yield the value of each text that is JSON as a whole."""
+    for text in texts:
         with suppress(ValueError, RecursionError):
-            return _DECODER.decode(whole.strip())
-    read = 0
-    for bracket in islice(_BRACKET.finditer(text), JSON_STARTS.most):
-        try:
-            return _DECODER.raw_decode(text, bracket.start())[0]
-        except json.JSONDecodeError as error:
-            read += error.pos - bracket.start()
-        except (ValueError, RecursionError):
-            read += len(text) - bracket.start()
-        if read > JSON_READ.most:
-            raise ValueError(f"the answer holds no JSON that is found by reading {JSON_READ}")
-    raise ValueError("the answer holds no JSON")
+            yield _DECODER.decode(text.strip())
+
+
+def _inside(texts: Sequence[str]) -> Iterator[Any]:
+    """Yield the outermost objects and lists of texts; raise ValueError at the limit `json_read`."""
+    starts = read = 0
+    for text in texts:
+        position = 0
+        while starts < JSON_STARTS.most and (bracket := _BRACKET.search(text, position)):
+            starts, start, position = starts + 1, bracket.start(), bracket.end()
+            try:
+                value, position = _DECODER.raw_decode(text, start)
+            except json.JSONDecodeError as error:
+                read += error.pos - start
+            except (ValueError, RecursionError):
+                read += len(text) - start
+            else:
+                yield value
+            if read > JSON_READ.most:
+                raise ValueError(f"the answer holds no JSON that is found by reading {JSON_READ}")
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return the pairs as a mapping; raise ValueError for a key that stands twice: either may be meant."""
+    value = dict(pairs)
+    if len(value) < len(pairs):
+        raise ValueError("a key stands twice")
+    return value
 
 
 def _no_constant(name: str) -> None:
     raise ValueError(f"{name} is not JSON")
 
 
-_DECODER = json.JSONDecoder(parse_constant=_no_constant)
+_DECODER = json.JSONDecoder(parse_constant=_no_constant, object_pairs_hook=_object)
 
 
 def schema_check(schema: dict[str, Any]) -> Check:
@@ -214,15 +267,16 @@ def schema_check(schema: dict[str, Any]) -> Check:
     searched = 0
     find = schema_checker(schema, {"pattern": pattern, "uniqueItems": unique})
 
-    def check(value: Any) -> None:
+    def check(value: Any, *, further: bool = False) -> None:
         nonlocal searched
-        searched = 0
+        searched = searched if further else 0
         try:
-            problem = find(value)
+            problem = find(value, further)
         except (unresolvable, ValueError, TypeError, AttributeError, LookupError, ArithmeticError) as error:
             bounded = isinstance(error, TooMuchWork | TooMuchText)
             reason = str(error) if bounded else "it is beyond what the schema can check"
-            raise ValueError(f"the JSON does not fit the schema: {reason}") from error
+            kind = TooMuchWork if bounded else ValueError
+            raise kind(f"the JSON does not fit the schema: {reason}") from error
         if problem is not None:
             raise ValueError(f"the JSON does not fit the schema at {problem.path}: {problem.message[:200]}")
 

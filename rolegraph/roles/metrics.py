@@ -7,6 +7,17 @@ from collections.abc import Sequence
 from rolegraph.engine.records import Episode, TerminationReason, Trajectory
 from rolegraph.engine.vocabulary import Metric, role_metric
 
+_WRONG, _UNKNOWN, _RIGHT = range(3)
+"""Verdicts on a trajectory; with several, the least of them is that on all, and the largest that on any."""
+
+
+def _verdict(trajectory: Trajectory) -> int:
+    return _UNKNOWN if trajectory.is_unjudged else _RIGHT if trajectory.is_correct else _WRONG
+
+
+def _known(verdict: int) -> float | None:
+    return None if verdict == _UNKNOWN else float(verdict == _RIGHT)
+
 
 def mean_reward(role: str, /) -> Metric:
     """Measure the mean reward of a role's instances.
@@ -21,19 +32,21 @@ def mean_reward(role: str, /) -> Metric:
 def correct(role: str, /) -> Metric:
     """Measure 1 when every instance of the role is right, else 0.
 
+    An episode that a failed reward decides is not measured.
+
     role: the role that is measured
     """
-    return role_metric(
-        lambda trajectories: float(bool(trajectories) and all(t.is_correct for t in trajectories)), role
-    )
+    return role_metric(lambda each: _known(min(map(_verdict, each), default=_WRONG)), role)
 
 
 def any_correct(role: str, /) -> Metric:
     """Measure 1 when an instance of the role is right, else 0: pass@count.
 
+    An episode that a failed reward decides is not measured.
+
     role: the role that is measured
     """
-    return role_metric(lambda trajectories: float(any(t.is_correct for t in trajectories)), role)
+    return role_metric(lambda each: _known(max(map(_verdict, each), default=_WRONG)), role)
 
 
 def term(role: str, /, *, name: str) -> Metric:

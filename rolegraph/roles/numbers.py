@@ -1,7 +1,9 @@
-"""Numbers in a model's text, as people write them: `1,234.50`, `-$5`, `6e-3` and, as an option, `3/4`.
+r"""Numbers in a model's text, as people write them: `1,234.50`, `1{,}234`, `-$5`, `6e-3`, `2 × 10^5`, `3/4`.
 
-A digit right behind a letter belongs to a name (`H2O`, `x1`), and a minus behind a digit, a letter or a
-closing bracket is a subtraction or a dash (`7-2`, `10-12`). Time is linear in the text.
+Text is cut into runs of digits and of what joins digits, and a run is a number or it is refused: `1.234,56`,
+`1,23`, `12:30`, `7-2` and `3 1/2` have several readings, and a wrong one would be a wrong answer that pays.
+Characters around a run can make it unclear, too: `√2`, `2^n`, `5 million`. A digit behind a letter belongs to
+a name (`H2O`, `x1`). Time is linear in the text.
 """
 
 from __future__ import annotations
@@ -10,16 +12,48 @@ import math
 import re
 import sys
 from collections import deque
+from decimal import Decimal
+from fractions import Fraction
 from itertools import islice
-from typing import Literal
+from typing import Literal, cast
 
 Which = Literal["first", "last"]
 
-_WHOLE = r"(?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+)"
-_UNSIGNED = rf"(?:{_WHOLE}(?:\.[0-9]+)?|(?<!\.)\.[0-9]+)(?:[eE][-+]?[0-9]+)?"
-_SIGN = r"(?:(?<![\w)\]}%-])(?P<sign>[-+−])[$€£]?)?"
-_NUMBER = rf"{_SIGN}(?<![^\W_])(?<![0-9]\.)(?P<top>{_UNSIGNED})"
-_FRACTION = rf"{_NUMBER}(?: ?/ ?(?P<bottom>{_UNSIGNED}))?"
+_SPACES = "\u00a0\u2006\u2007\u2008\u2009\u200a\u202f"
+"""Spaces that do not break, and thin ones: people write these between groups of three digits."""
+_GROUP = rf"(?:,\\!|\{{,\}}|\\[,;: !]|[{_SPACES},'’_~])"
+_OPERATOR = r"(?:\*\*|[-+*/×÷·⋅−^xX]|\\(?:times|cdot|div)(?![A-Za-z]))"
+_JOINT = rf"""(?: {_GROUP} | [.:–—‑]
+    | [ ](?=[0-9]{{3}}(?![0-9]))(?<![0-9]{{4}}.)
+    | [eE][-+−]?
+    | [ \t]{{0,2}}{_OPERATOR}[ \t]{{0,2}}\{{?[-+−]?)"""
+_NAME = r"[^\W\d_](?:[^\W_]|_(?=[^\W_]))*(?:(?<=[0-9])\.[0-9]+)*"
+_FRACTION = r"\\[dt]?frac\{(?P<top>[-−]?[0-9.,]+)\}\{(?P<bottom>[0-9.,]+)\}"
+_TOKENS = re.compile(
+    rf"{_NAME} | (?P<fraction>{_FRACTION}) | (?P<run>(?:(?<![.\w])\.)?[0-9]+(?:{_JOINT}[0-9]+)*)", re.VERBOSE
+)
+
+_DIGITS = rf"(?:[1-9][0-9]{{0,2}}(?P<group>{_GROUP})[0-9]{{3}}(?:(?P=group)[0-9]{{3}})*|[0-9]+)"
+_PLAIN = rf"(?:{_DIGITS}(?:\.[0-9]+)?|\.[0-9]+)"
+_POWER = r"(?:[eE](?P<e>[-+−]?[0-9]+)| ?(?:[xX×*·⋅]|\\times|\\cdot) ?10(?:\^|\*\*)\{?(?P<power>[-+−]?[0-9]+))"
+_NUMBER = re.compile(rf"(?P<plain>{_PLAIN}){_POWER}?")
+_SLASH = re.compile(r" ?/ ?")
+_GROUPS = re.compile(_GROUP)
+
+_WINDOW = 24
+"""Characters around a run that are looked at."""
+_SIGN = re.compile(r"(?:^|(?<=[^\w)\]}%+−-]))(?P<sign>[-+−])\\?[$€£¥₹]?$")
+_UNCLEAR_BEFORE = re.compile(
+    r"""(?: (?:^|[\s=(\[:,])[–—‒‐‑－﹣] | [±∓√∛^] | \^\{[-+−]? | _\{ | \}\{ | [-−][({] | \{[-−]\}
+      | [-+−]{2} | [=(:]\s*[-−]\s+ | \\(?:sqrt|[dt]?frac)\s* | \b(?:sqrt|log|ln|exp|sin|cos|tan)\(?\s*
+      | \\(?!f?box|text|math)[A-Za-z]+\{ | [^\W\d_]\. )\\?[$€£¥₹]?$""",
+    re.VERBOSE,
+)
+_UNCLEAR_AFTER = re.compile(
+    r"""\d | \}?[ ]?\^ | [⁻⁰¹²³⁴-⁹¼-¾⅐-⅞] | [kKMBT](?!\w) | \s?(?:\\pi|π|√|\\sqrt|\\frac)
+      | [ -]?(?i:hundred|thousand|million|billion|trillion|dozen)s?\b""",
+    re.VERBOSE,
+)
 
 
 def find_number(text: str, *, which: Which = "last", fractions: bool = False) -> int | float:
@@ -28,45 +62,92 @@ def find_number(text: str, *, which: Which = "last", fractions: bool = False) ->
     Args:
         text: The text.
         which: The number to return, the first or the last.
-        fractions: Read `3/4` as one number instead of two.
+        fractions: Read `3/4` as a number.
 
     Returns:
-        An int, or a float where the number has a point, an exponent or a remainder.
+        An int, or a float where the number has a point, an exponent or a remainder; a whole number that no
+        float holds is an int in any case.
 
     Raises:
-        ValueError: The text holds no number, or the number is too large or divides by zero.
+        ValueError: The text holds no number, or the number has several readings, is too large or divides
+            by zero.
     """
-    matches = re.finditer(_FRACTION if fractions else _NUMBER, text)
-    kept = deque(islice(matches, 1) if which == "first" else matches, maxlen=1)
+    runs = (match for match in _TOKENS.finditer(text) if match["run"] or match["fraction"])
+    kept = deque(islice(runs, 1) if which == "first" else runs, maxlen=1)
     if not kept:
         raise ValueError("the answer holds no number")
     match = kept.pop()
-    top = _value(match["top"])
-    bottom = _value(match["bottom"] or "1") if fractions else 1
+    start, end = match.span()
+    before, after = text[max(0, start - _WINDOW) : start], text[end : end + _WINDOW]
+    value = _read(match, before, after, fractions)
+    sign = _SIGN.search(before)
+    return -value if sign and sign["sign"] != "+" else value
+
+
+def _read(match: re.Match[str], before: str, after: str, fractions: bool) -> int | float:
+    """Return the number of a run without its sign; raise ValueError where the number is not certain."""
+    parts = [match["top"], match["bottom"]] if match["fraction"] else _SLASH.split(match["run"])
+    is_mixed = len(parts) > 1 and re.search(r"[0-9][ \t]?[-+−]?$", before)
+    has_fraction = len(parts) == 2 and fractions
+    if is_mixed or _UNCLEAR_BEFORE.search(before) or _UNCLEAR_AFTER.match(after):
+        raise _unclear(f"{before[-8:]}{match[0]}{after[:8]}")
+    if not (len(parts) == 1 or has_fraction):
+        hint = "; a fraction needs `fractions: true`" if len(parts) == 2 else ""
+        raise _unclear(match[0], hint)
+    top, bottom = _value(parts[0]), _value(parts[1]) if has_fraction else 1
     if not bottom:
-        raise ValueError(f"{match[0]} divides by zero")
+        raise ValueError(f"{match[0]:.40} divides by zero")
     whole = isinstance(top, int) and isinstance(bottom, int) and top % bottom == 0
     value = top // bottom if whole else top / bottom
     if not math.isfinite(value):
         raise ValueError("the number is too large")
-    return -value if match["sign"] in ("-", "−") else value
+    return value
+
+
+def _unclear(text: str, hint: str = "") -> ValueError:
+    return ValueError(f"{text.strip()[:40]!r} is not clearly one number{hint}")
 
 
 def _value(written: str) -> int | float:
-    plain = written.replace(",", "")
+    sign, written = (-1, written[1:]) if written[:1] in ("-", "−") else (1, written)
+    match = _NUMBER.fullmatch(written)
+    if match is None:
+        raise _unclear(written)
+    plain = _GROUPS.sub("", match["plain"])
+    exponent = match["e"] or match["power"]
+    if exponent:
+        return sign * float(f"{plain}e{exponent.replace('−', '-')}")
     # JSON holds no longer number, and Python refuses to read thousands of digits.
-    if plain.isdecimal() and len(plain) <= sys.float_info.max_10_exp:
-        return int(plain)
-    return float(plain)
+    if len(plain) > sys.float_info.max_10_exp:
+        return sign * float(plain)
+    if plain.isdecimal():
+        return sign * int(plain)
+    number = Decimal(plain)
+    return sign * (float(number) if number % 1 or float(number) == number else int(number))
 
 
 def number_of(value: object) -> float:
     """Return a number, or the last number or fraction of a text; raise ValueError without a number."""
-    if isinstance(value, str):
-        value = find_number(value, fractions=True)
-    if not isinstance(value, int | float) or isinstance(value, bool):
-        raise ValueError(f"{value!r:.40} is no number")
     try:
-        return float(value)
+        return float(_number_in(value))
     except OverflowError as error:
         raise ValueError("a number that is too large") from error
+
+
+def exact_number_of(value: object) -> Fraction:
+    """Return the number of `number_of` without rounding; raise ValueError without a number."""
+    return exact(_number_in(value))
+
+
+def exact(number: float) -> Fraction:
+    """Return the number that the digits of a number write: 0.1 is a tenth, and no whole number is rounded."""
+    return Fraction(number) if isinstance(number, int) else Fraction(repr(number))
+
+
+def _number_in(value: object) -> int | float:
+    if isinstance(value, str):
+        value = find_number(value, fractions=True)
+    is_finite = isinstance(value, int) or (isinstance(value, float) and math.isfinite(value))
+    if not is_finite or isinstance(value, bool):
+        raise ValueError(f"{value!r:.40} is no number")
+    return cast("int | float", value)

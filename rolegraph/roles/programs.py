@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import ast
-import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Annotated, Any, cast
 
 from pydantic import Field
@@ -12,10 +11,11 @@ from pydantic import Field
 from rolegraph.engine.records import Task
 from rolegraph.engine.sandbox import evaluate, require_interpreter, run_tests
 from rolegraph.engine.vocabulary import MONTY, Reward, RewardFacts, RewardInputs, Score
+from rolegraph.roles.bounds import UNIT
+from rolegraph.roles.fences import fenced_blocks
+from rolegraph.roles.formulas import bounds_of_text
 
 Seconds = Annotated[float, Field(gt=0, le=3600)]
-
-_FENCE = re.compile(r"```(?:python|py)?[ \t]*\n(.*?)```", re.DOTALL | re.IGNORECASE)
 
 
 def tests(
@@ -47,7 +47,7 @@ def python(
     code: str,
     /,
     *,
-    labels: Sequence[str] = (),
+    labels: Sequence[str] | None = None,
     seconds: Seconds = 5.0,
     timeout: Seconds = 60.0,
     interpreter: str = MONTY,
@@ -55,7 +55,7 @@ def python(
     """Score the value of a program of the spec, run in the sandbox: of the expression that it ends with.
 
     code: the program, which reads `action` and `task`; true and false are 1 and 0, and 1 or more is right
-    labels: task fields that give the answer away, which no prompt may show
+    labels: task fields that give the answer away, which no prompt may show; left out, all that it reads
     seconds: the time limit of one program
     timeout: the time limit with the wait for its turn
     """
@@ -66,7 +66,8 @@ def python(
         raise ValueError(f"not Python: {error.msg}, line {error.lineno}") from error
     if not tree.body or not isinstance(tree.body[-1], ast.Expr):
         raise ValueError("a program that ends with an expression, whose value is the reward")
-    fields = dict.fromkeys([*labels, *_read_of_task(tree)])
+    reads = _Reads(tree)
+    hidden = tuple(dict.fromkeys([*reads.fields, *reads.others])) if labels is None else tuple(labels)
 
     def score(task: Task, action: Any, inputs: RewardInputs) -> Score:
         inputs_of = {"task": dict(task), "action": action}
@@ -75,21 +76,45 @@ def python(
             raise TypeError(f"the value of the program is {value!r:.80}, expected a number")
         return Score(float(value), value >= 1)
 
-    facts = RewardFacts(fields=tuple(fields), labels=tuple(labels))
+    fields = tuple(dict.fromkeys([*(labels or ()), *reads.fields]))
+    required = fields if labels is None else tuple(labels)
+    bounds = bounds_of_text(ast.unparse(tree.body[-1])) or UNIT
+    facts = RewardFacts(fields=fields, labels=hidden, required=required, bounds=bounds)
     return Reward(score, facts, timeout=timeout, permissions=("python",))
 
 
-def _read_of_task(tree: ast.Module) -> Iterator[str]:
-    """Yield the task fields that a program names: task["…"]."""
-    for node in ast.walk(tree):
-        match node:
-            case ast.Subscript(value=ast.Name(id="task"), slice=ast.Constant(value=str(field))):
-                yield field
-            case _:
-                pass
+class _Reads:
+    """Task fields that a program reads."""
+
+    def __init__(self, tree: ast.Module) -> None:
+        """Find the fields of a program's tree."""
+        self.fields: list[str] = []
+        """Fields that each row must have: `task["…"]`."""
+        self.others: list[str] = []
+        """Fields that a row may lack, `task.get("…")`; where the program reads `task` in any other way, each
+        text that it writes may be the name of a field."""
+        nodes = [*ast.walk(tree)]
+        for node in nodes:
+            match node:
+                case ast.Subscript(value=ast.Name(id="task"), slice=ast.Constant(value=str(field))):
+                    self.fields.append(field)
+                case ast.Call(
+                    func=ast.Attribute(value=ast.Name(id="task"), attr="get"),
+                    args=[ast.Constant(value=str(field)), *_],
+                ):
+                    self.others.append(field)
+                case _:
+                    pass
+        uses = sum(isinstance(node, ast.Name) and node.id == "task" for node in nodes)
+        if uses > len(self.fields) + len(self.others):
+            texts = (node.value for node in nodes if isinstance(node, ast.Constant))
+            self.others += [text for text in texts if isinstance(text, str)]
 
 
 def program_of(text: str) -> str:
-    """Return the last fenced block of a text, or the whole text without such a block."""
-    blocks = _FENCE.findall(text)
-    return blocks[-1] if blocks else text
+    """Return the last fenced block of Python, or of no language; the whole text without such a block."""
+    blocks = [block for block in fenced_blocks(text, glued=True)[0] if block.language in _LANGUAGES]
+    return blocks[-1].text if blocks else text
+
+
+_LANGUAGES = ("", "py", "python", "python3")

@@ -6,11 +6,8 @@ a slow function has a `timeout` and runs in a process that can be stopped.
 
 from __future__ import annotations
 
-import re
-import string
 from collections import Counter
 from functools import lru_cache
-from math import isnan, nan
 from typing import Annotated, Any, Literal, cast
 
 from pydantic import Field
@@ -18,12 +15,13 @@ from pydantic import Field
 from rolegraph.engine.records import Task
 from rolegraph.engine.vocabulary import ActionRead, Reward, RewardFacts, RewardInputs, Score
 from rolegraph.roles import countdown as countdown_task
-from rolegraph.roles.equality import MATH_SECONDS, SAME_MATH, Seconds, as_text, require_math
+from rolegraph.roles.equality import MATH_SECONDS, SAME_MATH, Seconds, as_text, require_math, same_json
 from rolegraph.roles.json_text import value_at
-from rolegraph.roles.numbers import number_of
+from rolegraph.roles.numbers import exact, exact_number_of
 from rolegraph.roles.others import agrees_with as agrees_with
 from rolegraph.roles.patterns import Pattern, compile_pattern, pay
 from rolegraph.roles.weighted import weighted as weighted
+from rolegraph.roles.wording import plain, spellings, words
 
 Bound = Annotated[int, Field(ge=0)]
 Tolerance = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -41,9 +39,12 @@ def countdown() -> Reward:
         nums, target = task["nums"], task["target"]
         if not (isinstance(nums, list) and all(type(n) is int for n in cast("list[Any]", nums))):
             raise TypeError(f"task.nums must be a list of whole numbers, such as [3, 4]; got {nums!r}")
-        return _scored(countdown_task.reward(str(action), cast("list[int]", nums), target))
+        if not isinstance(target, int | float) or isinstance(target, bool):
+            raise TypeError(f"task.target must be a number, such as 7; got {target!r}")
+        return _scored(countdown_task.reward(str(action), cast("list[int]", nums), exact(target)))
 
-    return Reward(score, RewardFacts(fields=("nums", "target")))
+    fields = ("nums", "target")
+    return Reward(score, RewardFacts(fields=fields, required=fields))
 
 
 def exact_match(*, field: str = "answer", ignore_case: bool = True, punctuation: bool = True) -> Reward:
@@ -51,12 +52,16 @@ def exact_match(*, field: str = "answer", ignore_case: bool = True, punctuation:
 
     field: the task field that holds the answer, or a list of accepted ones
     ignore_case: whether capitals do not count
-    punctuation: whether punctuation counts
+    punctuation: whether punctuation counts; in numbers and names such as -5, 3.14 and C++ it always does
     """
 
+    def texts(value: object) -> set[str]:
+        written = spellings(value)
+        return {plain(text, ignore_case=ignore_case, punctuation=punctuation) for text in written}
+
     def score(task: Task, action: Any, inputs: RewardInputs) -> Score:
-        given = _plain(action, ignore_case, punctuation)
-        return _scored(given in (_plain(gold, ignore_case, punctuation) for gold in _accepted(task, field)))
+        given = texts(action)
+        return _scored(any(given & texts(gold) for gold in _accepted(task, field)))
 
     return Reward(score, RewardFacts(fields=(field,), labels=(field,)))
 
@@ -66,24 +71,18 @@ def _accepted(task: Task, field: str) -> list[Any]:
     return cast("list[Any]", task[field]) if isinstance(task[field], list) else [task[field]]
 
 
-_NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
-
-
-def _plain(value: object, ignore_case: bool, punctuation: bool) -> str:
-    text = str(value).lower() if ignore_case else str(value)
-    return " ".join((text if punctuation else text.translate(_NO_PUNCTUATION)).split())
-
-
 def math(*, field: str = "answer", timeout: Seconds = MATH_SECONDS) -> Reward:
     """Score 1 when the action is mathematically equal to a task field (the math-verify library).
 
-    field: the task field that holds the answer
+    Of several \\boxed in the action the last counts.
+
+    field: the task field that holds the answer, or a list of accepted ones
     timeout: seconds until a comparison is given up
     """
     require_math()
 
     def score(task: Task, action: Any, inputs: RewardInputs) -> Score:
-        return _scored(SAME_MATH(task[field], action))
+        return _scored(any(SAME_MATH(gold, action) for gold in _accepted(task, field)))
 
     return Reward(score, RewardFacts(fields=(field,), labels=(field,)), timeout=timeout)
 
@@ -97,19 +96,11 @@ def f1(*, field: str = "answer") -> Reward:
     """
 
     def score(task: Task, action: Any, inputs: RewardInputs) -> Score:
-        given = _words(action)
-        counts = Counter(given)
-        overlaps = (_overlap(counts, len(given), _words(gold)) for gold in _accepted(task, field))
-        return _scored(max(overlaps, default=0.0))
+        texts = [(Counter(given), len(given)) for given in map(words, spellings(action))]
+        golds = [words(text) for gold in _accepted(task, field) for text in spellings(gold)]
+        return _scored(max(_overlap(*text, gold) for text in texts for gold in golds))
 
     return Reward(score, RewardFacts(fields=(field,), labels=(field,)))
-
-
-_ARTICLES = re.compile(r"\b(?:a|an|the)\b")
-
-
-def _words(value: object) -> list[str]:
-    return _ARTICLES.sub(" ", _plain(value, ignore_case=True, punctuation=False)).split()
 
 
 def _overlap(given: Counter[str], size: int, gold: list[str]) -> float:
@@ -141,11 +132,11 @@ def json_field(path: str, /, *, field: str | None = None, value: Any = _ABSENT) 
             answer = value_at(action, path)
         except LookupError:
             return _scored(0.0)
-        # Python's True equals 1, JSON's does not.
-        return _scored(answer == wanted and isinstance(answer, bool) == isinstance(wanted, bool))
+        return _scored(same_json(answer, wanted))
 
     fields = () if field is None else (field,)
-    return Reward(score, RewardFacts(fields=fields, labels=fields, reads=(ActionRead(None, path, ()),)))
+    reads = (ActionRead(None, path, ()),)
+    return Reward(score, RewardFacts(fields=fields, labels=fields, values=fields, reads=reads))
 
 
 def close_to(*, field: str = "answer", absolute: Tolerance = 1e-6, relative: Tolerance = 0.0) -> Reward:
@@ -155,22 +146,21 @@ def close_to(*, field: str = "answer", absolute: Tolerance = 1e-6, relative: Tol
     absolute: the largest distance from it
     relative: the same as a part of it, such as 0.01 for 1 %; the wider of the two counts
     """
+    least, share = exact(absolute), exact(relative)
 
     def score(task: Task, action: Any, inputs: RewardInputs) -> Score:
-        given, golds = _number(action), [_number(gold) for gold in _accepted(task, field)]
-        if any(map(isnan, golds)):
-            raise TypeError(f"task.{field} must hold a number, such as 42, or several; got {task[field]!r}")
-        return _scored(any(abs(given - gold) <= max(absolute, relative * abs(gold)) for gold in golds))
+        try:
+            golds = [exact_number_of(gold) for gold in _accepted(task, field)]
+        except ValueError as error:
+            got = f"task.{field} must hold a number, such as 42, or several; got {task[field]!r}"
+            raise TypeError(got) from error
+        try:
+            given = exact_number_of(action)
+        except ValueError:
+            return _scored(0.0)
+        return _scored(any(abs(given - gold) <= max(least, share * abs(gold)) for gold in golds))
 
     return Reward(score, RewardFacts(fields=(field,), labels=(field,)))
-
-
-def _number(value: object) -> float:
-    """Convert a value to a number: the number itself, or the last one in a text; nan without a number."""
-    try:
-        return number_of(value)
-    except ValueError:
-        return nan
 
 
 def length(*, over: Bound | None = None, under: Bound | None = None, unit: Unit = "characters") -> Reward:

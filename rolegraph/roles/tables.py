@@ -1,14 +1,15 @@
-"""Rows of .jsonl, .csv and .parquet files, one at a time, each with its line number.
+"""Rows of .jsonl, .csv, .tsv and .parquet files, one at a time, each with its line number.
 
-Rows hold plain JSON values, because an episode is recorded with its task. The values of a .csv file are text.
-Every fault of a file is a DataError that names the file, and the line where there is one.
+Rows hold plain JSON values, because an episode is recorded with its task. The values of a .csv or .tsv file
+are text. Every fault of a file is a DataError that names the file, and the line where there is one.
 """
 
 from __future__ import annotations
 
-import csv
 import importlib
+import json
 import signal
+from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import cache, partial
 from itertools import chain
@@ -21,9 +22,10 @@ from rolegraph.engine.limits.records import PARQUET_MEMORY, PARQUET_ROWS, RECORD
 from rolegraph.engine.limits.tools import CALL_MEMORY
 from rolegraph.engine.records import check_plain
 from rolegraph.engine.records.jsonl import parts_of
-from rolegraph.engine.vocabulary import SUFFIXES, DataError, Row, did_you_mean, require_library
+from rolegraph.engine.vocabulary import SUFFIXES, DataError, Row, did_you_mean, require_library, short_repr
 from rolegraph.engine.vocabulary.imports import Loaded
 from rolegraph.engine.vocabulary.isolation import CallLimit, Isolation
+from rolegraph.roles.delimited import read_delimited
 
 
 def find_table(folder: Path, name: str) -> Path:
@@ -64,7 +66,7 @@ def read_table(path: Path) -> Iterator[tuple[int, Row]]:
         DataError: The file or a row cannot be read.
         UsageError: The library for parquet files is not installed.
     """
-    readers = {".jsonl": _jsonl, ".parquet": _parquet, ".csv": _csv}
+    readers = {".jsonl": _jsonl, ".parquet": _parquet, ".csv": _delimited, ".tsv": _delimited}
     try:
         yield from next(read for suffix, read in readers.items() if path.name.endswith(suffix))(path)
     except UnicodeDecodeError as error:
@@ -80,12 +82,13 @@ def _jsonl(path: Path) -> Iterator[tuple[int, Row]]:
                 continue
             row = parse_row(line, f"{path.name}:{number}", check_plain)
             if not isinstance(row, dict):
-                raise DataError(f"{path.name}:{number}: not an object with a row's fields")
+                fault = "not an object with a row's fields"
+                raise DataError(f"{path.name}:{number}: {fault}; {ONE_A_LINE}")
             yield number, cast("Row", row)
 
 
 def parse_row(line: str, where: str, check: Callable[[object], None] | None = None) -> object:
-    """Parse a line of JSON; raise DataError where it is no JSON or has too many parts.
+    """Parse a line of JSON; raise DataError where it is no JSON, has a key twice, or has too many parts.
 
     Args:
         line: The line.
@@ -99,8 +102,32 @@ def parse_row(line: str, where: str, check: Callable[[object], None] | None = No
         if check is not None:
             check(value)
     except ValueError as error:
-        raise DataError(f"{where}: not JSON: {str(error).replace('line 1 ', '')}") from error
+        reason = str(error).replace("line 1 ", "")
+        hint = f"; {ONE_A_LINE}" if reason.startswith(_CUT_OR_SEVERAL) else ""
+        raise DataError(f"{where}: not JSON: {reason}{hint}") from error
+    _check_keys(line, where)
     return value
+
+
+ONE_A_LINE = "a .jsonl file has one object a line"
+"""Hint for a JSON array, and for objects that are written over several lines."""
+_CUT_OR_SEVERAL = ("EOF while parsing", "trailing characters")
+"""Beginnings of the errors for a line that holds a part of a value, or more than one."""
+
+
+def _check_keys(line: str, where: str) -> None:
+    """Raise DataError where an object of valid JSON, at any depth, has a key twice.
+
+    The parser of `parse_row` keeps the last value without a word.
+    """
+
+    def check(pairs: list[tuple[str, None]]) -> None:
+        keys = Counter(key for key, _ in pairs)
+        if len(keys) < len(pairs):
+            (twice, _), *_ = keys.most_common(1)
+            raise DataError(f"{where}: an object has the key {short_repr(twice)} twice; write each key once")
+
+    json.loads(line, object_pairs_hook=check)
 
 
 def _lines(file: IO[str], path: Path) -> Iterator[str]:
@@ -111,22 +138,9 @@ def _lines(file: IO[str], path: Path) -> Iterator[str]:
         yield line
 
 
-def _csv(path: Path) -> Iterator[tuple[int, Row]]:
+def _delimited(path: Path) -> Iterator[tuple[int, Row]]:
     with path.open(encoding="utf-8-sig", newline="") as lines:
-        reader = csv.DictReader(_lines(lines, path))
-        try:
-            header = reader.fieldnames or ()
-            if "" in header or len(set(header)) < len(header):
-                raise DataError(
-                    f"{path.name}:1: the header names a column twice, or leaves one without a name"
-                )
-            for row in reader:
-                if None in row or None in row.values():
-                    message = f"not as many fields as the header's {len(header)}"
-                    raise DataError(f"{path.name}:{reader.line_num}: {message}")
-                yield reader.line_num, row
-        except csv.Error as error:
-            raise DataError(f"{path.name}:{reader.line_num}: not CSV: {error}") from error
+        yield from read_delimited(_lines(lines, path), path.name)
 
 
 def _parquet(path: Path) -> Iterator[tuple[int, Row]]:
@@ -182,6 +196,12 @@ def _batches(path: str) -> Iterator[list[bytes | DataError]]:
     rows: list[bytes | DataError] = []
     try:
         with parquet.ParquetFile(path, pre_buffer=False, buffer_size=1 << 16) as file:
+            columns: Counter[str] = Counter(file.schema_arrow.names)
+            if twice := [column for column in columns if columns[column] > 1]:
+                yield [
+                    DataError(f"{name} has the column {short_repr(twice[0])} twice; name each column once")
+                ]
+                return
             for batch in file.iter_batches(_batch_size(file.metadata), use_threads=False):
                 for row in batch.to_pylist():
                     number += 1

@@ -9,16 +9,17 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-import ssl
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from functools import cache, partial
+from operator import itemgetter
 from pathlib import Path
 from statistics import fmean
 from typing import Annotated, Any, Literal, cast
 
 from pydantic import Field
 
+from rolegraph.engine.connections import client_options, route
 from rolegraph.engine.limits.answers import ANSWER_CALLS
 from rolegraph.engine.limits.tools import REPLY_BYTES, REPLY_SECONDS
 from rolegraph.engine.sandbox import PythonSandbox, SandboxError, WorldError, require_interpreter
@@ -91,14 +92,15 @@ def call(function: str, /, *, of: str, with_: str = "{}") -> Tool:
 def majority(*, equal: Equal = "text") -> Tool:
     """Choose the commonest action; of equally common ones, the first. Failed instances do not vote.
 
+    Where all failed, nothing is chosen.
+
     equal: as text, or as mathematics (the math-verify library)
     """
     same, timeout = _comparison(equal)
 
     def choose(upstream: Upstream, pairs: Pairs) -> Any:
-        views = _views(upstream)
         groups: dict[str, list[Any]] = {}
-        for view in [view for view in views if not view.failed] or views:
+        for view in _answered(upstream):
             key = canonical(view.action)
             if equal == "math":
                 key = next((key for key, group in groups.items() if same(view.action, group[0])), key)
@@ -111,14 +113,20 @@ def majority(*, equal: Equal = "text") -> Tool:
 def equal(names: list[str] | None = None, /, *, compare: Equal = "text") -> Tool:
     """Tell whether all actions that it sees are the same: true or false.
 
+    The actions of failed instances are not known: there is a result only where two others differ.
+
     names: the names whose actions are compared; null compares everything it needs
     compare: as text, or as mathematics (the math-verify library)
     """
     same, timeout = _comparison(compare)
 
     def choose(upstream: Upstream, pairs: Pairs) -> bool:
-        first, *rest = _views(upstream if names is None else {name: upstream[name] for name in names})
-        return all(same(first.action, view.action) for view in rest)
+        compared = upstream if names is None else {name: upstream[name] for name in names}
+        first, *rest = views = _answered(compared)
+        is_same = all(same(first.action, view.action) for view in rest)
+        if is_same and len(views) < len(_views(compared)):
+            raise ToolError(f"not all of {', '.join(compared)} answered, and the others are the same")
+        return is_same
 
     gives = {"type": "boolean"}
     return Tool(choose=choose, roles=tuple(names or ()), least=2, timeout=timeout, gives=gives)
@@ -126,6 +134,8 @@ def equal(names: list[str] | None = None, /, *, compare: Equal = "text") -> Tool
 
 def argmax(of: str, /, *, by: str) -> Tool:
     """Choose the action with the highest score; of equal ones the first. Those without a score come last.
+
+    Failed instances are not chosen, and failed scorers give no score; without any score nothing is chosen.
 
     of: the name whose instances are compared
     by: the place of the score, such as scorer.score: a name that the role needs, and a path into its action.
@@ -153,6 +163,8 @@ def _ranking_tool(of: str, by: str, pick: Callable[[list[Any]], Any], gives: Sha
         def mean_score(view: View) -> float:
             numbers: list[float] = []
             for each in pairs.partners(view, upstream[scorer]):
+                if each.failed:
+                    continue
                 # A number may be written as text; True and False are 1 and 0, as for rewards.
                 with suppress(LookupError, TypeError, ValueError, OverflowError):
                     numbers.append(float(value_at(each.action, path) if path else each.action))
@@ -160,8 +172,11 @@ def _ranking_tool(of: str, by: str, pick: Callable[[list[Any]], Any], gives: Sha
             return fmean(finite) if finite else -math.inf
 
         # A sort keeps the order of equal scores, also in reverse.
-        ranked = sorted(_views({of: upstream[of]}), key=mean_score, reverse=True)
-        return pick([view.action for view in ranked])
+        scored = [(mean_score(view), view.action) for view in _answered({of: upstream[of]})]
+        if all(score == -math.inf for score, _ in scored):
+            raise ToolError(f"nothing to choose from: none of {of} has a score of {scorer}")
+        ranked = sorted(scored, key=itemgetter(0), reverse=True)
+        return pick([action for _, action in ranked])
 
     names, reads = (of, scorer), (ActionRead(scorer, path),)
     return Tool(choose=choose, roles=names, pairs=names, least=2, gives=gives, reads=reads)
@@ -173,6 +188,14 @@ def _comparison(equal: Equal) -> tuple[Callable[[Any, Any], bool], float | None]
         return same_text, None
     require_math()
     return SAME_MATH, MATH_SECONDS
+
+
+def _answered(upstream: Upstream) -> list[View]:
+    """Return the turns that a tool may choose from; raises ToolError where all failed or none ran."""
+    views = [view for view in _views(upstream) if not view.failed]
+    if not views:
+        raise ToolError(f"nothing to choose from: all of {', '.join(upstream)} failed")
+    return views
 
 
 def _views(upstream: Upstream) -> list[View]:
@@ -267,15 +290,16 @@ def search(
     """Find the passages that fit a query best, the best first: in a corpus, or by a retriever.
 
     query: the words to look for, a template; left out where a model writes it
-    corpus: a .jsonl, .csv or .parquet file with a `text` for each passage, and an `id` and a `title` where it
-      has them; ranked by BM25
+    corpus: a .jsonl, .csv, .tsv or .parquet file with a `text` for each passage, and an `id` and a `title`
+      where it has them; ranked by BM25
     url: a retriever in its place, which is sent {"query": …, "k": …} and answers with a list of passages, or
       with {"results": […]}
     headers: of requests to that url, such as X-Episode: "{{ episode.id }}"
     k: how many passages
     """
     if (corpus is None) == (url is None):
-        raise ValueError("needs either a corpus or a url")
+        form = f"{{search: {'null' if query is None else '…'}, corpus: FILE.jsonl}}"
+        raise ValueError(f"needs either a corpus or a url, as in {form}")
     if headers and url is None:
         raise ValueError("has headers, which a corpus is never sent; leave them out")
     if url is not None:
@@ -343,9 +367,9 @@ async def _exchange(url: str, method: Method, body: Any, headers: Sent) -> Any:
     if method == "GET" and not isinstance(sent, Mapping):
         raise ToolError("with GET, an object is sent, whose fields go into the query")
     content: dict[str, Any] = {"params": sent} if method == "GET" else {"json": sent}
-    client = httpx.AsyncClient(verify=_certificates(), timeout=None, follow_redirects=False)
-    bound_replies(client, REPLY_BYTES)
     try:
+        client = httpx.AsyncClient(timeout=None, follow_redirects=False, **client_options(url))
+        bound_replies(client, REPLY_BYTES)
         async with asyncio.timeout(REPLY_SECONDS.most), client:
             answer = await client.request(method, url, headers=headers, **content)
         status, text = answer.status_code, answer.text
@@ -356,7 +380,7 @@ async def _exchange(url: str, method: Method, body: Any, headers: Sent) -> Any:
     except (httpx.HTTPError, httpx.InvalidURL, LookupError, ValueError) as error:
         may_pass = httpx.NetworkError | httpx.RemoteProtocolError
         passing = httpx.Headers() if isinstance(error, may_pass) else None
-        message = f"cannot reach {url}: {str(error) or 'the connection was dropped'}"
+        message = f"cannot reach {url}{route(url)}: {str(error) or 'the connection was dropped'}"
         raise ToolError(message, retry_headers=passing) from None
     if not 200 <= status < 300:
         passing = answer.headers if status == 429 or status >= 500 else None
@@ -365,11 +389,6 @@ async def _exchange(url: str, method: Method, body: Any, headers: Sent) -> Any:
         return json.loads(text)
     except ValueError:
         return text
-
-
-@cache
-def _certificates() -> ssl.SSLContext:
-    return ssl.create_default_context()
 
 
 def _function(

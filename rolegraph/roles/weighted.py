@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
-from typing import Annotated, Any, ClassVar, TypeVar, cast
+from functools import partial, reduce
+from typing import Annotated, Any, ClassVar, NamedTuple, TypeVar, cast
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, FiniteFloat
 
@@ -26,6 +26,7 @@ from rolegraph.engine.vocabulary import (
     did_you_mean,
     rewards,
 )
+from rolegraph.roles.bounds import added, scaled
 
 
 class Term(BaseModel):
@@ -91,6 +92,9 @@ def weighted(
     parts = [part for _, part in built.values()]
     limits = [part.timeout for part in parts if part.timeout is not None]
     facts = [part.facts for part in parts]
+    required: dict[str, bool] = {}  # with True where a list holds accepted answers
+    for check in (each.label_check for each in facts):
+        required |= {name: required.get(name, False) or name not in check.values for name in check.fields}
 
     def union(items: Sequence[Item | RewardFacts], field: str) -> tuple[str, ...]:
         return tuple(dict.fromkeys(name for item in items for name in getattr(item, field)))
@@ -104,19 +108,24 @@ def weighted(
     judging = {name for name, (weight, part) in built.items() if weight > 0 and (form or not part.facts.form)}
     # Only plain data and functions are sent to a worker: a Reward would be made again there.
     summed = [
-        (name, weight, name in judging, part.delegates, part.score) for name, (weight, part) in built.items()
+        _Summand(name, weight, name in judging, part.facts.judges, part.delegates, part.score)
+        for name, (weight, part) in built.items()
     ]
     return Reward(
         partial(_weighted, summed),
         RewardFacts(
             fields=union(facts, "fields"),
             labels=union(facts, "labels"),
+            required=tuple(required),
+            values=tuple(name for name, has_list in required.items() if not has_list),
             terms=tuple(built),
             patterns=union(facts, "patterns"),
             reads=tuple(placed(name, read) for name, (_, part) in built.items() for read in part.facts.reads),
             judges=any(built[name][1].facts.judges for name in judging),
             verdicts=union([built[name][1].facts for name in judging], "verdicts"),
+            compares_verdicts=union(facts, "compares_verdicts"),
             outcomes=union(facts, "outcomes"),
+            bounds=reduce(added, [scaled(part.facts.bounds, weight) for weight, part in built.values()]),
             form=form,
         ),
         roles=union(parts, "roles"),
@@ -131,26 +140,37 @@ def weighted(
     )
 
 
-_Summed = tuple[str, float, bool, bool, Callable[..., Score | None]]
-"""Name and weight of a term, whether it judges, whether it delegates, and its function."""
+class _Summand(NamedTuple):
+    """Term of a sum, as a worker gets it."""
+
+    name: str
+    weight: float
+    decides: bool
+    """True where its verdict counts."""
+    judges: bool
+    """True where the term judges the action itself, so that without a reward its verdict is not known."""
+    delegates: bool
+    score: Callable[..., Score | None]
 
 
-def _weighted(terms: Sequence[_Summed], task: Task, action: Any, inputs: RewardInputs) -> Score | None:
+def _weighted(terms: Sequence[_Summand], task: Task, action: Any, inputs: RewardInputs) -> Score | None:
     rewards: dict[str, float] = {}
-    total, masked = 0.0, False
+    total, masked, undecided = 0.0, False, False
     verdicts: dict[bool, list[bool]] = {False: [], True: []}  # by whether the term delegates
-    for name, weight, judging, delegates, score in terms:
-        earned = score(task, action, inputs)
+    for term in terms:
+        earned = term.score(task, action, inputs)
         if earned is None:
             continue
         if earned.reward is not None:
-            rewards[name] = earned.reward
-            total += weight * earned.reward
-        elif weight:
+            rewards[term.name] = earned.reward
+            total += term.weight * earned.reward
+        elif term.weight:
             masked = True
-        if judging and earned.is_correct is not None:
-            verdicts[delegates].append(earned.is_correct)
+            undecided = undecided or (term.decides and term.judges and earned.is_correct is None)
+        if term.decides and earned.is_correct is not None:
+            verdicts[term.delegates].append(earned.is_correct)
     if not (rewards or masked):
         return None
-    counted = verdicts[False] or verdicts[True]
-    return Score(None if masked else total, all(counted) if counted else None, rewards)
+    counted = verdicts[False] if undecided else verdicts[False] or verdicts[True]
+    is_correct = False if False in counted else None if undecided or not counted else True
+    return Score(None if masked else total, is_correct, rewards)

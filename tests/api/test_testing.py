@@ -80,10 +80,10 @@ expect:
         f"{FIRST}: reward of judge": True,
         f"{FIRST}: reward of solver": False,
     }
-    assert found["figure judge_acc"].found == "0.667, expected exactly 0.5"
-    assert found["tokens of prompts"].found.startswith("9 in countdown-validation-")
-    assert found[f"{FIRST}: reward of solver"].found == "0.0 in rollout 0, expected exactly 1"
-    assert "'<answer>6*1</answer>'" in found[f"{FIRST}: action of judge"].found
+    assert found["figure judge_acc"].summary == "0.667 (n 3 tasks), expected exactly 0.5"
+    assert found["tokens of prompts"].summary.startswith("9 in countdown-validation-")
+    assert found[f"{FIRST}: reward of solver"].summary == "0.0 in rollout 0, expected exactly 1"
+    assert "'<answer>6*1</answer>'" in found[f"{FIRST}: action of judge"].summary
 
 
 def test_a_changed_prompt_is_shown_as_a_diff_of_that_role_alone(tmp_path: Path) -> None:
@@ -95,7 +95,7 @@ def test_a_changed_prompt_is_shown_as_a_diff_of_that_role_alone(tmp_path: Path) 
     assert found["prompts of solver"].holds
     assert found["answers on record"].holds
     changed = found["prompts of judge"]
-    assert (changed.holds, changed.found) == (False, "3 of 3 changed")
+    assert (changed.holds, changed.summary) == (False, "3 of 3 changed")
     assert changed.detail.startswith(f"task '{FIRST}', rollout 0, judge 1\n--- recorded\n+++ now\n")
     assert "-Proposed solutions:" in changed.detail
     assert "<answer>6*1</answer><answer>1</answer>" in changed.detail
@@ -107,7 +107,7 @@ def test_what_was_never_answered_asks_to_be_recorded_again(tmp_path: Path) -> No
     spec = recorded(tmp_path)
     found = verdicts(spec, "roles.solver.count=3")["answers on record"]
     assert not found.holds
-    assert "--record" in found.found
+    assert "--record" in found.summary
     assert "solver 3" in found.detail
 
 
@@ -156,7 +156,7 @@ def test_junit_says_what_forges_read(tmp_path: Path) -> None:
     cases = {case.attrib["name"]: case.find("failure") for case in suite}
     assert cases["tokens of answers"] is None
     failure = cases["figure correct"]
-    assert failure is not None and failure.attrib["message"] == "0.667, expected exactly 0.25"
+    assert failure is not None and failure.attrib["message"] == "0.667 (n 3 tasks), expected exactly 0.25"
     prompt = cases["prompts of judge"]
     assert prompt is not None and "+no" in (prompt.text or "")
 

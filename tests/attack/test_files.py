@@ -103,7 +103,7 @@ def test_a_folder_in_the_place_of_episodes_is_a_message(
 
 
 def command(*words: str, shell: str = "", **environment: str) -> subprocess.CompletedProcess[bytes]:
-    line = ["sh", "-c", f'exec "$@" {shell}', "sh", sys.executable, "-m", "rolegraph.cli", *words]
+    line = ["sh", "-c", f'exec "$@" {shell}', "sh", sys.executable, "-m", "rolegraph", *words]
     return subprocess.run(line, env={**ENVIRONMENT, **environment}, capture_output=True, check=False)
 
 
@@ -122,7 +122,7 @@ def test_closed_streams_take_no_file_s_number(tmp_path: Path, shell: str) -> Non
     """Print from a library, by number: the text must not come to stand in a file of the run."""
     (tmp_path / "noisy.py").write_text(
         "import os, rolegraph as rg\n@rg.reward('noisy')\ndef noisy(task, action):\n"
-        "    [os.write(number, b'noise') for number in (1, 2)]\n    return 1.0\n"
+        "    [os.write(number, b'noi' + b'se') for number in (1, 2)]\n    return 1.0\n"
     )
     with serving(lambda body: chat_answer("<answer>1</answer>")) as endpoint:
         model = ("--model", "openai:tiny", "--base-url", endpoint.base_url)

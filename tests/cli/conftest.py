@@ -53,7 +53,7 @@ def process(tmp_path: Path) -> Command:
 
 def run_anew(words: Sequence[str], *, cwd: Path, env: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
     """Run `rolegraph WORDS` in a process that starts anew."""
-    command = [sys.executable, "-m", "rolegraph.cli", *words]
+    command = [sys.executable, "-m", "rolegraph", *words]
     return subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, check=False)
 
 

@@ -88,7 +88,7 @@ def test_a_name_that_is_not_there_brings_the_nearest(
 def test_a_reader_that_has_seen_enough_is_no_error() -> None:
     reading, writing = os.pipe()
     os.close(reading)
-    command = [sys.executable, "-m", "rolegraph.cli", "list"]
+    command = [sys.executable, "-m", "rolegraph", "list"]
     with os.fdopen(writing, "wb") as closed:
         done = subprocess.run(
             command, env=ENVIRONMENT, stdout=closed, stderr=subprocess.PIPE, text=True, check=False

@@ -69,7 +69,7 @@ def started(
     env = {**ENVIRONMENT, **environment}
     if anew:
         process = subprocess.Popen(
-            [sys.executable, "-m", "rolegraph.cli", *words],
+            [sys.executable, "-m", "rolegraph", *words],
             cwd=folder,
             env=env,
             stdin=subprocess.DEVNULL,

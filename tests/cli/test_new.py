@@ -33,7 +33,8 @@ def own_tests(folder: Path) -> str:
 def test_the_folder_is_complete_valid_and_passes_its_own_tests(rolegraph: Command, tmp_path: Path) -> None:
     done = rolegraph("new", "mine")
     assert done.returncode == 0, done.stderr
-    assert "next: cd mine, then: rolegraph preview mine.yaml, rolegraph run mine.yaml" in done.stdout
+    following = ["next: cd mine", "rolegraph preview mine.yaml", "rolegraph run mine.yaml"]
+    assert [line.strip() for line in done.stdout.splitlines()[-3:]] == following
     written = {path for path in (tmp_path / "mine").rglob("*.*") if path.is_file()}
     assert {str(path.relative_to(tmp_path)) for path in written if path.suffix != ".pyc"} == {
         f"mine/{name}"

@@ -68,3 +68,45 @@ def test_no_training_is_named_for_a_model_that_cannot_be_trained(
 def test_a_spec_without_tasks_is_not_run(rolegraph: Command, tmp_path: Path) -> None:
     write(tmp_path, "exact_match")
     assert not next_of(rolegraph, "validate", "own.yaml", "data=null")
+
+
+def test_an_answer_without_the_form_leads_to_the_prompts_and_names_the_form(
+    rolegraph: Command, endpoint: Endpoint, tmp_path: Path
+) -> None:
+    write(tmp_path, "exact_match")
+    parser = "roles.solver.parser={tag: result}"
+    where = ("--base-url", endpoint.base_url, "--out", "run", "--json")
+    done = rolegraph("run", "own.yaml", parser, *where)
+    assert "<result>" in done.stderr and "malformed" in done.stderr
+    preview, view = json.loads(done.stdout)["next"]
+    assert shlex.split(preview)[1:] == ["preview", "own.yaml", parser]
+    assert rolegraph(*shlex.split(preview)[1:]).returncode == 0
+    shown = rolegraph(*shlex.split(view)[1:], "--static", "page.html", "--no-hidden")
+    assert "1 episodes" in shown.stdout
+
+
+REWARD = """
+import rolegraph as rg
+
+@rg.reward("mine")
+def mine(task, action):
+    return float(action == task["answer"])
+"""
+
+
+@pytest.mark.parametrize("command", ["validate", "run"])
+def test_an_import_that_a_trusted_file_adds_is_not_repeated(
+    rolegraph: Command, endpoint: Endpoint, tmp_path: Path, command: str
+) -> None:
+    write(tmp_path, "mine")
+    (tmp_path / "mine.py").write_text(REWARD)
+    where = () if command == "validate" else ("--base-url", endpoint.base_url, "--out", "run")
+    (before,) = next_of(rolegraph, command, "own.yaml", "--import", "mine.py", *where)
+    assert "--import mine.py" in before
+    (tmp_path / "rolegraph.toml").write_text('imports = ["mine.py"]')
+    assert rolegraph("trust", ".", "--yes").returncode == 0
+    where = () if command == "validate" else ("--base-url", endpoint.base_url, "--out", "again")
+    (after,) = next_of(rolegraph, command, "own.yaml", *where)
+    assert "--import" not in after
+    sent = () if command == "run" else ("--base-url", endpoint.base_url)
+    assert rolegraph(*shlex.split(after)[1:], *sent).returncode == 0

@@ -33,3 +33,24 @@ def test_mistakes_of_a_sweep_are_told(rolegraph: Command) -> None:
     assert (done.returncode, "--resume needs --out" in done.stderr) == (2, True)
     done = rolegraph("train", "solver_judge", "-m", "train.steps=1,2", "--trainer", "rllm")
     assert (done.returncode, "not with --trainer rllm" in done.stderr) == (2, True)
+
+
+def test_flags_beside_resume_count_or_are_refused_by_name(rolegraph: Command, tmp_path: Path) -> None:
+    replays.answers(tmp_path / "model.jsonl", replays.solved(0, 2), tasks=4)
+    words = ("solver_judge", "-m", "roles.judge.estimator=reinforce,grpo")
+    where = ("--model", "replay:model.jsonl", "--out", "sweep")
+    assert rolegraph("run", *words, *where, "--limit", "2").returncode == 0
+    again = ("run", "-m", "--resume", "--out", "sweep")
+    more = rolegraph(*again, "--limit", "4")
+    assert more.returncode == 0, more.stderr
+    for point in (tmp_path / "sweep").glob("*/episodes.jsonl"):
+        assert len(point.read_text().splitlines()) == 4
+    for flags, name in (
+        (("--seed", "5"), "seed"),
+        (("--model", "openai:other"), "started with another spec"),
+        (("--replay-any",), "--replay-any"),
+    ):
+        refused = rolegraph(*again, *flags)
+        assert (refused.returncode, name in refused.stderr) == (2, True), refused.stderr
+    other = rolegraph("run", "debate", "-m", "--resume")
+    assert (other.returncode, "no sweep of debate" in other.stderr) == (2, True)

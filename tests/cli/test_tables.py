@@ -63,7 +63,7 @@ def test_the_bar_keeps_count_and_times_beside_long_metrics(
 ) -> None:
     metrics = [f"episode.metrics.a_metric_with_a_long_name_{n}={{correct: judge}}" for n in range(3)]
     ours, theirs = pty.openpty()
-    command = [sys.executable, "-m", "rolegraph.cli", "run", "solver_judge", *metrics]
+    command = [sys.executable, "-m", "rolegraph", "run", "solver_judge", *metrics]
     with subprocess.Popen(
         [*command, "--model", f"replay:{recording}", *REPLAYED],
         cwd=tmp_path,

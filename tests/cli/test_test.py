@@ -21,7 +21,7 @@ def test_a_shipped_spec_is_recorded_once_and_tested_from_then_on(rolegraph: Comm
     made = rolegraph("test", "solver_judge", "--record", "--model", "replay:model.jsonl")
     assert made.returncode == 0, made.stderr
     assert "wrote solver_judge.answers.jsonl\nwrote solver_judge.test.yaml\n" in made.stdout
-    assert "ok   figure correct: 0.125, expected exactly 0.125" in made.stdout
+    assert "ok   figure correct: 0.125 (n 8 tasks), expected exactly 0.125" in made.stdout
 
     again = rolegraph("test", "solver_judge", "--junit", "junit.xml")
     assert (again.returncode, again.stderr) == (0, "")
@@ -55,7 +55,7 @@ def test_a_recording_that_is_interrupted_ends_at_once(tmp_path: Path) -> None:
     with serving(never) as endpoint:
         where = ("--model", "openai:tiny", "--base-url", endpoint.base_url)
         process = subprocess.Popen(
-            [sys.executable, "-m", "rolegraph.cli", "test", "own.yaml", "--record", *where],
+            [sys.executable, "-m", "rolegraph", "test", "own.yaml", "--record", *where],
             cwd=tmp_path,
             env=ENVIRONMENT,
             stderr=subprocess.PIPE,

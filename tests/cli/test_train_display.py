@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -81,7 +82,8 @@ def test_its_end_says_where_the_best_weights_are_and_how_to_use_them(
         pass
     said = capsys.readouterr().out
     assert "step 2" in said
-    assert f"rolegraph run solver_judge {use.format(folder.path)}\n" in said
+    words = ["rolegraph", "run", "solver_judge", *(word.format(folder.path) for word in use.split())]
+    assert words in [shlex.split(line.removeprefix("next: ")) for line in said.splitlines()]
     assert all(f"rolegraph export {folder.path}{words}\n" in said for words in take)
 
 
@@ -106,7 +108,11 @@ def test_its_end_names_the_commonest_failure_with_an_example(
     line = "malformed_output: no <answer> was found, as in 'an answer 1'"
     assert f"warning: solver: 8 of 8 answers failed with {line}\n" in said.err
     assert "judge: 8 answers are unrated" in said.err
-    assert [text.partition(":")[0] for text in json.loads(said.out)["warnings"]] == ["solver", "judge"]
+    assert [text.partition(":")[0] for text in json.loads(said.out)["warnings"]] == [
+        "solver",
+        "judge",
+        "solver",
+    ]
 
 
 def test_failed_groups_have_a_column_and_failed_answers_a_line(shown: Shown) -> None:
@@ -131,3 +137,59 @@ def test_a_resumed_training_refuses_another_seed(tmp_path: Path) -> None:
     assert run(["train", "--resume", "--out", str(folder.path), "--seed", "4"]) == 2
     with pytest.raises(rg.UsageError, match="started with the seed 3"):
         rg.TrainingJob.resume(folder.path, seed=4)
+
+
+def test_a_step_line_has_correct_first_and_each_mean_with_its_n(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flow = rg.load("solver_judge")
+    training = SimpleNamespace(flow=flow, folder=RunFolder(tmp_path / "run"), steps=1, done=0)
+    line = {
+        "reward/solver/mean": 0.5,
+        "reward/solver/n": 32.0,
+        "episode/correct": 0.25,
+        "episode/n/correct": 16.0,
+    }
+    line |= {"episode/solver_acc": 0.5, "episode/n/solver_acc": 16.0}
+    line |= {"validation/correct": 0.75, "validation/n/correct": 8.0}
+    with train_display(cast("rg.TrainingJob", training)) as observe:
+        observe(api.StepLogged(1, line))
+    (shown,) = (text for text in capsys.readouterr().err.splitlines() if text.startswith("step 1/1"))
+    parts = shown.split("  ")
+    assert parts[1:3] == ["correct 0.250 (n 16)", "solver 0.500 (n 32)"]
+    assert "validation correct 0.750 (n 8)" in parts and "solver_acc 0.500 (n 16)" in parts
+
+
+def test_the_live_table_shows_what_a_constant_answer_gets_and_names_the_kl(shown: Shown) -> None:
+    assert "constant" not in shown("solver_judge", METRICS | {"answers/same/judge": 0.3, "kl/judge": 0.01})
+    table = shown("solver_judge", METRICS | {"answers/same/judge": 0.97, "answers/constant/judge": 0.41})
+    (judge,) = {line for line in table.splitlines() if "judge" in line and "0.410" in line}
+    assert "97%" in judge and "KL sampler‖trainer" in table
+
+
+@pytest.mark.parametrize(
+    ("best", "taught", "expected"),
+    [
+        (False, 0.5, ["view"]),
+        (True, 0.5, ["run", "export"]),
+        (False, 0.0, ["view"]),
+        (True, 0.0, ["run", "export"]),
+    ],
+)
+def test_weights_that_are_not_better_than_the_start_are_not_exported(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], best: bool, taught: float, expected: list[str]
+) -> None:
+    flow, folder = rg.load("solver_judge"), RunFolder(tmp_path / "run")
+    folder.begin(describe(flow, "train", seed=0), flow.plan.resolved)
+    for step in (0, 1):
+        line = {"step": float(step), "validation/correct": 0.5, "validation/n/correct": 8.0}
+        folder.add_metrics(line | ({"optim/data": 8.0, "outcome/judge/taught": taught} if step else {}))
+    saved = {api.MAIN: SavedPolicy(version=1, state="", sampler="")}
+    folder.add_checkpoint(api.Checkpoint(step=1, policies=saved, best=best))
+    training = cast("rg.TrainingJob", SimpleNamespace(flow=flow, folder=folder, steps=1, done=1))
+    with train_display(training, OutputOptions(as_json=True)):
+        pass
+    said = capsys.readouterr()
+    assert [command.split()[1] for command in json.loads(said.out)["next"]] == expected
+    assert ("no weights were better" in said.err) is not best
+    assert ("judge is dead" in said.err) is (not taught)

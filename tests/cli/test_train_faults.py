@@ -97,3 +97,19 @@ def test_a_teacher_that_is_down_is_named_before_anything_is_trained(
     with pytest.raises(WorldError, match=f"No Tinker service answers at {NOWHERE}"):
         train(tmp_path / "run", "solver_judge_distill", *SMALL, teacher, service=service)
     assert not (tmp_path / "run" / "metrics.jsonl").exists()
+
+
+def test_a_reward_that_always_raises_stops_a_training_unless_it_is_told_to_keep_going(
+    service: LocalService, rolegraph: Command, tmp_path: Path
+) -> None:
+    words = ("train", "solver_judge", *SMALL, "train.steps=1", "roles.solver.reward={value: action - 1}")
+    stopped = rolegraph(*words, "--out", "stopped", **key(service))
+    assert stopped.returncode == 2
+    for word in ("every answer of solver failed", "reward_error", "--keep-going"):
+        assert word in " ".join(stopped.stderr.split())
+    assert "best weights" not in stopped.stdout and not (tmp_path / "stopped" / "checkpoints.jsonl").exists()
+    done = rolegraph(*words, "--out", "done", "--keep-going", **key(service))
+    assert done.returncode == 0, done.stderr
+    assert "every answer of solver failed" in " ".join(done.stderr.split())
+    refused = rolegraph(*words, "--keep-going", "--trainer", "rllm")
+    assert refused.returncode == 2 and "--keep-going" in refused.stderr

@@ -167,3 +167,38 @@ def test_policies_merge_by_key_and_a_role_s_list_is_replaced(tmp_path: Path) -> 
     found = plan(tmp_path, text, "policies.coder.lora.attention=false")
     assert found.policies["coder"] == (ModelRef(), Lora(rank=16, mlp=False, attention=False), 0.5)
     assert endpoints(found, "layer") == [(None, None)] * 3
+
+
+ASKED = """
+rolegraph: 1
+name: flow
+data: {train: countdown}
+model: {provider: PROVIDER, name: x, checkpoint: runs/x}
+roles:
+  one: {prompt: {inline: x}, reward: countdown, estimator: grpo}
+  two: {prompt: {inline: x}, reward: countdown, estimator: grpo}
+"""
+
+
+@pytest.mark.parametrize(
+    ("provider", "override", "place"),
+    [
+        ("openai", "", "provider"),
+        ("vllm", "", "provider"),
+        ("local", "roles.two.model=local:rolegraph-teacher", "roles.two.model"),
+        ("local", "policies={main: {checkpoint: runs/y}}", "model.checkpoint"),
+    ],
+)
+def test_a_checkpoint_that_is_not_asked_is_a_fault(
+    tmp_path: Path, provider: str, override: str, place: str
+) -> None:
+    path = write_spec(tmp_path, ASKED.replace("PROVIDER", provider))
+    faults = check_file(path, [override] if override else []).diagnostics
+    assert [it.severity for it in faults] == ["error"]
+    assert ("checkpoint" if place == "provider" else "weights runs/x") in faults[0].message
+
+
+@pytest.mark.parametrize("provider", ["local", "tinker", "replay"])
+def test_a_checkpoint_that_is_asked_or_replayed_is_no_fault(tmp_path: Path, provider: str) -> None:
+    path = write_spec(tmp_path, ASKED.replace("PROVIDER", provider).replace("name: x, ", ""))
+    assert not check_file(path).diagnostics

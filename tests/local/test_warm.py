@@ -125,7 +125,7 @@ def test_a_service_in_use_is_lent_to_nobody_else_and_is_free_once_its_command_is
     commands: Commands, tmp_path: Path
 ) -> None:
     environment = {**ENVIRONMENT, **commands.environment}
-    words = [sys.executable, "-m", "rolegraph.cli", *RUN[:2], "--rollouts", "500", "--out", "long"]
+    words = [sys.executable, "-m", "rolegraph", *RUN[:2], "--rollouts", "500", "--out", "long"]
     with subprocess.Popen(words, cwd=tmp_path, env=environment, stderr=subprocess.DEVNULL) as user:
         log = tmp_path / "long" / "episodes.jsonl"
         assert soon(lambda: log.exists() and log.stat().st_size > 0)

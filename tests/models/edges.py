@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import socket
 import threading
 from collections.abc import Awaitable, Callable, Iterator
@@ -32,7 +33,8 @@ def chat_answer(
     said = {"role": "assistant", "content": text, **(message or {})}
     only = {"index": 0, "message": said, "finish_reason": finish, **(choice or {})}
     whole = {"id": "1", "object": "chat.completion", "created": 0, "model": "tiny", "choices": [only]}
-    return JSONResponse({**whole, **fields})
+    # In ASCII, since a text may have an unpaired surrogate.
+    return Response(json.dumps({**whole, **fields}), media_type="application/json")
 
 
 class Endpoint:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
+from urllib.parse import quote
+
 import pytest
 
+from rolegraph.engine.errors import UsageError
 from rolegraph.engine.models.keys import OPENAI, TINKER, redact
 
 
@@ -39,3 +43,51 @@ def test_an_explicit_key_goes_where_its_caller_says() -> None:
 def test_a_key_that_a_server_echoes_is_taken_out() -> None:
     assert redact("bad key sk-mine!", "sk-mine") == "bad key [key]!"
     assert redact("no key", None) == "no key"
+
+
+@pytest.mark.parametrize("key", ["sk-mine\n", " sk-mine\r\n", "\tsk-mine "])
+def test_white_space_around_a_key_is_not_of_the_key(monkeypatch: pytest.MonkeyPatch, key: str) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", key)
+    assert OPENAI.key("http://127.0.0.1:8000", explicit=None, trusted_url=None) == "sk-mine"
+    assert OPENAI.key("https://evil.example", explicit=key, trusted_url=None) == "sk-mine"
+
+
+@pytest.mark.parametrize("key", ["sk-SEC\nRET", "sk-SECRET-é", "sk-SECRET-\x01", "sk-SECRET-\udc80"])
+def test_a_key_that_no_header_carries_is_named_by_its_variable_and_not_shown(
+    monkeypatch: pytest.MonkeyPatch, key: str
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", key)
+    with pytest.raises(UsageError, match="OPENAI_API_KEY: ") as raised:
+        OPENAI.key("http://127.0.0.1:8000", explicit=None, trusted_url=None)
+    assert "SEC" not in str(raised.value)
+
+
+def test_a_key_is_taken_out_in_each_form_and_a_placeholder_in_no_word() -> None:
+    key = 'sk-"quoted"/key'
+    for form in (key, json.dumps(key), quote(key, safe=""), repr(f"{key}\n"), f"Bearer {key}"):
+        assert "quoted" not in redact(f"refused: {form}", f"{key}\n")
+    assert redact("The model refuses the key e", "e") == "The model refuses the key [key]"
+    assert redact("none of them: nonempty", "none") == "[key] of them: nonempty"
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "nope",
+        "http://h:99999",
+        "http://[::1",
+        "http://a b",
+        "http://\udc80",
+        "ftp://h",
+        "http://h:0",
+        "http://",
+    ],
+)
+def test_a_url_of_the_environment_that_is_none_is_named_by_its_variable(
+    monkeypatch: pytest.MonkeyPatch, url: str
+) -> None:
+    monkeypatch.setenv("OPENAI_BASE_URL", url)
+    with pytest.raises(UsageError, match="OPENAI_BASE_URL: "):
+        OPENAI.url(None)
+    assert OPENAI.url("https://lab.example/v1\n") == "https://lab.example/v1"
+    assert not OPENAI.trusts("https://lab.example/v1", None)

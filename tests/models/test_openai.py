@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
-from rolegraph.engine.errors import ModelError, UsageError, WorldError
+from rolegraph.engine.errors import ContextFull, ModelError, UsageError, WorldError
 from rolegraph.engine.models import Completion, Request, ServedModel, open_model, open_served
 from rolegraph.engine.prompts.tools import answer_message, result_message
 from rolegraph.engine.records import Message
@@ -360,3 +360,186 @@ def test_nothing_is_said_of_tools_where_there_are_none() -> None:
     with serving(lambda _: chat_answer("two")) as endpoint:
         ask(endpoint)
     assert "tools" not in endpoint.bodies[0]
+
+
+THINKING = {"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]}
+
+
+@pytest.mark.parametrize(
+    ("content", "text", "thought"),
+    [
+        ([{"type": "text", "text": "tw"}, {"type": "text", "text": "o"}], "two", ""),
+        ([THINKING, {"type": "text", "text": "two"}], "two", "hm"),
+        ([{"type": "reasoning", "reasoning": "hm"}, {"type": "output_text", "text": "two"}], "two", "hm"),
+        ([{"type": "reasoning", "summary": [{"type": "summary_text", "text": "hm"}]}, "two"], "two", "hm"),
+        ([{"type": "redacted_thinking", "data": "x"}, {"type": "text", "text": "two"}], "two", ""),
+        ([{"type": "reference", "reference_ids": [1]}, {"type": "text", "text": "two"}], "two", ""),
+        ({"type": "text", "text": "two"}, "two", ""),
+        ([], "", ""),
+        (None, "", ""),
+        ("two", "two", ""),
+    ],
+)
+def test_content_in_parts_is_read(content: Any, text: str, thought: str) -> None:
+    with serving(lambda _: chat_answer(None, message={"content": content})) as endpoint:
+        (completion,) = ask(endpoint)
+    assert (completion.text, completion.thought) == (text, thought)
+
+
+def test_a_refusal_in_a_part_is_a_refusal() -> None:
+    parts = [{"type": "refusal", "refusal": "I would rather not."}]
+    error = failure(lambda _: chat_answer(None, message={"content": parts}))
+    assert "refused to answer: I would rather not." in str(error)
+
+
+@pytest.mark.parametrize(
+    ("message", "names"),
+    [
+        ({"content": [{"type": "image_url", "image_url": {}}]}, "content: Value error, a part has the type"),
+        ({"content": 5}, "content"),
+        ({"content": "x", "tool_calls": [7]}, "tool_calls.0"),
+    ],
+)
+def test_a_form_that_cannot_be_read_is_named_and_the_url_is_not_blamed(message: Any, names: str) -> None:
+    error = failure(lambda _: chat_answer(None, message=message))
+    assert names in str(error)
+    assert "URL" not in str(error)
+
+
+@pytest.mark.parametrize(
+    ("function", "call"),
+    [
+        ({"name": "ask", "arguments": {"q": 1}}, ToolCall("ask", {"q": 1}, "c1")),
+        ({"name": "ask"}, ToolCall("ask", {}, "c1")),
+        ({"name": "ask", "arguments": None}, ToolCall("ask", {}, "c1")),
+        ({"name": "ask", "arguments": ""}, ToolCall("ask", {}, "c1")),
+        ({"name": "ask", "arguments": " "}, ToolCall("ask", {}, "c1")),
+        ({"name": "ask", "arguments": "null"}, ToolCall("ask", {}, "c1")),
+        ({"name": "ask", "arguments": [1]}, ToolCall("ask", {}, "c1", malformed="[1]")),
+        ({"name": "ask", "arguments": {"q": "\ud83d"}}, ToolCall("ask", {"q": "\ufffd"}, "c1")),
+        ({"name": "ask", "arguments": '{"q": "\\ud83d"}'}, ToolCall("ask", {}, "c1", '{"q": "\\ud83d"}')),
+        ({"name": None, "arguments": "{}"}, ToolCall("", {}, "c1", malformed="{}")),
+    ],
+)
+def test_arguments_of_any_form_are_read_or_malformed(function: Any, call: ToolCall) -> None:
+    calls = [{"id": "c1", "type": "function", "function": function}]
+    with serving(lambda _: chat_answer(None, message={"tool_calls": calls})) as endpoint:
+        (completion,) = ask(endpoint)
+    assert completion.calls == (call,)
+
+
+def test_an_unpaired_surrogate_in_an_answer_is_a_replacement_character() -> None:
+    with serving(lambda _: chat_answer("a\ud83db 😀")) as endpoint:
+        (completion,) = ask(endpoint)
+    assert completion.text == "a\ufffdb 😀"
+
+
+@pytest.mark.parametrize("usage", [None, [], "n/a", {}, {"prompt_tokens": None}, {"prompt_tokens": "many"}])
+def test_a_usage_of_any_form_leaves_the_answer(usage: Any) -> None:
+    with serving(lambda _: chat_answer("two", usage=usage)) as endpoint:
+        (completion,) = ask(endpoint)
+    assert (completion.text, completion.usage) == ("two", {})
+
+
+@pytest.mark.parametrize(
+    ("finish", "read"),
+    [
+        (None, "stop"),
+        ("eos_token", "stop"),
+        (7, "stop"),
+        ("MAX_TOKENS", "length"),
+        ("model_length", "length"),
+    ],
+)
+def test_the_words_for_the_end_of_an_answer(finish: Any, read: str) -> None:
+    with serving(lambda _: chat_answer("two", finish=finish)) as endpoint:
+        (completion,) = ask(endpoint)
+    assert completion.finish_reason == read
+
+
+def test_a_choice_without_a_message_is_an_empty_answer_where_it_was_cut_and_else_named() -> None:
+    with serving(lambda _: chat_answer(None, choice={"message": None}, finish="length")) as endpoint:
+        (completion,) = ask(endpoint)
+    assert (completion.text, completion.finish_reason) == ("", "length")
+    error = failure(lambda _: chat_answer(None, choice={"message": None}))
+    assert "has no message" in str(error)
+    assert "URL" not in str(error)
+
+
+def test_an_error_in_a_choice_is_the_servers() -> None:
+    broken = {"error": {"message": "upstream is gone", "code": 502}}
+    error = failure(lambda _: chat_answer("", finish="error", choice=broken))
+    assert "upstream is gone" in str(error)
+    assert error.transient
+
+
+@pytest.mark.parametrize(
+    ("answer", "is_url"),
+    [
+        (JSONResponse({"detail": "Not Found"}, status_code=404), True),
+        (PlainTextResponse("<html>404</html>", status_code=404), True),
+        (PlainTextResponse("", status_code=405), True),
+        (fault(404, "The model `tiny` does not exist."), False),
+        (JSONResponse({"object": "error", "message": "no such model"}, status_code=404), False),
+        (JSONResponse({"detail": "ok"}), True),
+        (PlainTextResponse('{"choices": [{"mess'), False),
+        (JSONResponse({"choices": []}), False),
+    ],
+)
+def test_the_url_is_doubted_where_nothing_of_the_protocol_is_there(answer: Response, is_url: bool) -> None:
+    assert ("Is the URL right?" in str(failure(lambda _: answer))) == is_url
+
+
+FULL = (
+    "This model's maximum context length is 8192 tokens. However, your messages resulted in 9000 tokens.",
+    "Your input exceeds the context window of this model. Please adjust your input and try again.",
+    "The decoder prompt (length 5000) is longer than the maximum model length of 4096.",
+    "You passed 4097 input tokens and requested 1 output tokens. However, the model's context length is only "
+    "4096 tokens, resulting in a maximum input length of 4095 tokens.",
+    "The input (5000 tokens) is longer than the model's context length (4096 tokens).",
+    "Requested token count exceeds the model's maximum context length of 4096 tokens.",
+    "the request exceeds the available context size, try increasing it",
+    "prompt is too long: 210000 tokens > 200000 maximum",
+    "input length and `max_tokens` exceed context limit: 190000 + 21333 > 200000",
+    "Input validation error: `inputs` tokens + `max_new_tokens` must be <= 4096. Given: 4000 and 512",
+    "Input validation error: `inputs` must have less than 1024 tokens. Given: 5000",
+    "The input token count (1200000) exceeds the maximum number of tokens allowed (1048576).",
+    "Prompt contains 40000 tokens, too large for model with 32768 maximum context length",
+    "Your request exceeded model token limit: 262144",
+    "Input is too long for requested model.",
+    "This model's maximum prompt length is 131072 but the request contains 537812 tokens.",
+)
+
+
+@pytest.mark.parametrize("status", [200, 400, 413, 422])
+@pytest.mark.parametrize("message", FULL)
+def test_a_prompt_beyond_the_context_is_context_full(message: str, status: int) -> None:
+    error = failure(lambda _: fault(status, message))
+    assert isinstance(error, ContextFull)
+    assert message[:20] in str(error)
+
+
+def test_the_code_and_an_error_without_an_object_name_a_full_context_as_well() -> None:
+    assert isinstance(failure(lambda _: fault(400, "x", code="context_length_exceeded")), ContextFull)
+    text = {"error": FULL[9], "error_type": "validation"}
+    assert isinstance(failure(lambda _: JSONResponse(text, status_code=422)), ContextFull)
+
+
+@pytest.mark.parametrize(
+    ("status", "message"),
+    [
+        (400, "max_tokens is too large: 100000. This model supports at most 16384 completion tokens"),
+        (429, "Request too large for this model on tokens per min (TPM): Limit 10000"),
+        (400, "The model refuses: some text"),
+        (400, "string too long. Expected a string with maximum length 1048576"),
+    ],
+)
+def test_other_refusals_are_not_context_full(status: int, message: str) -> None:
+    assert not isinstance(failure(lambda _: fault(status, message)), ContextFull)
+
+
+def test_a_full_context_costs_one_call() -> None:
+    with serving(lambda _: fault(400, FULL[0])) as endpoint:
+        with pytest.raises(ContextFull):
+            ask(endpoint)
+        assert len(endpoint.bodies) == 1

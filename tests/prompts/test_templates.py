@@ -52,7 +52,7 @@ def test_the_roles_that_a_template_reads_are_known() -> None:
     ],
 )
 def test_self_as_a_whole_counts_as_each_of_its_fields(source: str, mentions: set[str]) -> None:
-    around = TemplateScope({}, own=("index", "history"))
+    around = TemplateScope({}, self_fields=("index", "history"))
     template, faults = compile_template(source, around)
     assert template is not None, faults
     assert template.mentions == mentions
@@ -104,7 +104,7 @@ def test_a_fault_is_found_in_the_template_itself(source: str, word: str, message
 
 def test_all_faults_come_at_once_with_their_places() -> None:
     faults = compile_template("{{ task.answer }}\n{{ nobody }}\n{{ judge }}", AROUND)[1]
-    assert [fault.at for fault in faults] == [7, 21, 34]
+    assert [fault.position for fault in faults] == [7, 21, 34]
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,7 @@ def test_a_fault_stands_at_its_own_expression_and_not_at_the_same_word_before(
     source: str, pointed_at: str
 ) -> None:
     fault = compile_template(source, AROUND)[1][0]
-    assert source[source.find(fault.word, fault.at) :] == pointed_at
+    assert source[source.find(fault.word, fault.position) :] == pointed_at
 
 
 @pytest.mark.parametrize(
@@ -139,7 +139,7 @@ def test_a_fault_stands_at_its_own_expression_and_not_at_the_same_word_before(
 )
 def test_a_syntax_error_says_where_it_is(source: str, behind: str) -> None:
     (fault,) = compile_template(source, AROUND)[1]
-    assert (source[fault.at :], fault.message.partition(":")[0]) == (behind, "not a valid template")
+    assert (source[fault.position :], fault.message.partition(":")[0]) == (behind, "not a valid template")
 
 
 @pytest.mark.parametrize(

@@ -198,6 +198,14 @@ def test_rows_stream(tmp_path: Path, kind: str) -> None:
         (['{"q": "\\ud800"}'], r"tasks\.jsonl:1: not JSON"),
         (["[" * 1000], r"tasks\.jsonl:1: not JSON"),
         ([""], r"tasks\.jsonl has no rows"),
+        (['{"q": 1}', '{"q": 1, "q": 2}'], r"tasks\.jsonl:2: an object has the key 'q' twice"),
+        (['{"id": 1, "q": 1, "id": 2}'], r"tasks\.jsonl:1: an object has the key 'id' twice"),
+        (['{"q": [{"of": {"a": 1, "b": 2, "a": 1}}]}'], r"tasks\.jsonl:1: an object has the key 'a' twice"),
+        (['{"a": 1, "\\u0061": 2}'], r"tasks\.jsonl:1: an object has the key 'a' twice"),
+        (['[{"q": 1}]'], r"tasks\.jsonl:1: .*one object a line"),
+        (["[", '  {"q": 1}', "]"], r"tasks\.jsonl:1: .*one object a line"),
+        (["{", '  "q": 1', "}"], r"tasks\.jsonl:1: .*one object a line"),
+        (['{"q": 1}', '{"q": 2}, {"q": 3}'], r"tasks\.jsonl:2: .*one object a line"),
     ],
 )
 def test_a_faulty_line_is_named(tmp_path: Path, lines: list[str], message: str) -> None:

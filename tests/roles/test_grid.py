@@ -66,11 +66,11 @@ def test_walking_at_random_stays_on_free_cells_and_shaping_counts_only_where_it_
     for _ in range(10):
         walk, seen = move(walk, {0: data.draw(st.text("URDL", min_size=1, max_size=4))})
         earned += seen.rewards[0]
-        assert walk.at in distances(grid)
+        assert walk.cell in distances(grid)
         if seen.done:
             break
     far = distances(grid)
-    nearer = (far[grid.start] - far[walk.at]) / far[grid.start]
+    nearer = (far[grid.start] - far[walk.cell]) / far[grid.start]
     assert earned == pytest.approx(float(seen.done) + 0.5 * nearer)
 
 
@@ -104,7 +104,7 @@ def test_the_player_is_told_where_it_is_and_what_it_may_do() -> None:
 def test_an_illegal_move_ends_the_action_and_is_said() -> None:
     walk, _ = begin(CORRIDOR, GridRules(moves=4, penalty=0.25))
     walk, seen = move(walk, {0: "RDRR"})
-    assert walk.at == (0, 1)
+    assert walk.cell == (0, 1)
     assert seen.rewards == {0: -0.25}
     assert seen.observations[0].splitlines()[0] == "Your move D was illegal at row 1, column 2."
 
@@ -117,7 +117,7 @@ def test_illegal_moves_cost_nothing_unless_a_penalty_is_set() -> None:
 def test_more_moves_than_are_allowed_at_once_are_not_made() -> None:
     walk, _ = begin(CORRIDOR, GridRules(moves=2))
     walk, seen = move(walk, {0: "RRDD"})
-    assert walk.at == (0, 2)
+    assert walk.cell == (0, 2)
     assert seen.observations[0].splitlines()[0] == "No more than 2 of your moves could be made."
 
 

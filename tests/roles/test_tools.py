@@ -81,8 +81,41 @@ def test_a_majority_of_very_many_answers_does_not_compare_each_with_each() -> No
 def test_a_majority_is_of_all_that_is_needed_but_for_the_failed() -> None:
     views = Views([View(1, "", failed=True), View(2, "", failed=True), View(3, "b")])
     assert chosen("majority", {"solver": views}) == "b"
-    assert chosen("majority", {"solver": Views([views[0]])}) == ""  # pyright: ignore[reportArgumentType]
+    with pytest.raises(ToolError, match="all of solver failed"):
+        chosen("majority", {"solver": Views([views[0]])})  # pyright: ignore[reportArgumentType]
     assert chosen("majority", seeing(a=["x", "y"], b=["y"])) == "y"
+
+
+def test_nothing_is_chosen_by_what_failed() -> None:
+    """Failed candidates are not chosen, and the default of a failed scorer is no score."""
+    best = {"argmax": "solver", "by": "scorer"}
+    pairs = {1: [1], 2: [2], 3: [3]}
+    solvers = Views([View(1, "a"), View(2, "b"), View(3, "", failed=True)])
+    scorers = Views([View(1, 9, failed=True), View(2, 0.5), View(3, 7)])
+    assert chosen(best, {"solver": solvers, "scorer": scorers}, pairs) == "b"
+    assert chosen(
+        {"top": "solver", "by": "scorer", "k": 3}, {"solver": solvers, "scorer": scorers}, pairs
+    ) == [
+        "b",
+        "a",
+    ]
+    down = Views([View(1, 9, failed=True), View(2, 8, failed=True)])
+    with pytest.raises(ToolError, match="has a score of scorer"):
+        chosen(best, {"solver": solvers, "scorer": down}, pairs)
+    with pytest.raises(ToolError, match="all of solver failed"):
+        chosen(best, {"solver": Views([View(3, "", failed=True)]), "scorer": scorers}, pairs)
+
+
+@pytest.mark.parametrize(("others", "same"), [(["x", "x"], None), (["x", "y"], False), ([], None)])
+def test_equal_is_not_known_where_one_failed_and_the_others_are_the_same(
+    others: list[str], same: bool | None
+) -> None:
+    views = Views([View(1, "x", failed=True), *(View(n, word) for n, word in enumerate(others, 2))])
+    if same is None:
+        with pytest.raises(ToolError):
+            chosen("equal", {"solver": views})
+    else:
+        assert chosen("equal", {"solver": views}) is same
 
 
 def test_nobody_ran() -> None:

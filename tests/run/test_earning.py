@@ -182,7 +182,7 @@ def test_a_failed_turn_earns_what_is_set_for_it(tmp_path: Path) -> None:
     roles: dict[str, Any] = {
         "own": {"on_failure": {"reward": -0.5}},
         "theirs": {"reward": {"of": "own", "scale": 2}, "on_failure": {"reward": -0.25}},
-        "unset": {"reward": {"of": "own", "scale": 2}},
+        "unset": {"reward": {"of": "own", "scale": 2, "else": -1}},
         "both": {"reward": {"weighted": {"a": {"of": "own"}, "b": "countdown"}}},
     }
     episode = run_one(plan(tmp_path, roles), ScriptedModel(lambda _: BAD))

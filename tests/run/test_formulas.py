@@ -164,8 +164,11 @@ def test_what_an_expression_reads_becomes_a_label(tmp_path: Path) -> None:
         ),
         ("judge.action", "the reward mentions 'judge'", "judge"),
         ("self.round", "self has no 'round' here", "round"),
-        ("1 +", "not a valid condition", ""),
-        ("action == 1) or (1", "not a valid condition", ""),
+        ("1 +", "not a valid expression", ""),
+        ("len(task.target) > 1", "len(…) cannot be called in this expression", "len"),
+        ("action ** 2 == 4", "'**' cannot be used in this expression", ""),
+        ("action | lenght", "no filter 'lenght'", "lenght"),
+        ("action == 1) or (1", "not a valid expression", ""),
     ],
 )
 @pytest.mark.parametrize(

@@ -278,6 +278,12 @@ def test_turns_are_replayed_round_by_round(tmp_path: Path) -> None:
         ({"a": {"when": "task.solution == 1"}}, {}, "would leak the label"),
         ({"a": {"when": "self.round > 1"}}, {}, "only in a loop"),
         ({"a": {"when": "self.index >"}}, {}, "not a valid condition"),
+        ({"a": {"when": "len(task.target) > 1"}}, {}, "cannot be called in this expression"),
+        (
+            {"a": {"run": {"text": "{{ len(task.target) }}"}}},
+            {},
+            "cannot be called in the argument of a tool",
+        ),
         ({"a": {}, "b": {"needs": {"a": "ech"}}}, {}, "ech"),
         ({"self": {}}, {}, "a role cannot be named 'self'"),
     ],

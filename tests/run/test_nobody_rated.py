@@ -82,16 +82,22 @@ def test_who_is_masked_is_in_no_group(tmp_path: Path) -> None:
     assert not [group for group in groups if group.key.role == "solver"]
 
 
-def test_a_rater_that_failed_masks_whatever_else_says(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("otherwise", "paid"), [(None, (None, True)), ("mask", (None, True)), (1, (11.0, False))]
+)
+def test_a_rater_that_failed_masks_or_pays_what_else_says(
+    tmp_path: Path, otherwise: object, paid: tuple[float | None, bool]
+) -> None:
     def answer(request: Request) -> str:
         if request.id.node.role == "judge":
             raise ModelError("down")
         return said("ask")
 
-    terms = {"weighted": {"good": {"rated_by": "judge", "else": 1}, "other": {"value": "10"}}}
-    assert earned(run_one(judged(tmp_path, terms), ScriptedModel(answer))) == (None, True)
+    rated = {"rated_by": "judge"} if otherwise is None else {"rated_by": "judge", "else": otherwise}
+    terms = {"weighted": {"good": rated, "other": {"value": "10"}}}
+    assert earned(run_one(judged(tmp_path, terms), ScriptedModel(answer))) == paid
     unread = ScriptedModel(by_role({"solver": said("ask"), "judge": "no number"}))
-    assert earned(run_one(judged(tmp_path, terms), unread)) == (None, True)
+    assert earned(run_one(judged(tmp_path, terms), unread)) == paid
     by_default = {**RATER, "parser": {"json": {"default": 4}}}
     assert earned(run_one(judged(tmp_path, terms, by_default), unread)) == (14.0, False)
 

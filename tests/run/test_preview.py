@@ -85,6 +85,24 @@ def test_prompts_that_differ_by_who_answered_alone_are_one_and_say_whose_they_ar
     assert found["solver"].facts["loop"] == 'refine, at most 3 rounds, until verifier.action == "correct"'
 
 
+def test_the_rounds_of_an_inner_loop_start_at_1_in_each_outer_round(tmp_path: Path) -> None:
+    plan = spec(
+        tmp_path,
+        "  one: {needs: {one: last}, trainable: false, parser: text, "
+        'prompt: {inline: "{{ self.outer }}.{{ self.round }}{% if one %} {{ one.action }}{% endif %}"}}\n'
+        "  two: {needs: one, prompt: {inline: Two.}, trainable: false}\n",
+        "loops: {inner: {roles: [one], times: 2}, outer: {roles: [inner, two], times: 4}}\n",
+    )
+    found = asked(plan)
+    shown = {found["one"].who(prompt): str(prompt.messages[-1]["content"]) for prompt in found["one"].asked}
+    for place, text in shown.items():
+        outer, number = text.split(" ")[0].split(".")
+        assert place == f"one, round {number} of outer round {outer}"
+    assert "one, round 2 of outer round 3" in shown, "the rounds that are kept are counted in each loop"
+    assert shown["one, round 2 of outer round 2"].endswith(" [one, round 1 of outer round 2]")
+    assert [found["two"].who(prompt) for prompt in found["two"].asked] == ["two, rounds 1–4"]
+
+
 def test_edges_are_told_as_they_are_written(tmp_path: Path) -> None:
     silent = "prompt: {inline: Say.}, trainable: false"
     plan = spec(

@@ -243,10 +243,10 @@ def test_a_model_of_another_provider_keeps_how_it_is_asked_and_not_where(tmp_pat
     assert (model.base_url, model.concurrency, model.replay_any) == (None, 8, True)
 
 
-def test_a_checkpoint_is_of_one_model_alone(tmp_path: Path) -> None:
-    words = ["model={provider: tinker, name: a, checkpoint: 'tinker://x'}"]
-    model = load_spec(served(tmp_path), words, model="tinker:b").spec.model
-    assert (model.name, model.checkpoint) == ("b", None)
+@pytest.mark.parametrize("word", ["model={provider: tinker, checkpoint: runs/x}", "model.checkpoint=runs/x"])
+def test_another_model_keeps_the_checkpoint_that_is_given(word: str, tmp_path: Path) -> None:
+    model = load_spec(served(tmp_path), [word], model="tinker:b").spec.model
+    assert (model.name, model.checkpoint) == ("b", "runs/x")
 
 
 def test_what_another_model_keeps_is_at_fault_where_it_was_written(tmp_path: Path) -> None:

@@ -5,8 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import yaml
+from jsonschema import Draft7Validator
 
+import rolegraph as rg
+from rolegraph.engine.compile import check_file
 from rolegraph.engine.spec.loader import load_spec
+from rolegraph.engine.spec.schema import json_schema
 from rolegraph.engine.spec.yaml_source import parse_yaml
 from tests.edge import write_spec
 
@@ -112,3 +117,57 @@ def test_a_file_of_other_bytes_than_text_is_said_to_be_one(tmp_path: Path) -> No
     path.write_bytes(b"\xff\xfe\x00rolegraph")
     (fault,) = load_spec(path).faults
     assert fault.message == "not valid YAML: not UTF-8 text"
+
+
+@pytest.mark.parametrize("written", [r'"\ud83d\ude00"', r'"\uD83D\uDE00"', r'"\U0001f600"', "😀"])
+def test_an_emoji_as_json_escapes_it_is_one_character_in_values_and_keys(written: str) -> None:
+    assert data_of(f"{{a: {written}, {written}: [{written}]}}") == {"a": "😀", "😀": ["😀"]}
+
+
+@pytest.mark.parametrize("written", [r'"\ud83d"', r'"\ude00\ud83d"', r'"\ud83d \ude00"'])
+def test_an_unpaired_surrogate_is_still_refused(written: str) -> None:
+    assert fault_of(f"a: {written}") == ("this value cannot be read", 1, 4)
+
+
+SAY = '{{rolegraph: 1, name: t, roles: {{a: {{prompt: {{inline: "{}"}}, trainable: false}}}}}}'
+
+
+def test_an_emoji_is_read_in_overrides_prompts_and_template_literals(tmp_path: Path) -> None:
+    spec = write_spec(tmp_path, SAY.format(r"\ud83d\ude00{{ '\\ud83d\\ude00' }}"))
+    loaded = rg.load(spec, r'description="\ud83d\ude00"')
+    assert loaded.plan.spec.description == "😀"
+    template = loaded.plan.roles[0].prompt
+    assert template is not None
+    assert template.render({"task": {}}) == "😀😀"
+
+
+def test_a_fault_behind_an_emoji_is_pointed_at(tmp_path: Path) -> None:
+    spec = write_spec(tmp_path, SAY.format(r"\ud83d\ude00 {{ tsk.say }}"))
+    (fault,) = check_file(spec).diagnostics
+    assert fault.place.text[fault.place.column - 1 :].startswith("tsk")
+
+
+ANCHORED = """rolegraph: 1
+name: t
+x-common: &common {trainable: false, reward: {value: "1"}}
+roles: {a: {<<: *common, prompt: {inline: Hi}}}
+"""
+
+
+def test_top_level_keys_that_begin_with_x_hold_anchors(tmp_path: Path) -> None:
+    base = write_spec(tmp_path, ANCHORED)
+    assert load_spec(base).faults == []
+    assert "x-common" not in load_spec(base).data
+    assert load_spec(base).spec.roles["a"].trainable is False
+    assert not [*Draft7Validator(json_schema()).iter_errors(yaml.safe_load(ANCHORED))]  # pyright: ignore[reportUnknownMemberType]
+    child = tmp_path / "child.yaml"
+    child.write_text(f"extends: {base.name}\nname: c\nx-more: [1]\n", "utf-8")
+    assert load_spec(child).faults == []
+    assert not [key for key in load_spec(child).data if key.startswith("x-")]
+    assert not [*Draft7Validator(json_schema()).iter_errors(yaml.safe_load(child.read_text("utf-8")))]  # pyright: ignore[reportUnknownMemberType]
+
+
+def test_what_anchors_hold_is_data_and_an_override_of_one_is_refused(tmp_path: Path) -> None:
+    assert fault_of("x-a: !tag 1") == ("the tag '!tag' is not allowed", 1, 6)
+    (fault,) = load_spec(write_spec(tmp_path, ANCHORED), ["x-common.reward=null"]).faults
+    assert "x-common" in fault.message

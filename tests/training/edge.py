@@ -90,6 +90,7 @@ class Training:
         """Function from a split and a number to so many tasks."""
         self.allow: tuple[str, ...] = ()
         """Permissions of the spec."""
+        self.keep_going = False
         self.events: list[Event] = []
         self.observe: Observer = self.events.append
 
@@ -123,6 +124,7 @@ class Training:
                 isolation=isolation,
                 folder=self.folder,
                 observe=self.observe,
+                keep_going=self.keep_going,
             )
 
     def run(self, *overrides: str, start: Checkpoint | None = None, steps: int = STEPS) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from rolegraph.engine.errors import WorldError
+from rolegraph.engine.errors import FailedRole, WorldError
 from rolegraph.engine.records import MAIN, Event, Note, StepLogged
 from rolegraph.engine.training.analysis.outcomes import GroupOutcome
 from rolegraph.engine.training.loop.loop import train
@@ -154,7 +154,9 @@ def test_a_batch_that_teaches_nothing_changes_nothing(training: Training) -> Non
     training.run()
     assert training.service.asked_for("forward_backward") == []
     assert training.service.asked_for("optim_step") == []
-    assert training.warnings() == ["step 1 taught nothing: every advantage in it is 0"]
+    first, *others = training.warnings()
+    assert first == "step 1 taught nothing: every advantage in it is 0"
+    assert [("one answer" in text, text.split()[6]) for text in others] == [(True, "solver"), (True, "judge")]
     assert [line["optim/data"] for line in training.folder.metrics()[1:]] == [0, 0, 0]
     assert [c.policies[MAIN].version for c in training.folder.checkpoints()] == [0, 0]
     snapshots = [
@@ -180,6 +182,7 @@ def test_a_role_whose_answers_all_fail_is_warned_of_once_and_its_groups_failed(
     training: Training, then: str
 ) -> None:
     training.workflow.solve = lambda seed, updates: "It is 3 + 4."
+    training.keep_going = True
     training.run(f"roles.solver.on_failure={{then: {then}}}")
     (warning,) = [text for text in training.warnings() if "solver" in text]
     assert warning.startswith("step 0: solver: 4 of 4 answers failed with malformed_output")
@@ -189,6 +192,35 @@ def test_a_role_whose_answers_all_fail_is_warned_of_once_and_its_groups_failed(
     assert_report_agrees(training)
     (line,) = training.folder.common_failures()
     assert line.startswith("solver: 24 of 24 answers failed with malformed_output")
+
+
+def test_a_step_in_which_every_answer_of_a_role_failed_stops_the_training(training: Training) -> None:
+    training.workflow.solve = lambda seed, updates: RIGHT if updates == 0 else "It is 3 + 4."
+    with pytest.raises(FailedRole) as caught:
+        training.run()
+    for word in ("step 2", "solver", "malformed_output", "'It is 3 + 4.'", "--keep-going"):
+        assert word in str(caught.value)
+    assert len(training.episodes("train", 2)) == 4, "what failed can be looked at"
+    assert [line["step"] for line in training.folder.metrics()] == [0, 1]
+
+
+RAISING = "roles.solver.reward={value: action - 1}"
+
+
+def test_a_reward_that_raises_stops_the_training_at_its_first_validation(training: Training) -> None:
+    with pytest.raises(FailedRole) as caught:
+        training.run(RAISING)
+    for word in ("step 0", "solver", "reward_error", "action - 1", "--keep-going"):
+        assert word in str(caught.value)
+    assert training.service.asked_for("optim_step") == []
+
+
+def test_a_training_goes_on_with_a_warning_where_it_is_told_to(training: Training) -> None:
+    training.keep_going = True
+    training.run(RAISING)
+    (warning,) = [text for text in training.warnings() if "reward_error" in text]
+    assert warning.startswith("step 0: every answer of solver failed")
+    assert [line["step"] for line in training.folder.metrics()] == [0, 1, 2, 3]
 
 
 def test_the_metrics_and_the_report_count_the_same_groups(finished: Training) -> None:

@@ -22,7 +22,7 @@ from rolegraph.engine.training.advantages.step_batch import (
     add_groups,
     annotate_episodes,
 )
-from rolegraph.engine.training.analysis.compare import by_task, controls, difference, interval
+from rolegraph.engine.training.analysis.compare import by_task, controls
 from rolegraph.engine.training.analysis.figures import answer_figures, gradient_shares, sign_warnings
 from rolegraph.engine.training.loop.schedule import batch_tasks, learning_rate, planned_steps
 from rolegraph.engine.training.policies.batches import (
@@ -322,7 +322,6 @@ def test_a_role_that_has_its_policy_for_itself_is_told_of_once() -> None:
         ("entropy/judge", 0.8, 0.07, "entropy"),
         ("tokens/per_response/judge", 30.0, 9.0, "length"),
         ("tokens/per_response/judge", 30.0, 91.0, "length"),
-        ("answers/same/judge", 0.6, 0.97, "one answer"),
     ],
 )
 def test_a_role_that_collapses_is_told_of_once(metric: str, first: float, later: float, word: str) -> None:
@@ -333,29 +332,35 @@ def test_a_role_that_collapses_is_told_of_once(metric: str, first: float, later:
     assert not [*sign_warnings([{metric: first}] * 9, plan)]
 
 
+def test_a_role_whose_answers_collapse_is_named_at_the_second_step() -> None:
+    plan = solver_judge()
+    for first in (0.6, 0.97):
+        lines = [{"answers/same/judge": first}, *[{"answers/same/judge": 0.97}] * 9]
+        warned = [n for n in range(len(lines) + 1) for _ in sign_warnings(lines[:n], plan)]
+        assert warned == [3 if first < 0.9 else 2]
+
+
+def test_a_dead_role_is_named_and_no_other_is_to_weigh_less() -> None:
+    plan = solver_judge()
+    line = {"optim/share/solver": 1.0, "optim/share/judge": 0.0}
+    line |= {"outcome/solver/taught": 0.5, "outcome/judge/taught": 0.0}
+    about = [note.about for n in range(30) for note in sign_warnings([line] * n, plan)]
+    assert about == ["outcome/judge/taught"]
+    (note,) = sign_warnings([line] * 5, plan)
+    assert "judge is dead" in note.text
+
+
 def test_figures_of_answers_are_those_of_a_role() -> None:
     episodes = [episode("a", 0, [1.0, 1.0], 1.0), episode("b", 0, [1.0, 0.0], 0.0)]
-    found = answer_figures(["solver"], episodes)
+    roles = {"solver": solver_judge().trained["solver"]}
+    found = answer_figures(roles, episodes)
     assert found["answers/same/solver"] == 3 / 4
     assert found["tokens/per_response/solver"] == len(STEP.response_ids)
     assert found["entropy/solver"] == pytest.approx(-sum(STEP.logprobs) / len(STEP.logprobs))
-    assert "answers/same/solver" not in answer_figures(["solver"], episodes[:1]), "of one task"
+    assert "answers/same/solver" not in answer_figures(roles, episodes[:1]), "of one task"
 
 
 # comparisons
-
-
-def test_an_interval_covers_its_mean_and_narrows_with_more_tasks() -> None:
-    few = interval({str(i): float(i % 2) for i in range(10)})
-    many = interval({str(i): float(i % 2) for i in range(1000)})
-    assert few.low < few.mean == 0.5 < few.high
-    assert many.high - many.low < (few.high - few.low) / 5
-
-
-def test_a_paired_difference_does_not_see_how_hard_the_tasks_are() -> None:
-    before = {str(i): float(i) for i in range(50)}
-    gap = difference({task: value + 0.25 for task, value in before.items()}, before)
-    assert (gap.low, gap.mean, gap.high) == (0.25, 0.25, 0.25)
 
 
 def test_figures_are_means_for_each_task() -> None:

@@ -155,7 +155,7 @@ def test_an_unknown_name_brings_the_nearest() -> None:
     with pytest.raises(UnknownName) as raised:
         build("tagg")
     assert raised.value.hint == "did you mean 'tag'?"
-    assert raised.value.known == ["broke", "plain", "tag", "tasks"]
+    assert raised.value.names == ["broke", "plain", "tag", "tasks"]
     assert did_you_mean("something else", ["tag"]) == ""
     assert (
         did_you_mean("gpro", ["grpo", "prpo"])

@@ -19,6 +19,7 @@ from rolegraph.engine.vocabulary import DataError, Dataset, shared_rows
 from rolegraph.engine.vocabulary.rows import dataset_of, part_of
 
 Rows = Sequence[tuple[str, int]]
+SPLITS: tuple[api.Split, ...] = ("train", "validation")
 ROWS: Rows = [(f"question {n}", n) for n in range(200)]
 SPEC = """
 rolegraph: 1
@@ -51,19 +52,36 @@ def part(rows: Rows, split: api.Split, *, share: float = 0.25, seed: int = 0) ->
     seed=st.integers(),
     data=st.data(),
 )
-def test_rows_stay_on_their_side_with_their_ids_when_others_are_added(
+def test_rows_change_sides_in_one_direction_only_when_others_are_added(
     rows: Rows, added: Rows, seed: int, data: st.DataObject
 ) -> None:
     new = [row for row in added if row not in rows]
     more = data.draw(st.permutations([*rows, *new]))
-    ids: set[object] = set()
-    for split in ("train", "validation"):
-        before = {task["id"]: (task["question"], task["answer"]) for task in part(rows, split, seed=seed)}
-        after = {task["id"]: (task["question"], task["answer"]) for task in part(more, split, seed=seed)}
-        assert before.items() <= after.items()
-        assert not ids & {*after}
-        ids |= {*after}
-    assert len(ids) == len(more)
+    before, after = (
+        {
+            split: {task["id"]: (task["question"], task["answer"]) for task in part(table, split, seed=seed)}
+            for split in SPLITS
+        }
+        for table in (rows, more)
+    )
+    assert not after["train"].keys() & after["validation"].keys()
+    assert len(after["train"]) + len(after["validation"]) == len(more) or not all(after.values())
+    kept = after["train"] | after["validation"]
+    assert all(kept.get(name, row) == row for side in before.values() for name, row in side.items())
+    moved = [after["train"].keys() & before["validation"], after["validation"].keys() & before["train"]]
+    assert not all(moved)
+    if not new:
+        assert before == after
+
+
+@pytest.mark.parametrize("count", [2, 3, 5, 10, 48, 60, 1_000])
+@pytest.mark.parametrize("share", [0.001, 0.1, 0.2, 0.5, 0.9, 0.999])
+def test_as_many_rows_are_held_out_as_the_share_says(count: int, share: float) -> None:
+    rows = [(f"question {n}", n) for n in range(count)]
+    for seed in range(5):
+        held_out, rest = (part(rows, split, share=share, seed=seed) for split in ("validation", "train"))
+        assert abs(len(held_out) - share * count) <= 0.5 or 1 in (len(held_out), len(rest))
+        assert held_out and rest and len(held_out) + len(rest) == count
 
 
 def test_equal_rows_are_on_one_side() -> None:
@@ -74,7 +92,7 @@ def test_equal_rows_are_on_one_side() -> None:
 
 def test_the_share_of_the_rows_is_held_out_and_another_seed_holds_out_others() -> None:
     held_out = part(ROWS, "validation")
-    assert 30 <= len(held_out) <= 70
+    assert len(held_out) == 50
     others = part(ROWS, "validation", seed=1)
     assert {task["id"] for task in others} != {task["id"] for task in held_out}
     both = {task["id"]: task for task in held_out}.keys() & {task["id"] for task in others}
@@ -164,3 +182,11 @@ def test_validation_rows_that_are_training_rows_are_a_warning(spec: Path) -> Non
     (warning,) = rg.check(spec, *overrides).diagnostics
     assert warning.severity == "warning" and "200 validation rows" in warning.message
     assert not rg.check(spec).diagnostics
+
+
+def test_more_validation_tasks_than_rows_are_a_warning_with_both_numbers(spec: Path) -> None:
+    (warning,) = rg.check(spec, "train.validation.tasks=51").diagnostics
+    assert warning.severity == "warning" and warning.place.file == "command line"
+    assert "51" in warning.message and "50 rows" in warning.message
+    assert not rg.check(spec, "train.validation.tasks=50").diagnostics
+    assert not rg.check(spec).diagnostics, "a default asks for nothing"

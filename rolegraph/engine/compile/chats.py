@@ -79,6 +79,7 @@ def chat_findings(spec: Spec, counts: Mapping[str, int]) -> Iterator[Finding]:
     """
     needs = role_graph(spec)
     order = [*nx.topological_sort(needs)]
+    yield from _unjoined(spec)
     for roles in chats_of(spec):
         first, *others = roles
         path = ("roles", first, "memory")
@@ -97,6 +98,16 @@ def chat_findings(spec: Spec, counts: Mapping[str, int]) -> Iterator[Finding]:
                 hint = f"let one need the other, such as {one} in the `needs` of {two}"
                 expected = "roles that take turns one after the other"
                 yield Finding(("roles", two, "memory"), message, expected, hint, at_key=True)
+
+
+def _unjoined(spec: Spec) -> Iterator[Finding]:
+    """Warn of a role with a conversation of its own whose name others gave to theirs."""
+    for name, role in spec.roles.items():
+        named = [other for other, it in spec.roles.items() if it.memory and it.memory.chat == name]
+        if named and role.memory is not None and role.memory.chat is None:
+            message = f"{name} keeps a conversation of its own, apart from that of {' and '.join(named)}"
+            hint = f"to share it, write `memory: {{chat: {name}}}` here, too; or rename the other"
+            yield Finding(("roles", name, "memory"), message, "", hint, "warning", at_key=True)
 
 
 def _differences(spec: Spec, one: str, other: str, counts: Mapping[str, int]) -> Iterator[Finding]:

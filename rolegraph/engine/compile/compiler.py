@@ -21,7 +21,7 @@ from rolegraph.engine.compile.inputs import role_inputs
 from rolegraph.engine.compile.lineage import Instances, history_findings, instances_of
 from rolegraph.engine.compile.names import ResolvedNames
 from rolegraph.engine.compile.plan import EpisodeBounds, Plan, TurnGraph, size_of
-from rolegraph.engine.compile.readable import instruction_findings, read_findings
+from rolegraph.engine.compile.readable import instruction_findings, read_findings, stop_findings
 from rolegraph.engine.compile.resolve import digest, locate_models
 from rolegraph.engine.compile.trainable import learning_findings, loss_of
 from rolegraph.engine.compile.unroll import UnrolledGraph
@@ -65,8 +65,14 @@ class CompileResult:
 
 
 def data_findings(plan: Plan) -> Iterator[Finding]:
-    """Warn of validation rows that are training rows as well; reads both files, and no other data set."""
+    """Warn of validation rows that are training rows as well, and of fewer than `validation.tasks`; reads
+    both files, and no other data set."""
     files = CompileResult(plan, ()).files()
+    if "validation" in files:
+        count = sum(1 for _ in files["validation"].rows(plan.spec.train.validation.tasks))
+        if message := few_tasks_message(plan, count):
+            path = ("train", "validation", "tasks")
+            yield Finding(path, message, f"{count:,} or fewer", severity="warning")
     if len(files) == 2 and not plan.spec.data.split:
         shared = vocabulary.shared_rows(files["train"].rows(None), files["validation"].rows(None))
         if shared:
@@ -86,6 +92,23 @@ def marker_findings(plan: Plan) -> Iterator[Finding]:
             message = "the endpoint encodes texts itself, so a text with chat markers can forge a turn there"
             hint = "set `escape_markers` of the model: true escapes them, false trusts the server"
             yield Finding(path, message, hint=hint, severity="warning")
+
+
+def few_tasks_message(plan: Plan, count: int) -> str:
+    """Describe validation data with fewer rows than the spec's `train.validation.tasks` asks for.
+
+    Args:
+        plan: The plan.
+        count: Number of validation tasks that there are, up to the number in the spec.
+
+    Returns:
+        A sentence; empty where there are enough, or where the spec gives no number.
+    """
+    validation = plan.spec.train.validation
+    if count >= validation.tasks or "tasks" not in validation.model_fields_set:
+        return ""
+    rows = "1 row, which is used" if count == 1 else f"{count:,} rows, which are all used"
+    return f"`validation.tasks` is {validation.tasks:,}, and the validation data has {rows}"
 
 
 def shared_message(shared: Sequence[Task]) -> str:
@@ -170,7 +193,8 @@ def _compile(loaded: LoadedSpec, imports: Sequence[vocabulary.Import], allow: Se
     findings += names.findings
     findings += chat_findings(spec, names.counts) if instances else ()
     findings += policies.check_policies(spec, names.counts)
-    for check in (earning_findings, read_findings, instruction_findings, learning_findings):
+    findings += policies.checkpoint_findings(spec, names.counts)
+    for check in (earning_findings, read_findings, instruction_findings, stop_findings, learning_findings):
         findings += check(names)
     loaded.report(findings)
     if instances is None or loaded.faults:  # with faults, parts of the spec are missing

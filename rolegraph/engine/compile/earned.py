@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterable, Iterator, Sequence, Set
+from math import isinf
 
 import networkx as nx
 
@@ -38,8 +39,11 @@ def deciding(spec: Spec, judged: Set[str]) -> Sequence[str]:
 def earning_findings(names: ResolvedNames) -> Iterator[Finding]:
     """Find faults in rewards, in tools that choose, and in hidden fields that roles are shown."""
     spec, rewards, instances = names.spec, names.rewards, names.instances
-    yield from _read(spec, rewards)
+    faults = [*_read(spec, rewards), *_unjudged(rewards)]
+    yield from faults
     yield from _failing(spec)
+    if not faults:
+        yield from _failing_pays(spec, rewards)
     yield from _shown(names)
     for name, role in names.roles.items():
         patterns = role.reward.facts.patterns if role.reward else ()
@@ -60,7 +64,9 @@ def earning_findings(names: ResolvedNames) -> Iterator[Finding]:
         message = f"{episode} can be correct: no reward of {decides} tells right from wrong"
         others = ", ".join(name for name in rewards if name in right)
         hint = f"name a role that can be right: {others}" if others else ""
-        yield Finding(("episode", "correct"), message, hint=hint, severity="warning")
+        rests_on = _rewards_of({decides, *ancestors(scored(rewards), decides)})
+        path: Path = ("episode", "correct")
+        yield Finding(path, message, hint=hint, severity="warning", rests_on=rests_on)
     for name, role in names.roles.items():
         if role.reward is not None:
             yield from _paid_alike(spec, name, role.reward, instances, read)
@@ -126,7 +132,28 @@ def _read(spec: Spec, rewards: Rewards) -> Iterator[Finding]:
     for cycle in cycles(scored(rewards)):
         message = f"the rewards wait for each other: {format_cycle(cycle)}"
         hint = "rated_by and same_as read only the action of a role, and wait for no reward"
-        yield Finding(("roles", cycle[0], "reward"), message, "rewards without a cycle", hint, word=cycle[-1])
+        path, *others = _rewards_of(cycle)
+        expected, last = "rewards without a cycle", cycle[-1]
+        yield Finding(path, message, expected, hint, word=last, covers=tuple(others))
+
+
+def _rewards_of(roles: Iterable[str]) -> tuple[Path, ...]:
+    """Return the keys of the roles' rewards."""
+    return tuple(("roles", name, "reward") for name in roles)
+
+
+def _unjudged(rewards: Rewards) -> Iterator[Finding]:
+    """Find rewards that compare a verdict with a role that no reward calls right or wrong."""
+    right = judged(rewards)
+    for name, reward in rewards.items():
+        for other in reward.facts.compares_verdicts if reward else ():
+            theirs = rewards.get(other)
+            if theirs is None or other in right:
+                continue
+            message = f"the reward reads whether {other} is right, and its reward tells no right from wrong"
+            others = ", ".join(it for it in rewards if it in right and it != name)
+            expected = f"a role that can be right: {others}" if others else "a role that can be right"
+            yield Finding(("roles", name, "reward"), message, expected, word=other)
 
 
 def _failing(spec: Spec) -> Iterator[Finding]:
@@ -144,11 +171,34 @@ def _failing(spec: Spec) -> Iterator[Finding]:
             yield Finding(path, message, "then: zero", "or leave `reward` out", at_key=True)
 
 
+def _failing_pays(spec: Spec, rewards: Rewards) -> Iterator[Finding]:
+    """Warn of trained roles whose answer may earn less than a failed turn, so that they learn to fail."""
+    for name, role in spec.roles.items():
+        reward, failing = rewards.get(name), role.on_failure
+        if not reward or not role.is_trained or failing.then != "zero" or failing.reward is not None:
+            continue
+        least = reward.facts.bounds[0]
+        if least >= 0 or reward.delegates or reward.reads_environment:  # which a failed turn earns, too
+            continue
+        earns = "may be below any number" if isinf(least) else f"may be {least:g}"
+        message = (
+            f"the reward of {name} {earns}, and a failed turn earns 0: failing pays more than being wrong"
+        )
+        lowest = -1.0 if isinf(least) else least
+        hint = f"say what a failed turn earns: on_failure: {{reward: {lowest:g}}}"
+        yield Finding(("roles", name, "reward"), message, hint=hint, severity="warning", at_key=True)
+
+
 def _shown(names: ResolvedNames) -> Iterator[Finding]:
     """Yield a finding for each role whose `shows` names a field that is not hidden, and for each answer field
     that a rewarded role can see through other roles."""
     spec, rewards = names.spec, names.rewards
     columns = {column for dataset in names.data.values() for column in dataset.columns}
+    for field in spec.data.hidden if columns else ():
+        if field not in columns:
+            expected = f"one of {', '.join(column for column in sorted(columns) if column != 'id')}"
+            message, hint = f"the data has no field {field!r} to hide", did_you_mean(field, columns)
+            yield Finding(("data", "hidden"), message, expected, hint, word=field)
     read, before, chats = _words_read(spec), scored(rewards), turns_read(spec)
     for name, role in names.roles.items():  # an edge that sets the count, or a `when`, passes no words on
         passed = {*role.mentions, *(role.parser.roles if role.parser else ())}
@@ -165,12 +215,14 @@ def _shown(names: ResolvedNames) -> Iterator[Finding]:
         for field in role.shows:
             path: Path = ("roles", name, "shows")
             if columns and field not in columns:
-                expected = f"one of {', '.join(sorted(names.hidden & columns))}" if names.hidden else ""
-                hint = did_you_mean(field, columns)
+                shown = sorted(names.hidden & columns)
+                expected = f"one of {', '.join(shown)}" if shown else "a hidden field"
+                hint = did_you_mean(field, shown) or did_you_mean(field, columns)
                 yield Finding(path, f"the task has no field {field!r}", expected, hint, word=field)
             elif field not in names.hidden:
                 message = f"task.{field} is not hidden: every role may read it"
-                yield Finding(path, message, "a hidden field", "leave it out here", word=field)
+                hint, rests_on = "leave it out here", (("data",), *_rewards_of(spec.roles))
+                yield Finding(path, message, "a hidden field", hint, word=field, rests_on=rests_on)
                 continue
             for other in (name, *(it for it in spec.roles if it in reached and it != name)):
                 rewarded = (rewards.get(it) for it in {other, *ancestors(before, other)})

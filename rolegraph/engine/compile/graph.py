@@ -85,7 +85,8 @@ def _loops(spec: Spec) -> Iterator[Finding]:
 
 
 def _inner_loop(spec: Spec, outer: str, name: str) -> Iterator[Finding]:
-    """Find what a loop in another cannot be: in itself, two loops deep, or driven by an environment."""
+    """Find faults of the loop `name` inside the loop `outer`: a loop within itself, a third level, or an
+    environment of the inner loop."""
     path: Path = ("loops", outer, "roles")
     around = spec.loop_around(outer)
     if name == outer:
@@ -233,11 +234,16 @@ def unknown_role(spec: Spec, name: str, path: tuple[str | int, ...]) -> Iterator
 
 def _cycles(spec: Spec, needs: RoleGraph) -> Iterator[Finding]:
     for cycle in cycles(needs):
-        message, hint = (
-            f"the roles wait for each other: {format_cycle(cycle)}",
-            _cycle_hint(spec, needs, cycle),
-        )
-        yield Finding(("roles", cycle[0], "needs"), message, "an acyclic graph", hint, word=cycle[-1])
+        message = f"the roles wait for each other: {format_cycle(cycle)}"
+        hint = _cycle_hint(spec, needs, cycle)
+        edges: list[Path] = [
+            ("roles", name, "needs", key)
+            for name in cycle
+            for key, other, _ in spec.roles[name].edges
+            if other in cycle
+        ]
+        path: Path = ("roles", cycle[0], "needs")
+        yield Finding(path, message, "an acyclic graph", hint, word=cycle[-1], covers=tuple(edges))
 
 
 def _cycle_hint(spec: Spec, needs: RoleGraph, cycle: Sequence[str]) -> str:

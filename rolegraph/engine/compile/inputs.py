@@ -82,7 +82,7 @@ def role_inputs_from_text(spec: Spec, texts: Mapping[str, list[str]]) -> dict[st
     """
     of_roles: dict[str, Set[str]] = {}
     for name, role in spec.roles.items():
-        scope = TemplateScope(dict.fromkeys(role.needs, 1), own=ALL_OF_SELF)
+        scope = TemplateScope(dict.fromkeys(role.needs, 1), self_fields=ALL_OF_SELF)
         mentions = [mentions_of(text, scope) for text in texts.get(name, ())]
         condition = mentions_of(role.when or "", replace(scope, is_condition=True))
         of_roles[name] = condition.union(*mentions)
@@ -93,7 +93,7 @@ def role_inputs_from_text(spec: Spec, texts: Mapping[str, list[str]]) -> dict[st
     return role_inputs(spec, of_roles, of_loops)
 
 
-_SELF = TemplateScope({}, own=ALL_OF_SELF, is_condition=True, has_value=True)
+_SELF = TemplateScope({}, self_fields=ALL_OF_SELF, is_condition=True, has_value=True)
 _OF_A_TURN = frozenset({"self.round", "self.outer", "self.observation"})
 """Names that differ between the turns of one trajectory."""
 

@@ -17,6 +17,7 @@ from rolegraph.engine.compile.lineage import Instances, pairs_of
 from rolegraph.engine.compile.resolve import locate_model, resolve, resolve_teacher, validate_option
 from rolegraph.engine.compile.role_plan import Permission, ResolvedRole, RunPlan, SignalPlan, StateKey
 from rolegraph.engine.compile.texts import TextReader, columns_of
+from rolegraph.engine.errors import did_you_mean
 from rolegraph.engine.prompts import Template
 from rolegraph.engine.records.files import is_same
 from rolegraph.engine.spec import Finding, ModelRef, Path, PromptSource, Role, Spec
@@ -291,25 +292,27 @@ class ResolvedNames:
             train = self.spec.train
             counts = {"train": (train.steps or 1) * train.batch_size, "validation": train.validation.tasks}
             return {split: vocabulary.seed_tasks(split, counts[split]) for split in SPLITS}
+        checks = {name: reward.facts.label_check for name, reward in self.rewards.items() if reward}
         for split in SPLITS:
             call = getattr(self.spec.data, split)
             if call is None:
                 continue
             make = partial(vocabulary.open_dataset, call, split=split, folder=self.loaded.folders[0])
-            others = ", or the path of a .jsonl, .parquet or .csv file"
+            others = ", or the path of a .jsonl, .csv, .tsv or .parquet file"
             dataset = self._make(make, ("data", split), others)
             if dataset is None:
                 continue
             missing = [name for name in dataset.permissions if not vocabulary.is_allowed(name, self.allow)]
+            dataset = vocabulary.labelled(dataset, checks, call.value if call.name == "file" else call.name)
             data[split] = vocabulary.withheld(dataset, missing) if missing else dataset
             for name, reward in self.rewards.items():
-                for column in reward.facts.fields if reward else ():
+                for column in reward.task_fields if reward else ():
                     if column not in dataset.columns:
                         reads = f"the reward of {name} reads task.{column}"
                         message = f"{reads}, which the {split} data does not have"
                         expected = f"data with that field; it has {', '.join(dataset.columns)}"
-                        where = ("roles", name, "reward")
-                        self.findings.append(Finding(where, message, expected, word=column))
+                        where, hint = ("roles", name, "reward"), did_you_mean(column, dataset.columns)
+                        self.findings.append(Finding(where, message, expected, hint, word=column))
         if (held_out := self.spec.data.split) is None:
             return data
         beside = "no data.train" if self.spec.data.train is None else "a data.validation"

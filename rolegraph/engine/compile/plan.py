@@ -166,6 +166,16 @@ class Plan(TurnGraph):
         return {role.name: role for role in self.roles if role.spec.is_trained}
 
     @property
+    def named_fields(self) -> dict[str, str]:
+        """Task fields that each task must have, with the key of the spec that names the field."""
+        fields = dict.fromkeys(self.spec.data.hidden, "data.hidden")
+        for role in self.roles:
+            fields |= dict.fromkeys(role.spec.shows, f"roles.{role.name}.shows")
+            if role.reward is not None:
+                fields |= dict.fromkeys(role.reward.task_fields, f"roles.{role.name}.reward")
+        return fields
+
+    @property
     def signals(self) -> dict[str, role_plan.SignalPlan]:
         """Signals of trained roles, by role."""
         return {name: role.signal for name, role in self.trained.items() if role.signal is not None}
@@ -215,13 +225,19 @@ class Plan(TurnGraph):
 
     @property
     def deciding(self) -> str:
-        """Names of the roles whose correctness is the episode's, for messages."""
+        """Names of the roles whose correctness is the episode's, joined by "and" for messages."""
         return " and ".join(self.roles[role].name for role in self.correct)
 
     @property
     def can_be_correct(self) -> bool:
         """True where one of the roles that decide can be right."""
         return any(self.roles[role].name in self.judged for role in self.correct)
+
+    @property
+    def figure_names(self) -> tuple[str, ...]:
+        """`correct`, where an episode can be correct, and the names of the metrics."""
+        first = ("correct",) if self.can_be_correct else ()
+        return (*first, *(name for name in self.metrics if name not in first))
 
     def env_at(self, block: int) -> tuple[int, int] | None:
         """Return the position in `envs` and as a node of the transition with number `block`; None for a
@@ -251,7 +267,10 @@ class Plan(TurnGraph):
         def text(endpoint: role_plan.Endpoint) -> str:
             if endpoint.past is not None:
                 return f"past selves of {self.past[endpoint.past].of}"
-            return f"the latest of {endpoint.policy}" if endpoint.policy else f"{endpoint.model} as it is"
+            if endpoint.policy is not None:
+                return f"the latest of {endpoint.policy}"
+            weights = endpoint.model.weights
+            return f"{endpoint.model} " + (f"with the weights {weights}" if weights else "as it is")
 
         numbers = enumerate(role.endpoints, 1)
         shown = [number for index, number in numbers if index in role.frozen or not role.spec.is_trained]

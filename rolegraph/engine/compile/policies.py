@@ -76,6 +76,44 @@ def samplings_of(spec: Spec, name: str, count: int) -> list[tuple[Path, Sampling
     return samplings
 
 
+def checkpoint_findings(spec: Spec, counts: Mapping[str, int]) -> Iterator[Finding]:
+    """Find checkpoints that no role asks; `counts` are the numbers of instances by role."""
+    trained = trained_policies(spec, counts)
+    asked = {it.model.weights for name in counts for it in endpoints_of(spec, name, counts[name], trained)}
+    for path, ref in _checkpoints(spec, counts):
+        if ref.provider == "replay":  # it has the answers of the weights that were recorded
+            continue
+        if ref.weights is None:
+            message, hint = f"{ref.provider} takes no checkpoint", "`rolegraph export` writes it for servers"
+            yield Finding(path, message, "a local or a tinker model", hint)
+        elif ref.weights not in asked:
+            message = f"no role asks the weights {ref.weights}: each has another model, or other weights"
+            yield Finding(path, message, "", "remove it, or the other", rests_on=_policies_of(spec))
+    if (start := _model(spec, MAIN).weights) is None:
+        return
+    for name, role in spec.roles.items():
+        if role.model is not None and role.policy is None and role.is_trained and not role.model.weights:
+            message = f"{name} is trained, but its model of its own does not have the weights {start}"
+            hint = "remove it, give it a `checkpoint`, or say `trainable: false`"
+            yield Finding(("roles", name, "model"), message, "", hint, at_key=True)
+
+
+def _policies_of(spec: Spec) -> tuple[Path, ...]:
+    """Return the keys of the roles' policies."""
+    return tuple(("roles", name, "policy") for name in spec.roles)
+
+
+def _checkpoints(spec: Spec, counts: Mapping[str, int]) -> Iterator[tuple[Path, ModelRef]]:
+    """Yield each checkpoint that the spec names for some role, as its key and the model with it."""
+    models: dict[Path, ModelRef | None] = {("model",): spec.model}
+    models |= {("roles", name, "model"): role.model for name, role in spec.roles.items()}
+    for name in sorted(_used(spec, counts).intersection(spec.policies)):
+        models["policies", name, "model"] = spec.policies[name].model
+        if spec.policies[name].checkpoint is not None and spec.policies[name].of is None:
+            yield ("policies", name, "checkpoint"), _model(spec, name)
+    yield from (((*path, "checkpoint"), ref) for path, ref in models.items() if ref and ref.checkpoint)
+
+
 def check_policies(spec: Spec, counts: Mapping[str, int]) -> Iterator[Finding]:
     """Find faults in the policies of roles; `counts` are the numbers of instances by role."""
     used = _used(spec, counts)
@@ -106,8 +144,8 @@ def check_policies(spec: Spec, counts: Mapping[str, int]) -> Iterator[Finding]:
             message = f"{name} starts from a checkpoint, which sets the shape of the adapter"
             yield Finding((*here, "lora"), message, "", "remove `lora` or `checkpoint`", at_key=True)
         if name not in used:
-            hint = f"give a role `policy: {name}`, or remove it"
-            yield Finding(here, f"no role has the policy {name}", "", hint, at_key=True, severity="warning")
+            message, hint = f"no role has the policy {name}", f"give a role `policy: {name}`, or remove it"
+            yield Finding(here, message, "", hint, "warning", at_key=True, rests_on=_policies_of(spec))
 
 
 def _past_findings(spec: Spec, counts: Mapping[str, int], name: str) -> Iterator[Finding]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from math import inf
 from typing import NamedTuple, cast
 
@@ -17,6 +18,7 @@ import networkx as nx
 
 from rolegraph.engine.compile.chats import turns_read
 from rolegraph.engine.compile.names import ResolvedNames
+from rolegraph.engine.compile.policies import samplings_of
 from rolegraph.engine.compile.role_plan import ResolvedRole
 from rolegraph.engine.compile.structure import RoleGraph, ancestors, graph_of
 from rolegraph.engine.errors import RolegraphError, did_you_mean
@@ -50,6 +52,10 @@ def read_findings(names: ResolvedNames) -> Iterator[Finding]:
                 obstacle = _obstacle(_shape_of(names, other, shapes), read)
                 if obstacle is None and "*" in read.path.split(".") and other in names.roles:
                     obstacle = _unplaced(names, name, other)
+                if obstacle is None and call is not None and (lost := _unmapped(shapes.get(other, {}), read)):
+                    message = f"{reader} has no number for {lost} of {other}, and masks such turns"
+                    path, hint = ("roles", name, key, *call.path_of(read.place)), "add each word to `map`"
+                    yield Finding(path, message, "", hint, "warning", other)
                 if obstacle is not None and call is not None:
                     wanted = read.path or ("a word of its map" if read.words else "a number")
                     message = f"{reader} reads {wanted} in the action of {other}, {obstacle.reason}"
@@ -63,6 +69,15 @@ def _unplaced(names: ResolvedNames, name: str, other: str) -> _Obstacle | None:
         return None
     reason = f"which does not read {name}: there is no position for `*`"
     return _Obstacle(reason, f"let it read {name}", False)
+
+
+def _unmapped(shape: Shape, read: ActionRead) -> str:
+    """Return the words that an action may be and a map leaves out, for messages; empty without such words."""
+    for key in read.path.split(".") if read.path else ():
+        is_list = shape.get("type") == "array"
+        shape = _inside(shape, "items") if is_list else _inside(_inside(shape, "properties"), key)
+    values = shape.get("enum", ()) if read.words else ()
+    return " and ".join(str(it) for it in values if str(it).strip().lower() not in (read.words or ()))
 
 
 def _obstacle(shape: Shape, read: ActionRead) -> _Obstacle | None:
@@ -161,7 +176,30 @@ def instruction_findings(names: ResolvedNames) -> Iterator[Finding]:
                 message = f"the prompt of {name} does not mention {looked_for}, which its parser looks for"
                 hint = "say it in the prompt: answers without it are the failure malformed_output"
                 word = words[0].strip("<>")
-                yield Finding(("roles", name, "parser"), message, "", hint, "warning", word)
+                read = {name, *ancestors(passed, name)}.intersection(names.roles)
+                rests_on = tuple(("roles", it, key) for it in read for key in ("prompt", "system", "needs"))
+                path = ("roles", name, "parser")
+                yield Finding(path, message, "", hint, "warning", word, rests_on=rests_on)
+
+
+def stop_findings(names: ResolvedNames) -> Iterator[Finding]:
+    """Warn of each `stop` that cuts a mark away without which the parser cannot read the answer."""
+    for name, role in names.roles.items():
+        samplings = dict(samplings_of(names.spec, name, names.counts[name])) if role.parser else {}
+        for path, sampling in samplings.items():
+            for stop, mark in product(sampling.stop, role.parser.marks if role.parser else ()):
+                if _cuts(stop, mark):
+                    message = f"an answer of {name} ends before {stop!r}, and its parser needs {mark!r}"
+                    hint = f"remove it: without {mark!r} every answer is the failure malformed_output"
+                    yield Finding((*path, "stop"), message, "", hint, "warning", stop)
+                    break
+
+
+def _cuts(stop: str, mark: str) -> bool:
+    """Return True where a text that ends before `stop` may lack a mark, or a part of it."""
+    bare = stop.strip() or stop
+    overlaps = (bare.endswith(mark[:size]) for size in range(2, len(mark)))
+    return bare in mark or mark in bare or any(overlaps)
 
 
 def _passed_on(names: ResolvedNames) -> RoleGraph:
@@ -205,7 +243,8 @@ class _Mentions:
         return self.may_write(name) or any(map(self.may_write, ancestors(kept, name)))
 
     def may_write(self, name: str) -> bool:
-        """Return True if the prompts of a role contain a word, or a part that only a run can tell."""
+        """Return True if the role's own prompts contain one of the words that the parser expects, or a part
+        that is known only in a run."""
         role = self.names.roles[name]
         return bool(
             not (role.run.value or role.run.tool.source is None if role.run else role.prompt)  # has a fault

@@ -87,7 +87,7 @@ def digest(factory: Callable[..., Any]) -> str:
 
 def _findings(error: UnknownName | BadOptions, path: Path, others: str = "") -> Iterator[Finding]:
     if isinstance(error, UnknownName):
-        expected = ", ".join(error.known) + others
+        expected = ", ".join(error.names) + others
         yield Finding(path, str(error), expected, error.hint or OWN_NAME, word=error.name)
         return
     for detail in error.errors:

@@ -215,6 +215,12 @@ class RolePlan(ResolvedRole):
         return [template.file for template in (self.system, self.prompt) if template and template.file]
 
     @property
+    def allowed_answers(self) -> tuple[str, ...]:
+        """All answers that the parser allows, as texts; empty where it allows any."""
+        gives = self.parser.gives
+        return tuple(map(str, (True, False) if gives.get("type") == "boolean" else gives.get("enum", ())))
+
+    @property
     def adds_signal(self) -> bool:
         """True where the signal's advantages are added to the estimator's advantages."""
         return self.signal is not None and self.compares_rewards
@@ -223,6 +229,16 @@ class RolePlan(ResolvedRole):
     def compares_turns(self) -> bool:
         """True if an estimator compares the rewards of single turns, not of whole trajectories."""
         return any(grouping.of_turns for grouping in self.groupings)
+
+    def round_at(self, number: int) -> tuple[int, int]:
+        """Return the round of turn `number` of an instance, from 1, and the round of the loop around."""
+        outer, before = divmod(number - 1, self.times)
+        return before + 1, outer + 1
+
+    @property
+    def is_nested(self) -> bool:
+        """True where the role's loop is in another loop of several rounds."""
+        return self.rounds > self.times
 
     def number_of(self, view: vocabulary.View) -> int:
         """Return the number of a turn among all of its instance, as identities and records count."""

@@ -18,6 +18,7 @@ from rolegraph.engine.vocabulary import REWARD_FIELDS, VIEW_FIELDS, Dataset, Spl
 
 OF_A_TURN = ("action", "tokens", "calls")
 """Names that an expression of a reward reads of the turn, besides `task` and `self`."""
+_EXPRESSION = "this expression"
 _ANOTHER_ROLE = "the key mentions {!r}, which is another role"
 KEY_OF_SELF = ("index", "lineage")
 """Fields of `self` that the key of a group may read in every role."""
@@ -66,7 +67,9 @@ class TextReader:
             if prompt and key in around.needs and key not in {*mentioned, name} and not role.when:
                 message = f"{name} waits for {key}, but its prompt does not mention it"
                 path = ("roles", name, "needs", key)
-                self.findings.append(Finding(path, message, word=key, severity="warning"))
+                rests_on: tuple[Path, ...] = (("roles", name, "system"), ("roles", name, "prompt"))
+                warning = Finding(path, message, word=key, severity="warning", rests_on=rests_on)
+                self.findings.append(warning)
         return prompt, system
 
     def value(self, name: str, tool: Tool) -> Template | None:
@@ -75,7 +78,7 @@ class TextReader:
         if call is None:
             return None
         path = ("roles", name, "run", *call.path_of(("with",) if tool.session else (0,)))
-        around = replace(self._around(name), has_episode=tool.sends_body)
+        around = replace(self._around(name), text="the argument of a tool", has_episode=tool.sends_body)
         return self._compiled(path, tool.source, around)
 
     def demonstration(self, path: Path, source: PromptSource | None, name: str) -> Template | None:
@@ -86,13 +89,15 @@ class TextReader:
         made = self.instances or {}
         counts = {other: len(made[other]) if made else role.count for other, role in self.spec.roles.items()}
         fields = (*VIEW_FIELDS, *REWARD_FIELDS)
-        around = TemplateScope(counts, tuple(counts), self.columns, fields=fields, own=fields)
+        around = TemplateScope(
+            counts, tuple(counts), self.columns, fields=fields, self_fields=fields, text="a demonstration"
+        )
         return self._compiled(path, source, around)
 
     def when(self, name: str) -> Template | None:
         """Compile a role's `when`."""
         outside = ("the condition mentions {!r}, which the role does not need", "add {} to its `needs`")
-        around = replace(self._around(name), is_condition=True, outside=outside)
+        around = replace(self._around(name), text=_EXPRESSION, is_condition=True, outside=outside)
         return self._compiled(("roles", name, "when"), self.spec.roles[name].when, around)
 
     def groupings(self, name: str) -> tuple[GroupingPlan, ...]:
@@ -100,7 +105,7 @@ class TextReader:
         role = self.spec.roles[name]
         outside = (_ANOTHER_ROLE, "a key is an expression over `task` and `self`")
         fields = (*KEY_OF_SELF, *self._of_place(name, checks.IN_A_LOOP[:1]))
-        scope = {"hidden": frozenset[str](), "own": fields, "arguments": self._arguments(name)}
+        scope = {"hidden": frozenset[str](), "self_fields": fields, "arguments": self._arguments(name)}
         plans: list[GroupingPlan] = []
         for place, grouping in enumerate(role.group):
             path, by = ("roles", name, "group", place, "by"), grouping.by
@@ -120,7 +125,7 @@ class TextReader:
             "read the action or the reward of {} with `rated_by` or `of`, as a term of `weighted`",
         )
         fields = (*checks.OF_SELF, *self._of_place(name, checks.IN_A_LOOP))
-        scope = {"hidden": frozenset[str](), "own": fields, "arguments": self._arguments(name)}
+        scope = {"hidden": frozenset[str](), "self_fields": fields, "arguments": self._arguments(name)}
         # The fields of the task that a reward reads are compared with the data in any case.
         return self._expression(path, source, outside, **scope, columns=None, values=OF_A_TURN)
 
@@ -129,7 +134,7 @@ class TextReader:
     ) -> Template | None:
         """Compile an expression over the task, and over what `further` adds to its scope."""
         around = TemplateScope({}, tuple(self.spec.roles), self.columns, self.hidden, outside=outside)
-        around = replace(around, **{"is_condition": True, "has_value": True, **further})
+        around = replace(around, **{"text": _EXPRESSION, "is_condition": True, "has_value": True, **further})
         return self._compiled(path, source, around)
 
     def _around(self, name: str) -> TemplateScope:
@@ -143,7 +148,14 @@ class TextReader:
         hidden = self.hidden - {*role.shows}
         files = tuple(file for file, labels in self.labels.items() if labels & hidden)
         return TemplateScope(
-            seen, tuple(roles), self.columns, hidden, files, own=fields, arguments=arguments, called=called
+            seen,
+            tuple(roles),
+            self.columns,
+            hidden,
+            files,
+            self_fields=fields,
+            arguments=arguments,
+            called=called,
         )
 
     def _arguments(self, name: str) -> tuple[str, ...] | None:

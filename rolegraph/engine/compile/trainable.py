@@ -28,6 +28,10 @@ def learning_findings(names: ResolvedNames) -> Iterator[Finding]:
         if role.spec.is_trained:
             yield from _role_findings(role)
             yield from groups.findings(name)
+        elif role.spec.signal is not None:
+            message = f"{name} is not trained, so its signal has no effect"
+            hint = "remove it, or leave `trainable: false` out"
+            yield Finding(("roles", name, "signal"), message, "", hint, "warning", at_key=True)
         loss = role.spec.loss.name if role.spec.loss else "cross_entropy"
         if role.signal and role.signal.signal.advantages is None and loss != "cross_entropy":
             message = f"{name} learns turns that it did not sample, which {loss} cannot train"
@@ -52,7 +56,9 @@ def _refill_findings(spec: Spec, roles: Mapping[str, ResolvedRole]) -> Iterator[
         yield Finding(path, message, "", "remove `refill` or `staleness`", at_key=True)
     if not any(role.compares_rewards and role.spec.is_trained for role in roles.values()):
         message = "refill counts tasks on which rewards differ, and no role's rewards are compared"
-        yield Finding(path, message, "", "remove it", at_key=True)
+        unknown = [name for name, role in roles.items() if role.spec.estimator and not role.estimator]
+        rests_on = tuple(("roles", name, "estimator") for name in unknown)
+        yield Finding(path, message, "", "remove it", at_key=True, rests_on=rests_on)
 
 
 def _role_findings(resolved: ResolvedRole) -> Iterator[Finding]:

@@ -13,9 +13,10 @@ from typing import IO, Literal
 import httpx
 import tinker
 
+from rolegraph.engine.connections import client_options, route
 from rolegraph.engine.errors import UsageError, WorldError
 from rolegraph.engine.models.keys import redact
-from rolegraph.engine.models.tinker import Pulse, open_session, quiet, said, saying_why
+from rolegraph.engine.models.tinker import Pulse, open_session, quiet, saying_why, service_message
 from rolegraph.engine.models.tinker_sdk import archive_url, close, created, rest_client
 from rolegraph.engine.models.types import ServedModel
 from rolegraph.engine.spec import ModelRef
@@ -56,10 +57,11 @@ async def download_adapter(path: str, folder: Path, base_url: str | None = None)
         status = "success"
         return base
     except (tinker.APIStatusError, tinker.RequestFailedError) as error:
-        reason = redact(said(error), session.key)
+        reason = redact(service_message(error), session.key)
         raise UsageError(f"{session.url} does not give the weights {path}: {reason}") from error
     except (httpx.HTTPError, OSError) as error:
-        raise WorldError(f"cannot download {path}: {str(error) or type(error).__name__}") from error
+        reason = str(error) or type(error).__name__
+        raise WorldError(f"cannot download {path}{route(session.url)}: {reason}") from error
     finally:
         close(session.service, status)
 
@@ -116,7 +118,7 @@ async def fetch_adapter(
 
 async def _fetch(url: str, file: IO[bytes]) -> None:
     """Download a file."""
-    client = httpx.AsyncClient(timeout=60, follow_redirects=True)
+    client = httpx.AsyncClient(timeout=60, follow_redirects=True, **client_options(url))
     async with client, client.stream("GET", url) as answer:
         answer.raise_for_status()
         async for part in answer.aiter_bytes(1 << 20):

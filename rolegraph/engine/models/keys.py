@@ -7,12 +7,14 @@ machine, or to the URL that the person gave outside the spec (`trusted_url`). An
 
 from __future__ import annotations
 
+import json
 import os
+import re
 from dataclasses import dataclass
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
+from rolegraph.engine.connections import is_here
 from rolegraph.engine.errors import UsageError
-from rolegraph.local.launcher import is_loopback
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,28 +27,32 @@ class KeyRule:
 
     def url(self, base_url: str | None) -> str:
         """Return the URL to call, without a trailing slash; raises UsageError for an invalid URL."""
-        url = (base_url or os.environ.get(self.url_variable) or self.default_url).rstrip("/")
-        try:
-            parts = urlsplit(url)
-            is_valid = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-        except ValueError:  # an invalid port or IPv6 address
-            is_valid = False
-        if not is_valid:
+        of_environment = os.environ.get(self.url_variable, "").strip()
+        url = ((base_url or "").strip() or of_environment or self.default_url).rstrip("/")
+        if not _is_url(url):
+            source = self.url_variable if url == of_environment.rstrip("/") else "base_url"
             raise UsageError(
-                f"base_url: {url!r} is not a URL; expected something like http://127.0.0.1:8000."
+                f"{source}: {url!r} is not a URL; expected something like http://127.0.0.1:8000."
             )
         return url
 
     def key(self, url: str, *, explicit: str | None, trusted_url: str | None) -> str | None:
-        """Return the key to send to `url`; None where no key may be sent there."""
+        """Return the key to send to `url`, without white space around it; None where none may be sent.
+
+        Raises:
+            UsageError: The key has characters that a request cannot carry.
+        """
         if explicit:
-            return explicit
-        return os.environ.get(self.key_variable) or None if self.trusts(url, trusted_url) else None
+            return header_value("the key", explicit) or None
+        if not self.trusts(url, trusted_url):
+            return None
+        return header_value(self.key_variable, os.environ.get(self.key_variable, "")) or None
 
     def trusts(self, url: str, trusted_url: str | None) -> bool:
-        """Return whether secrets of the environment may be sent to `url`."""
+        """Return True if secrets of the environment may be sent to `url`: the provider's own URL, the URL of
+        the environment variable, `trusted_url`, or this machine."""
         urls = (self.default_url, os.environ.get(self.url_variable), trusted_url)
-        return _origin(url) in {_origin(it) for it in urls if it} or is_loopback(urlsplit(url).hostname or "")
+        return is_here(url) or _origin(url) in {_origin(it) for it in urls if it and _is_url(it)}
 
     def withheld(self, url: str, variable: str | None = None) -> str:
         """Return the error message that says why the key, or the secret in `variable`, is not sent to
@@ -65,27 +71,28 @@ VLLM = KeyRule("VLLM_API_KEY", "VLLM_BASE_URL", "http://127.0.0.1:8000")
 SGLANG = KeyRule("SGLANG_API_KEY", "SGLANG_BASE_URL", "http://127.0.0.1:30000")
 
 
+def header_value(name: str, value: str) -> str:
+    """Return the value of a header without white space around it, such as a line end of the file it is from.
+
+    Args:
+        name: Name of the environment variable, for the message.
+        value: The variable's value, which may be a secret: no message shows it.
+
+    Raises:
+        UsageError: The value has a character that no header carries.
+    """
+    stripped = value.strip()
+    wrong = next((it for it in stripped if not (it.isascii() and it.isprintable())), None)
+    if wrong is not None:
+        place = f"the character U+{ord(wrong):04X}, number {stripped.index(wrong) + 1}"
+        raise UsageError(f"{name}: it has {place}, which a header cannot carry; expected printable ASCII")
+    return stripped
+
+
 def provider_variables() -> dict[str, str]:
     """Return the variables of the environment that providers read: keys, URLs and settings of their SDKs."""
     prefixes = tuple(rule.key_variable.partition("_")[0] + "_" for rule in (TINKER, OPENAI, VLLM, SGLANG))
     return {name: value for name, value in os.environ.items() if name.startswith((*prefixes, "HF_TOKEN"))}
-
-
-_NO_PROXY = ("NO_PROXY", "no_proxy")
-
-
-def bypass_proxies(url: str) -> None:
-    """Add the host of a URL of this machine to NO_PROXY, so that calls and keys are sent to no proxy.
-
-    Set for the whole process: the Tinker SDK has no option for it.
-    """
-    host = urlsplit(url).hostname or ""
-    if not is_loopback(host):
-        return
-    for variable in _NO_PROXY:
-        hosts = [name for name in os.environ.get(variable, "").split(",") if name]
-        if host not in hosts and "*" not in hosts:
-            os.environ[variable] = ",".join((*hosts, host))
 
 
 def same_origin(url: str, other: str) -> bool:
@@ -93,9 +100,33 @@ def same_origin(url: str, other: str) -> bool:
     return _origin(url) == _origin(other)
 
 
+_PLACEHOLDER = 8
+"""Characters below which a key, such as `none`, counts as a placeholder, which may be a part of any word."""
+
+
 def redact(text: str, key: str | None) -> str:
-    """Replace `key` in `text` by `[key]`: a server may echo what it was sent."""
-    return text.replace(key, "[key]") if key else text
+    """Replace `key` in `text` by `[key]`, also where it is quoted: a server may echo what it was sent."""
+    key = (key or "").strip()
+    if not key:
+        return text
+    forms = sorted({key, ascii(key)[1:-1], json.dumps(key)[1:-1], quote(key, safe="")}, key=len, reverse=True)
+    if len(key) < _PLACEHOLDER:
+        forms = [rf"(?<![\w-]){re.escape(form)}(?![\w-])" for form in forms]
+    else:
+        forms = [*map(re.escape, forms)]
+    return re.sub("|".join(forms), "[key]", text)
+
+
+def _is_url(url: str) -> bool:
+    """Return True for the URL of a server, by the rules of the client that calls it."""
+    import httpx  # slow to import, and imported for the call anyway
+
+    try:
+        parts, parsed = urlsplit(url), httpx.URL(url)
+        is_whole = bool(parsed.host) and parts.port != 0 and not re.search(r"\s", url)
+        return parts.scheme in ("http", "https") and is_whole
+    except (ValueError, httpx.InvalidURL):  # an invalid port, host or IPv6 address
+        return False
 
 
 def _origin(url: str) -> tuple[str, str | None, int | None]:

@@ -3,16 +3,13 @@
 In: messages. Out: text and reasoning; token ids and log-probabilities where the server gives them. Most
 servers compute log-probabilities before temperature and top_p are applied, so they are not fit for training
 at other temperatures. The caller retries.
-
-Beyond OpenAI's own fields: vLLM answers `return_token_ids` with `prompt_token_ids` on the answer and
-`token_ids` on the choice, and gives reasoning as `reasoning` (formerly `reasoning_content`); SGLang answers
-it with `response_token_ids` or `token_ids`, and `prompt_token_ids` on the choice.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
+import re
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, cast
@@ -21,10 +18,20 @@ import openai
 from openai.types.chat import ChatCompletionMessageParam
 from pydantic import BaseModel
 
-from rolegraph.engine.errors import ModelError, UsageError, WorldError
+from rolegraph.engine.connections import client_options, route
+from rolegraph.engine.errors import ContextFull, ModelError, UsageError, WorldError
 from rolegraph.engine.limits.answers import COMPLETION_BYTES, COMPLETION_SECONDS
-from rolegraph.engine.models.keys import OPENAI, KeyRule, bypass_proxies, redact, same_origin
+from rolegraph.engine.models.keys import OPENAI, KeyRule, header_value, redact, same_origin
 from rolegraph.engine.models.limit import retry_after
+from rolegraph.engine.models.openai_answers import (
+    AnswerMessage,
+    Choice,
+    ServerCompletion,
+    UnreadableAnswer,
+    message_of,
+    read_answer,
+    says_context_full,
+)
 from rolegraph.engine.models.types import NO_USAGE, Completion, Request, ServedModel
 from rolegraph.engine.prompts.call_forms import tool_call
 from rolegraph.engine.prompts.chat import CLOSE, OPEN, split_reasoning
@@ -37,61 +44,19 @@ _PROBE_SECONDS = 10.0
 _NO_KEY = "none"
 _HEADERS_VARIABLE = "OPENAI_CUSTOM_HEADERS"
 """Environment variable of headers that the client sends with every call, whatever its URL."""
+_ACCOUNT_VARIABLES = ("OPENAI_ORG_ID", "OPENAI_PROJECT_ID")
+"""Environment variables of further headers."""
+_HEADER = re.compile(r"[!#$%&'*+.^_`|~\w-]+\s*:", re.ASCII)
 
+_REFUSALS = (openai.BadRequestError, openai.PermissionDeniedError, openai.UnprocessableEntityError)
+"""Errors by which servers refuse fields that they do not know."""
+_IS_URL_RIGHT = ". Is the URL right? It often ends in /v1."
+_MAY_BE_FULL = (400, 413, 422, 500)
+"""Statuses with which servers refuse a prompt that is too long."""
 _LOGPROBS: Mapping[str, object] = {"logprobs": True}
 _TOKEN_IDS: Mapping[str, object] = {"return_token_ids": True, "return_prompt_token_ids": True}
 _EXTRAS: tuple[Mapping[str, object], ...] = ({**_LOGPROBS, **_TOKEN_IDS}, _LOGPROBS, {})
 """Fields requested beyond the answer, most first: where a server refuses one set, the next is tried."""
-
-
-class _CalledFunction(BaseModel):
-    name: str
-    arguments: str
-
-
-class _AnswerCall(BaseModel):
-    id: str | None = None
-    function: _CalledFunction | None = None
-    """The called function; None for calls of other kinds."""
-
-
-class _Message(BaseModel):
-    content: str | None = None
-    refusal: str | None = None
-    reasoning: str | None = None
-    reasoning_content: str | None = None
-    tool_calls: list[_AnswerCall] | None = None
-
-
-class _Token(BaseModel):
-    logprob: float
-
-
-class _Logprobs(BaseModel):
-    content: list[_Token] | None = None
-
-
-class _Choice(BaseModel):
-    message: _Message
-    finish_reason: str | None = None
-    logprobs: _Logprobs | None = None
-    token_ids: list[int] | None = None
-    response_token_ids: list[int] | None = None
-    prompt_token_ids: list[int] | None = None
-
-
-class _Usage(BaseModel):
-    prompt_tokens: int | None = None
-    completion_tokens: int | None = None
-
-
-class _Answer(BaseModel):
-    """The fields of an answer that are read; the client's own types lack vendors' fields and check none."""
-
-    choices: list[_Choice] | None = None
-    error: Any = None
-    usage: _Usage | None = None
-    prompt_token_ids: list[int] | None = None
 
 
 class OpenAIModel:
@@ -126,23 +91,26 @@ class OpenAIModel:
         try:
             async with errors_of_calls(self._url, self._key, OPENAI):
                 answer = await self._ask(request, self._granted or 0)
-        except ValueError as error:  # invalid JSON, or JSON of another shape
+        except UnreadableAnswer as error:
             # Transient, since a gateway under load may send such an answer.
-            raise ModelError(
-                f"{self._url} does not answer as OpenAI's chat completions do. Is the URL right? "
-                "It often ends in /v1.",
-                transient=True,
-            ) from error
+            message = f"{self._url} does not answer as OpenAI's chat completions do: {error}"
+            raise ModelError(message + _IS_URL_RIGHT * error.is_foreign, transient=True) from error
         if not answer.choices:
-            why = redact(str(answer.error or "no choices"), self._key)
-            raise ModelError(f"{self._url} gave no answer: {why}", transient=True)
+            raise self._no_answer(answer.error or "no choices")
         return self._completion(answer, answer.choices[0])
 
     async def aclose(self) -> None:
         """Close the connections."""
         await self._client.close()
 
-    async def _ask(self, request: Request, level: int) -> _Answer:
+    def _no_answer(self, error: object) -> ModelError:
+        """Return the error of a response with status 200 that has an error in place of an answer."""
+        why = redact(message_of(error), self._key)
+        if says_context_full(why, *_codes_of(error)):
+            return ContextFull(f"{self._url}: {why}")
+        return ModelError(f"{self._url} gave no answer: {why}", transient=True)
+
+    async def _ask(self, request: Request, level: int) -> ServerCompletion:
         """Send a request with the extra fields of `level`, or with fewer where the server refuses them."""
         messages = list(map(wire_message, request.messages))
         if self._escapes:
@@ -153,13 +121,18 @@ class OpenAIModel:
                 messages=cast("list[ChatCompletionMessageParam]", messages),
                 extra_body={**self._body(request), **self._extras[level]},
             )
-        except (openai.BadRequestError, openai.PermissionDeniedError, openai.UnprocessableEntityError):
+        except (
+            openai.BadRequestError,
+            openai.PermissionDeniedError,
+            openai.UnprocessableEntityError,
+        ) as error:
             # Fields that the server accepted before are not the reason of the refusal.
-            if level in (self._granted, len(self._extras) - 1):
+            is_last = level in (self._granted, len(self._extras) - 1)
+            if is_last or says_context_full(_said(error), error.code, error.type):
                 raise
         else:
             self._granted = level
-            return _Answer.model_validate_json(answer.http_response.content)
+            return read_answer(answer.http_response.content)
         return await self._ask(request, level + 1)
 
     def _body(self, request: Request) -> dict[str, object]:
@@ -182,37 +155,53 @@ class OpenAIModel:
             body["tools"] = escape_families(tools) if self._escapes else tools
         return body
 
-    def _completion(self, answer: _Answer, choice: _Choice) -> Completion:
-        message = choice.message
+    def _completion(self, answer: ServerCompletion, choice: Choice) -> Completion:
+        message = choice.message or AnswerMessage()
+        if choice.error:
+            raise self._no_answer(choice.error)
         if choice.finish_reason == "content_filter":
             raise ModelError(f"{self._url} withheld the answer: finish_reason is content_filter.")
-        if choice.finish_reason == "abort":
-            raise ModelError(f"{self._url} broke off the answer.", transient=True)
-        if message.refusal and not message.content:
-            raise ModelError(f"The model refused to answer: {message.refusal}")
-        content = message.content or ""
-        stated = (message.reasoning or message.reasoning_content or "").strip()
+        if choice.is_broken_off:
+            raise ModelError(f"{self._url} broke off the answer: {choice.finish_reason}", transient=True)
+        content, part, refused = message.content
+        refusal = message.refusal or refused
+        if refusal and not content:
+            raise ModelError(f"The model refused to answer: {refusal}")
+        stated = (message.reasoning or message.reasoning_content or part).strip()
         thought, text = split_reasoning(content, opened=closes_unopened(content))
         ids = choice.token_ids or choice.response_token_ids or []
         logprobs = [token.logprob for token in (choice.logprobs and choice.logprobs.content) or ()]
         if ids and len(logprobs) != len(ids):
             logprobs = []  # they cannot be assigned to tokens
         prompt_ids = answer.prompt_token_ids or choice.prompt_token_ids or []
-        usage = answer.usage.model_dump(exclude_none=True) if answer.usage else NO_USAGE
         return Completion(
             text=text,
             thought="\n".join(part for part in (stated, thought) if part),
             prompt_ids=prompt_ids,
             response_ids=ids,
             logprobs=logprobs,
-            finish_reason="length" if choice.finish_reason == "length" else "stop",
-            usage=NO_USAGE if ids and prompt_ids else usage,
+            finish_reason="length" if choice.is_cut else "stop",
+            usage=NO_USAGE if ids and prompt_ids else answer.usage,
             calls=tuple(
-                tool_call(call.function.name, call.function.arguments, (call.id or "").strip())
+                tool_call(call.function.name, call.function.arguments, str(call.id or "").strip())
                 for call in message.tool_calls or ()
                 if call.function is not None
             ),
         )
+
+
+def _codes_of(error: object) -> tuple[object, object]:
+    fields = cast("dict[str, object]", error) if isinstance(error, dict) else {}
+    return fields.get("code"), fields.get("type")
+
+
+def _has_error(content: bytes) -> bool:
+    """Return True for a response that has an error in the protocol's form, as for a model that is unknown."""
+    try:
+        answer = read_answer(content)
+    except UnreadableAnswer as error:
+        return not error.is_foreign
+    return answer.error is not None or not answer.choices
 
 
 @asynccontextmanager
@@ -232,6 +221,10 @@ async def errors_of_calls(url: str, key: str | None, rule: KeyRule) -> AsyncGene
 def _failure(error: openai.OpenAIError, url: str, key: str | None, rule: KeyRule) -> ModelError:
     reason = redact(_said(error), key)
     match error:
+        case openai.APIStatusError(status_code=status) if status in _MAY_BE_FULL and says_context_full(
+            reason, error.code, error.type
+        ):
+            return ContextFull(f"{url} answers {status}: {reason}")
         case openai.AuthenticationError() | openai.PermissionDeniedError():
             return ModelError(_refused(url, key, reason, rule))
         case openai.APIStatusError():
@@ -239,11 +232,13 @@ def _failure(error: openai.OpenAIError, url: str, key: str | None, rule: KeyRule
             transient = (error.status_code in (408, 409, 429) or error.status_code >= 500) and not is_spent
             after = retry_after(error.response.headers)
             message = f"{url} answers {error.status_code}: {reason}"
+            if error.status_code in (404, 405) and not _has_error(error.response.content):
+                message += _IS_URL_RIGHT
             return ModelError(message, transient=transient, after=after)
         case openai.APITimeoutError():
             return ModelError(f"{url} did not answer in time.", transient=True)
         case openai.APIConnectionError():
-            return ModelError(f"Cannot reach {url}: {reason}", transient=True)
+            return ModelError(f"Cannot reach {url}{route(url)}: {reason}", transient=True)
         case _:
             return ModelError(f"{url}: {reason}")
 
@@ -277,9 +272,9 @@ def open_client(served: ServedModel, rule: KeyRule, url: str, key: str | None) -
         UsageError: The environment's headers may not be sent to `url`.
     """
     is_trusted = rule.trusts(url, served.trusted_url)
+    _check_headers()
     if os.environ.get(_HEADERS_VARIABLE) and not (served.api_key or is_trusted):
         raise UsageError(rule.withheld(url, _HEADERS_VARIABLE))
-    bypass_proxies(url)
 
     async def refuse_redirect(request: Any) -> None:
         # On a redirect to another origin the client removes the key, but sends all else.
@@ -287,12 +282,21 @@ def open_client(served: ServedModel, rule: KeyRule, url: str, key: str | None) -
             message = f"it redirects to {redact(str(request.url), key)}"
             raise openai.APIConnectionError(message=message, request=request)
 
-    http = openai.DefaultAsyncHttpxClient(event_hooks={"request": [refuse_redirect]})
+    http = openai.DefaultAsyncHttpxClient(event_hooks={"request": [refuse_redirect]}, **client_options(url))
     bound_replies(http, COMPLETION_BYTES)
     client = openai.AsyncOpenAI(base_url=url, api_key=key or _NO_KEY, max_retries=0, http_client=http)
     if rule is not OPENAI or not is_trusted:  # the client, and a copy of it, find these in the environment
         client.organization = client.project = None
     return client
+
+
+def _check_headers() -> None:
+    """Raise UsageError for a variable with headers that the client cannot send."""
+    for variable in _ACCOUNT_VARIABLES:
+        header_value(variable, os.environ.get(variable, ""))
+    for line in os.environ.get(_HEADERS_VARIABLE, "").splitlines():
+        if header_value(_HEADERS_VARIABLE, line) and not _HEADER.match(line.strip()):
+            raise UsageError(f"{_HEADERS_VARIABLE}: a line is no header; expected lines such as `X-Team: a`")
 
 
 class ModelCard(BaseModel):
@@ -321,7 +325,7 @@ async def list_models(
     except (openai.APIConnectionError, TimeoutError) as error:
         reason = _said(error) if isinstance(error, openai.OpenAIError) else f"not in {_PROBE_SECONDS:g} s"
         raise WorldError(
-            f"Nothing answers at {url} ({reason}). Is the server running, and is the URL right?"
+            f"Nothing answers at {url} ({reason}){route(url)}. Is the server running, and is the URL right?"
         ) from error
     except openai.AuthenticationError as error:
         raise UsageError(_refused(url, key, redact(_said(error), key), rule)) from error
@@ -376,5 +380,7 @@ def _said(error: openai.OpenAIError) -> str:
         words = cast("dict[str, object]", body).get("message")
         if isinstance(words, str) and words:
             return words
+    if isinstance(body, str) and body.strip():  # `{"error": "…"}`, and text that is no JSON
+        return body
     cause = error.__cause__
     return (str(cause) if cause is not None else "") or str(error)

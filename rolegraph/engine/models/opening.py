@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from rolegraph.engine.errors import UsageError, WorldError
+from rolegraph.engine.models.checkpoints import with_base
 from rolegraph.engine.models.limit import LimitedModel
 from rolegraph.engine.models.types import ServedModel
 from rolegraph.engine.plugins import plugin
@@ -73,7 +74,7 @@ class Services(AbstractContextManager["Services"]):
 
         Args:
             ref: The model. A checkpoint that is a training's folder (`FOLDER#POLICY` where it trained several
-                policies) stands for its best weights.
+                policies) stands for its best weights, and for their model where `ref` names none.
             to_train: Whether to return the weights with the optimizer's state, rather than those to sample.
 
         Returns:
@@ -83,6 +84,7 @@ class Services(AbstractContextManager["Services"]):
             UsageError: There is no such folder, or the extra `local` is not installed.
             WorldError: The service does not start.
         """
+        ref = with_base(ref)
         checkpoint, weights = ref.checkpoint, None
         if checkpoint is not None and (of_training := PolicyPath.parse(checkpoint)) is not None:
             run = RunFolder(Path(of_training.folder))
@@ -105,6 +107,7 @@ class Services(AbstractContextManager["Services"]):
 
     async def located(self, ref: ModelRef, *, to_train: bool = False) -> ServedModel:
         """Call `locate` in a thread; import the client while the service starts."""
+        ref = with_base(ref)
         if not ref.served_here:
             return self.locate(ref, to_train=to_train)
         folder = model_folder(ref.name)

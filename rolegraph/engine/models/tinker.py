@@ -17,16 +17,24 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
-from urllib.parse import urlsplit
 
 import httpx
 import tinker
 from tinker.lib.retry_handler import RetryConfig  # pyright: ignore[reportMissingTypeStubs]
 from tinker.types import RequestErrorCategory
 
-from rolegraph.engine.errors import ModelError, RolegraphError, UsageError, WorldError, did_you_mean
-from rolegraph.engine.models.keys import TINKER, bypass_proxies, redact
+from rolegraph.engine.connections import bypass_proxies, client_options, is_here, route
+from rolegraph.engine.errors import (
+    ContextFull,
+    ModelError,
+    RolegraphError,
+    UsageError,
+    WorldError,
+    did_you_mean,
+)
+from rolegraph.engine.models.keys import TINKER, redact
 from rolegraph.engine.models.limit import retry_after
+from rolegraph.engine.models.openai_answers import says_context_full
 from rolegraph.engine.models.tinker_sdk import (
     awaitable,
     capabilities,
@@ -40,7 +48,7 @@ from rolegraph.engine.models.tokens import SampledTokens, answer_limit, completi
 from rolegraph.engine.models.types import Completion, Request, ServedModel
 from rolegraph.engine.prompts import ChatFormat, TokenizedPrompt
 from rolegraph.engine.spec import ModelRef
-from rolegraph.local.launcher import PROCESS, is_loopback
+from rolegraph.local.launcher import PROCESS
 
 _PROBE_SECONDS = 5.0
 _PATIENCE_SECONDS = 10.0
@@ -113,7 +121,9 @@ class TinkerModel:
             raise ModelError(str(error), transient=True) from error
         except Exception as error:  # the SDK raises ValueError, RuntimeError and its own family alike
             after = retry_after(error.response.headers) if isinstance(error, tinker.APIStatusError) else None
-            message = redact(said(error), self.key)
+            message = redact(service_message(error), self.key)
+            if says_context_full(message):
+                raise ContextFull(message) from error
             raise ModelError(message, transient=_is_transient(error), after=after) from error
 
     def _params(self, request: Request, prompt: TokenizedPrompt) -> tinker.SamplingParams:
@@ -177,7 +187,8 @@ class Pulse:
 async def get_health(url: str) -> int:
     """Return the HTTP status of a service's health check; raises httpx.HTTPError within seconds."""
     address = f"{url}/api/v1/healthz"
-    async with httpx.AsyncClient(timeout=_PROBE_SECONDS) as http, http.stream("GET", address) as answer:
+    client = httpx.AsyncClient(timeout=_PROBE_SECONDS, **client_options(url))
+    async with client as http, http.stream("GET", address) as answer:
         return answer.status_code  # the body is not read
 
 
@@ -196,7 +207,7 @@ def _is_transient(error: BaseException) -> bool:
             return error.__cause__ is not None and _is_transient(error.__cause__)
 
 
-def said(error: BaseException) -> str:
+def service_message(error: BaseException) -> str:
     """Return the message of an error of the Tinker SDK, without request and future ids."""
     text = (str(error) or type(error).__name__).removeprefix("Request failed: ")
     return text.partition(" for self.request_id=")[0]
@@ -226,8 +237,9 @@ async def open_session(served: ServedModel) -> TinkerSession:
     bypass_proxies(url)
     await _probe(url)
     # A service of this machine keeps the session for as long as this process lives, even if it is suspended.
-    here = {PROCESS: str(os.getpid())} if is_loopback(urlsplit(url).hostname or "") else None
-    service = tinker.ServiceClient(base_url=url, api_key=key, user_metadata=here)
+    here = {PROCESS: str(os.getpid())} if is_here(url) else None
+    with saying_why(url, key):
+        service = tinker.ServiceClient(base_url=url, api_key=key, user_metadata=here)
     try:
         with saying_why(url, key):
             async with asyncio.timeout(_OPEN_SECONDS):
@@ -266,8 +278,8 @@ async def _probe(url: str) -> None:
         status = await get_health(url)
     except httpx.HTTPError as error:
         raise WorldError(
-            f"No Tinker service answers at {url} ({str(error) or type(error).__name__}). Is it running, and "
-            "is the URL right?"
+            f"No Tinker service answers at {url} ({str(error) or type(error).__name__}){route(url)}. Is it "
+            "running, and is the URL right?"
         ) from error
     if 300 <= status < 400:  # the SDK would follow the redirect and send the key along
         raise UsageError(f"{url} redirects; give the URL of the service itself.")
@@ -305,7 +317,7 @@ async def _connect(session: TinkerSession, ref: ModelRef) -> tinker.SamplingClie
             async with asyncio.timeout(_OPEN_SECONDS):
                 client = await created(create)
     except _REFUSALS as error:
-        raise UsageError(_no_such_model(ref, session, redact(said(error), session.key))) from error
+        raise UsageError(_no_such_model(ref, session, redact(service_message(error), session.key))) from error
     quiet(client)
     return client
 
@@ -330,11 +342,11 @@ def saying_why(url: str, key: str | None) -> Generator[None, None, None]:
     except (tinker.TinkerError, httpx.HTTPError) as error:
         if isinstance(error, tinker.RequestFailedError) and error.category is RequestErrorCategory.User:
             raise
-        raise WorldError(f"Cannot open a model at {url}: {redact(said(error), key)}") from error
+        raise WorldError(f"Cannot open a model at {url}: {redact(service_message(error), key)}") from error
     except RolegraphError:
         raise
     except Exception as error:  # the SDK asserts fields that services of other versions do not send
-        reason = redact(said(error), key)
+        reason = redact(service_message(error), key)
         if isinstance(error.__cause__, tinker.TinkerError):  # older SDKs tell the service's error so
             raise WorldError(f"Cannot open a model at {url}: {reason}") from error
         raise WorldError(

@@ -10,11 +10,32 @@ import asyncio
 import threading
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
+from importlib import import_module
 from typing import Any, Literal, TypeVar, cast
 
 import tinker
 
+from rolegraph.engine.connections import client_options
+
 T = TypeVar("T")
+
+
+def _use_own_clients() -> None:
+    """Make the HTTP clients of the SDK with `client_options`, for which the SDK has no option.
+
+    Clients with a transport of their own, as of SDK 0.38 by default, keep it; it reads NO_PROXY.
+    """
+    sdk: Any = import_module("tinker._base_client")
+
+    class Client(sdk.AsyncHttpxClientWrapper):
+        def __init__(self, **options: Any) -> None:
+            settings = {} if "transport" in options else client_options(str(options["base_url"]))
+            super().__init__(**settings, **options)  # pyright: ignore[reportUnknownMemberType]
+
+    sdk.AsyncHttpxClientWrapper = Client
+
+
+_use_own_clients()
 
 
 def awaitable(call: Awaitable[T] | Future[T]) -> Awaitable[T]:

@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 from typing import Any, cast
 
+from rolegraph.engine.connections import naming_variables
 from rolegraph.engine.errors import UsageError, WorldError, first_line
 from rolegraph.engine.models.limited_tokenizer import limit_tokenizer, panics_as_errors
 from rolegraph.engine.prompts import ChatFormat, Tokenizer
@@ -22,6 +23,8 @@ _QUIET = {
 }
 
 
+_READ = ("HF_", "TRANSFORMERS_", "TOKENIZERS_")
+"""Beginnings of the names of the variables that transformers and its hub client read."""
 _FAST = ("PreTrainedTokenizerFast", "TokenizersBackend")
 """Names of the class that needs nothing but a tokenizer.json."""
 
@@ -54,7 +57,8 @@ def load_tokenizer(source: str | Path) -> Tokenizer:
         WorldError: The hub cannot be reached.
     """
     kind = tokenizer_class(source)
-    from huggingface_hub.errors import HFValidationError, RepositoryNotFoundError
+    with naming_variables(*_READ):
+        from huggingface_hub.errors import HFValidationError, RepositoryNotFoundError
 
     wanted = f"the tokenizer of {str(source)!r}"
     is_folder = Path(source).is_dir()
@@ -93,13 +97,14 @@ def tokenizer_class(source: str | Path) -> Any:
         config: Any = read_json(Path(source) / "tokenizer_config.json")
     except (OSError, ValueError):
         config = None
-    if isinstance(config, dict) and cast("dict[str, Any]", config).get("tokenizer_class") in _FAST:
-        from transformers import PreTrainedTokenizerFast
+    with naming_variables(*_READ):
+        if isinstance(config, dict) and cast("dict[str, Any]", config).get("tokenizer_class") in _FAST:
+            from transformers import PreTrainedTokenizerFast
 
-        return PreTrainedTokenizerFast
-    from transformers import AutoTokenizer
+            return PreTrainedTokenizerFast
+        from transformers import AutoTokenizer
 
-    return AutoTokenizer
+        return AutoTokenizer
 
 
 def _chain(error: BaseException) -> list[BaseException]:

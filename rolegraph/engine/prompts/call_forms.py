@@ -62,11 +62,14 @@ def id_of(number: int) -> str:
 def tool_call(name: str, written: str, id: str = "") -> ToolCall:
     """Make a call from a name and the JSON text of its arguments; other text makes the call malformed."""
     try:
-        value = _json(written or "{}")
+        value = _json(written.strip() or "{}")
     except ValueError:
-        value = None
-    if name and isinstance(value, dict):
-        return ToolCall(name, cast("dict[str, Any]", value), id)
+        return ToolCall(name, {}, id, malformed=written)
+    arguments: object = (
+        dict[str, Any]() if value is None else value
+    )  # `null`, as models write a call without arguments
+    if name and isinstance(arguments, dict):
+        return ToolCall(name, cast("dict[str, Any]", arguments), id)
     return ToolCall(name, {}, id, malformed=written)
 
 

@@ -79,9 +79,9 @@ _Visit = Callable[[nodes.Node, dict[str, Kind]], Kind]
 
 @dataclass(frozen=True, slots=True)
 class TemplateFault:
-    """Fault in a template, at the first `word` at or behind position `at`, which counts from 0."""
+    """Fault in a template, at the first `word` at or behind `position`, which counts from 0."""
 
-    at: int
+    position: int
     word: str
     message: str
     hint: str = ""
@@ -103,7 +103,7 @@ class TemplateScope:
     """Files with hidden fields; a template must not be one of these files."""
     fields: tuple[str, ...] = VIEW_FIELDS
     """Fields of a role instance."""
-    own: tuple[str, ...] = ()
+    self_fields: tuple[str, ...] = ()
     """Fields of `self`."""
     arguments: tuple[str, ...] | None = None
     """Names of the arguments of a call, in a role that other roles call; None where they are not known."""
@@ -111,6 +111,8 @@ class TemplateScope:
     """Names of inputs by role, for roles whose input has another name."""
     outside: tuple[str, str] = _NOT_NEEDED
     """Message and hint for a role of the spec that is not an input."""
+    text: str = "a prompt"
+    """Kind of the text that is checked, for messages."""
     is_condition: bool = False
     """True for an expression, in which hints cannot suggest a `for`."""
     has_value: bool = False
@@ -126,7 +128,7 @@ def check_tree(tree: nodes.Template, around: TemplateScope) -> tuple[list[Templa
     walk = _Walk(around)
     scope: dict[str, Kind] = {EPISODE: "episode"} if around.has_episode else {}
     scope |= {name: "single" if count == 1 else "several" for name, count in around.needs.items()}
-    scope |= {"self": "self"} if around.own else {}
+    scope |= {"self": "self"} if around.self_fields else {}
     walk.visit(tree, {**scope, **dict.fromkeys(around.values, "other"), "task": "task"})
     return list(walk.faults), frozenset(walk.mentions)
 
@@ -157,7 +159,7 @@ class _Walk:
         if kind not in _NODES:
             tag = _TAGS.get(kind) or kind.lower().removesuffix("block")
             hint = _INSTEAD.get(tag, "use expressions, if, for and set")
-            return self.fault(node, tag, f"{tag!r} cannot be used in a prompt", hint)
+            return self.fault(node, tag, f"{tag!r} cannot be used in {self.around.text}", hint)
         method: _Visit | None = getattr(self, f"visit_{kind}", None)
         if method is not None:
             return method(node, scope)
@@ -184,7 +186,7 @@ class _Walk:
             message = "episode.id differs in each run, and stands in headers and bodies of tools alone"
             return self.fault(node, name, message)
         if scope.get(name) == "self":  # the whole value: any field may be read of it
-            self.mentions |= {"self", *(f"self.{field}" for field in self.around.own)}
+            self.mentions |= {"self", *(f"self.{field}" for field in self.around.self_fields)}
         if name in scope:
             return scope[name]
         if name in self.around.roles:
@@ -193,10 +195,10 @@ class _Walk:
                 hint = f"it is known as {self.around.called[name]} here"
             return self.fault(node, name, message.format(name), hint.format(name))
         names = ["task", *self.around.values, *self.around.needs]
-        if self.around.values and self.around.own:
+        if self.around.values and self.around.self_fields:
             names.append("self")
         hint = did_you_mean(name, names)
-        if name in (self.around.columns or ()) or name in self.around.own:
+        if name in (self.around.columns or ()) or name in self.around.self_fields:
             hint = f"did you mean {'task' if name in (self.around.columns or ()) else 'self'}.{name}?"
         message = f"{name!r} does not exist here; there is {', '.join(names)}"
         return self.fault(node, name, message, hint)
@@ -224,7 +226,7 @@ class _Walk:
 
     def attribute(self, node: nodes.Node, kind: Kind, name: str) -> Kind:
         if name.startswith("_"):
-            return self.fault(node, name, f"{name!r} cannot be read from a prompt")
+            return self.fault(node, name, f"{name!r} cannot be read in {self.around.text}")
         if kind == "task":
             return self.task_field(node, name)
         if kind == "self":
@@ -250,10 +252,10 @@ class _Walk:
         return "other"
 
     def own_field(self, node: nodes.Node, name: str) -> Kind:
-        if name not in self.around.own:
+        if name not in self.around.self_fields:
             message = f"self has no {name!r} here"
-            if name not in _ONLY or (name in IN_A_LOOP and {*IN_A_LOOP} & {*self.around.own}):
-                return self.missing(node, name, message, self.around.own, "self.{}")
+            if name not in _ONLY or (name in IN_A_LOOP and {*IN_A_LOOP} & {*self.around.self_fields}):
+                return self.missing(node, name, message, self.around.self_fields, "self.{}")
             hint = "put the role into `loops`" if name in IN_A_LOOP else ""
             return self.fault(node, name, f"{message}; {_ONLY[name]}", hint)
         self.mentions |= {"self", f"self.{name}"}
@@ -274,8 +276,8 @@ class _Walk:
 
     def visit_For(self, node: nodes.For, scope: dict[str, Kind]) -> Kind:
         if node.recursive:
-            self.fault(node, "recursive", "recursive loops cannot be used in a prompt")
-        kind = self.visit(node.iter, scope)
+            self.fault(node, "recursive", f"recursive loops cannot be used in {self.around.text}")
+        kind = self.listed(node.iter, scope)
         self.visit(node.target, scope)
         item: Kind = "view" if kind in ("several", "single") else "other"
         inner: dict[str, Kind] = {**scope, "loop": "other", **_bind(node.target, item)}
@@ -289,13 +291,13 @@ class _Walk:
         inner = dict(scope)
         for target, value in zip(node.targets, node.values, strict=True):
             self.visit(target, scope)
-            inner.update(_bind(target, self.visit(value, scope)))
+            inner.update(_bind(target, self.listed(value, scope)))
         self.block(node.body, inner)
         return "other"
 
     def visit_Assign(self, node: nodes.Assign, scope: dict[str, Kind]) -> Kind:
         self.visit(node.target, scope)
-        scope.update(_bind(node.target, self.visit(node.node, scope)))
+        scope.update(_bind(node.target, self.listed(node.node, scope)))
         return "other"
 
     def block(self, body: Iterable[nodes.Node], scope: dict[str, Kind]) -> None:
@@ -309,8 +311,32 @@ class _Walk:
 
     visit_Concat = visit_Output
 
-    def written(self, node: nodes.Expr, kind: Kind) -> None:
-        """Add a fault where a template prints a role instance itself, as in `{{ solver }}`."""
+    def listed(self, node: nodes.Node, scope: dict[str, Kind]) -> Kind:
+        """Visit an expression that may be a sum of lists, as in `{% for one in solver + rival %}`."""
+        if not isinstance(node, nodes.Add):
+            return self.visit(node, scope)
+        kinds = {self.listed(part, scope) for part in (node.left, node.right)}
+        return "several" if kinds <= {"several", "single"} else "other"
+
+    def computed(self, node: nodes.Expr, scope: dict[str, Kind]) -> Kind:
+        for part in node.iter_child_nodes():
+            self.written(part, self.visit(part, scope), "number")
+        return "other"
+
+    visit_Add = visit_Sub = visit_Mul = visit_Div = visit_FloorDiv = visit_Mod = visit_Neg = computed
+
+    def visit_Compare(self, node: nodes.Compare, scope: dict[str, Kind]) -> Kind:
+        parts = [node.expr, *(operand.expr for operand in node.ops)]
+        kinds: list[Kind] = [self.visit(part, scope) for part in parts]
+        ops = {operand.op for operand in node.ops}
+        has_none = any(isinstance(part, nodes.Const) and part.value is None for part in parts)
+        are_alike = ops <= {"eq", "ne"} and (has_none or "other" not in kinds)  # such as two instances
+        for part, kind in zip(parts, kinds, strict=True) if not (are_alike or ops & {"in", "notin"}) else ():
+            self.written(part, kind, "value to compare")
+        return "other"
+
+    def written(self, node: nodes.Node, kind: Kind, wanted: str = "text") -> None:
+        """Add a fault where a role instance itself stands for its action, as in `{{ solver }}`."""
         if kind not in ("several", "single", "view", "self"):
             return
         first = next(iter([node] if isinstance(node, nodes.Name) else node.find_all(nodes.Name)), None)
@@ -319,13 +345,14 @@ class _Walk:
         hint = f"write {name}.action" if first is node else "write .action behind it"
         if kind == "self":
             what = "the instance itself"
-            hint = f"write self.{self.around.own[0]}" if self.around.own else ""
+            hint = f"write self.{self.around.self_fields[0]}" if self.around.self_fields else ""
         elif kind == "several":
             what = "a list of role instances"
-            hint = "loop over it, {% for one in … %}{{ one.action }}{% endfor %}, or gather them: "
-            hint += f"{name} | map(attribute='action') | join(', ')"
+            text = "loop over it, {% for one in … %}{{ one.action }}{% endfor %}", "join(', ')"
+            how, end = text if wanted == "text" else ("take one with [0]", "list")
+            hint = f"{how}, or gather them: {name} | map(attribute='action') | {end}"
         subject = repr(name) if first is node else "this"
-        self.fault(first or node, name, f"{subject} is {what}, and no text", hint)
+        self.fault(first or node, name, f"{subject} is {what}, and no {wanted}", hint)
 
     def visit_CondExpr(self, node: nodes.CondExpr, scope: dict[str, Kind]) -> Kind:
         self.visit(node.test, scope)
@@ -338,15 +365,16 @@ class _Walk:
             word = node.node.attr if isinstance(node.node, nodes.Getattr) else getattr(node.node, "name", "")
             close = nearest(word, FILTERS)
             hint = _INSTEAD.get(word) or (f"use a filter: … | {close}" if close else "use a filter")
-            self.fault(node.node, word, f"{word or 'this'}(…) cannot be called from a prompt", hint)
+            message = f"{word or 'this'}(…) cannot be called in {self.around.text}"
+            self.fault(node.node, word, message, hint)
         self.block(node.iter_child_nodes(exclude=("node",)), scope)
         return "other"
 
     def visit_Filter(self, node: nodes.Filter, scope: dict[str, Kind]) -> Kind:
-        kind = self.visit(node.node, scope) if node.node is not None else "other"
+        kind = self.listed(node.node, scope) if node.node is not None else "other"
         if node.name not in FILTERS:
             hint = did_you_mean(node.name, FILTERS) or f"there is {', '.join(sorted(FILTERS))}"
-            self.fault(node, node.name, f"no filter {node.name!r} in prompts", hint)
+            self.fault(node, node.name, f"no filter {node.name!r}", hint)
         self.block(node.iter_child_nodes(exclude=("node",)), scope)
         names_attribute = len(node.args) > 1 or any(keyword.key == "attribute" for keyword in node.kwargs)
         if node.node is not None and node.name in _AS_TEXT and not names_attribute:

@@ -225,7 +225,7 @@ def _fields(scope: RenderScope, value: Iterable[Any], attribute: str | int | Non
 @_filter("map")
 def _map(scope: RenderScope, value: Iterable[Any], *args: Any, **kwargs: Any) -> list[Any]:
     if args and args[0] not in FILTERS:
-        raise PromptError(f"no filter {str(args[0])[:80]!r} in prompts")
+        raise PromptError(f"no filter {str(args[0])[:80]!r}")
     items = scope.items(value)
     scope.spend(_SET_UP + (_CALL + _lookups(kwargs.get("attribute"))) * len(items))
     change = jinja.prepare_map(cast("Any", scope), args, kwargs)

@@ -18,7 +18,7 @@ from typing import Any, cast
 
 from jinja2 import StrictUndefined, TemplateSyntaxError, Undefined, nodes, pass_context
 from jinja2.filters import _GroupTuple as GroupTuple  # pyright: ignore[reportPrivateUsage]
-from jinja2.lexer import TokenStream
+from jinja2.lexer import Token, TokenStream
 from jinja2.nodes import EvalContext
 from jinja2.runtime import Context, LoopContext
 from jinja2.sandbox import ImmutableSandboxedEnvironment
@@ -27,6 +27,7 @@ from rolegraph.engine.limits.prompts import PROMPT_BLOCKS, PROMPT_DEPTH, PROMPT_
 from rolegraph.engine.prompts import scope
 from rolegraph.engine.prompts.filters import FILTERS
 from rolegraph.engine.prompts.scope import RECORDS, RenderScope, binary
+from rolegraph.engine.spec.files import pair_surrogates
 
 _CALLS: Mapping[type[nodes.Node], int] = {
     **dict.fromkeys((nodes.Filter, nodes.For), 40),
@@ -165,7 +166,7 @@ class _Environment(ImmutableSandboxedEnvironment):
         placed = list(_positioned(source, tokens))
         if len(placed) == _MOST_TOKENS:
             raise TemplateSyntaxError(PROMPT_PARTS.exceeded("the template has"), placed[-1][0])
-        return TokenStream(self.lexer.wrap(placed, name, filename), name, filename)
+        return TokenStream(map(_paired, self.lexer.wrap(placed, name, filename)), name, filename)
 
     def getattr(self, obj: Any, attribute: str) -> Any:
         """Return `obj.attribute` in a template; beyond data and records Jinja2's sandbox decides."""
@@ -194,6 +195,11 @@ class _Environment(ImmutableSandboxedEnvironment):
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
         """Compute a binary operation through the budget."""
         return binary(cast("Any", context), operator, left, right)
+
+
+def _paired(token: Token) -> Token:
+    """Return a token whose text has an emoji, written as JSON escapes it, as one character."""
+    return token._replace(value=pair_surrogates(token.value)) if token.type == "string" else token
 
 
 def _positioned(source: str, tokens: Iterable[tuple[int, str, str]]) -> Iterator[tuple[int, str, str]]:

@@ -109,7 +109,7 @@ class RenderScope:
             yield item
 
     def items(self, value: Iterable[Any]) -> list[Any]:
-        """Return the items of an iterable as a list, and charge them to the template's budget."""
+        """Return the items of an iterable as a list, and charge them to the template's work budget."""
         if isinstance(value, Collection):
             self.make_list(len(value))
             return list(value)

@@ -121,7 +121,8 @@ def compile_template(source: str, around: TemplateScope) -> tuple[Template | Non
     Returns:
         The template, or None and its faults.
     """
-    kind, form = "condition" if around.is_condition else "template", (around.is_condition, around.has_value)
+    form = around.is_condition, around.has_value
+    kind = "expression" if around.has_value else "condition" if around.is_condition else "template"
     try:
         tree, parts = _parsed(source, *form)
         faults, mentions = check_tree(tree, around)
@@ -230,7 +231,7 @@ def read_template(
     except UnicodeDecodeError:
         return None, [Finding(path, f"cannot read {name}: it is not UTF-8 text")]
     template, faults = compile_template(text, around)
-    placed = ((fault, point_at(name, text, fault.at, fault.word)) for fault in faults)
+    placed = ((fault, point_at(name, text, fault.position, fault.word)) for fault in faults)
     findings = [Finding(path, fault.message, hint=fault.hint, place=place) for fault, place in placed]
     return template and replace(template, file=name), findings
 
@@ -238,7 +239,7 @@ def read_template(
 def read_text(path: Path, source: str, around: TemplateScope) -> tuple[Template | None, list[Finding]]:
     """Compile the template or condition at `path` of a spec: a template, or None and findings."""
     template, faults = compile_template(source, around)
-    return template, [Finding(path, f.message, hint=f.hint, word=f.word, offset=f.at) for f in faults]
+    return template, [Finding(path, f.message, hint=f.hint, word=f.word, offset=f.position) for f in faults]
 
 
 def _find(path: Path, name: str, folders: Sequence[FilePath]) -> tuple[FilePath | None, list[Finding]]:

@@ -46,6 +46,8 @@ NOTHING: Mapping[str, Any] = {}
 
 MESSAGE = 300
 """Characters of a message in the line of a failure."""
+PLACE = 200
+"""Characters of the place of an exception in the line of a failure."""
 EXCERPT = 80
 """Characters of an answer in the line of a failure: its beginning and its end."""
 
@@ -92,6 +94,11 @@ class FailureName(StrEnum):
     """The environment failed and ended the episode; no player is at fault."""
 
 
+REWARD_FAILURES = (FailureName.REWARD_ERROR, FailureName.UNSUPPORTED_PROGRAM)
+"""Failures of a turn's reward, after which the turn's answer stands, and it is not known whether that is
+right."""
+
+
 class TerminationReason(StrEnum):
     """Reason why an episode ended; the values are those of `rllm.workflows.workflow.TerminationReason`."""
 
@@ -128,10 +135,19 @@ class Failure(NamedTuple):
 
     name: Annotated[FailureName, Field(strict=False)]
     message: str
+    place: str = ""
+    """Place in the user's code that raised, such as `near.py:4: return task["targt"]`; empty where none
+    did."""
+
+    @property
+    def explanation(self) -> str:
+        """Message and place, for whoever may see the task's hidden fields."""
+        return f"{self.message} ({self.place})" if self.place else self.message
 
     def to_dict(self) -> dict[str, str]:
-        """Return `{"name", "message"}`."""
-        return {"name": self.name.value, "message": self.message}
+        """Return `name` and `message`, and `place` where there is one."""
+        named = {"name": self.name.value, "message": self.message}
+        return {**named, "place": self.place} if self.place else named
 
     @classmethod
     def _fields_of(cls, data: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -294,12 +310,19 @@ class Trajectory(NamedTuple):
         return self.masked and self.reward is None and self.failure is None
 
     @property
+    def is_unjudged(self) -> bool:
+        """True where it is not known whether the answer is right, because its reward failed."""
+        return self.failure is not None and self.failure.name in REWARD_FAILURES
+
+    @property
     def failure_line(self) -> str:
         """Name and message of the failure and an excerpt of the last answer, in one line; empty without a
         failure."""
         if self.failure is None:
             return ""
         line = f"{self.failure.name.value}: {self.failure.message[:MESSAGE]}"
+        if self.failure.place:
+            line += f" ({self.failure.place[:PLACE]})"
         if not self.by_model:
             return line
         answer = " ".join(self.steps[-1].model_response.split())
@@ -430,6 +453,13 @@ class Episode(NamedTuple):
         return f"{self.task_id}:{self.rollout}"
 
     @property
+    def figures(self) -> Mapping[str, float]:
+        """Values that are averaged over episodes: the metrics, and `correct` where that is known."""
+        if self.metadata.get("undecided"):
+            return self.metrics
+        return {"correct": float(self.is_correct), **self.metrics}
+
+    @property
     def failures(self) -> Mapping[NodeId, FailureMetadata]:
         """Failures of all turns, by role, instance and round."""
         failures = self.metadata.get("failures", ())
@@ -453,6 +483,7 @@ class Episode(NamedTuple):
     def summary(self) -> Summary:
         """Return the outcome and a row for each trajectory."""
         verdict = "correct" if self.is_correct else "not correct"
+        verdict = "not judged" if self.metadata.get("undecided") else verdict
         rows = [
             (str(one.node), one.reward, one.failure.name.value if one.failure else one.action)
             for one in self.trajectories

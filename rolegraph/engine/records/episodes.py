@@ -60,6 +60,13 @@ class IndexEntry:
     metrics: Mapping[str, float]
     roles: Mapping[str, RoleIndexEntry]
     """Outcome of each role, by its name."""
+    undecided: bool = False
+    """True where it is not known whether the episode is correct."""
+
+    @property
+    def figures(self) -> Mapping[str, float]:
+        """Values that are averaged over episodes, as `Episode.figures`."""
+        return self.metrics if self.undecided else {"correct": float(self.is_correct), **self.metrics}
 
     @property
     def end(self) -> int:
@@ -209,12 +216,22 @@ def figures(entries: Iterable[IndexEntry]) -> dict[str, float]:
     means = Means()
     for entry in entries:
         counts["episodes"] += 1
-        means.add({"correct": float(entry.is_correct), **entry.metrics})
+        means.add(entry.figures)
         for role, outcome in entry.roles.items():
             for name, times in outcome.failures.items():
                 counts[f"failures/{role}/{name}"] += times
     counts.update({f"n/{name}": n for name, n in means.partial(counts["episodes"]).items()})
     return {**counts, **means.means()}
+
+
+def answers_in(entries: Iterable[IndexEntry]) -> dict[str, RoleIndexEntry]:
+    """Return the number of each role's trajectories in all episodes, and of its failures by name."""
+    counts, failures = Counter[str](), dict[str, Counter[str]]()
+    for entry in entries:
+        for role, outcome in entry.roles.items():
+            counts[role] += outcome.count
+            failures.setdefault(role, Counter()).update(outcome.failures)
+    return {role: RoleIndexEntry(count, failures=failures[role]) for role, count in counts.items()}
 
 
 def common_failure(trajectories: Sequence[Trajectory]) -> str:
@@ -315,5 +332,12 @@ def _index_entry(episode: Episode, offset: int, length: int) -> IndexEntry:
         for name, trajectories in members.items()
     }
     return IndexEntry(
-        offset, length, episode.task_id, episode.rollout, episode.is_correct, episode.metrics, roles
+        offset,
+        length,
+        episode.task_id,
+        episode.rollout,
+        episode.is_correct,
+        episode.metrics,
+        roles,
+        undecided=episode.metadata.get("undecided", False),
     )

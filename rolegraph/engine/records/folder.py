@@ -21,8 +21,16 @@ from pydantic import ConfigDict, TypeAdapter
 
 from rolegraph.engine.errors import DataError, RolegraphError, UsageError, os_errors_as
 from rolegraph.engine.limits.records import WHOLE_FILE
+from rolegraph.engine.records.data import DATA_FILE, UsedRows, check_data, write_data
 from rolegraph.engine.records.episode import Episode, Split
-from rolegraph.engine.records.episodes import EpisodeFile, common_failures, figures, write_episodes
+from rolegraph.engine.records.episodes import (
+    EpisodeFile,
+    RoleIndexEntry,
+    answers_in,
+    common_failures,
+    figures,
+    write_episodes,
+)
 from rolegraph.engine.records.files import read_bytes
 from rolegraph.engine.records.info import (
     Checkpoint,
@@ -92,6 +100,8 @@ class RunFolder:
         """Settings and results, as a `RunInfo`."""
         self.spec_file = path / "spec.yaml"
         """Spec in one file, with `extends` and overrides applied."""
+        self.data_file = path / DATA_FILE
+        """Digests of the rows that the run uses."""
         self.episodes = path / "episodes.jsonl"
         """For a run: its episodes, one a line."""
         self.steps = path / "episodes"
@@ -118,24 +128,32 @@ class RunFolder:
             go_on = "go on with --resume, or " if present == kind else ""
             raise UsageError(f"{self.path} already holds a run; {go_on}choose another folder with --out")
 
-    def begin(self, info: RunInfo, spec: str) -> None:
-        """Create the folder with `run.json` and `spec.yaml`; start time and version are added to `info`."""
+    def begin(self, info: RunInfo, spec: str, data: Sequence[UsedRows] = ()) -> None:
+        """Create the folder with `run.json`, `spec.yaml` and the digests of the rows to be used; start time
+        and version are added to `info`."""
         make_folder(self.path)
         if info.kind == "train":
             make_folder(self.steps)
         write_whole(self.spec_file, without_credentials(spec).encode())
+        self.data_file.unlink(missing_ok=True)  # of a run that was killed before its first episode
+        write_data(self.data_file, data)
         started = {"version": version("rolegraph"), "started": _now()}
         write_record(self.info_file, info.model_copy(update=started))
 
-    def resume(self, command: str, now: Mapping[str, object] | None = None) -> None:
-        """Add a resumption to `run.json`; `now` holds fields of RunInfo that have changed."""
+    def resume(
+        self, command: str, now: Mapping[str, object] | None = None, data: Sequence[UsedRows] = ()
+    ) -> None:
+        """Add a resumption to `run.json`, and rows that are used now to `data.jsonl`; `now` holds fields of
+        RunInfo that have changed."""
+        write_data(self.data_file, data)
         info = self.info()
         resumed = (*info.resumed, ResumeRecord(time=_now(), command=command))
         seconds = info.seconds if info.finished else None  # a killed command has not said how long it took
         self._update(resumed=resumed, finished=None, figures={}, seconds=seconds, **(now or {}))
 
     def add_seconds(self, seconds: float) -> None:
-        """Add to the time that the run's episodes took, unless a command was killed before."""
+        """Add to the time that the run's episodes took; a run that was killed has no such time, and keeps
+        none."""
         info = self.info()
         if info.seconds is not None or not info.resumed:
             self._update(seconds=(info.seconds or 0.0) + seconds)
@@ -193,11 +211,16 @@ class RunFolder:
                 return ""
             return read_bytes(self.spec_file, WHOLE_FILE).decode("utf-8", "replace")
 
-    def check_same(self, now: RunInfo, spec: str) -> None:
-        """Check that a run is resumed with its own spec; raises UsageError with a diff otherwise."""
+    def check_same(self, now: RunInfo, spec: str, data: Sequence[UsedRows] = ()) -> None:
+        """Check that a run is resumed with its own spec and rows.
+
+        Raises:
+            UsageError: The spec or a row has changed; the message shows what differs.
+            DataError: A file of the folder is damaged.
+        """
         started = self.info()
         if started.hash == now.hash:
-            return
+            return check_data(self.data_file, data)
         parts = [_difference("spec", self.spec(), without_credentials(spec))]
         old, new = started.templates, now.templates
         parts += [_difference(name, old.get(name, ""), new.get(name, "")) for name in {**old, **new}]
@@ -212,8 +235,8 @@ class RunFolder:
     def rewind(self) -> Checkpoint | None:
         """Delete metrics and episodes after the last checkpoint, and return it; None without a checkpoint."""
         last = self.last_checkpoint()
-        step = last.step if last else 0
-        kept = [line.text for line in self._metrics() if last and line.value["step"] <= step]
+        step, whole = (last.step, last.whole_steps) if last else (0, -1)
+        kept = [line.text for line in self._metrics() if line.value["step"] <= whole]
         write_whole(self.metrics_file, b"".join(kept))
         for match, file in self._step_files():
             if int(match["step"]) > step:
@@ -227,8 +250,14 @@ class RunFolder:
         _add(self.metrics_file, json.dumps(dict(metrics), allow_nan=False).encode() + b"\n")
 
     def add_checkpoint(self, checkpoint: Checkpoint) -> None:
-        """Append a line to `checkpoints.jsonl`, after the weights were saved."""
-        _add(self.checkpoints_file, json_line(checkpoint.model_dump()))
+        """Append a line to `checkpoints.jsonl`, after the weights were saved; replace one of its step."""
+        checkpoints = self.checkpoints()
+        others = [one for one in checkpoints if one.step != checkpoint.step]
+        if len(others) < len(checkpoints):
+            lines = (json_line(one.model_dump()) for one in (*others, checkpoint))
+            write_whole(self.checkpoints_file, b"".join(lines))
+        else:
+            _add(self.checkpoints_file, json_line(checkpoint.model_dump()))
 
     def drop_checkpoints(self, keep: int) -> list[Checkpoint]:
         """Remove the lines of all checkpoints but the newest and the best, and return the removed
@@ -270,6 +299,11 @@ class RunFolder:
     def common_failures(self) -> list[str]:
         """Return a line about the most frequent failure in training of each role that failed."""
         return common_failures(EpisodeFile(path) for _, path in self.episodes_files("train"))
+
+    def answers(self) -> dict[str, RoleIndexEntry]:
+        """Return the number of answers in training of each role, and of its failures; indexes are read."""
+        files = (EpisodeFile(path) for _, path in self.episodes_files("train"))
+        return answers_in(entry for file in files for entry in file.entries(lambda _: None))
 
     def metrics(self, broken: Callable[[DataError], object] = refuse) -> list[dict[str, float]]:
         """Read `metrics.jsonl`: a mapping for each step, with its `step`; `broken` as for `read_jsonl`."""

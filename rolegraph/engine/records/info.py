@@ -45,6 +45,8 @@ class RoleInfo(_Record):
     """Whether the role is trained."""
     policies: tuple[str, ...] = ()
     """Name of the policy of each instance, or one name for all of them; empty for an untrained model."""
+    answers: tuple[str, ...] = ()
+    """All answers that the role's parser allows; empty where it allows any."""
 
 
 class ResumeRecord(_Record):
@@ -126,13 +128,15 @@ class RunInfo(SourceRecord):
     rollouts: int = 0
     """For a run: episodes of each task; 0 in files of earlier versions."""
     checkpoint: Typed | None = None
-    """For a run: trained weights of the policies; None for untrained models."""
+    """For a run: trained weights that its roles ask; None for untrained models."""
     steps: int = 0
     """For a training: planned number of steps; 0 where it is not known."""
     roles: dict[str, RoleInfo]
     """Training settings of each role, by name."""
     metrics: tuple[str, ...] = ()
     """Names of the spec's metrics, such as `judge_acc`."""
+    can_be_correct: bool = True
+    """Whether a role that decides if an episode is correct can be right; else `correct` is always 0."""
     hidden: tuple[str, ...] | None = None
     """Task fields that no prompt may show; None in files of earlier versions."""
     templates: dict[str, str] = {}
@@ -145,9 +149,30 @@ class RunInfo(SourceRecord):
     `best/`."""
 
     @property
+    def duration(self) -> float | None:
+        """Seconds without the start of the model; None where unknown, as of a training that was resumed."""
+        if self.kind == "run":
+            return self.seconds
+        if self.started is None or self.finished is None or self.resumed:
+            return None
+        return (self.finished - self.started).total_seconds()
+
+    @property
+    def last_seconds(self) -> float | None:
+        """Seconds of a training's latest command, without the start of the model; None before its end."""
+        begun = self.resumed[-1].time if self.resumed else self.started
+        return (self.finished - begun).total_seconds() if self.finished and begun else None
+
+    @property
     def trained_roles(self) -> tuple[str, ...]:
         """Names of the trained roles."""
         return tuple(name for name, role in self.roles.items() if role.trainable)
+
+    @property
+    def figure_names(self) -> tuple[str, ...]:
+        """`correct`, where an episode can be correct, and the names of the spec's metrics."""
+        first = ("correct",) if self.can_be_correct else ()
+        return (*first, *(name for name in self.metrics if name not in first))
 
     @property
     def trained_policies(self) -> tuple[str, ...]:
@@ -226,6 +251,15 @@ class Checkpoint(_Record):
 
     starts: dict[str, str] = {}
     """Path of the weights that a policy started from, by policy; only of weights that are a teacher."""
+
+    metrics: dict[str, Figure] | None = None
+    """Metrics of a step that was interrupted after its update, whose validation and line in `metrics.jsonl`
+    are still to come; None for a whole step."""
+
+    @property
+    def whole_steps(self) -> int:
+        """Number of training steps that are whole, with their validation."""
+        return self.step if self.metrics is None else self.step - 1
 
     def of(self, policy: str | None) -> SavedPolicy | None:
         """Return the saved weights of a policy.

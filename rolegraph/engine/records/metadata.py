@@ -133,6 +133,8 @@ class FailureMetadata(TypedDict, total=False, extra_items=Any):
     """Value of a FailureName."""
     message: Required[str]
     """Explanation in one sentence."""
+    place: str
+    """File, line and text of the line of the user's code that raised; missing where none did."""
 
 
 @with_config(_OPEN)
@@ -152,6 +154,9 @@ class EpisodeMetadata(TypedDict, total=False, extra_items=Any):
     """By loop, the number of rounds that it ran."""
     skipped: Mapping[str, Figure]
     """By role, the share of its turns that were skipped."""
+    undecided: bool
+    """True where it is not known whether the episode is correct, because a reward that decides it failed, or
+    reads a turn that failed; `is_correct` is then False, and the episode has no part in the mean."""
     validation: bool
     """True for an episode of rLLM's validation."""
 

@@ -52,13 +52,16 @@ def read_sweep(folder: Path) -> SweepInfo:
         raise UsageError(f"{folder} is not the folder of a sweep: there is no {NAME} in it") from None
 
 
-def newest_sweep(runs: Path, kind: SweepKind) -> Path:
-    """Return the folder of the newest sweep of a kind in `runs`; raises UsageError without such a sweep."""
-    sweeps = [
-        (file.stat().st_mtime, file.parent)
-        for file in runs.glob(f"*/{NAME}")
-        if read_sweep(file.parent).kind == kind
-    ]
+def newest_sweep(runs: Path, kind: SweepKind, spec: str | None = None) -> Path:
+    """Return the folder of the newest sweep of a kind in `runs`, of a spec if it is named.
+
+    Raises:
+        UsageError: There is no such sweep.
+    """
+    files = {file: read_sweep(file.parent) for file in runs.glob(f"*/{NAME}")}
+    alike = (file for file, info in files.items() if info.kind == kind and spec in (None, info.spec))
+    sweeps = [(file.stat().st_mtime, file.parent) for file in alike]
     if not sweeps:
-        raise UsageError(f"there is no sweep in {runs}/ to resume; name its folder with --out")
+        of = f" of {spec}" if spec else ""
+        raise UsageError(f"there is no sweep{of} in {runs}/ to resume; name its folder with --out")
     return max(sweeps)[1]

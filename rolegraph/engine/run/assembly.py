@@ -41,7 +41,7 @@ def assemble(context: EpisodeContext, endings: Endings, *, stopped: bool) -> Epi
     prefix = f"{task_id}:{job.rollout}/"
     trajectories: list[Trajectory] = []
     failures: list[FailureMetadata] = []
-    deciding: list[bool] = []
+    deciding: list[bool | None] = []
     for position, role in enumerate(roles):
         decides = position in plan.correct
         sums_rewards = role.reward is not None and role.reward.reads_environment
@@ -67,7 +67,7 @@ def assemble(context: EpisodeContext, endings: Endings, *, stopped: bool) -> Epi
                 Trajectory(role.name, index, steps, reward, is_correct, uid, terms, last.failure, masked)
             )
             if decides:
-                deciding.append(is_correct)
+                deciding.append(is_correct or last.is_right if role.name in plan.judged else False)
     reason = TerminationReason.ENV_DONE
     if stopped:
         last = failures[-1]["name"] if failures else ""
@@ -91,6 +91,8 @@ def assemble(context: EpisodeContext, endings: Endings, *, stopped: bool) -> Epi
         metadata["skipped"] = {roles[n].name: count / len(roles[n].nodes) for n, count in counts.items()}
     if failures:
         metadata["failures"] = failures
+    if None in deciding and False not in deciding:
+        metadata["undecided"] = True
     metrics: dict[str, float] = {}
     uncomputed: dict[str, str] = {}
     all_correct = bool(deciding) and all(deciding)
@@ -100,7 +102,7 @@ def assemble(context: EpisodeContext, endings: Endings, *, stopped: bool) -> Epi
             if (value := metric.measure(episode)) is not None:
                 metrics[name] = finite_number(value, "it is")
         except FOREIGN_ERRORS as error:  # a metric may be a package's own code
-            uncomputed[name] = describe_error(error)
+            uncomputed[name] = describe_error(error, with_place=True)
             metadata["uncomputed_metrics"] = uncomputed
     return episode
 
@@ -112,6 +114,8 @@ def _failed(turn: NodeResult, failure: Failure) -> FailureMetadata:
         "name": failure.name.value,
         "message": failure.message,
     }
+    if failure.place:
+        failed["place"] = failure.place
     if turn.role.loop is not None:
         failed["round"] = turn.role.number_of(turn.view)
     return failed

@@ -49,8 +49,8 @@ class EnvironmentSession:
         return bool(self._transitions) and self._transitions[-1].done
 
     def over_before(self, role: int, number: int) -> bool:
-        """Return whether the environment was done before a role's turns with a number; the round that ended
-        it is completed."""
+        """Return True if the environment was done before a role's turns with this number, several of which a
+        round may have; the round that ended it is completed."""
         last = min(self._step(role, number), len(self._transitions) - 1)
         return last >= 0 and self._transitions[last].done
 
@@ -75,7 +75,8 @@ class EnvironmentSession:
         except EnvironmentFailure:
             raise
         except FOREIGN_ERRORS as error:  # a package's own code: its error ends this episode only
-            raise EnvironmentFailure(f"the environment raised {describe_error(error)}") from error
+            reason = describe_error(error, with_place=True)
+            raise EnvironmentFailure(f"the environment raised {reason}") from error
         for player, reward in transition.rewards.items():
             node = self._last_turns.get(player)
             sums, key = (self._early, player) if node is None else (self._rewards, node)

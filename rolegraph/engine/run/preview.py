@@ -39,7 +39,7 @@ ROUNDS = 3
 MOST_WAYS = 8
 """Most runs of one task, each with other example answers of the parsers."""
 UNREACHED = "not reached with these answers"
-_MARK = re.compile(r"\[(\w+)(?: \d+)?(?:, round \d+)?\]")
+_MARK = re.compile(r"\[(\w+)(?: \d+)?(?:, round \d+)?(?: of outer round \d+)?\]")
 
 
 class SentPrompt(NamedTuple):
@@ -85,10 +85,20 @@ class RolePrompts:
         name = self.role.name
         if self.role.count > 1:
             name += f" {_numbers(node.index for node in asked.nodes)}"
-        if self.role.loop is not None:
-            rounds = _numbers(node.round for node in asked.nodes)
-            name += f", round{'' if rounds.isdigit() else 's'} {rounds}"
-        return name
+        return name if self.role.loop is None else f"{name}, {self._rounds(asked)}"
+
+    def _rounds(self, asked: SentPrompt) -> str:
+        """Name the rounds of a prompt: `rounds 2–3`, and in a nested loop `round 1 of outer rounds 1–2`."""
+        inner: dict[int, list[int]] = {}
+        for node in asked.nodes:
+            number, outer = self.role.round_at(node.round)
+            inner.setdefault(outer, []).append(number)
+        alike: dict[str, list[int]] = {}
+        for outer, numbers in inner.items():
+            alike.setdefault(_counted("round", numbers), []).append(outer)
+        if not self.role.is_nested:
+            return ", ".join(alike)
+        return ", ".join(f"{rounds} of {_counted('outer round', outer)}" for rounds, outer in alike.items())
 
 
 class TaskPrompts(NamedTuple):
@@ -181,7 +191,7 @@ class _Runs:
         of, seen = self._by_name[node.role], self._seen[node.role]
         key = _unmarked(repr(request.messages))
         place = seen.get(key)
-        if place is None and len(of.asked) < MOST and node.round <= ROUNDS:
+        if place is None and len(of.asked) < MOST and max(of.role.round_at(node.round)) <= ROUNDS:
             seen[key] = len(of.asked)
             call = f"call {request.id.call} of the turn" if request.id.call > 1 else ""
             remark = ", ".join(filter(None, (call, note)))
@@ -281,6 +291,12 @@ def _numbers(numbers: Iterable[int]) -> str:
     starts = [n for n in numbers if n - 1 not in numbers]
     ends = [n for n in numbers if n + 1 not in numbers]
     return ", ".join(str(a) if a == b else f"{a}–{b}" for a, b in zip(starts, ends, strict=True))
+
+
+def _counted(noun: str, numbers: Iterable[int]) -> str:
+    """Format a noun with its numbers: `round 2`, `rounds 1–3`."""
+    shown = _numbers(numbers)
+    return f"{noun}{'' if shown.isdigit() else 's'} {shown}"
 
 
 def _unmarked(text: str) -> str:

@@ -11,7 +11,13 @@ import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 
 from rolegraph.engine.compile import RolePlan
-from rolegraph.engine.errors import FOREIGN_ERRORS, UnsupportedProgram, WorldError, describe_error
+from rolegraph.engine.errors import (
+    FOREIGN_ERRORS,
+    UnsupportedProgram,
+    WorldError,
+    describe_error,
+    place_of,
+)
 from rolegraph.engine.prompts import PromptError
 from rolegraph.engine.records import Failure, FailureName
 from rolegraph.engine.records.plain import LARGEST
@@ -107,9 +113,14 @@ class LateRewards:
         environment = self.context.env_of.get(plan_node.role)
         ran = {edge.name: turns_taken(edge, self.results) for edge in self.plan.reward_inputs.get(node, ())}
         scores = {
-            name: tuple(turn.score for _, turn in ran[name] if turn.score is not None)
+            name: tuple(score for _, turn in ran[name] if (score := turn.known_score) is not None)
             for name in reward.roles
         }
+        unknown = frozenset(
+            name
+            for name in reward.roles
+            if any(turn.failure is not None and turn.known_score is None for _, turn in ran[name])
+        )
         views = {name: tuple(_view(turn) for _, turn in ran[name]) for name in reward.views}
         positions = {
             name: tuple(
@@ -124,7 +135,12 @@ class LateRewards:
         inputs = _turn_inputs(result) if reward.reads_turn else NO_INPUTS
         took_turns = frozenset(name for name, turns in ran.items() if turns)
         return inputs._replace(
-            scores=scores, views=views, ran=took_turns, positions=positions, env_reward=env
+            scores=scores,
+            views=views,
+            ran=took_turns,
+            unknown=unknown,
+            positions=positions,
+            env_reward=env,
         )
 
     def _positions_in(self, block: int, role: int) -> Mapping[tuple[int, int], int]:
@@ -195,7 +211,7 @@ def _set_score(result: NodeResult, score: Score | None) -> None:
     if result.failure is not None:  # a failed turn is never correct
         is_correct = False
     elif type(reward) is float and -LARGEST <= reward <= LARGEST and type(is_correct) is bool and not terms:
-        result.score = score
+        result.score, result.is_scored = score, True
         return
     try:
         reward = None if reward is None else finite_number(reward, "the reward is")
@@ -206,6 +222,7 @@ def _set_score(result: NodeResult, score: Score | None) -> None:
         _fail(result, str(error))
     else:
         result.score = Score(reward, None if is_correct is None else bool(is_correct), terms)
+        result.is_scored = True
 
 
 def _fail_by(result: NodeResult, error: BaseException) -> None:
@@ -215,11 +232,13 @@ def _fail_by(result: NodeResult, error: BaseException) -> None:
     elif isinstance(error, PromptError | CallLimit):
         _fail(result, f"the reward {error}")
     else:
-        _fail(result, f"the reward raised {describe_error(error)}")
+        _fail(result, f"the reward raised {describe_error(error)}", place=place_of(error))
     if isinstance(error, UnsupportedProgram | WorldError):
         result.score = None
 
 
-def _fail(result: NodeResult, message: str, name: FailureName = FailureName.REWARD_ERROR) -> None:
-    result.score = failure_score(result.role)
-    result.failure = result.failure or Failure(name, message)
+def _fail(
+    result: NodeResult, message: str, name: FailureName = FailureName.REWARD_ERROR, place: str = ""
+) -> None:
+    result.score, result.is_scored = failure_score(result.role), False
+    result.failure = result.failure or Failure(name, message, place)

@@ -183,7 +183,10 @@ def lenient_parser(parser: Parser, example: str) -> Parser:
 def _name(node: NodeId, role: RolePlan) -> str:
     """Return a node's name as it stands in made-up answers."""
     index = f" {node.index}" if role.count > 1 else ""
-    return f"{node.role}{index}{f', round {node.round}' if role.loop is not None else ''}"
+    if role.loop is None:
+        return f"{node.role}{index}"
+    number, outer = role.round_at(node.round)
+    return f"{node.role}{index}, round {number}" + (f" of outer round {outer}" if role.is_nested else "")
 
 
 def example_run(run: RunPlan, role: str, recorded: Episode | None, keep: Callable[[str], None]) -> RunPlan:

@@ -283,7 +283,7 @@ def _check_arguments(function: Function, arguments: Mapping[str, Any]) -> None:
     Keywords whose check may take for ever (a pattern) are left to the tool, and references are not fetched.
     """
     try:
-        problem = schema_checker(function.parameters, _UNCHECKED)(dict(arguments))
+        problem = schema_checker(function.parameters, _UNCHECKED)(dict(arguments), False)
     except TooMuchWork as error:
         raise ToolError(f"{function.name} does not take these arguments: {error}") from None
     except Exception:  # an invalid schema: the tool has to check for itself

@@ -17,7 +17,14 @@ from typing import Any, NamedTuple
 from rolegraph.engine.compile import RolePlan
 from rolegraph.engine.compile.plan import Node
 from rolegraph.engine.compile.role_plan import RunPlan
-from rolegraph.engine.errors import FOREIGN_ERRORS, ContextFull, ModelError, RolegraphError, describe_error
+from rolegraph.engine.errors import (
+    FOREIGN_ERRORS,
+    ContextFull,
+    ModelError,
+    RolegraphError,
+    describe_error,
+    place_of,
+)
 from rolegraph.engine.limits.answers import ANSWER_TEXT, EPISODE_SIZE, FAILURE_TEXT
 from rolegraph.engine.limits.tools import TOOL_TEXT
 from rolegraph.engine.models import Completion, LimitedModel, Request, ServedModel
@@ -34,6 +41,7 @@ from rolegraph.engine.records import (
     call_seed,
     derive_seed,
 )
+from rolegraph.engine.records.episode import REWARD_FAILURES
 from rolegraph.engine.records.jsonl import json_line
 from rolegraph.engine.run.tools import (
     Callees,
@@ -161,18 +169,33 @@ class NodeResult:
     """The calls of the turn that were answered, each of which becomes a Step, or the run of its tool."""
     failure: Failure | None = None
     score: Score | None = None
+    is_scored: bool = False
+    """True where the reward computed `score`; the score of a failed turn is otherwise that of
+    `on_failure`."""
     group_keys: Mapping[str, str | None] | None = None
     """Digest of each expression that the role's turns are grouped by; None without a digest."""
 
     @property
+    def known_score(self) -> Score | None:
+        """The score as other rewards read it: None where none was computed. It never says of a failed turn
+        whether that is right."""
+        if self.score is None or not self.is_scored:
+            return None
+        return self.score if self.failure is None else self.score._replace(is_correct=None)
+
+    @property
+    def is_right(self) -> bool | None:
+        """True for a right answer, False for a wrong one; None where that is not known, because its reward
+        failed or says nothing. A turn without an answer is not right."""
+        if self.score is None or (self.failure is not None and self.failure.name in REWARD_FAILURES):
+            return None
+        return self.score.is_correct
+
+    @property
     def continues_chat(self) -> bool:
         """True where later turns of a role with memory continue this chat, also after a reward_error."""
-        failed = self.failure is not None and self.failure.name not in SCORED_LATE
+        failed = self.failure is not None and self.failure.name not in REWARD_FAILURES
         return bool(self.calls) and not failed
-
-
-SCORED_LATE = (FailureName.REWARD_ERROR, FailureName.UNSUPPORTED_PROGRAM)
-"""Failures of a turn's reward, after which the turn's answer stands."""
 
 
 def node_result(
@@ -400,5 +423,5 @@ def _failure_of(error: BaseException, foreign: FailureName, overtime: str) -> Fa
         case RolegraphError():
             raise error
         case _:
-            return Failure(foreign, describe_error(error))
+            return Failure(foreign, describe_error(error), place_of(error))
     return Failure(name, str(error)[: FAILURE_TEXT.most])

@@ -19,6 +19,7 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple
 
+from rolegraph.engine.connections import client_options, route
 from rolegraph.engine.errors import SandboxError, UsageError, WorldError, os_errors_as
 from rolegraph.engine.limits.tools import PROGRAM_ERROR, PROGRAM_REPLY, PROGRAM_TEXT
 from rolegraph.engine.sandbox.process import ProgramLimits
@@ -179,11 +180,10 @@ def _at_server(url: str, script: str, limits: ProgramLimits) -> ScriptOutput:
         "memory_limit_MB": limits.memory >> 20,
     }
     headers, reply = {"Accept-Encoding": "identity"}, bytearray()
-    post = httpx.stream(
-        "POST", f"{url.rstrip('/')}/run_code", json=body, headers=headers, timeout=limits.seconds + MARGIN
-    )
+    client = httpx.Client(timeout=limits.seconds + MARGIN, **client_options(url))
     try:
-        with post as answer:
+        post = client.stream("POST", f"{url.rstrip('/')}/run_code", json=body, headers=headers)
+        with client, post as answer:
             answer.raise_for_status()
             for part in answer.iter_raw():
                 reply += part
@@ -196,7 +196,7 @@ def _at_server(url: str, script: str, limits: ProgramLimits) -> ScriptOutput:
         return ScriptOutput(str(ran["stdout"] or "")[-_MOST:], ran["status"] == "TimeLimitExceeded")
     except httpx.HTTPError as error:
         reason = str(error) or "the connection was dropped"  # an error of a reset has no text
-        raise WorldError(f"cannot reach the sandbox at {url}: {reason}") from error
+        raise WorldError(f"cannot reach the sandbox at {url}{route(url)}: {reason}") from error
     except (ValueError, KeyError, TypeError) as error:
         raise WorldError(f"{url}/run_code does not answer as SandboxFusion does: {error!r:.200}") from error
 

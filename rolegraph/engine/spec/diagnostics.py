@@ -41,6 +41,10 @@ class Finding:
     """True to point at the key, False at its value."""
     place: Place | None = None
     """Place outside the spec, such as a line of a template; None to look up `path`."""
+    covers: tuple[Path, ...] = ()
+    """For a fault: further paths at fault, such as the other edges of a cycle."""
+    rests_on: tuple[Path, ...] = ()
+    """Paths that the finding was concluded from: with a fault at or around one it is left out."""
 
     def at(self, place: Place) -> Diagnostic:
         """Return the diagnostic of this finding at `place`."""
@@ -144,7 +148,7 @@ _HEADER = re.compile(r"[|>].*\n?")
 _CHARACTER = re.compile(r"\S")
 _IN_QUOTES = {
     "'": re.compile(r"''|\S"),
-    '"': re.compile(r"\\(?:x..|u.{4}|U.{8}|\s+|.)|\S", re.DOTALL),
+    '"': re.compile(r"\\(?:x..|u[dD][89abAB]..\\u[dD][c-fC-F]..|u.{4}|U.{8}|\s+|.)|\S", re.DOTALL),
 }
 
 

@@ -45,6 +45,13 @@ def has_surrogate(text: str) -> bool:
     return not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text)
 
 
+def pair_surrogates(text: str) -> str:
+    """Return a text with each pair of surrogates, as JSON escapes an emoji, as the one character it means."""
+    if not has_surrogate(text):
+        return text
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass")
+
+
 def read_text(path: Path, most: Limit) -> str:
     """Return the text of a UTF-8 file without its byte-order mark, its line ends as newlines.
 

@@ -68,12 +68,26 @@ class LoadedSpec:
         return self.source.positions[path].value.file not in self.source.texts
 
     def report(self, findings: Iterable[Finding]) -> None:
-        """Add findings with their places to the diagnostics, except those at or below a broken part."""
+        """Add findings with their places to the diagnostics, except for consequences of other faults.
+
+        These are findings at or below a broken part, warnings at a fault, and findings that rest on a fault.
+        """
+        findings = [it for it in findings if not self.broken.intersection(_prefixes(it.path))]
+        causes = self.broken.union(
+            *((it.path, *it.covers) for it in findings if it.severity == "error" and not it.rests_on)
+        )
+        around = {prefix for path in causes for prefix in _prefixes(path)}
         diagnostics = dict.fromkeys(self.diagnostics)
         for finding in findings:
-            if all(finding.path[:depth] not in self.broken for depth in range(len(finding.path) + 1)):
+            roots = (*finding.rests_on, *((finding.path,) if finding.severity == "warning" else ()))
+            if not any(root in around or causes.intersection(_prefixes(root)) for root in roots):
                 diagnostics[self.source.diagnostic(finding)] = None
         self.diagnostics = sorted(diagnostics, key=by_place)
+
+
+def _prefixes(path: Path) -> list[Path]:
+    """Return a path and all paths around it."""
+    return [path[:depth] for depth in range(len(path) + 1)]
 
 
 def by_place(diagnostic: Diagnostic) -> tuple[str, int, int]:

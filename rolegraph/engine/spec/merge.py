@@ -86,7 +86,10 @@ def override(source: YamlSource, text: str, position: int) -> None:
 
 
 def _put(source: YamlSource, path: tuple[str, ...], value: object, spot: KeyPosition) -> None:
-    """Set the value at a path in place, expanding short forms on the way; None removes the key."""
+    """Set the value at a path in place, expanding short forms on the way; None removes the key.
+
+    Messages about the value point at `spot`, a line of a file or an override.
+    """
     mapping: dict[str, Any] = source.data
     for depth, key in enumerate(path[:-1], 1):
         inner = _expand_at(mapping.get(key), path[:depth])
@@ -117,9 +120,8 @@ def _expand_at(value: object, path: Path) -> object:
 def choose_model(source: YamlSource, model: str | None, base_url: str | None) -> None:
     """Apply the flags `--model` and `--base-url` in place; they override the spec and its overrides.
 
-    Another model keeps `concurrency`, `replay_any` and `escape_markers`, and `base_url` for the same
-    provider, but not the checkpoint. The endpoint also applies to models of roles and policies of the same
-    provider without one.
+    Another model keeps `checkpoint`, `concurrency`, `replay_any` and `escape_markers`, and `base_url` for the
+    same provider. The endpoint also applies to models of roles and policies of the same provider without one.
     """
     if model:
         _replace_model(source, model)
@@ -137,7 +139,7 @@ def choose_model(source: YamlSource, model: str | None, base_url: str | None) ->
 
 def _replace_model(source: YamlSource, model: str) -> None:
     before = source.data.get("model")
-    of_the_model = {"provider", "name", "checkpoint"}
+    of_the_model = {"provider", "name"}
     of_the_model |= {"base_url"} if _provider(before) != _provider(model) else set()
     kept = {key: value for key, value in _full_model(before).items() if key not in of_the_model}
     spots = source.positions.items()

@@ -43,12 +43,12 @@ class Loop(SpecModel):
 
 
 class RowSplit(SpecModel):
-    """Division of one data set into training and validation rows, by a hash of each row."""
+    """Division of one data set into training and validation rows, by the order of the rows' hashes."""
 
     SHORT: ClassVar[Any] = float
 
     share: Annotated[float, Field(gt=0, lt=1)]
-    """Share of the rows that is held out for validation."""
+    """Share of the rows that is held out for validation, to the nearest row."""
     seed: int = 0
     """Another seed holds out other rows."""
 
@@ -60,7 +60,7 @@ class RowSplit(SpecModel):
 
 
 class Data(SpecModel):
-    """Source of the tasks: a registered dataset, or the path of a .jsonl, .parquet or .csv file."""
+    """Source of the tasks: a registered dataset, or the path of a .jsonl, .csv, .tsv or .parquet file."""
 
     train: Annotated[CallField, vocabulary.datasets] | None = None
     """Tasks to learn from."""

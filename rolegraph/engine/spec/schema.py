@@ -14,6 +14,7 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import core_schema
 
 from rolegraph.engine.spec.models import Spec
+from rolegraph.engine.spec.yaml_source import FOR_ANCHORS
 from rolegraph.engine.vocabulary import SUFFIXES, ItemCall, Option, Registry, datasets, registry_of
 from rolegraph.engine.vocabulary.registry import NAMES_ITEMS_OF
 
@@ -40,6 +41,7 @@ def json_schema() -> Schema:
     """
     whole = TypeAdapter(Spec).json_schema(schema_generator=_Generator)
     language: dict[str, Schema] = whole.pop("$defs")
+    whole["patternProperties"] = {f"^{FOR_ANCHORS}": {"description": "Values for anchors; not read itself."}}
     language["Spec"] = whole
     over = {f"{name}{LAID_OVER}": _laid_over(schema, language) for name, schema in language.items()}
     over[f"Spec{LAID_OVER}"]["properties"]["extends"] = EXTENDS

@@ -45,14 +45,15 @@ class ModelRef(SpecModel):
     """`local` (a folder on this machine, served during the run), `tinker`, `openai` (any compatible
     endpoint), `vllm` or `sglang` (such a server, with exact tokens) or `replay` (recorded answers)."""
     name: str | None = None
-    """A model folder (local; None is the shipped base model), the service's name of a model (tinker, openai,
-    vllm, sglang), or an episodes file or run folder (replay). A path in a spec lies beside the spec or
-    below."""
+    """A model folder (local; None is the checkpoint's model, or else the shipped base model), the service's
+    name of a model (tinker, openai, vllm, sglang), or an episodes file or run folder (replay). A path in a
+    spec lies beside the spec or below."""
     base_url: str | None = None
     """URL of the endpoint; None is the provider's own."""
     checkpoint: str | None = None
-    """Weights: a `tinker://` path, or the folder of a training (its best checkpoint; `FOLDER#POLICY` where it
-    trained several policies). None takes the model unchanged."""
+    """Weights of a local or a tinker model: a `tinker://` path, or the folder of a training (its best
+    checkpoint; `FOLDER#POLICY` where it trained several policies). None takes the model unchanged. A replay
+    has the answers of the weights that were recorded."""
     concurrency: Count = 512
     """Largest number of concurrent calls."""
     replay_any: bool = False
@@ -77,6 +78,11 @@ class ModelRef(SpecModel):
         return shipped and self.base_url is None and self.checkpoint is None
 
     @property
+    def title(self) -> str:
+        """Name of the model in files and on pages: that of a shipped model, else as in a spec."""
+        return (self.name or BASE_NAME) if self.is_shipped else str(self)
+
+    @property
     def is_trainable(self) -> bool:
         """True for a model of the Tinker API, which trains it and gives the log-probabilities of tokens."""
         return api_of(self.provider) == "tinker"
@@ -85,6 +91,16 @@ class ModelRef(SpecModel):
     def served_here(self) -> bool:
         """True for a local model without an endpoint, which the run has to serve."""
         return self.provider == "local" and self.base_url is None
+
+    @property
+    def names_model(self) -> bool:
+        """False for `local` alone, which stands for the checkpoint's model, or for the shipped one."""
+        return self.name is not None or not self.served_here
+
+    @property
+    def weights(self) -> str | None:
+        """Checkpoint that is asked; None for the model unchanged, and for a provider that asks no weights."""
+        return self.checkpoint if self.is_trainable else None
 
     def __str__(self) -> str:
         return f"{self.provider}:{self.name}" if self.name else self.provider

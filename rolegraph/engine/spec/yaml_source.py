@@ -18,7 +18,7 @@ import yaml
 from rolegraph.engine.errors import UsageError
 from rolegraph.engine.limits.specs import SPEC_BYTES, SPEC_DEPTH, SPEC_DIGITS, SPEC_VALUES
 from rolegraph.engine.spec.diagnostics import Diagnostic, Finding, Path, Place, SourceLines, place_within
-from rolegraph.engine.spec.files import has_surrogate, read_text, shown_path
+from rolegraph.engine.spec.files import has_surrogate, pair_surrogates, read_text, shown_path
 
 _DEPTH = SPEC_DEPTH.most
 
@@ -111,6 +111,12 @@ class _Loader(yaml.SafeLoader):
         self.depth -= 1
         return node
 
+    def compose_scalar_node(self, anchor: dict[Any, yaml.Node]) -> yaml.ScalarNode:
+        """Compose a scalar; pyyaml reads the two escapes of an emoji as JSON has it as two characters."""
+        node = super().compose_scalar_node(anchor)
+        node.value = pair_surrogates(node.value)
+        return node
+
     def fetch_flow_collection_start(self, TokenClass: type[yaml.Token]) -> None:
         """Open a flow list or mapping; the scanner runs ahead of `compose_node`, so it has its own limit."""
         if self.flow_level > _DEPTH:
@@ -151,6 +157,8 @@ def _scalar(tag: str, text: str) -> object:
     return read(text)
 
 
+FOR_ANCHORS = "x-"
+"""Beginning of the top-level keys that nothing reads: their values hold anchors for the rest of the file."""
 A_SPEC = ("a spec is a mapping", "keys such as rolegraph, name and roles")
 
 
@@ -203,6 +211,7 @@ def parse_yaml(text: str, file: str, mapping: tuple[str, str] = A_SPEC) -> YamlS
         place = reader.place(error.args[0])
         return unreadable_source(place, "nested too deeply, or aliases that grow too large", limits)
     reader.positions[()] = KeyPosition(None, top)
+    data = {key: value for key, value in data.items() if not key.startswith(FOR_ANCHORS)}
     return YamlSource(data, reader.positions, reader.faults, {file: text})
 
 
@@ -250,7 +259,8 @@ _PLAIN_TAGS = {f"{_PREFIX}{name}" for name in ("map", "seq", "str", "int", "floa
 
 
 class _TooLarge(Exception):
-    """Error of a node with too many or too deeply nested values, its argument."""
+    """Error that stops the reading of a file with too many or too deeply nested values; its argument is the
+    node at which a limit was passed."""
 
 
 class _Reader:

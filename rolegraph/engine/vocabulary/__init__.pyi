@@ -45,6 +45,7 @@ from rolegraph.engine.vocabulary.items import rewards as rewards
 from rolegraph.engine.vocabulary.items import role_metric as role_metric
 from rolegraph.engine.vocabulary.items import signals as signals
 from rolegraph.engine.vocabulary.items import tools as tools
+from rolegraph.engine.vocabulary.labels import MissingLabel as MissingLabel
 from rolegraph.engine.vocabulary.options import Option as Option
 from rolegraph.engine.vocabulary.options import options_of as options_of
 from rolegraph.engine.vocabulary.permissions import MONTY as MONTY
@@ -63,6 +64,7 @@ from rolegraph.engine.vocabulary.rows import SUFFIXES as SUFFIXES
 from rolegraph.engine.vocabulary.rows import Row as Row
 from rolegraph.engine.vocabulary.rows import dataset_of as dataset_of
 from rolegraph.engine.vocabulary.rows import json_row as json_row
+from rolegraph.engine.vocabulary.rows import labelled as labelled
 from rolegraph.engine.vocabulary.rows import note_id as note_id
 from rolegraph.engine.vocabulary.rows import open_dataset as open_dataset
 from rolegraph.engine.vocabulary.rows import part_of as part_of

@@ -26,7 +26,7 @@ from typing import Any, TypeVar, cast
 
 import cloudpickle  # pyright: ignore[reportMissingTypeStubs]
 
-from rolegraph.engine.errors import FOREIGN_ERRORS, describe_error
+from rolegraph.engine.errors import FOREIGN_ERRORS, describe_error, mark_place
 from rolegraph.engine.limits.tools import CALL_MEMORY
 from rolegraph.engine.vocabulary import Import
 from rolegraph.engine.vocabulary.children import child_environment
@@ -290,7 +290,9 @@ def _package_root(wanted: Import) -> str | None:
 
 
 def _portable(error: BaseException) -> Exception:
-    """Return the exception, or a RuntimeError with its words where it would not survive pickling."""
+    """Return the exception with its place, or a RuntimeError with its words where it would not survive
+    pickling."""
+    mark_place(error)
     try:
         copy = pickle.loads(pickle.dumps(error))
     except Exception:
@@ -298,4 +300,4 @@ def _portable(error: BaseException) -> Exception:
     is_same = type(copy) is type(error) and str(copy) == str(error)
     if isinstance(error, Exception) and is_same and not isinstance(error, StopIteration):
         return error  # no future can hold a StopIteration
-    return RuntimeError(describe_error(error))
+    return RuntimeError(describe_error(error, with_place=True))

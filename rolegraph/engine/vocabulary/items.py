@@ -28,6 +28,7 @@ from rolegraph.engine.records import (
 )
 from rolegraph.engine.vocabulary.actions import ActionRead, Shape
 from rolegraph.engine.vocabulary.environment import NOTHING, Environment
+from rolegraph.engine.vocabulary.labels import CheckedScore, LabelCheck
 from rolegraph.engine.vocabulary.registry import FIXED, Item, Origin, Registry
 from rolegraph.engine.vocabulary.tool import Tool
 from rolegraph.engine.vocabulary.views import Upstream, View
@@ -65,6 +66,9 @@ class Parser(Item):
     expects: tuple[tuple[str, ...], ...] = ()
     """Groups of words, such as `("<answer>",)` or `("yes", "no")`: a response holds one word of each group.
     `validate` warns of a group of which the role's prompts mention no word."""
+    marks: tuple[str, ...] = ()
+    """Marks without which a response cannot be read, such as `</answer>`; `validate` warns of a `stop` that
+    cuts them away."""
     gives: Shape = field(default_factory=dict[str, Any])
     """Shape of the action."""
 
@@ -100,11 +104,14 @@ class RewardInputs(NamedTuple):
     """
 
     scores: Mapping[str, Sequence[Score]] = NOTHING
-    """Scores of the turns of each of the reward's `roles`, without turns that earned nothing."""
+    """Known scores of the turns of each of the reward's `roles`: without turns that earned nothing, and
+    without the score that `on_failure` gives to a failed turn."""
     views: Mapping[str, Sequence[View]] = NOTHING
     """Turns of each of the reward's `views`."""
     ran: frozenset[str] = frozenset()
     """Roles of `roles` and `views` of which a turn ran, also a turn without a reward."""
+    unknown: frozenset[str] = frozenset()
+    """Roles of `roles` of which a turn's score is not known, because its answer or its reward failed."""
     positions: Mapping[str, Sequence[int | None]] = NOTHING
     """For each turn in `views`, the position, from 0, of the scored instance in what that turn saw; None
     where the turn did not see it."""
@@ -127,6 +134,11 @@ class RewardFacts:
     """Task fields that the reward reads; the dataset must have them."""
     labels: tuple[str, ...] = ()
     """Fields among `fields` that give the answer away; no prompt may show them."""
+    required: tuple[str, ...] | None = None
+    """Fields among `fields` that each task must fill, with an answer or a list of accepted answers; None for
+    the labels."""
+    values: tuple[str, ...] = ()
+    """Fields among `required` that hold one JSON value, whose lists are no accepted answers."""
     terms: tuple[str, ...] = ()
     """Names of the terms that the scores report."""
     patterns: tuple[str, ...] = ()
@@ -137,10 +149,20 @@ class RewardFacts:
     """True where the reward can tell by itself whether the action is right."""
     verdicts: tuple[str, ...] = ()
     """Roles whose verdict, right or wrong, the reward passes on."""
+    compares_verdicts: tuple[str, ...] = ()
+    """Roles whose verdict the reward compares the action with; each must be able to be right."""
     outcomes: tuple[str, ...] = ()
     """Roles whose result is paid as it is, the same to every turn that reads the same instances."""
+    bounds: tuple[float, float] = (0.0, 1.0)
+    """Smallest and largest reward of an answer; those of a share where the item does not know. `validate`
+    warns where an answer may earn less than no answer does."""
     form: bool = False
     """True for a reward of form, such as length. In a sum with other terms its verdict does not count."""
+
+    @property
+    def label_check(self) -> LabelCheck:
+        """Check of the fields that each task must fill."""
+        return LabelCheck(self.labels if self.required is None else self.required, self.values)
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,10 +199,21 @@ class Reward(Item):
     as_term: Reward | None = None
     """Reward to use in place of this one as a term of a sum."""
 
+    def __post_init__(self) -> None:
+        """Let `score` raise MissingLabel for a task without a field that the reward must have."""
+        check = self.facts.label_check
+        score = self.score.score if isinstance(self.score, CheckedScore) else self.score
+        object.__setattr__(self, "score", CheckedScore(score, check) if check.fields else score)
+
     @property
     def read_roles(self) -> tuple[str, ...]:
         """All roles that the reward reads."""
         return tuple(dict.fromkeys((*self.roles, *self.views)))
+
+    @property
+    def task_fields(self) -> tuple[str, ...]:
+        """All task fields that the reward reads or hides; each must be in the data."""
+        return tuple(dict.fromkeys((*self.facts.fields, *self.facts.labels)))
 
     @property
     def is_deferred(self) -> bool:
@@ -330,6 +363,8 @@ class Dataset(Item):
     """The data set of which this is a part, by the spec's `data.split`."""
     file: Path | None = None
     """File of the rows, which no prompt and no tool may quote with its hidden fields."""
+    lines: Callable[[], Iterator[int]] | None = None
+    """Function that yields the line of each row of a file."""
 
     def __reduce_ex__(self, protocol: Any) -> str | tuple[Any, ...]:
         # The receiver of a plan may never read its data, and may not have the file: so it opens nothing yet.

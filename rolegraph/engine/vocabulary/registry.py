@@ -83,16 +83,16 @@ class UnknownName(LookupError):
     neither.
     """
 
-    def __init__(self, kind: str, name: str, known: list[str]) -> None:
+    def __init__(self, kind: str, name: str, names: list[str]) -> None:
         """Make the error.
 
         Args:
             kind: The kind of item, such as "parser".
             name: The unknown name.
-            known: The names that exist.
+            names: The names that exist.
         """
-        self.kind, self.name, self.known = kind, name, known
-        self.hint = _kinds_with(name) or did_you_mean(name, known)
+        self.kind, self.name, self.names = kind, name, names
+        self.hint = _kinds_with(name) or did_you_mean(name, names)
         super().__init__(f"unknown {kind} {name!r}")
 
 
@@ -243,7 +243,8 @@ class Registry(Generic[T]):
         return (inspect.getdoc(self.factory(name)) or "").partition("\n")[0]
 
     def value(self, name: str) -> Option | None:
-        """Return the value that a spec writes beside the name; None where the item takes none."""
+        """Describe the value that a spec writes beside the name (type, default, meaning), from the item's
+        factory; None where the item takes none."""
         return value_option_of(self.factory(name))
 
     def options(self, name: str) -> list[Option]:

@@ -42,10 +42,11 @@ class TooMuchWork(ValueError):
 
 def schema_checker(
     schema: Mapping[str, Any], overrides: Mapping[str, Keyword]
-) -> Callable[[object], SchemaProblem | None]:
+) -> Callable[[object, bool], SchemaProblem | None]:
     """Return a function that finds the most relevant problem of a value; None where the value fits.
 
-    The function raises TooMuchWork, and the errors of jsonschema where `schema` is not a JSON Schema.
+    The function's second argument is True for a value whose work is added to that of the value before. It
+    raises TooMuchWork, and the errors of jsonschema where `schema` is not a JSON Schema.
 
     Args:
         schema: The schema, in draft 2020-12.
@@ -80,9 +81,9 @@ def schema_checker(
     # An empty registry: references may lead into the schema only.
     validator = kind(schema, registry=import_module("referencing").Registry())
 
-    def check(value: object) -> SchemaProblem | None:
+    def check(value: object, further: bool) -> SchemaProblem | None:
         nonlocal left
-        left = SCHEMA_WORK.most
+        left = left if further else SCHEMA_WORK.most
         try:
             problem = library.exceptions.best_match(validator.iter_errors(value))
         except RecursionError:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -11,7 +10,7 @@ import click
 
 from rolegraph import api
 from rolegraph.cli import options
-from rolegraph.cli.output import OutputOptions
+from rolegraph.cli.output import OutputOptions, command
 from rolegraph.cli.terminal import add_row, make_table, progress_line, run_until_done
 
 if TYPE_CHECKING:
@@ -56,16 +55,15 @@ def optimize_command(source: api.Source, concurrency: int, output: OutputOptions
         with progress_line(output, "starting the models …") as observe:
             result = run_until_done(job.run(observe, concurrency=concurrency))
     except KeyboardInterrupt:
-        output.next(shlex.join(["rolegraph", *sys.argv[1:]]))
+        output.next(command(*sys.argv[1:]))
         raise
     record = result.record
     _show_candidates(record, output)
     output.line(f"{result.spec}: {source.spec} with the prompts of candidate {record.best}")
     output.line(str(result.page))
-    words = shlex.join(replace(source, spec=str(result.spec), overrides=()).arguments())
-    commands = [f"rolegraph run {words}"]
-    if job.flow.is_trainable:
-        commands.append(f"rolegraph train {words}")
+    words = api.without_project(replace(source, spec=str(result.spec), overrides=())).arguments()
+    verbs = ("run", "train") if job.flow.is_trainable else ("run",)
+    commands = [command(verb, *words) for verb in verbs]
     made = {"best": record.best, "front": record.front, "spec": result.spec, "page": result.page}
     output.end({**record.model_dump(), **made}, *commands)
     return 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,8 @@ from rolegraph.api.starting import SPEC, spec_files
 from rolegraph.api.workflow import Workflow, open_source
 from rolegraph.engine.errors import UsageError
 from rolegraph.engine.models import Models, Services
-from rolegraph.engine.records import Note, Observer
+from rolegraph.engine.records import Note, Observer, Task
+from rolegraph.engine.records.data import DATA_FILE, UsedRows, check_data, write_data
 from rolegraph.engine.records.jsonl import make_folder, read_record, write_record, write_whole
 from rolegraph.engine.records.writer_lock import LOCK_FILE, sole_writer
 from rolegraph.engine.spec import ModelRef
@@ -123,7 +124,7 @@ class OptimizationJob:
         return job
 
     def check_folder(self) -> None:
-        """Raise UsageError where the folder holds files, but no optimization of the same settings."""
+        """Raise UsageError where the folder holds files, but no optimization of these settings and rows."""
         folder = self.plan.folder
         if not (folder / SETTINGS).exists():
             if folder.is_file() or (folder.exists() and {it.name for it in folder.iterdir()} - {LOCK_FILE}):
@@ -135,6 +136,15 @@ class OptimizationJob:
             if (was := before.get(name)) != now:
                 setting = "another spec" if name == "spec" else f"{name} {was}, not {now}"
                 raise UsageError(f"{folder} was started with {setting}; choose another folder with --out")
+        check_data(folder / DATA_FILE, self.data)
+
+    @property
+    def data(self) -> Sequence[UsedRows]:
+        """Rows that the optimization uses; of one split where the spec has no other."""
+        both: dict[Split, list[Task]] = {
+            items[0][0]: [task for _, task in items] for items in (self.plan.train, self.plan.validation)
+        }
+        return [jobs.used_rows(self.flow, split, tasks) for split, tasks in both.items()]
 
     async def run(self, observe: Observer | None = None, *, concurrency: int = 64) -> OptimizationResult:
         """Search for better templates, and write the best ones as a spec.
@@ -156,6 +166,7 @@ class OptimizationJob:
             self.check_folder()
             if (folder / RESULT).exists() and result.record.budget == plan.budget:
                 return result
+            write_data(folder / DATA_FILE, self.data)
             write_whole(folder / SETTINGS, json.dumps(self.settings, indent=1).encode())
             # The old spec with its prompts and rows, so that both it and the new one can be moved.
             for name, content in spec_files(plan.workflow, plan.source).items():

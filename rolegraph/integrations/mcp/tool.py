@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, ValidationError
 
+from rolegraph.engine.connections import client_options, route
 from rolegraph.engine.limits.tools import MCP_BYTES, REPLY_SECONDS, TOOL_FUNCTIONS
 from rolegraph.engine.vocabulary import Function, Tool, ToolError, check_headers, check_url, require_library
 from rolegraph.engine.vocabulary.replies import RejectedReply, bound_replies
@@ -70,7 +71,7 @@ async def _open(
     opened = False
     try:
         async with (
-            _client(headers) as http,
+            _client(url, headers) as http,
             streamable_http_client(url, http_client=http) as (read, write, _),
             ClientSession(read, write, timedelta(seconds=seconds)) as session,
         ):
@@ -81,10 +82,10 @@ async def _open(
     except Exception as error:
         if opened:
             raise
-        raise ToolError(f"the MCP server at {url} cannot be used: {_message(error)}") from error
+        raise ToolError(f"the MCP server at {url} cannot be used{route(url)}: {_message(error)}") from error
 
 
-def _client(headers: Mapping[str, str] | None) -> httpx.AsyncClient:
+def _client(url: str, headers: Mapping[str, str] | None) -> httpx.AsyncClient:
     """Return an HTTP client that gives the session an error in place of a response that is rejected."""
     import httpx
 
@@ -124,7 +125,8 @@ def _client(headers: Mapping[str, str] | None) -> httpx.AsyncClient:
 
     # The session limits a call, and an open stream may be silent; an error here would end the session.
     timeout = httpx.Timeout(REPLY_SECONDS.most, read=None)
-    client = httpx.AsyncClient(headers=headers, event_hooks={"response": [explain]}, timeout=timeout)
+    hooks = {"response": [explain]}
+    client = httpx.AsyncClient(headers=headers, event_hooks=hooks, timeout=timeout, **client_options(url))
     bound_replies(client, MCP_BYTES)
     return client
 

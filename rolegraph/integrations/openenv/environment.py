@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 from pydantic import Field
 from pydantic_core import from_json
 
+from rolegraph.engine.connections import proxy_for, route, tls_context
 from rolegraph.engine.limits.tools import ENV_BYTES, TOOL_CLOSE_SECONDS, TOOL_TEXT
 from rolegraph.engine.vocabulary import (
     Environment,
@@ -260,24 +261,25 @@ async def _connect(server: _Server) -> ClientConnection:
     from websockets.asyncio.client import connect
     from websockets.exceptions import WebSocketException
 
-    is_here = urlsplit(server.url).hostname in ("localhost", "127.0.0.1", "::1")
-    opening: Any = connect(
-        server.socket,
-        proxy=None if is_here else True,
-        compression=None,  # a thousand compressed bytes may hold a million
-        open_timeout=server.timeout,
-        close_timeout=TOOL_CLOSE_SECONDS.most,
-        ping_interval=None,  # an environment that computes may answer no ping
-        max_size=ENV_BYTES.most,
-    )
-    opening.process_redirect = _refuse_redirect
+    is_encrypted = server.socket.startswith("wss:")
     try:
+        opening: Any = connect(
+            server.socket,
+            proxy=proxy_for(server.url),
+            ssl=tls_context(server.url) if is_encrypted else None,
+            compression=None,  # a thousand compressed bytes may hold a million
+            open_timeout=server.timeout,
+            close_timeout=TOOL_CLOSE_SECONDS.most,
+            ping_interval=None,  # an environment that computes may answer no ping
+            max_size=ENV_BYTES.most,
+        )
+        opening.process_redirect = _refuse_redirect
         return await opening
     except TimeoutError:
         raise EnvironmentFailure(f"{server.url} does not answer within {server.timeout:g} s") from None
-    except (OSError, ValueError, WebSocketException) as error:
+    except (OSError, ImportError, ValueError, WebSocketException) as error:
         message = str(error)[:_SAID] or type(error).__name__
-        raise EnvironmentFailure(f"cannot connect to {server.url}: {message}") from None
+        raise EnvironmentFailure(f"cannot connect to {server.url}{route(server.url)}: {message}") from None
 
 
 def _refuse_redirect(error: Exception) -> Exception:

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from rolegraph.api.viewing import parse_filters, view
-from rolegraph.engine.errors import UsageError, WorldError
+from rolegraph.engine.connections import is_here, route
+from rolegraph.engine.errors import UsageError, WorldError, first_line
 from rolegraph.engine.records import EpisodeDone, Event, Note, Observer
 from rolegraph.engine.records.info import without_credentials
 from rolegraph.integrations.opentelemetry.spans import Span, TracedRun, is_sampled, spans_of
@@ -141,6 +142,8 @@ class _Collector(logging.Handler):
         self.fault = ""
         """Reason why the last request failed; empty where it did not."""
         self._logged = ""
+        self._route = route(url)
+        self._results: Any = import_module("opentelemetry.sdk.trace.export").SpanExportResult
         self._trace: Any = import_module("opentelemetry.trace")
         self._sdk: Any = import_module("opentelemetry.sdk.trace")
         resources: Any = import_module("opentelemetry.sdk.resources")
@@ -151,6 +154,7 @@ class _Collector(logging.Handler):
             "rolegraph", version("rolegraph"), "https://opentelemetry.io/schemas/1.41.0"
         )
         session: Any = import_module("requests").Session()
+        session.trust_env = not is_here(url)
         session.max_redirects = 0  # a redirect would take the headers, and a key in them, elsewhere
         exporters: Any = import_module("opentelemetry.exporter.otlp.proto.http.trace_exporter")
         self._exporter = exporters.OTLPSpanExporter(endpoint=_endpoint(url), session=session)
@@ -209,10 +213,13 @@ class _Collector(logging.Handler):
     def export(self, spans: Sequence[Any]) -> Any:
         """Send spans of the SDK in one request, and count them."""
         self._logged = ""
-        result = self._exporter.export(spans)
+        try:
+            result = self._exporter.export(spans)
+        except (OSError, ValueError) as error:  # of a variable of the environment: certificates, a proxy
+            self._logged, result = first_line(error), self._results.FAILURE
         is_sent = result.name == "SUCCESS"
         self.sent += len(spans) if is_sent else 0
-        self.fault = "" if is_sent else self._logged or "the request failed"
+        self.fault = "" if is_sent else (self._logged or "the request failed") + self._route
         return result
 
     def shutdown(self) -> None:

@@ -252,7 +252,8 @@ def reward(*, timeout: Seconds = SECONDS) -> Reward:
     require_library("reasoning_gym", "reasoning-gym", "reasoning-gym's tasks")
     score = Loaded(_score, PACKAGE)
     hidden = ("answer", "metadata")
-    return Reward(score, RewardFacts(fields=hidden, labels=hidden), timeout=timeout)
+    facts = RewardFacts(fields=hidden, labels=hidden, required=())  # some kinds keep the answer in metadata
+    return Reward(score, facts, timeout=timeout)
 
 
 def _score(task: Task, action: Any, inputs: RewardInputs) -> Score:

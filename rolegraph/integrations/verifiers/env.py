@@ -23,6 +23,7 @@ import openai
 import verifiers.v1 as vf
 
 from rolegraph.engine.compile import Plan
+from rolegraph.engine.connections import client_options
 from rolegraph.engine.errors import ModelError, UsageError
 from rolegraph.engine.models import Completion, LimitedModel, Request
 from rolegraph.engine.models.openai import OpenAIModel
@@ -131,8 +132,7 @@ class SpecEnv(vf.Env[vf.EnvConfig]):
     async def start(self) -> None:
         """Open the HTTP client, the processes for rewards and tools, and the opener of roles' own models."""
         self._shared = AsyncExitStack()
-        # verifiers' interception listens on this machine, which no proxy reaches.
-        http = openai.DefaultAsyncHttpxClient(trust_env=False)
+        http = openai.DefaultAsyncHttpxClient(**client_options(_LOOPBACK))
         client = openai.AsyncOpenAI(base_url=_LOOPBACK, api_key="none", max_retries=0, http_client=http)
         self._client = await self._shared.enter_async_context(client)
         self._prepared = PreparedPlan(self.plan)
@@ -172,7 +172,7 @@ class SpecEnv(vf.Env[vf.EnvConfig]):
                 trace.record_reward(REWARD, float(trajectory.reward))
             trace.record_metrics({name: float(value) for name, value in trajectory.terms.items()})
             if trajectory.name in deciding:
-                trace.record_metrics({**episode.metrics, "correct": float(episode.is_correct)})
+                trace.record_metrics({**episode.figures})
             if trajectory.masked:
                 trace.agent.trainable = False
             info: dict[str, Any] = {"episode": episode.id, "index": trajectory.index}

@@ -2,7 +2,8 @@
 
 OPTIONS is JSON; the key is in the environment. The process ends when its parent does, however the parent
 ended, and deletes its temporary folder; a service that commands borrow stays once it is ready. It ignores
-Ctrl-C, which the terminal sends to it too: the parent decides.
+Ctrl-C, which the terminal sends to it too, and SIGTERM, which a job scheduler sends to every process: the
+parent decides, and may save a checkpoint first.
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ def main() -> None:
     # Most objects of torch and transformers stay. Collecting among them took a tenth of the start.
     gc.set_threshold(_COLLECTION_THRESHOLD)
     options = ServiceOptions(**json.loads(sys.argv[1]))
+    if options.lent_at is None:  # a lent service has no parent to end it
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
     watch = partial(_watch_parent, Path(options.lent_at) if options.lent_at else None)
     try:
         launch(options, os.environ.pop(KEY_VARIABLE), lambda port, _: [str(port)], as_child=watch)

@@ -272,8 +272,9 @@ class CheckpointStore:
         if entry.base_digest != self._digest:
             same = entry.base_model == self._base_model
             other = "a model of that name with other weights" if same else repr(self._base_model)
+            fix = "" if same else f"; choose its model: --model local:{entry.base_model}"
             raise RequestError(
-                f"{path} belongs to the model {entry.base_model!r}, but this service serves {other}"
+                f"{path} belongs to the model {entry.base_model!r}, but this service serves {other}{fix}"
             )
         return entry
 

@@ -10,14 +10,13 @@ from typing import Any
 
 from transformers.utils import logging as transformers_logging
 
-from rolegraph.engine.errors import UsageError, first_line
-from rolegraph.engine.records.jsonl import read_json
+from rolegraph.engine.errors import UsageError
 from rolegraph.engine.shipped import model_folder
 from rolegraph.local.launcher import model_name
 from rolegraph.local.service.adapters import load_model, write_adapter
 from rolegraph.local.service.checkpoints import CheckpointStore
 from rolegraph.local.service.errors import RequestError
-from rolegraph.local.weights import ADAPTER_CONFIG, base_of_adapter, checkpoint_folder
+from rolegraph.local.weights import base_name, base_of_adapter
 
 
 def export_adapter(path: str, state_dir: Path, out: Path, base: Path | None = None) -> Path:
@@ -34,7 +33,7 @@ def export_adapter(path: str, state_dir: Path, out: Path, base: Path | None = No
         OSError: A file cannot be written.
     """
     try:
-        name = _base_name(path, state_dir)
+        name = base_name(path, state_dir)
         folder = base or model_folder(name)
         if not folder.is_dir():
             raise UsageError(
@@ -45,16 +44,6 @@ def export_adapter(path: str, state_dir: Path, out: Path, base: Path | None = No
         raise UsageError(str(error)) from error
     write_adapter(out, checkpoint.weights, checkpoint.shape.rank, model_name(folder))
     return folder
-
-
-def _base_name(path: str, state_dir: Path) -> str:
-    """Return the name or folder of a checkpoint's base model. Raises UsageError."""
-    folder = checkpoint_folder(path, state_dir)
-    try:
-        config = read_json((folder or state_dir) / ADAPTER_CONFIG)
-        return str(config["base_model_name_or_path"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UsageError(f"there is no checkpoint {path} in {state_dir}: {first_line(error)}") from error
 
 
 def export_merged(adapter: Path, out: Path) -> None:

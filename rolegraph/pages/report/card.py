@@ -68,9 +68,14 @@ def model_card(
     was = {name.removeprefix("validation/"): value for name, value in (before or {}).items()}
     figures = {name.removeprefix("validation/"): value for name, value in checkpoint.validation.items()}
     rows = [
-        (_line(name), f"{was[name]:.3f}" if name in was else "–", f"{value:.3f}")
+        (
+            _line(name),
+            f"{was[name]:.3f}" if name in was else "–",
+            f"{value:.3f}",
+            f"{figures[f'n/{name}']:.0f}" if f"n/{name}" in figures else "–",
+        )
         for name, value in figures.items()
-        if "/" not in name or name.startswith("reward/")
+        if "/" not in name or name.startswith(("reward/", "answers/"))
     ]
     references = [
         (_line(row.name), _line(row.figure), f"{row.mean:.3f} [{row.low:.3f}, {row.high:.3f}]", str(row.n))

@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import pairwise
@@ -55,6 +55,11 @@ class ChartLine:
     stroke: Stroke = Stroke.PLAIN
     band: Sequence[tuple[float, float, float]] = ()
 
+
+Ends = tuple[float, float]
+"""Lower and upper end of a scale."""
+SHARES: Ends = (0.0, 1.0)
+"""Ends of the axis of a share."""
 
 Layer = tuple[str, str, Sequence[Point]]
 """Layer of a stack: label, CSS class and points."""
@@ -99,6 +104,11 @@ def number(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 1 else _short(value)
 
 
+def share_ends(values: Iterable[float]) -> Ends | None:
+    """Return the ends of the axis of a figure that may be a share; None where a value is no share."""
+    return SHARES if all(0 <= value <= 1 for value in values) else None
+
+
 def nice_ticks(low: float, high: float, most: int = 5) -> list[float]:
     """Round numbers that cover low to high; the first is at or under low, the last at or over high."""
     if high - low <= 1e-12 * max(abs(low), abs(high), 1e-12):
@@ -119,18 +129,27 @@ def thin(points: Sequence[Point], most: int = MOST_POINTS) -> Sequence[Point]:
     return [_middle(points[start : start + size]) for start in range(0, len(points), size)]
 
 
-def line_chart(label: str, lines: Sequence[ChartLine], size: ChartSize | None = None) -> str:
-    """Draw a line chart over steps as an `<svg>` element; its `data-hover` holds the values to show on
-    hover."""
+def line_chart(
+    label: str, lines: Sequence[ChartLine], size: ChartSize | None = None, ends: Ends | None = None
+) -> str:
+    """Draw a line chart over steps as an `<svg>` element; its `data-hover` holds the values to show on hover.
+
+    Args:
+        label: Description of the chart.
+        lines: The lines.
+        size: Size of the chart.
+        ends: Values that the axis covers at least, such as `SHARES`.
+    """
     size = size or ChartSize()
     lines = [thinned(line) for line in lines]
-    x, inner = plot(lines, size)
+    x, inner = plot(lines, size, ends)
     return _svg(label, size, inner, x, [(line.label, line.points) for line in lines])
 
 
-def plot(lines: Sequence[ChartLine], size: ChartSize) -> tuple[Axis, str]:
-    """Return the axis of steps, and the inside of a line chart: grid, tick labels, bands and lines."""
-    values = [value for line in lines for _, value in line.points]
+def plot(lines: Sequence[ChartLine], size: ChartSize, ends: Ends | None = None) -> tuple[Axis, str]:
+    """Return the axis of steps, and the inside of a line chart: grid, tick labels, bands and lines; `ends`
+    are values that the axis of values covers at least."""
+    values = [value for line in lines for _, value in line.points] + [*(ends or ())]
     values += [value for line in lines for _, low, high in line.band for value in (low, high)]
     steps = [step for line in lines for step, _ in line.points]
     x, y = _steps_axis(steps, size), _values_axis(values, size)

@@ -39,8 +39,8 @@ class TaskGroups:
 
     @property
     def barren(self) -> int:
-        """Number of groups without a gradient, such as groups whose answers all failed."""
-        return sum(count for outcome, count in self.outcomes.items() if not outcome.teaches)
+        """Number of groups that moved nothing, such as groups whose answers all failed."""
+        return sum(count for outcome, count in self.outcomes.items() if not outcome.moves)
 
 
 @dataclass(slots=True)
@@ -62,7 +62,7 @@ class RoleGroups:
 
     @property
     def barren(self) -> int:
-        """Number of groups whose rollouts give no gradient, such as groups with equal rewards."""
+        """Number of groups that moved nothing, such as groups of GRPO with equal rewards."""
         return sum(task.barren for task in self.tasks.values())
 
     @property
@@ -72,7 +72,7 @@ class RoleGroups:
 
     @property
     def barren_tasks(self) -> list[TaskGroups]:
-        """Tasks with groups without a learning signal, the most frequent first."""
+        """Tasks with groups that moved nothing, the most frequent first."""
         rows = sorted(self.tasks.values(), key=lambda row: (-row.barren, row.outcomes.total(), row.task))
         return [row for row in rows[:MOST_TASKS] if row.barren]
 

@@ -17,7 +17,7 @@ from markupsafe import Markup
 
 from rolegraph.engine.records import Control
 from rolegraph.engine.shipped import templates_in
-from rolegraph.engine.training.analysis.compare import Interval
+from rolegraph.engine.training.analysis.intervals import Interval
 from rolegraph.pages.report.charts import interval, number
 from rolegraph.pages.report.digest import clipped
 

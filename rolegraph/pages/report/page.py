@@ -18,6 +18,7 @@ from rolegraph.engine.records.folder import Split
 from rolegraph.engine.records.info import RoleInfo
 from rolegraph.engine.records.jsonl import write_whole
 from rolegraph.engine.spec import load_spec
+from rolegraph.engine.training.analysis.constants import CONSTANT, SAME
 from rolegraph.engine.training.analysis.outcomes import GroupOutcome, Outcomes, advantages
 from rolegraph.pages.drawing import picture_of
 from rolegraph.pages.drawing.svg import svg
@@ -42,7 +43,7 @@ _HERE = Path(__file__).parent
 class HeadlineFigure:
     """Best value of a metric; `first` is that of the untrained model.
 
-    `n` is the number of episodes that have the metric; None for all.
+    `n` is the number of episodes that have the metric; None where it is not on record.
     """
 
     name: str
@@ -82,6 +83,10 @@ class RoleFinding(NamedTuple):
     outcomes: Outcomes
     trained: bool
     """Whether the role was trained."""
+    constant: float | None = None
+    """Reward of the best constant answer; None where the role's answers are not discrete."""
+    same: float | None = None
+    """Share of the commonest answer, from 0 to 1, at the same step."""
 
     @property
     def failed(self) -> int:
@@ -92,6 +97,16 @@ class RoleFinding(NamedTuple):
     def commonest_failure(self) -> str:
         """Most frequent failure, as words."""
         return self.failures.most_common(1)[0][0].replace("_", " ") if self.failures else ""
+
+    @property
+    def beside(self) -> str:
+        """Reward that the best constant answer would get, and the share of the commonest answer."""
+        if self.constant is None or self.same is None:
+            return ""
+        return (
+            f"Always giving one answer would get {number(self.constant)}; its commonest answer was "
+            f"{self.same:.0%} of all."
+        )
 
     @property
     def anchor(self) -> str:
@@ -107,25 +122,23 @@ class RoleFinding(NamedTuple):
 
     @property
     def sentence(self) -> str:
-        """Groups that the role learnt from, and its rewards at the first and last step."""
+        """Groups that taught the role, and its rewards at the first and last step."""
         return "; its ".join(part for part in (self._learning(), self._rewards()) if part) + "."
 
     def _learning(self) -> str:
-        taught, groups = self.outcomes[GroupOutcome.TAUGHT], self.outcomes.total()
+        taught, equal = self.outcomes[GroupOutcome.TAUGHT], self.outcomes[GroupOutcome.EQUAL]
+        groups = self.outcomes.total()
         if not self.trained:
             return "was not trained"
         if not groups:
             return "has no group that was compared"
         others = ", ".join(
-            f"{n} {outcome}"
-            for outcome, n in self.outcomes.most_common()
-            if n and outcome != GroupOutcome.TAUGHT
+            f"{n} {outcome}" for outcome, n in self.outcomes.most_common() if n and not outcome.moves
         )
-        if taught or self.outcomes[GroupOutcome.EQUAL]:
-            return f"learnt from {taught} of {groups} groups{f' ({others})' if others else ''}"
-        if self.failed >= self.answers:
-            return "learnt nothing: no answer was usable"
-        return f"learnt nothing: {groups} groups, {others}"
+        if self.failed >= self.answers and not taught + equal:
+            return "was taught nothing: no answer was usable"
+        moved = f", and moved without preference by {equal} (equal rewards)" if equal else ""
+        return f"was taught by {taught} of {groups} groups{moved}{f' ({others})' if others else ''}"
 
     def _rewards(self) -> str:
         if self.first is None or self.last is None:
@@ -194,7 +207,7 @@ def workflow(run: RunRecord) -> str:
 def figures(run: RunRecord) -> list[HeadlineFigure]:
     """Return the metrics at the best validation, or at the best batch of a training without validations."""
     best_of: list[HeadlineFigure] = []
-    for name in run.info.metrics:
+    for name in run.info.figure_names:
         validated = bool(run.series(f"validation/{name}"))
         split, kind = ("validation", "validation") if validated else ("training batch", "episode")
         if points := run.series(f"{kind}/{name}"):
@@ -219,7 +232,22 @@ def findings(run: RunRecord, digest: Digest) -> list[RoleFinding]:
         role = digest.roles.get(name, RoleGroups(name))
         outcomes = sum(role.steps.values(), Outcomes())
         trained = run.info.roles[name].trainable
-        roles.append(RoleFinding(name, split, first, last, role.failures, role.answers, outcomes, trained))
+        start = "validation/" if split == "validation" else ""
+        constant, same = (run.latest(f"{start}{key}{name}") for key in (CONSTANT, SAME))
+        roles.append(
+            RoleFinding(
+                name,
+                split,
+                first,
+                last,
+                role.failures,
+                role.answers,
+                outcomes,
+                trained,
+                constant,
+                same,
+            )
+        )
     return roles
 
 

@@ -11,15 +11,20 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 
+from rolegraph.engine.training.advantages.group_metrics import KL
+from rolegraph.engine.training.analysis.constants import CONSTANT, SAME
 from rolegraph.engine.training.analysis.outcomes import GroupOutcome, Outcomes
 from rolegraph.pages.report.charts import (
     COLOURS,
+    SHARES,
     WIDE,
     ChartLine,
     ChartSize,
+    Ends,
     Layer,
     Stroke,
     line_chart,
+    share_ends,
     stack_chart,
 )
 from rolegraph.pages.report.digest import Digest, RoleGroups
@@ -70,7 +75,7 @@ def sections(run: RunRecord, digest: Digest) -> list[Section]:
             "learning",
             "Learning curves",
             "Thin: the training batches. Bold: validation; step 0 is the untrained model.",
-            [_metric(run, name) for name in run.info.metrics],
+            [_metric(run, name) for name in run.info.figure_names],
         ),
         (
             "rewards",
@@ -86,10 +91,11 @@ def sections(run: RunRecord, digest: Digest) -> list[Section]:
             "groups",
             "What groups taught",
             "A group is what a role did on one task in one step, or those of its turns that are compared. It "
-            "taught nothing where all its advantages are 0, or where all its answers are masked: failed if "
-            "every answer failed, too small if skips, failures and missing ratings left less than its "
-            "estimator compares, too easy if its rewards are all 1 or more, too hard if all are 0 or less, "
-            "or neither. With equal rewards it has one advantage for all its answers, and prefers none.",
+            "taught where its advantages differ. With equal rewards it moved the weights and taught nothing: "
+            "all its answers have one advantage, and it prefers none. It moved nothing where all its "
+            "advantages are 0, or where all its answers are masked: failed if every answer failed, too small "
+            "if skips, failures and missing ratings left less than its estimator compares, too easy if its "
+            "rewards are all 1 or more, too hard if all are 0 or less, or neither.",
             [*(_shares(run, groups) for groups in digest.groups), _group_rewards(run, roles)],
         ),
         (
@@ -97,13 +103,13 @@ def sections(run: RunRecord, digest: Digest) -> list[Section]:
             "Optimization, signals and speed",
             "",
             [
-                _by_role(run, "KL: sampling policy to trained", "kl/{}", roles),
+                _by_role(run, KL, "kl/{}", roles),
                 _by_role(run, "Loss", "loss/{}/mean", roles),
-                _by_role(run, "Share of its policy's gradient", "optim/share/{}", _sharing(run)),
+                _by_role(run, "Share of its policy's gradient", "optim/share/{}", _sharing(run), SHARES),
                 *_by_policy(run),
                 _by_role(run, "Entropy of sampled tokens (nats)", "entropy/{}", roles),
                 _by_role(run, "Mean tokens of a response", "tokens/per_response/{}", roles),
-                _by_role(run, "Share of the commonest answer", "answers/same/{}", roles),
+                _by_role(run, "Share of the commonest answer", f"{SAME}{{}}", roles, SHARES),
                 _single(run, "Response tokens of a batch", "tokens/response"),
                 _single(run, "Tokens per second", "tokens/per_second"),
                 _time(run),
@@ -139,12 +145,13 @@ def _lines(
     keys: Sequence[str],
     size: ChartSize | None = None,
     named: bool = True,
+    ends: Ends | None = None,
 ) -> Panel | None:
     lines = [line for line in lines if line.points]
     if not lines:
         return None
     legend = [(line.label, f"c{line.colour} {line.stroke}") for line in lines] if named else []
-    return Panel(title, line_chart(title, lines, size), legend, frozenset(keys))
+    return Panel(title, line_chart(title, lines, size, ends), legend, frozenset(keys))
 
 
 def _stack(
@@ -165,7 +172,10 @@ def _metric(run: RunRecord, name: str) -> Panel | None:
         if control.figure == name and steps:
             ends = [(step, control.mean) for step in (min(steps), max(steps))]
             lines.append(ChartLine(control.name, ends, 1 + len(lines), Stroke.DASHED))
-    return _lines(name, lines, [f"episode/{name}", f"validation/{name}"], WIDE)
+    ends = share_ends(value for line in lines for _, value in line.points)
+    splits = ("episode/", "validation/")
+    keys = [f"{split}{n}{name}" for split in splits for n in ("", "n/")]
+    return _lines(name, lines, keys, WIDE, ends=ends)
 
 
 def _reward(run: RunRecord, role: str, colour: int) -> Panel | None:
@@ -180,13 +190,20 @@ def _reward(run: RunRecord, role: str, colour: int) -> Panel | None:
     validation = ChartLine("validation", run.series(f"validation/reward/{role}"), colour, Stroke.BOLD)
     stroke = Stroke.THIN if validation.points else Stroke.PLAIN
     label = "train, mean ± std" if band else "train, mean"
-    lines = [ChartLine(label, means, colour, stroke=stroke, band=band), validation]
-    return _lines(f"Reward: {role}", lines, [*keys, f"validation/reward/{role}"])
+    constant = [f"{split}{CONSTANT}{role}" for split in ("validation/", "")]
+    points = run.series(constant[0]) or run.series(constant[1])
+    beside = ChartLine("best constant answer", points, colour + 1, Stroke.DASHED)
+    lines = [ChartLine(label, means, colour, stroke=stroke, band=band), validation, beside]
+    ends = share_ends(value for key in keys[2:4] for _, value in run.series(key)) if most else None
+    counted = [f"validation/{n}reward/{role}" for n in ("", "n/")]
+    return _lines(f"Reward: {role}", lines, [*keys, *counted, *constant], ends=ends)
 
 
-def _by_role(run: RunRecord, title: str, key: str, roles: Sequence[str]) -> Panel | None:
+def _by_role(
+    run: RunRecord, title: str, key: str, roles: Sequence[str], ends: Ends | None = None
+) -> Panel | None:
     lines = [ChartLine(role, run.series(key.format(role)), colour) for colour, role in enumerate(roles)]
-    return _lines(title, lines, [key.format(role) for role in roles])
+    return _lines(title, lines, [key.format(role) for role in roles], ends=ends)
 
 
 def _by_policy(run: RunRecord) -> list[Panel | None]:
@@ -195,7 +212,7 @@ def _by_policy(run: RunRecord) -> list[Panel | None]:
     figures = {"Gradient norm": "grad_norm", "Learning rate": "learning_rate"}
     if len(policies) < 2:
         return [_single(run, title, f"optim/{name}") for title, name in figures.items()]
-    figures |= {"Loss of each policy": "loss", "KL of each policy": "kl"}
+    figures |= {"Loss of each policy": "loss", f"{KL} of each policy": "kl"}
     return [_by_role(run, title, f"optim/{name}/{{}}", policies) for title, name in figures.items()]
 
 

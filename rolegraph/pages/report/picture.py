@@ -15,7 +15,16 @@ from pathlib import Path
 from rolegraph.engine.errors import UsageError, did_you_mean
 from rolegraph.engine.vocabulary.foreign import short_repr
 from rolegraph.pages.drawing.ink import document, text
-from rolegraph.pages.report.charts import COLOURS, ChartLine, ChartSize, Stroke, plot, thinned
+from rolegraph.pages.report.charts import (
+    COLOURS,
+    ChartLine,
+    ChartSize,
+    Ends,
+    Stroke,
+    plot,
+    share_ends,
+    thinned,
+)
 from rolegraph.pages.report.reading import Point, RunRecord, read_run
 
 _CSS = Path(__file__).with_name("picture.css")
@@ -29,8 +38,8 @@ def draw_curves(folders: Sequence[Path], figures: Sequence[str] = ()) -> str:
 
     Args:
         folders: Folders of trainings.
-        figures: Names of the spec's metrics, or full names of figures in `metrics.jsonl`; by default all
-            metrics of the specs.
+        figures: `correct`, names of the spec's metrics, or full names of figures in `metrics.jsonl`; by
+            default `correct` and all metrics of the specs.
 
     Raises:
         UsageError: A training or a figure is missing.
@@ -38,7 +47,7 @@ def draw_curves(folders: Sequence[Path], figures: Sequence[str] = ()) -> str:
     runs = [read_run(folder) for folder in folders]
     if not runs:
         raise UsageError("a picture of learning curves needs at least one run")
-    names = list(figures) or list(dict.fromkeys(name for run in runs for name in run.info.metrics))
+    names = list(figures) or list(dict.fromkeys(name for run in runs for name in run.info.figure_names))
     panels = {name: _lines(runs, name) for name in names}
     shown = {name: lines for name, lines in panels.items() if lines}
     missing = [name for name in names if name not in shown]
@@ -102,10 +111,17 @@ def _picture(runs: Sequence[RunRecord], panels: dict[str, list[ChartLine]]) -> s
     for index, (name, lines) in enumerate(panels.items()):
         x, y = index % across * _SIZE.width, legend_height + index // across * _SIZE.height
         title = f'<text class="title" x="{_SIZE.left:g}" y="22">{text(name)}</text>'
-        parts.append(f'<g transform="translate({x:g} {y:g})">{title}{plot(lines, _SIZE)[1]}</g>')
+        parts.append(
+            f'<g transform="translate({x:g} {y:g})">{title}{plot(lines, _SIZE, _ends(name, lines))[1]}</g>'
+        )
     about = ", ".join(dict.fromkeys(run.info.name for run in runs))
     title = f"Learning curves of {about}: {', '.join(panels)}"
     return document(title, width, height, _CSS, [keys, *parts])
+
+
+def _ends(name: str, lines: Sequence[ChartLine]) -> Ends | None:
+    """Return 0 and 1 for `correct` and for metrics that may be shares; other figures fit their axis."""
+    return None if "/" in name else share_ends(value for line in lines for _, value in line.points)
 
 
 def _keys(lines: Sequence[ChartLine], width: float) -> tuple[str, float]:

@@ -36,6 +36,10 @@ class RunRecord:
         """Return a figure at the steps that have it."""
         return [(line["step"], line[key]) for line in self.lines if key in line]
 
+    def latest(self, key: str) -> float | None:
+        """Return the newest value of a figure; None where no step has it."""
+        return next((line[key] for line in reversed(self.lines) if key in line), None)
+
     def counts(self, key: str) -> list[Point]:
         """Return a figure at every training step, with 0 where it is absent, as counts of failures are."""
         return [(line["step"], line.get(key, 0.0)) for line in self.lines if line["step"]]

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from rolegraph.engine.records import RunFolder
-from rolegraph.engine.training.analysis.compare import Interval, interval
+from rolegraph.engine.training.analysis.intervals import Interval, interval
 from rolegraph.pages.drawing.ink import PALETTE, document, text
-from rolegraph.pages.report.charts import Axis, nice_ticks, number
+from rolegraph.pages.report.charts import Axis, nice_ticks, number, share_ends
 from rolegraph.pages.report.compare.sides import TOKENS_OUT, read_side
 
 _PANEL, _ROW, _TOP, _BOTTOM, _GAP = 280, 26, 46, 34, 28
@@ -114,11 +114,13 @@ def sweep_picture(title: str, points: Sequence[SweepPointFigures]) -> str:
 
 def _panel(name: str, cells: Sequence[Interval | None], hue: str) -> FigurePanel:
     ends = [end for cell in cells if cell for end in (cell.low, cell.high)]
+    if "/" not in name and not name.endswith(" change"):
+        ends += share_ends(ends) or ()
     return FigurePanel(name, ends, [cell and partial(_mark, cell, hue) for cell in cells])
 
 
 def _mark(cell: Interval, hue: str, axis: Axis, y: float) -> str:
-    title = f"{number(cell.mean)} [{number(cell.low)}, {number(cell.high)}]"
+    title = f"{number(cell.mean)} [{number(cell.low)}, {number(cell.high)}], n {cell.n}"
     return (
         f'<g stroke="{hue}" fill="{hue}"><title>{title}</title><line stroke-width="3" '
         f'stroke-linecap="round" stroke-opacity="0.55" x1="{axis.at(cell.low):.1f}" '

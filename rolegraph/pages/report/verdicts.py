@@ -13,7 +13,9 @@ from rolegraph.engine.models.replay import RecordedCall, recorded_calls
 from rolegraph.engine.records import CallId, Episode, FailureName
 from rolegraph.engine.spec import Finding
 from rolegraph.engine.spec.expectations import ExpectedAction, FigureBounds, SpecTests, TaskExpectations
-from rolegraph.engine.training.analysis.compare import by_task, interval
+from rolegraph.engine.training.analysis.compare import by_task
+from rolegraph.engine.training.analysis.constants import CONSTANT, SAME
+from rolegraph.engine.training.analysis.intervals import Interval, interval
 from rolegraph.pages.drawing.ink import in_xml
 from rolegraph.pages.report.compare.differences import text_difference
 
@@ -26,7 +28,7 @@ class Verdict:
     """Name of the expectation."""
     holds: bool
     """Whether the expectation is met."""
-    found: str
+    summary: str
     """Short description of the result."""
     detail: str = ""
     """Further lines, such as the diff of a prompt."""
@@ -48,12 +50,10 @@ def verdicts(
     verdicts = [_answered(was, now, episodes)]
     if tests.prompts == "same":
         verdicts += _prompts(was, now)
-    means = {name: interval(values).mean for name, values in by_task(plan, episodes).items()}
+    means = {name: interval(values) for name, values in by_task(plan, episodes).items()}
     for name, bounds in expected.figures.items():
-        value = means.get(name)
-        summary = "no episode has it" if value is None else f"{value:.3f}"
-        holds = value is not None and bounds.hold(value)
-        verdicts.append(Verdict(f"figure {name}", holds, f"{summary}, expected {bounds}"))
+        constant = means.get(f"{CONSTANT}{_measured_role(name, plan)}")
+        verdicts.append(_figure(name, bounds, means.get(name), constant))
     verdicts += _failures(expected.failures, episodes)
     for what, kind, most in (
         ("prompts", "prompt_tokens", expected.tokens.prompts),
@@ -73,7 +73,8 @@ def unknown_names(tests: SpecTests, plan: Plan, recorded: Sequence[Episode]) -> 
     """Yield a finding for each unknown figure, role, failure or task in the tests."""
     roles = [role.name for role in plan.roles]
     rewards = [f"reward/{role.name}" for role in plan.roles if role.reward is not None]
-    figures = ["correct", *plan.metrics, *rewards]
+    answers = [start + role.name for role in plan.asking for start in (CONSTANT, SAME)]
+    figures = ["correct", *plan.metrics, *rewards, *answers]
     failures = [member.value for member in FailureName]
     tasks = list(dict.fromkeys(episode.task_id for episode in recorded))
     expect = tests.expect
@@ -109,8 +110,8 @@ def junit(suite: str, verdicts: Sequence[Verdict]) -> bytes:
             inside, "testcase", {"classname": in_xml(suite), "name": in_xml(verdict.name)}
         )
         if not verdict.holds:
-            failure = ElementTree.SubElement(case, "failure", {"message": in_xml(verdict.found)})
-            failure.text = in_xml(f"{verdict.found}\n{verdict.detail}".strip())
+            failure = ElementTree.SubElement(case, "failure", {"message": in_xml(verdict.summary)})
+            failure.text = in_xml(f"{verdict.summary}\n{verdict.detail}".strip())
     ElementTree.indent(root)
     return ElementTree.tostring(root, encoding="utf-8", xml_declaration=True) + b"\n"
 
@@ -155,6 +156,23 @@ def _prompts(was: Mapping[CallId, RecordedCall], now: Mapping[CallId, RecordedCa
 def _texts(call: RecordedCall) -> list[tuple[str, object]]:
     """Return role and content of each message of a call's prompt."""
     return [(message["role"], message["content"]) for message in call.messages]
+
+
+def _measured_role(figure: str, plan: Plan) -> str | None:
+    """Return the role whose answers a figure measures; None for several roles."""
+    if figure == "correct":
+        return plan.roles[plan.correct[0]].name if len(plan.correct) == 1 else None
+    metric = plan.metrics.get(figure)
+    return figure.removeprefix("reward/") if metric is None else metric.role
+
+
+def _figure(name: str, bounds: FigureBounds, it: Interval | None, constant: Interval | None) -> Verdict:
+    """Return the verdict on a figure, with n and the reward that the best constant answer would get."""
+    if it is None:
+        return Verdict(f"figure {name}", False, f"no episode has it, expected {bounds}")
+    beside = f"; the best constant answer gets {constant.mean:.3f}" if constant else ""
+    summary = f"{it.mean:.3f} (n {it.n} tasks), expected {bounds}{beside}"
+    return Verdict(f"figure {name}", bounds.hold(it.mean), summary)
 
 
 def _failures(allowed: int | Mapping[str, int] | None, episodes: Sequence[Episode]) -> Iterator[Verdict]:

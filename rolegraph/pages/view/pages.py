@@ -34,7 +34,7 @@ MOST_ANSWERS = 6
 """Number of trajectories whose answers a row of a list shows."""
 MOST_MEMBERS = 64
 """Number of members of a group that are listed."""
-_KNOWN = ("spec", "hash", "failures")
+_KNOWN = ("spec", "hash", "failures", "started_at")
 """Keys of an episode's metadata that are shown elsewhere on the page."""
 
 
@@ -155,6 +155,7 @@ class EpisodePage:
     fields: Sequence[tuple[str, str, bool]]
     """Fields of the task: name, value, and whether it is hidden from prompts."""
     notes: Sequence[tuple[str, str]]
+    """Facts of the episode that are not shown elsewhere, such as the rounds of its loops."""
 
     @property
     def left(self) -> int:

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from rolegraph.engine.errors import DataError, RolegraphError, UsageError, os_errors_as
-from rolegraph.engine.records import Episode, RunFolder, RunInfo
+from rolegraph.engine.records import Episode, Failure, FailureMetadata, RunFolder, RunInfo
+from rolegraph.engine.records.episode import REWARD_FAILURES
 from rolegraph.engine.records.episodes import EpisodeFile, IndexEntry
 from rolegraph.engine.spec import Spec, load_spec
 from rolegraph.pages.view.pieces import PiecesOf, pieces_of
@@ -149,22 +150,39 @@ class ViewedRun:
         return frozenset(name for name, role in self.spec.roles.items() if role.shows)
 
     def without_hidden(self, episode: Episode) -> Episode:
-        """Return a copy without hidden fields, demonstrations made from them, and prompts that show them."""
+        """Return a copy without hidden fields, demonstrations made from them, prompts that show them, and the
+        messages of failed rewards, which may quote them."""
         info, shows = self.info, self.shows
         task = {name: value for name, value in episode.task.items() if not info.is_hidden(name)}
         trajectories = [
             trajectory._replace(
+                failure=trajectory.failure and _without_quotes(trajectory.failure),
                 steps=[
                     step._replace(
                         chat_completions=() if trajectory.name in shows else step.chat_completions,
                         metadata={key: v for key, v in step.metadata.items() if key != "demonstration"},
                     )
                     for step in trajectory.steps
-                ]
+                ],
             )
             for trajectory in episode.trajectories
         ]
-        return episode._replace(task=task, trajectories=trajectories)
+        failures = [_failure_without_quotes(it) for it in episode.metadata.get("failures", ())]
+        metadata = {**episode.metadata, **({"failures": failures} if failures else {})}
+        return episode._replace(task=task, trajectories=trajectories, metadata=metadata)
+
+
+QUOTES = "its message is left out, since it may quote a hidden field"
+
+
+def _without_quotes(failure: Failure) -> Failure:
+    return Failure(failure.name, QUOTES) if failure.name in REWARD_FAILURES else failure
+
+
+def _failure_without_quotes(failure: FailureMetadata) -> FailureMetadata:
+    if failure["name"] not in REWARD_FAILURES:
+        return failure
+    return {**{key: value for key, value in failure.items() if key != "place"}, "message": QUOTES}  # pyright: ignore[reportReturnType]
 
 
 def open_run(path: Path) -> ViewedRun:

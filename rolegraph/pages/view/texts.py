@@ -6,6 +6,8 @@ The templates only loop over these values and print them. Pure, and without HTML
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
 from typing import NamedTuple
 
 from rolegraph.engine.records import MAIN, Episode, RunInfo, Step
@@ -26,7 +28,12 @@ _ELSEWHERE = (*_COUNTS, *(_VALIDATION + name for name in _COUNTS), "best/")
 
 def mean_reward(role: RoleIndexEntry) -> str:
     """Return the mean of the rewards of a role in an episode."""
-    return number(sum(role.rewards) / len(role.rewards))
+    return decimals(sum(role.rewards) / len(role.rewards))
+
+
+def decimals(value: float) -> str:
+    """Format a figure that stands below others of its kind: all have three decimals."""
+    return f"{value:,.3f}".replace("-", "−")
 
 
 class RunFigure(NamedTuple):
@@ -74,6 +81,15 @@ def ended(episode: Episode) -> str:
     """Return the reason why an episode ended, as words."""
     reason = episode.termination_reason.value
     return "every role ran" if reason == "env_done" else words(reason)
+
+
+def began(episode: Episode) -> str:
+    """Return the time at which an episode began, in UTC; empty where it is not on record or impossible."""
+    seconds = episode.metadata.get("started_at")
+    with suppress(ValueError, OverflowError, OSError):  # of other writers, any number
+        if seconds is not None:
+            return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%S} UTC"
+    return ""
 
 
 def hidden_note(shows: frozenset[str]) -> str:

@@ -35,7 +35,7 @@ class TurnRecord:
     calls: Sequence[CallRecord] = ()
     trajectory: Trajectory | None = None
     failure: Mapping[str, Any] | None = None
-    """`name` and `message` of the failure."""
+    """`name` and `message` of the failure, and `place` where the user's code raised."""
     is_last: bool = True
     """True where the turn is the last of its trajectory."""
 

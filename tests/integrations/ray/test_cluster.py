@@ -156,7 +156,7 @@ def test_a_command_that_is_killed_goes_on_with_the_missing_episodes(
     source = ("solver_judge", "--model", "openai:tiny", "--base-url", endpoint.base_url)
     settings = ("--limit", str(TASKS), "--rollouts", str(ROLLOUTS), "--seed", "7")
     cluster = ("--on", address, "--concurrency", str(SLOTS), "--out", str(out))
-    words = (sys.executable, "-m", "rolegraph.cli", "run")
+    words = (sys.executable, "-m", "rolegraph", "run")
     environment = {**os.environ, "OPENAI_API_KEY": KEY}
     with subprocess.Popen(
         [*words, *source, *settings, *cluster],

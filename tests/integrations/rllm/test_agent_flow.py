@@ -367,7 +367,7 @@ KEY = "tml-of-the-test"
 @contextlib.contextmanager
 def serving() -> Iterator[str]:
     """Yield the URL and key of `rolegraph serve` with the shipped model."""
-    words = [sys.executable, "-m", "rolegraph.cli", "serve", "--port", "0"]
+    words = [sys.executable, "-m", "rolegraph", "serve", "--port", "0"]
     with subprocess.Popen(
         words, env=ENVIRONMENT | {"ROLEGRAPH_SERVE_KEY": KEY}, stdout=subprocess.PIPE, text=True
     ) as process:

@@ -17,6 +17,7 @@ from rolegraph.pages.report.charts import (
     line_chart,
     nice_ticks,
     number,
+    share_ends,
     stack_chart,
 )
 
@@ -89,3 +90,11 @@ def test_numbers_are_short(value: float, shown: str) -> None:
 
 def test_an_interval_of_one_value_is_drawn() -> None:
     ElementTree.fromstring(interval(0.5, 0.5, 0.5, (0.5, 0.5)))
+
+
+def test_the_axis_of_a_share_runs_from_0_to_1() -> None:
+    points = [(0.0, 0.42), (4.0, 0.58)]
+    share = line_chart("correct", [ChartLine("correct", points)], ends=share_ends(v for _, v in points))
+    ticks = [element.text for element in ElementTree.fromstring(share).iter() if element.tag == "text"]
+    assert {"0", "1.00"} <= {*ticks}
+    assert share_ends([0.2, 1.2]) is None

@@ -110,6 +110,18 @@ def test_the_report_opens_with_what_each_role_learnt(tmp_path: Path) -> None:
     assert "--role solver" in solver and "was not trained" in judge
 
 
+def test_a_tie_that_moved_the_weights_taught_nothing_and_is_called_so_everywhere(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run", steps=1)
+    tied = [rollout("tied", at, [1.0], advantage=1.0) for at in range(2)]
+    told = [rollout("told", at, [float(at)], advantage=float(at)) for at in range(2)]
+    write_episodes(folder, "train", 1, [*tied, *told])
+    text = unescape(write_report(folder).read_text())
+    (solver, *_) = re.findall(r"<li>(.*?)</li>", text[text.index('class="findings"') :], re.DOTALL)
+    assert "taught by 1 of 2 groups" in solver and "moved without preference by 1" in solver
+    assert "Every group moved the weights" in section(text, "barren")
+    assert not any(word in text for word in ("learnt from", "nonzero advantage"))
+
+
 def test_a_role_whose_answers_all_failed_is_not_called_too_hard(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "run", steps=1)
     failed = [rollout("t", at, [0.0], advantage=0.0, failed=True) for at in range(4)]
@@ -385,3 +397,33 @@ def test_a_spec_that_goes_in_circles_is_not_drawn(tmp_path: Path) -> None:
     roles = {name: {"prompt": {"inline": "?"}, "needs": [other]} for name, other in (("a", "b"), ("b", "a"))}
     (folder / "spec.yaml").write_text(json.dumps({"rolegraph": 1, "name": "circle", "roles": roles}))
     assert not section(page(folder), "workflow")
+
+
+def test_correct_is_the_first_figure_where_an_episode_can_be_correct(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run")
+    page = write_report(folder).read_text()
+    tiles = re.findall(r'<p class="name">([^<]*)</p>', page)
+    assert tiles == ["correct", "solver_acc", "judge_acc"]
+    info = json.loads((folder / "run.json").read_text())
+    (folder / "run.json").write_text(json.dumps({**info, "can_be_correct": False}))
+    assert re.findall(r'<p class="name">([^<]*)</p>', write_report(folder).read_text()) == tiles[1:]
+
+
+def test_the_reward_stands_beside_the_best_constant_answer(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run")
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    for line in lines:
+        if "validation/reward/judge" in line:
+            line |= {"validation/answers/constant/judge": 0.412, "validation/answers/same/judge": 0.98}
+    write_lines(folder / "metrics.jsonl", lines)
+    page = write_report(folder).read_text()
+    (judge,) = (item for item in page.split("<li>") if "<b>judge</b>" in item.split("</li>")[0])
+    assert "0.412" in judge.split("</li>")[0] and "98%" in judge.split("</li>")[0]
+    (solver,) = (item for item in page.split("<li>") if "<b>solver</b>" in item.split("</li>")[0])
+    assert "one answer" not in solver.split("</li>")[0]
+    assert page.count("best constant answer</li>") == 1
+
+
+def test_the_kl_has_one_name(tmp_path: Path) -> None:
+    page = write_report(write_run(tmp_path / "run")).read_text()
+    assert "KL sampler‖trainer" in page and "KL: " not in page

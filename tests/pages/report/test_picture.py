@@ -26,13 +26,13 @@ def lines(picture: str, kind: str) -> int:
 def test_runs_of_one_spec_share_a_panel_for_each_figure_with_their_mean(tmp_path: Path) -> None:
     runs = [write_run(tmp_path / str(seed), seed=seed) for seed in (0, 1, 2)]
     picture = draw_curves(runs)
-    assert {"solver_acc", "judge_acc", "seed 0", "seed 1", "seed 2", "mean"} <= set(texts(picture))
-    assert (lines(picture, "thin"), lines(picture, "mean")) == (6, 2)
+    assert {"correct", "solver_acc", "judge_acc", "seed 0", "seed 1", "seed 2", "mean"} <= set(texts(picture))
+    assert (lines(picture, "thin"), lines(picture, "mean")) == (9, 3)
 
 
 def test_one_run_is_one_bold_line_without_a_legend(tmp_path: Path) -> None:
     picture = draw_curves([write_run(tmp_path / "run")])
-    assert (lines(picture, "bold"), lines(picture, "mean")) == (2, 0)
+    assert (lines(picture, "bold"), lines(picture, "mean")) == (3, 0)
     assert "seed 0" not in texts(picture)
 
 

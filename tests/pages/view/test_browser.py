@@ -27,7 +27,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def address(folder: Path) -> Iterator[str]:
     """Run the command `view` and yield the address that the command prints."""
-    command = [sys.executable, "-m", "rolegraph.cli", "view", str(folder)]
+    command = [sys.executable, "-m", "rolegraph", "view", str(folder)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=ENVIRONMENT)
     assert process.stdout is not None
     yield process.stdout.readline().strip()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import re
 import signal
 import subprocess
 import sys
@@ -103,7 +105,7 @@ def test_a_mistake_is_told_in_a_line(
 
 def test_the_command_serves_until_it_is_interrupted(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "run", tasks=1)
-    command = [sys.executable, "-m", "rolegraph.cli", "view", str(folder), "--task", "t0"]
+    command = [sys.executable, "-m", "rolegraph", "view", str(folder), "--task", "t0"]
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT
     )
@@ -126,3 +128,35 @@ def test_where_an_event_loop_runs_a_person_is_told_what_to_do_instead(tmp_path: 
 
     with pytest.raises(UsageError, match="as in a notebook: run `rolegraph view` in a terminal"):
         asyncio.run(notebook())
+
+
+def test_a_start_is_a_time_and_no_field_of_the_task(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run", tasks=1)
+    file = RunFolder(folder).episodes
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    for line in lines:
+        line["info"]["started_at"] = 1795710000.5
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    page = written(folder, hidden=True)
+    assert "started 2026-11-26" in page and "UTC" in page
+    assert "started_at" not in page and "1.795" not in page
+
+
+def test_the_duration_of_a_run_is_that_of_its_episodes(tmp_path: Path) -> None:
+    folder = RunFolder(write_run(tmp_path / "run", tasks=1))
+    info = folder.info()
+    assert "<dt>duration</dt>" not in written(folder.path, hidden=True)
+    folder.info_file.write_text(info.model_copy(update={"seconds": 12.5}).model_dump_json())
+    assert "12.5 s" in written(folder.path, hidden=True)
+
+
+def test_rewards_below_one_another_have_the_same_decimals(tmp_path: Path) -> None:
+    page = written(write_run(tmp_path / "run", tasks=3), hidden=True)
+    rewards = re.findall(r"<span>(?:solver|judge) <b>([^<]*)</b>", page)
+    assert rewards and {len(reward.partition(".")[2]) for reward in rewards} == {3}
+
+
+def test_a_model_has_one_name_in_runs_and_trainings() -> None:
+    assert rg.load("solver_judge").plan.spec.model.title == "rolegraph-base"
+    assert rg.load("solver_judge", "model=local").plan.spec.model.title == "rolegraph-base"
+    assert rg.load("solver_judge", "model=openai:x").plan.spec.model.title == "openai:x"

@@ -89,7 +89,8 @@ def test_turns_that_are_compared_have_the_numbers_of_the_formulas(tmp_path: Path
         assert trace.mine.baseline == pytest.approx(baseline)
         if len(rewards) > 1:
             assert trace.mine.advantage == pytest.approx(advantage)
-        both = [t.name for episode in in_step for t in episode.trajectories]
+        trajectories = [t for episode in in_step for t in episode.trajectories]
+        both = [t.name for t in trajectories if not all(step.masked for step in t.steps)]
         whole = both.count("solver") * 1.0 + both.count("verifier") * 3.0
         assert trace.mine.loss_weight == pytest.approx(1.0 / whole)
 

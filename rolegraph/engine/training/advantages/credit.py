@@ -42,13 +42,13 @@ class RecordedMember(NamedTuple):
     key: GroupKey
     member: Trajectory
     """Trajectory, or a turn as a trajectory of its own."""
-    noted: StepMetadata | PartMetadata
+    metadata: StepMetadata | PartMetadata
     """Metadata about the member in this group."""
 
     @property
     def advantages(self) -> Sequence[float]:
         """Advantages of all tokens in this group, without the grouping's weight."""
-        if (advantage := self.noted.get("advantage")) is not None:
+        if (advantage := self.metadata.get("advantage")) is not None:
             return (advantage,)
         return [value for step in self.member.steps for value in step.advantages]
 

@@ -272,7 +272,7 @@ def call_estimator(
     try:
         computed = [np.asarray(values, dtype=np.float64) for values in compute(rewards_P_G, groups)]
     except FOREIGN_ERRORS as error:
-        raise AdvantageError(f"{name} raised {describe_error(error)}") from error
+        raise AdvantageError(f"{name} raised {describe_error(error, with_place=True)}") from error
     if len(computed) != len(groups):
         raise AdvantageError(f"{name} gave {len(computed)} groups of {figure} for {len(groups)} groups")
     for task, values, rewards_G in zip(tasks, computed, rewards_P_G, strict=True):

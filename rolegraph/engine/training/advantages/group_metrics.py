@@ -15,6 +15,9 @@ from rolegraph.engine.vocabulary.items import State
 MIN_MAGNITUDE = 1e-8
 """Magnitude below which an advantage, or a standard deviation of rewards, counts as 0; as in rLLM."""
 
+KL = "KL sampler‖trainer"
+"""Name of `kl/{role}` in tables and charts: the mean of log p of the sampler less that of the trainer."""
+
 Metrics = dict[str, float]
 
 

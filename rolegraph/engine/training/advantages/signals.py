@@ -156,7 +156,8 @@ class _SignalRun:
         try:
             return tuple(map(float, compute(step, logprobs)))
         except FOREIGN_ERRORS as error:  # a signal may be code of a package
-            raise AdvantageError(f"the signal of {where} raised {describe_error(error)}") from error
+            reason = describe_error(error, with_place=True)
+            raise AdvantageError(f"the signal of {where} raised {reason}") from error
 
     def _demonstrate(
         self, template: Template, episode: Episode, learner: Trajectory, step: Step, where: str

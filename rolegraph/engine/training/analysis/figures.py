@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 from typing import TYPE_CHECKING
 
 from rolegraph.engine.compile import Plan, RolePlan
-from rolegraph.engine.records import Episode, Note
+from rolegraph.engine.records import Episode, Note, Trajectory
 from rolegraph.engine.records.episodes import common_failure
 from rolegraph.engine.records.means import Means
 from rolegraph.engine.training.advantages.credit import own_rewards
 from rolegraph.engine.training.advantages.group_metrics import Metrics
+from rolegraph.engine.training.analysis.constants import SAME, figures_of_answers, tally_answers
 
 if TYPE_CHECKING:  # both import the Tinker SDK, which comparisons do without
     from rolegraph.engine.training.policies.batches import RoleBatch
@@ -22,24 +24,23 @@ CAPTURED_SHARE = 0.9
 """Share of a policy's gradient above which one role is said to capture the policy."""
 CAPTURED_STEPS = 10
 """Consecutive updates above `CAPTURED_SHARE` before the warning."""
+COLLAPSED_SHARE = 0.9
+"""Share of the commonest answer above which a role's answers have collapsed."""
 
 
 def episode_figures(plan: Plan, episode: Episode) -> Metrics:
-    """Return `correct` and the spec's metrics of one episode, without those of skipped roles."""
-    return {
-        "correct": float(episode.is_correct),
-        **{name: episode.metrics[name] for name in plan.metrics if name in episode.metrics},
-    }
+    """Return `correct` and the spec's metrics of one episode, without what is not known or was skipped."""
+    return {name: value for name, value in episode.figures.items() if name in ("correct", *plan.metrics)}
 
 
 def figures(plan: Plan, episodes: Sequence[Episode], prefix: str) -> Metrics:
     """Return means over episodes: `{prefix}/correct`, the spec's metrics and `{prefix}/reward/{role}`.
 
-    `{prefix}/n/{metric}` is the number of episodes that have a metric, where that is not all of them;
-    `{prefix}/n/reward/{role}` is the number of trajectories, or of turns where those are compared.
+    `{prefix}/n/{figure}` is the number of values in each mean: of episodes that have a metric; of a reward
+    the trajectories, or the turns where those are compared.
     """
     figures = Means(episode_figures(plan, episode) for episode in episodes)
-    means = figures.means() | {f"n/{name}": float(n) for name, n in figures.partial(len(episodes)).items()}
+    means = figures.means() | {f"n/{name}": float(n) for name, n in figures.counts.items()}
     for name, rewards in rewards_by_role(plan, episodes).items():
         means |= {f"reward/{name}": sum(rewards) / len(rewards), f"n/reward/{name}": float(len(rewards))}
     return {f"{prefix}/{name}": value for name, value in means.items()}
@@ -73,6 +74,25 @@ def failure_lines(
         if unrated:
             text = f"{role.name}: {unrated} of {len(trajectories)} answers are unrated: {role.why_unrated}"
             yield role.name, text
+
+
+def failed_roles(episodes: Sequence[Episode]) -> Iterator[Trajectory]:
+    """Yield the first trajectory of each role whose answers all failed in the same way.
+
+    A failure of the reward, which no training of the role mends, counts for any number of answers. Another
+    counts only for a role that ran in every episode: a role that runs now and then may fail by chance.
+
+    Args:
+        episodes: All episodes of a step.
+    """
+    by_role: dict[str, list[Trajectory]] = {}
+    for trajectory in (t for episode in episodes for t in episode.trajectories):
+        by_role.setdefault(trajectory.name, []).append(trajectory)
+    for role, trajectories in by_role.items():
+        names = {t.failure and t.failure.name for t in trajectories}
+        runs_always = all(any(t.name == role for t in episode.trajectories) for episode in episodes)
+        if len(names) == 1 and None not in names and (runs_always or trajectories[0].is_unjudged):
+            yield trajectories[0]
 
 
 def rewards_by_role(plan: Plan, episodes: Sequence[Episode]) -> dict[str, list[float]]:
@@ -147,15 +167,26 @@ def gradient_shares(batches: Mapping[str, Sequence[RoleBatch]], plan: Plan) -> M
     return metrics
 
 
-def answer_figures(roles: Iterable[str], episodes: Sequence[Episode]) -> Metrics:
+def constant_figures(roles: Iterable[RolePlan], episodes: Sequence[Episode]) -> Metrics:
+    """Return `answers/same/{role}`, the share of the commonest answer, and `answers/constant/{role}`.
+
+    The latter is the reward that always giving the best single answer would get. Only roles with discrete
+    answers have both.
+    """
+    tallies = tally_answers(episodes, {role.name: role.allowed_answers for role in roles})
+    return {name: fmean(values.values()) for name, values in figures_of_answers(tallies).items()}
+
+
+def answer_figures(roles: Mapping[str, RolePlan], episodes: Sequence[Episode]) -> Metrics:
     """Return figures that show whether a role's answers collapse.
 
     `tokens/per_response/{role}` is the mean number of response tokens. `entropy/{role}` is the mean of
     -log p over these tokens, in nats: an estimate of the policy's entropy. `answers/same/{role}` is the share
-    of the commonest answer, over a batch of several tasks.
+    of the commonest answer, over a batch of several tasks, whether or not answers are discrete; for
+    `answers/constant/{role}` see `constant_figures`.
 
     Args:
-        roles: Names of roles.
+        roles: The roles by name.
         episodes: Episodes of a batch.
     """
     metrics: Metrics = {}
@@ -166,10 +197,10 @@ def answer_figures(roles: Iterable[str], episodes: Sequence[Episode]) -> Metrics
             metrics[f"tokens/per_response/{role}"] = sum(lengths) / len(lengths)
         if logprobs := [logprob for step in steps for logprob in step.logprobs]:
             metrics[f"entropy/{role}"] = -sum(logprobs) / len(logprobs)
-        answers = Counter(str(step.action) for step in steps if step.action is not None)
-        if answers and len({episode.task_id for episode in episodes}) > 1:
-            metrics[f"answers/same/{role}"] = max(answers.values()) / answers.total()
-    return metrics
+    tallies = tally_answers(episodes, {name: role.allowed_answers for name, role in roles.items()})
+    shares = {f"{SAME}{role}": tally.share for role, tally in tallies.items()}
+    metrics |= {name: share for name, share in shares.items() if share is not None}
+    return metrics | {name: fmean(values.values()) for name, values in figures_of_answers(tallies).items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +228,7 @@ _SIGNS: Sequence[_Sign] = (
     _Sign(
         "outcome/{role}/taught",
         lambda _, now: now == 0,
-        "none of {role}'s groups taught anything; the report's groups say why",
+        "{role} is dead: none of its groups taught anything; the report's groups say why",
     ),
     _Sign(
         "entropy/{role}",
@@ -212,14 +243,17 @@ _SIGNS: Sequence[_Sign] = (
     ),
     _Sign(
         "answers/same/{role}",
-        lambda first, now: now > 0.95 > first,
-        "{role} gives one answer to nearly all tasks, as it did not at first",
+        lambda _, now: now > COLLAPSED_SHARE,
+        f"{{role}} gives one answer to over {COLLAPSED_SHARE:.0%} of the tasks, so its reward is about that "
+        "of a constant answer; if it did not at first, lower the learning rate, or stop at the best "
+        "checkpoint",
+        2,
     ),
 )
 
 
 def sign_warnings(lines: Sequence[Metrics], plan: Plan) -> Iterator[Note]:
-    """Warn of each role that captures a shared policy (arXiv 2605.24202), stops learning, or collapses.
+    """Warn of each role that captures a shared policy (arXiv 2605.24202), is dead, or collapses.
 
     A warning comes when its sign has held in the last steps that have its metric, and not in the one before.
 
@@ -233,9 +267,19 @@ def sign_warnings(lines: Sequence[Metrics], plan: Plan) -> Iterator[Note]:
         for sign in _SIGNS:
             metric = sign.metric.format(role=role)
             values = [line[metric] for line in lines if metric in line]
-            if len(values) < sign.steps or metric not in lines[-1] or (sign.shared and not sharing):
+            alive = [other for other in sharing if _has_gradient(other, lines, sign.steps)]
+            if len(values) < sign.steps or metric not in lines[-1] or (sign.shared and not alive):
                 continue
             held = [sign.holds(values[0], value) for value in values[-sign.steps - 1 :]]
             if all(held[-sign.steps :]) and (len(held) == sign.steps or not held[0]):
-                text = sign.text.format(role=role, sharing=", ".join(sorted(sharing)))
+                text = sign.text.format(role=role, sharing=", ".join(sorted(alive)))
                 yield Note(f"for {sign.steps} steps in a row, {text}", "warning", metric)
+
+
+def _has_gradient(role: str, lines: Sequence[Metrics], steps: int) -> bool:
+    """Return True if a role had a gradient in any of the last steps that measured it; a dead role has none.
+
+    A dead role has a sign of its own. Less weight for the roles beside it does not wake it.
+    """
+    shares = [line[f"optim/share/{role}"] for line in lines if f"optim/share/{role}" in line]
+    return any(shares[-steps:])

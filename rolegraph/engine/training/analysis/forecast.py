@@ -291,7 +291,12 @@ def _warnings(
             yield f"{name}: no group has different rewards, so all its answers get likelier, or none"
         elif row.teaching.mean == 0 and not (row.failing and row.failing.mean == 1):
             yield f"{name}: every advantage was 0; {_reward_spread(observed, name)}"
-        sharing = {other for other in plan.trained if plan.policies_of(other) & plan.policies_of(name)}
+        # A dead role, without a gradient, has a line of its own; a lower weight of this one does not wake it.
+        sharing = {
+            other
+            for other in plan.trained
+            if plan.policies_of(other) & plan.policies_of(name) and (rows[other].share or other == name)
+        }
         if row.share is not None and row.share > CAPTURED_SHARE and len(sharing) > 1:
             yield (
                 f"{name} has {row.share:.0%} of the gradient that it shares with "

@@ -1,5 +1,8 @@
 """Outcome of each group: it taught, or why it did not; for the live table and the report.
 
+A group is compared where its members' rewards are. It taught where it prefers some of them to others, and
+moved where it changes the weights at all: each group that taught moved, too.
+
 Read from episodes with advantages, one at a time. An outcome follows from the advantages, whatever the
 estimator; rLLM's `batch/*` follow from the spread of rewards. REINFORCE has a gradient where all rewards are
 equal, but it prefers no answer to another there: that outcome has a word of its own.
@@ -40,7 +43,7 @@ class GroupOutcome(StrEnum):
     """All its advantages are 0, and its rewards are between 0 and 1, mixed or missing."""
 
     @property
-    def teaches(self) -> bool:
+    def moves(self) -> bool:
         """True for an outcome with a gradient."""
         return self in (GroupOutcome.TAUGHT, GroupOutcome.EQUAL)
 
@@ -110,7 +113,7 @@ class StepGroups:
                 compared.add(member.node)
                 group = self._groups.setdefault(recorded.key, GroupTally())
                 group.roles[member.name] = None
-                group.too_small = group.too_small or recorded.noted.get("too_small", False)
+                group.too_small = group.too_small or recorded.metadata.get("too_small", False)
                 turn = member.node._replace(round=member.steps[-1].round)
                 group.add(values, member.reward, failed=member.failure is not None or turn in failed)
         for trajectory in episode.trajectories:

@@ -10,11 +10,21 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Coroutine, Iterable, Sequence
+from dataclasses import dataclass
 from time import monotonic
+from typing import Any, TypeVar
 
-from rolegraph.engine.errors import WorldError
-from rolegraph.engine.records import Checkpoint, Episode, Note, StepLogged, Trajectory, derive_seed
+from rolegraph.engine.errors import FailedRole, RolegraphError, WorldError
+from rolegraph.engine.records import (
+    Checkpoint,
+    Episode,
+    FailureName,
+    Note,
+    StepLogged,
+    Trajectory,
+    derive_seed,
+)
 from rolegraph.engine.training.advantages.estimates import States, check_state_keys
 from rolegraph.engine.training.advantages.group_metrics import Metrics
 from rolegraph.engine.training.advantages.step_batch import (
@@ -26,6 +36,8 @@ from rolegraph.engine.training.advantages.step_batch import (
     mark_unused,
 )
 from rolegraph.engine.training.analysis.figures import (
+    constant_figures,
+    failed_roles,
     failure_lines,
     failures,
     figures,
@@ -38,9 +50,15 @@ from rolegraph.engine.training.loop.schedule import batch_tasks, learning_rate
 from rolegraph.engine.training.loop.step_metrics import batch_metrics, datum_metrics, rewritten_roles
 from rolegraph.engine.training.policies.batches import policy_batches
 
+T = TypeVar("T")
+INTERRUPT_SECONDS = 30.0
+"""Seconds that an interrupted training waits for an update that is under way, and again for a checkpoint."""
+_OF_THE_WORLD = (FailureName.MODEL_ERROR, FailureName.TIMEOUT)
+"""Failures for which a machine or network is at fault, not the spec."""
+
 
 async def train(setup: TrainingSetup, start: Checkpoint | None = None) -> None:
-    """Train to the last step.
+    """Train to the last step; where the task is cancelled, save a checkpoint of the last step first.
 
     Args:
         setup: Plan, data, open policies and models, and the run folder.
@@ -48,12 +66,28 @@ async def train(setup: TrainingSetup, start: Checkpoint | None = None) -> None:
 
     Raises:
         WorldError: If the service, a teacher or the disk fails.
+        FailedRole: If every answer of a role failed in the same way, unless the setup says `keep_going`.
         AdvantageError: For a missing or invalid reward or advantage, and an estimator or a signal that fails.
             Checkpoints written before an error stay usable.
     """
     async with Rollouts(setup) as rollouts:
         await setup.past.keep_starts(setup.plan.taught_by_start)
         await _Loop(setup, rollouts, start).run(start.step if start else 0)
+
+
+@dataclass(slots=True)
+class _Step:
+    """Last step whose update was made: what its checkpoint holds besides the weights."""
+
+    number: int
+    metrics: Metrics
+    batches: int
+    """Number of batches drawn for it and for the steps before it."""
+    states: States
+    logged: bool = False
+    """Whether its metrics are on disk, which come after the validation."""
+    saved: bool = False
+    """Whether a checkpoint has its weights."""
 
 
 class _Loop:
@@ -73,6 +107,12 @@ class _Loop:
         check_state_keys(self.trained_roles.values(), setup.tasks)
         self.drawn = (start.step if start.batches is None else start.batches) if start else 0
         """Number of batches drawn so far, those of `pending` included."""
+        self.step: _Step | None = None
+        if start is not None:
+            self.step = _Step(start.step, dict(start.metrics or {}), self.drawn, self.states)
+            self.step.logged, self.step.saved = start.metrics is None, True
+        self.updating = False
+        """Whether an update has begun that has not ended, so that the weights are of no known step."""
         self.pending: deque[asyncio.Task[list[Episode]]] = deque()
         """Batches that are under way, oldest first."""
 
@@ -82,11 +122,21 @@ class _Loop:
 
     async def run(self, done: int) -> None:
         """Train from the step after `done`; validate first if that is 0."""
+        try:
+            await self._run(done)
+        except asyncio.CancelledError:
+            await self.save_interrupted()
+            raise
+
+    async def _run(self, done: int) -> None:
         setup, train = self.setup, self.train
         if done == 0:
             metrics = await self.validate(0)
             self.best = metrics.get(self._figure)
             self.log(0, metrics)
+        elif self.step is not None and not self.step.logged:  # it was interrupted in its validation
+            times = {name: value for name, value in self.step.metrics.items() if name.startswith("time/")}
+            await self.end_step(self.step, times, monotonic() - sum(times.values()))
         launched = done
         for step in range(done + 1, setup.steps + 1):
             self._note(f"step {step}: rollouts", train.batch_size * train.rollouts)
@@ -97,15 +147,38 @@ class _Loop:
             episodes = await self.pending.popleft()
             kept = await self.refill(step, episodes) if train.refill else None
             times = {"time/rollout": monotonic() - began}
-            metrics = await self.learn(step, episodes, times, kept)
-            last = step == setup.steps
-            if last or (train.validation.every and step % train.validation.every == 0):
-                metrics |= await self.validate(step, times)
-            times["time/step"] = monotonic() - began
-            metrics |= times
-            metrics["tokens/per_second"] = metrics["tokens/response"] / max(1e-9, times["time/rollout"])
-            self.log(step, metrics)
-            await self.checkpoint(step, metrics, last)
+            await self.end_step(await self.learn(step, episodes, times, kept), times, began)
+
+    async def end_step(self, step: _Step, times: Metrics, began: float) -> None:
+        """Validate if that is due, write the metrics, and save a checkpoint if one is due.
+
+        Args:
+            step: The step, whose update was made.
+            times: Durations of the step's parts, to which others are added.
+            began: Time of `monotonic` at which the step began.
+        """
+        every, metrics = self.train.validation.every, step.metrics
+        if step.number == self.setup.steps or (every and step.number % every == 0):
+            metrics = metrics | await self.validate(step.number, times)
+        metrics = metrics | times | {"time/step": monotonic() - began}
+        self.log(step.number, metrics)
+        step.metrics, step.logged = metrics, True
+        await self.checkpoint(step)
+
+    async def save_interrupted(self) -> None:
+        """Save a checkpoint of the last step whose update was made, unless there is one."""
+        step = self.step
+        if step is None or step.saved or self.updating:
+            return
+        self._note(f"interrupted: saving a checkpoint of step {step.number} …")
+        try:
+            async with asyncio.timeout(INTERRUPT_SECONDS):
+                await self.rollouts.cancel()
+                await self.save(step)
+        except (TimeoutError, RolegraphError) as error:
+            reason = str(error) or f"it took more than {INTERRUPT_SECONDS:g} s"
+            text = f"interrupted: no checkpoint of step {step.number} was saved: {reason}"
+            self.setup.observe(Note(text, "warning"))
 
     async def draw(self, exclusions: Collection[str] = ()) -> asyncio.Task[list[Episode]]:
         """Start the episodes of the next batch, without the tasks whose ids are in `exclusions`."""
@@ -140,8 +213,8 @@ class _Loop:
 
     async def learn(
         self, step: int, episodes: list[Episode], times: Metrics, kept: Collection[str] | None = None
-    ) -> Metrics:
-        """Compute the advantages of a batch, update the policies, and return the step's metrics.
+    ) -> _Step:
+        """Compute the advantages of a batch, update the policies, and return the step with its metrics.
 
         Args:
             step: The step's number.
@@ -159,14 +232,23 @@ class _Loop:
         batch = await add_signals(batch, plan, {**setup.models, **starts}, encode)
         batch = add_advantages(add_groups(batch), self.states)
         batch = mark_unused(annotate_episodes(batch, self._version))
-        self.states = batch.estimated.states
         self._warn(batch.warnings)
         times["time/advantage"] = monotonic() - began
         setup.folder.write_episodes("train", step, batch.episodes)
+        self._check_roles(step, failed_roles(batch.episodes))
         self._warn_of_failures(step, batch.episodes)
+        return await _completed(self._learn(step, batch, times))
+
+    async def _learn(self, step: int, batch: StepBatch, times: Metrics) -> _Step:
+        """Update the policies; the step counts once this is done, and is not interrupted meanwhile."""
+        plan = self.setup.plan
         metrics = batch_metrics(batch, plan) | await self.update(step, batch, times)
         self._warn([*sign_warnings([*self.lines, metrics], plan)])
-        return metrics
+        metrics |= times
+        metrics["tokens/per_second"] = metrics["tokens/response"] / max(1e-9, times["time/rollout"])
+        self.states = batch.estimated.states
+        self.step = _Step(step, metrics, self.drawn - len(self.pending), self.states)
+        return self.step
 
     async def update(self, step: int, batch: StepBatch, times: Metrics) -> Metrics:
         """Update the policies from episodes with advantages, and return the update's metrics."""
@@ -190,8 +272,10 @@ class _Loop:
             return metrics
         self._note(f"step {step}: update")
         began = monotonic()
+        self.updating = True
         updates = await self.setup.policies.update_all(data, rates, self.train.gradient_clip)
         await self.setup.past.refresh()
+        self.updating = False
         times["time/update"] = monotonic() - began
         return metrics | update_figures(updates, several=len(plan.policies) > 1)
 
@@ -208,10 +292,14 @@ class _Loop:
         episodes = await (await self.rollouts.start(setup.validation_tasks, rollouts, seed))
         self._check_answers(step, episodes)
         setup.folder.write_episodes("validation", step, episodes)
+        # A small validation may fail in another way by chance; only training batches stop for that.
+        self._check_roles(step, (failed for failed in failed_roles(episodes) if failed.is_unjudged))
         self._warn_of_failures(step, episodes)
         if times is not None:
             times["time/validate"] = monotonic() - began
         metrics = figures(setup.plan, episodes, "validation")
+        constants = constant_figures(setup.plan.asking, episodes)
+        metrics |= {f"validation/{name}": value for name, value in constants.items()}
         if self._figure not in metrics:
             best = self.train.validation.best
             text = (
@@ -220,32 +308,40 @@ class _Loop:
             self._warn([Note(text, "warning", self._figure)])
         return metrics | {f"validation/{name}": count for name, count in failures(episodes).items()}
 
-    async def checkpoint(self, step: int, metrics: Metrics, last: bool) -> None:
+    async def checkpoint(self, step: _Step) -> None:
         """Save a checkpoint if one is due, or if the validation figure is the best so far."""
-        figure = metrics.get(self._figure)
+        last = step.number == self.setup.steps
+        figure = step.metrics.get(self._figure)
         better = figure is not None and (self.best is None or figure > self.best)
-        if not (last or better or step % self.train.checkpoint_every == 0):
+        # A step that is saved already was interrupted, and its checkpoint lacks the validation.
+        if not (last or better or step.saved or step.number % self.train.checkpoint_every == 0):
             return
-        self._note(f"step {step}: checkpoint")
-        saved = await self.setup.policies.save(f"step-{step:06d}")
-        validation = {name: value for name, value in metrics.items() if name.startswith("validation/")}
-        self.setup.folder.add_checkpoint(
-            Checkpoint(
-                step=step,
-                policies=dict(saved),
-                best=better,
-                validation=validation,
-                batches=self.drawn - len(self.pending),
-                past=self.setup.past.kept,
-                starts=self.setup.past.starts,
-                estimators={role: dict(states) for role, states in self.states.items()},
-            )
-        )
-        dropped = await self.drop_old(step)
+        self._note(f"step {step.number}: checkpoint")
+        await self.save(step, better)
+        dropped = await self.drop_old(step.number)
         if not self.pending:  # a batch that is under way may still ask an old copy
             await self.setup.past.prune(self.setup.folder.checkpoints(), dropped)
         if better:
             self.best = figure
+
+    async def save(self, step: _Step, better: bool = False) -> None:
+        """Save the weights of the last step, and write a checkpoint of it."""
+        saved = await self.setup.policies.save(f"step-{step.number:06d}")
+        validation = {name: value for name, value in step.metrics.items() if name.startswith("validation/")}
+        self.setup.folder.add_checkpoint(
+            Checkpoint(
+                step=step.number,
+                policies=dict(saved),
+                best=better,
+                validation=validation,
+                batches=step.batches,
+                past=self.setup.past.kept,
+                starts=self.setup.past.starts,
+                estimators={role: dict(states) for role, states in step.states.items()},
+                metrics=None if step.logged else step.metrics,
+            )
+        )
+        step.saved = True
 
     async def drop_old(self, step: int) -> list[Checkpoint]:
         """Delete the checkpoints and episodes that `train.keep` leaves out; return these checkpoints."""
@@ -269,8 +365,8 @@ class _Loop:
         self.setup.observe(StepLogged(step, metrics))
 
     def _version(self, trajectory: Trajectory) -> int | None:
-        """Return the number of updates of a trajectory's policy, 0 for a frozen model, None for past
-        selves, which are behind on purpose."""
+        """Return the number of updates that a trajectory's policy has by now, from which the age of its steps
+        is counted; 0 for a frozen model, None for past selves, which are behind on purpose."""
         plan = self.setup.plan
         policy = plan.policy_of(trajectory.name, trajectory.index)
         if plan.is_past(trajectory.name, trajectory.index):
@@ -292,6 +388,22 @@ class _Loop:
         lines = failure_lines(self.trained_roles.values(), episodes, every=True)
         self._warn([Note(f"step {step}: {line}", "warning", f"failures of {role}") for role, line in lines])
 
+    def _check_roles(self, step: int, failed: Iterable[Trajectory]) -> None:
+        """Raise FailedRole or WorldError for a role without a single usable answer, unless to keep going.
+
+        Args:
+            step: The step's number.
+            failed: The first trajectory of each such role.
+        """
+        for first in failed:
+            assert first.failure is not None
+            text = f"step {step}: every answer of {first.name} failed; the first: {first.failure_line}"
+            if self.setup.keep_going:
+                self._warn([Note(text, "warning", f"failures of {first.name}")])
+                continue
+            kind = WorldError if first.failure.name in _OF_THE_WORLD else FailedRole
+            raise kind(f"{text}; mend it and train again, or go on without it: --keep-going")
+
     def _check_answers(self, step: int, episodes: Sequence[Episode]) -> None:
         """Raise WorldError if no model call of a batch was answered, as when a service has stopped."""
         trajectories = [t for episode in episodes for t in episode.trajectories]
@@ -299,3 +411,14 @@ class _Loop:
             return
         first = next((t.failure.message for t in trajectories if t.failure), "no trajectory was finished")
         raise WorldError(f"no model call of step {step} was answered: {first}")
+
+
+async def _completed(work: Coroutine[Any, Any, T]) -> T:
+    """Return the result of a coroutine, which goes on to its end where the caller is cancelled meanwhile."""
+    task = asyncio.create_task(work)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait([task], timeout=INTERRUPT_SECONDS)
+        task.cancel()
+        raise

@@ -86,6 +86,8 @@ class TrainingSetup:
     observe: Observer
     remote: RemoteModels | None = None
     """Workers of a cluster that make the rollouts; None makes them in this process."""
+    keep_going: bool = False
+    """True to go on where every answer of a role failed in the same way."""
 
 
 class Rollouts(AbstractAsyncContextManager["Rollouts"]):
@@ -95,10 +97,14 @@ class Rollouts(AbstractAsyncContextManager["Rollouts"]):
         self._setup = setup
         self._running: set[asyncio.Task[list[Episode]]] = set()
 
-    async def __aexit__(self, *_: object) -> None:
+    async def cancel(self) -> None:
+        """Cancel the batches that are under way."""
         for batch in self._running:
             batch.cancel()
         await asyncio.gather(*self._running, return_exceptions=True)
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.cancel()
         if self._setup.remote is not None:
             await self._setup.remote.close()
 

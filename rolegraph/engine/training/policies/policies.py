@@ -26,14 +26,15 @@ from rolegraph.engine.models.tinker import (
     model_of,
     open_session,
     quiet,
-    said,
     saying_why,
+    service_message,
 )
 from rolegraph.engine.models.tinker_sdk import awaitable, close, created, rest_client
 from rolegraph.engine.models.tokenizer import open_chat
 from rolegraph.engine.prompts import ChatFormat
 from rolegraph.engine.records import SavedPolicy
 from rolegraph.engine.spec import Lora
+from rolegraph.engine.training.advantages.group_metrics import KL
 from rolegraph.engine.training.policies.batches import RoleBatch, check_service, loss_passes
 from rolegraph.engine.training.policies.sampling_server import SamplingServer
 
@@ -106,7 +107,7 @@ class PolicyClient:
         except ModelError as error:  # of the server to sample from
             raise WorldError(str(error)) from error
         except Exception as error:  # the SDK raises ValueError, RuntimeError and its own family alike
-            reason = redact(said(error), self.session.key)
+            reason = redact(service_message(error), self.session.key)
             reason += if_unreadable if isinstance(error, _UNREADABLE) else ""
             raise WorldError(f"the service at {self.session.url} cannot {action}: {reason}") from error
 
@@ -165,7 +166,7 @@ class PolicyClient:
             async with asyncio.timeout(_DELETE_SECONDS):
                 await awaitable(self._rest().delete_checkpoint_from_tinker_path(path))
         except Exception as error:  # the SDK raises ValueError, RuntimeError and its own family alike
-            _logger.debug("Cannot delete %s: %s", path, said(error))
+            _logger.debug("Cannot delete %s: %s", path, service_message(error))
 
     async def save(self, label: str) -> SavedPolicy:
         """Save a checkpoint; replaces one with the same label."""
@@ -212,7 +213,7 @@ class PolicyClient:
                 result.tokens[batch.role] = len(log_ratios)
         # Weights of an update with a figure that is not finite must not be saved.
         figures = {f"the loss of {role}": value for role, value in result.loss.items()}
-        figures |= {f"the KL divergence of {role}": value for role, value in result.kl.items()}
+        figures |= {f"the {KL} of {role}": value for role, value in result.kl.items()}
         figures["the gradient's norm"] = result.grad_norm or 0.0
         for name, value in figures.items():
             if not math.isfinite(value):
@@ -290,7 +291,7 @@ async def _open(policy: str, start: PolicyStart) -> AsyncGenerator[PolicyClient,
         except (tinker.APIStatusError, tinker.RequestFailedError) as error:
             path = start.saved.state if start.saved else served.ref.checkpoint
             action = f"train {name!r}" if path is None else f"resume from {path}"
-            reason = redact(said(error), session.key)
+            reason = redact(service_message(error), session.key)
             raise UsageError(f"{session.url} cannot {action}: {reason}") from error
         quiet(client)
         traits = start.traits or ServiceTraits.of(session.url, name)

@@ -88,7 +88,8 @@ def make_datum(tokens: Sequence[int], **inputs: Floats) -> tinker.Datum:
 
 
 class ServiceMeter:
-    """Clients of one model of a service, and measurements of its losses and updates. The methods block."""
+    """Check of a training service: measures on one model whether its log-probabilities, losses and updates
+    are those of the definitions. The methods block."""
 
     def __init__(self, session: TinkerSession, model: str) -> None:
         self.session, self.model = session, model

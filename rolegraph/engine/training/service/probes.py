@@ -19,7 +19,7 @@ from tinker.types import RequestErrorCategory
 from rolegraph.engine.errors import first_line
 from rolegraph.engine.models.keys import redact
 from rolegraph.engine.models.service_traits import ServiceTraits
-from rolegraph.engine.models.tinker import NO_RETRIES, TinkerSession, said
+from rolegraph.engine.models.tinker import NO_RETRIES, TinkerSession, service_message
 from rolegraph.engine.models.tinker_sdk import close
 from rolegraph.engine.training.service.meter import (
     ALIKE,
@@ -105,7 +105,7 @@ class ServiceProbe(ServiceMeter):
         except Exception as error:  # the SDK raises ValueError, RuntimeError and its own family alike
             self.recover()
             refused = probe.name in ("dro", "dro defaults", "gspo") and _is_refusal(error)
-            return redact(said(error), self.session.key), "not offered" if refused else "failed"
+            return redact(service_message(error), self.session.key), "not offered" if refused else "failed"
 
     @cached_property
     def unit(self) -> Floats:
@@ -358,7 +358,7 @@ def _resume(probe: ServiceProbe) -> ProbeFinding:
     try:
         client = value_of(probe.session.service.create_training_client_from_state_with_optimizer(path))
     except Exception as error:  # the SDK raises ValueError, RuntimeError and its own family alike
-        note = f"only into a client that exists ({first_line(ValueError(said(error)))}): "
+        note = f"only into a client that exists ({first_line(ValueError(service_message(error)))}): "
         probe.traits = replace(probe.traits, restores_without_client=False)
         client = probe.resumed(path)
     probe.step(probe.on_policy(signs), client=client, adam=adam)

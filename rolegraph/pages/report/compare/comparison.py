@@ -1,7 +1,7 @@
 """Comparison of sides: differences of the specs and of the figures, and tasks that flipped.
 
 All other sides are compared with the first. Nothing is averaged over sides. A figure is the
-mean over tasks, the rollouts of a task averaged first; `METHOD` says what its interval is.
+mean over tasks, the rollouts of a task averaged first; `intervals.METHOD` describes its interval.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from typing import NamedTuple
 
 from rolegraph.engine.errors import UsageError
 from rolegraph.engine.records import Episode, Trajectory
-from rolegraph.engine.training.analysis.compare import LEVEL, RESAMPLES, Interval, difference, interval
+from rolegraph.engine.training.analysis.constants import CONSTANT, SAME
+from rolegraph.engine.training.analysis.intervals import METHOD, Interval, difference, interval
 from rolegraph.pages.report.compare.differences import (
     KeyDifference,
     TemplateChange,
@@ -26,10 +27,6 @@ from rolegraph.pages.report.compare.sides import TOKENS_IN, TOKENS_OUT, Side, Si
 from rolegraph.pages.report.digest import clipped, instance, question
 from rolegraph.pages.report.html import aligned, drawn, render, signed
 
-METHOD = (
-    f"{LEVEL} % intervals: percentile bootstrap over tasks, {RESAMPLES} resamples, "
-    "the rollouts of a task averaged first"
-)
 _HERE = Path(__file__).parent
 SOLVED = 0.5
 """Share of correct rollouts above which a task counts as solved."""
@@ -59,8 +56,9 @@ class FigureRow(NamedTuple):
 
     @property
     def is_score(self) -> bool:
-        """True where more is better; more tokens are neither better nor worse."""
-        return self.figure not in (TOKENS_IN, TOKENS_OUT)
+        """True where more is better; more tokens are neither better nor worse, and so are figures of constant
+        answers."""
+        return self.figure not in (TOKENS_IN, TOKENS_OUT) and not self.figure.startswith((SAME, CONSTANT))
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +116,7 @@ class TaskFlips:
     def pairing(self) -> str:
         """Description of how the differences of this side were computed."""
         if not self.shared:
-            return f"{self.side}: no task is the same; the difference of means, each side resampled alone"
+            return f"{self.side}: no task is the same; the difference of means, each side by itself"
         left = f"; {self.alone} others are left out" if self.alone else ""
         return f"{self.side}: differences paired over {self.shared} tasks that are the same{left}"
 
@@ -215,8 +213,8 @@ def side_cells(row: FigureRow, sides: Sequence[Side]) -> list[FigureCell]:
             aligned(end, (cell.mean, cell.low, cell.high)) for end in (cell.mean, cell.low, cell.high)
         )
         tasks = len(side.results.tasks) if side.results else 0
-        n = f" n {cell.n} of {tasks}" if cell.n != tasks else ""
-        cells.append(FigureCell(mean, f"[{low}, {high}]{n}", picture))
+        of = f" of {tasks}" if cell.n != tasks else ""
+        cells.append(FigureCell(mean, f"[{low}, {high}] n {cell.n}{of}", picture))
     return cells
 
 
@@ -229,7 +227,9 @@ def gap_cells(row: FigureRow) -> list[FigureCell]:
             continue
         direction = ("-up" if gap.low > 0 else "-down") if row.is_score else ""
         style = f"sure{direction}" if row.is_sure(column) else ""
-        cells.append(FigureCell(signed(gap.mean), f"[{signed(gap.low)}, {signed(gap.high)}]", style=style))
+        cells.append(
+            FigureCell(signed(gap.mean), f"[{signed(gap.low)}, {signed(gap.high)}] n {gap.n}", style=style)
+        )
     return cells
 
 
@@ -253,7 +253,8 @@ def _gap(figure: str, first: SideResults, other: SideResults) -> Interval | None
     if was is None or now is None:
         return None
     same = _shared(first, other)
-    return difference({task: now[task] for task in now if task in same}, was) if same else interval(now, was)
+    now = {task: value for task, value in now.items() if task in same or not same}
+    return difference(now, was, paired=bool(same))
 
 
 def _shared(first: SideResults, other: SideResults) -> set[str]:
@@ -263,8 +264,9 @@ def _shared(first: SideResults, other: SideResults) -> set[str]:
 
 def _flips(name: str, first: SideResults, other: SideResults, shown: int) -> TaskFlips:
     shared = _shared(first, other)
-    was, now = first.figures["correct"], other.figures["correct"]
-    turned = [task for task in shared if (was[task] > SOLVED) != (now[task] > SOLVED)]
+    was, now = (side.figures.get("correct", {}) for side in (first, other))
+    judged = shared & was.keys() & now.keys()
+    turned = [task for task in judged if (was[task] > SOLVED) != (now[task] > SOLVED)]
     turned.sort(key=lambda task: (-abs(now[task] - was[task]), task))
     gained, lost = ([task for task in turned if (now[task] > SOLVED) is up] for up in (True, False))
     alone = len(first.tasks.keys() | other.tasks.keys()) - len(shared)

@@ -6,7 +6,7 @@ shown can be read again.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,8 @@ from rolegraph.engine.records import RunFolder, RunInfo
 from rolegraph.engine.records.episodes import EpisodeFile, IndexEntry, read_episodes
 from rolegraph.engine.records.means import Means, means_by_task
 from rolegraph.engine.spec.yaml_source import parse_yaml
-from rolegraph.engine.training.analysis.compare import ByTask
+from rolegraph.engine.training.analysis.constants import AnswerTally, beside_rewards
+from rolegraph.engine.training.analysis.intervals import ByTask
 
 TOKENS_IN, TOKENS_OUT = "tokens in", "tokens out"
 """Names of the figures that every episode has."""
@@ -33,7 +34,8 @@ class SideResults:
     tasks: Mapping[str, Mapping[str, Any]]
     """Row of each task, by its id."""
     figures: Mapping[str, ByTask]
-    """Mean over the rollouts of each task, for `correct`, metrics, `reward/{role}` and tokens."""
+    """Mean over the rollouts of each task, for `correct`, metrics, `reward/{role}`, tokens, and
+    `answers/same/{role}` and `answers/constant/{role}` of roles with discrete answers."""
     tokens_in: int
     """Number of prompt tokens of all episodes."""
     tokens_out: int
@@ -72,7 +74,8 @@ def read_side(name: str, path: Path) -> Side:
     folder = RunFolder(path)
     info = folder.info()
     episodes = _episodes(folder, info)
-    results = results_of(episodes[1], episodes[0]) if episodes else None
+    words = {name: role.answers for name, role in info.roles.items()}
+    results = results_of(episodes[1], episodes[0], words) if episodes else None
     return Side(
         name,
         info.hash,
@@ -80,17 +83,24 @@ def read_side(name: str, path: Path) -> Side:
         info.templates,
         _settings(info),
         results if results and results.tasks else None,
-        _seconds(info),
+        info.duration,
     )
 
 
-def results_of(file: Path, what: str) -> SideResults:
-    """Return the results of a file of episodes; raises DataError where it cannot be read."""
+def results_of(file: Path, what: str, words: Mapping[str, Sequence[str]]) -> SideResults:
+    """Return the results of a file of episodes; raises DataError where it cannot be read.
+
+    Args:
+        file: The file.
+        what: Description of the episodes.
+        words: Names of the roles, each with the answers that its parser allows; empty where it allows any.
+    """
     read = EpisodeFile(file)
     entries = {(entry.task, entry.rollout): entry for entry in read.entries()}
     rows: list[tuple[str, Mapping[str, float]]] = []
     tasks: dict[str, Mapping[str, Any]] = {}
     tokens_in = tokens_out = calls = 0
+    tallies = {role: AnswerTally(of_role) for role, of_role in words.items()}
     for episode in read_episodes(file):
         tasks.setdefault(episode.task_id, episode.task)
         steps = [step for t in episode.trajectories for step in t.steps]
@@ -98,12 +108,16 @@ def results_of(file: Path, what: str) -> SideResults:
         response = sum(step.response_tokens for step in steps)
         # A role's reward is the mean over its instances.
         rewards = Means({f"reward/{t.name}": t.reward} for t in episode.trajectories if t.reward is not None)
-        figures = {"correct": float(episode.is_correct), **episode.metrics, **rewards.means()}
+        figures = {**episode.figures, **rewards.means()}
         rows.append((episode.task_id, {**figures, TOKENS_IN: float(prompt), TOKENS_OUT: float(response)}))
         tokens_in += prompt
         tokens_out += response
         calls += sum(not step.tool for step in steps)
-    return SideResults(what, read, entries, tasks, means_by_task(rows), tokens_in, tokens_out, calls)
+        for trajectory in episode.trajectories:
+            if trajectory.name in tallies:
+                tallies[trajectory.name].add(episode.task_id, trajectory)
+    figures = beside_rewards(means_by_task(rows), tallies)
+    return SideResults(what, read, entries, tasks, figures, tokens_in, tokens_out, calls)
 
 
 def _episodes(folder: RunFolder, info: RunInfo) -> tuple[str, Path] | None:
@@ -115,14 +129,6 @@ def _episodes(folder: RunFolder, info: RunInfo) -> tuple[str, Path] | None:
     if step is None:
         return None
     return f"{'best ' if step == best else ''}validation, step {step}", validations[step]
-
-
-def _seconds(info: RunInfo) -> float | None:
-    if info.kind == "run":
-        return info.seconds
-    if info.started is None or info.finished is None or info.resumed:
-        return None
-    return (info.finished - info.started).total_seconds()
 
 
 def _settings(info: RunInfo) -> dict[str, str]:

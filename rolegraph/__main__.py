@@ -1,0 +1,5 @@
+"""`python -m rolegraph` is `rolegraph`."""
+
+from rolegraph.cli.main import main
+
+main()

@@ -1,0 +1,166 @@
+"""Advice at the end of a command: what to do next, decided from how the run, training or evaluation ended.
+
+Plain data in, plain data out; the command line writes the commands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Literal, NamedTuple
+
+_FORM = ("malformed_output", "unparseable_choice")
+"""Failures of answers whose form the parser does not read."""
+
+
+class Action(StrEnum):
+    """Something that a user may want to do next."""
+
+    RESUME = "resume"
+    """Continue what was stopped."""
+    RETRY = "retry"
+    """Make the episodes again whose model gave no answer."""
+    PREVIEW = "preview"
+    """Look at the prompts."""
+    VIEW = "view"
+    """Look at the episodes, of one role where one is at fault."""
+    TRAIN = "train"
+    """Train the workflow."""
+    REPLAY = "replay"
+    """Run the workflow again on the recorded answers."""
+    COMPARE = "compare"
+    """Compare both sides of an evaluation."""
+    RUN_WEIGHTS = "run weights"
+    """Run the workflow with the trained weights."""
+    EXPORT = "export"
+    """Export the trained weights."""
+
+
+@dataclass(frozen=True, slots=True)
+class RoleOutcome:
+    """Answers of a role, and whether it learnt."""
+
+    name: str
+    answers: int = 0
+    """Number of answers, failed ones included."""
+    failures: Mapping[str, int] = field(default_factory=dict[str, int])
+    """Number of failed answers by the failure's name."""
+    form: str = ""
+    """Example of an answer that the parser reads."""
+    dead: bool = False
+    """Whether the role was trained, and none of its groups taught anything."""
+
+    @property
+    def all_failed(self) -> bool:
+        """True where there is no usable answer."""
+        return 0 < self.answers <= sum(self.failures.values())
+
+    @property
+    def all_malformed(self) -> bool:
+        """True where the parser could read none of the answers."""
+        return 0 < self.answers <= sum(self.failures.get(name, 0) for name in _FORM)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """End of a run, a training or an evaluation."""
+
+    kind: Literal["run", "train", "eval"]
+    done: int
+    """Number of episodes, or of steps of a training."""
+    planned: int
+    roles: Sequence[RoleOutcome] = ()
+    trainable: bool = False
+    """Whether the workflow of a run can be trained."""
+    has_weights: bool = False
+    """Whether weights were saved that a command can export."""
+    learnt: bool = True
+    """Whether any step of a training changed the weights."""
+    better: bool | None = None
+    """Whether weights are better than those at the start; None where that was not measured."""
+
+
+class NextAction(NamedTuple):
+    """Action with the role that it is about; of an empty role, it is about the whole."""
+
+    action: Action
+    role: str = ""
+    failures: bool = False
+    """Whether the role's failures are what to look at."""
+
+
+class Advice(NamedTuple):
+    """Actions, the most useful first, and remarks that say why."""
+
+    actions: Sequence[NextAction]
+    remarks: Sequence[str]
+
+
+def advise(outcome: Outcome) -> Advice:
+    """Return what to do after a run, a training or an evaluation.
+
+    Args:
+        outcome: How it ended.
+
+    Returns:
+        The actions and the remarks; either may be empty.
+    """
+    decide = {"run": _after_run, "train": _after_training, "eval": _after_evaluation}[outcome.kind]
+    return Advice([*decide(outcome)], [*_remarks(outcome)])
+
+
+def _after_run(it: Outcome) -> Iterator[NextAction]:
+    stopped, malformed, failed = it.done < it.planned, _malformed(it), _failed(it)
+    if malformed:
+        yield NextAction(Action.PREVIEW)
+    if stopped:
+        yield NextAction(Action.RESUME)
+    elif any(role.failures.get("model_error") for role in it.roles):
+        yield NextAction(Action.RETRY)
+    elif failed:
+        yield NextAction(Action.VIEW, failed[0].name, failures=True)
+    elif it.trainable:
+        yield NextAction(Action.TRAIN)
+    else:
+        yield NextAction(Action.REPLAY)
+
+
+def _after_training(it: Outcome) -> Iterator[NextAction]:
+    failed, dead = _failed(it), [role for role in it.roles if role.dead]
+    if _malformed(it):
+        yield NextAction(Action.PREVIEW)
+    if it.done < it.planned:
+        yield NextAction(Action.RESUME)
+    if failed and not it.learnt:
+        yield NextAction(Action.VIEW, failed[0].name, failures=True)
+    elif it.done and (not it.learnt or it.better is False):
+        yield NextAction(Action.VIEW, dead[0].name if dead else "")
+    elif it.has_weights:
+        yield NextAction(Action.RUN_WEIGHTS)
+        yield NextAction(Action.EXPORT)
+
+
+def _after_evaluation(it: Outcome) -> Iterator[NextAction]:
+    yield NextAction(Action.COMPARE)
+    if it.has_weights and it.better:
+        yield NextAction(Action.EXPORT)
+
+
+def _malformed(it: Outcome) -> list[RoleOutcome]:
+    return [role for role in it.roles if role.all_malformed]
+
+
+def _failed(it: Outcome) -> list[RoleOutcome]:
+    return [role for role in it.roles if role.all_failed]
+
+
+def _remarks(it: Outcome) -> Iterator[str]:
+    for role in _malformed(it):
+        form = f"; its parser reads {role.form!r}, and the prompt has to ask for that" if role.form else ""
+        yield f"{role.name}: every answer is malformed (n {role.answers}){form}"
+    for role in it.roles:
+        if role.dead and not role.all_failed:
+            yield f"{role.name} is dead: none of its groups taught anything"
+    if it.kind == "train" and it.better is False:
+        yield "no weights were better than those at the start"

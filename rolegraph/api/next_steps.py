@@ -1,0 +1,61 @@
+"""Arguments of the commands that follow a training: to run, and to export, its best weights."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from rolegraph.api.workflow import Workflow
+from rolegraph.engine.compile import Plan
+from rolegraph.engine.records import MAIN, PolicyPath, RunFolder, Source
+from rolegraph.engine.spec.yaml_text import dump_yaml
+
+
+def trained_source(flow: Workflow, folder: Path, policies: Sequence[str]) -> Source:
+    """Return the source of a workflow that asks the best weights of a training.
+
+    Args:
+        flow: The workflow as it was trained; its overrides, model and permissions are kept.
+        folder: Folder of the training.
+        policies: Names of the trained policies.
+
+    Returns:
+        The workflow's source with an override for the weights of each policy.
+    """
+    words = (word for name in policies for word in _weights(flow.plan, folder, name))
+    return replace(flow.source, overrides=(*flow.source.overrides, *words))
+
+
+def _weights(plan: Plan, folder: Path, name: str) -> Iterator[str]:
+    """Yield the overrides by which a policy asks its trained weights."""
+    policy, model = plan.spec.policy_named(name), plan.spec.model
+    if policy.lora is not None:
+        yield f"policies.{name}.lora=null"  # the checkpoint sets the shape of the adapter
+    untrained = any(it.model == model and it.policy is None and it.past is None for it in plan.endpoints)
+    is_model = name == MAIN and policy.checkpoint is None and not untrained
+    path = PolicyPath(str(folder), None if name == MAIN else name)
+    yield f"{'model' if is_model else f'policies.{name}'}.checkpoint={dump_yaml(str(path), one_line=True)}"
+
+
+def export_arguments(checkpoint: str | Path) -> list[list[str]]:
+    """Return the arguments of `rolegraph export` for each policy of a training that is not exported yet.
+
+    Args:
+        checkpoint: Folder of a training, or one of its policies as `FOLDER#POLICY`; nothing is returned for a
+            `tinker://` path.
+
+    Raises:
+        UsageError: The training saved no checkpoint.
+    """
+    training = PolicyPath.parse(str(checkpoint))
+    if training is None:
+        return []
+    folder = Path(training.folder)
+    policies = [*RunFolder(folder).best().policies]
+    named: Sequence[str | None] = [None] if len(policies) == 1 else policies
+    if training.policy is not None:
+        named = [training.policy]
+    places = {name: folder / (f"adapter-{name}" if name else "adapter") for name in named}
+    flags = {name: ["--policy", name] if name else [] for name in named}
+    return [[str(folder), *flags[name]] for name, place in places.items() if not place.exists()]

@@ -1,0 +1,176 @@
+"""Settings of HTTP clients: the proxies and certificates that the environment names.
+
+Every client is made with `client_options`. Calls to this machine use no proxy, whatever the environment says,
+and over `http` no certificates. For other calls a variable that cannot be used is an error with its name:
+libraries raise errors of many types for one, and most name no variable.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from contextlib import contextmanager
+from functools import cache
+from importlib.util import find_spec
+from ipaddress import ip_address
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
+
+from rolegraph.engine.errors import UsageError, first_line
+
+if TYPE_CHECKING:
+    import ssl
+    from collections.abc import Generator
+
+CERTIFICATES = ("SSL_CERT_FILE", "SSL_CERT_DIR", "SSLKEYLOGFILE")
+"""Variables from which a TLS context is made: certificates to trust, and a file for the keys of sessions."""
+_CERTIFICATES = "expected one with certificates, or nothing"
+_NO_PROXY = ("NO_PROXY", "no_proxy")
+_A_PROXY = "expected the URL of a proxy, such as http://proxy.example:3128, or nothing"
+
+
+def is_loopback(host: str) -> bool:
+    """Return True if a host is a loopback address or `localhost`."""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def is_here(url: str) -> bool:
+    """Return True if a URL is one of this machine."""
+    return is_loopback(urlsplit(url).hostname or "")
+
+
+def client_options(url: str) -> dict[str, Any]:
+    """Return the options of an httpx client whose calls go to one URL.
+
+    Args:
+        url: A valid URL of the calls.
+
+    Raises:
+        UsageError: A variable of the environment names a proxy or certificates that cannot be used.
+    """
+    return {"trust_env": False, "proxy": proxy_for(url), "verify": tls_context(url)}
+
+
+def proxy_for(url: str) -> str | None:
+    """Return the URL of the proxy for the calls of a URL, or None; raises UsageError for an invalid proxy."""
+    variable = _proxy_variable(url)
+    if not variable:
+        return None
+    value = os.environ[variable].strip()
+    proxy = value if "://" in value else f"http://{value}"
+    if fault := _fault_of_proxy(proxy):
+        shown = re.sub(r"[^/]*@", "", value)
+        raise UsageError(f"{variable}: {shown!r} {fault}")
+    return proxy
+
+
+def _fault_of_proxy(proxy: str) -> str:
+    """Return the reason why the URL of a proxy cannot be used; empty where it can."""
+    import httpx
+
+    try:
+        parsed = httpx.Proxy(proxy).url
+    except (ValueError, httpx.InvalidURL):
+        return f"is not a proxy that can be used; {_A_PROXY}"
+    if not parsed.host or not 0 < (1080 if parsed.port is None else parsed.port) < 1 << 16:
+        return f"has no host or port; {_A_PROXY}"
+    if parsed.scheme.startswith("socks") and find_spec("socksio") is None:
+        return "needs the library socksio: pip install 'httpx[socks]'"
+    return ""
+
+
+def _proxy_variable(url: str) -> str:
+    """Return the name of the variable with the proxy for the calls of a URL; empty for none."""
+    parts = urlsplit(url)
+    if is_here(url) or _bypassed(parts.netloc.rpartition("@")[2]):
+        return ""
+    proxies = getproxies()
+    scheme = next((scheme for scheme in (parts.scheme, "all") if proxies.get(scheme)), None)
+    names = (f"{scheme}_proxy", f"{scheme}_proxy".upper(), *os.environ)
+    return next((it for it in names if it.lower() == f"{scheme}_proxy" and os.environ.get(it)), "")
+
+
+def _bypassed(host: str) -> bool:
+    try:
+        return bool(proxy_bypass(host))
+    except ValueError:  # of a NO_PROXY that is no list of hosts
+        return False
+
+
+def tls_context(url: str) -> ssl.SSLContext:
+    """Return the TLS context for a URL; raises UsageError for certificates that cannot be read."""
+    if urlsplit(url).scheme in ("http", "ws") and is_here(url):
+        return _empty_context()
+    return _context(*((name, os.environ.get(name, "")) for name in CERTIFICATES))
+
+
+@cache
+def _empty_context() -> ssl.SSLContext:
+    """Return a context that trusts no certificate: making a full one takes 20 ms."""
+    import ssl
+
+    return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+
+
+@cache
+def _context(*variables: tuple[str, str]) -> ssl.SSLContext:
+    """Make the context of the variables of the environment, each with its value."""
+    import httpx
+
+    (_, file), (_, folders), _ = variables
+    if file and not Path(file).is_file():
+        raise UsageError(f"SSL_CERT_FILE: there is no file {file!r}; {_CERTIFICATES}")
+    if folders and not any(Path(it).is_dir() for it in folders.split(os.pathsep)):
+        raise UsageError(f"SSL_CERT_DIR: there is no folder {folders!r}; {_CERTIFICATES}")
+    try:
+        return httpx.create_ssl_context()
+    except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
+        given = [name for name, value in variables if value]
+        named = [name for name, value in variables if value and value in str(error)] or given
+        raise UsageError(f"{' or '.join(named) or 'certificates'}: cannot be used: {error}") from error
+
+
+def bypass_proxies(url: str) -> None:
+    """Add the host of a URL of this machine to NO_PROXY, so that calls and keys are sent to no proxy.
+
+    Set for the whole process, for libraries that make their own clients: the Tinker SDK takes no other one.
+    """
+    host = urlsplit(url).hostname or ""
+    if not is_loopback(host):
+        return
+    for variable in _NO_PROXY:
+        hosts = [name for name in os.environ.get(variable, "").split(",") if name]
+        if host not in hosts and "*" not in hosts:
+            os.environ[variable] = ",".join((*hosts, host))
+
+
+@contextmanager
+def naming_variables(*prefixes: str) -> Generator[None]:
+    """Raise an error of importing a library as UsageError where a variable of the environment is its cause.
+
+    Args:
+        prefixes: Beginnings of the names of the variables that the library reads.
+    """
+    try:
+        yield
+    except (ValueError, TypeError, OSError, RuntimeError) as error:
+        given = {name: value for name, value in os.environ.items() if name.startswith(prefixes)}
+        named = [name for name, value in given.items() if repr(value) in str(error)]
+        if not named:
+            raise
+        raise UsageError(f"{' or '.join(named)}: cannot be used: {first_line(error)}") from error
+
+
+def route(url: str) -> str:
+    """Return a note for a failed call of a URL: the variables that decide its way; empty where none does."""
+    proxy = _proxy_variable(url)
+    is_encrypted = urlsplit(url).scheme in ("https", "wss")
+    trusted = [name for name in CERTIFICATES[:2] if is_encrypted and os.environ.get(name)]
+    notes = [f"by the proxy of {proxy}"] if proxy else []
+    notes += [f"with the certificates of {trusted[0]}"] if trusted else []
+    return f" ({', '.join(notes)})" if notes else ""

@@ -1,0 +1,58 @@
+"""Models of checkpoints: which model the weights of a training belong to."""
+
+from __future__ import annotations
+
+from pathlib import Path as FilePath
+from urllib.parse import urlsplit
+
+from pydantic import ValidationError
+
+from rolegraph.engine.connections import is_loopback
+from rolegraph.engine.errors import UsageError, first_line
+from rolegraph.engine.records import MAIN, PolicyPath, RunFolder
+from rolegraph.engine.spec import ModelRef, Path
+from rolegraph.engine.spec.yaml_source import parse_yaml, value_at
+from rolegraph.local.weights import base_name, checkpoint_folder
+
+
+def with_base(ref: ModelRef) -> ModelRef:
+    """Return a reference that names the model of its checkpoint, where it names no model itself.
+
+    Args:
+        ref: The model. Only a checkpoint that is a training's folder tells its model.
+
+    Returns:
+        The reference with the model folder of the weights, or with the service that holds them.
+
+    Raises:
+        UsageError: There are no such weights, or they are at a service of another machine, which only the
+            training's folder names.
+    """
+    training = PolicyPath.parse(ref.checkpoint) if ref.checkpoint is not None else None
+    if ref.names_model or training is None:
+        return ref
+    run = RunFolder(FilePath(training.folder))
+    path = run.best_of(training.policy).sampler
+    folder = checkpoint_folder(path, run.weights)
+    if folder is not None and folder.is_dir():
+        return ref.model_copy(update={"name": base_name(path, run.weights)})
+    trained = _trained_model(run, training.policy)
+    if trained.served_here:
+        raise UsageError(f"{run.weights} does not hold the weights {path}")
+    if trained.base_url is not None and not is_loopback(urlsplit(trained.base_url).hostname or ""):
+        raise UsageError(
+            f"the weights of {run.path} are at {trained.base_url}, which would get your key; give "
+            f"--base-url {trained.base_url} if you want that"
+        )
+    return ref.model_copy(update={"provider": trained.provider, "base_url": trained.base_url})
+
+
+def _trained_model(run: RunFolder, policy: str | None) -> ModelRef:
+    """Return the model that a training's spec names for a policy; raises UsageError for a damaged spec."""
+    data = parse_yaml(run.spec(), str(run.spec_file)).data
+    places: tuple[Path, ...] = ("policies", policy or MAIN, "model"), ("model",)
+    written = [value for place in places if (value := value_at(data, place)) is not None]
+    try:
+        return ModelRef.model_validate(written[0]) if written else ModelRef()
+    except ValidationError as error:
+        raise UsageError(f"{run.spec_file} names no valid model: {first_line(error)}") from error

@@ -1,0 +1,241 @@
+"""Chat completions as servers give them: OpenAI's fields, and the forms in which other servers write them.
+
+`content` may be a list of parts, and reasoning one of them; the arguments of a call may be an object or
+missing. Beyond OpenAI's own fields: vLLM answers `return_token_ids` with `prompt_token_ids` on the answer and
+`token_ids` on the choice, and gives reasoning as `reasoning` (formerly `reasoning_content`); SGLang answers
+it with `response_token_ids` or `token_ids`, and `prompt_token_ids` on the choice. A value of any other form
+is an error that names the field.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any, NamedTuple, cast
+
+from pydantic import BaseModel, BeforeValidator, PlainValidator, ValidationError
+from pydantic_core import from_json
+
+from rolegraph.engine.records.jsonl import reason
+
+_LENGTH = ("length", "max_tokens", "model_length")
+"""Words of servers for an answer that was cut off, in lower case."""
+_BROKEN_OFF = ("abort", "error", "insufficient_system_resource")
+"""Words of servers for an answer that they did not finish."""
+_THOUGHTS = ("thinking", "reasoning", "reasoning_content", "summary_text")
+"""Types of parts of `content` that are reasoning, and the fields with its text."""
+_SILENT = ("redacted_thinking", "reference")
+"""Types of parts of `content` without text."""
+_LONE_SURROGATE = re.compile("[\ud800-\udfff]")
+_OF_THE_PROTOCOL = ("choices", "error", "object")
+
+
+class UnreadableAnswer(ValueError):
+    """Error of a response that is no chat completion; `is_foreign` where nothing of the protocol is in it."""
+
+    def __init__(self, fault: str, *, is_foreign: bool) -> None:
+        self.is_foreign = is_foreign
+        super().__init__(fault)
+
+
+class Content(NamedTuple):
+    """Text of a message, its reasoning, and the text of a refusal."""
+
+    text: str = ""
+    thought: str = ""
+    refusal: str = ""
+
+    @property
+    def whole(self) -> str:
+        """Text of any kind, of a field that holds one kind only."""
+        return self.thought + self.text
+
+
+def _content(value: object) -> Content:
+    """Read `content`: a text, nothing, or a list of parts; raises ValueError for another value."""
+    match value:
+        case None:
+            return Content()
+        case str():
+            return Content(value)
+        case list():
+            parts = [_content(part) for part in cast("list[object]", value)]
+            return Content(*("".join(kind) for kind in zip(*parts, strict=True)))
+        case dict():
+            return _part(cast("dict[str, object]", value))
+        case _:
+            raise ValueError("expected a text or a list of parts")
+
+
+def _part(part: Mapping[str, object]) -> Content:
+    match part:
+        case {"type": "refusal"}:
+            return Content(refusal=_content(part.get("refusal")).whole)
+        case {"type": str(kind)} if kind in _THOUGHTS:
+            written = (part.get(key) for key in (kind, "text", "content", "summary"))
+            return Content(thought=next((_content(it).whole for it in written if it is not None), ""))
+        case {"type": str(kind)} if kind in _SILENT:
+            return Content()
+        case {"text": str(text) | {"value": str(text)}}:
+            return Content(text)
+        case {"text": None}:
+            return Content()
+        case {"type": str(kind)}:
+            raise ValueError(f"a part has the type {kind[:40]!r}, which is no text")
+        case _:
+            raise ValueError("expected a text or a list of parts, got an object")
+
+
+def _thought(value: object) -> str:
+    """Read a field of reasoning; empty where it is of another form."""
+    try:
+        return _content(value).whole
+    except ValueError:
+        return ""
+
+
+def _arguments(value: object) -> str:
+    """Return the arguments of a call as JSON text, as OpenAI gives them."""
+    return value if isinstance(value, str) else "" if value is None else json.dumps(value)
+
+
+def _counts(value: object) -> dict[str, int]:
+    """Read the usage of a call; a count that is missing, or is no count, is left out."""
+    usage = cast("dict[str, object]", value) if isinstance(value, dict) else {}
+    counts = ((key, usage.get(key)) for key in ("prompt_tokens", "completion_tokens"))
+    return {key: count for key, count in counts if type(count) is int and count >= 0}
+
+
+class FunctionBody(BaseModel):
+    """The function of a call."""
+
+    name: Annotated[str, BeforeValidator(lambda it: it or "")] = ""
+    arguments: Annotated[str, PlainValidator(_arguments)] = ""
+
+
+class AnswerCall(BaseModel):
+    """A call of a tool."""
+
+    id: str | int | None = None
+    function: FunctionBody | None = None
+    """The called function; None for calls of other kinds."""
+
+
+class AnswerMessage(BaseModel):
+    """The message of a choice."""
+
+    content: Annotated[Content, PlainValidator(_content)] = Content()
+    refusal: str | None = None
+    reasoning: Annotated[str, PlainValidator(_thought)] = ""
+    reasoning_content: Annotated[str, PlainValidator(_thought)] = ""
+    tool_calls: list[AnswerCall] | None = None
+
+
+class _Token(BaseModel):
+    logprob: float
+
+
+class _Logprobs(BaseModel):
+    content: list[_Token] | None = None
+
+
+class Choice(BaseModel):
+    """One of a completion's answers."""
+
+    message: AnswerMessage | None = None
+    finish_reason: Annotated[str, PlainValidator(lambda it: it.lower() if isinstance(it, str) else "")] = ""
+    error: Any = None
+    logprobs: _Logprobs | None = None
+    token_ids: list[int] | None = None
+    response_token_ids: list[int] | None = None
+    prompt_token_ids: list[int] | None = None
+
+    @property
+    def is_cut(self) -> bool:
+        """True for an answer that ends at a limit of its length."""
+        return self.finish_reason in _LENGTH
+
+    @property
+    def is_broken_off(self) -> bool:
+        """True for an answer that the server did not finish."""
+        return self.finish_reason in _BROKEN_OFF or bool(self.error)
+
+
+class ServerCompletion(BaseModel):
+    """Fields of a completion that are read: the client's own types lack vendors' fields and check none."""
+
+    choices: list[Choice] | None = None
+    error: Any = None
+    usage: Annotated[dict[str, int], PlainValidator(_counts)] = {}
+    prompt_token_ids: list[int] | None = None
+
+
+def read_answer(content: bytes) -> ServerCompletion:
+    """Read a response; raises UnreadableAnswer. An unpaired surrogate in a text becomes U+FFFD."""
+    value = _parsed(content)
+    if not isinstance(value, dict):
+        raise UnreadableAnswer("the response is no JSON object", is_foreign=True)
+    fields = cast("dict[str, object]", value)
+    try:
+        answer = ServerCompletion.model_validate(fields)
+    except ValidationError as error:
+        raise UnreadableAnswer(reason(error), is_foreign=False) from error
+    if answer.choices and answer.choices[0].message is None and not answer.error:
+        first = answer.choices[0]
+        if not (first.is_cut or first.error or first.finish_reason == "content_filter"):
+            raise UnreadableAnswer("choices.0 has no message", is_foreign=False)
+    if not any(key in fields for key in _OF_THE_PROTOCOL):
+        raise UnreadableAnswer(f"the response has no {' or '.join(_OF_THE_PROTOCOL)}", is_foreign=True)
+    return answer
+
+
+def message_of(error: object) -> str:
+    """Return the message of an error object in a response, or the object as text."""
+    whole: object = error
+    words = cast("dict[str, object]", error).get("message") if isinstance(error, dict) else error
+    return words if isinstance(words, str) and words else str(whole)
+
+
+def _parsed(content: bytes) -> object:
+    try:
+        return from_json(content)
+    except ValueError:  # broken, or JSON with an unpaired surrogate
+        is_foreign = not content.lstrip().startswith(b"{")
+    try:
+        value: object = json.loads(content.decode("utf-8-sig"))
+        return from_json(_LONE_SURROGATE.sub("\ufffd", json.dumps(value, ensure_ascii=False)))
+    except UnicodeDecodeError as error:
+        raise UnreadableAnswer("the response is not UTF-8 text", is_foreign=is_foreign) from error
+    except (ValueError, RecursionError) as error:
+        raise UnreadableAnswer("the response is not valid JSON", is_foreign=is_foreign) from error
+
+
+_CODES = ("context_length_exceeded", "exceed_context_size_error", "context_window_exceeded")
+_CONTEXT = r"context[ _-]?(length|size|window|limit)"
+_MORE = r"(exceed|maximum|longer|greater|too (large|long)|overflow|only|not enough|reduce)"
+_FULL = re.compile(
+    "|".join(
+        (
+            # OpenAI, vLLM, SGLang, DeepSeek, llama.cpp, Mistral, Anthropic's `exceed context limit`
+            rf"{_MORE}.{{0,120}}{_CONTEXT}|{_CONTEXT}.{{0,120}}{_MORE}",
+            r"(prompt|input)\w* (is|are) too long",  # Anthropic, Bedrock
+            r"longer than the maximum model length|max_model_len",  # vLLM
+            r"maximum (prompt|input) length",  # xAI
+            r"(input|prompt) tokens? count.{0,40}exceeds|exceed\w* model token limit",  # Gemini, Moonshot
+            r"`?inputs`? (tokens \+ `?max_new_tokens`? must be <=|must have less than)",  # TGI
+        )
+    ),
+    re.IGNORECASE | re.DOTALL,
+)
+"""Words by which servers say that a prompt, or a prompt with its answer, exceeds the model's context."""
+
+
+def says_context_full(message: str, *codes: object) -> bool:
+    """Return True for an error of a server whose model's context is too short for the request.
+
+    Args:
+        message: The server's message.
+        codes: The code and the type of the error, where it has them.
+    """
+    return any(code in _CODES for code in codes) or _FULL.search(message[:2000]) is not None

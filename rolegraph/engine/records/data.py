@@ -1,0 +1,206 @@
+"""`data.jsonl` of a folder: digests of the rows that a run uses, with which it goes on or not at all.
+
+A line stands for a split. It holds the digest of the data file, one for each column, and 8 characters for
+each row, so a million rows take 8 MB. Rows are compared by their position: the rows used must still come
+first, in their order. No value can be read from the file, so the messages name rows and fields only.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from hashlib import file_digest, sha256
+from pathlib import Path
+from typing import Annotated, Any, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from rolegraph.engine.errors import DataError, UsageError, os_errors_as
+from rolegraph.engine.records.episode import Task
+from rolegraph.engine.records.jsonl import json_line, parse_json, read_jsonl, write_whole
+
+DATA_FILE = "data.jsonl"
+SHOWN = 5
+"""Rows that a message names."""
+_SIZE = 8
+"""Characters of a row's digest."""
+_MOST = 4_000_000
+"""Rows with a digest each, so that a line stays below the limit `record_line`; columns count all rows."""
+
+
+@dataclass(frozen=True, slots=True)
+class UsedRows:
+    """Rows of one split that a run uses, from the first on."""
+
+    split: str
+    """`train`, `validation`, or `tasks` for tasks that were given in Python."""
+    source: str
+    """Name of the data file or of the data set."""
+    tasks: Sequence[Task]
+    read: Callable[[int], Sequence[Task]]
+    """Function that reads the rows up to a number, which may be larger than that of `tasks`."""
+    file: Path | None = None
+    """The data file."""
+    fixed: bool = False
+    """True where more rows would change the use of these, as in training, which draws its order from all."""
+
+    def record(self) -> DataRecord:
+        """Return the digests of the rows and of the file; raises DataError where it cannot be read."""
+        digest = None
+        if self.file is not None:
+            with os_errors_as(DataError, f"cannot read {self.file}"), self.file.open("rb") as file:
+                digest = file_digest(file, "sha256").hexdigest()
+        columns, rows = _digests(self.tasks)
+        kept = rows[: _MOST * _SIZE]
+        return DataRecord(
+            split=self.split,
+            source=self.source,
+            file=digest,
+            count=len(self.tasks),
+            columns=columns,
+            rows=kept,
+        )
+
+
+class DataRecord(BaseModel):
+    """Line of `data.jsonl`: the rows of a split that a run uses, as digests."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", defer_build=True)
+
+    split: str
+    """Split, as in UsedRows."""
+    source: str = ""
+    """Name of the data file or of the data set."""
+    file: str | None = None
+    """SHA-256 of the data file, for people who look for its version; rows behind the used ones count in it,
+    so nothing is compared with it."""
+    count: Annotated[int, Field(ge=0)]
+    """Number of rows."""
+    columns: dict[str, str]
+    """Digest of each column's values."""
+    rows: str
+    """Digest of each row, one after the other."""
+
+    @model_validator(mode="after")
+    def _check_rows(self) -> Self:
+        # Reading follows the count, so that a damaged file must not name more rows than it has digests of.
+        if len(self.rows) != min(self.count, _MOST) * _SIZE:
+            raise ValueError("the number of rows is not that of their digests")
+        return self
+
+
+def write_data(file: Path, used: Sequence[UsedRows]) -> None:
+    """Write the digests of rows, and keep those of other splits, or of more rows of the same.
+
+    Args:
+        file: The folder's `data.jsonl`.
+        used: The rows, which `check_data` has compared with the file.
+
+    Raises:
+        DataError: A data file or the present `data.jsonl` cannot be read.
+        WorldError: The file cannot be written.
+    """
+    records = _read(file)
+    for rows in used:
+        before = records.get(rows.split)
+        if before is None or before.count < len(rows.tasks):
+            records[rows.split] = rows.record()
+    write_whole(file, b"".join(json_line(record.model_dump()) for record in records.values()))
+
+
+def check_data(file: Path, used: Sequence[UsedRows]) -> None:
+    """Check that a run goes on with the rows that it was started with.
+
+    Args:
+        file: The folder's `data.jsonl`; folders of earlier versions have none.
+        used: The rows that it would use now.
+
+    Raises:
+        UsageError: Rows have changed; the message names the file, the rows and their fields.
+        DataError: `data.jsonl` is damaged.
+    """
+    records = _read(file)
+    changed = [
+        f"{rows.source} ({rows.split}): {change}"
+        for rows in used
+        if rows.split in records
+        for change in _changes(records[rows.split], rows)
+    ]
+    if changed:
+        lines = "\n".join(changed)
+        raise UsageError(
+            f"{file.parent} was started with other data, and can be resumed only with the same rows:\n"
+            f"{lines}\nRestore the data, or start anew with another --out"
+        )
+
+
+def _read(file: Path) -> dict[str, DataRecord]:
+    if not file.exists():
+        return {}
+    lines = read_jsonl(file, lambda text: DataRecord.model_validate(parse_json(text)), "a record of data")
+    return {line.value.split: line.value for line in lines}
+
+
+def _changes(before: DataRecord, now: UsedRows) -> Iterator[str]:
+    """Yield a line for each way in which the rows differ from those of the start."""
+    least = min(before.count, _MOST)
+    tasks = now.tasks if len(now.tasks) >= least else now.read(least)
+    if len(tasks) < least or (now.fixed and len(tasks) > before.count):
+        yield f"{before.count:,} rows at the start, {len(tasks):,} now"
+    tasks = tasks[: before.count]
+    columns, rows = _digests(tasks)
+    old, new = _split(before.rows)[: len(tasks)], _split(rows)
+    changed = [number for number, pair in enumerate(zip(old, new, strict=False)) if pair[0] != pair[1]]
+    fields = _changed_fields(before.columns, columns) if len(tasks) == before.count else ""
+    if changed and sorted(old) == sorted(new):
+        yield f"the same rows in another order, from {_row(tasks, changed[0])} on"
+    elif changed:
+        more = f" and {len(changed) - SHOWN:,} more" if len(changed) > SHOWN else ""
+        verb = "differs" if len(changed) == 1 else "differ"
+        names = ", ".join(_row(tasks, number) for number in changed[:SHOWN])
+        yield f"{names}{more} {verb}{fields}"
+    elif fields:
+        yield f"a row behind the first {len(old):,} differs{fields}"
+
+
+def _changed_fields(before: dict[str, str], now: dict[str, str]) -> str:
+    """Return ` in FIELDS` for the columns that differ; empty where none does."""
+    names = [
+        f"{name} ({'new' if name not in before else 'gone'})" if (name in before) != (name in now) else name
+        for name in {**before, **now}
+        if before.get(name) != now.get(name)
+    ]
+    return f" in {', '.join(names)}" if names else ""
+
+
+def _row(tasks: Sequence[Task], number: int) -> str:
+    return f"row {number + 1:,} ({str(tasks[number].get('id'))[:60]})"
+
+
+def _split(digests: str) -> list[str]:
+    return [digests[start : start + _SIZE] for start in range(0, len(digests), _SIZE)]
+
+
+def _digests(tasks: Sequence[Task]) -> tuple[dict[str, str], str]:
+    """Return the digest of each column, by name, and those of all rows as one text."""
+    columns: defaultdict[str, Any] = defaultdict(sha256)
+    rows: list[str] = []
+    for number, task in enumerate(tasks):
+        row = sha256()
+        for name in sorted(task):
+            value = _text(task[name])
+            columns[name].update(f"{number} {value}\n".encode())
+            row.update(f"{json.dumps(name)} {value}\n".encode())
+        rows.append(base64.b64encode(row.digest()[: _SIZE * 3 // 4]).decode())
+    return {name: digest.hexdigest()[:32] for name, digest in columns.items()}, "".join(rows)
+
+
+def _text(value: object) -> str:
+    """Return a value as JSON; tasks that were given in Python may hold others, which no episode can."""
+    try:
+        return json.dumps(value, sort_keys=True)
+    except (TypeError, ValueError):
+        return type(value).__name__

@@ -1,0 +1,200 @@
+"""Commonest answer of a role, and the score that always giving one and the same answer would get. Pure.
+
+A role that says one label to everything can score well. Its accuracy means little without these two figures.
+They mean little themselves where each task has an answer of its own, so such roles have none: answers count
+as discrete if the parser allows only some words, if there are few different ones, or if one of them is given
+on most tasks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from heapq import nlargest
+from statistics import fmean
+
+from rolegraph.engine.records import Episode, Trajectory
+from rolegraph.engine.training.analysis.intervals import ByTask
+
+SAME, CONSTANT = "answers/same/", "answers/constant/"
+"""Beginnings of the figures' names; the role's name follows."""
+MOST_ANSWERS = 1_000
+"""Different answers beyond which a role's answers are not discrete, and are no longer kept."""
+
+MOST_CANDIDATES = 20
+"""Commonest answers among which the best constant answer is searched."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConstantAnswers:
+    """Commonest answer of a role, and the best of its answers if it were given on every task."""
+
+    commonest: str
+    same: ByTask
+    """Share of the commonest answer among a task's answers."""
+    best: str = ""
+    """Answer that would score most as a constant; empty for a role without rewards."""
+    scores: ByTask = field(default_factory=dict[str, float])
+    """Its reward on each task, at least: where it was never given, the lowest reward that the role got."""
+
+    @property
+    def share(self) -> float:
+        """Share of the commonest answer, a mean over tasks."""
+        return fmean(self.same.values())
+
+    @property
+    def reward(self) -> float | None:
+        """Reward of the best constant answer, a mean over tasks; None for a role without rewards."""
+        return fmean(self.scores.values()) if self.scores else None
+
+    def figures(self, role: str) -> dict[str, ByTask]:
+        """Return the figures by name, each by task."""
+        named = {f"{SAME}{role}": self.same, f"{CONSTANT}{role}": self.scores}
+        return {name: values for name, values in named.items() if values}
+
+
+@dataclass(slots=True)
+class _Given:
+    """Times that one answer was given on one task, and its rewards."""
+
+    n: int = 0
+    total: float = 0.0
+    low: float = float("inf")
+    high: float = float("-inf")
+
+    def add(self, reward: float) -> None:
+        self.n += 1
+        self.total += reward
+        self.low, self.high = min(self.low, reward), max(self.high, reward)
+
+
+class AnswerTally:
+    """Answers of one role with their rewards, by task; trajectories are added, and not kept.
+
+    Args:
+        words: All answers that the role's parser allows; empty where it allows any.
+    """
+
+    def __init__(self, words: Sequence[str] = ()) -> None:
+        self._words = words
+        self._tasks: dict[str, dict[str, _Given]] = {}
+        self._counts: dict[str, int] = {}
+        self._rewards: set[float] = set()
+        """Different rewards, up to three."""
+        self._lowest = float("inf")
+        self._is_open = False
+
+    def add(self, task: str, trajectory: Trajectory) -> None:
+        """Count the answers of a trajectory, one for each turn that gave a usable one."""
+        for answer, reward in () if self._is_open else _answers(trajectory):
+            self._counts[answer] = self._counts.get(answer, 0) + 1
+            given = self._tasks.setdefault(task, {}).setdefault(answer, _Given())
+            given.add(0.0 if reward is None else reward)
+            if reward is not None:
+                self._lowest = min(self._lowest, reward)
+                if len(self._rewards) < 3:
+                    self._rewards.add(reward)
+        if len(self._counts) > MOST_ANSWERS:
+            self._is_open = True
+            self._tasks.clear()
+
+    @property
+    def share(self) -> float | None:
+        """Share of the commonest answer, a mean over tasks; None for less than two tasks."""
+        return fmean(self._same().values()) if len(self._tasks) > 1 else None
+
+    @property
+    def result(self) -> ConstantAnswers | None:
+        """The figures; None where the answers are not discrete."""
+        if not self._is_discrete():
+            return None
+        commonest, same = self._commonest(), self._same()
+        if not self._rewards:
+            return ConstantAnswers(commonest, same)
+        candidates = nlargest(MOST_CANDIDATES, self._counts, key=lambda answer: self._counts[answer])
+        scores = {answer: self._scores(answer, by_task=self._by_task) for answer in candidates}
+        best = max(scores, key=lambda answer: fmean(scores[answer].values()))
+        return ConstantAnswers(commonest, same, best, scores[best])
+
+    def _commonest(self) -> str:
+        return max(self._counts, key=lambda answer: self._counts[answer])
+
+    def _same(self) -> ByTask:
+        answer = self._commonest()
+        return {
+            task: answers[answer].n / sum(given.n for given in answers.values()) if answer in answers else 0.0
+            for task, answers in self._tasks.items()
+        }
+
+    def _is_discrete(self) -> bool:
+        if len(self._tasks) < 2:
+            return False
+        if self._words or 2 * len(self._counts) <= len(self._tasks):
+            return True
+        shares = self._same().values()
+        return fmean(shares) >= 0.5 and sum(share > 0 for share in shares) > len(shares) / 2
+
+    @property
+    def _by_task(self) -> bool:
+        """True where an answer's reward follows from the task, and not from the turn, as a judge's."""
+        return all(given.low == given.high for answers in self._tasks.values() for given in answers.values())
+
+    def _scores(self, answer: str, *, by_task: bool) -> ByTask:
+        """Return the reward of an answer on each task, if every turn had given it."""
+        return {
+            task: answers[answer].total / answers[answer].n
+            if by_task and answer in answers
+            else sum(self._instead(answer, other, given) for other, given in answers.items())
+            / sum(given.n for given in answers.values())
+            for task, answers in self._tasks.items()
+        }
+
+    def _instead(self, answer: str, other: str, given: _Given) -> float:
+        """Return the sum of rewards of the turns that gave `other`, had they given `answer`."""
+        if answer == other:
+            return given.total
+        if len(self._words) == 2 and len(self._rewards) == 2:  # of two words, exactly one is right
+            return given.n * sum(self._rewards) - given.total
+        return given.n * self._lowest
+
+
+def tally_answers(episodes: Iterable[Episode], words: Mapping[str, Sequence[str]]) -> dict[str, AnswerTally]:
+    """Return a tally of each role's answers.
+
+    Args:
+        episodes: Episodes of any number of tasks.
+        words: Names of the roles, each with the answers that its parser allows; empty where it allows any.
+    """
+    tallies = {role: AnswerTally(of_role) for role, of_role in words.items()}
+    for episode in episodes:
+        for trajectory in episode.trajectories:
+            if trajectory.name in tallies:
+                tallies[trajectory.name].add(episode.task_id, trajectory)
+    return tallies
+
+
+def figures_of_answers(tallies: Mapping[str, AnswerTally]) -> dict[str, ByTask]:
+    """Return `answers/same/{role}` and `answers/constant/{role}` by task, of roles with discrete answers."""
+    results = {role: tally.result for role, tally in tallies.items()}
+    return {name: of for role, it in results.items() if it for name, of in it.figures(role).items()}
+
+
+def beside_rewards(figures: Mapping[str, ByTask], tallies: Mapping[str, AnswerTally]) -> dict[str, ByTask]:
+    """Return figures by task with those of `figures_of_answers`, each role's behind its reward."""
+    of_answers = figures_of_answers(tallies)
+    placed: dict[str, ByTask] = {}
+    for name, values in figures.items():
+        placed[name] = values
+        role = name.removeprefix("reward/")
+        names = [CONSTANT + role, SAME + role] if role != name else []
+        placed |= {beside: of_answers[beside] for beside in names if beside in of_answers}
+    return {**placed, **of_answers}
+
+
+def _answers(trajectory: Trajectory) -> list[tuple[str, float | None]]:
+    """Return each usable answer of a trajectory with its reward; None where it has none."""
+    steps = [step for step in trajectory.steps if step.action is not None and not step.masked]
+    if len(steps) == 1:
+        return [(str(steps[0].action), trajectory.reward)] if trajectory.failure is None else []
+    has_rewards = trajectory.reward is not None
+    return [(str(step.action), step.reward if has_rewards else None) for step in steps]

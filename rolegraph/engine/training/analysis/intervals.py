@@ -1,0 +1,150 @@
+"""Confidence intervals of means over tasks, and of their differences. Pure.
+
+Episodes of one task share its difficulty, so the task is the unit, not the episode. No interval has the width
+0: 20 right answers of 20 are compatible with a share of 0.84. The formulas are closed ones instead of a
+bootstrap, which resamples values that are all the same to one point; scipy and statsmodels, which have
+Wilson's and Newcombe's, are large dependencies for these lines.
+
+References:
+- Wilson (1927), "Probable inference, the law of succession, and statistical inference": the interval.
+- Korn and Graubard (1998), "Confidence intervals for proportions with small expected number of positive
+  counts estimated from survey data": the effective number of tasks.
+- Newcombe (1998), "Interval estimation for the difference between independent proportions", method 10, and
+  "Improved confidence intervals for the difference between binomial proportions based on paired data", also
+  method 10: the difference. Zou and Donner (2008) derive it for means of any kind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import sqrt
+from statistics import NormalDist
+
+import numpy as np
+
+from rolegraph.engine.records.schema import Figure
+from rolegraph.engine.vocabulary import Floats
+
+LEVEL = 95
+"""Confidence level in percent."""
+METHOD = f"{LEVEL} % intervals over tasks (Wilson, Newcombe), the rollouts of a task averaged first"
+"""Description of the intervals, for pages and tables."""
+ROUNDING = 1e-9
+"""Standard deviation, as a part of the range, below which values differ by rounding alone."""
+_Z = NormalDist().inv_cdf(0.5 + LEVEL / 200)
+
+ByTask = Mapping[str, float]
+"""Mean of a figure over each task's episodes, by task id."""
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """Mean over tasks with its confidence interval, at the level `LEVEL`."""
+
+    mean: Figure
+    low: Figure
+    high: Figure
+    n: int
+    """Number of tasks."""
+
+
+def interval(values: ByTask) -> Interval:
+    """Return the mean over tasks with Wilson's interval, on the figure's range.
+
+    Args:
+        values: Mean of each task. A range of 0 to 1 is assumed, and stretched to the values outside of it.
+
+    Returns:
+        The interval; zeros with n = 0 without tasks.
+    """
+    return _wilson(_array(values), _range(values))
+
+
+def difference(now: ByTask, before: ByTask, *, paired: bool = True) -> Interval:
+    """Return the difference of two means, `now` minus `before`, with Newcombe's interval.
+
+    Args:
+        now: Mean of each task.
+        before: The same of the other side.
+        paired: Whether a task id means the same task on both sides. Then the tasks that only one side has are
+            left out, and the correlation of the sides narrows the interval.
+
+    Returns:
+        The interval, whose n is that of the smaller side; zeros with n = 0 where a side has no task.
+    """
+    if paired:
+        now = {task: value for task, value in now.items() if task in before}
+        before = {task: before[task] for task in now}
+    ends = _range(now, before)
+    one, two = _wilson(_array(now), ends), _wilson(_array(before), ends)
+    if not (one.n and two.n):
+        return Interval(0.0, 0.0, 0.0, 0)
+    alike = _correlation(_array(now), _array(before), ends) if paired else 0.0
+    mean = one.mean - two.mean
+    low = mean - _joined(one.mean - one.low, two.high - two.mean, alike)
+    high = mean + _joined(one.high - one.mean, two.mean - two.low, alike)
+    return Interval(mean, low, high, min(one.n, two.n))
+
+
+def _array(values: ByTask) -> Floats:
+    return np.array([*values.values()], dtype=np.float64)
+
+
+def _range(*sides: ByTask) -> tuple[float, float]:
+    """Return the smallest range that holds 0, 1 and all values."""
+    values = [0.0, 1.0, *(value for side in sides for value in side.values())]
+    return min(values), max(values)
+
+
+def _wilson(values: Floats, ends: tuple[float, float]) -> Interval:
+    if not values.size:
+        return Interval(0.0, 0.0, 0.0, 0)
+    low, width = ends[0], ends[1] - ends[0]
+    mean, n = float(values.mean()), _effective(values, ends)
+    share = (mean - low) / width
+    centre = (share + _Z**2 / (2 * n)) / (1 + _Z**2 / n)
+    half = _Z * sqrt(max(0.0, share * (1 - share)) / n + _Z**2 / (4 * n**2)) / (1 + _Z**2 / n)
+    bottom, top = low + width * max(0.0, centre - half), low + width * min(1.0, centre + half)
+    return Interval(mean, min(mean, bottom), max(mean, top), values.size)
+
+
+def _effective(values: Floats, ends: tuple[float, float]) -> float:
+    """Return the number of 0-or-1 tasks that would determine the mean as well as these tasks do.
+
+    That is their own number where each task is 0 or 1, or where all are the same: nothing is known then of
+    how tasks vary. Tasks that vary less count for more, with Student's factor for a variance of few tasks.
+    """
+    variance, mean = float(values.var()), float(values.mean())
+    most = (mean - ends[0]) * (ends[1] - mean)
+    if float(values.std()) < ROUNDING * (ends[1] - ends[0]):
+        return values.size
+    return values.size * max(1.0, most / variance * (_Z / _student(values.size - 1)) ** 2)
+
+
+def _student(freedom: int) -> float:
+    """Return the quantile of Student's t by its expansion at infinity (Abramowitz and Stegun, 26.7.5)."""
+    z = _Z
+    terms = (
+        (z**3 + z) / 4,
+        (5 * z**5 + 16 * z**3 + 3 * z) / 96,
+        (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
+    )
+    return z + sum(term / freedom**power for power, term in enumerate(terms, 1))
+
+
+def _correlation(now: Floats, before: Floats, ends: tuple[float, float]) -> float:
+    """Return the correlation of two sides; a positive one is lowered by Newcombe's continuity correction."""
+    spread = float(now.std() * before.std())
+    if min(float(now.std()), float(before.std())) < ROUNDING * (ends[1] - ends[0]):
+        return 0.0
+    covariance = float(((now - now.mean()) * (before - before.mean())).mean())
+    if covariance <= 0:
+        return covariance / spread
+    shares = [(float(side.mean()) - ends[0]) / (ends[1] - ends[0]) for side in (now, before)]
+    binomial = sqrt(shares[0] * (1 - shares[0]) * shares[1] * (1 - shares[1]))
+    return max(0.0, covariance / spread - 1 / (2 * now.size * binomial))
+
+
+def _joined(one: float, two: float, alike: float) -> float:
+    return sqrt(max(0.0, one**2 - 2 * alike * one * two + two**2))

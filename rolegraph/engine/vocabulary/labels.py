@@ -1,0 +1,68 @@
+"""Task fields that a reward compares with, and their check: a missing label must never pay.
+
+A label is missing where it is null, not a number (NaN), or text without a visible character; as a list of
+accepted answers also where the list is empty or a member is missing. Every `Reward` checks its tasks, in
+whatever package it is defined, and files are checked before anything runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import isnan
+from typing import Any, cast
+
+
+class MissingLabel(ValueError):
+    """Error of a task whose label is missing; the turn is a `reward_error`."""
+
+
+@dataclass(frozen=True, slots=True)
+class LabelCheck:
+    """Check of the fields that each task must fill."""
+
+    fields: tuple[str, ...]
+    """Fields with an answer, or with a list of accepted answers."""
+    values: tuple[str, ...] = ()
+    """Fields among `fields` that hold one JSON value; a list in them may hold anything."""
+
+    def faults(self, task: Mapping[str, Any]) -> Iterator[str]:
+        """Yield a clause for each field that is missing, such as `task.answer is null`."""
+        for name in self.fields:
+            lacks = _lack(task[name], name in self.values) if name in task else "is not in the row"
+            if lacks:
+                yield f"task.{name} {lacks}"
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedScore:
+    """Score function of a reward that raises MissingLabel for a task without its label."""
+
+    score: Callable[..., Any]
+    check: LabelCheck
+
+    def __call__(self, task: Mapping[str, Any], *others: Any) -> Any:
+        """Score an action of a task; raises MissingLabel."""
+        for fault in self.check.faults(task):
+            raise MissingLabel(f"{fault}, so the row has no label to compare with")
+        return self.score(task, *others)
+
+
+def _lack(value: object, is_value: bool) -> str:
+    """Return a clause about a label that is missing, such as `is null`; empty for a label."""
+    if is_value or not isinstance(value, list):
+        return _emptiness(value)
+    members = cast("Sequence[object]", value)
+    if not members:
+        return "is an empty list"
+    lacks = next((lack for lack in map(_emptiness, members) if lack), "")
+    return lacks and f"holds a member that {lacks}"
+
+
+def _emptiness(value: object) -> str:
+    """Return the clause about one value; empty for a value that is there."""
+    if value is None:
+        return "is null"
+    if isinstance(value, float) and isnan(value):
+        return "is NaN"
+    return "is empty" if isinstance(value, str) and not value.strip() else ""

@@ -1,0 +1,60 @@
+"""Text between two tags in a model's answer.
+
+A tag may be mentioned: "I put it in `<answer></answer>`". An opening tag counts only with the closing tag
+that follows, so a mention or a doubled tag takes nothing into the answer. A pair that is empty, is in quotes,
+or has dots or `and` inside counts only where there is no other.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from typing import Literal
+
+Which = Literal["first", "last"]
+
+_PLACEHOLDER = re.compile(r"\s*(?:[.,…]*|and|or|to|your answer(?: here)?)\s*", re.IGNORECASE)
+_QUOTES = ("`", '"', "'")
+
+
+def tag_finder(name: str, which: Which, *, ignore_case: bool) -> Callable[[str], str | None]:
+    """Return a function from a text to what stands between two tags, stripped; None without both tags.
+
+    Args:
+        name: The tag, without angle brackets.
+        which: The pair to take of several, the first or the last.
+        ignore_case: Take `<Answer>` for `<answer>`.
+
+    Raises:
+        ValueError: The name is no tag's name.
+    """
+    if not re.fullmatch(r"[A-Za-z_][\w.-]*", name):
+        raise ValueError(f"{name!r} is not a tag's name; write it without the angle brackets")
+    marks = re.compile(f"<(/?){name}>", re.IGNORECASE if ignore_case else 0)
+
+    def find(text: str) -> str | None:
+        pairs = [*_pairs(marks, text)]
+        meant = [pair for pair in pairs if not _is_mention(text, *pair)] or pairs
+        if not meant:
+            return None
+        opening, closing = meant[0 if which == "first" else -1]
+        return text[opening.end() : closing.start()].strip()
+
+    return find
+
+
+def _pairs(marks: re.Pattern[str], text: str) -> Iterator[tuple[re.Match[str], re.Match[str]]]:
+    """Yield each closing tag with the last opening tag between it and the closing tag before."""
+    opening: re.Match[str] | None = None
+    for mark in marks.finditer(text):
+        if not mark[1]:
+            opening = mark
+        elif opening is not None:
+            yield opening, mark
+            opening = None
+
+
+def _is_mention(text: str, opening: re.Match[str], closing: re.Match[str]) -> bool:
+    before, after = text[opening.start() - 1 : opening.start()], text[closing.end() : closing.end() + 1]
+    is_quoted = before == after and before in _QUOTES
+    return is_quoted or _PLACEHOLDER.fullmatch(text, opening.end(), closing.start()) is not None

@@ -1,0 +1,94 @@
+"""Thoughts of a model in its answer, in the forms that models and their servers write.
+
+A parser reads what is left without the thoughts: an answer that was only considered is no answer.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+
+TAGS = (
+    "think",
+    "thinking",
+    "thought",
+    "thoughts",
+    "reasoning",
+    "reflection",
+    "scratchpad",
+    "cot",
+    "analysis",
+)
+"""Names of tags around thoughts."""
+_NAMES = "|".join(TAGS)
+_CHANNEL = r"<\|channel\|>(?:analysis|commentary)[^<]*<\|message\|>"
+_MARKS = re.compile(
+    rf"""
+      <(?P<tag>(?:\w+:|inner_)?(?:{_NAMES}))(?:\s[^<>]*)?>  | </(?P<end>(?:\w+:|inner_)?(?:{_NAMES}))\s*>
+    | <\|(?P<pipe>think|thinking)\|>                  | <\|/(?P<pipe_end>think|thinking)\|>
+    | ◁(?P<kimi>think)▷                               | ◁/(?P<kimi_end>think)▷
+    | \[(?P<square>THINK)\]                           | \[/(?P<square_end>THINK)\]
+    | <\|(?P<bar>begin_of_thought)\|>                 | <\|(?P<bar_end>end_of_thought)\|>
+    | <\|(?P<start>START_THINKING)\|>                 | <\|(?P<start_end>END_THINKING)\|>
+    | (?P<channel>{_CHANNEL})                         | (?P<channel_end><\|channel\|>final[^<]*<\|message\|>)
+    """,
+    re.VERBOSE | re.IGNORECASE,
+)
+
+
+def without_thoughts(text: str, keep: Collection[str] = ()) -> str:
+    """Return an answer without its thoughts, wherever they stand.
+
+    A thought without an end goes to the end of the text; an end without a beginning ends a thought that began
+    with the text. Inside a thought only its own marks count, and these may be nested.
+
+    Args:
+        text: The answer.
+        keep: Names of tags that are no thoughts here, because the caller reads them.
+    """
+    kept = [name.lower() for name in keep]
+    marks = [mark for mark in map(_Mark, _MARKS.finditer(text)) if mark.name not in kept]
+    return "".join(_parts(text, marks)) if marks else text
+
+
+class _Mark:
+    """Beginning or end of a thought."""
+
+    __slots__ = ("end", "is_end", "kind", "name", "start")
+
+    def __init__(self, match: re.Match[str]) -> None:
+        group = match.lastgroup or ""
+        self.start, self.end = match.span()
+        self.name = match[group].lower()
+        self.is_end = group.endswith("end")
+        self.kind = "tag" if group == "end" else group.removesuffix("_end")
+
+
+def _parts(text: str, marks: list[_Mark]) -> list[str]:
+    """Return the parts of a text that lie in no thought."""
+    parts: list[str] = []
+    position, index = 0, 0
+    while index < len(marks):
+        if marks[index].is_end:
+            parts, last = [], index  # the prompt or the server began the thought
+        else:
+            parts.append(text[position : marks[index].start])
+            last = _last_of(marks, index)
+            if last is None:
+                return parts
+        position, index = marks[last].end, last + 1
+    return [*parts, text[position:]]
+
+
+def _last_of(marks: list[_Mark], first: int) -> int | None:
+    """Return the position of the mark that ends a thought; None where no mark does."""
+    depth, last = 0, None
+    for index in range(first, len(marks)):
+        if marks[index].kind != marks[first].kind:
+            continue
+        depth += -1 if marks[index].is_end else 1
+        if marks[index].is_end:
+            last = index
+        if depth == 0:
+            break
+    return last

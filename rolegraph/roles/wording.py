@@ -1,0 +1,61 @@
+"""Text of answers, made comparable: spellings of numbers, case, white space, punctuation and articles.
+
+Punctuation and articles are left out only where they mean nothing: `C++` is not `C`, `-5` is not `5`, `3.14`
+is not `314`, and the `A` of `vitamin A` is no article.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import string
+from unicodedata import normalize
+
+_GROUPED = re.compile(r"(?<![\w,.])[1-9][0-9]{0,2}(?:,[0-9]{3})+(?![\w,])")
+_MEANT = r"""
+    (?<=\d)\.(?=\d) | (?<![\w.])\.(?=\w)                # 3.14, .5, .NET
+  | (?<=\d)[,:/](?=\d)                                  # 1,5; 12:30; 3/4
+  | (?<![^\W\d_][^\W\d_])-(?=[$€£]?\.?\d)              # -5, 10-12, x-1, and not covid-19
+  | (?<=[^\W_])\+(?![^\W\d_][^\W\d_]) | (?<=\+)\+       # C++, 3+4, A+
+  | (?<=[^\W\d_])\#                                    # C#
+  | (?<=\d)%
+  | [<>]=?(?=\s?[-\d])
+  | (?<=[^\W_])[*^=_~|](?=[-\d{(]) | (?<=\d)[*^=_~|](?=[^\W_]) | (?<=\d)\*\*(?=[-\d(])
+  | (?<=[^\W_]\s)[-+*/=^](?=\s[$(]?\.?\d) | (?<=\d\s)[-+*/=^](?=\s\w)
+"""
+_PUNCTUATION = re.compile(rf"(?P<meant>{_MEANT})|[{re.escape(string.punctuation)}]", re.VERBOSE)
+_ARTICLE = re.compile(r"\b(?:a|an|the)\s+(?=\w)")
+
+
+def spellings(value: object) -> tuple[str, ...]:
+    """Return the texts that write a value: of a float that is whole, 2.0, also that of the whole number."""
+    if isinstance(value, str):
+        return (value,)
+    written = json.dumps(value, ensure_ascii=False, default=str)
+    if isinstance(value, float) and value.is_integer():
+        return written, str(int(value))
+    return (written,)
+
+
+def plain(text: str, *, ignore_case: bool, punctuation: bool) -> str:
+    """Return a text in Unicode's composed form (NFC), with single spaces and one sign for minus.
+
+    Args:
+        text: The text.
+        ignore_case: Fold case.
+        punctuation: Keep punctuation; a text of nothing else keeps it anyway.
+    """
+    text = normalize("NFC", text).replace("\N{MINUS SIGN}", "-")
+    text = normalize("NFC", text.casefold()) if ignore_case else text
+    return " ".join((text if punctuation else _unpunctuated(text)).split())
+
+
+def words(text: str) -> list[str]:
+    """Return the words of a text as SQuAD's F1 counts them: without case, punctuation and articles."""
+    return _ARTICLE.sub(" ", plain(text, ignore_case=True, punctuation=False)).split()
+
+
+def _unpunctuated(text: str) -> str:
+    joined = _GROUPED.sub(lambda match: match[0].replace(",", ""), text)
+    cleaned = _PUNCTUATION.sub(lambda match: match["meant"] or "", joined)
+    return cleaned if cleaned.strip() else text

@@ -196,3 +196,13 @@ def test_a_verdict_on_a_role_that_cannot_be_right_is_a_fault(tmp_path: Path) -> 
     (error,) = (d for d in check_file(write_spec(tmp_path, text)).diagnostics if d.severity == "error")
     assert "tells no right from wrong" in str(error)
     assert ":10:27:" in str(error)
+
+
+@pytest.mark.parametrize(("on_failure", "masked"), [({}, True), ({"reward": -0.5}, False)])
+def test_a_turn_whose_reward_failed_is_masked_unless_a_reward_is_set(
+    tmp_path: Path, on_failure: dict[str, float], masked: bool
+) -> None:
+    made = plan(tmp_path, {"solver": {"reward": RAISES, "on_failure": on_failure}})
+    (trajectory,) = run_one(made, ScriptedModel(lambda _: RIGHT)).trajectories
+    assert (trajectory.masked, trajectory.reward) == (masked, on_failure.get("reward"))
+    assert trajectory.failure is not None and trajectory.failure.name == "reward_error"

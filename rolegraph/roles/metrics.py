@@ -36,7 +36,7 @@ def correct(role: str, /) -> Metric:
 
     role: the role that is measured
     """
-    return role_metric(lambda each: _known(min(map(_verdict, each), default=_WRONG)), role)
+    return role_metric(lambda each: _known(min(map(_verdict, each), default=_WRONG)), role, unjudged=True)
 
 
 def any_correct(role: str, /) -> Metric:
@@ -46,7 +46,7 @@ def any_correct(role: str, /) -> Metric:
 
     role: the role that is measured
     """
-    return role_metric(lambda each: _known(max(map(_verdict, each), default=_WRONG)), role)
+    return role_metric(lambda each: _known(max(map(_verdict, each), default=_WRONG)), role, unjudged=True)
 
 
 def term(role: str, /, *, name: str) -> Metric:

@@ -90,7 +90,7 @@ def hold(source: str) -> Came:
 
 def of_faults(source: str, faults: list[TemplateFault]) -> Came:
     first = faults[0]
-    assert 0 <= first.at <= len(source)
+    assert 0 <= first.position <= len(source)
     return Came("fault", first.message)
 
 

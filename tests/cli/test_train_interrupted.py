@@ -26,7 +26,7 @@ RARELY = "train.checkpoint_every=100"
 
 def begin(out: Path, *overrides: str) -> subprocess.Popen[str]:
     """Start a training with a service of its own, in a process group of its own as a terminal does."""
-    command = [sys.executable, "-m", "rolegraph.cli", "train", "solver_judge", *SMALL, RARELY, *overrides]
+    command = [sys.executable, "-m", "rolegraph", "train", "solver_judge", *SMALL, RARELY, *overrides]
     return subprocess.Popen(
         [*command, "--out", str(out)],
         env={**os.environ, **ENVIRONMENT},

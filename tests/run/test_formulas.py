@@ -67,11 +67,11 @@ def outcome(done: Episode, role: str = "solver") -> tuple[float | None, bool, li
         ({"expr": "tokens + calls", "right": "false"}, (6.0, False, GOOD)),
         ("task['target'] / 2", (3.5, True, GOOD)),
         ("self.index + self.count", (2.0, True, GOOD)),
-        ("action", (0.0, False, ["reward_error"])),
-        ("1 / 0", (0.0, False, ["reward_error"])),
-        ("action.score", (0.0, False, ["reward_error"])),
-        ("1e308 * 10", (0.0, False, ["reward_error"])),
-        ({"expr": "1", "right": "action.score > 1"}, (0.0, False, ["reward_error"])),
+        ("action", (None, False, ["reward_error"])),
+        ("1 / 0", (None, False, ["reward_error"])),
+        ("action.score", (None, False, ["reward_error"])),
+        ("1e308 * 10", (None, False, ["reward_error"])),
+        ({"expr": "1", "right": "action.score > 1"}, (None, False, ["reward_error"])),
     ],
     ids=str,
 )
@@ -95,7 +95,7 @@ def test_tokens_are_those_of_all_calls_of_the_turn_else_the_endpoints_number_els
     plain = valued(tmp_path, {"value": "tokens"})
     assert outcome(run_one(plain, Used(lambda _: "7"))) == (5.0, True, GOOD)
     unknown = run_one(plain, ScriptedModel(lambda _: "7"))
-    assert outcome(unknown) == (0.0, False, ["reward_error"])
+    assert outcome(unknown) == (None, False, ["reward_error"])
     assert "neither token ids nor a number of tokens" in unknown.metadata["failures"][0]["message"]
     unread = valued(tmp_path, {"value": "calls"})
     assert outcome(run_one(unread, ScriptedModel(lambda _: "7"))) == (1.0, True, GOOD)

@@ -130,7 +130,7 @@ def test_what_is_unknown_stays_unknown_along_a_chain(tmp_path: Path) -> None:
         "last": {"reward": {"of": "reader", "else": 0.5}},
     }
     done = run_one(plan(tmp_path, roles), ScriptedModel(lambda _: said("incorrect")))
-    assert [t.reward for t in done.trajectories] == [0.0, None, None, 0.5]
+    assert [t.reward for t in done.trajectories] == [None, None, None, 0.5]
 
 
 def test_a_side_that_failed_passes_on_what_its_rater_gave_it(tmp_path: Path) -> None:

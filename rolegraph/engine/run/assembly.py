@@ -18,7 +18,6 @@ from rolegraph.engine.records import (
     TerminationReason,
     Trajectory,
 )
-from rolegraph.engine.records.episode import REWARD_FAILURES
 from rolegraph.engine.run.context import EpisodeContext
 from rolegraph.engine.run.endings import Endings
 from rolegraph.engine.run.turn import ModelCall, NodeResult
@@ -176,16 +175,13 @@ def _sum(turns: Sequence[NodeResult]) -> Score | None:
 
 
 def _is_masked(turn: NodeResult) -> bool:
-    """Return whether a turn is kept out of training: it failed and its role masks failures, its reward is not
-    known since the environment or the reward failed, no turn that its reward reads ran, or the role that
-    rates it failed."""
+    """Return whether a turn is kept out of training: it failed and its role masks failures, the environment
+    failed, no turn that its reward reads ran, or the role that rates it failed."""
     role, failure = turn.role, turn.failure
     if role.reward is not None and (turn.score is None or turn.score.reward is None):
         return True
     if failure is None:
         return False
-    if failure.name in REWARD_FAILURES and role.spec.on_failure.reward is None:
-        return True  # what the answer is worth is not known
     return role.spec.on_failure.then == "mask" or failure.name is FailureName.ENVIRONMENT_ERROR
 
 

@@ -240,5 +240,6 @@ def _fail_by(result: NodeResult, error: BaseException) -> None:
 def _fail(
     result: NodeResult, message: str, name: FailureName = FailureName.REWARD_ERROR, place: str = ""
 ) -> None:
-    result.score, result.is_scored = failure_score(result.role), False
+    is_set = result.role.spec.on_failure.reward is not None  # else nothing says what the answer is worth
+    result.score, result.is_scored = failure_score(result.role) if is_set else None, False
     result.failure = result.failure or Failure(name, message, place)

@@ -321,25 +321,31 @@ class Metric(Item):
 
 
 def role_metric(
-    measure: Callable[[Sequence[Trajectory]], float | None], role: str, *, term: str | None = None
+    measure: Callable[[Sequence[Trajectory]], float | None],
+    role: str,
+    *,
+    term: str | None = None,
+    unjudged: bool = False,
 ) -> Metric:
     """Make a metric of one role's trajectories in an episode.
 
-    Trajectories without a reward, because no turn that the reward reads ran, are left out. An episode that
-    ended by itself and skipped the role has nothing to measure; an episode that was stopped before the role
-    counts with an empty list.
+    Trajectories without a reward, because no turn that the reward reads ran, or because the reward failed,
+    are left out. An episode that ended by itself and skipped the role has nothing to measure; an episode that
+    was stopped before the role counts with an empty list.
 
     Args:
         measure: Returns the metric of the trajectories, which may be none; None where they have nothing to
             measure.
         role: The role.
         term: The term of the role's reward that `measure` reads.
+        unjudged: Whether trajectories whose reward failed are measured, too.
     """
 
+    def counts(it: Trajectory) -> bool:
+        return it.name == role and ((unjudged and it.is_unjudged) or not (it.masked and it.reward is None))
+
     def of_episode(episode: Episode) -> float | None:
-        trajectories = [
-            t for t in episode.trajectories if t.name == role and not (t.masked and t.reward is None)
-        ]
+        trajectories = [*filter(counts, episode.trajectories)]
         if not trajectories and episode.termination_reason is TerminationReason.ENV_DONE:
             return None
         return measure(trajectories)

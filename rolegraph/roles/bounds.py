@@ -1,12 +1,8 @@
-"""Smallest and largest values of an expression, as far as its syntax shows them. Pure."""
+"""Smallest and largest values of rewards, and their arithmetic. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from functools import reduce
 from math import inf, isnan
-
-from jinja2 import nodes
 
 Bounds = tuple[float, float]
 """Smallest and largest value; an infinity has no bound."""
@@ -14,35 +10,6 @@ UNIT: Bounds = (0.0, 1.0)
 """Bounds of a share, and of a bool as a number."""
 COUNT: Bounds = (0.0, inf)
 """Bounds of a number of things."""
-
-
-def bounds_of(node: nodes.Node) -> Bounds | None:
-    """Return the bounds of an expression's value; None where it may be any value.
-
-    Args:
-        node: Root of the expression in Jinja2's syntax tree.
-    """
-    match node:
-        case nodes.Const(value=bool() | int() | float() as value):
-            return float(value), float(value)
-        case nodes.Compare() | nodes.Not() | nodes.Test():
-            return UNIT
-        case nodes.Name(name="tokens" | "calls"):
-            return COUNT
-        case nodes.Neg():
-            return _each(node.node, lambda a: scaled(a, -1.0))
-        case nodes.Pos():
-            return bounds_of(node.node)
-        case nodes.CondExpr(expr2=nodes.Expr() as other):
-            return _both(node.expr1, other, _union)
-        case nodes.And() | nodes.Or():
-            return _both(node.left, node.right, _union)
-        case nodes.BinExpr() if type(node) in _OPERATORS:
-            return _both(node.left, node.right, _OPERATORS[type(node)])
-        case nodes.Filter():
-            return _of_filter(node)
-        case _:
-            return None
 
 
 def scaled(bounds: Bounds, factor: float, offset: float = 0.0) -> Bounds:
@@ -56,70 +23,18 @@ def added(one: Bounds, other: Bounds) -> Bounds:
     return one[0] + other[0], one[1] + other[1]
 
 
-def _union(one: Bounds, other: Bounds) -> Bounds:
+def union(one: Bounds, other: Bounds) -> Bounds:
+    """Return the bounds of a value that is one of two."""
     return min(one[0], other[0]), max(one[1], other[1])
 
 
-def _product(one: Bounds, other: Bounds) -> Bounds:
-    return _union(_union(scaled(one, other[0]), scaled(one, other[1])), (inf, -inf))
+def product(one: Bounds, other: Bounds) -> Bounds:
+    """Return the bounds of a product."""
+    return union(union(scaled(one, other[0]), scaled(one, other[1])), (inf, -inf))
 
 
-def _quotient(one: Bounds, other: Bounds) -> Bounds | None:
+def quotient(one: Bounds, other: Bounds) -> Bounds | None:
+    """Return the bounds of a quotient; None where the divisor may be 0."""
     if other[0] <= 0 <= other[1]:
         return None
-    return _product(one, (1 / other[1], 1 / other[0]))
-
-
-_Join = Callable[[Bounds, Bounds], Bounds | None]
-_OPERATORS: Mapping[type[nodes.Node], _Join] = {
-    nodes.Add: added,
-    nodes.Sub: lambda one, other: added(one, scaled(other, -1.0)),
-    nodes.Mul: _product,
-    nodes.Div: _quotient,
-    nodes.FloorDiv: _quotient,
-}
-
-
-def _each(node: nodes.Node, change: Callable[[Bounds], Bounds]) -> Bounds | None:
-    bounds = bounds_of(node)
-    return None if bounds is None else change(bounds)
-
-
-def _both(one: nodes.Node, other: nodes.Node, join: _Join) -> Bounds | None:
-    first, second = bounds_of(one), bounds_of(other)
-    return None if first is None or second is None else join(first, second)
-
-
-def _of_filter(node: nodes.Filter) -> Bounds | None:
-    """Return the bounds of a filter's value, such as those of `[0, 1 - tokens / 100] | max`."""
-    if node.name in ("length", "count"):
-        return COUNT
-    if node.name in ("min", "max", "sum") and isinstance(node.node, nodes.List):
-        return _of_list(node.name, node.node)
-    bounds = None if node.node is None else bounds_of(node.node)
-    if node.name == "abs":
-        return COUNT if bounds is None else _absolute(bounds)
-    return bounds if node.name in ("float", "int", "round") else None
-
-
-def _of_list(name: str, listed: nodes.List) -> Bounds | None:
-    """Return the bounds of the smallest or largest item of a list, or of its sum.
-
-    The smallest item is at most any item whose bounds are known, and the largest at least.
-    """
-    items = [bounds_of(item) for item in listed.items]
-    ranges = [bounds for bounds in items if bounds is not None]
-    is_whole = len(ranges) == len(items)
-    if not ranges or (name == "sum" and not is_whole):
-        return None
-    if name == "sum":
-        return reduce(added, ranges)
-    least, most = ([bounds[end] for bounds in ranges] for end in (0, 1))
-    if name == "min":
-        return (min(least) if is_whole else -inf), min(most)
-    return max(least), (max(most) if is_whole else inf)
-
-
-def _absolute(bounds: Bounds) -> Bounds:
-    low, high = sorted(map(abs, bounds))
-    return (0.0 if bounds[0] <= 0 <= bounds[1] else low), high
+    return product(one, (1 / other[1], 1 / other[0]))

@@ -24,7 +24,8 @@ from rolegraph.engine.vocabulary import (
     Score,
     short_repr,
 )
-from rolegraph.roles.bounds import UNIT, Bounds, bounds_of
+from rolegraph.roles.bounds import UNIT, Bounds
+from rolegraph.roles.formula_bounds import bounds_of
 
 _JINJA = Environment()
 _NUMBERS = frozenset({"abs", "count", "float", "int", "length", "round", "sum"})

@@ -13,7 +13,6 @@ from rolegraph.engine.sandbox import evaluate, require_interpreter, run_tests
 from rolegraph.engine.vocabulary import MONTY, Reward, RewardFacts, RewardInputs, Score
 from rolegraph.roles.bounds import UNIT
 from rolegraph.roles.fences import fenced_blocks
-from rolegraph.roles.formulas import bounds_of_text
 
 Seconds = Annotated[float, Field(gt=0, le=3600)]
 
@@ -59,6 +58,8 @@ def python(
     seconds: the time limit of one program
     timeout: the time limit with the wait for its turn
     """
+    from rolegraph.roles.formulas import bounds_of_text  # imports jinja2
+
     require_interpreter(interpreter)
     try:
         tree = ast.parse(code)

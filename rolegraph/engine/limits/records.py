@@ -10,6 +10,8 @@ RECORD_VALUES = Limit("record_values", 3_000_000, "values")
 """Commas, brackets, braces and texts of a line of records, or of a JSON file."""
 RECORD_PARTS = Limit("record_parts", 1_000_000, "parts")
 """Brackets, braces and texts of a line of tasks or passages."""
+DIGESTED_ROWS = Limit("digested_rows", 4_000_000, "rows")
+"""Rows of a data file with a digest each in a run's folder; digests of columns are of all rows."""
 WHOLE_FILE = Limit("whole_file", 16_000_000, "bytes")
 """A JSON file of a run's or a model's folder."""
 ROW_TEXT = Limit("row_text", 10_000_000, "characters")

@@ -19,6 +19,7 @@ from typing import Annotated, Any, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from rolegraph.engine.errors import DataError, UsageError, os_errors_as
+from rolegraph.engine.limits.records import DIGESTED_ROWS
 from rolegraph.engine.records.episode import Task
 from rolegraph.engine.records.jsonl import json_line, parse_json, read_jsonl, write_whole
 
@@ -27,8 +28,6 @@ SHOWN = 5
 """Rows that a message names."""
 _SIZE = 8
 """Characters of a row's digest."""
-_MOST = 4_000_000
-"""Rows with a digest each, so that a line stays below the limit `record_line`; columns count all rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +53,7 @@ class UsedRows:
             with os_errors_as(DataError, f"cannot read {self.file}"), self.file.open("rb") as file:
                 digest = file_digest(file, "sha256").hexdigest()
         columns, rows = _digests(self.tasks)
-        kept = rows[: _MOST * _SIZE]
+        kept = rows[: DIGESTED_ROWS.most * _SIZE]
         return DataRecord(
             split=self.split,
             source=self.source,
@@ -87,7 +86,7 @@ class DataRecord(BaseModel):
     @model_validator(mode="after")
     def _check_rows(self) -> Self:
         # Reading follows the count, so that a damaged file must not name more rows than it has digests of.
-        if len(self.rows) != min(self.count, _MOST) * _SIZE:
+        if len(self.rows) != min(self.count, DIGESTED_ROWS.most) * _SIZE:
             raise ValueError("the number of rows is not that of their digests")
         return self
 
@@ -146,7 +145,7 @@ def _read(file: Path) -> dict[str, DataRecord]:
 
 def _changes(before: DataRecord, now: UsedRows) -> Iterator[str]:
     """Yield a line for each way in which the rows differ from those of the start."""
-    least = min(before.count, _MOST)
+    least = min(before.count, DIGESTED_ROWS.most)
     tasks = now.tasks if len(now.tasks) >= least else now.read(least)
     if len(tasks) < least or (now.fixed and len(tasks) > before.count):
         yield f"{before.count:,} rows at the start, {len(tasks):,} now"

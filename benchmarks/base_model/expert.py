@@ -363,7 +363,7 @@ def _moves(walk: grid.WalkState, ask: Asked) -> str:
     letters = ""
     if not ask.work:
         return "".join(ask.rng.choices([*grid.STEPS], k=ask.rng.randint(1, walk.rules.moves)))
-    while walk.at != walk.grid.goal and len(letters) < walk.rules.moves:
+    while walk.cell != walk.grid.goal and len(letters) < walk.rules.moves:
         letter, walk = ask.rng.choice(nearer(walk))
         letters += letter
     return letters
@@ -371,7 +371,7 @@ def _moves(walk: grid.WalkState, ask: Asked) -> str:
 
 def _trace(walk: grid.WalkState, letters: str) -> str:
     """Write the cells that moves pass, by row and column: `5,4 R 5,5 U wall`."""
-    parts, at = [f"{walk.at[0] + 1},{walk.at[1] + 1}"], walk.at
+    parts, at = [f"{walk.cell[0] + 1},{walk.cell[1] + 1}"], walk.cell
     for letter in letters:
         cell = grid.legal(walk.grid, at).get(letter)
         parts.append(f"{letter} {cell[0] + 1},{cell[1] + 1}" if cell else f"{letter} wall")

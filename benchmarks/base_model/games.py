@@ -41,8 +41,8 @@ def nearer(walk: grid.WalkState) -> list[tuple[str, grid.WalkState]]:
     far = grid.distances(walk.grid)
     return [
         (letter, walk._replace(at=cell))
-        for letter, cell in grid.legal(walk.grid, walk.at).items()
-        if far.get(cell) == far[walk.at] - 1
+        for letter, cell in grid.legal(walk.grid, walk.cell).items()
+        if far.get(cell) == far[walk.cell] - 1
     ]
 
 
@@ -50,7 +50,7 @@ def is_shortest(walk: grid.WalkState, letters: str) -> bool:
     """Tell whether each of some moves is legal and leads nearer to the goal, or ends there."""
     after, fault = grid.go(walk, letters)
     far = grid.distances(walk.grid)
-    return not fault and far[after.at] == max(0, far[walk.at] - len(letters))
+    return not fault and far[after.cell] == max(0, far[walk.cell] - len(letters))
 
 
 def position_of(text: str) -> str:

@@ -86,7 +86,7 @@ def _rendered(
     text: str, faults: Sequence[TemplateFault], render: Callable[[Mapping[str, Any]], object] | None
 ) -> str:
     if render is None:
-        assert faults and 0 <= faults[0].at <= len(text), "no place"
+        assert faults and 0 <= faults[0].position <= len(text), "no place"
         return FAULT
     try:
         render(VARIABLES)

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict
 
 import rolegraph as rg
 from rolegraph import api
-from rolegraph.api.jobs import describe
+from rolegraph.api.jobs import templates_of
 from rolegraph.local.launcher import BASE_MODEL
 from rolegraph.local.weights import digest
 
@@ -206,7 +206,7 @@ class Study:
         words between two evenings of measuring; here spec, templates and model count.
         """
         flow = api.open_source(self.source(part, seed, Path()))
-        spec = json.dumps([flow.plan.resolved, describe(flow, "train").templates], sort_keys=True)
+        spec = json.dumps([flow.plan.resolved, templates_of(flow.plan)], sort_keys=True)
         return f"{part.spec}-{sha256(spec.encode()).hexdigest()[:12]}-{digest(BASE_MODEL)[:8]}-{seed}"
 
     def evaluations(self, name: str) -> dict[str, Test]:

@@ -131,7 +131,7 @@ def describe(flow: Workflow, kind: Kind, **fields: Any) -> RunInfo:
         metrics=tuple(plan.metrics),
         can_be_correct=plan.can_be_correct,
         hidden=tuple(sorted(plan.hidden)),
-        templates=dict(text for role in plan.roles for text in _templates(role)),
+        templates=templates_of(plan),
         **sealed_fields(flow.source),
         **fields,
     )
@@ -180,6 +180,11 @@ def _policies(plan: Plan, role: RolePlan) -> tuple[str, ...]:
         return ()
     policies = [plan.policy_of(role.name, index) for index in range(1, role.count + 1)]
     return (policies[0],) if len(set(policies)) == 1 else tuple(policies)
+
+
+def templates_of(plan: Plan) -> dict[str, str]:
+    """Return the text of each template of a plan, by a name such as `the prompt of solver`."""
+    return dict(text for role in plan.roles for text in _templates(role))
 
 
 def _templates(role: RolePlan) -> list[tuple[str, str]]:

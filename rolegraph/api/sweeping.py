@@ -58,8 +58,10 @@ class SweepPoint:
     def finished(self) -> bool:
         """True where nothing is left to do."""
         if self.info.kind == "eval":
-            sides = self._evaluation_job().sides if (self.folder / EVALUATION).exists() else ()
-            return bool(sides) and all(side.done == side.episodes for side in sides)
+            if not (self.folder / EVALUATION).exists():
+                return False
+            Evaluation.read(self.folder)  # raises DataError
+            return all(side.done == side.episodes for side in self._evaluation_job().sides)
         if not self._started or (info := RunFolder(self.folder).info()).finished is None:
             return False
         if self.info.kind == "train":

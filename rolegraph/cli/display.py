@@ -170,10 +170,6 @@ class Display:
                 lines.append(f"unrated: {role.why_unrated}")
             for line in lines:
                 out.print(api.printable(f"{role.name} {line}"), style="yellow", markup=False)
-        for name, sums in self._roles.items():
-            for failure, count in sums.failures.items():
-                if count == sums.trajectories:
-                    self._output.warn(f"every answer of {name} failed with {failure}")
         if missing := self._asked() - self._answered:
             text = f"{missing} of {self._asked()} trajectories got no answer"
             if "answered" not in self._floors:

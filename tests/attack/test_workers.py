@@ -30,7 +30,7 @@ data: {train: DATA}
 """
 MEASURED = (
     "import resource, subprocess, sys\n"
-    "done = subprocess.run([sys.executable, '-m', 'rolegraph.cli', *sys.argv[1:]])\n"
+    "done = subprocess.run([sys.executable, '-m', 'rolegraph', *sys.argv[1:]])\n"
     "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss << 10)\n"
     "sys.exit(done.returncode)"
 )

@@ -40,7 +40,7 @@ def nearer(walk: grid.WalkState) -> list[tuple[str, grid.WalkState]]:
     """Return the moves that lead nearer to the goal, each with the walk after it."""
     far = grid.distances(walk.grid)
     return [
-        (letter, walk._replace(at=cell))
+        (letter, walk._replace(cell=cell))
         for letter, cell in grid.legal(walk.grid, walk.cell).items()
         if far.get(cell) == far[walk.cell] - 1
     ]

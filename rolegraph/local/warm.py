@@ -34,7 +34,7 @@ _PACKAGE = Path(__file__).parents[1]
 
 
 class _Kept:
-    """Settings of this process: for how long services stay, and whether it has started one."""
+    """Settings of this process: for how long services stay, and whether it has started one since."""
 
     seconds = 0.0
     started = False
@@ -46,11 +46,11 @@ def keep_services(seconds: float) -> None:
     Args:
         seconds: How long a service stays after its last use; 0 ends it with its use, as is the default.
     """
-    _Kept.seconds = seconds
+    _Kept.seconds, _Kept.started = seconds, False
 
 
 def has_started_service() -> bool:
-    """Return True if this process has started a service that stays."""
+    """Return True if this process has started a service that stays, since the last `keep_services`."""
     return _Kept.started
 
 

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.service
 SPEC = """
 rolegraph: 1
 name: own
-data: {train: rows.jsonl, validation: rows.jsonl}
+data: {train: rows.jsonl}
 policies: {coder: {lora: {rank: 4}}}
 roles:
   solver:

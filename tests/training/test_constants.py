@@ -66,6 +66,16 @@ def test_of_two_words_the_other_is_right_where_one_is_wrong() -> None:
     assert everything and (everything.share, everything.reward) == (1.0, pytest.approx(0.7))
 
 
+@pytest.mark.parametrize("slips", [0, 1])
+def test_a_validator_that_is_nearly_never_wrong_does_not_raise_the_constant(slips: int) -> None:
+    """On each task it read right picks and wrong ones, so each of its words was right there."""
+    right = [number % 5 < 3 for number in range(40)]
+    turns = [("correct" if it else "incorrect", it != (number < slips)) for number, it in enumerate(right)]
+    found = tally(judged(turns), VERDICTS).result
+    assert found and found.best == "correct"
+    assert found.reward == pytest.approx(0.6 - slips / 40)
+
+
 @pytest.mark.parametrize(
     "given",
     [

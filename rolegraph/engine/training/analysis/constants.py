@@ -35,7 +35,7 @@ class ConstantAnswers:
     best: str = ""
     """Answer that would score most as a constant; empty for a role without rewards."""
     scores: ByTask = field(default_factory=dict[str, float])
-    """Its reward on each task, at least: where it was never given, the lowest reward that the role got."""
+    """Its reward on each task, at least: where it was never given, 0 or the role's lowest reward below 0."""
 
     @property
     def share(self) -> float:
@@ -81,7 +81,7 @@ class AnswerTally:
         self._counts: dict[str, int] = {}
         self._rewards: set[float] = set()
         """Different rewards, up to three."""
-        self._lowest = float("inf")
+        self._lowest = 0.0
         self._is_open = False
 
     def add(self, task: str, trajectory: Trajectory) -> None:
@@ -136,8 +136,20 @@ class AnswerTally:
 
     @property
     def _by_task(self) -> bool:
-        """True where an answer's reward follows from the task, and not from the turn, as a judge's."""
-        return all(given.low == given.high for answers in self._tasks.values() for given in answers.values())
+        """True where an answer's reward follows from the task, and not from the turn, as a validator's does.
+
+        Each answer of a validator that is never wrong has one reward on a task, too. But where its turns read
+        different picks, two of its words have the highest reward on that task.
+        """
+        return all(
+            all(given.low == given.high for given in answers.values())
+            and (not self._words or self._right(answers) < 2)
+            for answers in self._tasks.values()
+        )
+
+    def _right(self, answers: Mapping[str, _Given]) -> int:
+        """Return the number of a task's answers with the highest reward of the role."""
+        return sum(given.high == max(self._rewards) for given in answers.values())
 
     def _scores(self, answer: str, *, by_task: bool) -> ByTask:
         """Return the reward of an answer on each task, if every turn had given it."""

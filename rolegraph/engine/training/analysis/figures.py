@@ -77,10 +77,11 @@ def failure_lines(
 
 
 def failed_roles(episodes: Sequence[Episode]) -> Iterator[Trajectory]:
-    """Yield the first trajectory of each role whose answers all failed in the same way.
+    """Yield a trajectory of each role whose answers all failed in the same way, or whose rewards all failed.
 
-    A failure of the reward, which no training of the role mends, counts for any number of answers. Another
-    counts only for a role that ran in every episode: a role that runs now and then may fail by chance.
+    A failure of the reward, which no training of the role mends, counts for any number of answers, and
+    whatever befell the answers that reached no reward. Another counts only for a role that ran in every
+    episode: a role that runs now and then may fail by chance.
 
     Args:
         episodes: All episodes of a step.
@@ -91,8 +92,9 @@ def failed_roles(episodes: Sequence[Episode]) -> Iterator[Trajectory]:
     for role, trajectories in by_role.items():
         names = {t.failure and t.failure.name for t in trajectories}
         runs_always = all(any(t.name == role for t in episode.trajectories) for episode in episodes)
-        if len(names) == 1 and None not in names and (runs_always or trajectories[0].is_unjudged):
-            yield trajectories[0]
+        unjudged = [t for t in trajectories if t.is_unjudged]
+        if None not in names and (unjudged or (len(names) == 1 and runs_always)):
+            yield (unjudged or trajectories)[0]
 
 
 def rewards_by_role(plan: Plan, episodes: Sequence[Episode]) -> dict[str, list[float]]:

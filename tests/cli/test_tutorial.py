@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import runpy
 import shlex
@@ -29,6 +30,7 @@ SMALLER = {
         "train.rollouts=2",
         "train.validation={every: 0, tasks: 2, rollouts: 1}",
     ],
+    "eval": ["--tasks", "2", "--rollouts", "1"],
 }
 """Extra options that make the tutorial's commands faster, by verb."""
 
@@ -70,11 +72,20 @@ def test_who_follows_the_tutorial_gets_to_its_end(
             case _:
                 raise AssertionError(command)
     said = capsys.readouterr().out
-    assert "rolegraph run checked.yaml model.checkpoint=runs/taught --import" in said
-    assert "rolegraph train checked.yaml --import" in said
+    assert "policies.checker.checkpoint=runs/taught" in said
+    assert "rolegraph train checked.yaml" in said
+    assert_rows_are_apart()
     written = {str(path) for path in Path().rglob("*")}
     assert {"checked.svg", "seen.html", "runs/taught/report.html", "runs/second/run.json"} <= written
     assert "runs/taught/adapter/adapter_model.safetensors" in written
+
+
+def assert_rows_are_apart() -> None:
+    """Assert that the 78 rows have 78 different pairs of numbers, so that none is in both files."""
+    files = [Path(f"own_{split}.jsonl").read_text().splitlines() for split in ("train", "validation")]
+    pairs = [tuple(sorted(json.loads(line)["nums"])) for lines in files for line in lines]
+    assert [len(lines) for lines in files] == [40, 38]
+    assert len(set(pairs)) == 78
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ roles:
     needs: solver
     prompt: {inline: "{{ solver.action }} Say yes or no in <answer></answer>."}
     parser: {tag: answer}
-    reward: {exact_match: target}
+    reward: {exact_match: {field: target}}
     estimator: grpo
 """
 ROWS = "".join(f'{{"id": "t{n}", "question": "{n} + 4?", "target": "{n + 4}"}}\n' for n in range(8))
@@ -43,10 +43,12 @@ MISTAKES = [
     pytest.param("sums.yaml", "tag: answer", "tga: answer", "sums.yaml:7:14:", id="misspelt item"),
     pytest.param("sums.yaml", "task.question", "task.questoin", "sums.yaml:6:31:", id="wrong column"),
     pytest.param(
-        "sums.yaml", "exact_match: target", "exact_match: targt", "sums.yaml:14:", id="wrong column, reward"
+        "sums.yaml", "field: target", "field: targt", "sums.yaml:14:", id="wrong column of a reward"
     ),
     pytest.param("sums.yaml", "  solver:\n", "  solver:\n    needs: judge\n", "sums.yaml:6:12:", id="cycle"),
-    pytest.param("sums.yaml", "needs: solver", "needs: judge", "sums.yaml:11:12:", id="role that needs itself"),
+    pytest.param(
+        "sums.yaml", "needs: solver", "needs: judge", "sums.yaml:11:12:", id="role that needs itself"
+    ),
     pytest.param("rows.jsonl", ', "question": "5 + 4?"', "", "rows.jsonl:6:", id="missing field"),
     pytest.param("rows.jsonl", ', "target": "9"', "", "rows.jsonl:6:", id="missing label"),
 ]
@@ -61,20 +63,14 @@ def write(folder: Path, file: str = "", right: str = "", wrong: str = "") -> Non
 
 def answered(rolegraph: Command, *words: str) -> tuple[int, str, int]:
     """Return the exit code and output of a command, and the number of answers that it asked a model for."""
-    asked: list[object] = []
-
-    def answer(request: object) -> object:
-        asked.append(request)
-        return chat_answer("<answer>7</answer>")
-
-    with serving(answer) as endpoint:
+    with serving(lambda _: chat_answer("<answer>7</answer>")) as endpoint:
         model = ("--model", "openai:tiny", "--base-url", endpoint.base_url)
         verb, *rest = words
         options = () if verb == "validate" else model
         done = rolegraph(
             verb, "sums.yaml", "--import", "near.py", *options, *rest, OPENAI_API_KEY="sk-1234567890"
         )
-    return done.returncode, " ".join((done.stdout + done.stderr).split()), len(asked)
+    return done.returncode, " ".join((done.stdout + done.stderr).split()), len(endpoint.bodies)
 
 
 @pytest.mark.parametrize("verb", ["validate", "run"])

@@ -1,0 +1,35 @@
+"""Tests of the roles whose failures stop a training."""
+
+from __future__ import annotations
+
+import pytest
+
+from rolegraph.engine.records import Episode, Failure, FailureName, Step, Trajectory
+from rolegraph.engine.training.analysis.figures import failed_roles
+
+RAISED, MALFORMED = FailureName.REWARD_ERROR, FailureName.MALFORMED_OUTPUT
+
+
+def trajectory(failure: FailureName | None) -> Trajectory:
+    cause = Failure(failure, "a cause") if failure else None
+    return Trajectory("solver", 1, [Step(action="7")], reward=0.0, failure=cause)
+
+
+@pytest.mark.parametrize(
+    ("failures", "stops"),
+    [
+        ([RAISED, RAISED], RAISED),
+        ([MALFORMED, RAISED], RAISED),
+        ([MALFORMED, MALFORMED], MALFORMED),
+        ([MALFORMED, FailureName.TIMEOUT], None),
+        ([RAISED, None], None),
+        ([MALFORMED, None], None),
+    ],
+)
+def test_a_role_stops_a_training_where_no_reward_was_computed(
+    failures: list[FailureName | None], stops: FailureName | None
+) -> None:
+    """Answers that are malformed do not hide a reward that raises for all others."""
+    episodes = [Episode(f"t{n}", 0, {}, [trajectory(failure)]) for n, failure in enumerate(failures)]
+    stopping = [t.failure.name for t in failed_roles(episodes) if t.failure]
+    assert stopping == ([stops] if stops else [])

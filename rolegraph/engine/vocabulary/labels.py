@@ -50,7 +50,7 @@ class CheckedScore:
 
 def _lack(value: object, is_value: bool) -> str:
     """Return a clause about a label that is missing, such as `is null`; empty for a label."""
-    if is_value or not isinstance(value, list):
+    if is_value or not isinstance(value, list | tuple):
         return _emptiness(value)
     members = cast("Sequence[object]", value)
     if not members:

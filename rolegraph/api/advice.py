@@ -159,7 +159,7 @@ def _remarks(it: Outcome) -> Iterator[str]:
     for role in _failed(it):
         form = f"; its parser reads {role.form!r}, and the prompt has to ask for that" if role.form else ""
         names = " or ".join(name for name, count in role.failures.items() if count)
-        remark = f"every answer of {role.name} failed with {names} (n {role.answers})"
+        remark = f"{role.name}: every answer failed with {names} (n {role.answers})"
         yield remark + (form if role.all_malformed else "")
     for role in it.roles:
         if role.dead and not role.all_failed:

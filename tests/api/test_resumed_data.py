@@ -12,6 +12,7 @@ import rolegraph as rg
 from rolegraph import api
 from rolegraph.cli.main import run
 from rolegraph.engine.errors import DataError, UsageError
+from rolegraph.engine.limits.records import DIGESTED_ROWS
 from rolegraph.engine.records.data import UsedRows, check_data, write_data
 from tests.models.edges import chat_answer, serving
 
@@ -149,7 +150,7 @@ def test_tasks_that_are_given_again_are_compared_too(spec: Path) -> None:
 def test_a_row_beyond_those_with_a_digest_is_still_compared(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rolegraph.engine.records.data._MOST", 3)
+    monkeypatch.setattr("rolegraph.engine.records.data.DIGESTED_ROWS", DIGESTED_ROWS._replace(most=3))
     file, other = tmp_path / "data.jsonl", changed(ROWS, 4, answer="other")
 
     def used(rows: Sequence[Row]) -> UsedRows:

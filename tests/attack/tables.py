@@ -48,7 +48,7 @@ BOTH: Sequence[tuple[str, str, str, str]] = [
     ("a million mappings", "jsonl", GOOD + '{"text": "a", "x": [' + "{}," * 1_000_001 + "{}]}\n", "jsonl:2: not JSON: it has more than 1,000,000 parts (limit: record_parts)"),
     ("half a line", "jsonl", GOOD + '{"text": "a', "jsonl:2: not JSON"),
     ("one id twice", "jsonl", GOOD + GOOD, "jsonl:2: the id '1' is also in line 1"),
-    ("columns without names", "csv", "text,,\na,b,c\n", "csv:1: the header names a column twice"),
+    ("columns without names", "csv", "text,,\na,b,c\n", "csv:1: the header leaves a column without a name"),
     ("more fields than columns", "csv", "text,question\na,q\na,b,c,d\n", "csv:3: not as many fields"),
     ("gigabytes of Parquet", "parquet", f"b85 {LARGE}", "limit: parquet_memory"),
     ("gigabytes of small rows", "parquet", f"b85 {SMALL}", "limit: parquet_rows"),

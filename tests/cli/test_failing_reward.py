@@ -72,7 +72,7 @@ def test_the_line_that_raised_is_in_the_terminal_the_log_the_episodes_and_the_vi
     shown, noted = ran(rolegraph)
     flat = " ".join(shown.split())
     assert "reward_error" in flat and "KeyError: 'targt'" in flat and LINE in flat
-    assert "every answer of solver failed with reward_error" in " ".join(noted.split())
+    assert "solver: every answer failed with reward_error" in " ".join(noted.split())
     assert LINE in (folder / "out" / "log.txt").read_text()
     (episode,) = read_episodes(folder / "out" / "episodes.jsonl")
     (solver, validator) = episode.trajectories

@@ -42,6 +42,7 @@ train:
   {batch_size: 2, rollouts: 2, steps: 1, learning_rate: 0.1, validation: {every: 0, tasks: 2, rollouts: 1}}
 """
 """Spec that names no model: one role of each of two policies, and one that is not trained."""
+HELD_OUT = ("own.yaml", "data.validation=rows.jsonl")
 MODEL = ("--model", "local:the model")
 Answers = dict[tuple[str, str], str]
 """Text of each answer, by episode and role."""
@@ -125,9 +126,7 @@ def test_trained_weights_are_asked_and_each_next_command_runs_as_it_is_printed(
     follow(next_of(own, *run, "--out", "again"))
     follow(next_of(own, "run", "own.yaml", *weights, "--out", "once more"), "train.steps=1")
     shutil.rmtree(tmp_path / "taught it" / "adapter-main")
-    compared = next_of(
-        own, "eval", "own.yaml", "--checkpoint", "taught it", "--tasks", "2", "--rollouts", "1"
-    )
+    compared = next_of(own, "eval", *HELD_OUT, "--checkpoint", "taught it", "--tasks", "2", "--rollouts", "1")
     follow(compared)
     assert "--policy" in compared[-1]
     sides = [RunFolder(folder).info() for folder in sorted((tmp_path / "runs").glob("own-eval-*/*"))[:2]]

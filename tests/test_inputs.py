@@ -241,8 +241,9 @@ def has_error_at(file: str, line: int) -> Callable[[Case], None]:
 
 
 def is_valid(case: Case) -> None:
-    """Check that `validate` finds nothing, also in the same text on the command line."""
-    assert case.faults(r'description="\ud83d\ude00"') == case.faults() == []
+    """Check that `validate` finds no error, also in the same text on the command line."""
+    for faults in (case.faults(), case.faults(r'description="\ud83d\ude00"')):
+        assert not [fault for fault in faults if fault["severity"] == "error"]
 
 
 def warns_of_the_stop(case: Case) -> None:

@@ -124,9 +124,11 @@ def shared_names() -> Iterator[str]:
 
 
 def vague_names() -> Iterator[str]:
-    """Find variables, parameters and fields whose names say nothing of their values."""
+    """Find variables, parameters, fields and functions whose names say nothing of their values."""
     for place, node in definitions():
         name = node.arg if isinstance(node, ast.arg) else node.id if isinstance(node, ast.Name) else ""
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name != "at":  # as of an axis
+            name = node.name
         if name in VAGUE:
             yield f"{place}: the name {name!r}, expected a noun that says what the value is"
 

@@ -248,7 +248,7 @@ class _Mentions:
         role = self.names.roles[name]
         return bool(
             not (role.run.value or role.run.tool.source is None if role.run else role.prompt)  # has a fault
-            or self.found([text for template in _templates(role) for text in template.literals()])
+            or self.mentioned_in([text for template in _templates(role) for text in template.literals()])
             or (role.run and (role.run.tool.permissions or role.run.session))  # a service, or a program
             or "self.observation" in role.mentions
             or ("task" in role.mentions and self.in_rows(role.spec.shows))
@@ -262,9 +262,9 @@ class _Mentions:
         except RolegraphError:
             return True
         visible = [str(value) for row in rows for key, value in row.items() if key not in hidden]
-        return not rows or self.found(visible)
+        return not rows or self.mentioned_in(visible)
 
-    def found(self, texts: Sequence[str]) -> bool:
+    def mentioned_in(self, texts: Sequence[str]) -> bool:
         """Return True if one of the texts mentions one of the words."""
         return any(_mentions(texts, word) for word in self.words)
 

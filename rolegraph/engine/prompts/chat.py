@@ -234,7 +234,7 @@ class ChatFormat:
             self._warn_of_escapes("has a chat template that changes texts")
             write = self._markers.escaped
             text = render(_turns(messages, write), rewritten(tools, write))
-        if outline is not None and self._markers.counts(text) - self._markers.counts(outline.own):
+        if outline is not None and self._markers.counts(text) - self._markers.counts(outline.template_text):
             raise ModelError(f"The chat template of {self._name} makes special tokens of a message's text.")
         return self._markers.named(text)
 

@@ -106,8 +106,8 @@ class Outline:
         return cls(parts[::2], [*map(int, parts[1::2])])
 
     @property
-    def own(self) -> str:
-        """Texts of the template in one."""
+    def template_text(self) -> str:
+        """All texts of the template in one."""
         return "\n".join(self.literals)
 
     def named(self, rendered: str, texts: Sequence[str], markers: Markers) -> str | None:

@@ -99,6 +99,11 @@ REWARD_FAILURES = (FailureName.REWARD_ERROR, FailureName.UNSUPPORTED_PROGRAM)
 right."""
 
 
+def averaged(metrics: Mapping[str, float], correct: bool | None) -> Mapping[str, float]:
+    """Return the values of an episode that are averaged: the metrics, and `correct` where that is known."""
+    return metrics if correct is None else {"correct": float(correct), **metrics}
+
+
 class TerminationReason(StrEnum):
     """Reason why an episode ended; the values are those of `rllm.workflows.workflow.TerminationReason`."""
 
@@ -415,11 +420,11 @@ class TrajectoryGroup:
         return str(self.key.part) if self.key.role else "episode"
 
     @property
-    def own(self) -> Sequence[int]:
+    def places(self) -> Sequence[int]:
         """Places of the members that get advantages, those of `role`."""
-        return [place for place, member in enumerate(self.trajectories) if self.is_own(member)]
+        return [place for place, member in enumerate(self.trajectories) if self.gets_advantage(member)]
 
-    def is_own(self, member: Trajectory) -> bool:
+    def gets_advantage(self, member: Trajectory) -> bool:
         """Return whether a member gets an advantage here."""
         return not self.estimated_for or member.name == self.estimated_for
 
@@ -455,9 +460,7 @@ class Episode(NamedTuple):
     @property
     def figures(self) -> Mapping[str, float]:
         """Values that are averaged over episodes: the metrics, and `correct` where that is known."""
-        if self.metadata.get("undecided"):
-            return self.metrics
-        return {"correct": float(self.is_correct), **self.metrics}
+        return averaged(self.metrics, None if self.metadata.get("undecided") else self.is_correct)
 
     @property
     def failures(self) -> Mapping[NodeId, FailureMetadata]:

@@ -19,7 +19,7 @@ from pydantic import ConfigDict, TypeAdapter
 
 from rolegraph.engine.errors import DataError, WorldError, os_errors_as
 from rolegraph.engine.limits.records import RECORD_LINE
-from rolegraph.engine.records.episode import Episode, Step, Trajectory
+from rolegraph.engine.records.episode import Episode, Step, Trajectory, averaged
 from rolegraph.engine.records.files import is_no_file
 from rolegraph.engine.records.jsonl import (
     JsonlWriter,
@@ -66,7 +66,7 @@ class IndexEntry:
     @property
     def figures(self) -> Mapping[str, float]:
         """Values that are averaged over episodes, as `Episode.figures`."""
-        return self.metrics if self.undecided else {"correct": float(self.is_correct), **self.metrics}
+        return averaged(self.metrics, None if self.undecided else self.is_correct)
 
     @property
     def end(self) -> int:

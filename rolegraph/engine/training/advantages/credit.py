@@ -188,7 +188,7 @@ def notes(
     for number, group in enumerate(groups):
         key = group.key
         weight = weights.get((key.policy, group.role)) if learnt is None or key.task in learnt else None
-        for place in group.own:
+        for place in group.places:
             member, part = group.trajectories[place], ComparisonMetadata()
             if group.of_turns:
                 part["credit"] = member.reward

@@ -153,12 +153,12 @@ def _compare_role(
             baselines[n] = baselines_G.tolist()
     steps = [
         [
-            (value,) * len(member.steps) if group.is_own(member) else ()
+            (value,) * len(member.steps) if group.gets_advantage(member) else ()
             for member, value in zip(group.trajectories, advantages_G.tolist(), strict=True)
         ]
         for group, advantages_G in zip(groups, advantages_P_G, strict=True)
     ]
-    rewards = np.concatenate([r[[*group.own]] for group, r in zip(groups, rewards_P_G, strict=True)])
+    rewards = np.concatenate([r[[*group.places]] for group, r in zip(groups, rewards_P_G, strict=True)])
     metrics = reward_metrics(role, rewards) | difficulty_metrics(role, rewards_P_G)
     metrics |= state_metrics(role, after) | advantage_metrics(role, _added(groups, advantages_P_G))
     return _RoleEstimate(steps, metrics, warnings, baselines, after)
@@ -223,10 +223,10 @@ def check_state_keys(roles: Iterable[RolePlan], tasks: Iterable[Task]) -> None:
 def _added(groups: Sequence[TrajectoryGroup], advantages_P_G: Sequence[Floats]) -> Floats:
     """Return the advantage of each trajectory, or of each turn in several groups their weighted sum."""
     if not any(group.in_list for group in groups):
-        return np.concatenate([v[[*group.own]] for group, v in zip(groups, advantages_P_G, strict=True)])
+        return np.concatenate([v[[*group.places]] for group, v in zip(groups, advantages_P_G, strict=True)])
     sums: dict[tuple[str, int], float] = {}
     for group, values in zip(groups, advantages_P_G, strict=True):
-        for place in group.own:
+        for place in group.places:
             member = group.trajectories[place]
             uid = member.uid.rpartition("@")[0] if group.of_turns else member.uid
             for number in {step.round for step in member.steps}:

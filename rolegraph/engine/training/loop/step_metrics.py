@@ -44,7 +44,7 @@ def _own_rewards(batch: StepBatch, plan: Plan, other_metrics: Metrics) -> Metric
     metrics: Metrics = {}
     for name, rewards in rewards_by_role(plan, batch.episodes).items():
         by_turn = name in batch.roles and batch.roles[name].compares_turns
-        n = sum(len(group.own) for group in batch.groups if group.role == name)
+        n = sum(len(group.places) for group in batch.groups if group.role == name)
         if by_turn or f"reward/{name}/mean" not in other_metrics:
             n = len(rewards)
             metrics |= reward_metrics(name, np.array(rewards))

@@ -123,7 +123,8 @@ def _value(written: str) -> int | float:
     if plain.isdecimal():
         return sign * int(plain)
     number = Decimal(plain)
-    return sign * (float(number) if number % 1 or float(number) == number else int(number))
+    is_whole = number == number.to_integral_value()  # `%` depends on a context that other libraries change
+    return sign * (int(number) if is_whole and float(number) != number else float(number))
 
 
 def number_of(value: object) -> float:

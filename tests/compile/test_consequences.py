@@ -53,6 +53,24 @@ def test_a_finding_that_follows_from_an_unknown_name_is_left_out(
     assert consequence not in faulty[0][1]
 
 
+@pytest.mark.parametrize(
+    ("key", "misspelt"),
+    [
+        ("prompt:", "promt:"),
+        ("reward:", "rewrad:"),
+        ("estimator:", "estimatr:"),
+        ("parser:", "praser:"),
+        ("data:", "dta:"),
+        ("rolegraph:", "rolgraph:"),
+    ],
+)
+def test_a_misspelt_key_is_not_said_to_be_missing_as_well(tmp_path: Path, key: str, misspelt: str) -> None:
+    text = f"roles: {{a: {{prompt: {{inline: '{{{{ task.question }}}}'}}, {ROLE}}}}}"
+    (tmp_path / "rows.jsonl").write_text(json.dumps({"question": "1?", "answer": "1"}))
+    faulty = check_file(write_spec(tmp_path, (HEAD + text).replace(key, misspelt))).diagnostics
+    assert [it.message for it in faulty] == [f"unknown key {misspelt.removesuffix(':')!r}"]
+
+
 def test_an_edge_of_a_cycle_has_no_warning_and_another_edge_has_one(tmp_path: Path) -> None:
     text = (
         f"roles:\n  a: {{needs: c, prompt: {{inline: go}}, {PLAIN}}}\n"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import decimal
 import json
 from pathlib import Path
 from typing import Any
@@ -391,3 +392,8 @@ def test_a_parser_reads_its_own_examples(yaml: object) -> None:
 def test_the_last_of_very_many_matches_is_found_from_the_end() -> None:
     answer = "12 and " * 50_000 + "77 in all" + " or so" * 100
     assert read({"regex": r"\d+", "which": "last"}, answer) == "77"
+
+
+def test_a_number_is_read_whatever_precision_another_library_sets() -> None:
+    with decimal.localcontext(prec=5):
+        assert read("number", "9007199254740993.0") == 9007199254740993

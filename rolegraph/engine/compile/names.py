@@ -268,7 +268,8 @@ class ResolvedNames:
             hint = (aliases or [f"add {other} to the `needs` of {name}"])[-1]
             message = f"{name} {verb} {other}, which is not in its `needs`"
             findings = [*unknown_role(self.spec, other, path)]
-            self.findings += findings or [Finding(path, message, "", hint, word=other)]
+            rests_on: tuple[Path, ...] = (("roles", name, "needs"),)
+            self.findings += findings or [Finding(path, message, "", hint, word=other, rests_on=rests_on)]
 
     def _build(self, registry: Registry[ItemT], call: ItemCall | None, path: Path) -> ItemT | None:
         """Build an item of the vocabulary; return None without a call, and on failure, with findings."""

@@ -69,10 +69,24 @@ def _role_findings(resolved: ResolvedRole) -> Iterator[Finding]:
         hint = "give it a reward or a signal, or say `trainable: false`"
         if role.signal is not None:
             hint = "give it a reward, or write `estimator: precomputed` to learn from the signal alone"
-        yield Finding(here, f"{name} is trained, but has no reward", "", hint, at_key=True)
+        yield Finding(
+            here,
+            f"{name} is trained, but has no reward",
+            "",
+            hint,
+            at_key=True,
+            rests_on=((*here, "reward"),),
+        )
     elif role.estimator is None:
         hint = f"give it one of {', '.join(estimators.names())}, or say `trainable: false`"
-        yield Finding(here, f"{name} is trained, but has no estimator", "", hint, at_key=True)
+        yield Finding(
+            here,
+            f"{name} is trained, but has no estimator",
+            "",
+            hint,
+            at_key=True,
+            rests_on=((*here, "estimator"),),
+        )
     if estimator is None or estimator.compute is not None:
         return
     if role.signal is None:

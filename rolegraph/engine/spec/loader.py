@@ -20,7 +20,7 @@ from rolegraph.engine.spec.files import names_in, resolve_path
 from rolegraph.engine.spec.merge import choose_model, merge, override
 from rolegraph.engine.spec.models import Spec
 from rolegraph.engine.spec.validation import REQUIRED, validate
-from rolegraph.engine.spec.yaml_source import YamlSource, read_yaml
+from rolegraph.engine.spec.yaml_source import YamlSource, read_yaml, value_at
 
 TESTS_SUFFIX = ".test.yaml"
 """Suffix of the file that holds a spec's tests."""
@@ -161,12 +161,19 @@ def load_spec(
     if not unreadable:
         choose_model(source, model, base_url)
     source.data.pop("extends", None)
-    fitting, unread = validate(source.data), _unread(source)
+    fitting = validate(source.data)
+    unread = _unread(source) | _misspelt(source, fitting.findings)
     loaded = LoadedSpec(fitting.value, source, folders, list(source.faults))
     if not unreadable:
         loaded.report(finding for finding in fitting.findings if finding.path not in unread)
     loaded.broken = fitting.left_out | unread
     return loaded
+
+
+def _misspelt(source: YamlSource, findings: Iterable[Finding]) -> set[Path]:
+    """Return the paths of keys that are missing because they are misspelt, so that only that is a fault."""
+    paths = {path for finding in findings for path in finding.covers}
+    return {path for path in paths if value_at(source.data, path) is None}
 
 
 def _unread(source: YamlSource) -> set[Path]:

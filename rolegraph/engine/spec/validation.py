@@ -16,7 +16,7 @@ from typing import Any, Generic, NamedTuple, TypeVar, cast, get_args
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from rolegraph.engine.errors import did_you_mean
+from rolegraph.engine.errors import did_you_mean, nearest
 from rolegraph.engine.limits.records import VALUE_SHOWN
 from rolegraph.engine.limits.specs import SPEC_FAULTS, SPEC_ROLES
 from rolegraph.engine.spec.base import SpecModel
@@ -195,8 +195,10 @@ def _unknown_key(path: Path, root: type[SpecModel]) -> Finding:
     model = _model_at(path[:-1], root)
     extends = ["extends"] if root is Spec and len(path) == 1 else []
     keys = [*extends, *(model.model_fields if model else ())]
-    hint = _right_place(path, root) or did_you_mean(str(path[-1]), keys)
-    return Finding(path, f"unknown key {str(path[-1])!r}", ", ".join(keys), hint, at_key=True)
+    key, near = str(path[-1]), nearest(str(path[-1]), keys)
+    hint = _right_place(path, root) or did_you_mean(key, keys)
+    covers = ((*path[:-1], near),) if near else ()
+    return Finding(path, f"unknown key {key!r}", ", ".join(keys), hint, at_key=True, covers=covers)
 
 
 def _missing_key(path: Path, root: type[SpecModel]) -> Finding:

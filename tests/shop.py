@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 import sqlite3
 from typing import Any
-from weakref import WeakKeyDictionary
 
-from tests.integrations.mcp.server import Context, MCPServer
+from tests.integrations.mcp.server import Context, MCPServer, ServerToolError, session_of
 
 ORDERS = [(7, "pending", "1 Elm Street"), (8, "pending", "2 Oak Street"), (9, "sent", "3 Ash Street")]
 
@@ -15,15 +14,16 @@ ORDERS = [(7, "pending", "1 Elm Street"), (8, "pending", "2 Oak Street"), (9, "s
 def shop() -> Any:
     """Make the server."""
     server = MCPServer("shop", log_level="ERROR")
-    databases: WeakKeyDictionary[Any, sqlite3.Connection] = WeakKeyDictionary()
+    databases: dict[str, sqlite3.Connection] = {}
 
     def rows(context: Context, query: str, *values: object) -> list[Any]:
         """Run a query in the session's database, which begins with the same orders in each session."""
-        if context.session not in databases:
-            database = databases[context.session] = sqlite3.connect(":memory:", check_same_thread=False)
+        session = session_of(context)
+        if session not in databases:
+            database = databases[session] = sqlite3.connect(":memory:", check_same_thread=False)
             database.execute("create table orders (id integer, status text, address text)")
             database.executemany("insert into orders values (?, ?, ?)", ORDERS)
-        return databases[context.session].execute(query, values).fetchall()
+        return databases[session].execute(query, values).fetchall()
 
     @server.tool()
     def find_order(order: int, context: Context) -> str:
@@ -35,7 +35,7 @@ def shop() -> Any:
         """Cancels an order that is pending."""
         change = "update orders set status = 'cancelled' where id = ? and status = 'pending' returning id"
         if not rows(context, change, order):
-            raise ValueError(f"order {order} is not pending")
+            raise ServerToolError(f"order {order} is not pending")
         return f"order {order} is cancelled"
 
     @server.tool()

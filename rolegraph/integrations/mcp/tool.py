@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from functools import cache, partial
@@ -84,7 +85,9 @@ async def _open(
     try:
         async with (
             _client(url, headers) as http,
-            streamable_http_client(url, http_client=http) as streams,
+            streamable_http_client(
+                url, http_client=http, **_unbounded_events(streamable_http_client)
+            ) as streams,
             ClientSession(*streams[:2], seconds if _major() > 1 else timedelta(seconds=seconds)) as session,
         ):
             await session.initialize()
@@ -95,6 +98,12 @@ async def _open(
         if opened:
             raise
         raise ToolError(f"the MCP server at {url} cannot be used{route(url)}: {_message(error)}") from error
+
+
+def _unbounded_events(connect: Callable[..., Any]) -> dict[str, Any]:
+    """Return the option that leaves the size of an event to `MCP_BYTES`, where the SDK's client has one."""
+    name = "max_sse_event_size"
+    return {name: None} if name in inspect.signature(connect).parameters else {}
 
 
 def _client(url: str, headers: Mapping[str, str] | None) -> Any:
@@ -125,7 +134,8 @@ def _client(url: str, headers: Mapping[str, str] | None) -> Any:
                 request = json.loads(self._response.request.content or "{}")
                 error = {"code": -32603, "message": f"rejected response: {rejected}"}
                 written = json.dumps({"jsonrpc": "2.0", "id": request.get("id", 0), "error": error}).encode()
-                held = [written] if self._is_json else [b"\n\ndata: ", written, b"\n\n"]
+                # An unfinished event becomes one of a type that the session ignores.
+                held = [written] if self._is_json else [b":\nevent: rejected\n\ndata: ", written, b"\n\n"]
             for part in held:
                 yield part
 

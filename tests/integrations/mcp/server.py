@@ -18,10 +18,17 @@ pytest.importorskip("mcp", reason="needs the extra `mcp`")
 _IS_SECOND = find_spec("mcp.server.mcpserver") is not None
 _module: Any = importlib.import_module("mcp.server.mcpserver" if _IS_SECOND else "mcp.server.fastmcp")
 MCPServer: Any = _module.MCPServer if _IS_SECOND else _module.FastMCP
+ServerToolError: type[Exception] = importlib.import_module(f"{_module.__name__}.exceptions").ToolError
+"""Error whose message a server sends to the client; version 2 keeps the messages of other errors."""
 if TYPE_CHECKING:
     Context = Any
 else:
     Context = _module.Context
+
+
+def session_of(context: Context) -> str:
+    """Return the identifier of the session of a call."""
+    return context.request_context.request.headers["mcp-session-id"]
 
 
 @contextmanager

@@ -76,14 +76,14 @@ def application(listing: str) -> Starlette:
     async def answer(request: Request) -> Response:
         if request.method != "POST":
             return Response(status_code=405)
-        message = await request.json()
+        message: dict[str, Any] = await request.json()
         if "id" not in message:
             return Response(status_code=202)
-        asked = message.get("params") or {}
+        asked: dict[str, Any] = message.get("params") or {}
         match message["method"], asked.get("name"):
             case "initialize", _:
                 information = {"name": "hostile", "version": "1"}
-                capabilities = {"tools": {}}
+                capabilities: dict[str, Any] = {"tools": {}}
                 result: Any = {
                     "protocolVersion": "2025-06-18", "capabilities": capabilities, "serverInfo": information
                 }  # fmt: skip
@@ -95,7 +95,7 @@ def application(listing: str) -> Starlette:
                 await asyncio.Event().wait()
                 raise AssertionError
             case _, name:
-                result = ANSWERS[name]
+                result = ANSWERS[str(name)]
         return JSONResponse({"jsonrpc": "2.0", "id": message["id"], "result": result})
 
     return Starlette(routes=[Route("/mcp/", answer, methods=["GET", "POST", "DELETE"])])

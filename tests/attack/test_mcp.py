@@ -164,7 +164,7 @@ def test_a_response_without_a_bound_is_an_error_of_its_own_call_alone(name: str)
         first, second = asyncio.run(ask(f"{url}/mcp", name, "honest"))
     error = first.message["content"]
     assert error.startswith("Error: ")
-    if error != "Error: SSE stream ended without a response":  # the SDK's versions from 2.0 have a limit of 1 MB
+    if error != "Error: SSE stream ended without a response":  # a limit of 1 MB in mcp 2.0
         assert error.startswith("Error: rejected response: ")
         assert UNBOUNDED[name][1] in error
     assert second.message["content"] == "42"

@@ -82,13 +82,14 @@ async def _open(
 
     _hush()
     opened = False
+    timeout: Any = seconds if _major() > 1 else timedelta(seconds=seconds)
     try:
         async with (
             _client(url, headers) as http,
             streamable_http_client(
                 url, http_client=http, **_unbounded_events(streamable_http_client)
             ) as streams,
-            ClientSession(*streams[:2], seconds if _major() > 1 else timedelta(seconds=seconds)) as session,
+            ClientSession(*streams[:2], timeout) as session,
         ):
             await session.initialize()
             functions = await _functions(session)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
@@ -32,7 +32,7 @@ def session_of(context: Context) -> str:
 
 
 @contextmanager
-def running(server: Any) -> Iterator[str]:
+def running(server: Any) -> Generator[str]:
     """Run a server during the block; yield its URL."""
     config = uvicorn.Config(server.streamable_http_app(), port=0, log_level="error")
     web = uvicorn.Server(config)

@@ -113,7 +113,8 @@ def probe_sizes(wanted: int, rollouts: int, batch_size: int, rows: int) -> list[
 
 
 def _recorded_episodes(plan: Plan, folder: RunFolder) -> ObservedEpisodes:
-    """Read a run's episodes, or those of a training's first step."""
+    """Read the episodes to forecast from, with their times: all of a run, or those of a training's first
+    step."""
     info = folder.info()
     file, seconds, update = folder.episodes, info.seconds or 0.0, 0.0
     if info.kind == "train":

@@ -328,7 +328,8 @@ run = jobs.blocking(run_async)
 def _info_and_tasks(
     flow: Workflow, tasks: Iterable[Task] | None, *, split: Split | None, limit: int | None, **settings: int
 ) -> tuple[RunInfo, list[Task]]:
-    """Return what `run.json` will hold, and the tasks: those of the split, or the given ones."""
+    """Return the RunInfo that `run.json` will hold, and the tasks: the given ones, or else those of the
+    split."""
     info = jobs.describe(flow, "run", split=split, limit=limit, own_tasks=tasks is not None, **settings)
     return info, flow.tasks(split, limit) if tasks is None else list(tasks)
 

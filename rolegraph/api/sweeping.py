@@ -221,7 +221,8 @@ class SweepJob:
 
     @classmethod
     def _of(cls, folder: Path | None, info: SweepInfo) -> SweepJob:
-        """Load all points of a sweep; raise SpecError for the first that has faults."""
+        """Return the job of a sweep with all its points loaded; raise SpecError for the first that has
+        faults."""
 
         @cache
         def loaded(overrides: tuple[str, ...]) -> Workflow:

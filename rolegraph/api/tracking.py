@@ -27,7 +27,7 @@ _logger = logging.getLogger(__name__)
 
 
 class Table(NamedTuple):
-    """Rows of values, each as long as `columns`."""
+    """Table for a tracker: column names, and rows of as many values."""
 
     columns: Sequence[str]
     rows: Sequence[Sequence[object]]

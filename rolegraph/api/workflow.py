@@ -426,7 +426,7 @@ async def _open(flow: Workflow) -> AsyncGenerator[OpenWorkflow, None]:
 
 @asynccontextmanager
 async def open_served_episodes(flow: Workflow) -> AsyncGenerator[EpisodeMaker, None]:
-    """Open a maker of a workflow's episodes with the models that each job names."""
+    """Open a maker of episodes that uses the models which each job names, until the block ends."""
     from rolegraph.engine.run.streaming import ServedEpisodes
 
     async with run.Isolation(flow.plan.imports) as isolation, ServedEpisodes(flow.plan, isolation) as maker:

@@ -167,7 +167,8 @@ def naming_variables(*prefixes: str) -> Generator[None]:
 
 
 def route(url: str) -> str:
-    """Return a note for a failed call of a URL: the variables that decide its way; empty where none does."""
+    """Describe the proxy and certificate variables that a call to `url` uses, as ` (by the proxy of X)`, or
+    empty."""
     proxy = _proxy_variable(url)
     is_encrypted = urlsplit(url).scheme in ("https", "wss")
     trusted = [name for name in CERTIFICATES[:2] if is_encrypted and os.environ.get(name)]

@@ -31,7 +31,7 @@ class Means:
         return {name: total / self.counts[name] for name, total in self._sums.items()}
 
     def partial(self, rows: int) -> dict[str, int]:
-        """Return n, the number of values, of each figure that fewer than `rows` rows have."""
+        """Return the number of values of each figure that fewer than `rows` rows have."""
         return {name: n for name, n in self.counts.items() if n < rows}
 
 

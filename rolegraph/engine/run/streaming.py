@@ -24,7 +24,7 @@ class EpisodeMaker(Protocol):
     """Models that are open in this process or on a cluster, and make the episodes of one workflow."""
 
     async def make(self, job: EpisodeJob, observe: Observer | None = None) -> Episode:
-        """Make the episode of a job, and send its events to an observer."""
+        """Run the episode of a job and return it; events such as finished calls are passed to `observe`."""
         ...
 
 

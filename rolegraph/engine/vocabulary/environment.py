@@ -96,7 +96,7 @@ def environment_of(
 
 
 class _PureGame(Generic[State]):
-    """Game that keeps the current state of two pure functions."""
+    """Environment made of two pure functions, `start` and `move`, that holds the state between them."""
 
     _state: State
 

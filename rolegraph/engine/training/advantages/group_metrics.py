@@ -50,7 +50,7 @@ def advantage_metrics(role: str, values: Floats) -> Metrics:
 
 
 def difficulty_metrics(role: str, rewards_P_G: Iterable[Floats]) -> Metrics:
-    """Return `batch/{role}/*`: groups with different rewards, and of equal ones those too easy or too hard.
+    """Return `batch/{role}/*`: counts of groups with unequal rewards, and of equal ones too easy or too hard.
 
     Groups of one member are left out, as in rLLM's `advantage.py`: they have no spread.
     """

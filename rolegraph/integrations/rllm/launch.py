@@ -279,7 +279,7 @@ def script(job: RllmJob) -> str:
 
 
 def _folder(ref: ModelRef) -> str:
-    """Return the Python expression for a local model's folder."""
+    """Return Python source that evaluates to a local model's folder, for a generated script."""
     name = ref.name or BASE_NAME
     return f"MODELS[{_literal(name)}]" if name in MODELS else f"Path({_literal(name)}).resolve()"
 

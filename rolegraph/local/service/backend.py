@@ -49,10 +49,10 @@ class Backend:
         self._operation = asyncio.Lock()
 
     async def compute(self, operation: Callable[[], T]) -> T:
-        """Run an operation on the compute thread; cancelled before it begins, the operation is not run.
+        """Run an operation on the compute thread and return its result.
 
-        The lock serves waiters first come, first served. At most one operation is queued, so that operations
-        alternate with steps of sampling.
+        Cancelled before it begins, the operation is not run. The lock serves waiters first come, first
+        served. At most one operation is queued, so that operations alternate with steps of sampling.
         """
         async with self._operation:
             return await asyncio.get_running_loop().run_in_executor(self._thread, operation)
@@ -182,6 +182,7 @@ class Backend:
         return self._loaded[key]
 
     def _forget_loaded(self) -> None:
-        """Forget the adapters used least recently; a job in progress keeps its own."""
+        """Drop the least recently used adapters from the cache beyond its limit; jobs in progress keep
+        theirs."""
         while len(self._loaded) > limits.LOADED.most + len(self._runs):
             self._loaded.popitem(last=False)

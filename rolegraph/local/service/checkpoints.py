@@ -200,8 +200,8 @@ class CheckpointStore:
             pass
 
     def _rescue(self, staging: Path) -> None:
-        """Move a staged checkpoint into place if its service was killed after removing the earlier
-        checkpoint."""
+        """Complete a checkpoint's replacement if its writer was killed between removing the old and moving
+        the new."""
         with suppress(OSError, ValueError, TypeError):
             target = self._folder_of(_read_entry(staging / NEW).path)
             if (staging / "replaced").exists() and not target.exists():
@@ -309,7 +309,8 @@ class CheckpointStore:
 
 
 def _inside(folder: Path) -> list[Path]:
-    """Return what a folder holds; nothing where it is deleted meanwhile. `Path.glob` would raise."""
+    """Return the entries of a folder; an empty list where it was deleted meanwhile. `Path.glob` would
+    raise."""
     try:
         return [*folder.iterdir()]
     except OSError:
@@ -333,7 +334,8 @@ def _expiry(ttl_seconds: int | None) -> datetime | None:
 
 @contextmanager
 def staging_folder(parent: Path) -> Generator[Path]:
-    """Create a locked staging folder below `parent` and delete it after the block. Raises OSError."""
+    """Yield a new locked folder below `parent` to write into; it is deleted after the block. Raises
+    OSError."""
     new = Path(tempfile.mkdtemp(dir=parent, prefix=".new-"))
     with _locked(new):
         # Only now under the name that `sweep` looks for, which deletes what is not locked.
@@ -345,7 +347,7 @@ def staging_folder(parent: Path) -> Generator[Path]:
 
 
 def sweep(parent: Path, rescue: Callable[[Path], None]) -> None:
-    """Delete the staging folders of killed processes, calling `rescue` with each before.
+    """Delete staging folders that killed processes left below `parent`; `rescue` is called with each before.
 
     A living writer holds a lock on its folder. Does nothing on Windows, which has no locks on folders.
     """
@@ -358,7 +360,7 @@ def sweep(parent: Path, rescue: Callable[[Path], None]) -> None:
 
 @contextmanager
 def _locked(folder: Path) -> Generator[None]:
-    """Hold a lock on a folder; raises OSError if another process holds it."""
+    """Lock a folder within a block; raises OSError if another process has locked it."""
     if sys.platform == "win32":
         yield
         return

@@ -176,7 +176,8 @@ def _settings(
     batch: Sequence[Mapping[str, Tensor]],
     lengths: Sequence[int],
 ) -> Config:
-    """Return a loss's settings for a batch; a datum's own values for its tokens override the request's."""
+    """Return a loss's complete settings for a batch: defaults, the request's, then each datum's own per
+    token."""
     settings: dict[str, float | Tensor] = {**function.settings, **config}
     for key in function.by_token:
         if any(key in inputs for inputs in batch):

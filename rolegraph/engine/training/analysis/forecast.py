@@ -250,7 +250,8 @@ def _tokens(name: str, kind: str, observed: ObservedEpisodes, episodes: int) -> 
 
 
 def _planned_sizes(plan: Plan, role: RolePlan) -> tuple[int, int] | None:
-    """Return (number of members, number of groups) known from the plan; None if either depends on answers."""
+    """Return (smallest, largest) size of a role's groups if no turn is skipped or fails; None if answers
+    decide it."""
     plain = [grouping.by in ("task", "turn") for grouping in role.groupings] == [True]
     if role.name not in plan.trained or not learns_from_rewards(role) or not plain:
         return None

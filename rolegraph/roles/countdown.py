@@ -82,7 +82,8 @@ def generate(
     seen: set[tuple[int, ...]] = set()
 
     def draw(size: int) -> tuple[list[int], int, str]:
-        """Draw a task's numbers, target and solution, not in `seen` where the range allows it."""
+        """Draw (numbers, target, solution) of a new task; one in `seen` only where the range has too few
+        others."""
         repeats = 0
         for _ in range(_ATTEMPTS):
             nums = [rng.randint(low, high) for _ in range(size)]
@@ -111,7 +112,7 @@ def generate(
 
 
 def question(nums: Sequence[int], target: int, operators: str = OPERATORS) -> str:
-    """Write a task as a sentence."""
+    """Return the question of a Countdown task as an English sentence."""
     listed, signs = ", ".join(map(str, nums)), " ".join(operators)
     return f"Use {listed} exactly once each, with {signs} and parentheses, to make {target}."
 

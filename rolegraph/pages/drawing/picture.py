@@ -94,7 +94,7 @@ def picture_of(spec: Spec) -> Picture:
 
 
 def policies_of(role: Role) -> Sequence[str]:
-    """Return the policies of a role's instances, each once; none for a tool or a model as it is."""
+    """Return the policy names of a role's instances, each once; empty for a role that is not trained."""
     if role.policy is not None:
         return tuple(dict.fromkeys(role.policy))
     return (MAIN,) if role.is_trained else ()

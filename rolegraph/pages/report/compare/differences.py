@@ -74,7 +74,10 @@ def text_difference(was: str, now: str, name: str, other: str) -> str:
 
 
 def _meant(spec: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Fill in a spec's defaults, so that two specs differ only in meaning; an unreadable one is unchanged."""
+    """Return a resolved spec with all defaults filled in, so that equal meanings compare equal.
+
+    A spec with faults is returned unchanged.
+    """
     fitting = validate(spec)
     return spec if fitting.findings else fitting.value.model_dump(mode="json")
 

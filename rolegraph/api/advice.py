@@ -98,7 +98,7 @@ class Advice(NamedTuple):
 
 
 def advise(outcome: Outcome) -> Advice:
-    """Return what to do after a run, a training or an evaluation.
+    """Return suggested actions and remarks after a run, a training or an evaluation.
 
     Args:
         outcome: How it ended.

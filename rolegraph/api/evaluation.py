@@ -174,7 +174,7 @@ class EvaluationJob:
         return cls(flow, str(checkpoint), folder, (base, trained))
 
     async def run(self, observe: Observer | None = None) -> Evaluation:
-        """Make the episodes that are missing, and compare the sides.
+        """Run the episodes that both sides lack, write them, and return the comparison of the sides.
 
         Args:
             observe: Function that is called with each event, such as an episode that is on disk.

@@ -63,7 +63,8 @@ forecast = blocking(forecast_async)
 
 
 async def _probe_episodes(flow: Workflow, wanted: int, seed: int, observe: Observer) -> ObservedEpisodes:
-    """Make `wanted` of the episodes that the first step of a training with the same seed makes."""
+    """Run `wanted` of the episodes that the first step of a training with this seed would run; return
+    them."""
     rollouts, batch_size = flow.plan.spec.train.rollouts, flow.plan.spec.train.batch_size
     rows = shuffled(flow.tasks("train"), seed)
     sizes = probe_sizes(wanted, rollouts, batch_size, len(rows))

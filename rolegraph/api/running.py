@@ -185,7 +185,7 @@ class RunJob:
     async def run(
         self, observe: Observer | None = None, *, concurrency: int = 64, on: str | None = None
     ) -> RunResult:
-        """Make the episodes that are missing.
+        """Run the episodes that the folder lacks, write them, and return the result.
 
         Args:
             observe: Function that is called with each event, such as an episode that is on disk.
@@ -250,7 +250,7 @@ class RunJob:
     async def write_missing(
         self, maker: EpisodeMaker, writer: EpisodeWriter, notify: Observer, *, concurrency: int
     ) -> None:
-        """Make the missing episodes, and append each to the folder's file.
+        """Run the episodes that the folder lacks, and append each to its file when it finishes.
 
         Args:
             maker: The job's workflow, open here or on a cluster, or one with the same plan and other weights.

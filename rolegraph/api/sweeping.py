@@ -262,7 +262,8 @@ class SweepJob:
             return self.write_results()
 
     def open_folder(self) -> AbstractContextManager[None]:
-        """Hold the sweep's folder for a `with` block; raises UsageError where another process does."""
+        """Lock the sweep's folder for a `with` block; raises UsageError where another process has locked
+        it."""
         return sole_writer(self.folder)
 
     def write_results(self) -> SweepResult:

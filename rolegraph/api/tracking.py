@@ -72,7 +72,7 @@ class Tracker(ABC):
 
     @abstractmethod
     def __init__(self, folder: Path, run: str, config: Mapping[str, Any]) -> None:
-        """Start a run.
+        """Start a run in the experiment tracker.
 
         Args:
             folder: Folder of the training, below which local files are written.

@@ -127,11 +127,11 @@ class Interrupted(KeyboardInterrupt):
 
 
 def run_until_done(work: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine as `asyncio.run` does, until it is done or a signal ends it.
+    """Run a coroutine like `asyncio.run`, and return its result, but end at a signal.
 
     The first Ctrl-C or SIGTERM cancels the coroutine, which may save its work; a second one leaves at once.
-    Neither waits for threads: a thread in an import or a network call cannot be stopped, and
-    `asyncio.run` would wait for it. The command ends the process next.
+    Neither waits for threads: a thread in an import or a network call cannot be stopped, and `asyncio.run`
+    would wait for it. The command ends the process next.
 
     Raises:
         Interrupted: A signal came.
@@ -150,7 +150,10 @@ def run_until_done(work: Coroutine[Any, Any, T]) -> T:
 
 
 async def _interruptible(work: Coroutine[Any, Any, T], received: list[int]) -> T:
-    """Await a coroutine; note the signals that come meanwhile, and let the first cancel it."""
+    """Await a coroutine and return its result; append the number of each signal that comes to `received`.
+
+    The first signal cancels the coroutine, a second one raises KeyboardInterrupt.
+    """
     task, loop = asyncio.current_task(), asyncio.get_running_loop()
     assert task is not None
 

@@ -119,7 +119,8 @@ def _empty_context() -> ssl.SSLContext:
 
 @cache
 def _context(*variables: tuple[str, str]) -> ssl.SSLContext:
-    """Make the context of the variables of the environment, each with its value."""
+    """Return a TLS context with the certificates that variables of the environment name, given as (name,
+    value)."""
     import httpx
 
     (_, file), (_, folders), _ = variables

@@ -163,7 +163,7 @@ def evaluate(expression: str) -> int | Fraction | None:
 
 
 def is_solution(expression: str, nums: Sequence[int], target: float | Fraction) -> bool:
-    """Tell whether an expression uses each of `nums` exactly once and is equal to `target`."""
+    """Return True if an expression uses each of `nums` exactly once and is equal to `target`."""
     value = evaluate(expression)
     if value is None or sorted(map(int, _NUMBER.findall(expression))) != sorted(nums):
         return False

@@ -39,7 +39,7 @@ class Check(Protocol):
     """Check of a value against a schema."""
 
     def __call__(self, value: Any, *, further: bool = False) -> None:
-        """Raise ValueError where the value does not fit.
+        """Raise ValueError unless a value fits the schema.
 
         Args:
             value: The value.
@@ -108,7 +108,7 @@ def find_json(text: str, check: Check | None = None) -> Any:
 
 
 def example_of(schema: Mapping[str, Any], depth: int = 0) -> Any:
-    """Make up a value of the types that a schema asks for; its other keywords are not read.
+    """Return a made-up value of the types that a schema asks for; its other keywords are not read.
 
     Args:
         schema: The JSON Schema.

@@ -54,7 +54,7 @@ def begin(seed: int, opening: int) -> tuple[str, Transition]:
 
 
 def move(illegal: Illegal, position: str, actions: Mapping[int, Any]) -> tuple[str, Transition]:
-    """Apply the move of the player whose turn it is.
+    """Return the position after the move of the player whose turn it is, and the Transition.
 
     Args:
         illegal: The consequence of an illegal move.

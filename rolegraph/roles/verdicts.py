@@ -36,7 +36,7 @@ class WordFinder:
     """Finder of the words that a text affirms."""
 
     def __init__(self, words: Mapping[str, str]) -> None:
-        """Prepare the search.
+        """Compile the search for these words.
 
         Args:
             words: Each word's spelling in the list, by the word in small letters.

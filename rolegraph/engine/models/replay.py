@@ -35,7 +35,7 @@ _logger = logging.getLogger(__name__)
 
 
 class RecordedCall(NamedTuple):
-    """A recorded call: its answer and its prompt; no messages where the record has none."""
+    """Recorded model call: its prompt, and its answer or the reason for its failure."""
 
     answer: Completion | None
     failure: str = ""

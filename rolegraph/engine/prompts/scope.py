@@ -210,7 +210,8 @@ def _pay_for_sequences(scope: RenderScope, sign: str, left: object, right: objec
 
 
 def compare(scope: RenderScope, sign: str, left: Any, right: Any) -> Any:
-    """Apply a comparison of Jinja2, such as `eq` or `in`, and charge the rendering budget for its size."""
+    """Return the result of a Jinja2 comparison, such as `eq` or `in`, after charging the budget for its
+    size."""
     if sign != "in":
         if isinstance(left, str) and isinstance(right, str):
             scope.spend(min(len(left), len(right)))

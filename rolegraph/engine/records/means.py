@@ -13,7 +13,7 @@ class Means:
     """
 
     def __init__(self, rows: Iterable[Mapping[str, float]] = ()) -> None:
-        """Make the means of some rows; `add` adds further ones."""
+        """Create running means, with the values of `rows` already added."""
         self._sums: dict[str, float] = {}
         self.counts: Counter[str] = Counter()
         """Number of rows that have each figure."""

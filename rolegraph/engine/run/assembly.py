@@ -28,7 +28,7 @@ _UNSCORED = Score(None, None)
 
 
 def assemble(context: EpisodeContext, endings: Endings, *, stopped: bool) -> Episode:
-    """Make the Episode: a trajectory for each instance that took a turn, in the order of roles and indices.
+    """Return the finished Episode: a trajectory for each instance that took a turn, by role and index.
 
     Args:
         context: The episode as far as it ran.

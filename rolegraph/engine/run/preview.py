@@ -76,7 +76,7 @@ class RolePrompts:
     """Failures, such as prompts that cannot be rendered."""
 
     def add_value(self, value: str) -> None:
-        """Keep an argument of the role's tool, unless an equal one is kept."""
+        """Add an argument that the role's tool was called with, unless it is listed already."""
         if _unmarked(value) not in map(_unmarked, self.values) and len(self.values) < MOST:
             self.values.append(value)
 
@@ -133,8 +133,10 @@ async def preview_task(plan: Plan, task: Task, recorded: Episode | None = None) 
 
 
 async def made_up(plan: Plan, task: Task, answer: str) -> Episode:
-    """Make an episode without a model: each answer is the example of its role's parser, filled with the text
-    `answer`."""
+    """Run an episode without a model and return it: each answer is the example of its role's parser.
+
+    The example is filled with the text `answer`.
+    """
     return await _Runs(plan, task, None).run(0, answer=answer)
 
 

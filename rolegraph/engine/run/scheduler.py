@@ -237,7 +237,8 @@ class _Run:
         return model_turn(role, node, model, context, messages, upstream, prefix, callees)
 
     async def answer_call(self, position: int, arguments: Mapping[str, Any]) -> Answer:
-        """Take the turn of a node that was called; return its action and its failure, before its reward.
+        """Run the turn of a role that a model called as a tool; return its action and failure, before its
+        reward.
 
         The turn is a task of the episode, so that a turn that ends the episode cancels the others, too.
         """

@@ -133,7 +133,7 @@ class PreviewModel:
         self.requests: list[Request] = []
 
     async def complete(self, request: Request) -> Completion:
-        """Keep a request and answer it; never raises ModelError."""
+        """Record a request, and return the recorded or made-up answer; never raises ModelError."""
         self.requests.append(request)
         if self._replay is not None:
             try:

@@ -185,7 +185,7 @@ async def call_all(
     callees: Callees | None = None,
     number: int = 1,
 ) -> Sequence[CallResult]:
-    """Make the calls of one answer side by side.
+    """Run all tool calls of one answer concurrently, and return their results in order.
 
     Args:
         functions: The functions that the model may call.

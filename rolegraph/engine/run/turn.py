@@ -237,7 +237,9 @@ async def model_turn(
     prefix: ChatPrefix | None = None,
     callees: Callees | None = None,
 ) -> NodeResult:
-    """Take the turn of a node that asks a model. Only cancellation and errors of this program raise.
+    """Run a turn that asks a model, with its tool calls, and return the result, which holds any failure.
+
+    Only cancellation and errors of this program raise.
 
     Args:
         role: The node's role.

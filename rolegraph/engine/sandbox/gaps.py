@@ -37,7 +37,8 @@ LAZY = frozenset("map filter zip enumerate reversed".split())
 
 
 def needs_cpython(error: str, code: str) -> bool:
-    """Tell whether Monty may have failed at a program that is right in CPython.
+    """Return True if a program's error in Monty may be due to what Monty lacks, so that CPython should run
+    it.
 
     Args:
         error: The message of the SandboxError, as `AttributeError: type object 'str' has … (line 2)`.
@@ -150,7 +151,7 @@ def _is_missing(module: str) -> bool:
 
 
 def _reads_ahead(tree: ast.Module, line: int | None) -> bool:
-    """Tell whether Monty may have failed in items that CPython would never compute.
+    """Return True if an error may come from items that Monty computed ahead and CPython would never compute.
 
     Args:
         tree: The program.

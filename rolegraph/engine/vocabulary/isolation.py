@@ -57,7 +57,7 @@ class Isolation(AbstractAsyncContextManager["Isolation"]):
     """
 
     def __init__(self, imports: Sequence[Import] = (), workers: int = WORKERS, **options: Any) -> None:
-        """Make a pool whose processes start when they are needed.
+        """Create a pool of worker processes, which start when they are needed.
 
         Args:
             imports: The modules that the processes import.

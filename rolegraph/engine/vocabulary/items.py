@@ -38,7 +38,7 @@ class ParseFailure(ValueError):
     """Error of a parser that cannot read a response."""
 
     def __init__(self, name: FailureName, message: str) -> None:
-        """Make the error of one response.
+        """Create the error for one response.
 
         Args:
             name: The failure that the episode records, `malformed_output` or `unparseable_choice`.
@@ -330,7 +330,7 @@ def role_metric(
     term: str | None = None,
     unjudged: bool = False,
 ) -> Metric:
-    """Make a metric of one role's trajectories in an episode.
+    """Return a Metric that measures one role's trajectories in an episode.
 
     Trajectories without a reward, because no turn that the reward reads ran, or because the reward failed,
     are left out. An episode that ended by itself and skipped the role has nothing to measure; an episode that

@@ -49,7 +49,7 @@ class Origin:
     context: Mapping[str, Any]
 
     def remake(self) -> Item:
-        """Make the item again."""
+        """Call the factory again with the same arguments, and return the new item."""
         return self.registry.build(self.call, **self.context)
 
 
@@ -84,7 +84,7 @@ class UnknownName(LookupError):
     """
 
     def __init__(self, kind: str, name: str, names: list[str]) -> None:
-        """Make the error.
+        """Create the error, with a hint at the closest name or at other kinds with this name.
 
         Args:
             kind: The kind of item, such as "parser".
@@ -254,7 +254,7 @@ class Registry(Generic[T]):
         return options_of(self.factory(name), self.context)
 
     def takes_extra_options(self, name: str) -> bool:
-        """Tell whether the item has further options, which only its factory knows."""
+        """Return True if the item accepts options beyond `options`, which only its factory can check."""
         return takes_extra_options(self.factory(name))
 
     def build(self, call: ItemCall, **context: Any) -> T:
@@ -378,7 +378,7 @@ def _is_value(written: object, first: inspect.Parameter | None) -> bool:
 def option_error(
     loc: tuple[int | str, ...], message: str, kind: str = "value_error", value: object = None
 ) -> ErrorDetails:
-    """Make an entry of `BadOptions.errors`.
+    """Return an entry of `BadOptions.errors`.
 
     Args:
         loc: Place in the call: 0 for the item's value, or an option's name, then keys inside of it.

@@ -207,7 +207,7 @@ def dataset_of(
     shown: str,
     columns: Sequence[str] | None = None,
 ) -> Dataset:
-    """Make a Dataset of numbered rows. Without `columns`, read the first; each row must have its columns.
+    """Return a Dataset of numbered rows. Without `columns`, read the first; each row must have its columns.
 
     Args:
         read: Yields (line number, row) pairs from the start, each time it is called.

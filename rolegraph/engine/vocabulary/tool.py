@@ -59,7 +59,7 @@ class Pairs(NamedTuple):
     """True where both names are in one loop, so that only turns of the same round are partners."""
 
     def partners(self, view: View, candidates: Views) -> list[View]:
-        """Return the candidates on the branch of a view, in order.
+        """Return those of the candidates that are on the same branch as a view, in order.
 
         Args:
             view: An instance of the first name.

@@ -120,7 +120,7 @@ class WorkerPool:
         self._actors: list[Any] = []
 
     async def make(self, job: EpisodeJob, observe: Observer | None = None) -> Episode:
-        """Make the episode of a job on the worker that has the fewest jobs; on another one where that dies.
+        """Run the episode of a job on the worker with the fewest jobs, or on another one if that worker dies.
 
         Raises:
             WorldError: `ATTEMPTS` workers died over the episode.

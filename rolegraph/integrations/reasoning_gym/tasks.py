@@ -198,7 +198,7 @@ def _drawn(name: str, config: Config, seed: int, split: Split, most: int) -> Ite
 def draw(
     name: str, config: Config, seed: int, split: Split, start: int, wanted: int
 ) -> tuple[list[Row], int]:
-    """Make rows of one kind and split, without ids, and give up after MISSES tries in a row.
+    """Return rows of one kind and split, without ids, and the next position; give up after MISSES tries.
 
     Args:
         name: The kind.

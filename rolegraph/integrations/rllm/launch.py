@@ -67,7 +67,7 @@ class RllmJob:
 
 
 def for_backend(backend: str, words: Sequence[str]) -> tuple[list[str], list[str], PlanCheck]:
-    """Prepare the check of a spec for a backend.
+    """Split a spec's overrides by owner, and return the check of the plan for a backend.
 
     Args:
         backend: One of rLLM's, or `package.module:Class`.

@@ -103,7 +103,8 @@ class ArenaGame:
         return await self._ask(reset_game, self._game, self._options, seed, players)
 
     async def step(self, actions: Mapping[int, Any]) -> Transition:
-        """Pass one player's move to TextArena; a missing move is empty text."""
+        """Send the moving player's action to TextArena and return the Transition; a missing action is empty
+        text."""
         texts = {player: "" if action is None else as_text(action) for player, action in actions.items()}
         return await self._ask(step_game, texts)
 
@@ -223,7 +224,7 @@ def _opened(game: str, options: Mapping[str, Any], seed: int, players: int) -> t
 
 
 def step_game(number: int, actions: Mapping[int, str]) -> Transition:
-    """Make the move of the player whose turn it is; a missing move is empty text."""
+    """Play the move of the player whose turn it is in game `number`; a missing move is empty text."""
     from numpy.random import mtrand
 
     if number not in _games:

@@ -128,7 +128,7 @@ class CheckpointStore:
         self.move_to(folder)
 
     def move_to(self, folder: Path) -> None:
-        """Use the checkpoints below another folder from now on."""
+        """Switch the store to the checkpoints below another folder; no file is moved."""
         self._folder = folder
         sweep(folder, self._rescue)
 
@@ -215,7 +215,8 @@ class CheckpointStore:
             raise RequestError(f"cannot delete the checkpoint {path}: no permission to change its folder")
 
     def set_ttl(self, path: str, ttl_seconds: int | None) -> None:
-        """Let a checkpoint expire in `ttl_seconds`, or never (None). Raises RequestError."""
+        """Set a checkpoint to expire in `ttl_seconds`, or never (None), in its `meta.json`. Raises
+        RequestError."""
         entry = self.entry(path).model_copy(update={"expires": _expiry(ttl_seconds)})
         try:
             entry.write(self._folder_of(path))

@@ -257,7 +257,7 @@ class LocalModel:
 
     @contextmanager
     def training(self) -> Generator[None, None, None]:
-        """Use the number of threads for training within the block."""
+        """Set PyTorch's number of threads to that for training within a block."""
         before = torch.get_num_threads()
         torch.set_num_threads(self._train_threads)
         try:

@@ -156,7 +156,7 @@ class CompletionAnswer(SampledAnswer):
         self._model, self._body = model, body
 
     def parts(self, tokens: Sequence[int], ended: bool) -> Sequence[str]:
-        """Return the text."""
+        """Return the decoded text as the only part, without the stop token and cut at a stop text."""
         kept = tokens[:-1] if tokens and tokens[-1] in self.sample.stop_ids else tokens
         return (cut_at_stop(self._model.decode([[*kept]])[0], self.sample.stop_texts),)
 

@@ -94,7 +94,10 @@ class TrainingRun:
         return total, logprobs
 
     def step(self, settings: AdamSettings) -> dict[str, float]:
-        """Apply the gathered gradients with AdamW and clear them; return their L2 norm before clipping.
+        """Update the weights by AdamW with the gathered gradients, and clear these; return their norm as a
+        metric.
+
+        The L2 norm is that before clipping.
 
         Raises:
             RequestError: The gradient is not finite; it is cleared and the weights stay.

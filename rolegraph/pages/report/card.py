@@ -28,7 +28,7 @@ def model_card(
     before: Mapping[str, float] | None,
     controls: tuple[Control, ...] = (),
 ) -> str:
-    """Return the model card as Markdown.
+    """Return the model card of exported weights as Markdown.
 
     Args:
         info: Settings of the training.

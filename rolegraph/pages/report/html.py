@@ -30,7 +30,7 @@ COLOURS = _HERE / "colors.css"
 
 
 def render(template: Path, *sheets: Path, **values: Any) -> str:
-    """Render a page.
+    """Render a page's template, and return its HTML.
 
     Args:
         template: Jinja template of the page.

@@ -38,7 +38,7 @@ class FigurePanel(NamedTuple):
 def rows_picture(
     title: str, labels: Sequence[str], panels: Sequence[FigurePanel], css: Path | None = None
 ) -> str:
-    """Return an SVG of labelled rows.
+    """Return an SVG with a labelled row for each point, and a panel of marks for each figure.
 
     Args:
         title: Title before the names of the panels.

@@ -170,7 +170,7 @@ def anchor_of(run: int, row: EpisodeLocation) -> str:
 
 
 class Pages:
-    """Pages of runs.
+    """Renderer of the viewer's HTML pages for some runs.
 
     Args:
         runs: Runs to show.

@@ -127,7 +127,7 @@ def app(pages: Pages, key: str) -> Starlette:
 def serve(
     runs: Sequence[ViewedRun], *, port: int, where: EpisodeFilter, ready: Callable[[str], None]
 ) -> None:
-    """Serve runs until interrupted.
+    """Serve the pages of runs over HTTP on this machine until interrupted.
 
     Args:
         runs: Runs to show.

@@ -253,7 +253,7 @@ class Policies(dict[str, PolicyClient]):
     async def update_all(
         self, batches: Mapping[str, Sequence[RoleBatch]], rates: Mapping[str, float], clip: float
     ) -> Mapping[str, UpdateResult]:
-        """Make one Adam step for each policy that has batches, on all of them together.
+        """Send the batches and one Adam step for each policy that has any; return the results by policy.
 
         Args:
             batches: Each policy's batches, a batch for each role.

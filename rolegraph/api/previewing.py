@@ -169,7 +169,7 @@ class Graph:
     """The compiled spec, whose turns `graphml`, `gml` and `json` list in place of the roles."""
 
     def mermaid(self) -> str:
-        """Return the drawing as Mermaid."""
+        """Return the drawing as a Mermaid flowchart."""
 
         return mermaid(self.picture)
 

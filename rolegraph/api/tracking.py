@@ -89,7 +89,7 @@ class Tracker(ABC):
 
     @abstractmethod
     def close(self, *, failed: bool) -> None:
-        """End the run."""
+        """End the run in the tracker, marked as failed or finished."""
 
 
 @contextmanager

@@ -22,7 +22,7 @@ WORDS = {"UP": "U", "RIGHT": "R", "DOWN": "D", "LEFT": "L"}
 
 
 class Grid(NamedTuple):
-    """Square of cells."""
+    """Square map of a grid game: walls, start and goal."""
 
     size: int
     walls: frozenset[Cell]

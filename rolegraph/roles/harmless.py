@@ -54,7 +54,7 @@ def is_expression(text: str) -> bool:
 
 
 def is_bits(text: str) -> bool:
-    """Return True if a text is only arithmetic on decimal and hexadecimal integers."""
+    """Return True if a text has only decimal and hexadecimal integers, operators and parentheses."""
     return _BITS.fullmatch(text) is not None
 
 

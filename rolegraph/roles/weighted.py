@@ -30,7 +30,7 @@ from rolegraph.roles.bounds import added, scaled
 
 
 class Term(BaseModel):
-    """Term of a weighted sum."""
+    """Term of a weighted sum of rewards: a reward and its weight."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True, use_attribute_docstrings=True)
 

@@ -96,7 +96,7 @@ class TurnGraph:
 
 @dataclass(frozen=True, eq=False)
 class Plan(TurnGraph):
-    """One workflow, ready to run."""
+    """Compiled workflow: roles, turns and blocks with their order, ready to run."""
 
     name: str
     spec: Spec

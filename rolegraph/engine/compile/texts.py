@@ -95,7 +95,7 @@ class TextReader:
         return self._compiled(path, source, around)
 
     def when(self, name: str) -> Template | None:
-        """Compile a role's `when`."""
+        """Compile a role's condition `when`; None without one, or with a finding."""
         outside = ("the condition mentions {!r}, which the role does not need", "add {} to its `needs`")
         around = replace(self._around(name), text=_EXPRESSION, is_condition=True, outside=outside)
         return self._compiled(("roles", name, "when"), self.spec.roles[name].when, around)

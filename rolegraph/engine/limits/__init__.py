@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 
 class Limit(NamedTuple):
-    """The largest permitted amount of one thing."""
+    """Limit on untrusted input: its name in messages, the largest permitted amount, and the unit."""
 
     name: str
     """Name of the limit in messages."""

@@ -87,7 +87,7 @@ class OpenAIModel:
         self._granted: int | None = None
 
     async def complete(self, request: Request) -> Completion:
-        """Answer one request; raises ModelError."""
+        """Send one chat request to the endpoint and return the completion; raises ModelError."""
         try:
             async with errors_of_calls(self._url, self._key, OPENAI):
                 answer = await self._ask(request, self._granted or 0)
@@ -100,7 +100,7 @@ class OpenAIModel:
         return self._completion(answer, answer.choices[0])
 
     async def aclose(self) -> None:
-        """Close the connections."""
+        """Close the HTTP connections to the endpoint."""
         await self._client.close()
 
     def _no_answer(self, error: object) -> ModelError:

@@ -115,7 +115,7 @@ class FunctionBody(BaseModel):
 
 
 class AnswerCall(BaseModel):
-    """A call of a tool."""
+    """A tool call in a model's answer."""
 
     id: str | int | None = None
     function: FunctionBody | None = None
@@ -123,7 +123,7 @@ class AnswerCall(BaseModel):
 
 
 class AnswerMessage(BaseModel):
-    """The message of a choice."""
+    """Assistant message of one of a completion's choices."""
 
     content: Annotated[Content, PlainValidator(_content)] = Content()
     refusal: str | None = None

@@ -75,7 +75,7 @@ class Replay:
 
     @classmethod
     def from_episodes(cls, episodes: Iterable[Episode], *, any_prompt: bool = False) -> Self:
-        """Return a replay of episodes."""
+        """Return a Replay model that answers with the recorded calls of these episodes."""
         return cls(recorded_calls(episodes), any_prompt=any_prompt)
 
     @classmethod

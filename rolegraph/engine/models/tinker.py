@@ -83,7 +83,7 @@ class TinkerModel:
         self._pulse = Pulse(self.url)
 
     async def complete(self, request: Request) -> Completion:
-        """Answer one request; raises ModelError."""
+        """Sample an answer to one request at the Tinker service, and return it; raises ModelError."""
         prompt = tokenize(self.chat, request)
         params = self._params(request, prompt)
         sampled = self.client.sample(tinker.ModelInput.from_ints(list(prompt.ids)), 1, params)

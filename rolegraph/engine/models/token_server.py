@@ -156,7 +156,7 @@ class TokenServer(ABC):
         """
 
     async def aclose(self) -> None:
-        """Close the connections."""
+        """Close the HTTP connections to the server."""
         await self.client.close()
 
     @abstractmethod

@@ -74,7 +74,7 @@ class RenderScope:
 
     @property
     def spent(self) -> int:
-        """Units of work so far."""
+        """Units of the rendering budget that have been used."""
         return _WORK - self.left
 
     def spend(self, units: int) -> None:

@@ -36,7 +36,7 @@ from rolegraph.engine.records.means import Means
 
 @dataclass(frozen=True, slots=True)
 class RoleIndexEntry:
-    """Outcome of a role in an episode, over all its trajectories."""
+    """Summary of a role in one episode: number of trajectories, their rewards, and failures by name."""
 
     count: int = 0
     """Number of trajectories."""

@@ -284,7 +284,7 @@ class RunFolder:
         write_episodes(self.episodes_file(split, step), episodes)
 
     def write_controls(self, controls: Sequence[Control]) -> None:
-        """Write `controls.json`."""
+        """Write the reference figures of a training to `controls.json`."""
         write_whole(self.controls_file, json.dumps([row.model_dump() for row in controls], indent=1).encode())
 
     def episodes_file(self, split: Split, step: int) -> Path:
@@ -405,7 +405,7 @@ class RunFolder:
                 yield match, file
 
     def _update(self, **fields: object) -> None:
-        """Replace fields of `run.json`."""
+        """Set fields of `run.json`, and write the file anew."""
         write_record(self.info_file, self.info().model_copy(update=fields))
 
 

@@ -78,7 +78,7 @@ class SourceRecord(_Record):
 
     @property
     def source(self) -> Source:
-        """Source that these fields hold."""
+        """Source that a run's record was made with."""
         return Source(
             self.spec or None, self.overrides, self.model_flag, self.base_url, self.imports, self.allowed
         )
@@ -212,7 +212,7 @@ class Control(_Record):
 
 
 class SavedPolicy(_Record):
-    """Saved weights of a policy."""
+    """Paths of a policy's saved weights at the training service."""
 
     version: int
     """Number of updates of the weights."""

@@ -46,7 +46,7 @@ class LoadedSpec:
 
     @property
     def faults(self) -> list[Diagnostic]:
-        """Diagnostics that are errors."""
+        """Diagnostics of the spec that are errors, without warnings."""
         return [diagnostic for diagnostic in self.diagnostics if diagnostic.severity == "error"]
 
     def shown_diagnostics(self) -> tuple[Diagnostic, ...]:

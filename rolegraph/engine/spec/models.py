@@ -122,10 +122,11 @@ class SharedRounds(NamedTuple):
     """True where the role that is read is in a further loop."""
 
     def read(self, number: int, which: JoinedRound) -> range:
-        """Return the turn numbers of the other role that turn `number` of the reader reads: this, last or all
-        rounds.
+        """Return the turn numbers of the other role that turn `number` of the reader reads, for `which`
+        round.
 
-        Turns are numbered from 1 over all rounds of all loops.
+        `this` is the current round, `last` the one before, `history` all before (with the current one where
+        the other role is in an inner loop). Turns are numbered from 1 over all rounds of all loops.
         """
         passed = (number - 1) // self.mine
         start, end = passed * self.theirs + 1, (passed + 1) * self.theirs + 1

@@ -36,7 +36,7 @@ KeyPositions = dict[Path, KeyPosition]
 
 @dataclass(slots=True)
 class YamlSource:
-    """One parsed file."""
+    """One parsed YAML file: its data, the file positions of keys, and faults."""
 
     data: dict[str, Any]
     positions: KeyPositions

@@ -114,7 +114,7 @@ class Loaded(Generic[P, T]):
     library: str
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> T:
-        """Call the function."""
+        """Call the wrapped function."""
         return self.function(*args, **kwargs)
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -311,7 +311,7 @@ class Signal(Item):
 
 @dataclass(frozen=True, slots=True)
 class Metric(Item):
-    """Number for each episode."""
+    """Metric of a workflow: a function from an episode to a number, or None."""
 
     measure: Callable[[Episode], float | None]
     """`measure(episode)`; None where the episode has nothing to measure."""

@@ -65,7 +65,7 @@ Write the template again without these faults, between ``` and ```."""
 
 @dataclass(frozen=True, slots=True)
 class SearchPlan:
-    """Input of a search."""
+    """Input of an optimization: workflow, tasks, budget and settings of the search."""
 
     workflow: Plan
     source: Source

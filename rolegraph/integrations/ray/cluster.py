@@ -200,7 +200,7 @@ class WorkerPool:
         return self._actors[-1]
 
     def kill_workers(self) -> None:
-        """Kill all workers."""
+        """Kill all Ray workers of the pool."""
         with suppress(ConnectionError):  # a cluster that is gone has no workers
             for actor in self._actors:
                 self._ray.kill(actor)

@@ -243,7 +243,7 @@ def step_game(number: int, actions: Mapping[int, str]) -> Transition:
 
 
 def close_game(number: int) -> None:
-    """Remove a game."""
+    """Remove the game with a number from this worker."""
     _games.pop(number, None)
 
 

@@ -95,11 +95,11 @@ class Backend:
     def forward_backward(
         self, name: str, data: Sequence[Datum], loss: str, config: Mapping[str, float], *, backward: bool
     ) -> tuple[float, list[Tensor]]:
-        """Run `TrainingRun.forward_backward` of a run."""
+        """Compute a loss and gradients on a training run by its name; see `TrainingRun.forward_backward`."""
         return self.run(name).forward_backward(data, loss, config, backward=backward)
 
     def step(self, name: str, settings: AdamSettings) -> dict[str, float]:
-        """Run `TrainingRun.step` of a run."""
+        """Take an optimizer step of a training run by its name; see `TrainingRun.step`."""
         return self.run(name).step(settings)
 
     def save(self, name: str, path: str, options: SaveOptions) -> None:
@@ -144,7 +144,7 @@ class Backend:
         return await asyncio.to_thread(self.checkpoints.entries)
 
     async def loadable(self, path: str) -> CheckpointEntry:
-        """Run `CheckpointStore.loadable`."""
+        """Return the description of a checkpoint that can be loaded; see `CheckpointStore.loadable`."""
         return await self.compute(lambda: self.checkpoints.loadable(path))
 
     # sampling

@@ -100,7 +100,8 @@ class CheckpointEntry(BaseModel):
 
     @property
     def kind(self) -> Kind:
-        """Kind of the checkpoint."""
+        """Kind by the checkpoint's path: `weights` to resume training, `sampler_weights`, or
+        `external_weights`."""
         return cast("Kind", self.path.split("/")[3])
 
     @property

@@ -63,7 +63,7 @@ class _CacheSlots(DynamicLayer):
 
 
 class Decoder:
-    """Decoder of sequences. Not thread-safe."""
+    """Decoder that samples many sequences at once, a token of each per step. Not thread-safe."""
 
     def __init__(self, model: LocalModel) -> None:
         self._model = model

@@ -33,7 +33,7 @@ class TokenScores:
 
     @property
     def ratio(self) -> Tensor:
-        """p / q [T]."""
+        """Probability ratio p / q of each token, [T]: current policy to sampling policy."""
         return torch.exp(self.logprobs - self.inputs["logprobs"])
 
 

@@ -24,7 +24,7 @@ Kind = Literal["trained", "asked", "tool"]
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """One role."""
+    """Box of a drawing for one role, with its lines of text."""
 
     name: str
     title: str
@@ -50,7 +50,7 @@ class Arrow:
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """One loop."""
+    """Frame of a drawing around the roles of one loop."""
 
     name: str
     label: str

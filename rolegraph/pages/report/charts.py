@@ -31,7 +31,7 @@ MOST_BARS = 120
 
 
 class Stroke(StrEnum):
-    """Style of a line."""
+    """Style of a chart's line, such as plain or dashed."""
 
     PLAIN = "plain"
     """Ordinary line."""

@@ -142,7 +142,8 @@ class StepSamples:
 
 @dataclass(frozen=True, slots=True)
 class Digest:
-    """Summary of a training's episodes."""
+    """Summary of all episodes of a training for its report: groups by role, samples to show, unreadable
+    episodes."""
 
     roles: Mapping[str, RoleGroups]
     """Every role with its groups, by its name."""

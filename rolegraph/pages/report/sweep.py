@@ -26,7 +26,7 @@ DrawMark = Callable[[Axis, float], str]
 
 
 class FigurePanel(NamedTuple):
-    """One figure of all rows."""
+    """Panel of a picture of rows: the name of a figure, its values, and the mark in each row."""
 
     name: str
     values: Sequence[float]

@@ -126,7 +126,7 @@ _CHOICES: Mapping[str, Sequence[str]] = {
 
 
 class SearchPage(NamedTuple):
-    """Page of matching episodes."""
+    """One page of the viewer's list of matching episodes."""
 
     rows: Sequence[EpisodeLocation]
     start: int

@@ -216,7 +216,7 @@ class Pages:
         return report_page(run, read_digest(run.folder, run.info.trained_roles), viewer)
 
     def error(self, message: str) -> str:
-        """Render an error message."""
+        """Render a page with an error message, and return its HTML."""
         return self._render("error.html.j2", "Not shown", message=message)
 
     def static(self, chosen: Sequence[tuple[int, SearchPage]], where: EpisodeFilter) -> str:

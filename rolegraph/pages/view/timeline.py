@@ -48,7 +48,7 @@ class Bar(NamedTuple):
 
 
 class Lane(NamedTuple):
-    """Lane of a role instance."""
+    """Row of a timeline with the turns of one role instance."""
 
     instance: tuple[str, int]
     """Name of the role and number of the instance."""

@@ -63,7 +63,7 @@ class StepBatch:
 
     @property
     def warnings(self) -> list[Note]:
-        """Warnings of signals and estimators."""
+        """Warnings that signals and estimators gave for this step."""
         return [*self.signals.warnings, *self.estimated.warnings]
 
 

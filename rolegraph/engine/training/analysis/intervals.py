@@ -123,7 +123,8 @@ def _effective(values: Floats, ends: tuple[float, float]) -> float:
 
 
 def _student(freedom: int) -> float:
-    """Return the quantile of Student's t by its expansion at infinity (Abramowitz and Stegun, 26.7.5)."""
+    """Return Student's t quantile at the level of the intervals, by its series (Abramowitz and Stegun,
+    26.7.5)."""
     z = _Z
     terms = (
         (z**3 + z) / 4,

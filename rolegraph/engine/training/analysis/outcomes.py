@@ -23,7 +23,7 @@ from rolegraph.engine.training.advantages.groups import group_episodes
 
 
 class GroupOutcome(StrEnum):
-    """Outcome of a group."""
+    """Outcome of a group for training: it taught, or the reason why not, such as too easy or all failed."""
 
     TAUGHT = "taught"
     """It has a nonzero advantage, and not the same one for every member."""

@@ -32,7 +32,7 @@ from rolegraph.engine.vocabulary.items import LOSS_SETTINGS
 
 
 class SampledSpan(NamedTuple):
-    """Sampled tokens within a datum."""
+    """Sampled tokens of one response in a datum: the first position, and the log-probabilities."""
 
     start: int
     """Index of the first sampled token among the datum's targets."""

@@ -104,7 +104,7 @@ class ServiceMeter:
 
     @cached_property
     def trainer(self) -> tinker.TrainingClient:
-        """Training client of the measurements."""
+        """Training client whose adapter the measurements change."""
         return self.created(RANK)
 
     @cached_property

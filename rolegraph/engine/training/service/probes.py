@@ -47,7 +47,7 @@ _CLIPS = ((0.8, 1.2), (0.9, 1.1), (0.0, 4.0), (0.0, 5.0), (0.0, np.inf))
 
 
 class ProbeRow(NamedTuple):
-    """Result of one probe."""
+    """Result of one probe of a service: behaviour expected and found, for the table of `doctor`."""
 
     name: str
     expected: str

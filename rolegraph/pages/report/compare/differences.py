@@ -22,7 +22,7 @@ ABSENT = "–"
 
 @dataclass(frozen=True, slots=True)
 class KeyDifference:
-    """Key with different values."""
+    """Key of the specs or settings with its different values, one for each side."""
 
     key: str
     values: Sequence[str]
@@ -31,7 +31,7 @@ class KeyDifference:
 
 @dataclass(frozen=True, slots=True)
 class TemplateChange:
-    """Template with different texts."""
+    """Template that differs from the first side's, with its diff."""
 
     name: str
     diffs: Sequence[str]

@@ -58,7 +58,7 @@ def _major() -> int:
 
 @cache
 def _hush() -> None:
-    """Silence the log of the MCP SDK: its messages also come back as errors, and quote the server's text.
+    """Silence the MCP SDK's log, whose messages come back as errors as well and quote the server's text.
 
     Some of them go to the root logger, which prints everything from its first use on, if it has no handler.
     """
@@ -108,11 +108,15 @@ def _unbounded_events(connect: Callable[..., Any]) -> dict[str, Any]:
 
 
 def _client(url: str, headers: Mapping[str, str] | None) -> Any:
-    """Return an HTTP client that gives the session an error in place of a response that is rejected."""
+    """Return an HTTP client for a session of the MCP SDK, which turns rejected responses into protocol errors.
+
+    The SDK would wait in vain for an answer to such a request.
+    """
     httpx: Any = import_module("httpx2" if _major() > 1 else "httpx")
 
     class Explained(httpx.AsyncByteStream):
-        """Body of a response; the protocol's error where it is rejected, or its call would wait in vain."""
+        """Body of a response; if that is rejected, a JSON-RPC error in its place, which ends the waiting
+        call."""
 
         def __init__(self, response: Any) -> None:
             self._response, self._stream = response, response.stream
@@ -210,7 +214,7 @@ async def _call(session: ClientSession, name: str, arguments: Mapping[str, Any])
 
 
 def _part(part: Mapping[str, Any]) -> str:
-    """Return a part of a result as text, or the name of its type where it is no text."""
+    """Return a part of a tool's result as text; for a part that is no text, its URI or type in brackets."""
     match part["type"]:
         case "text":
             return part["text"]
@@ -223,7 +227,8 @@ def _part(part: Mapping[str, Any]) -> str:
 
 
 def _message(error: BaseException) -> str:
-    """Return the message of the first error inside the groups in which the SDK wraps errors."""
+    """Return the message of the innermost first error in an exception group; the SDK wraps errors in
+    groups."""
     if isinstance(error, BaseExceptionGroup):
         return _message(cast("BaseExceptionGroup[BaseException]", error).exceptions[0])
     return str(error) or type(error).__name__

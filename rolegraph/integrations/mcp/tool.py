@@ -108,7 +108,7 @@ def _unbounded_events(connect: Callable[..., Any]) -> dict[str, Any]:
 
 
 def _client(url: str, headers: Mapping[str, str] | None) -> Any:
-    """Return an HTTP client for a session of the MCP SDK, which turns rejected responses into protocol errors.
+    """Return an HTTP client for the MCP SDK, which turns rejected responses into protocol errors.
 
     The SDK would wait in vain for an answer to such a request.
     """

@@ -14,6 +14,7 @@ from collections.abc import Callable, Coroutine, Generator, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager, suppress
 from datetime import UTC, datetime
 from functools import partial, wraps
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Any, ParamSpec, Protocol, TypeVar
 
@@ -24,7 +25,17 @@ from rolegraph.engine.errors import UsageError, WorldError, os_errors_as, printa
 from rolegraph.engine.models.checkpoints import with_base
 from rolegraph.engine.models.keys import OPENAI, TINKER, redact
 from rolegraph.engine.plugins import plugin, plugin_names
-from rolegraph.engine.records import EpisodeDone, Event, Note, Observer, RunFolder, Source, StepLogged, Task
+from rolegraph.engine.records import (
+    EpisodeDone,
+    Event,
+    Note,
+    Observer,
+    RunFolder,
+    Source,
+    StepLogged,
+    Task,
+    confined,
+)
 from rolegraph.engine.records.data import UsedRows
 from rolegraph.engine.records.folder import newest
 from rolegraph.engine.records.info import Kind, RoleInfo, RunInfo, without_credentials
@@ -206,6 +217,7 @@ def ignore_event(_event: object) -> None:
 def part_beside(path: Path) -> Generator[Path]:
     """Give a folder beside a path, which is renamed to it once it is whole; raises WorldError."""
     with os_errors_as(WorldError, f"cannot write {path}"):
+        confined.check([path])
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=path.parent, prefix=".part-") as part:
             yield Path(part)
@@ -248,9 +260,11 @@ class RunLog(logging.FileHandler):
     """`log.txt` of a run or a training: notes, warnings, failures, and the error that ended it."""
 
     def __init__(self, file: Path, observe: Observer) -> None:
+        self._file = file
         super().__init__(file, encoding="utf-8")
         self.setLevel(logging.WARNING)
         self._observe = observe
+        self._is_full = False
         self.episodes = 0
         self.failures: Counter[tuple[str, str]] = Counter()
         """Number of failures by role and failure name."""
@@ -276,6 +290,19 @@ class RunLog(logging.FileHandler):
     def say(self, level: int, text: str) -> None:
         """Write one entry."""
         self.emit(logging.LogRecord("rolegraph", level, "", 0, text, None, None))
+
+    def _open(self) -> TextIOWrapper:
+        file = confined.open_file(self._file, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        return TextIOWrapper(os.fdopen(file, "ab"), encoding="utf-8")
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        """Warn once of a log that cannot be written, such as on a full disk; the run goes on."""
+        error = sys.exc_info()[1]
+        if not isinstance(error, OSError):
+            return super().handleError(record)
+        if not self._is_full:
+            self._is_full = True
+            self._observe(Note(f"cannot write {self._file}: {error.strerror}; the log has gaps", "warning"))
 
     def format(self, record: logging.LogRecord) -> str:
         """Return time, level and text, without keys and credentials; lines after the first are indented."""

@@ -234,7 +234,7 @@ class RunJob:
             WorldError: The folder cannot be written.
         """
         folder, info = self.folder, self.info
-        with sole_writer(folder.path):
+        with sole_writer(folder.path, folder.written()):
             if not self.resumed:
                 folder.check_new("run")
                 folder.begin(info, self.flow.plan.resolved, [self.data])
@@ -342,7 +342,7 @@ def finished_in(folder: RunFolder, *, retry_failed: bool = False) -> list[tuple[
     if not folder.episodes.exists():
         return []
     if retry_failed:
-        with sole_writer(folder.path):
+        with sole_writer(folder.path, folder.written()):
             drop_episodes(folder.episodes, _has_failed)
     return [(entry.task, entry.rollout) for entry in EpisodeFile(folder.episodes).entries()]
 

@@ -240,7 +240,7 @@ async def _run(
 
     plan, folder, info, start = job.flow.plan, job.folder, job.info, job.start
     async with AsyncExitStack() as stack:
-        stack.enter_context(sole_writer(folder.path))
+        stack.enter_context(sole_writer(folder.path, folder.written()))
         if not job.resumed:
             folder.check_new("train")
         elif folder.rewind() != start:
@@ -264,7 +264,7 @@ async def _run(
                 info.seed if name == MAIN else derive_seed(info.seed, "policy", name),
                 start.policies[name] if start else None,
                 sample_from=ServedModel(server) if (server := plan.spec.train.sample_from) else None,
-                adapters=folder.path / "adapters",
+                adapters=folder.adapters,
             )
             for (name, policy), served in zip(plan.policies.items(), located, strict=True)
         }

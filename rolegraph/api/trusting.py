@@ -29,9 +29,9 @@ from rolegraph.engine.connections import is_here
 from rolegraph.engine.errors import RolegraphError, UsageError, WorldError, os_errors_as
 from rolegraph.engine.limits.records import WHOLE_FILE
 from rolegraph.engine.records import RunFolder, Source, SweepInfo
+from rolegraph.engine.records.confined import write_whole
 from rolegraph.engine.records.files import read_bytes
 from rolegraph.engine.records.info import SourceRecord, source_fields
-from rolegraph.engine.records.jsonl import write_whole
 from rolegraph.engine.records.sweep import NAME as SWEEP_FILE
 from rolegraph.engine.records.sweep import read_sweep, rewrite_sweep
 from rolegraph.engine.records.writer_lock import sole_writer
@@ -166,7 +166,7 @@ def trust(folder: str | Path) -> Path:
     """
     folder = Path(folder)
     if (settings := recorded_settings(folder)) is not None:
-        with sole_writer(folder):
+        with sole_writer(folder, (folder / SWEEP_FILE, RunFolder(folder).info_file)):
             if isinstance(settings, SweepInfo):
                 rewrite_sweep(folder, settings.model_copy(update={"seal": _seal(settings)}))
             else:

@@ -21,6 +21,8 @@ from pydantic import ConfigDict, TypeAdapter
 
 from rolegraph.engine.errors import DataError, RolegraphError, UsageError, os_errors_as
 from rolegraph.engine.limits.records import WHOLE_FILE
+from rolegraph.engine.records import confined
+from rolegraph.engine.records.confined import make_folder, write_whole
 from rolegraph.engine.records.data import DATA_FILE, UsedRows, check_data, write_data
 from rolegraph.engine.records.episode import Episode, Split
 from rolegraph.engine.records.episodes import (
@@ -29,6 +31,7 @@ from rolegraph.engine.records.episodes import (
     answers_in,
     common_failures,
     figures,
+    index_path,
     write_episodes,
 )
 from rolegraph.engine.records.files import read_bytes
@@ -45,13 +48,11 @@ from rolegraph.engine.records.jsonl import (
     JsonLine,
     JsonlWriter,
     json_line,
-    make_folder,
     parse_json,
     read_jsonl,
     read_record,
     refuse,
     write_record,
-    write_whole,
 )
 from rolegraph.engine.records.plain import LARGEST
 
@@ -59,6 +60,8 @@ T = TypeVar("T")
 RUN_ONLY = "holds episodes of `rolegraph run`, which trains nothing"
 """End of the message for a run's folder where a training's is needed."""
 _STEP_FILE = re.compile(r"(?P<split>train|validation)-(?P<step>\d+)(?P<index>\.index)?\.jsonl")
+_OF_TRACKERS = ("tensorboard", "wandb")
+"""Folders that trackers write."""
 _VALIDATION = "validation/"
 _INFO = "run.json"
 _LATER = ConfigDict(defer_build=True)  # importing this module need not build validators
@@ -118,8 +121,18 @@ class RunFolder:
         """For a training: the report."""
         self.weights = path / "weights"
         """Checkpoints of a local service that was started for the run."""
+        self.adapters = path / "adapters"
+        """Weights that a server of `train.sample_from` reads."""
 
     # beginning and ending
+
+    def written(self) -> Iterator[Path]:
+        """Yield the paths that a run or a training writes, for `sole_writer` to check."""
+        yield from (value for value in vars(self).values() if isinstance(value, Path) and value != self.path)
+        yield index_path(self.episodes)
+        yield from (self.path / name for name in _OF_TRACKERS)
+        for folder in (self.steps, self.weights, self.adapters):
+            yield from confined.below(folder)
 
     def check_new(self, kind: Kind) -> None:
         """Raise UsageError where the folder holds a training, or a run with an episode."""
@@ -135,7 +148,7 @@ class RunFolder:
         if info.kind == "train":
             make_folder(self.steps)
         write_whole(self.spec_file, without_credentials(spec).encode())
-        self.data_file.unlink(missing_ok=True)  # of a run that was killed before its first episode
+        confined.remove(self.data_file)  # of a run that was killed before its first episode
         write_data(self.data_file, data)
         started = {"version": version("rolegraph"), "started": _now()}
         write_record(self.info_file, info.model_copy(update=started))
@@ -234,13 +247,14 @@ class RunFolder:
 
     def rewind(self) -> Checkpoint | None:
         """Delete metrics and episodes after the last checkpoint, and return it; None without a checkpoint."""
+        confined.remove_parts(self.steps)
         last = self.last_checkpoint()
         step, whole = (last.step, last.whole_steps) if last else (0, -1)
         kept = [line.text for line in self._metrics() if line.value["step"] <= whole]
         write_whole(self.metrics_file, b"".join(kept))
         for match, file in self._step_files():
             if int(match["step"]) > step:
-                file.unlink(missing_ok=True)
+                confined.remove(file)
         return last
 
     # what a step leaves
@@ -274,7 +288,7 @@ class RunFolder:
         """Delete the episodes of the steps before a step."""
         for match, file in self._step_files():
             if match["split"] == split and int(match["step"]) < before:
-                file.unlink(missing_ok=True)
+                confined.remove(file)
 
     def write_episodes(self, split: Split, step: int, episodes: Iterable[Episode]) -> None:
         """Write the episodes of a step."""

@@ -74,6 +74,17 @@ def _write(files: dict[str, str], names: dict[str, str]) -> None:
         write(str(FOLDER / name), _named(text, names))
 
 
+def _link(name: str) -> None:
+    """Make a name in the folder a link to a file outside, with the content that was there."""
+    path, outside = FOLDER / name, Path("linked").absolute()
+    if path.is_dir():
+        return
+    outside.write_bytes(path.read_bytes() if path.is_file() else b"")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.unlink(missing_ok=True)
+    path.symlink_to(outside)
+
+
 def _completion(_: object) -> tuple[int, str, str]:
     return 200, "application/json", json.dumps(honest.COMPLETION)
 
@@ -138,6 +149,8 @@ def resumed(text: str) -> str:
     about = json.loads(text)
     names = _names()
     _write(about["files"], names)
+    for name in about.get("links", ()):
+        _link(name)
     server().reply, came = _completion, RESULT
     server().heads.clear()
     try:

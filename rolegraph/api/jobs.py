@@ -21,7 +21,7 @@ from typing import Any, ParamSpec, Protocol, TypeVar
 from rolegraph.api.trusting import resumed_source, sealed_fields
 from rolegraph.api.workflow import Workflow, open_source
 from rolegraph.engine.compile import Plan, RolePlan
-from rolegraph.engine.errors import UsageError, WorldError, os_errors_as, printable
+from rolegraph.engine.errors import DataError, UsageError, WorldError, os_errors_as, printable
 from rolegraph.engine.models.checkpoints import with_base
 from rolegraph.engine.models.keys import OPENAI, TINKER, redact
 from rolegraph.engine.plugins import plugin, plugin_names
@@ -39,6 +39,7 @@ from rolegraph.engine.records import (
 from rolegraph.engine.records.data import UsedRows
 from rolegraph.engine.records.folder import newest
 from rolegraph.engine.records.info import Kind, RoleInfo, RunInfo, without_credentials
+from rolegraph.engine.records.writer_lock import sole_writer
 from rolegraph.engine.run.streaming import EpisodeMaker
 from rolegraph.engine.spec import load_spec
 from rolegraph.engine.vocabulary import Split
@@ -86,6 +87,42 @@ def flow_to_resume(folder: RunFolder, before: RunInfo, source: Source | None, se
     if seed not in (None, before.seed):
         raise UsageError(f"{folder.path} was started with the seed {before.seed}; the seed cannot change")
     return open_source(resumed_source(folder.path, before, source))
+
+
+def drop_damaged(folder: str | Path) -> list[Path]:
+    """Drop the damaged lines in a folder, so that it can be resumed; copies of their files are kept.
+
+    Args:
+        folder: Folder of a run or a training, or of several: a sweep, an evaluation, an optimization.
+
+    Returns:
+        The copies: of files of episodes, metrics and checkpoints. Empty where no line is damaged.
+
+    Raises:
+        UsageError: There is no such folder, or another process writes in it.
+        DataError: A file is unreadable.
+        WorldError: A file cannot be written.
+    """
+    path = Path(folder)
+    if not path.is_dir():
+        raise UsageError(f"there is no folder {path}")
+    inner = [*path.glob("*/run.json"), *path.glob("*/*/run.json")]
+    runs = [RunFolder(path), *(RunFolder(file.parent) for file in sorted(inner))]
+    with sole_writer(path, (name for run in runs for name in run.written())):
+        return [copy for run in runs for copy in run.drop_damaged()]
+
+
+@contextmanager
+def damage_explained(folder: RunFolder) -> Generator[None]:
+    """Add to the error of a damaged line how the folder can be resumed without the line."""
+    try:
+        yield
+    except DataError as error:
+        place = shlex.quote(str(folder.path))
+        raise DataError(
+            f"{error}\nTo go on without damaged lines, add --drop-damaged --out {place}; "
+            "a copy of the file is kept"
+        ) from error
 
 
 def changed(folder: RunFolder) -> UsageError:

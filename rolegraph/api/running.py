@@ -164,7 +164,8 @@ class RunJob:
             raise UsageError(f"{folder.path} is a side of an evaluation; continue it with {command}")
         job = cls(flow, folder, info, rows, (), resumed=True)
         folder.check_same(info, flow.plan.resolved, [job.data])
-        return replace(job, finished=finished_in(folder, retry_failed=retry_failed))
+        with jobs.damage_explained(folder):
+            return replace(job, finished=finished_in(folder, retry_failed=retry_failed))
 
     @property
     def episodes(self) -> int:

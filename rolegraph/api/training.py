@@ -124,9 +124,10 @@ class TrainingJob:
         folder = jobs.folder_to_resume(out, source, "train")
         before = folder.training()
         flow = jobs.flow_to_resume(folder, before, source, seed)
-        job = cls(
-            flow, folder, *_info_and_tasks(flow, before.seed), start=folder.last_checkpoint(), resumed=True
-        )
+        with jobs.damage_explained(folder):
+            folder.metrics()  # `run` reads them, once models have started
+            start = folder.last_checkpoint()
+        job = cls(flow, folder, *_info_and_tasks(flow, before.seed), start=start, resumed=True)
         folder.check_same(job.info, flow.plan.resolved, job.data)
         return job
 

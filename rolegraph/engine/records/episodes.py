@@ -27,6 +27,7 @@ from rolegraph.engine.records.files import is_no_file
 from rolegraph.engine.records.jsonl import (
     JsonlWriter,
     check_size,
+    drop_damaged,
     json_line,
     parse_json,
     read_jsonl,
@@ -204,6 +205,14 @@ def write_episodes(path: Path, episodes: Iterable[Episode]) -> None:
 def drop_episodes(path: Path, dropped: Callable[[Episode], bool]) -> None:
     """Remove the episodes for which `dropped` is true from a file; raises DataError and WorldError."""
     write_episodes(path, (episode for episode in read_episodes(path) if not dropped(episode)))
+
+
+def drop_damaged_episodes(path: Path) -> Path | None:
+    """Rewrite a file of episodes without its damaged lines; returns and raises as `drop_damaged`."""
+    copy = drop_damaged(path, _episode)
+    if copy is not None:
+        confined.remove(index_path(path))  # its offsets are those of the old file
+    return copy
 
 
 def figures(entries: Iterable[IndexEntry]) -> dict[str, float]:

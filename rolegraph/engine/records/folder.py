@@ -30,6 +30,7 @@ from rolegraph.engine.records.episodes import (
     RoleIndexEntry,
     answers_in,
     common_failures,
+    drop_damaged_episodes,
     figures,
     index_path,
     write_episodes,
@@ -47,6 +48,7 @@ from rolegraph.engine.records.info import (
 from rolegraph.engine.records.jsonl import (
     JsonLine,
     JsonlWriter,
+    drop_damaged,
     json_line,
     parse_json,
     read_jsonl,
@@ -256,6 +258,20 @@ class RunFolder:
             if int(match["step"]) > step:
                 confined.remove(file)
         return last
+
+    def drop_damaged(self) -> list[Path]:
+        """Rewrite episodes, metrics and checkpoints without their damaged lines; return copies of the files.
+
+        Raises:
+            DataError: A file is unreadable.
+            WorldError: A file cannot be written.
+        """
+        copies = (
+            drop_damaged_episodes(self.episodes),
+            drop_damaged(self.metrics_file, _step_metrics),
+            drop_damaged(self.checkpoints_file, _checkpoint),
+        )
+        return [copy for copy in copies if copy is not None]
 
     # what a step leaves
 

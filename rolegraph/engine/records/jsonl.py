@@ -10,9 +10,11 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, NoReturn, TypeVar
 
@@ -21,7 +23,15 @@ from pydantic_core import PydanticSerializationError, ValidationError, from_json
 
 from rolegraph.engine.errors import DataError, WorldError, os_errors_as
 from rolegraph.engine.limits.records import RECORD_LINE, RECORD_VALUES, WHOLE_FILE
-from rolegraph.engine.records.confined import open_file, open_to_read, write_whole
+from rolegraph.engine.records.confined import (
+    open_file,
+    open_to_read,
+    open_to_write,
+    part_of,
+    remove,
+    replace,
+    write_whole,
+)
 from rolegraph.engine.records.files import is_no_file, read_bytes
 
 T = TypeVar("T")
@@ -189,6 +199,40 @@ def _kind(value: object) -> str:
         return "a string" if isinstance(value, str) else "a list" if isinstance(value, list) else "an object"
     text = json.dumps(value, default=str)
     return text if len(text) < 20 else "a long number"
+
+
+def drop_damaged(path: Path, parse: Callable[[bytes], object]) -> Path | None:
+    """Rewrite a file without the lines that cannot be parsed, and keep a copy of the file as it was.
+
+    Args:
+        path: The file; it may be missing.
+        parse: Parser of a line, as for `read_jsonl`.
+
+    Returns:
+        The copy, `NAME.damaged` or `NAME.damaged-2` and so on; None where no line is damaged.
+
+    Raises:
+        DataError: The file is unreadable.
+        WorldError: A file cannot be written.
+    """
+    faults: list[DataError] = []
+    for _ in read_jsonl(path, parse, "a record", faults.append) if path.exists() else ():
+        pass
+    if not faults:
+        return None
+    copies = (path.with_name(f"{path.name}.damaged{f'-{n}' if n > 1 else ''}") for n in count(1))
+    copy, part = next(place for place in copies if not os.path.lexists(place)), part_of(path)
+    with os_errors_as(WorldError, f"cannot write {copy}"):
+        with open_to_read(path) as old, open_to_write(copy) as new:
+            shutil.copyfileobj(old, new)
+        try:
+            with JsonlWriter(part, new=True) as writer:
+                for line in read_jsonl(path, parse, "a record", lambda _: None):
+                    writer.append(line.text)
+            replace(part, path)
+        finally:
+            remove(part)
+    return copy
 
 
 class JsonlWriter(AbstractContextManager["JsonlWriter"]):

@@ -24,7 +24,7 @@ import rolegraph as rg
 from rolegraph import api
 from rolegraph.api.jobs import describe
 from rolegraph.engine.errors import RolegraphError
-from rolegraph.engine.records.folder import newest
+from rolegraph.engine.records.run_folders import newest
 from rolegraph.engine.records.sweep import newest_sweep
 
 FOLDER, SETTINGS = Path("run"), Path("settings")

@@ -37,8 +37,8 @@ from rolegraph.engine.records import (
     confined,
 )
 from rolegraph.engine.records.data import UsedRows
-from rolegraph.engine.records.folder import newest
 from rolegraph.engine.records.info import Kind, RoleInfo, RunInfo, without_credentials
+from rolegraph.engine.records.run_folders import newest
 from rolegraph.engine.records.writer_lock import sole_writer
 from rolegraph.engine.run.streaming import EpisodeMaker
 from rolegraph.engine.spec import load_spec

@@ -65,7 +65,8 @@ _STEP_FILE = re.compile(r"(?P<split>train|validation)-(?P<step>\d+)(?P<index>\.i
 _OF_TRACKERS = ("tensorboard", "wandb")
 """Folders that trackers write."""
 _VALIDATION = "validation/"
-_INFO = "run.json"
+INFO = "run.json"
+"""Name of the file with the settings of a run."""
 _LATER = ConfigDict(defer_build=True)  # importing this module need not build validators
 _CONTROLS = TypeAdapter[tuple[Control, ...]](tuple[Control, ...], config=_LATER)
 _METRICS = TypeAdapter[dict[str, Any]](dict[str, Any], config=_LATER)
@@ -101,7 +102,7 @@ class RunFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         """Path of the folder."""
-        self.info_file = path / _INFO
+        self.info_file = path / INFO
         """Settings and results, as a `RunInfo`."""
         self.spec_file = path / "spec.yaml"
         """Spec in one file, with `extends` and overrides applied."""
@@ -434,32 +435,6 @@ class RunFolder:
     def _update(self, **fields: object) -> None:
         """Replace fields of `run.json`."""
         write_record(self.info_file, self.info().model_copy(update=fields))
-
-
-def runs_in(path: Path) -> list[Path]:
-    """Return the folders of runs in a folder: itself, or those directly in it, as in an evaluation's."""
-    if (path / _INFO).exists():
-        return [path]
-    return sorted(file.parent for file in path.glob(f"*/{_INFO}")) or [path]
-
-
-def newest(runs: Path, name: str | None = None, kind: Kind = "train") -> RunFolder:
-    """Return the newest run or training in `runs`, of the spec of that name.
-
-    Raises:
-        UsageError: `runs` has no such folder.
-    """
-    folders: list[tuple[datetime, Path]] = []
-    for file in runs.glob(f"*/{_INFO}"):
-        info = RunFolder(file.parent).info()
-        if info.kind == kind and name in (None, info.name):
-            changed = datetime.fromtimestamp(file.stat().st_mtime, UTC)
-            folders.append((info.started or changed, file.parent))
-    if not folders:
-        run = "training run" if kind == "train" else "run"
-        what = f"{run} of {name}" if name else run
-        raise UsageError(f"there is no {what} in {runs}/ to resume; name its folder with --out")
-    return RunFolder(max(folders)[1])
 
 
 def _now() -> datetime:

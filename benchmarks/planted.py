@@ -125,15 +125,23 @@ FAULTS = (
         "reply",
     ),
     Fault(
+        "a file opened with links followed",
+        "engine/records/confined.py",
+        "def _refuse_odd(name: str | Path, folder: int | None, path: Path) -> None:\n",
+        "_SAFE = os.O_CLOEXEC\n\n\n"
+        "def _refuse_odd(name: str | Path, folder: int | None, path: Path) -> None:\n    return\n",
+        "resumed",
+    ),
+    Fault(
         "a seal that is always good",
-        "rolegraph/trusting.py",
+        "rolegraph/api/trusting.py",
         "return hmac.compare_digest(",
         "return True or hmac.compare_digest(",
         "resumed",
     ),
     Fault(
         "an import that is not asked for",
-        "rolegraph/trusting.py",
+        "rolegraph/api/trusting.py",
         '**{**given_fields, "spec": ""}',
         '**{**given_fields, "spec": "", "imports": ()}',
         "resumed",

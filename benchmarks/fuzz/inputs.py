@@ -167,6 +167,11 @@ _ELSEWHERE = [
     *("$code", ["$code"]),
 ]
 
+_LINKED = [
+    *("log.txt", "episodes.jsonl", "episodes.index.jsonl", "run.json", "spec.yaml", "data.jsonl", ".writer"),
+    *("sweep.json", "sweep.svg", "seed=1", "weights", "adapter", "episodes"),
+]
+"""Names that commands write, and that a stranger makes links."""
 _ASKED = ["base_url", "base_url", "model_flag", "spec", "checkpoint", "hash"]
 """Settings that ask for something of the user's machine."""
 
@@ -188,7 +193,8 @@ def resumed(rng: random.Random) -> str:
     if rng.random() < 0.3:
         name = "sweep.json" if "sweep.json" in files else "run.json"
         written[name] = as_json({**files[name], rng.choice(_ASKED): rng.choice(_ELSEWHERE)})
-    return as_json({"do": todo, "files": written})
+    links = [rng.choice(_LINKED)] if rng.random() < 0.2 else []
+    return as_json({"do": todo, "files": written, "links": links})
 
 
 # what is downloaded: folders of models

@@ -24,7 +24,7 @@ import rolegraph as rg
 from rolegraph import api
 from rolegraph.api.jobs import describe
 from rolegraph.engine.errors import RolegraphError
-from rolegraph.engine.records.folder import newest
+from rolegraph.engine.records.run_folders import newest
 from rolegraph.engine.records.sweep import newest_sweep
 
 FOLDER, SETTINGS = Path("run"), Path("settings")
@@ -72,6 +72,17 @@ def _write(files: dict[str, str], names: dict[str, str]) -> None:
     for name, text in files.items():
         (FOLDER / name).parent.mkdir(parents=True, exist_ok=True)
         write(str(FOLDER / name), _named(text, names))
+
+
+def _link(name: str) -> None:
+    """Make a name in the folder a link to a file outside, with the content that was there."""
+    path, outside = FOLDER / name, Path("linked").absolute()
+    if path.is_dir():
+        return
+    outside.write_bytes(path.read_bytes() if path.is_file() else b"")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.unlink(missing_ok=True)
+    path.symlink_to(outside)
 
 
 def _completion(_: object) -> tuple[int, str, str]:
@@ -138,6 +149,8 @@ def resumed(text: str) -> str:
     about = json.loads(text)
     names = _names()
     _write(about["files"], names)
+    for name in about.get("links", ()):
+        _link(name)
     server().reply, came = _completion, RESULT
     server().heads.clear()
     try:

@@ -18,6 +18,8 @@ _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 _roots: list[str] = []
 """The folders that may be written in; empty while nobody watches."""
 _strays: list[str] = []
+_folders: list[int | None] = [None]
+"""Descriptors of the folders that calls of `os.open` begin in, the innermost last."""
 
 
 @contextmanager
@@ -38,6 +40,16 @@ def written_within(*folders: Path) -> Generator[None]:
 def _install() -> None:
     sys.dont_write_bytecode = True
     sys.addaudithook(_see)
+    open_path = os.open
+
+    def open_below(path: Any, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
+        _folders.append(dir_fd)  # which the audit event of `os.open` lacks
+        try:
+            return open_path(path, flags, mode, dir_fd=dir_fd)
+        finally:
+            _folders.pop()
+
+    os.open = open_below
 
 
 def _see(event: str, arguments: tuple[Any, ...]) -> None:
@@ -46,8 +58,14 @@ def _see(event: str, arguments: tuple[Any, ...]) -> None:
     if event == "open":
         path, mode, flags = arguments
         writes = bool({*(mode or "")} & {*"wax+"}) or flags & _WRITING
-        # A write goes through a link, so its target counts.
-        paths = [os.path.realpath(path)] if writes and isinstance(path, str | bytes | Path) else []
+        folder = "" if _folders[-1] is None else f"/proc/self/fd/{_folders[-1]}"
+        if not writes or not isinstance(path, str | bytes | Path):
+            paths = []
+        elif flags & os.O_NOFOLLOW:
+            whole = os.path.join(folder, os.fsdecode(path))  # noqa: PTH118
+            paths = [os.path.join(os.path.realpath(os.path.dirname(whole)), os.path.basename(whole))]  # noqa: PTH118, PTH119, PTH120
+        else:  # a write goes through a link, so its target counts
+            paths = [os.path.realpath(os.path.join(folder, os.fsdecode(path)))]  # noqa: PTH118
     elif event in _CHANGES:
         *_, at = arguments  # most often the descriptor of the folder that a path begins in, or -1
         base = f"/proc/self/fd/{at}" if event != "os.truncate" and isinstance(at, int) and at >= 0 else ""

@@ -21,6 +21,7 @@ from rolegraph.api.exporting import export as export
 from rolegraph.api.exporting import export_async as export_async
 from rolegraph.api.forecasting import forecast as forecast
 from rolegraph.api.forecasting import forecast_async as forecast_async
+from rolegraph.api.jobs import drop_damaged as drop_damaged
 from rolegraph.api.jobs import new_folder as new_folder
 from rolegraph.api.next_steps import export_arguments as export_arguments
 from rolegraph.api.next_steps import trained_source as trained_source

@@ -17,7 +17,8 @@ from rolegraph.api.workflow import Workflow, endpoints_with, open_source
 from rolegraph.engine.errors import DataError, UsageError, os_errors_as
 from rolegraph.engine.models.checkpoints import with_base
 from rolegraph.engine.records import Note, Observer, RunFolder, RunInfo, Task, read_episodes
-from rolegraph.engine.records.jsonl import parse_json, read_record, write_whole
+from rolegraph.engine.records.confined import write_whole
+from rolegraph.engine.records.jsonl import parse_json, read_record
 from rolegraph.engine.records.writer_lock import sole_writer
 from rolegraph.engine.shipped import model_folder
 from rolegraph.engine.training.analysis.compare import by_task
@@ -186,7 +187,7 @@ class EvaluationJob:
             UsageError: No such weights or model, or no key for it.
             WorldError: The service does not answer, or the disk is full.
         """
-        with sole_writer(self.folder):
+        with sole_writer(self.folder, (self.folder / name for name in (EVALUATION, *SIDES))):
             (observe or jobs.ignore_event)(Note("starting the model …"))
             async with self.flow.open() as base:
                 trained = await base.trained(self.checkpoint)

@@ -14,20 +14,32 @@ from collections.abc import Callable, Coroutine, Generator, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager, suppress
 from datetime import UTC, datetime
 from functools import partial, wraps
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Any, ParamSpec, Protocol, TypeVar
 
 from rolegraph.api.trusting import resumed_source, sealed_fields
 from rolegraph.api.workflow import Workflow, open_source
 from rolegraph.engine.compile import Plan, RolePlan
-from rolegraph.engine.errors import UsageError, WorldError, os_errors_as, printable
+from rolegraph.engine.errors import DataError, UsageError, WorldError, os_errors_as, printable
 from rolegraph.engine.models.checkpoints import with_base
 from rolegraph.engine.models.keys import OPENAI, TINKER, redact
 from rolegraph.engine.plugins import plugin, plugin_names
-from rolegraph.engine.records import EpisodeDone, Event, Note, Observer, RunFolder, Source, StepLogged, Task
+from rolegraph.engine.records import (
+    EpisodeDone,
+    Event,
+    Note,
+    Observer,
+    RunFolder,
+    Source,
+    StepLogged,
+    Task,
+    confined,
+)
 from rolegraph.engine.records.data import UsedRows
-from rolegraph.engine.records.folder import newest
 from rolegraph.engine.records.info import Kind, RoleInfo, RunInfo, without_credentials
+from rolegraph.engine.records.run_folders import newest
+from rolegraph.engine.records.writer_lock import sole_writer
 from rolegraph.engine.run.streaming import EpisodeMaker
 from rolegraph.engine.spec import load_spec
 from rolegraph.engine.vocabulary import Split
@@ -76,6 +88,42 @@ def flow_to_resume(folder: RunFolder, before: RunInfo, source: Source | None, se
     if seed not in (None, before.seed):
         raise UsageError(f"{folder.path} was started with the seed {before.seed}; the seed cannot change")
     return open_source(resumed_source(folder.path, before, source))
+
+
+def drop_damaged(folder: str | Path) -> list[Path]:
+    """Drop the damaged lines in a folder, so that it can be resumed; copies of their files are kept.
+
+    Args:
+        folder: Folder of a run or a training, or of several: a sweep, an evaluation, an optimization.
+
+    Returns:
+        The copies: of files of episodes, metrics and checkpoints. Empty where no line is damaged.
+
+    Raises:
+        UsageError: There is no such folder, or another process writes in it.
+        DataError: A file is unreadable.
+        WorldError: A file cannot be written.
+    """
+    path = Path(folder)
+    if not path.is_dir():
+        raise UsageError(f"there is no folder {path}")
+    inner = [*path.glob("*/run.json"), *path.glob("*/*/run.json")]
+    runs = [RunFolder(path), *(RunFolder(file.parent) for file in sorted(inner))]
+    with sole_writer(path, (name for run in runs for name in run.written())):
+        return [copy for run in runs for copy in run.drop_damaged()]
+
+
+@contextmanager
+def damage_explained(folder: RunFolder) -> Generator[None]:
+    """Add to the error of a damaged line how the folder can be resumed without the line."""
+    try:
+        yield
+    except DataError as error:
+        place = shlex.quote(str(folder.path))
+        raise DataError(
+            f"{error}\nTo go on without damaged lines, add --drop-damaged --out {place}; "
+            "a copy of the file is kept"
+        ) from error
 
 
 def changed(folder: RunFolder) -> UsageError:
@@ -213,6 +261,7 @@ def part_beside(path: Path) -> Generator[Path]:
     Errors of the operating system are raised as WorldError.
     """
     with os_errors_as(WorldError, f"cannot write {path}"):
+        confined.check([path])
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=path.parent, prefix=".part-") as part:
             yield Path(part)
@@ -255,9 +304,11 @@ class RunLog(logging.FileHandler):
     """`log.txt` of a run or a training: notes, warnings, failures, and the error that ended it."""
 
     def __init__(self, file: Path, observe: Observer) -> None:
+        self._file = file
         super().__init__(file, encoding="utf-8")
         self.setLevel(logging.WARNING)
         self._observe = observe
+        self._is_full = False
         self.episodes = 0
         self.failures: Counter[tuple[str, str]] = Counter()
         """Number of failures by role and failure name."""
@@ -283,6 +334,19 @@ class RunLog(logging.FileHandler):
     def say(self, level: int, text: str) -> None:
         """Write one entry with a level of `logging` to the log."""
         self.emit(logging.LogRecord("rolegraph", level, "", 0, text, None, None))
+
+    def _open(self) -> TextIOWrapper:
+        file = confined.open_file(self._file, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        return TextIOWrapper(os.fdopen(file, "ab"), encoding="utf-8")
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        """Warn once of a log that cannot be written, such as on a full disk; the run goes on."""
+        error = sys.exc_info()[1]
+        if not isinstance(error, OSError):
+            return super().handleError(record)
+        if not self._is_full:
+            self._is_full = True
+            self._observe(Note(f"cannot write {self._file}: {error.strerror}; the log has gaps", "warning"))
 
     def format(self, record: logging.LogRecord) -> str:
         """Return time, level and text, without keys and credentials; lines after the first are indented."""

@@ -13,7 +13,7 @@ from rolegraph.engine.compile import Plan
 from rolegraph.engine.errors import DataError, ModelError, UsageError, WorldError, did_you_mean
 from rolegraph.engine.prompts import ChatFormat
 from rolegraph.engine.records import Episode, RunFolder, Task, read_episodes
-from rolegraph.engine.records.jsonl import write_output
+from rolegraph.engine.records.confined import write_output
 from rolegraph.engine.run.preview import SentPrompt, TaskPrompts, preview_task
 from rolegraph.engine.shipped import model_folder
 from rolegraph.engine.vocabulary import Split

@@ -8,8 +8,8 @@ from pathlib import Path
 from rolegraph.api.jobs import describe
 from rolegraph.api.workflow import Workflow, load
 from rolegraph.engine.errors import UsageError
-from rolegraph.engine.records.folder import runs_in
-from rolegraph.engine.records.jsonl import write_output
+from rolegraph.engine.records.confined import write_output
+from rolegraph.engine.records.run_folders import runs_in
 from rolegraph.engine.spec.yaml_source import parse_yaml
 from rolegraph.pages.drawing.png import png_of
 from rolegraph.pages.report import draw_curves, write_report

@@ -164,7 +164,8 @@ class RunJob:
             raise UsageError(f"{folder.path} is a side of an evaluation; continue it with {command}")
         job = cls(flow, folder, info, rows, (), resumed=True)
         folder.check_same(info, flow.plan.resolved, [job.data])
-        return replace(job, finished=finished_in(folder, retry_failed=retry_failed))
+        with jobs.damage_explained(folder):
+            return replace(job, finished=finished_in(folder, retry_failed=retry_failed))
 
     @property
     def episodes(self) -> int:
@@ -234,7 +235,7 @@ class RunJob:
             WorldError: The folder cannot be written.
         """
         folder, info = self.folder, self.info
-        with sole_writer(folder.path):
+        with sole_writer(folder.path, folder.written()):
             if not self.resumed:
                 folder.check_new("run")
                 folder.begin(info, self.flow.plan.resolved, [self.data])
@@ -343,7 +344,7 @@ def finished_in(folder: RunFolder, *, retry_failed: bool = False) -> list[tuple[
     if not folder.episodes.exists():
         return []
     if retry_failed:
-        with sole_writer(folder.path):
+        with sole_writer(folder.path, folder.written()):
             drop_episodes(folder.episodes, _has_failed)
     return [(entry.task, entry.rollout) for entry in EpisodeFile(folder.episodes).entries()]
 

@@ -20,7 +20,7 @@ from rolegraph.api.trusting import PROJECT_FILE
 from rolegraph.api.workflow import Workflow, json_schema, load
 from rolegraph.engine.compile import Plan
 from rolegraph.engine.errors import UsageError, WorldError, did_you_mean, os_errors_as
-from rolegraph.engine.records import Source
+from rolegraph.engine.records import Source, confined
 from rolegraph.engine.records.jsonl import json_line
 from rolegraph.engine.run.preview import made_up
 from rolegraph.engine.shipped import SPECS, templates_in
@@ -161,11 +161,12 @@ def check_new_folder(folder: Path, hint: str) -> None:
 def write_new_files(folder: Path, files: Files) -> list[Path]:
     """Write files into a folder, where none of them may exist; return their paths, sorted."""
     paths = [folder / name for name in files]
-    for path, content in zip(paths, files.values(), strict=True):
-        with os_errors_as(WorldError, f"cannot write {path}"):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with path.open("xb") as file:  # fails where the file exists
-                file.write(content)
+    confined.make_folder(folder)
+    with confined.held(folder):
+        for path, content in zip(paths, files.values(), strict=True):
+            confined.make_folder(path.parent)
+            with os_errors_as(WorldError, f"cannot write {path}"):
+                confined.write_new(path, content)
     return sorted(paths)
 
 

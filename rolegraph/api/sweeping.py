@@ -17,8 +17,8 @@ from rolegraph.api.trusting import resumed_source, sealed_fields
 from rolegraph.api.workflow import Workflow, open_source
 from rolegraph.engine.errors import UsageError
 from rolegraph.engine.records import Note, Observer, RunFolder, Source, SweepInfo, SweepKind
-from rolegraph.engine.records.jsonl import write_whole
-from rolegraph.engine.records.sweep import newest_sweep, read_sweep, rewrite_sweep, write_sweep
+from rolegraph.engine.records.confined import write_whole
+from rolegraph.engine.records.sweep import NAME, newest_sweep, read_sweep, rewrite_sweep, write_sweep
 from rolegraph.engine.records.writer_lock import sole_writer
 from rolegraph.engine.spec.sweep import grid_points, point_name, split_seed, varied_overrides
 from rolegraph.engine.vocabulary import Split
@@ -264,7 +264,8 @@ class SweepJob:
     def open_folder(self) -> AbstractContextManager[None]:
         """Lock the sweep's folder for a `with` block; raises UsageError where another process has locked
         it."""
-        return sole_writer(self.folder)
+        files = (self.folder / NAME, SweepResult(self.folder, ()).picture)
+        return sole_writer(self.folder, (*files, *(point.folder for point in self.points)))
 
     def write_results(self) -> SweepResult:
         """Draw the sweep's picture from the points that there are, and return their figures.

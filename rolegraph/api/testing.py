@@ -13,7 +13,8 @@ from rolegraph.engine.errors import DataError, UsageError
 from rolegraph.engine.models import LimitedModel
 from rolegraph.engine.models.replay import Replay
 from rolegraph.engine.records import Episode, Observer, RunFolder, read_episodes
-from rolegraph.engine.records.jsonl import json_line, write_whole
+from rolegraph.engine.records.confined import write_whole
+from rolegraph.engine.records.jsonl import json_line
 from rolegraph.engine.run import EpisodeJob, Isolation, run_episode, run_jobs
 from rolegraph.engine.shipped import SPECS
 from rolegraph.engine.spec import TESTS_SUFFIX, find_spec

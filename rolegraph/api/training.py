@@ -125,9 +125,10 @@ class TrainingJob:
         folder = jobs.folder_to_resume(out, source, "train")
         before = folder.training()
         flow = jobs.flow_to_resume(folder, before, source, seed)
-        job = cls(
-            flow, folder, *_info_and_tasks(flow, before.seed), start=folder.last_checkpoint(), resumed=True
-        )
+        with jobs.damage_explained(folder):
+            folder.metrics()  # `run` reads them, once models have started
+            start = folder.last_checkpoint()
+        job = cls(flow, folder, *_info_and_tasks(flow, before.seed), start=start, resumed=True)
         folder.check_same(job.info, flow.plan.resolved, job.data)
         return job
 
@@ -241,7 +242,7 @@ async def _run(
 
     plan, folder, info, start = job.flow.plan, job.folder, job.info, job.start
     async with AsyncExitStack() as stack:
-        stack.enter_context(sole_writer(folder.path))
+        stack.enter_context(sole_writer(folder.path, folder.written()))
         if not job.resumed:
             folder.check_new("train")
         elif folder.rewind() != start:
@@ -265,7 +266,7 @@ async def _run(
                 info.seed if name == MAIN else derive_seed(info.seed, "policy", name),
                 start.policies[name] if start else None,
                 sample_from=ServedModel(server) if (server := plan.spec.train.sample_from) else None,
-                adapters=folder.path / "adapters",
+                adapters=folder.adapters,
             )
             for (name, policy), served in zip(plan.policies.items(), located, strict=True)
         }

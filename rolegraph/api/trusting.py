@@ -28,10 +28,10 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 from rolegraph.engine.connections import is_here
 from rolegraph.engine.errors import RolegraphError, UsageError, WorldError, os_errors_as
 from rolegraph.engine.limits.records import WHOLE_FILE
-from rolegraph.engine.records import RunFolder, Source, SweepInfo
+from rolegraph.engine.records import RunFolder, RunInfo, Source, SweepInfo
+from rolegraph.engine.records.confined import write_whole
 from rolegraph.engine.records.files import read_bytes
 from rolegraph.engine.records.info import SourceRecord, source_fields
-from rolegraph.engine.records.jsonl import write_whole
 from rolegraph.engine.records.sweep import NAME as SWEEP_FILE
 from rolegraph.engine.records.sweep import read_sweep, rewrite_sweep
 from rolegraph.engine.records.writer_lock import sole_writer
@@ -166,7 +166,7 @@ def trust(folder: str | Path) -> Path:
     """
     folder = Path(folder)
     if (settings := recorded_settings(folder)) is not None:
-        with sole_writer(folder):
+        with sole_writer(folder, (folder / SWEEP_FILE, RunFolder(folder).info_file)):
             if isinstance(settings, SweepInfo):
                 rewrite_sweep(folder, settings.model_copy(update={"seal": _seal(settings)}))
             else:
@@ -211,13 +211,26 @@ def resumed_source(folder: Path, record: SourceRecord, given: Source | None) -> 
     if is_this_machine(asked.base_url):
         asked = replace(asked, base_url=None)
     if words := shlex.join(asked.arguments()[1:]):
+        again = f"give these again if you want them:\n  {_command_with(folder, record, whole)}\nor"
         if len(words) > LONGEST_SHOWN:
-            words = f"{words[:LONGEST_SHOWN]} … (`rolegraph trust` shows all)"
+            words, again = f"{words[:LONGEST_SHOWN]} … (`rolegraph trust` shows all)", "if you want these,"
+        trust_all = shlex.join(["rolegraph", "trust", str(folder)])
         raise UsageError(
             f"{folder} has no seal of yours, because another user made or changed it, and asks for "
-            f"{words}; give these again if you want them, or trust all: rolegraph trust {folder}"
+            f"{words}; {again} trust all: {trust_all}"
         )
     return whole
+
+
+def _command_with(folder: Path, record: SourceRecord, source: Source) -> str:
+    """Return the command that resumes a folder with a source, quoted for a shell."""
+    sweep = ["-m"] if isinstance(record, SweepInfo) else []
+    if isinstance(record, SweepInfo) and record.checkpoint:
+        sweep += ["--checkpoint", record.checkpoint]
+    spec, *words = source.arguments()
+    spec = f"./{spec}" if spec.startswith("-") else spec  # a file that is called like an option
+    kind = record.kind if isinstance(record, SweepInfo | RunInfo) else "run"
+    return shlex.join(["rolegraph", kind, spec, *words, *sweep, "--resume", "--out", str(folder)])
 
 
 def is_sealed(record: SourceRecord) -> bool:

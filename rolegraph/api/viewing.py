@@ -11,8 +11,8 @@ from pathlib import Path
 
 from rolegraph.api.jobs import RUNS, part_beside
 from rolegraph.engine.errors import UsageError, did_you_mean
-from rolegraph.engine.records.folder import runs_in
 from rolegraph.engine.records.jsonl import JsonlWriter, json_line
+from rolegraph.engine.records.run_folders import runs_in
 from rolegraph.pages.view import EpisodeFilter, ViewedRun, open_run, write_static
 from rolegraph.pages.view.chats import chats
 from rolegraph.pages.view.finding import FIELDS, find

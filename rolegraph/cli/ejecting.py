@@ -9,6 +9,7 @@ import click
 from rolegraph import api
 from rolegraph.cli import options
 from rolegraph.engine.plugins import plugin, plugin_names
+from rolegraph.engine.records.confined import write_new
 
 SCRIPTED = "rllm"
 """Trainer that the script is for."""
@@ -53,8 +54,9 @@ def eject_command(
         click.echo(script, nl=False)
         return 0
     try:
-        with out.open("x", encoding="utf-8") as file:
-            file.write(script)
+        write_new(out, script.encode())
+    except api.WorldError:
+        raise
     except FileExistsError:
         raise api.UsageError(f"{out} already exists; choose another file with --out") from None
     except OSError as error:

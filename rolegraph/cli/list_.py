@@ -12,6 +12,7 @@ import click
 
 from rolegraph import api
 from rolegraph.cli import options, output
+from rolegraph.engine.records.confined import write_output
 
 WRITTEN_AT = {
     "parsers": "roles.ROLE.parser",
@@ -128,9 +129,6 @@ def schema_command(imports: tuple[str, ...], out: Path | None) -> int:
     if out is None:
         click.echo(text)
         return 0
-    try:
-        out.write_text(f"{text}\n", encoding="utf-8")
-    except OSError as error:
-        raise api.UsageError(f"cannot write {out}: {error.strerror}") from error
+    write_output(out, f"{text}\n".encode())
     click.echo(f"wrote {out}; a spec's first line: # yaml-language-server: $schema={out}")
     return 0

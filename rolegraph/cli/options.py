@@ -192,6 +192,26 @@ multirun = click.option(
 )
 
 
+drop_damaged = flag(
+    "--drop-damaged", "With --resume and --out: drop damaged lines, and keep a copy of their file."
+)
+
+
+def without_damage(out: Path | None, *, resume: bool) -> None:
+    """Drop the damaged lines in the folder that a command resumes, and print where their copies are.
+
+    Raises:
+        UsageError: The command does not resume a folder that it names.
+    """
+    if not resume or out is None:
+        raise click.UsageError("--drop-damaged goes with --resume, and with --out, the folder to resume")
+    copies = api.drop_damaged(out)
+    for copy in copies:
+        click.echo(f"dropped damaged lines; the file as it was: {copy}", err=True)
+    if not copies:
+        click.echo(f"no line of episodes, metrics or checkpoints in {out} is damaged", err=True)
+
+
 def _with_output(command: Callable[..., Any], *, quiet: bool, as_json: bool, **words: Any) -> Any:
     with own_stream(as_json) as stream:
         return command(output=OutputOptions(quiet, as_json, stream), **words)

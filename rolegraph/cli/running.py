@@ -33,6 +33,7 @@ LIMIT = 64
 @options.seed("The same seed and model give the same episodes. Default: 0.", None)
 @options.flag("--resume", "Continue the newest run, or the one in --out: make missing episodes.")
 @options.flag("--retry-failed", "With --resume: make those with a failure again, too.")
+@options.drop_damaged
 @options.multirun
 @options.count("--concurrency", 64, "Episodes in flight; with --on, on each node.")
 @options.cluster("--on")
@@ -51,6 +52,7 @@ def run_command(
     out: Path | None,
     resume: bool,
     retry_failed: bool,
+    drop_damaged: bool,
     multirun: bool,
     floors: tuple[tuple[str, float], ...],
     watchers: options.Watchers,
@@ -66,6 +68,8 @@ def run_command(
 
     if retry_failed and (multirun or not resume):
         raise click.UsageError("--retry-failed goes with --resume of one run")
+    if drop_damaged:
+        options.without_damage(out, resume=resume)
     if multirun and watchers:
         raise click.UsageError(
             "--otlp and --observe go with one run; rolegraph export FOLDER --otlp sends a sweep's"

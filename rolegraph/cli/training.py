@@ -25,6 +25,7 @@ OWN_TRAINER = "rolegraph"
 @options.seed("Seed of data order, draws and the adapter. Default: 0.", None)
 @options.flag("--resume", "Continue the newest training, or --out, at its last checkpoint.")
 @options.flag("--keep-going", "Go on after a step in which every answer of a role failed in the same way.")
+@options.drop_damaged
 @options.multirun
 @options.choice(
     "--track",
@@ -49,6 +50,7 @@ def train_command(
     seed: int | None,
     resume: bool,
     keep_going: bool,
+    drop_damaged: bool,
     multirun: bool,
     track: tuple[str, ...],
     trainer: str,
@@ -69,6 +71,8 @@ def train_command(
         raise click.UsageError(
             "--otlp, --observe and --rollouts-on go with one training of this project's own loop"
         )
+    if drop_damaged:
+        options.without_damage(out, resume=resume)
     if trainer != OWN_TRAINER:
         if multirun:
             raise click.UsageError(f"-m goes with this project's own loop, not with --trainer {trainer}")

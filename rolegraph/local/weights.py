@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from rolegraph.engine.errors import UsageError, WorldError, first_line
+from rolegraph.engine.records.confined import below, check, write_whole
 from rolegraph.engine.records.jsonl import read_json
 from rolegraph.engine.shipped import model_folder
 
@@ -90,7 +91,7 @@ def complete_config(folder: Path) -> None:
         size = min(int.from_bytes(weights.read(8), "little"), _HEADER_BYTES)
         names: dict[str, Any] = json.loads(weights.read(size))
     layers = {name.partition(".lora_")[0].rpartition(".")[2] for name in names if ".lora_" in name}
-    file.write_text(json.dumps({**config, "target_modules": sorted(layers)}, indent=2), encoding="utf-8")
+    write_whole(file, json.dumps({**config, "target_modules": sorted(layers)}, indent=2).encode())
 
 
 def digest(folder: Path) -> str:
@@ -120,9 +121,11 @@ def copy_weights(path: str, source: Path, target: Path) -> None:
         raise UsageError(f"{source} does not hold the weights {path}")
     if here.exists():
         return
+    check([*below(there), *below(target)])  # what is linked there would be copied, or written
     try:
         part = here.with_name(f".part-{here.name}")
-        shutil.copytree(there, part, ignore=shutil.ignore_patterns(OPTIMIZER), dirs_exist_ok=True)
+        shutil.rmtree(part, ignore_errors=True)  # a killed command may have left it
+        shutil.copytree(there, part, ignore=shutil.ignore_patterns(OPTIMIZER))
         if (part / META).exists():
             meta = read_json(part / META)
             (part / META).write_text(json.dumps({**meta, "expires": None}), "utf-8")

@@ -12,8 +12,9 @@ import pytest
 from rolegraph.engine.errors import DataError, UsageError, WorldError
 from rolegraph.engine.records import Episode
 from rolegraph.engine.records.episodes import EpisodeWriter, index_path
-from rolegraph.engine.records.folder import RunFolder, newest
+from rolegraph.engine.records.folder import RunFolder
 from rolegraph.engine.records.info import Checkpoint, Control, Kind, RunInfo, SavedPolicy
+from rolegraph.engine.records.run_folders import newest
 
 VERSION_1 = {
     "name": "solver_judge",

@@ -14,7 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rolegraph.engine.errors import DataError, WorldError
-from rolegraph.engine.records.jsonl import JsonlWriter, json_line, parse_json, read_jsonl, write_whole
+from rolegraph.engine.records.confined import write_whole
+from rolegraph.engine.records.jsonl import JsonlWriter, json_line, parse_json, read_jsonl
 
 Values = list[dict[str, Any]]
 

@@ -19,6 +19,7 @@ from rolegraph.engine.models.keys import redact
 from rolegraph.engine.models.tinker import Pulse, open_session, quiet, saying_why, service_message
 from rolegraph.engine.models.tinker_sdk import archive_url, close, created, rest_client
 from rolegraph.engine.models.types import ServedModel
+from rolegraph.engine.records.confined import open_to_write
 from rolegraph.engine.spec import ModelRef
 from rolegraph.local.weights import ADAPTER_CONFIG, ADAPTER_WEIGHTS, complete_config
 
@@ -77,7 +78,7 @@ async def _fetch_archive(url: str, folder: Path) -> None:
                 for name in (ADAPTER_CONFIG, ADAPTER_WEIGHTS):
                     content = archive.extractfile(members[name])
                     assert content is not None  # it is a file
-                    with content, (folder / name).open("wb") as out:
+                    with content, open_to_write(folder / name) as out:
                         shutil.copyfileobj(content, out)
             complete_config(folder)
         except (tarfile.TarError, KeyError, ValueError) as error:
@@ -108,7 +109,7 @@ async def fetch_adapter(
             for file in (ADAPTER_CONFIG, ADAPTER_WEIGHTS):
                 if file not in urls:
                     raise WorldError(f"the service gave no {file}, but {', '.join(urls) or 'nothing'}")
-                with (folder / file).open("wb") as out:
+                with open_to_write(folder / file) as out:
                     await _fetch(urls[file], out)
     finally:
         # The service deletes it after an hour.

@@ -11,7 +11,7 @@ from pathlib import Path
 from pydantic import TypeAdapter, ValidationError
 
 from rolegraph.engine.errors import UsageError
-from rolegraph.engine.records.jsonl import make_folder, write_whole
+from rolegraph.engine.records.confined import make_folder, write_whole
 
 
 @dataclass(frozen=True, slots=True)

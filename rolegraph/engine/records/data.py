@@ -20,8 +20,9 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from rolegraph.engine.errors import DataError, UsageError, os_errors_as
 from rolegraph.engine.limits.records import DIGESTED_ROWS
+from rolegraph.engine.records.confined import write_whole
 from rolegraph.engine.records.episode import Task
-from rolegraph.engine.records.jsonl import json_line, parse_json, read_jsonl, write_whole
+from rolegraph.engine.records.jsonl import json_line, parse_json, read_jsonl
 
 DATA_FILE = "data.jsonl"
 SHOWN = 5

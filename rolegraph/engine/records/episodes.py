@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -19,17 +20,19 @@ from pydantic import ConfigDict, TypeAdapter
 
 from rolegraph.engine.errors import DataError, WorldError, os_errors_as
 from rolegraph.engine.limits.records import RECORD_LINE
+from rolegraph.engine.records import confined
+from rolegraph.engine.records.confined import open_to_read, write_whole
 from rolegraph.engine.records.episode import Episode, Step, Trajectory, averaged
 from rolegraph.engine.records.files import is_no_file
 from rolegraph.engine.records.jsonl import (
     JsonlWriter,
     check_size,
+    drop_damaged,
     json_line,
     parse_json,
     read_jsonl,
     reason,
     refuse,
-    write_whole,
 )
 from rolegraph.engine.records.means import Means
 
@@ -83,8 +86,8 @@ _logger = logging.getLogger(__name__)
 class EpisodeWriter(contextlib.AbstractContextManager["EpisodeWriter"]):
     """Writer that appends episodes to a file and to its index."""
 
-    def __init__(self, path: Path) -> None:
-        """Create a file, or open one and complete its index.
+    def __init__(self, path: Path, *, new: bool = False) -> None:
+        """Create a file, or open one and complete its index; with `new`, a file that exists is an error.
 
         Raises DataError where a line of the file is not an episode, WorldError where the file is not
         writable.
@@ -92,7 +95,7 @@ class EpisodeWriter(contextlib.AbstractContextManager["EpisodeWriter"]):
         entries = [*EpisodeFile(path).entries()] if path.exists() else []
         write_whole(index_path(path), b"".join(json_line(asdict(entry)) for entry in entries))
         self.path = path
-        self._episodes = JsonlWriter(path, "episodes")
+        self._episodes = JsonlWriter(path, "episodes", new=new)
         self._index = JsonlWriter(index_path(path))
 
     def append(self, episode: Episode) -> None:
@@ -132,7 +135,7 @@ class EpisodeFile:
 
     def read(self, entry: IndexEntry) -> Episode:
         """Read the episode of an entry; raises DataError where the file has no longer that episode there."""
-        with os_errors_as(DataError, f"cannot read {self.path}"), self.path.open("rb") as file:
+        with os_errors_as(DataError, f"cannot read {self.path}"), open_to_read(self.path) as file:
             file.seek(entry.offset)
             text = file.read(min(entry.length, RECORD_LINE.most + 1))
         try:
@@ -151,13 +154,12 @@ class EpisodeFile:
             return
         end = 0
         # The other entries are made from the episodes.
-        with contextlib.suppress(DataError, OSError), self.path.open("rb", buffering=0) as file:
+        with contextlib.suppress(DataError, OSError), open_to_read(self.path) as file:
             for line in read_jsonl(index_path(self.path), _indexed_entry, "an entry"):
                 entry = line.value
                 if entry.offset != end or entry.length < 1:
                     return
-                file.seek(entry.end - 1)
-                if file.read(1) != b"\n":
+                if os.pread(file.fileno(), 1, entry.end - 1) != b"\n":
                     return
                 yield entry
                 end = entry.end
@@ -189,24 +191,31 @@ def read_episodes(path: Path, broken: Callable[[DataError], object] = refuse) ->
 
 def write_episodes(path: Path, episodes: Iterable[Episode]) -> None:
     """Write a file of episodes, which appears whole, and its index; raises WorldError."""
-    part = path.with_name(f".{path.name}.part")
+    part = confined.part_of(path)
     try:
         with os_errors_as(WorldError, f"cannot write {path}"):
-            part.unlink(missing_ok=True)  # a killed run may have left it
-            with EpisodeWriter(part) as writer:
+            with EpisodeWriter(part, new=True) as writer:
                 for episode in episodes:
                     writer.append(episode)
-            index_path(path).unlink(missing_ok=True)  # its offsets are those of the old file
-            part.replace(path)
-            index_path(part).replace(index_path(path))
+            confined.remove(index_path(path))  # its offsets are those of the old file
+            confined.replace(part, path)
+            confined.replace(index_path(part), index_path(path))
     finally:
-        part.unlink(missing_ok=True)
-        index_path(part).unlink(missing_ok=True)
+        confined.remove(part)
+        confined.remove(index_path(part))
 
 
 def drop_episodes(path: Path, dropped: Callable[[Episode], bool]) -> None:
     """Remove the episodes for which `dropped` is true from a file; raises DataError and WorldError."""
     write_episodes(path, (episode for episode in read_episodes(path) if not dropped(episode)))
+
+
+def drop_damaged_episodes(path: Path) -> Path | None:
+    """Rewrite a file of episodes without its damaged lines; returns and raises as `drop_damaged`."""
+    copy = drop_damaged(path, _episode)
+    if copy is not None:
+        confined.remove(index_path(path))  # its offsets are those of the old file
+    return copy
 
 
 def figures(entries: Iterable[IndexEntry]) -> dict[str, float]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from stat import S_ISDIR, S_ISREG
 
 from rolegraph.engine.limits import Limit
+from rolegraph.engine.records.confined import open_to_read
 
 
 def is_file(path: Path) -> bool:
@@ -48,7 +49,7 @@ def read_bytes(path: Path, most: Limit) -> bytes:
     mode = path.stat().st_mode
     if not S_ISREG(mode) and not S_ISDIR(mode):  # opening a folder raises by itself
         raise OSError(errno.EINVAL, "not a regular file")
-    with path.open("rb") as file:
+    with open_to_read(path) as file:
         content = file.read(most.most + 1)
     if len(content) > most.most:
         raise OSError(errno.EFBIG, most.exceeded("the file has"))

@@ -21,6 +21,8 @@ from pydantic import ConfigDict, TypeAdapter
 
 from rolegraph.engine.errors import DataError, RolegraphError, UsageError, os_errors_as
 from rolegraph.engine.limits.records import WHOLE_FILE
+from rolegraph.engine.records import confined
+from rolegraph.engine.records.confined import make_folder, write_whole
 from rolegraph.engine.records.data import DATA_FILE, UsedRows, check_data, write_data
 from rolegraph.engine.records.episode import Episode, Split
 from rolegraph.engine.records.episodes import (
@@ -28,7 +30,9 @@ from rolegraph.engine.records.episodes import (
     RoleIndexEntry,
     answers_in,
     common_failures,
+    drop_damaged_episodes,
     figures,
+    index_path,
     write_episodes,
 )
 from rolegraph.engine.records.files import read_bytes
@@ -44,14 +48,13 @@ from rolegraph.engine.records.info import (
 from rolegraph.engine.records.jsonl import (
     JsonLine,
     JsonlWriter,
+    drop_damaged,
     json_line,
-    make_folder,
     parse_json,
     read_jsonl,
     read_record,
     refuse,
     write_record,
-    write_whole,
 )
 from rolegraph.engine.records.plain import LARGEST
 
@@ -59,8 +62,11 @@ T = TypeVar("T")
 RUN_ONLY = "holds episodes of `rolegraph run`, which trains nothing"
 """End of the message for a run's folder where a training's is needed."""
 _STEP_FILE = re.compile(r"(?P<split>train|validation)-(?P<step>\d+)(?P<index>\.index)?\.jsonl")
+_OF_TRACKERS = ("tensorboard", "wandb")
+"""Folders that trackers write."""
 _VALIDATION = "validation/"
-_INFO = "run.json"
+INFO = "run.json"
+"""Name of the file with the settings of a run."""
 _LATER = ConfigDict(defer_build=True)  # importing this module need not build validators
 _CONTROLS = TypeAdapter[tuple[Control, ...]](tuple[Control, ...], config=_LATER)
 _METRICS = TypeAdapter[dict[str, Any]](dict[str, Any], config=_LATER)
@@ -96,7 +102,7 @@ class RunFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         """Path of the folder."""
-        self.info_file = path / _INFO
+        self.info_file = path / INFO
         """Settings and results, as a `RunInfo`."""
         self.spec_file = path / "spec.yaml"
         """Spec in one file, with `extends` and overrides applied."""
@@ -118,8 +124,18 @@ class RunFolder:
         """For a training: the report."""
         self.weights = path / "weights"
         """Checkpoints of a local service that was started for the run."""
+        self.adapters = path / "adapters"
+        """Weights that a server of `train.sample_from` reads."""
 
     # beginning and ending
+
+    def written(self) -> Iterator[Path]:
+        """Yield the paths that a run or a training writes, for `sole_writer` to check."""
+        yield from (value for value in vars(self).values() if isinstance(value, Path) and value != self.path)
+        yield index_path(self.episodes)
+        yield from (self.path / name for name in _OF_TRACKERS)
+        for folder in (self.steps, self.weights, self.adapters):
+            yield from confined.below(folder)
 
     def check_new(self, kind: Kind) -> None:
         """Raise UsageError where the folder holds a training, or a run with an episode."""
@@ -135,7 +151,7 @@ class RunFolder:
         if info.kind == "train":
             make_folder(self.steps)
         write_whole(self.spec_file, without_credentials(spec).encode())
-        self.data_file.unlink(missing_ok=True)  # of a run that was killed before its first episode
+        confined.remove(self.data_file)  # of a run that was killed before its first episode
         write_data(self.data_file, data)
         started = {"version": version("rolegraph"), "started": _now()}
         write_record(self.info_file, info.model_copy(update=started))
@@ -236,14 +252,29 @@ class RunFolder:
 
     def rewind(self) -> Checkpoint | None:
         """Delete metrics and episodes after the last checkpoint, and return it; None without a checkpoint."""
+        confined.remove_parts(self.steps)
         last = self.last_checkpoint()
         step, whole = (last.step, last.whole_steps) if last else (0, -1)
         kept = [line.text for line in self._metrics() if line.value["step"] <= whole]
         write_whole(self.metrics_file, b"".join(kept))
         for match, file in self._step_files():
             if int(match["step"]) > step:
-                file.unlink(missing_ok=True)
+                confined.remove(file)
         return last
+
+    def drop_damaged(self) -> list[Path]:
+        """Rewrite episodes, metrics and checkpoints without their damaged lines; return copies of the files.
+
+        Raises:
+            DataError: A file is unreadable.
+            WorldError: A file cannot be written.
+        """
+        copies = (
+            drop_damaged_episodes(self.episodes),
+            drop_damaged(self.metrics_file, _step_metrics),
+            drop_damaged(self.checkpoints_file, _checkpoint),
+        )
+        return [copy for copy in copies if copy is not None]
 
     # what a step leaves
 
@@ -277,7 +308,7 @@ class RunFolder:
         """Delete the files of episodes of all steps before step `before`, of one split."""
         for match, file in self._step_files():
             if match["split"] == split and int(match["step"]) < before:
-                file.unlink(missing_ok=True)
+                confined.remove(file)
 
     def write_episodes(self, split: Split, step: int, episodes: Iterable[Episode]) -> None:
         """Write the episodes of a step to their file, which replaces an earlier one."""
@@ -407,32 +438,6 @@ class RunFolder:
     def _update(self, **fields: object) -> None:
         """Set fields of `run.json`, and write the file anew."""
         write_record(self.info_file, self.info().model_copy(update=fields))
-
-
-def runs_in(path: Path) -> list[Path]:
-    """Return the folders of runs in a folder: itself, or those directly in it, as in an evaluation's."""
-    if (path / _INFO).exists():
-        return [path]
-    return sorted(file.parent for file in path.glob(f"*/{_INFO}")) or [path]
-
-
-def newest(runs: Path, name: str | None = None, kind: Kind = "train") -> RunFolder:
-    """Return the newest run or training in `runs`, of the spec of that name.
-
-    Raises:
-        UsageError: `runs` has no such folder.
-    """
-    folders: list[tuple[datetime, Path]] = []
-    for file in runs.glob(f"*/{_INFO}"):
-        info = RunFolder(file.parent).info()
-        if info.kind == kind and name in (None, info.name):
-            changed = datetime.fromtimestamp(file.stat().st_mtime, UTC)
-            folders.append((info.started or changed, file.parent))
-    if not folders:
-        run = "training run" if kind == "train" else "run"
-        what = f"{run} of {name}" if name else run
-        raise UsageError(f"there is no {what} in {runs}/ to resume; name its folder with --out")
-    return RunFolder(max(folders)[1])
 
 
 def _now() -> datetime:

@@ -1,4 +1,4 @@
-"""Reader and writer of JSON and JSONL files, and files that appear whole or not at all.
+"""Reader and writer of JSON and JSONL files.
 
 A line counts once its newline is on disk. Bytes after the last newline are the rest of a write that was
 killed: the reader skips them, and the writer truncates them before it appends. This file knows no record
@@ -10,9 +10,11 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, NoReturn, TypeVar
 
@@ -21,6 +23,15 @@ from pydantic_core import PydanticSerializationError, ValidationError, from_json
 
 from rolegraph.engine.errors import DataError, WorldError, os_errors_as
 from rolegraph.engine.limits.records import RECORD_LINE, RECORD_VALUES, WHOLE_FILE
+from rolegraph.engine.records.confined import (
+    open_file,
+    open_to_read,
+    open_to_write,
+    part_of,
+    remove,
+    replace,
+    write_whole,
+)
 from rolegraph.engine.records.files import is_no_file, read_bytes
 
 T = TypeVar("T")
@@ -72,7 +83,7 @@ def read_jsonl(
         # Reading a device may never end, and opening a pipe may never return.
         if is_no_file(path) or "\0" in str(path):
             raise DataError(f"cannot read {path}: not a regular file")
-        with path.open("rb") as file:
+        with open_to_read(path) as file:
             file.seek(start)
             lines = iter(partial(file.readline, RECORD_LINE.most + 1), b"")
             for line_number, text in enumerate(lines, number):
@@ -134,7 +145,7 @@ def read_record(path: Path, validate: Callable[[Any], T], what: str) -> T:
     """
     try:
         return validate(read_json(path))
-    except (FileNotFoundError, NotADirectoryError):
+    except (FileNotFoundError, NotADirectoryError, WorldError):
         raise
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror}") from error
@@ -191,14 +202,52 @@ def _kind(value: object) -> str:
     return text if len(text) < 20 else "a long number"
 
 
+def drop_damaged(path: Path, parse: Callable[[bytes], object]) -> Path | None:
+    """Rewrite a file without the lines that cannot be parsed, and keep a copy of the file as it was.
+
+    Args:
+        path: The file; it may be missing.
+        parse: Parser of a line, as for `read_jsonl`.
+
+    Returns:
+        The copy, `NAME.damaged` or `NAME.damaged-2` and so on; None where no line is damaged.
+
+    Raises:
+        DataError: The file is unreadable.
+        WorldError: A file cannot be written.
+    """
+    faults: list[DataError] = []
+    for _ in read_jsonl(path, parse, "a record", faults.append) if path.exists() else ():
+        pass
+    if not faults:
+        return None
+    copies = (path.with_name(f"{path.name}.damaged{f'-{n}' if n > 1 else ''}") for n in count(1))
+    copy, part = next(place for place in copies if not os.path.lexists(place)), part_of(path)
+    with os_errors_as(WorldError, f"cannot write {copy}"):
+        with open_to_read(path) as old, open_to_write(copy) as new:
+            shutil.copyfileobj(old, new)
+        try:
+            with JsonlWriter(part, new=True) as writer:
+                for line in read_jsonl(path, parse, "a record", lambda _: None):
+                    writer.append(line.text)
+            replace(part, path)
+        finally:
+            remove(part)
+    return copy
+
+
 class JsonlWriter(AbstractContextManager["JsonlWriter"]):
     """Writer that appends whole lines to a file. `holds` is the plural noun for the lines in messages."""
 
-    def __init__(self, path: Path, holds: str = "lines") -> None:
-        """Open or create the file, and truncate an incomplete last line; raises WorldError."""
+    def __init__(self, path: Path, holds: str = "lines", *, new: bool = False) -> None:
+        """Open or create the file, and truncate an incomplete last line; raises WorldError.
+
+        With `new`, a file that exists is an error.
+        """
         self.path, self._holds = path, holds
         with os_errors_as(WorldError, f"cannot write to {path}"):
-            self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+            flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | (os.O_EXCL if new else 0)
+            self._file = open_file(path, flags, 0o644)
             size = os.fstat(self._file).st_size
             whole = _whole(self._file, size)
             if whole < size:
@@ -248,18 +297,6 @@ def _whole(file: int, size: int) -> int:
     return 0
 
 
-def write_whole(path: Path, data: bytes) -> None:
-    """Write a file that appears whole or not at all; raises WorldError where the write fails."""
-    part = path.with_name(f".{path.name}.part")
-    with os_errors_as(WorldError, f"cannot write {path}"):
-        try:
-            part.write_bytes(data)
-            part.replace(path)
-        except OSError:
-            part.unlink(missing_ok=True)
-            raise
-
-
 def write_record(path: Path, record: BaseModel) -> None:
     """Write a record as a JSON file that appears whole; raises WorldError where the write fails.
 
@@ -270,15 +307,3 @@ def write_record(path: Path, record: BaseModel) -> None:
     except PydanticSerializationError:
         text = json.dumps(record.model_dump(mode="json"), ensure_ascii=False, indent=1)
     write_whole(path, text.encode("utf-8", "replace"))
-
-
-def make_folder(path: Path) -> None:
-    """Create a folder and its parents where they are missing; raises WorldError where this fails."""
-    with os_errors_as(WorldError, f"cannot write to the output folder {path}"):
-        path.mkdir(parents=True, exist_ok=True)
-
-
-def write_output(path: Path, data: bytes) -> None:
-    """Write a file in place, so that a device such as /dev/stdout works; raises WorldError."""
-    with os_errors_as(WorldError, f"cannot write {path}"):
-        path.write_bytes(data)

@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Literal
 
 from rolegraph.engine.errors import UsageError
+from rolegraph.engine.records.confined import make_folder
 from rolegraph.engine.records.info import SourceRecord, Typed
-from rolegraph.engine.records.jsonl import make_folder, read_record, write_record
+from rolegraph.engine.records.jsonl import read_record, write_record
 
 NAME = "sweep.json"
 SweepKind = Literal["run", "train", "eval"]

@@ -5,41 +5,43 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Iterable
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from stat import S_ISREG
 
 from rolegraph.engine.errors import UsageError, WorldError, os_errors_as
-from rolegraph.engine.records.jsonl import make_folder
+from rolegraph.engine.records import confined
 
 LOCK_FILE = ".writer"
-# An untrusted folder may hold a link or a pipe under the file's name.
-_FLAGS = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 _HOLDER_BYTES = 200
 
 
 @contextmanager
-def sole_writer(folder: Path) -> Generator[None]:
+def sole_writer(folder: Path, writes: Iterable[Path] = ()) -> Generator[None]:
     """Create a folder and hold it for writing; the lock ends with the block, or with the process.
 
-    Windows, and a file system without locks, let every process write.
+    Within the block, nothing below the folder is opened through a link. Windows, and a file system without
+    locks, let every process write.
 
     Args:
         folder: The folder; a folder that is still empty after the block is removed.
+        writes: Paths that the block writes, which may be no links.
 
     Raises:
         UsageError: Another process writes in the folder; the message has its pid and host.
-        WorldError: The folder is not writable.
+        WorldError: The folder is not writable, or one of the paths is a link, a pipe or a device.
     """
     file = _open_locked(folder)
     try:
         os.ftruncate(file, 0)
         os.write(file, f"process {os.getpid()} on {socket.gethostname()}".encode())
-        yield
+        with confined.held(folder):
+            confined.check(writes)
+            confined.remove_parts(folder)
+            yield
     finally:
         with suppress(OSError):
-            (folder / LOCK_FILE).unlink()
+            confined.remove(folder / LOCK_FILE)
             folder.rmdir()  # raises OSError for a folder that is not empty
         os.close(file)
 
@@ -72,13 +74,10 @@ def _holder(file: int) -> str:
 
 
 def _open_locked(folder: Path) -> int:
-    make_folder(folder)
+    confined.make_folder(folder)
     path = folder / LOCK_FILE
     with os_errors_as(WorldError, f"cannot write {path}"):
-        file = os.open(path, _FLAGS, 0o644)
-    if not S_ISREG(os.fstat(file).st_mode):
-        os.close(file)
-        raise WorldError(f"cannot write {path}: it is no regular file")
+        file = confined.open_file(path, os.O_RDWR | os.O_CREAT, 0o644)
     if not lock(file):
         holder = _holder(file)
         os.close(file)

@@ -35,8 +35,11 @@ if TYPE_CHECKING:
 @options.path("--out", "out", "FOLDER", "Folder of the optimization. Default: runs/NAME-optimize.")
 @options.seed("Seed of all draws.")
 @options.count("--concurrency", 64, "Episodes in flight.")
+@options.flag("--drop-damaged", "With --out: drop damaged lines, and keep a copy of their file.")
 @options.output
-def optimize_command(source: api.Source, concurrency: int, output: OutputOptions, **settings: Any) -> int:
+def optimize_command(
+    source: api.Source, concurrency: int, drop_damaged: bool, output: OutputOptions, **settings: Any
+) -> int:
     """Evolve the prompts of SPEC's roles by reflection (GEPA), and write the best as a spec that extends it.
 
     A model reads episodes on training tasks and writes a better prompt of one role; prompts that do better
@@ -44,6 +47,8 @@ def optimize_command(source: api.Source, concurrency: int, output: OutputOptions
     """
     from rolegraph.integrations.gepa.optimizing import OptimizationJob
 
+    if drop_damaged:
+        options.without_damage(settings["out"], resume=True)
     job = OptimizationJob.create(api.open_source(source), **settings)
     output.line(
         f"budget: {job.plan.budget:,} episodes, at most {job.plan.calls:,} model calls, and at most "

@@ -16,9 +16,10 @@ from rolegraph.api.starting import SPEC, spec_files
 from rolegraph.api.workflow import Workflow, open_source
 from rolegraph.engine.errors import UsageError
 from rolegraph.engine.models import Models, Services
-from rolegraph.engine.records import Note, Observer, Task
+from rolegraph.engine.records import Note, Observer, Task, confined
+from rolegraph.engine.records.confined import make_folder, write_whole
 from rolegraph.engine.records.data import DATA_FILE, UsedRows, check_data, write_data
-from rolegraph.engine.records.jsonl import make_folder, read_record, write_record, write_whole
+from rolegraph.engine.records.jsonl import read_record, write_record
 from rolegraph.engine.records.writer_lock import LOCK_FILE, sole_writer
 from rolegraph.engine.spec import ModelRef
 from rolegraph.engine.spec.yaml_text import dump_yaml
@@ -162,7 +163,7 @@ class OptimizationJob:
         """
         plan, folder = self.plan, self.plan.folder
         result = OptimizationResult(folder)
-        with sole_writer(folder):
+        with sole_writer(folder, confined.below(folder)):
             self.check_folder()
             if (folder / RESULT).exists() and result.record.budget == plan.budget:
                 return result

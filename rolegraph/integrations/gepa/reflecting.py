@@ -190,7 +190,9 @@ class Search:
         folder = RunFolder(plan.folder / "candidates" / f"{name}-{split}")
         info = jobs.describe(flow, "run", split=split, own_tasks=True, rollouts=plan.rollouts, seed=plan.seed)
         rows, resumed = [*tasks.values()], folder.info_file.exists()
-        job = RunJob(flow, folder, info, rows, finished_in(folder), resumed=resumed)
+        with jobs.damage_explained(RunFolder(plan.folder)):
+            finished = finished_in(folder)
+        job = RunJob(flow, folder, info, rows, finished, resumed=resumed)
         if missing := job.episodes - job.done:
             self.observe(Note(f"candidate {name}, {split} tasks …", episodes=missing))
             opened = await self.opened.with_flow(flow)

@@ -11,6 +11,7 @@ from typing import Any
 from transformers.utils import logging as transformers_logging
 
 from rolegraph.engine.errors import UsageError
+from rolegraph.engine.records.confined import below, check
 from rolegraph.engine.shipped import model_folder
 from rolegraph.local.launcher import model_name
 from rolegraph.local.service.adapters import load_model, write_adapter
@@ -32,6 +33,7 @@ def export_adapter(path: str, state_dir: Path, out: Path, base: Path | None = No
         UsageError: The checkpoint or its model is missing, or the checkpoint belongs to other weights.
         OSError: A file cannot be written.
     """
+    check(below(state_dir))
     try:
         name = base_name(path, state_dir)
         folder = base or model_folder(name)

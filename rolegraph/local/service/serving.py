@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rolegraph.engine.errors import UsageError, WorldError, os_errors_as
+from rolegraph.engine.records.confined import below, check
 from rolegraph.local.launcher import LocalService, ServiceOptions, check_model_folder, model_name
 from rolegraph.local.service.sessions import is_running
 
@@ -82,6 +83,7 @@ def open_state_dir(folder: Path | None) -> AbstractContextManager[str]:
         return tempfile.TemporaryDirectory(prefix="rolegraph-", ignore_cleanup_errors=True)
     with os_errors_as(UsageError, f"cannot keep checkpoints in {folder}"):
         folder.mkdir(parents=True, exist_ok=True)
+        check(below(folder))
     return nullcontext(str(folder))
 
 
@@ -232,7 +234,7 @@ class Lender:
                     self._settled.clear()
                     for session in self._service.sessions.open():
                         await self._service.sessions.finish(session)
-        except UsageError as error:
+        except (UsageError, WorldError) as error:
             await _send(writer, {"error": str(error)})
         finally:
             self._wait_for_command()

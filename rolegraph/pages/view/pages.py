@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from rolegraph.engine.errors import DataError
 from rolegraph.engine.records import Episode, GroupKey
-from rolegraph.engine.records.jsonl import write_whole
+from rolegraph.engine.records.confined import write_whole
 from rolegraph.pages.report.digest import clipped, question, read_digest
 from rolegraph.pages.report.html import render, script
 from rolegraph.pages.report.page import render as report_page

@@ -18,6 +18,7 @@ from rolegraph.engine.models.download import fetch_adapter
 from rolegraph.engine.models.tinker import Pulse
 from rolegraph.engine.models.token_server import TokenServer
 from rolegraph.engine.prompts import ChatFormat
+from rolegraph.engine.records.confined import make_folder
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +63,7 @@ class SamplingServer:
         """
         folder = (self.folder / f"{self.policy}-{version:06d}").absolute()
         older = [path for path in self.folder.glob(f"{self.policy}-[0-9]*") if path.name != folder.name]
-        await asyncio.to_thread(folder.mkdir, parents=True, exist_ok=True)
+        await asyncio.to_thread(make_folder, folder)
         await fetch_adapter(client, rest, pulse, folder)
         # Trainings may share a server: the name has the run's folder, and a digest of its path.
         run = self.folder.absolute().parent

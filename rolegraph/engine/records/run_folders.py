@@ -1,0 +1,36 @@
+"""Folders of runs and trainings in a folder: all of them, or the newest."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+from rolegraph.engine.errors import UsageError
+from rolegraph.engine.records.folder import INFO, RunFolder
+from rolegraph.engine.records.info import Kind
+
+
+def runs_in(path: Path) -> list[Path]:
+    """Return the folders of runs in a folder: itself, or those directly in it, as in an evaluation's."""
+    if (path / INFO).exists():
+        return [path]
+    return sorted(file.parent for file in path.glob(f"*/{INFO}")) or [path]
+
+
+def newest(runs: Path, name: str | None = None, kind: Kind = "train") -> RunFolder:
+    """Return the newest run or training in `runs`, of the spec of that name.
+
+    Raises:
+        UsageError: `runs` has no such folder.
+    """
+    folders: list[tuple[datetime, Path]] = []
+    for file in runs.glob(f"*/{INFO}"):
+        info = RunFolder(file.parent).info()
+        if info.kind == kind and name in (None, info.name):
+            changed = datetime.fromtimestamp(file.stat().st_mtime, UTC)
+            folders.append((info.started or changed, file.parent))
+    if not folders:
+        run = "training run" if kind == "train" else "run"
+        what = f"{run} of {name}" if name else run
+        raise UsageError(f"there is no {what} in {runs}/ to resume; name its folder with --out")
+    return RunFolder(max(folders)[1])

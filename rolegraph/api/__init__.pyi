@@ -86,6 +86,7 @@ from rolegraph.engine.errors import WorldError as WorldError
 from rolegraph.engine.errors import did_you_mean as did_you_mean
 from rolegraph.engine.errors import printable as printable
 from rolegraph.engine.limits.listing import LIMITS as LIMITS
+from rolegraph.engine.models.rates import policy_rates as policy_rates
 from rolegraph.engine.records import MAIN as MAIN
 from rolegraph.engine.records import CallDone as CallDone
 from rolegraph.engine.records import Checkpoint as Checkpoint

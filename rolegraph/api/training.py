@@ -16,6 +16,7 @@ from rolegraph.api.workflow import Workflow, open_served_episodes
 from rolegraph.engine.compile import Plan, check_source, few_tasks_message, shared_message
 from rolegraph.engine.compile.trainable import training_findings
 from rolegraph.engine.errors import RolegraphError, UsageError, first_line
+from rolegraph.engine.models.rates import policy_rates, rate_findings
 from rolegraph.engine.records import Event, Note, Observer, RunFolder, Source, StepLogged, Task
 from rolegraph.engine.records.data import UsedRows
 from rolegraph.engine.records.episodes import read_episodes
@@ -124,9 +125,9 @@ class TrainingJob:
         folder = jobs.folder_to_resume(out, source, "train")
         before = folder.training()
         flow = jobs.flow_to_resume(folder, before, source, seed)
-        job = cls(
-            flow, folder, *_info_and_tasks(flow, before.seed), start=folder.last_checkpoint(), resumed=True
-        )
+        info, *tasks = _info_and_tasks(flow, before.seed)
+        info = info.model_copy(update={"learning_rates": before.learning_rates or info.learning_rates})
+        job = cls(flow, folder, info, *tasks, start=folder.last_checkpoint(), resumed=True)
         folder.check_same(job.info, flow.plan.resolved, job.data)
         return job
 
@@ -228,7 +229,9 @@ def _info_and_tasks(flow: Workflow, seed: int) -> tuple[RunInfo, list[Task], lis
     if any(training_findings(flow.plan)):
         check_source(flow.source, training_findings).valid()  # raises SpecError with the places
     tasks = flow.tasks("train")
-    info = jobs.describe(flow, "train", seed=seed, steps=planned_steps(flow.plan.spec.train, len(tasks)))
+    rates = {name: rate.value for name, rate in policy_rates(flow.plan).items()}
+    steps = planned_steps(flow.plan.spec.train, len(tasks))
+    info = jobs.describe(flow, "train", seed=seed, steps=steps, learning_rates=rates)
     return info, tasks, validation_tasks(flow.plan)
 
 
@@ -295,6 +298,8 @@ async def _run(
             notify(Note(few, "warning"))
         if shared := shared_rows(job.tasks, job.validation):
             notify(Note(shared_message(shared), "warning"))
+        for finding in rate_findings(plan):
+            notify(Note(f"{finding.message}; {finding.hint}", "warning"))
         if untaught := plan.untaught:
             notify(Note(untaught, "warning"))
         workers = None
@@ -310,6 +315,7 @@ async def _run(
             steps=info.steps,
             tasks=job.tasks,
             validation_tasks=job.validation,
+            rates=info.learning_rates,
             policies=trained,
             past=past.PastSelves(plan.past, trained, start),
             models=frozen | teachers,

@@ -75,6 +75,7 @@ def train_display(training: api.TrainingJob, output: OutputOptions | None = None
     """
     output, started = output or OutputOptions(), time.monotonic()
     display = _TrainDisplay(training, output)
+    display.announce()
     try:
         with display.live if output.progress().is_terminal and not output.quiet else nullcontext():
             yield display.observe
@@ -104,6 +105,16 @@ class _TrainDisplay:
         self._part = NoteProgress()
         """Progress of the current part of a step: a batch of episodes, an update."""
         self.live = Live(console=self._console, get_renderable=self._view, transient=True)
+
+    def announce(self) -> None:
+        """Print the number of steps, and the learning rate of each policy with its origin."""
+        rates = api.policy_rates(self._plan)
+        shown = [
+            f"learning rate of {name} {rate}" if len(rates) > 1 else f"learning rate {rate}"
+            for name, rate in rates.items()
+        ]
+        text = "  ".join([f"{self._plan.name}: {self._steps} steps", *shown])
+        self._console.print(text, soft_wrap=True, highlight=False, markup=False)
 
     def observe(self, event: api.Event) -> None:
         """Show an event of the training."""

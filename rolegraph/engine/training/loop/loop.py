@@ -254,8 +254,8 @@ class _Loop:
         """Update the policies from episodes with advantages, and return the update's metrics."""
         plan = self.setup.plan
         rates = {
-            name: learning_rate(self.train.schedule, policy.learning_rate, step, self.setup.steps)
-            for name, policy in plan.policies.items()
+            name: learning_rate(self.train.schedule, rate, step, self.setup.steps)
+            for name, rate in self.setup.rates.items()
         }
         data = policy_batches(batch)
         metrics = datum_metrics(data, rates, plan)

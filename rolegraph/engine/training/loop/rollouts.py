@@ -77,6 +77,8 @@ class TrainingSetup:
     """Training tasks."""
     validation_tasks: Sequence[Task]
     """Validation tasks; empty if the spec has none."""
+    rates: Mapping[str, float]
+    """Learning rate of each policy, before the schedule."""
     policies: Policies
     past: PastSelves
     models: Mapping[ModelRef, LimitedModel]

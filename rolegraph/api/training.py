@@ -23,6 +23,7 @@ from rolegraph.engine.records.episodes import read_episodes
 from rolegraph.engine.records.identity import MAIN, derive_seed
 from rolegraph.engine.records.info import Checkpoint, Control, RunInfo, without_credentials
 from rolegraph.engine.records.writer_lock import sole_writer
+from rolegraph.engine.training.analysis.verdict import training_verdict
 from rolegraph.engine.training.loop.schedule import planned_steps, validation_tasks
 from rolegraph.engine.vocabulary import Split, shared_rows
 
@@ -59,6 +60,13 @@ class TrainingResult:
     def controls(self) -> Sequence[Control]:
         """The figures that the trained workflow is compared with; empty without validation data."""
         return RunFolder(self.folder).controls()
+
+    @property
+    def verdict(self) -> Sequence[str]:
+        """Sentences on roles that diverged, or whose reward is no better than one constant answer's; empty
+        where no role has either fault."""
+        folder = RunFolder(self.folder)
+        return training_verdict(folder, folder.training(), folder.metrics()).remarks
 
     @property
     def report(self) -> Path:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path as FilePath
 from typing import NamedTuple
 
@@ -18,7 +18,7 @@ from rolegraph.engine.errors import RolegraphError
 from rolegraph.engine.models.checkpoints import with_base
 from rolegraph.engine.records.jsonl import read_json
 from rolegraph.engine.shipped import BASE_NAME, model_folder
-from rolegraph.engine.spec import Finding, ModelRef, Path
+from rolegraph.engine.spec import Finding, ModelRef
 from rolegraph.local.weights import base_of_adapter
 
 BASE_RATE = 0.002
@@ -107,15 +107,47 @@ def rate_findings(plan: Plan) -> Iterator[Finding]:
     for name, rate in policy_rates(plan).items():
         if not rate.is_far or rate.fitting is None or rate.parameters is None:
             continue
-        given = name in plan.spec.policies and plan.spec.policies[name].learning_rate is not None
-        path: Path = ("policies", name, "learning_rate") if given else ("train", "learning_rate")
         factor = rate.value / rate.fitting
         times = f"{factor:.0f} times" if factor > 1 else f"1/{1 / factor:.0f} of"
         message = (
             f"the learning rate {rate.value:g} is {times} the {rate.fitting:g} that suits {rate.model} "
             f"({_amount(rate.parameters)} parameters)"
         )
-        yield Finding(path, message, "", "leave it out to follow the model's size", "warning", at_key=True)
+        yield Finding(
+            _path_of(plan, name),
+            message,
+            "",
+            "leave it out to follow the model's size",
+            "warning",
+            at_key=True,
+        )
+
+
+def lower_rates(plan: Plan, roles: Sequence[str]) -> list[str]:
+    """Return overrides that lower the learning rates of roles whose training diverged.
+
+    Args:
+        plan: The plan.
+        roles: The roles.
+
+    Returns:
+        One for each key of the spec, such as `train.learning_rate=0.002`: the rate that suits the model where
+        the spec's is higher, else a quarter of the present rate.
+    """
+    rates = policy_rates(plan)
+    overrides: dict[str, str] = {}
+    for policy in dict.fromkeys(policy for role in roles for policy in sorted(plan.policies_of(role))):
+        it = rates[policy]
+        lower = it.fitting if it.fitting and it.value > 1.5 * it.fitting else float(f"{it.value / 4:.1g}")
+        key = ".".join(_path_of(plan, policy))
+        overrides.setdefault(key, f"{key}={lower:g}")
+    return [*overrides.values()]
+
+
+def _path_of(plan: Plan, policy: str) -> tuple[str, ...]:
+    """Return the key that sets the learning rate of a policy."""
+    given = policy in plan.spec.policies and plan.spec.policies[policy].learning_rate is not None
+    return ("policies", policy, "learning_rate") if given else ("train", "learning_rate")
 
 
 def parameter_count(ref: ModelRef) -> int | None:

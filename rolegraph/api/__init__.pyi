@@ -87,6 +87,8 @@ from rolegraph.engine.errors import WorldError as WorldError
 from rolegraph.engine.errors import did_you_mean as did_you_mean
 from rolegraph.engine.errors import printable as printable
 from rolegraph.engine.limits.listing import LIMITS as LIMITS
+from rolegraph.engine.models.rates import lower_rates as lower_rates
+from rolegraph.engine.models.rates import policy_rates as policy_rates
 from rolegraph.engine.records import MAIN as MAIN
 from rolegraph.engine.records import CallDone as CallDone
 from rolegraph.engine.records import Checkpoint as Checkpoint
@@ -114,12 +116,17 @@ from rolegraph.engine.spec import is_tests_file as is_tests_file
 from rolegraph.engine.training.advantages.group_metrics import KL as KL
 from rolegraph.engine.training.analysis.constants import AnswerTally as AnswerTally
 from rolegraph.engine.training.analysis.constants import ConstantAnswers as ConstantAnswers
+from rolegraph.engine.training.analysis.constants import constant_remark as constant_remark
+from rolegraph.engine.training.analysis.divergence import divergences as divergences
 from rolegraph.engine.training.analysis.forecast import Forecast as Forecast
 from rolegraph.engine.training.analysis.forecast import Price as Price
 from rolegraph.engine.training.analysis.forecast import RoleForecast as RoleForecast
 from rolegraph.engine.training.analysis.forecast import SampleMean as SampleMean
 from rolegraph.engine.training.analysis.intervals import METHOD as METHOD
 from rolegraph.engine.training.analysis.intervals import Interval as Interval
+from rolegraph.engine.training.analysis.verdict import BEST_ON_THESE as BEST_ON_THESE
+from rolegraph.engine.training.analysis.verdict import TrainingVerdict as TrainingVerdict
+from rolegraph.engine.training.analysis.verdict import training_verdict as training_verdict
 from rolegraph.engine.vocabulary import ParseFailure as ParseFailure
 from rolegraph.engine.vocabulary import RewardInputs as RewardInputs
 from rolegraph.engine.vocabulary import Score as Score

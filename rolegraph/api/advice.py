@@ -27,6 +27,8 @@ class Action(StrEnum):
     """Look at the episodes, of one role where one is at fault."""
     TRAIN = "train"
     """Train the workflow."""
+    TRAIN_LOWER = "train with a lower learning rate"
+    """Train the workflow again, with a lower learning rate for the roles that diverged."""
     REPLAY = "replay"
     """Run the workflow again on the recorded answers."""
     COMPARE = "compare"
@@ -50,6 +52,9 @@ class RoleOutcome:
     """Example of an answer that the parser reads."""
     dead: bool = False
     """Whether the role was trained, and none of its groups taught anything."""
+
+    diverged: bool = False
+    """Whether the role's training diverged."""
 
     @property
     def all_failed(self) -> bool:
@@ -128,6 +133,13 @@ def _after_run(it: Outcome) -> Iterator[NextAction]:
 
 def _after_training(it: Outcome) -> Iterator[NextAction]:
     failed, dead = _failed(it), [role for role in it.roles if role.dead]
+    diverged = [role for role in it.roles if role.diverged]
+    if diverged:
+        yield NextAction(Action.TRAIN_LOWER)
+        yield NextAction(Action.VIEW, diverged[0].name)
+        if it.better:
+            yield NextAction(Action.EXPORT)
+        return
     if _malformed(it):
         yield NextAction(Action.PREVIEW)
     if it.done < it.planned:

@@ -16,12 +16,14 @@ from rolegraph.api.workflow import Workflow, open_served_episodes
 from rolegraph.engine.compile import Plan, check_source, few_tasks_message, shared_message
 from rolegraph.engine.compile.trainable import training_findings
 from rolegraph.engine.errors import RolegraphError, UsageError, first_line
+from rolegraph.engine.models.rates import policy_rates, rate_findings
 from rolegraph.engine.records import Event, Note, Observer, RunFolder, Source, StepLogged, Task
 from rolegraph.engine.records.data import UsedRows
 from rolegraph.engine.records.episodes import read_episodes
 from rolegraph.engine.records.identity import MAIN, derive_seed
 from rolegraph.engine.records.info import Checkpoint, Control, RunInfo, without_credentials
 from rolegraph.engine.records.writer_lock import sole_writer
+from rolegraph.engine.training.analysis.verdict import training_verdict
 from rolegraph.engine.training.loop.schedule import planned_steps, validation_tasks
 from rolegraph.engine.vocabulary import Split, shared_rows
 
@@ -59,6 +61,13 @@ class TrainingResult:
         """Reference figures, such as the untrained model's on the validation tasks; empty without such
         data."""
         return RunFolder(self.folder).controls()
+
+    @property
+    def verdict(self) -> Sequence[str]:
+        """Sentences on roles that diverged, or whose reward is no better than one constant answer's; empty
+        where no role has either fault."""
+        folder = RunFolder(self.folder)
+        return training_verdict(folder, folder.training(), folder.metrics()).remarks
 
     @property
     def report(self) -> Path:
@@ -128,7 +137,9 @@ class TrainingJob:
         with jobs.damage_explained(folder):
             folder.metrics()  # `run` reads them, once models have started
             start = folder.last_checkpoint()
-        job = cls(flow, folder, *_info_and_tasks(flow, before.seed), start=start, resumed=True)
+        info, *tasks = _info_and_tasks(flow, before.seed)
+        info = info.model_copy(update={"learning_rates": before.learning_rates or info.learning_rates})
+        job = cls(flow, folder, info, *tasks, start=start, resumed=True)
         folder.check_same(job.info, flow.plan.resolved, job.data)
         return job
 
@@ -230,7 +241,9 @@ def _info_and_tasks(flow: Workflow, seed: int) -> tuple[RunInfo, list[Task], lis
     if any(training_findings(flow.plan)):
         check_source(flow.source, training_findings).valid()  # raises SpecError with the places
     tasks = flow.tasks("train")
-    info = jobs.describe(flow, "train", seed=seed, steps=planned_steps(flow.plan.spec.train, len(tasks)))
+    rates = {name: rate.value for name, rate in policy_rates(flow.plan).items()}
+    steps = planned_steps(flow.plan.spec.train, len(tasks))
+    info = jobs.describe(flow, "train", seed=seed, steps=steps, learning_rates=rates)
     return info, tasks, validation_tasks(flow.plan)
 
 
@@ -297,6 +310,8 @@ async def _run(
             notify(Note(few, "warning"))
         if shared := shared_rows(job.tasks, job.validation):
             notify(Note(shared_message(shared), "warning"))
+        for finding in rate_findings(plan):
+            notify(Note(f"{finding.message}; {finding.hint}", "warning"))
         if untaught := plan.untaught:
             notify(Note(untaught, "warning"))
         workers = None
@@ -312,6 +327,7 @@ async def _run(
             steps=info.steps,
             tasks=job.tasks,
             validation_tasks=job.validation,
+            rates=info.learning_rates,
             policies=trained,
             past=past.PastSelves(plan.past, trained, start),
             models=frozen | teachers,

@@ -21,6 +21,7 @@ from rolegraph.engine.compile import (
 )
 from rolegraph.engine.compile.trainable import training_findings
 from rolegraph.engine.errors import UsageError, did_you_mean
+from rolegraph.engine.models.rates import rate_findings
 from rolegraph.engine.plugins import plugin
 from rolegraph.engine.records import PolicyPath, Source
 from rolegraph.engine.records.summary import Summary
@@ -356,6 +357,7 @@ def _findings(plan: Plan) -> Iterator[Finding]:
     """Yield the warnings that only a check gives, since they read data or hold for every run of a spec."""
     yield from data_findings(plan)
     yield from marker_findings(plan)
+    yield from rate_findings(plan)
 
 
 def spec_source(source: Source, backend: str | None) -> Source:

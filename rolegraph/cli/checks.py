@@ -84,6 +84,9 @@ def _check(source: api.Source, output: OutputOptions, backend: str | None) -> di
     weights = {role.name: text for role in plan.asking if (text := plan.untrained_weights(role))}
     if weights:
         output.line("not trained: " + "; ".join(f"{name}: {text}" for name, text in weights.items()))
+    rates = api.policy_rates(plan)
+    if rates:
+        output.line("learning rate: " + "; ".join(f"{name}: {rate}" for name, rate in rates.items()))
     if plan.interpreter:
         output.line(f"python: {MONTY if plan.interpreter == 'monty' else f'CPython, {plan.interpreter}'}")
         row["python"] = plan.interpreter
@@ -97,6 +100,7 @@ def _check(source: api.Source, output: OutputOptions, backend: str | None) -> di
         "tasks": tasks,
         "prompts": prompts,
         "weights": weights,
+        "learning_rates": {name: rate.value for name, rate in rates.items()},
         "runs": bool(plan.data),
         "withheld": list(dict.fromkeys(permission.name for permission in plan.withheld)),
         "hash": plan.hash,

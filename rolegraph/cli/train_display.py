@@ -21,7 +21,7 @@ from rolegraph import api
 from rolegraph.cli.output import OutputOptions, command, view_command
 from rolegraph.cli.terminal import SPEED_SECONDS, NoteProgress, add_row, clock, make_table
 
-VALIDATION = "validation/"
+VALIDATION, GREEDY = "validation/", "greedy/"
 Metrics = Mapping[str, float]
 Columns = Mapping[str, tuple[str, str]]
 """A metric, with `{}` for the name of a row, and its format, by the heading of a table's column."""
@@ -75,6 +75,7 @@ def train_display(training: api.TrainingJob, output: OutputOptions | None = None
     """
     output, started = output or OutputOptions(), time.monotonic()
     display = _TrainDisplay(training, output)
+    display.announce()
     try:
         with display.live if output.progress().is_terminal and not output.quiet else nullcontext():
             yield display.observe
@@ -88,6 +89,7 @@ class _TrainDisplay:
     def __init__(self, training: api.TrainingJob, output: OutputOptions) -> None:
         self._plan, self._steps = training.flow.plan, training.steps
         self._latest: dict[str, float] = {}
+        self._lines: list[Metrics] = []
         self._lost = ""
         """Failed and unrated answers of the latest step."""
         for line in training.folder.metrics():
@@ -105,29 +107,54 @@ class _TrainDisplay:
         """Progress of the current part of a step: a batch of episodes, an update."""
         self.live = Live(console=self._console, get_renderable=self._view, transient=True)
 
+    def announce(self) -> None:
+        """Print the number of steps, and the learning rate of each policy with its origin."""
+        rates = api.policy_rates(self._plan)
+        shown = [
+            f"learning rate of {name} {rate}" if len(rates) > 1 else f"learning rate {rate}"
+            for name, rate in rates.items()
+        ]
+        text = "  ".join([f"{self._plan.name}: {self._steps} steps", *shown])
+        self._console.print(text, soft_wrap=True, highlight=False, markup=False)
+
     def observe(self, event: api.Event) -> None:
         """Update the tables and progress line for an event of the training: metrics, a warning, or a note."""
         if isinstance(event, api.StepLogged):
-            self._log(event.step, event.metrics)
+            self._log(event)
         elif isinstance(event, api.Note) and event.kind == "warning":
             self._warn(event.text)
         else:
             self._part.observe(event)
 
-    def _log(self, step: int, metrics: Metrics) -> None:
+    def _log(self, event: api.StepLogged) -> None:
         """Show the metrics of a step, which are on disk."""
-        self._add(metrics)
-        self._lost = ", ".join(_lost(metrics))
-        self._progress.update(self._bar, completed=step)
+        self._add(event.metrics)
+        faults = [*_lost(event.metrics), *self._faults(event)]
+        self._lost = ", ".join(faults)
+        self._progress.update(self._bar, completed=event.step)
         if not self._console.is_terminal:
-            self._console.print(self._line(step, metrics), soft_wrap=True, highlight=False)
+            line = self._line(event.step, event.metrics, faults)
+            self._console.print(line, soft_wrap=True, highlight=False, markup=False)
+
+    def _faults(self, event: api.StepLogged) -> Iterator[str]:
+        """Yield the rewards of a step that a constant answer would get, and the roles that diverge."""
+        metrics = event.metrics
+        for role in self._plan.trained:
+            reward, n = (metrics.get(f"reward/{role}/{name}") for name in ("mean", "n"))
+            if reward is not None:
+                constant = metrics.get(f"answers/constant/{role}")
+                words = api.constant_remark(reward, constant, n, event.constants.get(role))
+                yield from [f"{role} {reward:.2f}, {words}"] if words else []
+        if diverged := api.divergences(self._lines, [*self._plan.trained]):
+            yield f"diverging: {', '.join(it.role for it in diverged)}"
 
     def _add(self, metrics: Metrics) -> None:
         """Add a step's metrics to the latest ones; the first validation's stay under names of their own."""
         first = {f"{FIRST}{name}": value for name, value in metrics.items() if name.startswith(VALIDATION)}
         self._latest = {**first, **self._latest, **metrics}
+        self._lines.append(metrics)
 
-    def _line(self, step: int, metrics: Metrics) -> str:
+    def _line(self, step: int, metrics: Metrics, faults: Iterable[str]) -> str:
         measured = {
             prefix: [
                 f"{word}{_mean(metrics, prefix, name)}"
@@ -142,7 +169,7 @@ class _TrainDisplay:
             if (reward := metrics.get(f"reward/{role.name}/mean")) is not None:
                 parts.append(f"{role.name} {reward:.3f}{_n(metrics.get(f'reward/{role.name}/n'))}")
         parts += [*measured["episode/"][first:], *measured[VALIDATION]]
-        parts += _lost(metrics)
+        parts += faults
         for metric, shown in (("tokens/per_second", "{:,.0f} tokens/s"), ("time/step", "{:.1f} s")):
             if metric in metrics:
                 parts.append(shown.format(metrics[metric]))
@@ -193,8 +220,11 @@ class _TrainEnd:
         constants = [beside for role in self._plan.asking for beside in _beside(role.name)]
         self._figures = [it for it in (*self._plan.figure_names, *constants) if VALIDATION + it in both]
         """Figures of both the first and the latest validation; none where there are no two."""
+        self._verdict = (
+            api.training_verdict(self._folder, self._folder.info(), lines) if lines else api.TrainingVerdict()
+        )
         self._advice = api.advise(self._outcome())
-        self._warnings = [*self._find_warnings(), *self._advice.remarks]
+        self._warnings = [*self._find_warnings(), *self._advice.remarks, *self._verdict.remarks]
 
     def show(self, output: OutputOptions, seconds: float) -> None:
         """Print the closing tables, the report's path and the next commands, and the JSON document."""
@@ -207,11 +237,17 @@ class _TrainEnd:
         if self._folder.info_file.exists():
             seconds = self._folder.info().last_seconds or seconds
             out.print(f"{self._done} of {self._steps} steps in {clock(seconds)}")
+            if greedy := self._greedy():
+                n = self._lines[-1].get(f"{GREEDY}n/{greedy[0][0]}", 0)
+                took = self._lines[-1].get("time/greedy", 0)
+                out.print(
+                    f"greedy: one episode of each validation task at temperature 0 (n {n:.0f}), {took:.1f} s"
+                )
             if self._last_saved and self._done < self._steps:
                 out.print(f"--resume continues from the checkpoint of step {self._last_saved.step}")
             if self._best:
-                word = "best" if self._best.best else "last"
-                out.print(f"{word} weights: step {self._best.step}")
+                word, why = ("best", f" ({api.BEST_ON_THESE})") if self._best.best else ("last", "")
+                out.print(f"{word} weights: step {self._best.step}{why}")
             output.next(*commands)
             out.print(str(self._report or self._folder.path), markup=False)
         output.document({**self._document(), "seconds": round(seconds, 3), "next": commands})
@@ -228,11 +264,18 @@ class _TrainEnd:
                 name: {"before": self._first[key], "now": self._last[key]} for name, key in values
             },
             "controls": [row.model_dump() for row in self._folder.controls()],
+            "greedy": {name: self._lines[-1][key] for name, key in self._greedy()},
+            "diverged": [it._asdict() for it in self._verdict.diverged],
             "warnings": self._warnings,
             "best": self._best and {"step": self._best.step, "policies": [*self._best.policies]},
             "report": self._report and str(self._report),
             "log": str(self._folder.log),
         }
+
+    def _greedy(self) -> list[tuple[str, str]]:
+        """Return the figures of the greedy validation, each with its name in the last line."""
+        names = self._lines[-1] if self._lines else ()
+        return [(it, f"{GREEDY}{it}") for it in self._figures if f"{GREEDY}{it}" in names]
 
     def _outcome(self) -> api.Outcome:
         """Return how the training ended, for advice."""
@@ -244,6 +287,7 @@ class _TrainEnd:
                 answers[role.name].failures if role.name in answers else {},
                 next(iter(role.parser.examples), ""),
                 dead=self._is_dead(role.name),
+                diverged=any(it.role == role.name for it in self._verdict.diverged),
             )
             for role in self._plan.roles
         ]
@@ -279,6 +323,11 @@ class _TrainEnd:
             case api.Action.PREVIEW:
                 source = api.without_project(self._flow.source)
                 return [command("preview", *replace(source, model=None, base_url=None).arguments())]
+            case api.Action.TRAIN_LOWER:
+                lower = api.lower_rates(self._plan, [it.role for it in self._verdict.diverged])
+                source = api.without_project(self._flow.source)
+                kept = [word for word in source.overrides if word.partition("=")[0] not in _keys(lower)]
+                return [command("train", *replace(source, overrides=(*kept, *lower)).arguments())]
             case api.Action.RUN_WEIGHTS:
                 policies = [*self._best.policies] if self._best else []
                 trained = api.trained_source(self._flow, self._folder.path, policies)
@@ -297,12 +346,15 @@ class _TrainEnd:
 
     def _tables(self) -> Iterator[Table]:
         if self._figures:
-            table = make_table("validation", "before", f"at step {self._measured}", "change", "n")
+            greedy = dict(self._greedy())
+            columns = ("greedy",) if greedy else ()
+            table = make_table("validation", "before", f"at step {self._measured}", "change", "n", *columns)
             for name in self._figures:
                 before, now = (line[VALIDATION + name] for line in (self._first, self._last))
                 n = self._last.get(f"{VALIDATION}n/{name}")
                 shown = "–" if n is None else f"{n:,.0f}"
-                add_row(table, name, f"{before:.3f}", f"{now:.3f}", f"{now - before:+.3f}", shown)
+                beside = [f"{self._lines[-1][greedy[name]]:.3f}" if name in greedy else "–"] if greedy else []
+                add_row(table, name, f"{before:.3f}", f"{now:.3f}", f"{now - before:+.3f}", shown, *beside)
             yield table
         if controls := self._folder.controls():
             headings = ("on the same validation tasks", "figure", "mean and 95 % interval", "n")
@@ -311,6 +363,10 @@ class _TrainEnd:
                 mean = f"{row.mean:.3f} [{row.low:.3f}, {row.high:.3f}]"
                 add_row(table, row.name, row.figure, mean, str(row.n or "–"))
             yield table
+
+
+def _keys(overrides: Iterable[str]) -> set[str]:
+    return {word.partition("=")[0] for word in overrides}
 
 
 def _beside(role: str) -> list[str]:

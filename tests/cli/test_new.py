@@ -98,7 +98,7 @@ def test_what_is_not_changed_stays_as_it_was_written(rolegraph: Command, tmp_pat
         "  hidden: [solution]",
         "    reward: own_reward",
         "    reward: own_reward",
-        "train: {rollouts: 8, batch_size: 5, steps: 30, learning_rate: 0.002}",
+        "train: {rollouts: 8, batch_size: 5, steps: 30}",
     ]
 
 

@@ -193,3 +193,44 @@ def test_weights_that_are_not_better_than_the_start_are_not_exported(
     assert [command.split()[1] for command in json.loads(said.out)["next"]] == expected
     assert ("no weights were better" in said.err) is not best
     assert ("judge is dead" in said.err) is (not taught)
+
+
+def test_a_step_line_names_the_answer_that_would_earn_as_much(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    training = SimpleNamespace(
+        flow=rg.load("solver_judge_validator"), folder=RunFolder(tmp_path / "run"), steps=2, done=0
+    )
+    line = {"reward/validator/mean": 0.41, "reward/validator/n": 64.0, "answers/constant/validator": 0.41}
+    with train_display(cast("rg.TrainingJob", training)) as observe:
+        observe(api.StepLogged(1, {"step": 1, **line}, {"validator": "incorrect"}))
+        observe(
+            api.StepLogged(2, {"step": 2, **line, "reward/validator/mean": 0.8}, {"validator": "incorrect"})
+        )
+    first, second = (it for it in capsys.readouterr().err.splitlines() if it.startswith("step "))
+    assert "validator 0.41, no better than always saying 'incorrect' (0.41)" in first
+    assert "no better" not in second
+
+
+def test_its_end_has_greedy_figures_and_rewards_that_one_answer_would_get(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flow, folder = rg.load("solver_judge_validator"), RunFolder(tmp_path / "run")
+    folder.begin(describe(flow, "train", seed=0), flow.plan.resolved)
+    validated = {"validation/correct": 0.5, "validation/n/correct": 64.0}
+    validated |= {"validation/reward/validator": 0.69, "validation/n/reward/validator": 64.0}
+    validated |= {"validation/answers/constant/validator": 0.69, "validation/answers/same/validator": 1.0}
+    greedy = {"greedy/correct": 0.25, "greedy/n/correct": 32.0, "time/greedy": 1.5}
+    folder.add_metrics({"step": 0, **validated})
+    folder.add_metrics({"step": 1, **validated, **greedy})
+    training = SimpleNamespace(flow=flow, folder=folder, steps=1, done=1)
+    with train_display(cast("rg.TrainingJob", training), OutputOptions(as_json=True)):
+        pass
+    shown = capsys.readouterr()
+    document = json.loads(shown.out)
+    assert document["greedy"] == {"correct": 0.25}
+    remark = "validator: 0.69 in validation (n 64), no better than always saying one answer (0.69)"
+    assert remark in document["warnings"] and rg.TrainingResult(folder.path).verdict == [remark]
+    (row,) = (line.split() for line in shown.err.splitlines() if line.split()[:1] == ["correct"])
+    assert row == ["correct", "0.500", "0.500", "+0.000", "64", "0.250"]
+    assert "temperature 0 (n 32), 1.5 s" in shown.err

@@ -14,6 +14,7 @@ from rolegraph.engine.compile import compile_file
 from rolegraph.engine.errors import WorldError
 from rolegraph.engine.models import Models, ServedModel
 from rolegraph.engine.models.opening import open_served
+from rolegraph.engine.models.rates import policy_rates
 from rolegraph.engine.prompts.chat import Tokenizer
 from rolegraph.engine.records import Episode, Event, Note, Observer, Task
 from rolegraph.engine.records.episodes import read_episodes
@@ -118,6 +119,7 @@ class Training:
                 steps=steps,
                 tasks=self.rows("train", 5),
                 validation_tasks=self.rows("validation", 2),
+                rates={name: rate.value for name, rate in policy_rates(plan).items()},
                 policies=policies,
                 past=PastSelves(plan.past, policies, start),
                 models={e.model: await models.model(e.model) for e in plan.endpoints if e.policy is None},

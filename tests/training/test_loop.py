@@ -117,6 +117,7 @@ def test_events_tell_what_goes_on_in_order(finished: Training) -> None:
         "step 3: advantages",
         "step 3: update",
         "step 3: validation",
+        "step 3: greedy validation",
         "logged 3",
         "step 3: checkpoint",
     ]

@@ -59,7 +59,9 @@ def test_a_run_goes_on_from_a_checkpoint_as_if_it_had_not_been_stopped(
     assert whole.service.asked_for("load_weights")[-1]["path"] == start.policies[MAIN].state
     assert broken.figures() == whole.figures()
     assert comparable(broken.episodes("train", 3)) == comparable(whole.episodes("train", 3))
-    assert len(whole.service.asked) - asked == 2 * 2 * 3 + 2 * 3, "step 3 and its validation, no more"
+    assert len(whole.service.asked) - asked == 2 * 2 * 3 + 2 * 2 * 3, (
+        "step 3 and its two validations, no more"
+    )
 
 
 def test_a_resumed_run_calls_nothing_best_that_is_worse_than_the_untrained_model(

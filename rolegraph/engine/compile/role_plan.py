@@ -33,8 +33,8 @@ class PolicyPlan(NamedTuple):
     model: ModelRef
     """The model that the policy starts from; its `checkpoint`, if any, names weights of that model."""
     lora: Lora
-    learning_rate: float
-    """Before the schedule."""
+    learning_rate: float | None
+    """Before the schedule; None follows the size of the model (`engine/models/rates.py`)."""
 
 
 class PastPlan(NamedTuple):

@@ -36,6 +36,8 @@ class StepLogged(NamedTuple):
     """Number of the step, from 1; 0 for the validation before training."""
     metrics: Mapping[str, float]
     """Figures by name, as in a line of `metrics.jsonl`."""
+    constants: Mapping[str, str] = {}
+    """Best constant answer of each role with discrete answers, to which `answers/constant/{role}` belongs."""
 
 
 class Note(NamedTuple):

@@ -131,6 +131,9 @@ class RunInfo(SourceRecord):
     """For a run: trained weights that its roles ask; None for untrained models."""
     steps: int = 0
     """For a training: planned number of steps; 0 where it is not known."""
+    learning_rates: dict[str, Figure] = {}
+    """For a training: learning rate of each policy, before the schedule; empty in files of earlier
+    versions."""
     roles: dict[str, RoleInfo]
     """Training settings of each role, by name."""
     metrics: tuple[str, ...] = ()

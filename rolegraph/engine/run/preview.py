@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from rolegraph.engine.compile import Plan, RolePlan
 from rolegraph.engine.models import LimitedModel, Request
+from rolegraph.engine.models.rates import policy_rate
 from rolegraph.engine.models.replay import Replay
 from rolegraph.engine.records import Episode, FailureMetadata, FailureName, Message, NodeId, Task
 from rolegraph.engine.run.scheduler import run_episode
@@ -268,6 +269,7 @@ def facts_of(plan: Plan, role: RolePlan) -> Mapping[str, str]:
         "called by": f"{', '.join(callers)}; at most {role.count} calls" if callers else "",
         "sees hidden": ", ".join(sorted(written.shows)),
         "memory": str(written.memory or ""),
+        "learning rate": ", ".join(str(policy_rate(plan.policies[it])) for it in plan.policies_of(role.name)),
     }
     return {name: fact for name, fact in facts.items() if fact}
 

@@ -102,8 +102,9 @@ class Train(SpecModel):
     epochs: Count | None = None
     """Passes through the training data, each in a new order; with `steps` too, whichever ends first. Without
     both it is one epoch."""
-    learning_rate: Annotated[float, Field(gt=0.0, le=1.0)] = 1e-4
-    """Learning rate of Adam."""
+    learning_rate: Annotated[float, Field(gt=0.0, le=1.0)] | None = None
+    """Learning rate of Adam; None follows the size of the model (docs/training.md): 0.002 for the shipped
+    base model."""
     schedule: Schedule = Schedule()
     """`constant`, `linear`, `cosine`, or a mapping with `kind`, `warmup` and `floor`."""
     gradient_clip: Annotated[float, Field(ge=0.0, le=SPEC_COUNT.most)] = 1.0

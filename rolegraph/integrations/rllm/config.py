@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from rolegraph.engine.compile import Plan, PolicyPlan
+from rolegraph.engine.models.rates import policy_rate
 from rolegraph.engine.records import MAIN
 from rolegraph.engine.records.jsonl import read_json
 from rolegraph.engine.shipped import BASE_NAME, MODELS, model_folder
@@ -66,6 +67,11 @@ class Launch:
         """Policy that rLLM trains."""
         ref, train = self.plan.spec.model, self.train
         return self.plan.policies.get(MAIN) or PolicyPlan(ref, train.lora, train.learning_rate)
+
+    @property
+    def rate(self) -> float:
+        """Learning rate of that policy before the schedule."""
+        return policy_rate(self.policy).value
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +135,7 @@ _SERVICE = (
     ConfigKey("model.name", "model.name", lambda run: model_name(run.plan.spec.model)),
     ConfigKey("train.lora.rank", "model.lora_rank", lambda run: run.policy.lora.rank),
     ConfigKey("train.rollouts", "training.group_size"),
-    ConfigKey("train.learning_rate", "training.learning_rate", lambda run: run.policy.learning_rate),
+    ConfigKey("train.learning_rate", "training.learning_rate", lambda run: run.rate),
     ConfigKey("train.validation.rollouts", "validation.group_size"),
 )
 """Keys of both services, tinker and fireworks."""
@@ -180,7 +186,7 @@ TABLE: Mapping[Backend, Sequence[ConfigKey]] = {
             lambda run: max(16_384, run.context or 0),
         ),
         ConfigKey("", "actor_rollout_ref.rollout.name", lambda _: "vllm"),
-        ConfigKey("train.learning_rate", f"{_VERLS_ACTOR}.optim.lr", lambda run: run.policy.learning_rate),
+        ConfigKey("train.learning_rate", f"{_VERLS_ACTOR}.optim.lr", lambda run: run.rate),
         ConfigKey("train.schedule.floor", f"{_VERLS_ACTOR}.optim.min_lr_ratio"),
         ConfigKey("train.gradient_clip", f"++{_VERLS_ACTOR}.optim.clip_grad"),
     ),

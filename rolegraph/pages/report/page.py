@@ -20,6 +20,7 @@ from rolegraph.engine.records.info import RoleInfo
 from rolegraph.engine.spec import load_spec
 from rolegraph.engine.training.analysis.constants import CONSTANT, SAME
 from rolegraph.engine.training.analysis.outcomes import GroupOutcome, Outcomes, advantages
+from rolegraph.engine.training.analysis.verdict import BEST_ON_THESE, training_verdict
 from rolegraph.pages.drawing import picture_of
 from rolegraph.pages.drawing.svg import svg
 from rolegraph.pages.report import html
@@ -53,6 +54,8 @@ class HeadlineFigure:
     first: float | None
     split: str
     n: float | None
+    greedy: float | None
+    """Value at temperature 0 after the last step; None where it was not measured."""
 
 
 class RewardPoint(NamedTuple):
@@ -175,6 +178,10 @@ def render(run: RunRecord, digest: Digest, viewer: str = "") -> str:
         info=run.info,
         figures=figures(run),
         findings=findings(run, digest),
+        verdict=training_verdict(RunFolder(run.folder), run.info, run.lines),
+        chosen=BEST_ON_THESE
+        if any(run.series("validation/" + name) for name in run.info.figure_names)
+        else "",
         viewer=viewer,
         sections=shown,
         controls=list(zip(run.controls, html.drawn(run.controls), strict=True)),
@@ -215,7 +222,8 @@ def figures(run: RunRecord) -> list[HeadlineFigure]:
             step, best = max(points, key=lambda point: point[1])
             n = dict(run.series(f"{kind}/n/{name}")).get(step)
             first = points[0][1] if points[0][0] == 0 and len(points) > 1 else None
-            best_of.append(HeadlineFigure(name, best, int(step), points[-1][1], first, split, n))
+            greedy = run.latest(f"greedy/{name}")
+            best_of.append(HeadlineFigure(name, best, int(step), points[-1][1], first, split, n, greedy))
     return best_of
 
 

@@ -35,7 +35,7 @@ def test_verl_takes_the_config_of_a_shipped_spec(name: str) -> None:
     }
     actor, rollout, model = built["actor"], built["rollout"], built["model"]
     assert (actor.ppo_mini_batch_size, rollout.n) == (train.batch_size, train.rollouts)
-    assert (actor.optim.lr, actor.optim.clip_grad) == (train.learning_rate, train.gradient_clip)
+    assert (actor.optim.lr, actor.optim.clip_grad) == (prepared.run.rate, train.gradient_clip)
     assert (model.path, model.lora_rank) == (str(BASE), train.lora.rank)
     assert config.actor_rollout_ref.actor.ppo_max_token_len_per_gpu >= (prepared.run.context or 0)
 

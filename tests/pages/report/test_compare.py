@@ -33,7 +33,7 @@ def test_specs_differ_by_what_they_mean_and_not_by_how_they_are_written(tmp_path
         "episode.metrics.validator_acc",
         "train.learning_rate",
     ]
-    assert found.spec[-1].values == ["0.002", "0.001"]
+    assert found.spec[-1].values == ["–", "0.001"]
     assert found.spec[2].values[0] == "–"
     assert "agrees_with: judge" in found.spec[2].values[1]
     (changed,) = found.templates

@@ -8,6 +8,7 @@ on most tasks.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import nlargest
@@ -15,6 +16,7 @@ from statistics import fmean
 
 from rolegraph.engine.records import Episode, Trajectory
 from rolegraph.engine.training.analysis.intervals import ByTask
+from rolegraph.engine.vocabulary import short_repr
 
 SAME, CONSTANT = "answers/same/", "answers/constant/"
 """Beginnings of the figures' names; the role's name follows."""
@@ -194,6 +196,47 @@ def figures_of_answers(tallies: Mapping[str, AnswerTally]) -> dict[str, ByTask]:
     answers."""
     results = {role: tally.result for role, tally in tallies.items()}
     return {name: of for role, it in results.items() if it for name, of in it.figures(role).items()}
+
+
+def best_constants(roles: Mapping[str, Sequence[str]], episodes: Iterable[Episode]) -> dict[str, str]:
+    """Return the best constant answer of each role whose answers are discrete and have rewards.
+
+    Args:
+        roles: Names of the roles, as the `words` of `tally_answers`.
+        episodes: Their episodes.
+    """
+    results = {role: tally.result for role, tally in tally_answers(episodes, roles).items()}
+    return {role: it.best for role, it in results.items() if it and it.scores}
+
+
+def is_no_better(reward: float, constant: float, n: float) -> bool:
+    """Return True if a mean reward does not exceed that of the best constant answer beyond chance.
+
+    Args:
+        reward: Mean reward of a role.
+        constant: Reward that its best constant answer would get.
+        n: Number of rewards in the mean, at least 1. 1/√n bounds half the width of the 95 % interval of a
+            mean of n values from 0 to 1.
+    """
+    return reward - constant <= 1 / math.sqrt(n)
+
+
+def constant_remark(reward: float, constant: float | None, n: float | None, answer: str | None) -> str:
+    """Return the words that follow a mean reward where a constant answer would get about as much.
+
+    Args:
+        reward: Mean reward of a role.
+        constant: Reward of the best constant answer; None where the role's answers are not discrete.
+        n: Number of rewards in the mean; None where it is not on record.
+        answer: The best constant answer; None where it is not on record.
+
+    Returns:
+        Such as "no better than always saying 'negative' (0.41)"; empty where the reward is better.
+    """
+    if constant is None or not n or not is_no_better(reward, constant, n):
+        return ""
+    shown = "one answer" if answer is None else short_repr(answer)
+    return f"no better than always saying {shown} ({constant:.2f})"
 
 
 def beside_rewards(figures: Mapping[str, ByTask], tallies: Mapping[str, AnswerTally]) -> dict[str, ByTask]:

@@ -33,6 +33,12 @@ def episode_figures(plan: Plan, episode: Episode) -> Metrics:
     return {name: value for name, value in episode.figures.items() if name in ("correct", *plan.metrics)}
 
 
+def answer_counts(roles: Iterable[str], episodes: Sequence[Episode]) -> Metrics:
+    """Return `answers/n/{role}`, the number of each role's trajectories, failed ones included."""
+    counts = Counter(t.name for episode in episodes for t in episode.trajectories)
+    return {f"answers/n/{role}": float(counts[role]) for role in roles if counts[role]}
+
+
 def figures(plan: Plan, episodes: Sequence[Episode], prefix: str) -> Metrics:
     """Return means over episodes: `{prefix}/correct`, the spec's metrics and `{prefix}/reward/{role}`.
 
@@ -185,7 +191,7 @@ def answer_figures(roles: Mapping[str, RolePlan], episodes: Sequence[Episode]) -
     `tokens/per_response/{role}` is the mean number of response tokens. `entropy/{role}` is the mean of
     -log p over these tokens, in nats: an estimate of the policy's entropy. `answers/same/{role}` is the share
     of the commonest answer, over a batch of several tasks, whether or not answers are discrete; for
-    `answers/constant/{role}` see `constant_figures`.
+    `answers/constant/{role}` see `constant_figures`, for `answers/n/{role}` `answer_counts`.
 
     Args:
         roles: The roles by name.
@@ -202,6 +208,7 @@ def answer_figures(roles: Mapping[str, RolePlan], episodes: Sequence[Episode]) -
     tallies = tally_answers(episodes, {name: role.allowed_answers for name, role in roles.items()})
     shares = {f"{SAME}{role}": tally.share for role, tally in tallies.items()}
     metrics |= {name: share for name, share in shares.items() if share is not None}
+    metrics |= answer_counts(roles, episodes)
     return metrics | {name: fmean(values.values()) for name, values in figures_of_answers(tallies).items()}
 
 

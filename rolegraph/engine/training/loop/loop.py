@@ -16,6 +16,7 @@ from time import monotonic
 from typing import Any, TypeVar
 
 from rolegraph.engine.errors import FailedRole, RolegraphError, WorldError
+from rolegraph.engine.models.rates import lower_rates
 from rolegraph.engine.records import (
     Checkpoint,
     Episode,
@@ -35,7 +36,10 @@ from rolegraph.engine.training.advantages.step_batch import (
     annotate_episodes,
     mark_unused,
 )
+from rolegraph.engine.training.analysis.constants import best_constants
+from rolegraph.engine.training.analysis.divergence import Divergence, divergences
 from rolegraph.engine.training.analysis.figures import (
+    answer_counts,
     constant_figures,
     failed_roles,
     failure_lines,
@@ -53,6 +57,7 @@ from rolegraph.engine.training.policies.batches import policy_batches
 T = TypeVar("T")
 INTERRUPT_SECONDS = 30.0
 """Seconds that an interrupted training waits for an update that is under way, and again for a checkpoint."""
+_LOWER = "train again with a lower learning rate, such as"
 _OF_THE_WORLD = (FailureName.MODEL_ERROR, FailureName.TIMEOUT)
 """Failures for which a machine or network is at fault, not the spec."""
 
@@ -102,6 +107,8 @@ class _Loop:
         # Step 0 counts: weights that never beat the untrained model are not the best.
         self.best = max((line[self._figure] for line in self.lines if self._figure in line), default=None)
         self.warned: set[str] = set()
+        self.constants: dict[str, str] = {}
+        """Best constant answer of each role in the latest batch."""
         self.states: States = start.estimators if start else {}
         """States of the estimators that have one."""
         check_state_keys(self.trained_roles.values(), setup.tasks)
@@ -160,6 +167,8 @@ class _Loop:
         every, metrics = self.train.validation.every, step.metrics
         if step.number == self.setup.steps or (every and step.number % every == 0):
             metrics = metrics | await self.validate(step.number, times)
+        if step.number == self.setup.steps:
+            metrics = metrics | await self.validate_greedy(step.number, times)
         metrics = metrics | times | {"time/step": monotonic() - began}
         self.log(step.number, metrics)
         step.metrics, step.logged = metrics, True
@@ -237,7 +246,7 @@ class _Loop:
         self._warn(batch.warnings)
         times["time/advantage"] = monotonic() - began
         setup.folder.write_episodes("train", step, batch.episodes)
-        self._check_roles(step, failed_roles(batch.episodes))
+        self._check_roles(step, failed_roles(batch.episodes), batch.episodes)
         self._warn_of_failures(step, batch.episodes)
         return await _completed(self._learn(step, batch, times))
 
@@ -245,7 +254,9 @@ class _Loop:
         """Update the policies from a batch; return the step, which now counts as done, with its metrics."""
         plan = self.setup.plan
         metrics = batch_metrics(batch, plan) | await self.update(step, batch, times)
+        self.constants = self._best_constants(batch.episodes)
         self._warn([*sign_warnings([*self.lines, metrics], plan)])
+        self._warn_of_divergence({"step": float(step), **metrics})
         metrics |= times
         metrics["tokens/per_second"] = metrics["tokens/response"] / max(1e-9, times["time/rollout"])
         self.states = batch.estimated.states
@@ -257,8 +268,8 @@ class _Loop:
         metrics."""
         plan = self.setup.plan
         rates = {
-            name: learning_rate(self.train.schedule, policy.learning_rate, step, self.setup.steps)
-            for name, policy in plan.policies.items()
+            name: learning_rate(self.train.schedule, rate, step, self.setup.steps)
+            for name, rate in self.setup.rates.items()
         }
         data = policy_batches(batch)
         metrics = datum_metrics(data, rates, plan)
@@ -299,10 +310,13 @@ class _Loop:
         self._check_answers(step, episodes)
         setup.folder.write_episodes("validation", step, episodes)
         # A small validation may fail in another way by chance; only training batches stop for that.
-        self._check_roles(step, (failed for failed in failed_roles(episodes) if failed.is_unjudged))
+        unjudged = (failed for failed in failed_roles(episodes) if failed.is_unjudged)
+        self._check_roles(step, unjudged, episodes)
         self._warn_of_failures(step, episodes)
         if times is not None:
             times["time/validate"] = monotonic() - began
+        if step == 0:
+            self.constants = self._best_constants(episodes)
         metrics = figures(setup.plan, episodes, "validation")
         constants = constant_figures(setup.plan.asking, episodes)
         metrics |= {f"validation/{name}": value for name, value in constants.items()}
@@ -313,6 +327,25 @@ class _Loop:
             )
             self._warn([Note(text, "warning", self._figure)])
         return metrics | {f"validation/{name}": count for name, count in failures(episodes).items()}
+
+    async def validate_greedy(self, step: int, times: Metrics) -> Metrics:
+        """Return the figures of one greedy episode of each validation task, `greedy/*`; none are kept.
+
+        A training that diverged has none: at temperature 0 its answers repeat themselves up to `max_tokens`.
+
+        Args:
+            step: The last step.
+            times: Durations of the step's parts, to which that of this validation is added.
+        """
+        tasks = self.setup.validation_tasks
+        if not tasks or any(about.startswith("diverged/") for about in self.warned):
+            return {}
+        self._note(f"step {step}: greedy validation", len(tasks))
+        began = monotonic()
+        seed = derive_seed(self.setup.seed, "validation")
+        episodes = await (await self.rollouts.start(tasks, 1, seed, greedy=True))
+        times["time/greedy"] = monotonic() - began
+        return figures(self.setup.plan, episodes, "greedy")
 
     async def checkpoint(self, step: _Step) -> None:
         """Save a checkpoint if one is due or the validation is the best so far; then delete old
@@ -370,7 +403,7 @@ class _Loop:
         metrics = {"step": float(step), **metrics}
         self.setup.folder.add_metrics(metrics)
         self.lines.append(metrics)
-        self.setup.observe(StepLogged(step, metrics))
+        self.setup.observe(StepLogged(step, metrics, self.constants))
 
     def _version(self, trajectory: Trajectory) -> int | None:
         """Return how many updates the policy of a trajectory has had, to compute how stale its steps are.
@@ -398,12 +431,13 @@ class _Loop:
         lines = failure_lines(self.trained_roles.values(), episodes, every=True)
         self._warn([Note(f"step {step}: {line}", "warning", f"failures of {role}") for role, line in lines])
 
-    def _check_roles(self, step: int, failed: Iterable[Trajectory]) -> None:
+    def _check_roles(self, step: int, failed: Iterable[Trajectory], episodes: Sequence[Episode]) -> None:
         """Raise FailedRole or WorldError for a role without a single usable answer, unless to keep going.
 
         Args:
             step: The step's number.
             failed: The first trajectory of each such role.
+            episodes: All episodes of the step.
         """
         for first in failed:
             assert first.failure is not None
@@ -412,7 +446,29 @@ class _Loop:
                 self._warn([Note(text, "warning", f"failures of {first.name}")])
                 continue
             kind = WorldError if first.failure.name in _OF_THE_WORLD else FailedRole
-            raise kind(f"{text}; mend it and train again, or go on without it: --keep-going")
+            line = {"step": float(step), **answer_counts(self.trained_roles, episodes), **failures(episodes)}
+            if lost := [it.role for it in self._diverged(line)]:
+                text += f"; {', '.join(lost)} diverged, as answers did not fail in the first step"
+                remedy = f"{_LOWER} {self._lower_rates(lost)}"
+            else:
+                remedy = "mend it and train again"
+            raise kind(f"{text}; {remedy}, or go on without it: --keep-going")
+
+    def _best_constants(self, episodes: Sequence[Episode]) -> dict[str, str]:
+        return best_constants({role.name: role.allowed_answers for role in self.setup.plan.asking}, episodes)
+
+    def _diverged(self, line: Metrics) -> list[Divergence]:
+        """Return the roles that diverge at a step with these metrics."""
+        return divergences([*self.lines, line], [*self.trained_roles])
+
+    def _lower_rates(self, roles: Sequence[str]) -> str:
+        return " ".join(lower_rates(self.setup.plan, roles))
+
+    def _warn_of_divergence(self, line: Metrics) -> None:
+        """Warn once of each role that diverges."""
+        for it in self._diverged(line):
+            text = f"{it}; {_LOWER} {self._lower_rates([it.role])}"
+            self._warn([Note(text, "warning", f"diverged/{it.role}")])
 
     def _check_answers(self, step: int, episodes: Sequence[Episode]) -> None:
         """Raise WorldError if no model call of a batch was answered, as when a service has stopped."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from rolegraph.engine.compile import Plan
@@ -77,6 +77,8 @@ class TrainingSetup:
     """Training tasks."""
     validation_tasks: Sequence[Task]
     """Validation tasks; empty if the spec has none."""
+    rates: Mapping[str, float]
+    """Learning rate of each policy, before the schedule."""
     policies: Policies
     past: PastSelves
     models: Mapping[ModelRef, LimitedModel]
@@ -110,7 +112,13 @@ class Rollouts(AbstractAsyncContextManager["Rollouts"]):
             await self._setup.remote.close()
 
     async def start(
-        self, tasks: Sequence[Task], rollouts: int, seed: int, opponents: Sequence[Opponents] = ()
+        self,
+        tasks: Sequence[Task],
+        rollouts: int,
+        seed: int,
+        opponents: Sequence[Opponents] = (),
+        *,
+        greedy: bool = False,
     ) -> asyncio.Task[list[Episode]]:
         """Start K episodes of each of P tasks with the policies' current weights.
 
@@ -119,6 +127,8 @@ class Rollouts(AbstractAsyncContextManager["Rollouts"]):
             rollouts: K.
             seed: Seed of the batch; each episode derives its own.
             opponents: Past selves that each task plays against; none are the policies' starts.
+            greedy: True for answers of the trained roles at temperature 0. These episodes are made in this
+                process, as the workers of a cluster sample as the spec says.
 
         Returns:
             An asyncio task whose result is the P·K episodes, ordered by task, then by rollout.
@@ -127,7 +137,7 @@ class Rollouts(AbstractAsyncContextManager["Rollouts"]):
         ids = [task["id"] for task in tasks]
         against = dict(zip(ids, opponents or [nobody] * len(tasks), strict=True))
         differing = {tuple(copies.items()): copies for copies in against.values()}
-        makers = {key: await self._maker(copies) for key, copies in differing.items()}
+        makers = {key: await self._maker(copies, greedy) for key, copies in differing.items()}
 
         async def make(job: EpisodeJob) -> Episode:
             copies = against[job.task["id"]]
@@ -145,17 +155,18 @@ class Rollouts(AbstractAsyncContextManager["Rollouts"]):
         started.add_done_callback(self._running.discard)
         return started
 
-    async def _maker(self, against: Opponents) -> MakeEpisode:
+    async def _maker(self, against: Opponents, greedy: bool) -> MakeEpisode:
         """Return a function that runs a job's episode with the policies' current weights, here or on a
         cluster."""
         setup, remote = self._setup, self._setup.remote
-        if remote is None:
+        if remote is None or greedy:
 
             async def current(policy: str) -> LimitedModel:
                 return await setup.policies[policy].sampler()
 
             models = await self._table(against, current, setup.past.model, setup.models)
-            plan, isolation, observe = setup.plan, setup.isolation, setup.observe
+            plan = _greedy(setup.plan) if greedy else setup.plan
+            isolation, observe = setup.isolation, setup.observe
             return lambda job: run_episode(plan, job, models, isolation=isolation, observe=observe)
 
         async def copied(name: str, path: str, version: int) -> ServedModel:
@@ -189,3 +200,14 @@ class Rollouts(AbstractAsyncContextManager["Rollouts"]):
             else:
                 models.append(frozen[endpoint.model])
         return models
+
+
+def _greedy(plan: Plan) -> Plan:
+    """Return a plan whose trained roles answer at temperature 0."""
+    roles = (
+        replace(role, samplings=tuple(it.model_copy(update={"temperature": 0.0}) for it in role.samplings))
+        if role.name in plan.trained
+        else role
+        for role in plan.roles
+    )
+    return replace(plan, roles=tuple(roles))

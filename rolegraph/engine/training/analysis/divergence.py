@@ -1,0 +1,139 @@
+"""Divergence: rules by which a role's training has gone wrong, over the metrics of its steps. Pure.
+
+docs/training.md has the trainings that the thresholds were measured on.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from rolegraph.engine.records import FailureName
+
+Line = Mapping[str, float]
+STEPS = 2
+"""Steps in a row in which a rule holds before the role counts as diverging."""
+FALLEN = 0.5
+"""Share of its first reward below which a role's reward has fallen."""
+ERRORS = 4.0
+"""Standard errors of the first reward that the fall exceeds, so that a small batch shows none by chance."""
+LOST_FIRST, LOST = 0.25, 0.5
+"""Shares of answers without a form that can be read: at most the first of the first step's, and over the
+second now."""
+FORMLESS = (FailureName.MALFORMED_OUTPUT, FailureName.UNPARSEABLE_CHOICE, FailureName.SPECIAL_TOKEN)
+"""Failures that weights cause; those of a service, a tool or a reward show no divergence."""
+KL_JUMP, KL_TIMES = 0.1, 10.0
+"""KL sampler‖trainer in nats, and multiple of its first value, above which it has jumped."""
+ENTROPY_SHARE = 0.1
+"""Share of its first entropy below which a role's entropy has collapsed."""
+
+
+class Divergence(NamedTuple):
+    """Divergence of a role that still holds at the last step."""
+
+    role: str
+    since: int
+    """First step in which a rule held, and from which one held without a break."""
+    reason: str
+    """Figures of the last step that show it."""
+
+    def __str__(self) -> str:
+        return f"{self.role} diverges since step {self.since}: {self.reason}"
+
+
+def divergences(lines: Sequence[Line], roles: Sequence[str]) -> list[Divergence]:
+    """Return the trained roles that diverge at the last step of a training.
+
+    A role diverges if one of these holds in the last two steps that it answered in, or all its answers failed
+    in the last one:
+
+    - its reward is under half of that of the first step, by over four standard errors, and no trained role
+      earns more than in the first step: in a game, the one's loss is the other's gain
+    - over half of its answers have no form that can be read, of at most a quarter in the first step
+    - KL sampler‖trainer is over 0.1 nats, and over ten times that of the first step
+    - its entropy is under a tenth of that of the first step, and its reward below that of the first step
+
+    Args:
+        lines: Metrics of all steps so far, oldest first.
+        roles: Names of the trained roles.
+
+    Returns:
+        The roles in their order, each with its reason.
+    """
+    steps = [line for line in lines if any(f"answers/n/{role}" in line for role in roles)]
+    return [it for role in roles if (it := _divergence(role, steps, roles)) is not None]
+
+
+def _divergence(role: str, steps: Sequence[Line], roles: Sequence[str]) -> Divergence | None:
+    answered = [line for line in steps if f"answers/n/{role}" in line]
+    if not answered or answered[-1] is not steps[-1]:
+        return None
+    held: list[tuple[int, str]] = []
+    for line in reversed(answered[1:]):
+        reasons = [*_reasons(role, answered[0], line, _someone_gains(steps[0], line, roles))]
+        if not reasons:
+            break
+        held.append((int(line["step"]), ", ".join(reasons)))
+    if len(held) >= STEPS or (held and _is_lost(role, answered[-1])):
+        return Divergence(role, held[-1][0], held[0][1])
+    return None
+
+
+def _reasons(role: str, first: Line, now: Line, someone_gains: bool) -> Iterator[str]:
+    for rule in (_fallen, _lost, _jumped, _collapsed):
+        if rule is not _fallen or not someone_gains:
+            yield from rule(role, first, now)
+
+
+def _someone_gains(first: Line, now: Line, roles: Sequence[str]) -> bool:
+    names = [f"reward/{role}/mean" for role in roles]
+    return any(now[name] > first[name] for name in names if name in first and name in now)
+
+
+def _fallen(role: str, first: Line, now: Line) -> Iterator[str]:
+    name = f"reward/{role}/mean"
+    if name in now and _fall(role, first, now) > ERRORS and now[name] < FALLEN * first[name]:
+        yield f"reward {first[name]:.2f} → {now[name]:.2f}"
+
+
+def _fall(role: str, first: Line, now: Line) -> float:
+    """Return the fall of a role's reward since the first step, in standard errors of the first reward."""
+    mean, std, n = (f"reward/{role}/{name}" for name in ("mean", "std", "n"))
+    if mean not in first or mean not in now or not first.get(n):
+        return 0.0
+    error = max(first.get(std, 0.0), 1e-6) / math.sqrt(first[n])
+    return (first[mean] - now[mean]) / error
+
+
+def _lost(role: str, first: Line, now: Line) -> Iterator[str]:
+    before, failed = (_failed(role, line) for line in (first, now))
+    count = now[f"answers/n/{role}"]
+    if before <= LOST_FIRST * first[f"answers/n/{role}"] and failed > LOST * count:
+        yield f"{failed:.0f} of {count:.0f} answers failed"
+
+
+def _is_lost(role: str, line: Line) -> bool:
+    """Return True if every answer of a role failed in a step, which needs no second step to be certain."""
+    return _failed(role, line) >= line[f"answers/n/{role}"] > 1
+
+
+def _failed(role: str, line: Line) -> float:
+    return sum(line.get(f"failures/{role}/{name.value}", 0.0) for name in FORMLESS)
+
+
+def _jumped(role: str, first: Line, now: Line) -> Iterator[str]:
+    kl = now.get(f"kl/{role}", 0.0)
+    if kl > max(KL_JUMP, KL_TIMES * abs(first.get(f"kl/{role}", 0.0))):
+        yield f"KL sampler‖trainer {kl:.2f}"
+
+
+def _collapsed(role: str, first: Line, now: Line) -> Iterator[str]:
+    name = f"entropy/{role}"
+    if (
+        name in first
+        and name in now
+        and now[name] < ENTROPY_SHARE * first[name]
+        and _fall(role, first, now) > 1
+    ):
+        yield f"entropy {first[name]:.3f} → {now[name]:.3f}"

@@ -1,0 +1,100 @@
+"""Verdict on a training, read from its folder: divergence, and rewards that a constant answer would get."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from rolegraph.engine.errors import DataError
+from rolegraph.engine.records import RunFolder, RunInfo
+from rolegraph.engine.records.episodes import EpisodeFile, answers_in, read_episodes
+from rolegraph.engine.training.analysis.constants import CONSTANT, best_constants, constant_remark
+from rolegraph.engine.training.analysis.divergence import Divergence, Line, divergences
+
+BEST_ON_THESE = "chosen by these validation tasks; on others, expect a lower figure"
+"""Remark beside the best weights: the largest of several figures is too high an estimate."""
+
+
+class TrainingVerdict(NamedTuple):
+    """Faults of a training that its figures alone do not show."""
+
+    diverged: Sequence[Divergence] = ()
+    """Roles that diverge at the last step."""
+    constants: Mapping[str, str] = {}
+    """By role, the words on a reward that a constant answer would get, such as "0.41 in validation (n 64),
+    no better than always saying 'negative' (0.41)"."""
+
+    @property
+    def remarks(self) -> list[str]:
+        """Sentences of the verdict, the gravest first; empty for a training without either fault."""
+        return [*map(str, self.diverged), *(f"{role}: {text}" for role, text in self.constants.items())]
+
+
+def training_verdict(folder: RunFolder, info: RunInfo, lines: Sequence[Line]) -> TrainingVerdict:
+    """Return the verdict on a training.
+
+    Args:
+        folder: The training's folder, of which episodes may be missing.
+        info: Its run.json.
+        lines: Metrics of its steps, oldest first.
+    """
+    roles = info.trained_roles
+    stopped = _stopped_step(folder, roles, lines)
+    diverged = divergences([*lines, stopped] if stopped else lines, roles)
+    return TrainingVerdict(diverged, _constants(folder, info, lines))
+
+
+def _stopped_step(folder: RunFolder, roles: Iterable[str], lines: Sequence[Line]) -> Line:
+    """Return the counts of answers of the step that ended the training by their failure; empty without."""
+    step = int(lines[-1]["step"]) + 1 if lines else 0
+    file = folder.episodes_file("train", step)
+    if not step or not file.exists():
+        return {}
+    try:
+        answers = answers_in(EpisodeFile(file).entries(lambda _: None))
+    except DataError:
+        return {}
+    line: dict[str, float] = {"step": float(step)}
+    for role in roles:
+        if role in answers:
+            line[f"answers/n/{role}"] = float(answers[role].count)
+            failed = answers[role].failures.items()
+            line |= {f"failures/{role}/{name}": float(count) for name, count in failed}
+    return line
+
+
+def _constants(folder: RunFolder, info: RunInfo, lines: Sequence[Line]) -> dict[str, str]:
+    """Return the words on the trained roles' rewards at the last validation, or at the last step without."""
+    split, mean, n = "validation", "validation/reward/{}", "validation/n/reward/{}"
+    constant, where = f"validation/{CONSTANT}{{}}", "validation"
+    last = _last_with(mean, info.trained_roles, lines)
+    if last is None:
+        split, mean, n = "train", "reward/{}/mean", "reward/{}/n"
+        constant, where = f"{CONSTANT}{{}}", "training"
+        last = _last_with(mean, info.trained_roles, lines)
+    if last is None:
+        return {}
+    answers = _best_answers(info, folder.episodes_file(split, int(last["step"])))
+    remarks: dict[str, str] = {}
+    for role in info.trained_roles:
+        reward, count = last.get(mean.format(role)), last.get(n.format(role))
+        if reward is None:
+            continue
+        if words := constant_remark(reward, last.get(constant.format(role)), count, answers.get(role)):
+            remarks[role] = f"{reward:.2f} in {where} (n {count:.0f}), {words}"
+    return remarks
+
+
+def _last_with(name: str, roles: Iterable[str], lines: Sequence[Line]) -> Line | None:
+    """Return the last line of a training step that has a figure of a role."""
+    names = [name.format(role) for role in roles]
+    return next((it for it in reversed(lines) if it["step"] and any(one in it for one in names)), None)
+
+
+def _best_answers(info: RunInfo, file: Path) -> dict[str, str]:
+    words = {role: info.roles[role].answers for role in info.trained_roles}
+    try:
+        return best_constants(words, read_episodes(file)) if file.exists() else {}
+    except DataError:
+        return {}

@@ -205,7 +205,7 @@ class _TrainEnd:
             output.warn(text)
         commands = self._next() if self._folder.info_file.exists() else []
         if self._folder.info_file.exists():
-            seconds = self._folder.info().last_seconds or seconds
+            seconds = self._folder.info().seconds or seconds
             out.print(f"{self._done} of {self._steps} steps in {clock(seconds)}")
             if self._last_saved and self._done < self._steps:
                 out.print(f"--resume continues from the checkpoint of step {self._last_saved.step}")

@@ -16,13 +16,13 @@ from rolegraph.engine.errors import RolegraphError, UsageError
 from rolegraph.engine.records import EpisodeDone, Event, Note, Observer, RunFolder, RunInfo, Source, Task
 from rolegraph.engine.records.data import UsedRows
 from rolegraph.engine.records.episodes import EpisodeFile, EpisodeWriter, drop_episodes, read_episodes
+from rolegraph.engine.records.summary import Summary
 from rolegraph.engine.records.writer_lock import sole_writer
 from rolegraph.engine.vocabulary import Split
 
 if TYPE_CHECKING:
     from rolegraph.engine.records import Episode
-    from rolegraph.engine.records.summary import Summary
-from rolegraph.engine.run import EpisodeMaker
+    from rolegraph.engine.run import EpisodeMaker
 
 
 @dataclass(frozen=True, slots=True, repr=False)

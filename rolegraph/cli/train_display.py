@@ -235,7 +235,7 @@ class _TrainEnd:
             output.warn(text)
         commands = self._next() if self._folder.info_file.exists() else []
         if self._folder.info_file.exists():
-            seconds = self._folder.info().last_seconds or seconds
+            seconds = self._folder.info().seconds or seconds
             out.print(f"{self._done} of {self._steps} steps in {clock(seconds)}")
             if greedy := self._greedy():
                 n = self._lines[-1].get(f"{GREEDY}n/{greedy[0][0]}", 0)

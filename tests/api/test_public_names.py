@@ -7,6 +7,7 @@ from pathlib import Path
 
 import rolegraph as rg
 from rolegraph.engine.records import Episode, Step, Trajectory
+from tests.cli.conftest import recording as recording
 
 PAGE = Path(__file__).parents[2] / "docs" / "python.md"
 
@@ -29,6 +30,12 @@ def test_a_workflow_prints_its_roles() -> None:
     assert columns.split() == ["role", "count", "needs", "reward", "estimator"]
     assert solver.split() == ["solver", "2", "countdown", "grpo"]
     assert judge.split() == ["judge", "1", "solver", "countdown", "reinforce"]
+
+
+def test_a_result_prints_its_figures(tmp_path: Path, recording: Path) -> None:
+    result = rg.run(rg.load("solver_judge", model=f"replay:{recording}"), limit=2, out=tmp_path / "out")
+    assert repr(result).splitlines()[0] == f"RunResult {tmp_path / 'out'}"
+    assert "episodes" in repr(result)
 
 
 def test_an_episode_is_a_table_in_a_notebook_and_its_texts_stay_texts() -> None:

@@ -15,6 +15,7 @@ from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
+from time import monotonic
 from typing import Any, NamedTuple, Self, TypeVar
 
 from pydantic import ConfigDict, TypeAdapter
@@ -166,7 +167,8 @@ class RunFolder:
         write_data(self.data_file, data)
         info = self.info()
         resumed = (*info.resumed, ResumeRecord(time=_now(), command=command))
-        seconds = info.seconds if info.finished else None  # a killed command has not said how long it took
+        # A killed command has not said how long it took; a training has the time of its latest command.
+        seconds = info.seconds if info.finished and info.kind == "run" else None
         self._update(resumed=resumed, finished=None, figures={}, seconds=seconds, **(now or {}))
 
     def add_seconds(self, seconds: float) -> None:
@@ -182,14 +184,16 @@ class RunFolder:
 
     @contextmanager
     def ending(self) -> Generator[None]:
-        """Record end time and figures in `run.json` when the block ends, by an error as well."""
+        """Write end time and figures to `run.json` when the body ends, with or without an error; of a training,
+        the body's time as well."""
+        began = monotonic()
         try:
             yield
         except BaseException:
             with suppress(RolegraphError):  # the user should see the error of the body
-                self._end()
+                self._end(monotonic() - began)
             raise
-        self._end()
+        self._end(monotonic() - began)
 
     def info(self) -> RunInfo:
         """Read `run.json`.
@@ -408,10 +412,11 @@ class RunFolder:
 
     # behind it
 
-    def _end(self) -> None:
-        is_run = self.info().kind == "run"
+    def _end(self, seconds: float) -> None:
+        info = self.info()
+        is_run = info.kind == "run"
         came_to = figures(EpisodeFile(self.episodes).entries()) if is_run else self._progress()
-        self._update(finished=_now(), figures=came_to)
+        self._update(finished=_now(), figures=came_to, seconds=info.seconds if is_run else seconds)
 
     def _progress(self) -> dict[str, float]:
         lines = self.metrics()

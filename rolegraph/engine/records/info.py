@@ -145,7 +145,8 @@ class RunInfo(SourceRecord):
     templates: dict[str, str] = {}
     """Text of each template, by a readable name."""
     seconds: float | None = None
-    """For a run: time that its episodes took, without the start of the model; None where it is not known."""
+    """For a run: time that its episodes took; for a training: time of its latest command. Without the start of the
+    model, by a clock that nobody sets; None where it is not known."""
     figures: dict[str, float] = {}
     """Results. For a run `episodes`, `correct`, its metrics and `failures/{role}/{name}`; for a training
     `step`, the figures of the last validation under `validation/`, and those of the best checkpoint under
@@ -154,17 +155,7 @@ class RunInfo(SourceRecord):
     @property
     def duration(self) -> float | None:
         """Seconds without the start of the model; None where unknown, as of a training that was resumed."""
-        if self.kind == "run":
-            return self.seconds
-        if self.started is None or self.finished is None or self.resumed:
-            return None
-        return (self.finished - self.started).total_seconds()
-
-    @property
-    def last_seconds(self) -> float | None:
-        """Seconds of a training's latest command, without the start of the model; None before its end."""
-        begun = self.resumed[-1].time if self.resumed else self.started
-        return (self.finished - begun).total_seconds() if self.finished and begun else None
+        return None if self.kind == "train" and self.resumed else self.seconds
 
     @property
     def trained_roles(self) -> tuple[str, ...]:

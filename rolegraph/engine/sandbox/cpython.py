@@ -6,6 +6,7 @@ a program that sets out to can read a test or forge a result. Monty's programs c
 
 from __future__ import annotations
 
+import asyncio
 import json
 import secrets
 import shutil
@@ -17,12 +18,15 @@ from contextlib import AbstractContextManager
 from functools import cache
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
+
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 from rolegraph.engine.connections import client_options, route
-from rolegraph.engine.errors import SandboxError, UsageError, WorldError, os_errors_as
+from rolegraph.engine.errors import SandboxError, UsageError, WorldError, os_errors_as, printable
 from rolegraph.engine.limits.tools import PROGRAM_ERROR, PROGRAM_REPLY, PROGRAM_TEXT
 from rolegraph.engine.sandbox.process import ProgramLimits
+from rolegraph.engine.vocabulary.replies import RejectedReply, bound_replies
 
 START_SECONDS = 60.0
 """Longest start of a container."""
@@ -30,6 +34,7 @@ PAUSE = 1.0
 """Seconds before a second try, where a container or a server failed."""
 MARGIN = 10.0
 """Seconds beyond a program's own limit after which its server counts as gone."""
+NO_RESULT = "its process wrote no result that can be read"
 
 
 class ScriptOutput(NamedTuple):
@@ -54,11 +59,11 @@ class CPythonProcess(AbstractContextManager["CPythonProcess"]):
     def __exit__(self, *_: object) -> None:
         """Do nothing: no process outlives a call of `run`."""
 
-    def run(self, code: str, /, **inputs: Any) -> tuple[Any, str]:
-        """Run code and return the value of its last expression and the printed text.
+    def run(self, code: str, /, **inputs: Any) -> tuple[str | None, str]:
+        """Run code and return the value of its last expression, a text or None, and the printed text.
 
         Raises:
-            SandboxError: The code raised an exception or exceeded a limit.
+            SandboxError: The code raised an exception or exceeded a limit, or its result cannot be read.
             WorldError: The container or the server does not answer.
         """
         self._steps.append((code, inputs))
@@ -75,7 +80,10 @@ class CPythonProcess(AbstractContextManager["CPythonProcess"]):
         _, separator, result = output.text.rpartition(mark)
         if not separator:
             raise SandboxError("its process ended: it may have used more memory than it has")
-        value, printed, error = json.loads(result)
+        try:
+            value, printed, error = _RESULT.validate_json(result)
+        except ValidationError:  # a program that finds the mark can write anything behind it
+            raise SandboxError(NO_RESULT) from None
         if error is not None:
             raise SandboxError(error[: PROGRAM_ERROR.most], printed)
         return value, printed
@@ -171,6 +179,19 @@ class _Container:
         return line
 
 
+class _RunResult(BaseModel):
+    status: Literal["Finished", "Error", "TimeLimitExceeded"]
+    stdout: str | None
+
+
+class _Reply(BaseModel):
+    """Fields of SandboxFusion's response that are read; others are ignored."""
+
+    status: Literal["Success", "Failed", "SandboxError"]
+    message: str | None = None
+    run_result: _RunResult | None
+
+
 def _at_server(url: str, script: str, limits: ProgramLimits) -> ScriptOutput:
     """Run a script at a SandboxFusion server (POST /run_code)."""
     import httpx  # slow to import, and needed for a server alone
@@ -181,28 +202,39 @@ def _at_server(url: str, script: str, limits: ProgramLimits) -> ScriptOutput:
         "run_timeout": limits.seconds,
         "memory_limit_MB": limits.memory >> 20,
     }
-    headers, reply = {"Accept-Encoding": "identity"}, bytearray()
-    client = httpx.Client(timeout=limits.seconds + MARGIN, **client_options(url))
-    try:
-        post = client.stream("POST", f"{url.rstrip('/')}/run_code", json=body, headers=headers)
-        with client, post as answer:
+    seconds = limits.seconds + MARGIN
+
+    async def post() -> bytes:
+        # httpx has a limit for each read alone, and a server may send a byte at a time.
+        async with asyncio.timeout(seconds), httpx.AsyncClient(timeout=None, **client_options(url)) as client:
+            bound_replies(client, PROGRAM_REPLY)
+            answer = await client.post(f"{url.rstrip('/')}/run_code", json=body)
             answer.raise_for_status()
-            for part in answer.iter_raw():
-                reply += part
-                if len(reply) > PROGRAM_REPLY.most:
-                    raise SandboxError(PROGRAM_REPLY.exceeded("its output makes a response of"))
-        payload: Any = json.loads(reply)
-        ran = payload["run_result"]
-        if payload["status"] == "SandboxError" or ran is None:
-            raise WorldError(f"the sandbox at {url} failed: {payload.get('message', '')!s:.200}")
-        return ScriptOutput(str(ran["stdout"] or "")[-_MOST:], ran["status"] == "TimeLimitExceeded")
+            return answer.content
+
+    try:
+        reply = _Reply.model_validate_json(asyncio.run(post()))
+    except TimeoutError as error:
+        raise WorldError(f"the sandbox at {url} gave no response within {seconds:g} s") from error
+    except RejectedReply as error:
+        raise SandboxError(f"its output makes a response that is rejected: {error}") from error
     except httpx.HTTPError as error:
         reason = str(error) or "the connection was dropped"  # an error of a reset has no text
         raise WorldError(f"cannot reach the sandbox at {url}{route(url)}: {reason}") from error
-    except (ValueError, KeyError, TypeError) as error:
-        raise WorldError(f"{url}/run_code does not answer as SandboxFusion does: {error!r:.200}") from error
+    except ValidationError as error:
+        problem = error.errors(include_url=False, include_input=False)[0]
+        where = ".".join(map(str, problem["loc"])) or "the response"
+        raise WorldError(
+            f"{url}/run_code does not answer as SandboxFusion does: {where}: {problem['msg']}"
+        ) from error
+    ran = reply.run_result
+    if ran is None or reply.status == "SandboxError" or ran.status == "Error":
+        raise WorldError(f"the sandbox at {url} failed: {printable(reply.message or '')[:200]}")
+    return ScriptOutput((ran.stdout or "")[-_MOST:], ran.status == "TimeLimitExceeded")
 
 
+_RESULT = TypeAdapter(tuple[str | None, str, str | None], config=ConfigDict(strict=True))
+"""Result of a script as `driver.py` writes it: value, printed text, error."""
 _MOST = 8 * PROGRAM_TEXT.most + (1 << 16)
 """Characters of a script's output that are read, from its end: the result as JSON, escapes included."""
 

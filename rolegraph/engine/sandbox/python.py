@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ast
 import asyncio
-import json
 import keyword
 import os
 from collections.abc import Mapping
@@ -17,12 +16,12 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from pydantic_core import to_jsonable_python
+from pydantic_core import from_json, to_jsonable_python
 
 from rolegraph.engine.errors import SandboxError, UsageError
 from rolegraph.engine.limits.tools import PROGRAM_DEPTH, PROGRAM_TEXT
 from rolegraph.engine.sandbox import inside
-from rolegraph.engine.sandbox.cpython import CPythonProcess, require_image
+from rolegraph.engine.sandbox.cpython import NO_RESULT, CPythonProcess, require_image
 from rolegraph.engine.sandbox.gaps import parse_program
 from rolegraph.engine.sandbox.process import ProgramLimits, SandboxProcess, require_monty
 from rolegraph.engine.vocabulary import MONTY
@@ -125,7 +124,10 @@ def execute_program(process: Process, code: str, names: Mapping[str, Any]) -> Pr
         value, output = process.run(around, code=code[:start], end=code[start:], names=dict(names))
     except SandboxError as error:
         raise process.explain(error, code) from None
-    return ProgramResult(json.loads(value), output)
+    try:
+        return ProgramResult(from_json(value), output)
+    except (ValueError, TypeError):  # forged by the program, which shares a process of CPython with `inside`
+        raise SandboxError(NO_RESULT) from None
 
 
 def _last_expression(code: str) -> int:

@@ -12,11 +12,13 @@ import asyncio
 import os
 import pickle
 import re
-from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+import secrets
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
+from stat import S_ISREG
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
@@ -37,6 +39,10 @@ SLOW_START = 30.0
 """Seconds without a ready worker after which a note says where to look."""
 CONNECT_SECONDS = 10.0
 """Seconds that a cluster may take to accept a connection."""
+_ADDRESS_BYTES = 1_000
+_NAME_IT = "name the cluster with --on HOST:PORT, or in RAY_ADDRESS"
+_TOKEN = secrets.token_hex(32)
+"""Token of the clusters that this process starts."""
 
 
 class WorkerSetup(NamedTuple):
@@ -289,25 +295,72 @@ async def _connected(ray: Any, address: str) -> AsyncGenerator[str]:
     if ray.is_initialized():
         yield ""
         return
-    wanted = os.environ.get("RAY_ADDRESS") if address == "ray" else address
+    wanted = address if address != "ray" else os.environ.get("RAY_ADDRESS") or _running_here()
     await _check_answers(wanted or "")
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    with TemporaryDirectory(prefix="rolegraph-ray-") as empty:
+    with TemporaryDirectory(prefix="rolegraph-ray-") as empty, ExitStack() as own:
+        options = {} if wanted else own.enter_context(_private_cluster())
         try:
             context = await asyncio.to_thread(  # Ctrl-C ends the wait, not the thread
                 ray.init,
-                wanted,
+                wanted or "local",  # None would make Ray look for a cluster itself
                 # Without a working folder, Ray puts the command's on the module path of the workers.
                 runtime_env={"working_dir": empty},
                 log_to_driver=False,
                 logging_level="ERROR",
+                **options,
             )
         except Exception as error:  # of many kinds: no answer, another version, a bad address
             raise WorldError(f"cannot connect to the Ray cluster {address}: {first_line(error)}") from error
+        try:
+            yield f"http://{context.dashboard_url}" if context.dashboard_url else ""
+        finally:
+            await asyncio.to_thread(ray.shutdown)
+
+
+def _running_here() -> str | None:
+    """Return the address of the cluster that `ray start` started on this machine; None where there is none.
+
+    Every user can write in Ray's folder, and the cluster gets this user's keys.
+
+    Raises:
+        UsageError: The file with the address is neither this user's nor root's, or is no regular file.
+    """
+    temporary = os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp"
+    file = Path(temporary, "ray", "ray_current_cluster")
     try:
-        yield f"http://{context.dashboard_url}" if context.dashboard_url else ""
-    finally:
-        await asyncio.to_thread(ray.shutdown)
+        descriptor = os.open(file, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise UsageError(f"cannot read {file} ({error.strerror}); {_NAME_IT}") from error
+    with open(descriptor, "rb") as opened:
+        status = os.fstat(descriptor)
+        if hasattr(os, "getuid") and status.st_uid not in (os.getuid(), 0):
+            raise UsageError(f"{file} names a Ray cluster and belongs to another user; {_NAME_IT}")
+        if not S_ISREG(status.st_mode):
+            raise UsageError(f"{file} is no regular file; {_NAME_IT}")
+        return opened.read(_ADDRESS_BYTES).decode(errors="replace").strip() or None
+
+
+@contextmanager
+def _private_cluster() -> Generator[dict[str, Any]]:
+    """Give the options of `ray.init` for a new cluster that serves this command alone.
+
+    By default Ray (2.60) makes its folder writable for all users, and keeps the token of its clusters in a file
+    that all users can read. Its ports are open at every interface of the machine, and the token alone protects
+    them; there is no option to close them.
+    """
+    is_new = not {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"} & {*os.environ}
+    if is_new:  # Ray turns tokens on by itself, and reads the first one for the life of the process
+        os.environ["RAY_AUTH_TOKEN"] = _TOKEN
+    # In /tmp, since the path of a socket below has at most 107 bytes; Ray opens the inner folder to all users.
+    with TemporaryDirectory(prefix="rg-ray-", dir="/tmp" if os.name == "posix" else None) as folder:
+        try:
+            yield {"_temp_dir": str(Path(folder, "ray"))}
+        finally:
+            if is_new:
+                os.environ.pop("RAY_AUTH_TOKEN", None)
 
 
 async def _check_answers(address: str) -> None:

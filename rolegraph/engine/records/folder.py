@@ -39,7 +39,6 @@ from rolegraph.engine.records.info import (
     ResumeRecord,
     RunInfo,
     SavedPolicy,
-    without_credentials,
 )
 from rolegraph.engine.records.jsonl import (
     JsonLine,
@@ -54,6 +53,7 @@ from rolegraph.engine.records.jsonl import (
     write_whole,
 )
 from rolegraph.engine.records.plain import LARGEST
+from rolegraph.engine.secrets import without_secrets
 
 T = TypeVar("T")
 RUN_ONLY = "holds episodes of `rolegraph run`, which trains nothing"
@@ -134,7 +134,7 @@ class RunFolder:
         make_folder(self.path)
         if info.kind == "train":
             make_folder(self.steps)
-        write_whole(self.spec_file, without_credentials(spec).encode())
+        write_whole(self.spec_file, without_secrets(spec).encode())
         self.data_file.unlink(missing_ok=True)  # of a run that was killed before its first episode
         write_data(self.data_file, data)
         started = {"version": version("rolegraph"), "started": _now()}
@@ -221,7 +221,7 @@ class RunFolder:
         started = self.info()
         if started.hash == now.hash:
             return check_data(self.data_file, data)
-        parts = [_difference("spec", self.spec(), without_credentials(spec))]
+        parts = [_difference("spec", self.spec(), without_secrets(spec))]
         old, new = started.templates, now.templates
         parts += [_difference(name, old.get(name, ""), new.get(name, "")) for name in {**old, **new}]
         parts.append(_difference("--allow", "\n".join(started.allowed), "\n".join(now.allowed)))

@@ -125,6 +125,13 @@ FAULTS = (
         "reply",
     ),
     Fault(
+        "a key with a line end",
+        "engine/models/keys.py",
+        "    stripped = value.strip()\n",
+        "    return value\n",
+        "key",
+    ),
+    Fault(
         "a seal that is always good",
         "rolegraph/trusting.py",
         "return hmac.compare_digest(",

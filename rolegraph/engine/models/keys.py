@@ -52,6 +52,7 @@ class KeyRule:
             UsageError: The key has characters that a request cannot carry.
         """
         if explicit:
+            remember(explicit)  # messages show no key of the environment anyway
             return _checked("the key", explicit)
         if not self.trusts(url, trusted_url):
             return None
@@ -110,11 +111,10 @@ def same_origin(url: str, other: str) -> bool:
 
 
 def _checked(name: str, value: str) -> str | None:
-    """Return a key as a header carries it, which messages show no more; None for an empty one."""
+    """Return a key as a header carries it; None for an empty one."""
     key = header_value(name, value)
     if 0 < len(key) < LEAST:
         _warn_of_short(name)
-    remember(key)
     return key or None
 
 

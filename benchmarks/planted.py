@@ -133,6 +133,13 @@ FAULTS = (
         "resumed",
     ),
     Fault(
+        "a key with a line end",
+        "engine/models/keys.py",
+        "    stripped = value.strip()\n",
+        "    return value\n",
+        "key",
+    ),
+    Fault(
         "a seal that is always good",
         "rolegraph/api/trusting.py",
         "return hmac.compare_digest(",

@@ -87,6 +87,7 @@ KINDS: dict[str, Kind] = {
     "chat": Kind(inputs.chat, judge_said.chat, 20),
     "answer": Kind(inputs.answer, judge_said.answer, 70),
     "reply": Kind(inputs.reply, judge_said.reply, 60),
+    "key": Kind(inputs.key, judge_said.key, 5),
     "tool": Kind(inputs.tool, judge_said.tool, 3),
     "vocabulary": Kind(inputs.vocabulary, judge_said.vocabulary, 6),
     "mcp": Kind(inputs.mcp, judge_said.mcp, 1),

@@ -290,6 +290,16 @@ def reply(rng: random.Random) -> str:
     return as_json([status, kind, now_and_then(rng, 0.2, body)])
 
 
+def key(rng: random.Random) -> str:
+    """A key as its variable holds it, and the status with which an endpoint echoes it."""
+    parts = ["/", "+", "=", "%", '"', "'", "\\", "&", "<", "a b", "Zz09"] + ["\n", "\r", "\x01", "é"] * (
+        rng.random() < 0.3
+    )
+    ends = ["", "", "\n", "\r\n", " ", "\t", "\f"]
+    value = "sk-planted" + "".join(rng.choice(parts) for _ in range(rng.randint(0, 6))) + "planted"
+    return as_json([rng.choice(ends) + value + rng.choice(ends), rng.choice([200, 400, 401, 403, 500])])
+
+
 def calls(rng: random.Random) -> list[str]:
     """What a model says turn by turn, calls of tools among it."""
     said: list[str] = []

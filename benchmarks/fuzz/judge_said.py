@@ -15,6 +15,7 @@ from functools import cache
 from itertools import cycle
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import certifi
 import honest
@@ -22,7 +23,7 @@ from judge_written import FAULT, RESULT
 from odd import given, made
 
 from rolegraph.engine.compile import Plan, compile_file
-from rolegraph.engine.errors import ModelError
+from rolegraph.engine.errors import ModelError, UsageError
 from rolegraph.engine.models import Completion, LimitedModel, Model, Request, open_model
 from rolegraph.engine.models.tokenizer import load_tokenizer
 from rolegraph.engine.prompts import ChatFormat
@@ -211,6 +212,37 @@ def reply(text: str) -> str:
     assert isinstance(completion.text, str) and isinstance(completion.thought, str)
     json_line(completion._asdict())
     return RESULT
+
+
+def key(text: str) -> str:
+    """A key is sent without the white space around it, or named by its variable, and no message shows it."""
+    value, status = json.loads(text)
+    bare, message = value.strip(), ""
+    echo = " ".join((bare, repr(value), ascii(value), json.dumps(value), quote(bare), quote(bare, safe="")))
+    server().reply = lambda _: (status, "application/json", json.dumps({"error": {"message": echo}}))
+    server().heads.clear()
+    os.environ["OPENAI_API_KEY"] = value
+    try:
+        LOOP.run_until_complete(_ask_with_key(f"{server().url}/v1"))
+    except UsageError as error:
+        message = str(error)
+        assert "OPENAI_API_KEY" in message, "the variable is not named"
+    except ModelError as error:
+        message = str(error)
+    finally:
+        os.environ |= KEYS
+    assert "planted" not in message, f"a key is shown: {message!r}"
+    if bare.isascii() and bare.isprintable():
+        assert any(f"Bearer {bare}".encode() in head for head in server().heads), "a key is not sent"
+    return FAULT
+
+
+async def _ask_with_key(url: str) -> None:
+    model = await open_model(ModelRef(provider="openai", name="tiny", base_url=url))
+    try:
+        await model.complete(_REQUEST)
+    finally:
+        await model.aclose()
 
 
 # episodes

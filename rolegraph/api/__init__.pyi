@@ -111,6 +111,7 @@ from rolegraph.engine.records import read_episodes as read_episodes
 from rolegraph.engine.run.preview import RolePrompts as RolePrompts
 from rolegraph.engine.run.preview import SentPrompt as SentPrompt
 from rolegraph.engine.run.preview import TaskPrompts as TaskPrompts
+from rolegraph.engine.secrets import without_secrets_in as without_secrets_in
 from rolegraph.engine.spec import find_spec as find_spec
 from rolegraph.engine.spec import is_tests_file as is_tests_file
 from rolegraph.engine.training.advantages.group_metrics import KL as KL

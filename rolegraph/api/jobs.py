@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import shlex
 import sys
 import tempfile
@@ -23,7 +22,6 @@ from rolegraph.api.workflow import Workflow, open_source
 from rolegraph.engine.compile import Plan, RolePlan
 from rolegraph.engine.errors import DataError, UsageError, WorldError, os_errors_as, printable
 from rolegraph.engine.models.checkpoints import with_base
-from rolegraph.engine.models.keys import OPENAI, TINKER, redact
 from rolegraph.engine.plugins import plugin, plugin_names
 from rolegraph.engine.records import (
     EpisodeDone,
@@ -37,7 +35,7 @@ from rolegraph.engine.records import (
     confined,
 )
 from rolegraph.engine.records.data import UsedRows
-from rolegraph.engine.records.info import Kind, RoleInfo, RunInfo, without_credentials
+from rolegraph.engine.records.info import Kind, RoleInfo, RunInfo
 from rolegraph.engine.records.run_folders import newest
 from rolegraph.engine.records.writer_lock import sole_writer
 from rolegraph.engine.run.streaming import EpisodeMaker
@@ -349,10 +347,8 @@ class RunLog(logging.FileHandler):
             self._observe(Note(f"cannot write {self._file}: {error.strerror}; the log has gaps", "warning"))
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return time, level and text, without keys and credentials; lines after the first are indented."""
-        text = printable(without_credentials(super().format(record)))
-        for rule in (TINKER, OPENAI):
-            text = redact(text, os.environ.get(rule.key_variable))
+        """Return time, level and text, without secrets; lines after the first are indented."""
+        text = printable(super().format(record))
         time = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
         first, *rest = text.splitlines() or [""]
         return "\n".join([f"{time} {record.levelname} {first}", *(f"    {line}" for line in rest)])

@@ -13,7 +13,6 @@ from rolegraph.engine.compile.earned import quoting_roles
 from rolegraph.engine.errors import WorldError, first_line
 from rolegraph.engine.plugins import plugin
 from rolegraph.engine.records import Episode
-from rolegraph.engine.records.info import without_credentials
 from rolegraph.engine.spec import Spec
 from rolegraph.engine.vocabulary import require_library
 
@@ -111,7 +110,7 @@ def tracker(name: str, folder: Path, run: str, config: Mapping[str, Any]) -> Gen
     try:
         opened = kind(folder, f"{run} {folder.name}", config)
     except Exception as error:  # a tracker's library may raise anything
-        raise WorldError(f"{name} cannot start a run: {without_credentials(first_line(error))}") from error
+        raise WorldError(f"{name} cannot start a run: {first_line(error)}") from error
     opened.name, failed = name, True
     try:
         yield opened
@@ -120,4 +119,4 @@ def tracker(name: str, folder: Path, run: str, config: Mapping[str, Any]) -> Gen
         try:
             opened.close(failed=failed)
         except Exception as error:  # the training is over, and its folder is whole
-            _logger.warning("%s cannot end its run: %s", name, without_credentials(first_line(error)))
+            _logger.warning("%s cannot end its run: %s", name, first_line(error))

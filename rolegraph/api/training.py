@@ -21,7 +21,7 @@ from rolegraph.engine.records import Event, Note, Observer, RunFolder, Source, S
 from rolegraph.engine.records.data import UsedRows
 from rolegraph.engine.records.episodes import read_episodes
 from rolegraph.engine.records.identity import MAIN, derive_seed
-from rolegraph.engine.records.info import Checkpoint, Control, RunInfo, without_credentials
+from rolegraph.engine.records.info import Checkpoint, Control, RunInfo
 from rolegraph.engine.records.writer_lock import sole_writer
 from rolegraph.engine.training.analysis.verdict import training_verdict
 from rolegraph.engine.training.loop.schedule import planned_steps, validation_tasks
@@ -373,7 +373,7 @@ def _send(observe: Observer, trackers: list[Tracker], send: Callable[[Tracker], 
         except Exception as error:  # a tracker's library may raise anything
             trackers.remove(one)
             text = f"{one.name} failed, and gets nothing more of this training: {first_line(error)}"
-            observe(Note(without_credentials(text), "warning"))
+            observe(Note(text, "warning"))
 
 
 def _write_results(plan: Plan, folder: RunFolder, steps: int) -> None:

@@ -10,12 +10,13 @@ import codecs
 import errno
 import gc
 import importlib
+import logging
 import os
 import signal
 import sys
-from collections.abc import Sequence
-from contextlib import suppress
-from io import TextIOWrapper
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager, suppress
+from io import StringIO, TextIOWrapper
 
 import click
 
@@ -139,12 +140,39 @@ def run(arguments: Sequence[str]) -> int:
         0, 1, 2, 130 or 143; see the module's docstring.
     """
     sys.argv = ["rolegraph", *arguments]  # a run notes this command line, however the process was started
+    with _printed_warnings():
+        return _run(arguments)
+
+
+@contextmanager
+def _printed_warnings() -> Generator[None]:
+    """Print the warnings of the library's loggers for the time of a block; a run's log has them as well."""
+    printer, logger = _WarningPrinter(logging.WARNING), logging.getLogger("rolegraph")
+    logger.addHandler(printer)
+    try:
+        yield
+    finally:
+        logger.removeHandler(printer)
+
+
+class _WarningPrinter(logging.Handler):
+    """Handler that prints log entries as warnings to standard error."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Print one entry."""
+        with suppress(OSError, ValueError):  # standard error is closed or full
+            click.echo(printable(f"warning: {record.getMessage()}"), err=True)
+
+
+def _run(arguments: Sequence[str]) -> int:
     words = [word for word in arguments if word != "--debug"]
     try:
         result = cli.main(words, prog_name="rolegraph", standalone_mode=False, color=colour())
         return result if isinstance(result, int) else 0
     except click.ClickException as error:
-        error.show()
+        text = StringIO()
+        error.show(text)
+        click.echo(printable(text.getvalue()), nl=False, err=True)
         return 2
     except (KeyboardInterrupt, click.Abort) as error:
         click.echo("interrupted", err=True)
@@ -156,7 +184,7 @@ def run(arguments: Sequence[str]) -> int:
         if "--debug" in arguments:
             import traceback
 
-            traceback.print_exc()
+            click.echo(printable(traceback.format_exc()), err=True)
         elif isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
             named = printable(str(error.filename))
             click.echo(f"error: file name too long: {named[:80]}…", err=True)

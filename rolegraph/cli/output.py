@@ -49,7 +49,7 @@ class OutputOptions(NamedTuple):
     def line(self, text: str) -> None:
         """Print one line of results, unless quiet; with `--json` it goes to standard error."""
         if not self.quiet:
-            click.echo(text, err=self.as_json)
+            click.echo(api.printable(text), err=self.as_json)
 
     def progress(self) -> Console:
         """Return the console for progress."""
@@ -76,7 +76,8 @@ class OutputOptions(NamedTuple):
     def document(self, value: Mapping[str, object]) -> None:
         """Print the JSON document, with `--json` alone."""
         if self.as_json:
-            click.echo(json.dumps(value, indent=1, ensure_ascii=False, default=str), file=self.stream)
+            shown = api.without_secrets_in(json.loads(json.dumps(value, default=str)))
+            click.echo(json.dumps(shown, indent=1, ensure_ascii=False), file=self.stream)
 
 
 def view_command(folder: str, it: api.NextAction) -> str:

@@ -226,7 +226,8 @@ def _run_points(sweep: api.SweepJob, floors: Mapping[str, float], run_options: M
     code = 0
     for number, point in enumerate(sweep.points, 1):
         done = " is finished" if point.finished else ""
-        click.echo(f"[{number}/{len(sweep.points)}] {' '.join(point.overrides)}{done}", err=True)
+        overrides = api.printable(" ".join(point.overrides))
+        click.echo(f"[{number}/{len(sweep.points)}] {overrides}{done}", err=True)
         if done:
             continue
         job = point.job()

@@ -88,7 +88,7 @@ def train_command(
         for warning in other_job.warnings:
             click.echo(f"{warning}\n", err=True)
         if print_config:
-            click.echo(other.describe(other_job))
+            click.echo(api.printable(other.describe(other_job)))
             return 0
         for note in other_job.notes:
             click.echo(note, err=True)

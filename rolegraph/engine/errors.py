@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from rolegraph.engine.limits.records import LINE_SHOWN, MESSAGE_TEXT
+from rolegraph.engine.secrets import without_secrets
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Sequence
@@ -41,6 +42,10 @@ class RolegraphError(Exception):
     """
 
     exit_code: ClassVar[int] = 1
+
+    def __str__(self) -> str:
+        """Return the message without secrets."""
+        return without_secrets(super().__str__())
 
 
 class UserError(RolegraphError):
@@ -137,14 +142,16 @@ _REPLACED = dict.fromkeys(_ESCAPES, "\ufffd")
 
 
 def printable(text: str) -> str:
-    """Escape the control characters of a text, so that it is safe to print on a terminal.
+    """Cut the secrets of a text and escape its control characters, so that it is safe to print on a terminal.
 
     Args:
         text: Any text, such as a model's answer.
 
     Returns:
-        The text with control characters, bidirectional marks and unpaired surrogates as `\\x1b` or `\\u202e`.
+        The text `without_secrets`, with control characters, bidirectional marks and unpaired surrogates as
+        `\\x1b` or `\\u202e`.
     """
+    text = without_secrets(text)
     return text if text.isascii() and text.isprintable() else text.translate(_ESCAPES)
 
 
@@ -154,8 +161,9 @@ def printable_line(line: str) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """Return the first line of an error's message, cut, or the name of its type if the message is empty."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][: MESSAGE_TEXT.most]
+    """Return the first line of an error's message, cut and without secrets; its type's name without one."""
+    message = without_secrets(str(error)).strip()
+    return (message.splitlines() or [type(error).__name__])[0][: MESSAGE_TEXT.most]
 
 
 def nearest(name: str, names: Iterable[str]) -> str | None:
@@ -189,7 +197,7 @@ FOREIGN_ERRORS = (Exception, SystemExit)
 
 
 def describe_error(error: BaseException, *, with_place: bool = False) -> str:
-    """Return an error's type and message, cut to the length that a record keeps.
+    """Return an error's type and message without secrets, cut to the length that a record keeps.
 
     Args:
         error: Error of third-party code.
@@ -198,7 +206,7 @@ def describe_error(error: BaseException, *, with_place: bool = False) -> str:
     if with_place and (place := place_of(error)):
         return f"{describe_error(error)} ({place})"
     try:
-        message = str(error)[: MESSAGE_TEXT.most]
+        message = without_secrets(str(error))[: MESSAGE_TEXT.most]
     except Exception:  # `__str__` may be third-party code, too
         message = ""
     message = message.encode(errors="backslashreplace").decode()

@@ -24,6 +24,7 @@ from rolegraph.engine.limits.answers import ANSWER_CALLS
 from rolegraph.engine.limits.tools import REPLY_BYTES, REPLY_SECONDS
 from rolegraph.engine.sandbox import PythonSandbox, SandboxError, WorldError, require_interpreter
 from rolegraph.engine.sandbox.python import MEMORY, SECONDS
+from rolegraph.engine.secrets import without_secrets
 from rolegraph.engine.vocabulary import (
     MONTY,
     Function,
@@ -351,8 +352,8 @@ def http(body: str | None = None, /, *, url: str, method: Method = "POST", heade
     method: the method of the request
     headers: of the request, such as X-Episode: "{{ episode.id }}"
     """
-    about = f"Sends JSON to {url} by {method}, and gives what it answers."
-    send = partial(_exchange, check_url(url), method)
+    about = f"Sends JSON to {without_secrets(check_url(url))} by {method}, and gives what it answers."
+    send = partial(_exchange, url, method)
     return Tool(
         _function("http", about, "body", "the JSON", send, {}),
         headers=check_headers(headers),

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import json
-from urllib.parse import quote
-
 import pytest
 
 from rolegraph.engine.errors import UsageError
-from rolegraph.engine.models.keys import OPENAI, TINKER, redact
+from rolegraph.engine.models.keys import OPENAI, TINKER
 
 
 @pytest.mark.parametrize(
@@ -40,11 +37,6 @@ def test_an_explicit_key_goes_where_its_caller_says() -> None:
     assert TINKER.key("https://evil.example", explicit="tml-x", trusted_url=None) == "tml-x"
 
 
-def test_a_key_that_a_server_echoes_is_taken_out() -> None:
-    assert redact("bad key sk-mine!", "sk-mine") == "bad key [key]!"
-    assert redact("no key", None) == "no key"
-
-
 @pytest.mark.parametrize("key", ["sk-mine\n", " sk-mine\r\n", "\tsk-mine "])
 def test_white_space_around_a_key_is_not_of_the_key(monkeypatch: pytest.MonkeyPatch, key: str) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", key)
@@ -60,14 +52,6 @@ def test_a_key_that_no_header_carries_is_named_by_its_variable_and_not_shown(
     with pytest.raises(UsageError, match="OPENAI_API_KEY: ") as raised:
         OPENAI.key("http://127.0.0.1:8000", explicit=None, trusted_url=None)
     assert "SEC" not in str(raised.value)
-
-
-def test_a_key_is_taken_out_in_each_form_and_a_placeholder_in_no_word() -> None:
-    key = 'sk-"quoted"/key'
-    for form in (key, json.dumps(key), quote(key, safe=""), repr(f"{key}\n"), f"Bearer {key}"):
-        assert "quoted" not in redact(f"refused: {form}", f"{key}\n")
-    assert redact("The model refuses the key e", "e") == "The model refuses the key [key]"
-    assert redact("none of them: nonempty", "none") == "[key] of them: nonempty"
 
 
 @pytest.mark.parametrize(

@@ -27,6 +27,7 @@ from rolegraph.engine.compile.trainable import learning_findings, loss_of
 from rolegraph.engine.compile.unroll import UnrolledGraph
 from rolegraph.engine.errors import SpecError
 from rolegraph.engine.records import Source, Task
+from rolegraph.engine.secrets import without_url_secrets
 from rolegraph.engine.spec import Diagnostic, Finding, ModelRef, Spec, load_spec
 from rolegraph.engine.spec.diagnostics import Path, Severity
 from rolegraph.engine.spec.loader import LoadedSpec
@@ -349,7 +350,9 @@ def _hash(
         identity["imports"] = sorted(wanted.digest() for wanted in imports)
     if interpreter not in ("", vocabulary.MONTY):
         identity["interpreter"] = interpreter
-    return hashlib.sha256(json.dumps(identity, sort_keys=True, default=str).encode()).hexdigest()[:16]
+    # A run's record has no keys of URLs, and a run may be resumed with another key.
+    written = without_url_secrets(json.dumps(identity, sort_keys=True, default=str))
+    return hashlib.sha256(written.encode()).hexdigest()[:16]
 
 
 def _present(value: T | None) -> T:

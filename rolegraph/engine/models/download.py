@@ -15,7 +15,6 @@ import tinker
 
 from rolegraph.engine.connections import client_options, route
 from rolegraph.engine.errors import UsageError, WorldError
-from rolegraph.engine.models.keys import redact
 from rolegraph.engine.models.tinker import Pulse, open_session, quiet, saying_why, service_message
 from rolegraph.engine.models.tinker_sdk import archive_url, close, created, rest_client
 from rolegraph.engine.models.types import ServedModel
@@ -50,7 +49,7 @@ async def download_adapter(path: str, folder: Path, base_url: str | None = None)
     rest = rest_client(session.service, session.url, session.key)
     load = partial(session.service.create_training_client_from_state, path)
     try:
-        with saying_why(session.url, session.key):
+        with saying_why(session.url):
             base = (await pulse.result(rest.get_weights_info_by_tinker_path(path))).base_model
             client = await pulse.result(created(load))
             quiet(client)
@@ -58,7 +57,7 @@ async def download_adapter(path: str, folder: Path, base_url: str | None = None)
         status = "success"
         return base
     except (tinker.APIStatusError, tinker.RequestFailedError) as error:
-        reason = redact(service_message(error), session.key)
+        reason = service_message(error)
         raise UsageError(f"{session.url} does not give the weights {path}: {reason}") from error
     except (httpx.HTTPError, OSError) as error:
         reason = str(error) or type(error).__name__

@@ -7,14 +7,18 @@ machine, or to the URL that the person gave outside the spec (`trusted_url`). An
 
 from __future__ import annotations
 
-import json
+import logging
 import os
 import re
 from dataclasses import dataclass
-from urllib.parse import quote, urlsplit
+from functools import cache
+from urllib.parse import urlsplit
 
 from rolegraph.engine.connections import is_here
 from rolegraph.engine.errors import UsageError
+from rolegraph.engine.secrets import CUT, LEAST, remember, remember_url
+
+_logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,11 +33,16 @@ class KeyRule:
         """Return the URL to call, without a trailing slash; raises UsageError for an invalid URL."""
         of_environment = os.environ.get(self.url_variable, "").strip()
         url = ((base_url or "").strip() or of_environment or self.default_url).rstrip("/")
+        source = self.url_variable if url == of_environment.rstrip("/") else "base_url"
         if not _is_url(url):
-            source = self.url_variable if url == of_environment.rstrip("/") else "base_url"
             raise UsageError(
                 f"{source}: {url!r} is not a URL; expected something like http://127.0.0.1:8000."
             )
+        if CUT in url:
+            raise UsageError(
+                f"{source}: {url} was recorded without its key; give the whole URL with --base-url."
+            )
+        remember_url(url)
         return url
 
     def key(self, url: str, *, explicit: str | None, trusted_url: str | None) -> str | None:
@@ -43,10 +52,11 @@ class KeyRule:
             UsageError: The key has characters that a request cannot carry.
         """
         if explicit:
-            return header_value("the key", explicit) or None
+            remember(explicit)  # messages show no key of the environment anyway
+            return _checked("the key", explicit)
         if not self.trusts(url, trusted_url):
             return None
-        return header_value(self.key_variable, os.environ.get(self.key_variable, "")) or None
+        return _checked(self.key_variable, os.environ.get(self.key_variable, ""))
 
     def trusts(self, url: str, trusted_url: str | None) -> bool:
         """Return True if secrets of the environment may be sent to `url`: the provider's own URL, the URL of
@@ -100,21 +110,22 @@ def same_origin(url: str, other: str) -> bool:
     return _origin(url) == _origin(other)
 
 
-_PLACEHOLDER = 8
-"""Characters below which a key, such as `none`, counts as a placeholder, which may be a part of any word."""
+def _checked(name: str, value: str) -> str | None:
+    """Return a key as a header carries it; None for an empty one."""
+    key = header_value(name, value)
+    if 0 < len(key) < LEAST:
+        _warn_of_short(name)
+    return key or None
 
 
-def redact(text: str, key: str | None) -> str:
-    """Replace `key` in `text` by `[key]`, also where it is quoted: a server may echo what it was sent."""
-    key = (key or "").strip()
-    if not key:
-        return text
-    forms = sorted({key, ascii(key)[1:-1], json.dumps(key)[1:-1], quote(key, safe="")}, key=len, reverse=True)
-    if len(key) < _PLACEHOLDER:
-        forms = [rf"(?<![\w-]){re.escape(form)}(?![\w-])" for form in forms]
-    else:
-        forms = [*map(re.escape, forms)]
-    return re.sub("|".join(forms), "[key]", text)
+@cache
+def _warn_of_short(name: str) -> None:
+    _logger.warning(
+        "%s: a key of fewer than %d characters is not cut from messages and logs, where it may be a part of "
+        "any word",
+        name,
+        LEAST,
+    )
 
 
 def _is_url(url: str) -> bool:

@@ -13,6 +13,7 @@ import re
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, cast
+from urllib.parse import parse_qsl
 
 import openai
 from openai.types.chat import ChatCompletionMessageParam
@@ -21,7 +22,7 @@ from pydantic import BaseModel
 from rolegraph.engine.connections import client_options, route
 from rolegraph.engine.errors import ContextFull, ModelError, UsageError, WorldError
 from rolegraph.engine.limits.answers import COMPLETION_BYTES, COMPLETION_SECONDS
-from rolegraph.engine.models.keys import OPENAI, KeyRule, header_value, redact, same_origin
+from rolegraph.engine.models.keys import OPENAI, KeyRule, header_value, same_origin
 from rolegraph.engine.models.limit import retry_after
 from rolegraph.engine.models.openai_answers import (
     AnswerMessage,
@@ -60,7 +61,7 @@ _EXTRAS: tuple[Mapping[str, object], ...] = ({**_LOGPROBS, **_TOKEN_IDS}, _LOGPR
 
 
 class OpenAIModel:
-    """One model at one endpoint. `key` is removed from error messages.
+    """One model at one endpoint, which has `key`.
 
     Without `tokens`, nothing but the answer is requested: a gateway in between keeps tokens and logprobs.
     With `escapes`, chat markers in texts are sent with a space, since the server would make special tokens
@@ -105,7 +106,7 @@ class OpenAIModel:
 
     def _no_answer(self, error: object) -> ModelError:
         """Return the ModelError for a response with status 200 that has an error in place of an answer."""
-        why = redact(message_of(error), self._key)
+        why = message_of(error)
         if says_context_full(why, *_codes_of(error)):
             return ContextFull(f"{self._url}: {why}")
         return ModelError(f"{self._url} gave no answer: {why}", transient=True)
@@ -207,7 +208,7 @@ def _has_error(content: bytes) -> bool:
 
 @asynccontextmanager
 async def errors_of_calls(url: str, key: str | None, rule: KeyRule) -> AsyncGenerator[None]:
-    """Limit the time of a call of the client, and raise its errors as ModelError, without the key."""
+    """Limit the time of a call of the client, and raise its errors as ModelError."""
     try:
         async with asyncio.timeout(COMPLETION_SECONDS.most):
             yield
@@ -220,7 +221,7 @@ async def errors_of_calls(url: str, key: str | None, rule: KeyRule) -> AsyncGene
 
 
 def _failure(error: openai.OpenAIError, url: str, key: str | None, rule: KeyRule) -> ModelError:
-    reason = redact(_said(error), key)
+    reason = _said(error)
     match error:
         case openai.APIStatusError(status_code=status) if status in _MAY_BE_FULL and says_context_full(
             reason, error.code, error.type
@@ -266,38 +267,44 @@ def open_client(served: ServedModel, rule: KeyRule, url: str, key: str | None) -
     Args:
         served: The model at the endpoint.
         rule: The provider's rule of keys.
-        url: Base URL of the calls.
+        url: Base URL of the calls; each call has its query.
         key: The key to send.
 
     Raises:
         UsageError: The environment's headers may not be sent to `url`.
     """
     is_trusted = rule.trusts(url, served.trusted_url)
-    _check_headers()
+    account = _account()
     if os.environ.get(_HEADERS_VARIABLE) and not (served.api_key or is_trusted):
         raise UsageError(rule.withheld(url, _HEADERS_VARIABLE))
 
     async def refuse_redirect(request: Any) -> None:
         # On a redirect to another origin the client removes the key, but sends all else.
         if not same_origin(url, str(request.url)):
-            message = f"it redirects to {redact(str(request.url), key)}"
+            message = f"it redirects to {request.url}"
             raise openai.APIConnectionError(message=message, request=request)
 
     http = openai.DefaultAsyncHttpxClient(event_hooks={"request": [refuse_redirect]}, **client_options(url))
     bound_replies(http, COMPLETION_BYTES)
-    client = openai.AsyncOpenAI(base_url=url, api_key=key or _NO_KEY, max_retries=0, http_client=http)
-    if rule is not OPENAI or not is_trusted:  # the client, and a copy of it, find these in the environment
-        client.organization = client.project = None
+    address, _, query = url.partition("?")  # in a base URL, the client would write paths behind the query
+    client = openai.AsyncOpenAI(
+        base_url=address,
+        api_key=key or _NO_KEY,
+        default_query=dict(parse_qsl(query, keep_blank_values=True)),
+        max_retries=0,
+        http_client=http,
+    )
+    # The client has read them in the environment, whatever its URL, with the line ends of their files.
+    client.organization, client.project = account if rule is OPENAI and is_trusted else (None, None)
     return client
 
 
-def _check_headers() -> None:
-    """Raise UsageError for a variable with headers that the client cannot send."""
-    for variable in _ACCOUNT_VARIABLES:
-        header_value(variable, os.environ.get(variable, ""))
+def _account() -> tuple[str | None, ...]:
+    """Return the account's headers of the environment; raises UsageError for headers that cannot be sent."""
     for line in os.environ.get(_HEADERS_VARIABLE, "").splitlines():
         if header_value(_HEADERS_VARIABLE, line) and not _HEADER.match(line.strip()):
             raise UsageError(f"{_HEADERS_VARIABLE}: a line is no header; expected lines such as `X-Team: a`")
+    return tuple(header_value(name, os.environ.get(name, "")) or None for name in _ACCOUNT_VARIABLES)
 
 
 class ModelCard(BaseModel):
@@ -329,7 +336,7 @@ async def list_models(
             f"Nothing answers at {url} ({reason}){route(url)}. Is the server running, and is the URL right?"
         ) from error
     except openai.AuthenticationError as error:
-        raise UsageError(_refused(url, key, redact(_said(error), key), rule)) from error
+        raise UsageError(_refused(url, key, _said(error), rule)) from error
     except (openai.OpenAIError, RejectedReply, AttributeError, TypeError, ValueError):
         return []  # a gateway without a list of models, or with one in another shape
 

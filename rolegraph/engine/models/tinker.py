@@ -32,7 +32,7 @@ from rolegraph.engine.errors import (
     WorldError,
     did_you_mean,
 )
-from rolegraph.engine.models.keys import TINKER, redact
+from rolegraph.engine.models.keys import TINKER
 from rolegraph.engine.models.limit import retry_after
 from rolegraph.engine.models.openai_answers import says_context_full
 from rolegraph.engine.models.tinker_sdk import (
@@ -47,6 +47,7 @@ from rolegraph.engine.models.tokenizer import open_chat
 from rolegraph.engine.models.tokens import SampledTokens, answer_limit, completion, tokenize
 from rolegraph.engine.models.types import Completion, Request, ServedModel
 from rolegraph.engine.prompts import ChatFormat, TokenizedPrompt
+from rolegraph.engine.secrets import without_secrets
 from rolegraph.engine.spec import ModelRef
 from rolegraph.local.launcher import PROCESS
 
@@ -79,7 +80,6 @@ class TinkerModel:
     chat: ChatFormat
     url: str
     context: int | None = None
-    key: str | None = None
     service: tinker.ServiceClient | None = None
     weight_version: int | None = None
 
@@ -125,7 +125,7 @@ class TinkerModel:
             raise ModelError(str(error), transient=True) from error
         except Exception as error:  # the SDK raises ValueError, RuntimeError and its own family alike
             after = retry_after(error.response.headers) if isinstance(error, tinker.APIStatusError) else None
-            message = redact(service_message(error), self.key)
+            message = service_message(error)
             if says_context_full(message):
                 raise ContextFull(message) from error
             raise ModelError(message, transient=_is_transient(error), after=after) from error
@@ -226,8 +226,8 @@ def _is_transient(error: BaseException) -> bool:
 
 
 def service_message(error: BaseException) -> str:
-    """Return the message of an error of the Tinker SDK, without request and future ids."""
-    text = (str(error) or type(error).__name__).removeprefix("Request failed: ")
+    """Return the message of an error of the Tinker SDK, without secrets, request and future ids."""
+    text = (without_secrets(str(error)) or type(error).__name__).removeprefix("Request failed: ")
     return text.partition(" for self.request_id=")[0]
 
 
@@ -256,10 +256,10 @@ async def open_session(served: ServedModel) -> TinkerSession:
     await _probe(url)
     # A service of this machine keeps the session for as long as this process lives, even if it is suspended.
     here = {PROCESS: str(os.getpid())} if is_here(url) else None
-    with saying_why(url, key):
+    with saying_why(url):
         service = tinker.ServiceClient(base_url=url, api_key=key, user_metadata=here)
     try:
-        with saying_why(url, key):
+        with saying_why(url):
             async with asyncio.timeout(_OPEN_SECONDS):
                 models = (await capabilities(service, url, key)).supported_models
         lengths = {m.model_name: m.max_context_length for m in models if m.model_name and is_sampleable(m)}
@@ -284,7 +284,6 @@ async def open_tinker(served: ServedModel) -> TinkerModel:
         chat,
         url=session.url,
         context=session.lengths.get(name),
-        key=session.key,
         service=session.service,
         weight_version=served.weight_version,
     )
@@ -331,11 +330,11 @@ async def _connect(session: TinkerSession, ref: ModelRef) -> tinker.SamplingClie
         retry_config=NO_RETRIES,
     )
     try:
-        with saying_why(session.url, session.key):
+        with saying_why(session.url):
             async with asyncio.timeout(_OPEN_SECONDS):
                 client = await created(create)
     except _REFUSALS as error:
-        raise UsageError(_no_such_model(ref, session, redact(service_message(error), session.key))) from error
+        raise UsageError(_no_such_model(ref, session, service_message(error))) from error
     quiet(client)
     return client
 
@@ -344,7 +343,7 @@ _REFUSALS = (tinker.NotFoundError, tinker.BadRequestError, tinker.UnprocessableE
 
 
 @contextmanager
-def saying_why(url: str, key: str | None) -> Generator[None, None, None]:
+def saying_why(url: str) -> Generator[None, None, None]:
     """Convert errors of the Tinker SDK within a block to UsageError or WorldError with the service's URL.
 
     Errors in `_REFUSALS` pass unchanged: the caller explains them.
@@ -360,11 +359,11 @@ def saying_why(url: str, key: str | None) -> Generator[None, None, None]:
     except (tinker.TinkerError, httpx.HTTPError) as error:
         if isinstance(error, tinker.RequestFailedError) and error.category is RequestErrorCategory.User:
             raise
-        raise WorldError(f"Cannot open a model at {url}: {redact(service_message(error), key)}") from error
+        raise WorldError(f"Cannot open a model at {url}: {service_message(error)}") from error
     except RolegraphError:
         raise
     except Exception as error:  # the SDK asserts fields that services of other versions do not send
-        reason = redact(service_message(error), key)
+        reason = service_message(error)
         if isinstance(error.__cause__, tinker.TinkerError):  # older SDKs tell the service's error so
             raise WorldError(f"Cannot open a model at {url}: {reason}") from error
         raise WorldError(

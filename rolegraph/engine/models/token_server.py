@@ -65,7 +65,7 @@ class TokenServer(ABC):
 
     client: openai.AsyncOpenAI
     url: str
-    """URL without `/v1`."""
+    """URL without `/v1` and query."""
     key: str | None
     name: str
     """The server's name for the model, or for an adapter that it was started with."""
@@ -94,9 +94,10 @@ class TokenServer(ABC):
                 f"model: {ref.provider} takes no checkpoint; write it to a folder with `rolegraph export`, "
                 f"give the server that adapter, and write {ref.provider}:NAME with the adapter's name"
             )
-        url = rule.url(ref.base_url).removesuffix("/v1")
+        address, mark, query = rule.url(ref.base_url).partition("?")
+        url = address.rstrip("/").removesuffix("/v1")
         key = rule.key(url, explicit=served.api_key, trusted_url=served.trusted_url)
-        client = open_client(served, rule, f"{url}/v1", key)
+        client = open_client(served, rule, f"{url}/v1{mark}{query}", key)
         try:
             cards = await list_models(client, f"{url}/v1", key, rule)
             card = _card(cards, ref.name, url)

@@ -44,7 +44,6 @@ from rolegraph.engine.records.info import (
     ResumeRecord,
     RunInfo,
     SavedPolicy,
-    without_credentials,
 )
 from rolegraph.engine.records.jsonl import (
     JsonLine,
@@ -58,6 +57,7 @@ from rolegraph.engine.records.jsonl import (
     write_record,
 )
 from rolegraph.engine.records.plain import LARGEST
+from rolegraph.engine.secrets import without_secrets
 
 T = TypeVar("T")
 RUN_ONLY = "holds episodes of `rolegraph run`, which trains nothing"
@@ -151,7 +151,7 @@ class RunFolder:
         make_folder(self.path)
         if info.kind == "train":
             make_folder(self.steps)
-        write_whole(self.spec_file, without_credentials(spec).encode())
+        write_whole(self.spec_file, without_secrets(spec).encode())
         confined.remove(self.data_file)  # of a run that was killed before its first episode
         write_data(self.data_file, data)
         started = {"version": version("rolegraph"), "started": _now()}
@@ -243,7 +243,7 @@ class RunFolder:
         started = self.info()
         if started.hash == now.hash:
             return check_data(self.data_file, data)
-        parts = [_difference("spec", self.spec(), without_credentials(spec))]
+        parts = [_difference("spec", self.spec(), without_secrets(spec))]
         old, new = started.templates, now.templates
         parts += [_difference(name, old.get(name, ""), new.get(name, "")) for name in {**old, **new}]
         parts.append(_difference("--allow", "\n".join(started.allowed), "\n".join(now.allowed)))

@@ -5,7 +5,6 @@ Files of earlier versions are read too: missing keys have defaults, unknown keys
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Annotated, Any, Literal
@@ -15,19 +14,15 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from rolegraph.engine.records.identity import MAIN
 from rolegraph.engine.records.schema import Figure
 from rolegraph.engine.records.source import Source
+from rolegraph.engine.secrets import without_secrets
 
 Kind = Literal["run", "train"]
 _EVER = ("id", "question")
 """Task fields shown for runs of earlier versions, which do not record the hidden ones."""
 
 
-def without_credentials(text: str) -> str:
-    """Return a text without user and password in its URLs."""
-    return re.sub(r"://[^/?#\s]*@", "://", text)
-
-
-Typed = Annotated[str, AfterValidator(without_credentials)]
-"""Text typed by the user, without credentials in its URLs."""
+Typed = Annotated[str, AfterValidator(without_secrets)]
+"""Text typed by the user, without secrets."""
 
 
 class _Record(BaseModel):
@@ -59,7 +54,7 @@ class ResumeRecord(_Record):
 
 
 class SourceRecord(_Record):
-    """Fields of a Source in a file, without the credentials of its URLs."""
+    """Fields of a Source in a file, without secrets."""
 
     spec: Typed = ""
     """Path of the spec file, or the name of a shipped spec."""

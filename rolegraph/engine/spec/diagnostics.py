@@ -17,6 +17,7 @@ import yaml
 
 from rolegraph.engine.errors import printable, printable_line
 from rolegraph.engine.limits.records import LINE_SHOWN, MESSAGE_TEXT
+from rolegraph.engine.secrets import without_secrets
 
 Path = tuple[str | int, ...]
 """Keys and list positions from the top of a spec."""
@@ -102,11 +103,13 @@ def _shortened(text: str) -> str:
 
 def _excerpt(place: Place) -> tuple[str, int]:
     """Return the part of a place's line to show, and the offset of the place in that part."""
-    start = max(0, place.column - 1 - LINE_SHOWN.most // 2) if len(place.text) > LINE_SHOWN.most else 0
+    text = without_secrets(place.text)
+    position = min(len(without_secrets(place.text[: place.column - 1])), len(text))
+    start = max(0, position - LINE_SHOWN.most // 2) if len(text) > LINE_SHOWN.most else 0
     end = start + LINE_SHOWN.most
-    before, after = "…" if start else "", "…" if end < len(place.text) else ""
-    shown = printable_line(place.text[start:end])
-    return f"{before}{shown}{after}", place.column - 1 - start + len(before)
+    before, after = "…" if start else "", "…" if end < len(text) else ""
+    shown = printable_line(text[start:end])
+    return f"{before}{shown}{after}", position - start + len(before)
 
 
 class SourceLines:

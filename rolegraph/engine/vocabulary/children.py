@@ -20,7 +20,7 @@ _NEEDED_PREFIXES = (
     *("OPENBLAS_", "MALLOC_", "TORCH", "PYTORCH_", "TRITON_", "COVERAGE_"),
 )
 """Settings of numerical libraries and of devices."""
-_SECRET = re.compile(r"(.*_)?(KEY|TOKEN|SECRET|PASSWORD|CREDENTIALS?)(_.*)?", re.IGNORECASE)
+_SECRET = re.compile(r"(.*_)?(KEY|TOKEN|SECRET|PASSWORD|CREDENTIALS?|HEADERS)(_.*)?", re.IGNORECASE)
 _PACKAGE_ROOT = Path(__file__).parents[3]
 """The folder that `rolegraph` is imported from."""
 

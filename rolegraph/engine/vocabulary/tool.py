@@ -11,6 +11,7 @@ from typing import Annotated, Any, NamedTuple
 
 from pydantic import Field
 
+from rolegraph.engine.secrets import is_secret_name, remember, without_secrets
 from rolegraph.engine.vocabulary.actions import ActionRead, Shape
 from rolegraph.engine.vocabulary.registry import Item
 from rolegraph.engine.vocabulary.views import Upstream, View, Views
@@ -25,7 +26,7 @@ class ToolError(ValueError):
 
     def __init__(self, message: str, *, retry_headers: Mapping[str, str] | None = None) -> None:
         self.retry_headers = retry_headers
-        super().__init__(message)
+        super().__init__(without_secrets(message))
 
 
 class ToolCall(NamedTuple):
@@ -83,7 +84,7 @@ Headers = Annotated[dict[str, str], Field(max_length=20)] | None
 
 
 def check_headers(headers: Headers) -> Mapping[str, str]:
-    """Return the headers of a tool's requests.
+    """Return the headers of a tool's requests; messages show no values of headers that are named as secrets.
 
     Raises:
         ValueError: A name is no `X-` header, or a value holds a template other than `{{ episode.id }}`.
@@ -97,6 +98,8 @@ def check_headers(headers: Headers) -> Mapping[str, str]:
             raise ValueError(f"the header {name} holds a template; only {{{{ episode.id }}}} can stand there")
         if not re.fullmatch(r"[ -~]{0,1000}", rest):
             raise ValueError(f"the header {name} is not plain ASCII text of at most 1,000 characters")
+        if is_secret_name(name):
+            remember(rest)
     return headers or {}
 
 

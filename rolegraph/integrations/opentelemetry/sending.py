@@ -17,7 +17,7 @@ from rolegraph.api.viewing import parse_filters, view
 from rolegraph.engine.connections import is_here, route
 from rolegraph.engine.errors import UsageError, WorldError, first_line
 from rolegraph.engine.records import EpisodeDone, Event, Note, Observer
-from rolegraph.engine.records.info import without_credentials
+from rolegraph.engine.secrets import without_secrets
 from rolegraph.integrations.opentelemetry.spans import Span, TracedRun, is_sampled, spans_of
 from rolegraph.pages.view.finding import find
 
@@ -136,7 +136,7 @@ class _Collector(logging.Handler):
 
     def __init__(self, url: str) -> None:
         super().__init__(logging.WARNING)
-        self.url = without_credentials(url)
+        self.url = without_secrets(url)
         self.sent = 0
         """Number of spans that the collector took."""
         self.fault = ""
@@ -182,7 +182,7 @@ class _Collector(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Keep the text of the SDK's latest log message, to explain a failed request."""
-        self._logged = without_credentials(record.getMessage())
+        self._logged = without_secrets(record.getMessage())
 
     def send(self, spans: Sequence[Span]) -> None:
         """Send spans; raises WorldError where the collector does not take them."""
@@ -238,7 +238,7 @@ def _endpoint(url: str) -> str:
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ValueError
     except ValueError:
-        shown = without_credentials(url)
+        shown = without_secrets(url)
         raise UsageError(f"{shown!r} is not the URL of a collector, such as http://localhost:4318") from None
     path = parts.path.rstrip("/")
     return parts._replace(path=path if path.endswith(PATH) else f"{path}{PATH}").geturl()

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -21,9 +20,9 @@ from itertools import count
 from typing import Any, NamedTuple
 
 from rolegraph.engine.compile.earned import quoting_roles
-from rolegraph.engine.models.keys import OPENAI, TINKER, redact
 from rolegraph.engine.records import Episode, Message, RunInfo, Step, TerminationReason
 from rolegraph.engine.records.episode import NOTHING
+from rolegraph.engine.secrets import without_secrets
 from rolegraph.engine.shipped import BASE_NAME
 from rolegraph.engine.spec import ModelRef, Spec
 from rolegraph.pages.view.turns import TurnRecord, turns
@@ -294,9 +293,7 @@ def _started_at(episode: Episode) -> float | None:
 
 
 def _plain(value: Any) -> Any:
-    """Return an attribute's value as OTLP holds it, without keys of the environment."""
+    """Return an attribute's value as OTLP holds it, without secrets."""
     if not isinstance(value, str):
         return value
-    for rule in (TINKER, OPENAI):
-        value = redact(value, os.environ.get(rule.key_variable))
-    return value.encode("utf-8", "replace").decode()
+    return without_secrets(value).encode("utf-8", "replace").decode()

@@ -59,20 +59,23 @@ def serve(
         threads: Number of torch's threads; by default it follows the size of the model.
 
     Raises:
-        UsageError: The folder holds no model, or `state_dir` cannot be created.
+        UsageError: The folder holds no model, no header can carry the key, or `state_dir` cannot be created.
         WorldError: The address is not free.
     """
     check_model_folder(model_dir)
+    from rolegraph.engine.models.keys import header_value  # not for the child process, which starts faster
+
+    given = header_value("ROLEGRAPH_SERVE_KEY", api_key or "")
     # Exits through the `finally` clauses, so that a temporary folder is deleted.
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     state = str(state_dir) if state_dir else None
     options = ServiceOptions(str(model_dir), state, threads, model_name(model_dir, name), host, port)
-    key = api_key or f"tml-{secrets.token_hex(16)}"
+    key = given or f"tml-{secrets.token_hex(16)}"
 
     def ready(port: int, folder: str) -> list[str]:
         where = f"serving {options.name} at http://{host}:{port} (Ctrl-C stops it); checkpoints in {folder}"
         hint = f"its key is {key}: put it in TINKER_API_KEY, or in OPENAI_API_KEY for /v1"
-        return [where] if api_key else [where, hint]
+        return [where] if given else [where, hint]
 
     launch(options, key, ready)
 

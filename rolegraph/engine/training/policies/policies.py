@@ -16,7 +16,6 @@ import tinker
 from rolegraph.engine.compile import Plan
 from rolegraph.engine.errors import ModelError, UsageError, WorldError
 from rolegraph.engine.models import LimitedModel, ServedModel
-from rolegraph.engine.models.keys import redact
 from rolegraph.engine.models.service_traits import ServiceTraits
 from rolegraph.engine.models.tinker import (
     NO_RETRIES,
@@ -108,7 +107,7 @@ class PolicyClient:
         except ModelError as error:  # of the server to sample from
             raise WorldError(str(error)) from error
         except Exception as error:  # the SDK raises ValueError, RuntimeError and its own family alike
-            reason = redact(service_message(error), self.session.key)
+            reason = service_message(error)
             reason += if_unreadable if isinstance(error, _UNREADABLE) else ""
             raise WorldError(f"the service at {self.session.url} cannot {action}: {reason}") from error
 
@@ -133,8 +132,8 @@ class PolicyClient:
         return rest_client(self.session.service, self.session.url, self.session.key)
 
     def _tinker_model(self, client: tinker.SamplingClient, version: int) -> TinkerModel:
-        url, key, context = self.session.url, self.session.key, self.session.lengths.get(self.model)
-        return TinkerModel(client, self.chat, url=url, context=context, key=key, weight_version=version)
+        url, context = self.session.url, self.session.lengths.get(self.model)
+        return TinkerModel(client, self.chat, url=url, context=context, weight_version=version)
 
     async def save_copy(self, label: str) -> str:
         """Save the current weights to sample from, and return their path."""
@@ -287,12 +286,12 @@ async def _open(policy: str, start: PolicyStart) -> AsyncGenerator[PolicyClient,
         name = model_of(session, served.ref)
         chat = await open_chat(name, served.tokenizer_dir)
         try:
-            with saying_why(session.url, session.key):
+            with saying_why(session.url):
                 client = await pulse.result(created(partial(_client, service, name, start)))
         except (tinker.APIStatusError, tinker.RequestFailedError) as error:
             path = start.saved.state if start.saved else served.ref.checkpoint
             action = f"train {name!r}" if path is None else f"resume from {path}"
-            reason = redact(service_message(error), session.key)
+            reason = service_message(error)
             raise UsageError(f"{session.url} cannot {action}: {reason}") from error
         quiet(client)
         traits = start.traits or ServiceTraits.of(session.url, name)

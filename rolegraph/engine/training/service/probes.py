@@ -17,7 +17,6 @@ import tinker
 from tinker.types import RequestErrorCategory
 
 from rolegraph.engine.errors import first_line
-from rolegraph.engine.models.keys import redact
 from rolegraph.engine.models.service_traits import ServiceTraits
 from rolegraph.engine.models.tinker import NO_RETRIES, TinkerSession, service_message
 from rolegraph.engine.models.tinker_sdk import close
@@ -105,7 +104,7 @@ class ServiceProbe(ServiceMeter):
         except Exception as error:  # the SDK raises ValueError, RuntimeError and its own family alike
             self.recover()
             refused = probe.name in ("dro", "dro defaults", "gspo") and _is_refusal(error)
-            return redact(service_message(error), self.session.key), "not offered" if refused else "failed"
+            return service_message(error), "not offered" if refused else "failed"
 
     @cached_property
     def unit(self) -> Floats:

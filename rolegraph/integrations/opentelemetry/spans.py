@@ -175,7 +175,7 @@ class _Trace:
         model = _model(self.run.model_of(role, index))
         agent = self.span("invoke_agent", role, root, times, {**model, **_usage(steps), **about}, error)
         yield agent
-        for step, following in zip(steps, [*steps[1:], None], strict=True):
+        for step, following in zip(steps, [*steps[1:], None], strict=False):  # no step of a failed turn
             yield from self.call(step, following, agent, model)
 
     def call(self, step: Step, following: Step | None, agent: Span, model: Attributes) -> Iterator[Span]:

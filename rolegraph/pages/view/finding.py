@@ -172,7 +172,7 @@ def find(
         rows = fitting[start : start + most]
         return SearchPage(rows, start, len(fitting), start + len(rows) < len(fitting), len(everything))
     matching = _with_text(run, fitting, where.text, hidden=hidden)
-    rows = list(islice(matching, start, start + most + 1))
+    rows = list(islice(matching, start, min(start + most + 1, sys.maxsize)))
     more = len(rows) > most
     return SearchPage(rows[:most], start, None if more else start + len(rows), more, len(everything))
 

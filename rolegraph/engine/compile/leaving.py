@@ -47,6 +47,10 @@ class DisclosureRule:
         """Return whether the texts of a role may quote a hidden field."""
         return role not in self.plain
 
+    def hides_message(self, role: str, failure: str) -> bool:
+        """Return whether the message of a failure may quote a hidden field; a reward sees the whole task."""
+        return self.may_quote(role) or failure in REWARD_FAILURES
+
     def visible(self, task: Task) -> dict[str, Any]:
         """Return the fields of a task that are not hidden."""
         return {name: value for name, value in task.items() if not self.is_hidden(name)}
@@ -118,14 +122,14 @@ def without_hidden(episode: Episode, rule: DisclosureRule) -> Episode:
 def _trajectory(trajectory: Trajectory, rule: DisclosureRule) -> Trajectory:
     may_quote = rule.may_quote(trajectory.name)
     failure = trajectory.failure
-    if failure is not None and (may_quote or failure.name in REWARD_FAILURES):
+    if failure is not None and rule.hides_message(trajectory.name, failure.name):
         failure = Failure(failure.name, LEFT_OUT)
     steps = tuple(_without_texts(it) if may_quote else _plain(it) for it in trajectory.steps)
     return trajectory._replace(steps=steps, failure=failure)
 
 
 def _without_message(failure: FailureMetadata, rule: DisclosureRule) -> FailureMetadata:
-    if not rule.may_quote(failure["role"]) and failure["name"] not in REWARD_FAILURES:
+    if not rule.hides_message(failure["role"], failure["name"]):
         return failure
     kept = {key: value for key, value in failure.items() if key in ("role", "index", "round", "name")}
     return cast("FailureMetadata", {**kept, "message": LEFT_OUT})

@@ -118,6 +118,13 @@ FAULTS = (
         "chat",
     ),
     Fault(
+        "a canary in a failure's message",
+        "rolegraph/engine/compile/leaving.py",
+        "return self.may_quote(role) or failure in REWARD_FAILURES",
+        "return False",
+        "leaving",
+    ),
+    Fault(
         "a key for everybody",
         "engine/models/keys.py",
         "return _origin(url) in",
@@ -223,7 +230,7 @@ def main() -> int:
             found = seconds_to_find(fault)
             missed += found is None
             print(
-                f"{fault.name:30} {'NOT FOUND' if found is None else f'found in {found:.0f} s'}", flush=True
+                f"{fault.name:32} {'NOT FOUND' if found is None else f'found in {found:.0f} s'}", flush=True
             )
     return missed
 

@@ -84,6 +84,7 @@ KINDS: dict[str, Kind] = {
     "view": Kind(inputs.view, judge_kept.view, 1),
     "report": Kind(inputs.report, judge_kept.report, 2),
     "compare": Kind(inputs.compare, judge_kept.compare, 1),
+    "leaving": Kind(inputs.leaving, judge_kept.leaving, 1),
     "chat": Kind(inputs.chat, judge_said.chat, 20),
     "answer": Kind(inputs.answer, judge_said.answer, 70),
     "reply": Kind(inputs.reply, judge_said.reply, 60),

@@ -162,6 +162,66 @@ def compare(rng: random.Random) -> str:
     return as_json({"files": folder(rng, rng.choice([honest.RUN, honest.TRAINING]))})
 
 
+CANARY = "zx9Canary7f3q"
+"""Value of a hidden field."""
+
+
+def leaving(rng: random.Random) -> str:
+    """A spec and an episode of it, which quotes a hidden field where a role or a reward may have read it."""
+    names, reads = "abcd", dict[str, list[str]]()
+    for place, name in enumerate(names):
+        reads[name] = rng.sample(names[:place], rng.randrange(place + 1)) if place else []
+    shows = rng.choice(names)
+    quoting = {shows}
+    for name in names:  # in order: each role reads earlier ones alone
+        quoting |= {name} if quoting.intersection(reads[name]) else set()
+    roles = {
+        name: {
+            "prompt": {"inline": "?"},
+            "needs": reads[name],
+            **({"shows": ["gold"]} if name == shows else {}),
+        }
+        for name in names
+    }
+    trajectories = [_quoting(rng, name, name in quoting) for name in names]
+    failures = [
+        {"role": it["name"], "index": 1, **it["info"]["failure"]}
+        for it in trajectories
+        if "failure" in it["info"]
+    ]
+    episode = {
+        "id": "t:0",
+        "task": {"id": "t", "question": "?", "gold": CANARY},
+        "is_correct": rng.random() < 0.5,
+        "trajectories": trajectories,
+        "info": {
+            "failures": failures,
+            **({"uncomputed_metrics": {"m": CANARY}} if rng.random() < 0.3 else {}),
+        },
+    }
+    return as_json({"spec": {"rolegraph": 1, "name": "x", "roles": roles}, "episode": episode})
+
+
+def _quoting(rng: random.Random, name: str, may_quote: bool) -> dict[str, Any]:
+    """A trajectory of a role, whose texts quote the canary where the role may; its reward always may."""
+    texts = [f"it is {CANARY}" if may_quote and rng.random() < 0.5 else "it is 7" for _ in range(5)]
+    step = {
+        "chat_completions": [
+            {"role": "user", "content": texts[0]},
+            {"role": "assistant", "content": texts[1]},
+        ],
+        "model_response": texts[1],
+        "thought": texts[2],
+        "action": [texts[3]],
+    }
+    info: dict[str, Any] = {"index": 1}
+    if rng.random() < 0.4:
+        failed = rng.choice(["malformed_output", "tool_error", "reward_error"])
+        message = f"got {CANARY}" if failed == "reward_error" else texts[4]
+        info["failure"] = {"name": failed, "message": message}
+    return {"uid": name, "name": name, "steps": [step], "reward": rng.random(), "info": info}
+
+
 _ELSEWHERE = [
     *("$stranger/v1", "$url/v1", "openai:big", "../other", "$outside", "own/x.yaml", "run", "seed=1"),
     *("$code", ["$code"]),

@@ -7,13 +7,14 @@ import json
 import re
 import shutil
 from collections.abc import Callable
+from contextlib import suppress
 from io import StringIO
 from pathlib import Path
 from urllib.parse import urlencode
 
 import honest
 import httpx
-from inputs import file_of
+from inputs import CANARY, file_of
 from judge_written import FAULT, RESULT, told, write
 from rich.console import Console
 
@@ -87,6 +88,30 @@ def view(text: str) -> str:
     except RolegraphError as error:
         return _refused(error)
     return came
+
+
+def leaving(text: str) -> str:
+    """What may be sent of a run whose hidden field is a canary: pages, a report, a comparison, chats."""
+    about = json.loads(text)
+    episode, turned = about["episode"], {**about["episode"], "is_correct": not about["episode"]["is_correct"]}
+    spec, info = json.dumps(about["spec"]), {**honest.RUN["run.json"], "hidden": ["gold"]}
+    for folder, one in ((FOLDER, episode), (OTHER, turned)):
+        run = {"run.json": json.dumps(info), "spec.yaml": spec, "episodes.jsonl": f"{json.dumps(one)}\n"}
+        _folder(folder, run)
+    info = {**honest.TRAINING["run.json"], "hidden": ["gold"]}
+    steps = {"episodes/train-000001.jsonl": f"{json.dumps(episode)}\n", "metrics.jsonl": '{"step": 1}\n'}
+    _folder(Path("training"), {"run.json": json.dumps(info), "spec.yaml": spec, **steps})
+    rg.view(FOLDER, "training").write("view.html", hidden=False)
+    rg.report("training")
+    rg.compare(FOLDER, OTHER, html="compare.html")
+    Path("chats.jsonl").unlink(missing_ok=True)
+    with suppress(UsageError):  # each chat may quote the field
+        rg.export_chats(FOLDER, "chats.jsonl")
+    shutil.rmtree(OTHER)
+    for sent in ("view.html", "training/report.html", "compare.html", "chats.jsonl"):
+        whole = Path(sent).read_text() if Path(sent).exists() else ""
+        assert CANARY not in whole, f"{sent} quotes a hidden field"
+    return RESULT
 
 
 async def _got(served: httpx.ASGITransport, path: str) -> httpx.Response:

@@ -10,6 +10,7 @@ from pathlib import Path
 from rolegraph.api.jobs import blocking
 from rolegraph.api.workflow import Workflow
 from rolegraph.engine.compile import Plan
+from rolegraph.engine.compile.leaving import without_quoting
 from rolegraph.engine.errors import DataError, ModelError, UsageError, WorldError, did_you_mean
 from rolegraph.engine.prompts import ChatFormat
 from rolegraph.engine.records import Episode, RunFolder, Task, read_episodes
@@ -23,6 +24,7 @@ from rolegraph.pages.drawing.svg import svg
 from rolegraph.pages.drawing.text_forms import dot, mermaid
 from rolegraph.pages.drawing.turn_forms import gml, graphml, node_link
 from rolegraph.pages.report.html import preview_page
+from rolegraph.pages.report.reading import read_rule
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,8 +120,11 @@ preview = blocking(preview_async)
 
 
 def _episodes(path: Path, limit: int) -> list[Episode]:
-    """Return the first episode of each of the first `limit` tasks of a run."""
-    file = RunFolder(path).episodes if path.is_dir() else path
+    """Return the first episode of each of the first `limit` tasks of a run, without answers that may quote
+    what the run's spec hides; the spec of the preview may hide other fields, and have other roles."""
+    folder = RunFolder(path if path.is_dir() else path.parent)
+    file = folder.episodes if path.is_dir() else path
+    rule = read_rule(folder) if folder.info_file.is_file() else None
     episodes: dict[str, Episode] = {}
     for episode in read_episodes(file):
         episodes.setdefault(episode.task_id, episode)
@@ -127,7 +132,7 @@ def _episodes(path: Path, limit: int) -> list[Episode]:
             break
     if not episodes:
         raise DataError(f"{file} holds no episode; give what `rolegraph run` wrote")
-    return [*episodes.values()]
+    return [without_quoting(it, rule) if rule else it for it in episodes.values()]
 
 
 def _chat_format(provider: str, name: str) -> ChatFormat | str:

@@ -9,11 +9,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
-from rolegraph.engine.compile.earned import quoting_roles
+from rolegraph.engine.compile.leaving import DisclosureRule, without_hidden
 from rolegraph.engine.errors import WorldError, first_line
 from rolegraph.engine.plugins import plugin
 from rolegraph.engine.records import Episode
-from rolegraph.engine.spec import Spec
 from rolegraph.engine.vocabulary import require_library
 
 ROWS = 200
@@ -36,21 +35,21 @@ class Table(NamedTuple):
         return {"columns": [*self.columns], "data": [[*row] for row in self.rows]}
 
 
-def episode_table(episodes: Iterable[Episode], spec: Spec) -> Table:
+def episode_table(episodes: Iterable[Episode], rule: DisclosureRule) -> Table:
     """Return the first trajectories of episodes as rows, at most `ROWS`.
 
     An answer of a role that may quote a hidden task field is left out, and a failure is its name alone.
 
     Args:
         episodes: The episodes; no more are read than the rows need.
-        spec: The spec of the episodes.
+        rule: Rule for what may leave of the episodes.
     """
     rows: list[Sequence[object]] = []
-    quoting = quoting_roles(spec)
-    for episode in episodes:
+    for whole in episodes:
+        episode = without_hidden(whole, rule)
         for one in episode.trajectories:
             tokens = sum(step.response_tokens for step in one.steps)
-            answer = one.steps[-1].model_response if one.steps and one.name not in quoting else ""
+            answer = one.steps[-1].model_response if one.steps else ""
             failure = one.failure.name.value if one.failure else ""
             cells = (one.name, one.index, one.reward, failure, tokens, answer[:ANSWER])
             rows.append((episode.task_id, episode.rollout, episode.is_correct, *cells))

@@ -14,6 +14,7 @@ from rolegraph.api import jobs
 from rolegraph.api.tracking import Table, Tracker, episode_table, tracker
 from rolegraph.api.workflow import Workflow, open_served_episodes
 from rolegraph.engine.compile import Plan, check_source, few_tasks_message, shared_message
+from rolegraph.engine.compile.leaving import disclosure_rule_of
 from rolegraph.engine.compile.trainable import training_findings
 from rolegraph.engine.errors import RolegraphError, UsageError, first_line
 from rolegraph.engine.models.rates import policy_rates, rate_findings
@@ -360,7 +361,8 @@ def _track(observe: Observer, trackers: list[Tracker], job: TrainingJob, event: 
         splits: tuple[Split, ...] = ("train", "validation") if any(one.has_tables for one in trackers) else ()
         for split in splits:
             if (file := job.folder.episodes_file(split, event.step)).exists():
-                tables[f"episodes/{split}"] = episode_table(read_episodes(file), job.flow.plan.spec)
+                rule = disclosure_rule_of(job.flow.plan)
+                tables[f"episodes/{split}"] = episode_table(read_episodes(file), rule)
         _send(observe, trackers, lambda one: one.log(event.step, event.metrics, tables))
     observe(event)
 

@@ -62,7 +62,7 @@ class RunViewer:
 
         Args:
             file: Path of the file.
-            hidden: Whether to write task fields that no prompt may show.
+            hidden: Whether to write task fields that no prompt may show, and texts that may quote them.
             most: Number of episodes of each run at most, the first that pass the filters.
             where: Filters of the episodes, see the class.
 
@@ -120,17 +120,19 @@ def parse_filters(where: Mapping[str, str]) -> EpisodeFilter:
     return EpisodeFilter.of(where)
 
 
-def export_chats(run: str | Path, file: str | Path, **where: str) -> int:
+def export_chats(run: str | Path, file: str | Path, *, hidden: bool = False, **where: str) -> int:
     """Write the chats of a run's episodes as rows for supervised fine-tuning, one JSON object a line.
 
     A row has the chat's `messages` in OpenAI's form, and `task`, `rollout`, `role`, `index` and `reward`.
     Failed and masked turns are left out, and so are tools that ran in place of a model. A conversation over
     several turns or calls is one row; in it, answers of other roles and of masked turns have `weight` 0.
+    Chats of roles that `show` a hidden field, or read such a role, are written on request only.
 
     Args:
         run: Folder of a run or a training; a folder of runs stands for all of them. Of a training, only
             training episodes are written unless `split` says otherwise.
         file: Path of the new file.
+        hidden: Whether to write chats that may quote a hidden field.
         where: Filters of `view`: `role`, `low`, `high`, `correct`, `task`, `text`, `split`, `step`. `role`,
             `low` and `high` hold for the chat itself, the others for its episode.
 
@@ -150,11 +152,15 @@ def export_chats(run: str | Path, file: str | Path, **where: str) -> int:
         with JsonlWriter(part / file.name, "rows") as writer:
             for opened in view(run).runs:
                 split = wanted.split or ("train" if opened.info.kind == "train" else "")
-                for row in find(opened, replace(wanted, split=split), most=sys.maxsize).rows:
-                    for chat in chats(opened.read(row), wanted):
+                matches = find(opened, replace(wanted, split=split), most=sys.maxsize, hidden=hidden)
+                for row in matches.rows:
+                    episode = opened.read(row)
+                    for chat in chats(episode if hidden else opened.without_hidden(episode), wanted):
                         writer.append(json_line(chat))
                         rows += 1
         if not rows:
-            raise UsageError(f"{run} has no chat that fits; nothing was written")
+            quoting = sorted({name for opened in view(run).runs for name in opened.rule.quoting})
+            hint = f"; the chats of {', '.join(quoting)} need --hidden" if quoting and not hidden else ""
+            raise UsageError(f"{run} has no chat that fits{hint}; nothing was written")
         (part / file.name).rename(file)
     return rows

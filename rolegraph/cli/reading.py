@@ -54,7 +54,8 @@ def report_command(runs: tuple[Path, ...], picture: Path | None, figures: tuple[
 @click.option(
     "--hidden/--no-hidden",
     default=None,
-    help="With --static: whether to write fields that no prompt may show. Default: ask.",
+    help="With --static: whether to write fields that no prompt may show, and texts that may quote them. "
+    "Default: ask.",
 )
 def view_command(
     runs: tuple[Path, ...],
@@ -103,6 +104,7 @@ def _writes_hidden(view: api.RunViewer, hidden: bool | None) -> bool:
     "--base-url", "URL", "The service that holds the weights. Default: the service that trained RUN."
 )
 @options.path("--sft", "sft", "FILE.jsonl", "Write chats for supervised fine-tuning in place of weights.")
+@options.flag("--hidden", "With --sft: also chats that may quote fields that no prompt may show.")
 @options.otlp("Send episodes as spans to an OpenTelemetry collector in place of weights.")
 @options.filters(
     role="With --sft: chats of this role; with --otlp: episodes with this role.",
@@ -113,7 +115,12 @@ def _writes_hidden(view: api.RunViewer, hidden: bool | None) -> bool:
     step="With --sft, --otlp, of a training: episodes of this step.",
 )
 def export_command(
-    run: str, sft: Path | None, otlp: options.OtlpOptions, where: Mapping[str, str], **weights: Any
+    run: str,
+    sft: Path | None,
+    hidden: bool,
+    otlp: options.OtlpOptions,
+    where: Mapping[str, str],
+    **weights: Any,
 ) -> None:
     """Write the best weights of RUN, a training's folder or a tinker:// path, for other programs.
 
@@ -121,6 +128,8 @@ def export_command(
     the chats of RUN, a run or a training, one JSON object with `messages` a line. With --otlp: each episode
     of RUN as a trace.
     """
+    if hidden and sft is None:
+        raise api.UsageError("--hidden needs --sft FILE.jsonl")
     if sft is None and otlp.url is None:
         if where:
             raise api.UsageError("filters of episodes need --sft FILE.jsonl or --otlp URL")
@@ -133,7 +142,7 @@ def export_command(
     elif any(weights.values()) or None not in (sft, otlp.url):
         raise api.UsageError("--sft and --otlp write episodes; each stands without options for weights")
     elif sft is not None:
-        click.echo(f"{sft}: {api.export_chats(run, sft, **where)} chats")
+        click.echo(f"{sft}: {api.export_chats(run, sft, hidden=hidden, **where)} chats")
     elif otlp.url is not None:
         with progress_line(OutputOptions(), f"sending {run} …"):
             send = plugin("exporters", "otlp")

@@ -104,10 +104,10 @@ def test_a_response_of_another_shape_is_no_result_at_all(lie: str, serve: Callab
         run_tests("def f(): pass", ["assert f() is None"], interpreter=url)
 
 
-@pytest.mark.parametrize("start", [b"HTTP/1.1 200 OK\r\n", b"HTTP/1.1 200 OK\r\n\r\n"], ids=["headers", "body"])
-def test_a_response_that_comes_byte_by_byte_has_an_end(
-    start: bytes, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize(
+    "start", [b"HTTP/1.1 200 OK\r\n", b"HTTP/1.1 200 OK\r\n\r\n"], ids=["headers", "body"]
+)
+def test_a_response_that_comes_byte_by_byte_has_an_end(start: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cpython, "PAUSE", 0.0)
     monkeypatch.setattr(cpython, "MARGIN", 0.5)
     over = threading.Event()

@@ -14,6 +14,7 @@ from rolegraph.engine.records import MAIN, Event, Note, StepLogged
 from rolegraph.engine.training.analysis.outcomes import GroupOutcome
 from rolegraph.engine.training.loop.loop import train
 from rolegraph.pages.report.digest import read_digest
+from rolegraph.pages.report.reading import read_rule
 from tests.edge import RIGHT, WRONG
 from tests.models.tinker_edge import GAP, GRAD_NORM, failed
 from tests.training.edge import KEY, LOGPROB, Training, comparable
@@ -230,7 +231,8 @@ def test_the_metrics_and_the_report_count_the_same_groups(finished: Training) ->
 
 def assert_report_agrees(training: Training) -> None:
     lines = {line["step"]: line for line in training.folder.metrics()}
-    for role in read_digest(training.folder.path, ("solver", "judge")).groups:
+    rule = read_rule(training.folder)
+    for role in read_digest(training.folder.path, ("solver", "judge"), rule).groups:
         for step, counts in role.steps.items():
             for outcome in GroupOutcome:
                 assert lines[step][outcome.figure(role.role)] == counts[outcome] / counts.total()

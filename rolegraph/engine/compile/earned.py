@@ -60,7 +60,7 @@ def earning_findings(names: ResolvedNames) -> Iterator[Finding]:
             yield Finding(("roles", name, "reward"), message, "", hint, severity="warning")
     if instances is None:
         return
-    read = _words_read(spec)
+    read = words_read(spec)
     right = judged(rewards)
     for decides in spec.episode.correct:
         if decides in right:
@@ -217,7 +217,7 @@ def _shown(names: ResolvedNames) -> Iterator[Finding]:
             expected = f"one of {', '.join(column for column in sorted(columns) if column != 'id')}"
             message, hint = f"the data has no field {field!r} to hide", did_you_mean(field, columns)
             yield Finding(("data", "hidden"), message, expected, hint, word=field)
-    read, before, chats = _words_read(spec), scored(rewards), turns_read(spec)
+    read, before, chats = words_read(spec), scored(rewards), turns_read(spec)
     for name, role in names.roles.items():  # an edge that sets the count, or a `when`, passes no words on
         passed = {*role.mentions, *(role.parser.roles if role.parser else ())}
         if role.run and role.run.tool.session:  # the session's state may hold what that role wrote
@@ -250,18 +250,9 @@ def _shown(names: ResolvedNames) -> Iterator[Finding]:
                     yield Finding(path, message, word=field, severity="warning")
 
 
-def quoting_roles(spec: Spec) -> frozenset[str]:
-    """Return the roles whose texts may quote a hidden field: they show one, or read the words of a role that
-    may quote one."""
-    return frozenset(reachable(_words_read(spec), [name for name, role in spec.roles.items() if role.shows]))
-
-
-def _words_read(spec: Spec) -> RoleGraph:
-    """Return a graph of roles with an edge to each role from every role whose words it may read.
-
-    It reads answers of this round or an earlier one, arguments of its callers, results of the roles that it
-    calls, and turns of its conversation.
-    """
+def words_read(spec: Spec) -> RoleGraph:
+    """Return the graph of the roles whose words each role reads: answers of this round or an earlier one,
+    arguments of its callers, results of the roles that it calls, turns of its conversation."""
     chats = turns_read(spec)
     read: dict[str, list[str]] = {}
     for name, role in spec.roles.items():

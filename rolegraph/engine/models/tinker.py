@@ -192,7 +192,9 @@ class Pulse:
             return str(error) or type(error).__name__
         except httpx.HTTPError as error:
             self._unanswered += 1
-            silence = f"{self._unanswered} health checks in a row without an answer in {_PROBE_SECONDS:g} s each"
+            silence = (
+                f"{self._unanswered} health checks in a row without an answer in {_PROBE_SECONDS:g} s each"
+            )
             if self._unanswered >= UNANSWERED:
                 return f"{silence} ({type(error).__name__}). Its process may be stopped or out of memory."
             if self._unanswered == 2:  # a single slow one is no news

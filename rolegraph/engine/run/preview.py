@@ -13,6 +13,8 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from rolegraph.engine.compile import Plan, RolePlan
+from rolegraph.engine.compile.leaving import disclosure_rule_of, without_quoting
+from rolegraph.engine.compile.role_plan import EnvPlan
 from rolegraph.engine.models import LimitedModel, Request
 from rolegraph.engine.models.rates import policy_rate
 from rolegraph.engine.models.replay import Replay
@@ -117,14 +119,15 @@ async def preview_task(plan: Plan, task: Task, recorded: Episode | None = None) 
     Args:
         plan: The workflow.
         task: The task; values of its hidden fields are replaced by their names.
-        recorded: An episode whose answers are used; an answer that it lacks is made up.
+        recorded: An episode whose answers are used; an answer that it lacks, or that may quote a hidden
+            field, is made up.
 
     Returns:
         The prompts by role. Those that the conditions keep from being reached have a note.
     """
     hidden = [key for key in task if key in plan.hidden]
     shown = {key: hidden_value(value, key) if key in plan.hidden else value for key, value in task.items()}
-    runs = _Runs(plan, shown, recorded)
+    runs = _Runs(plan, shown, recorded and without_quoting(recorded, disclosure_rule_of(plan)))
     ways = [len(role.parser.examples) for role in plan.roles if role.spec.parses and recorded is None]
     for way in range(min(max([1, *ways]), MOST_WAYS)):
         await runs.run(way)
@@ -147,6 +150,8 @@ class _Runs:
     def __init__(self, plan: Plan, task: Task, recorded: Episode | None) -> None:
         self._plan, self._task, self._recorded = plan, task, recorded
         self._replay = Replay.from_episodes([recorded], any_prompt=True) if recorded else None
+        self._answering = {it.name for it in recorded.trajectories} if recorded else set[str]()
+        """Roles with a recorded answer."""
         self.roles = [RolePrompts(role, facts=facts_of(plan, role)) for role in plan.roles]
         self._by_name = {asked.role.name: asked for asked in self.roles}
         self._seen: dict[str, dict[object, int]] = {asked.role.name: {} for asked in self.roles}
@@ -209,27 +214,29 @@ class _Runs:
             of.asked[place] = before._replace(nodes=(*before.nodes, node))
 
     def _harmless(self, way: int, answer: str, note: str) -> Plan:
-        """Return a copy of the plan that computes no reward, runs no tool and moves no environment; for
-        `preview`."""
-        plan, stopped = self._plan, self._recorded is None or bool(note)
+        """Return a copy of the plan that computes no reward, runs no tool and moves no environment."""
+        plan = self._plan
         return replace(
             plan,
             roles=tuple(self._harmless_role(role, way, answer, note) for role in plan.roles),
             loops=tuple(replace(loop, until=None, when=None) for loop in plan.loops) if note else plan.loops,
-            envs=tuple(
-                still_environment(env) if stopped or env.environment.permissions else env for env in plan.envs
-            ),
+            envs=tuple(env if self._moves(env) and not note else still_environment(env) for env in plan.envs),
             reward_order=(),
             reward_inputs={},
             metrics={},
             withheld=(),
         )
 
+    def _moves(self, env: EnvPlan) -> bool:
+        """Return whether an environment needs no permission, and each of its players has recorded moves."""
+        players = {self._plan.roles[position].name for position in env.players}
+        return not env.environment.permissions and self._answering.issuperset(players)
+
     def _harmless_role(self, role: RolePlan, way: int, answer: str, note: str) -> RolePlan:
         run, closed = role.run, _closed_tools(self._plan, role)
         if run is not None and run.tool.choose is None:
             run = example_run(run, role.name, self._recorded, self._by_name[role.name].add_value)
-        if run is not None and run.parser is not None and self._recorded is None:
+        if run is not None and run.parser is not None and role.name not in self._answering:
             example = example_answer(role, way, answer or f"[{role.name}]")
             run = replace(run, parser=lenient_parser(run.parser, example))
         return replace(

@@ -1,7 +1,6 @@
 """Templates that a reflecting model may change, and the texts that it gets: a role's episodes, and its task.
 
-Hidden task fields never stand in them: of a role that may quote one only outcomes are listed, and a failure's
-message is left out where it may quote one.
+The texts are of copies of episodes without what may not leave (`engine/compile/leaving.py`).
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from typing import Any
 import yaml
 
 from rolegraph.engine.compile import Plan, check_source, size_of
-from rolegraph.engine.compile.earned import quoting_roles
+from rolegraph.engine.compile.leaving import disclosure_rule_of, without_hidden
 from rolegraph.engine.records import Episode, FailureName, Source, Split, Task, Trajectory
 from rolegraph.engine.spec.yaml_text import dump_yaml
 
@@ -35,7 +34,7 @@ MEMBERS = 4
 OF_ANSWERS = frozenset(
     {FailureName.MALFORMED_OUTPUT, FailureName.SPECIAL_TOKEN, FailureName.UNPARSEABLE_CHOICE}
 )
-"""Failures whose messages are of parsers, which see no hidden field."""
+"""Failures whose messages are about the answer; others are about the machine, a tool or the task."""
 
 PROMPT = """The workflow `{name}` asks several language models, each in a role. {description}
 This is the Jinja2 template of the {part} of its role `{role}`:
@@ -191,14 +190,16 @@ def feedback(plan: Plan, role: str, task: Task, episodes: Sequence[Episode]) -> 
         A record for each of the group's worst `MEMBERS` trajectories: the visible task, what the role was
         asked and answered, the outcome, and a better answer of the group where there is one.
     """
-    members = [(one, t) for one in episodes for t in one.trajectories if t.name == role]
+    rule = disclosure_rule_of(plan)
+    may_quote = rule.may_quote(role)
+    copies = [without_hidden(one, rule) for one in episodes]
+    members = [(one, t) for one in copies for t in one.trajectories if t.name == role]
     members.sort(key=lambda member: _value(*member))
-    may_quote = role in quoting_roles(plan.spec)
     records: list[dict[str, Any]] = []
     for episode, trajectory in members[:MEMBERS]:
         record: dict[str, Any] = {}
         if not may_quote:
-            visible = {k: _cut(v) for k, v in task.items() if k != "id" and k not in plan.hidden}
+            visible = {name: _cut(value) for name, value in rule.visible(task).items() if name != "id"}
             record = {"Task": visible, "Asked": _asked(trajectory), "Answered": _answered(trajectory)}
         record["Outcome"] = _outcome(episode, trajectory, may_quote=may_quote)
         best_episode, best = members[-1]

@@ -63,7 +63,7 @@ def export_spans(
     with _Collector.open(url, share) as collector:
         for opened in view(run).runs:
             about = TracedRun(opened.folder.path.name, opened.info, opened.spec)
-            for row in find(opened, wanted, most=sys.maxsize).rows:
+            for row in find(opened, wanted, most=sys.maxsize, hidden=False).rows:
                 if is_sampled(episode := opened.read(row), share):
                     step = row.part.step if row.part.split else None
                     waiting += spans_of(episode, about, content=content, split=row.part.split, step=step)

@@ -4,8 +4,8 @@ An episode is a trace: `invoke_workflow`; below it an `invoke_agent` for each tu
 model, and an `execute_tool` for each turn of a role that runs a tool; below an agent a `chat` for each model
 call and an `execute_tool` for each tool call. Other values are attributes `rolegraph.*`.
 
-Spans hold names, times, counts and rewards. Texts are added only on request: never hidden task fields, nor
-the texts of roles that may quote one. A failure is its name alone: a message may quote a hidden field.
+Spans hold names, times, counts and rewards. Texts are added only on request, and only those that may leave
+(`engine/compile/leaving.py`). A failure is its name alone.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from functools import cached_property
 from itertools import count
 from typing import Any, NamedTuple
 
-from rolegraph.engine.compile.earned import quoting_roles
+from rolegraph.engine.compile.leaving import DisclosureRule, disclosure_rule, without_hidden
 from rolegraph.engine.records import Episode, Message, RunInfo, Step, TerminationReason
 from rolegraph.engine.records.episode import NOTHING
 from rolegraph.engine.secrets import without_secrets
@@ -76,8 +76,9 @@ class TracedRun:
     """The spec; None where it cannot be read, and then no text of a role is added."""
 
     @cached_property
-    def _quoting(self) -> frozenset[str]:
-        return frozenset() if self.spec is None else quoting_roles(self.spec)
+    def rule(self) -> DisclosureRule:
+        """Rule for what may leave of the episodes."""
+        return disclosure_rule(self.spec, self.info.is_hidden)
 
     def model_of(self, role: str, index: int) -> ModelRef | None:
         """Return the model that answers for a role's instance; None where it is not known."""
@@ -88,10 +89,6 @@ class TracedRun:
         policies = self.info.roles[role].policies if role in self.info.roles else ()
         policy = self.spec.policies.get(policies[(index - 1) % len(policies)]) if policies else None
         return (policy and policy.model) or self.spec.model
-
-    def may_show(self, role: str) -> bool:
-        """Return whether the texts of a role can quote no hidden field."""
-        return self.spec is not None and role in self.spec.roles and role not in self._quoting
 
 
 def trace_id(episode: Episode) -> int:
@@ -117,7 +114,7 @@ def spans_of(
         split: For a training: `train` or `validation`.
         step: For a training: number of the step.
     """
-    return [*_Trace(episode, run, content=content).spans(split, step)]
+    return [*_Trace(without_hidden(episode, run.rule), run, content=content).spans(split, step)]
 
 
 class _Trace:
@@ -134,8 +131,8 @@ class _Trace:
         episode, info, reason = self.episode, self.run.info, self.episode.termination_reason
         timed = [(turn, turn.span or (0.0, turn.seconds)) for turn in turns(episode).values()]
         length = max((end for _, (_, end) in timed), default=0.0)
-        task = {name: value for name, value in episode.task.items() if not info.is_hidden(name)}
-        texts = _cut(json.dumps(task, ensure_ascii=False, default=str)) if task and self.content else None
+        is_shown = self.content and episode.task
+        texts = _cut(json.dumps(episode.task, ensure_ascii=False, default=str)) if is_shown else None
         about: Attributes = {
             "gen_ai.workflow.name": info.name,
             "rolegraph.run": self.run.folder,
@@ -171,20 +168,19 @@ class _Trace:
         }
         error = "" if turn.failure is None else turn.failure["name"]
         if steps and steps[0].tool:
-            result = steps[0].model_response if self.content and self.run.may_show(role) else None
+            result = steps[0].model_response if self.content else None
             yield self.tool(steps[0].tool, root, times, error, result, about)
             return
         model = _model(self.run.model_of(role, index))
         agent = self.span("invoke_agent", role, root, times, {**model, **_usage(steps), **about}, error)
         yield agent
-        for step, following in zip(steps, [*steps[1:], None], strict=True):
+        for step, following in zip(steps, [*steps[1:], None], strict=False):  # no step of a failed turn
             yield from self.call(step, following, agent, model)
 
     def call(self, step: Step, following: Step | None, agent: Span, model: Attributes) -> Iterator[Span]:
-        """Yield the span of a model call, then the spans of the tools that its answer called."""
-        metadata, shown = step.metadata, self.content and self.run.may_show(agent.subject)
-        finish = metadata.get("finish_reason")
-        chat = step.chat_completions
+        """Yield the span of a model call, and those of the tools that its answer called."""
+        metadata, chat = step.metadata, step.chat_completions
+        finish, shown = metadata.get("finish_reason"), bool(self.content and chat)
         answer = chat[-1:] if chat and chat[-1].get("role") == "assistant" else ()
         sent = chat[: len(chat) - len(answer)]
         times = _times(step)

@@ -16,6 +16,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+from rolegraph.engine.compile.leaving import DisclosureRule, without_hidden
 from rolegraph.engine.errors import DataError
 from rolegraph.engine.records import Episode, RunFolder, Trajectory, read_episodes
 from rolegraph.engine.records.folder import Split
@@ -106,8 +107,8 @@ class StepSamples:
     They are ranked by mean advantage, or by reward where a role has no advantages.
     """
 
-    def __init__(self, split: Split, step: int) -> None:
-        self.split, self.step = split, step
+    def __init__(self, split: Split, step: int, rule: DisclosureRule) -> None:
+        self.split, self.step, self._rule = split, step, rule
         self._kept: defaultdict[tuple[str, str], list[tuple[SampleReason, Episode]]] = defaultdict(list)
         """Episodes with their reasons, by role and side."""
 
@@ -132,12 +133,13 @@ class StepSamples:
 
     @property
     def samples(self) -> list[SampleEpisode]:
-        """The selected episodes, each once, with all reasons for it."""
+        """Copies of the episodes that are shown as examples, without what may not leave; with the reasons."""
         episodes: dict[int, tuple[Episode, list[SampleReason]]] = {}
         for _, kept in sorted(self._kept.items(), key=lambda item: item[0][1]):
             for reason, episode in kept:
                 episodes.setdefault(id(episode), (episode, []))[1].append(reason)
-        return [SampleEpisode(episode, tuple(reasons)) for episode, reasons in episodes.values()]
+        shown = ((without_hidden(episode, self._rule), reasons) for episode, reasons in episodes.values())
+        return [SampleEpisode(episode, tuple(reasons)) for episode, reasons in shown]
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,23 +159,24 @@ class Digest:
         return tuple(role for role in self.roles.values() if role.tasks)
 
 
-def read_digest(folder: Path, trained: Collection[str]) -> Digest:
+def read_digest(folder: Path, trained: Collection[str], rule: DisclosureRule) -> Digest:
     """Read every episode of a training once; raises DataError where a file cannot be read.
 
     Args:
         folder: Folder of the training.
         trained: Names of the trained roles.
+        rule: Rule for what may leave: outcomes are counted with all fields, and shown without hidden ones.
     """
     run = RunFolder(folder)
     broken: list[DataError] = []
     by_role = {role: RoleGroups(role) for role in trained}
     samples: dict[str, StepSamples] = {}
     for step, path in run.episodes_files("train"):
-        best, groups, questions = StepSamples("train", step), StepGroups(trained), dict[str, str]()
+        best, groups, questions = StepSamples("train", step, rule), StepGroups(trained), dict[str, str]()
         for episode in read_episodes(path, broken.append):
             groups.add(episode)
             best.add(episode)
-            questions.setdefault(episode.task_id, question(episode.task, episode.task_id))
+            questions.setdefault(episode.task_id, question(rule.visible(episode.task), episode.task_id))
             for trajectory in episode.trajectories:
                 role = by_role.setdefault(trajectory.name, RoleGroups(trajectory.name))
                 role.answers += 1
@@ -186,7 +189,7 @@ def read_digest(folder: Path, trained: Collection[str]) -> Digest:
         if best.samples:
             samples["train"] = best
     for step, path in reversed(run.episodes_files("validation")):
-        best = StepSamples("validation", step)
+        best = StepSamples("validation", step, rule)
         for episode in read_episodes(path, broken.append):
             best.add(episode)
         if best.samples:

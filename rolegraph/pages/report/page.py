@@ -35,7 +35,7 @@ from rolegraph.pages.report.digest import (
     read_digest,
 )
 from rolegraph.pages.report.panels import REASONS, sections
-from rolegraph.pages.report.reading import RunRecord, read_run
+from rolegraph.pages.report.reading import RunRecord, read_rule, read_run
 
 _HERE = Path(__file__).parent
 
@@ -161,8 +161,9 @@ def write_report(folder: Path) -> Path:
         WorldError: The folder cannot be written.
     """
     run = read_run(folder)
-    page = render(run, read_digest(folder, run.info.trained_roles))
-    report = RunFolder(folder).report
+    files = RunFolder(folder)
+    page = render(run, read_digest(folder, run.info.trained_roles, read_rule(files)))
+    report = files.report
     write_whole(report, page.encode("utf-8", "replace"))
     return report
 

@@ -148,7 +148,9 @@ class SearchPage(NamedTuple):
         return f"{self.total:,}{among} episodes"
 
 
-def find(run: ViewedRun, where: EpisodeFilter, start: int = 0, most: int = PAGE) -> SearchPage:
+def find(
+    run: ViewedRun, where: EpisodeFilter, start: int = 0, most: int = PAGE, *, hidden: bool = True
+) -> SearchPage:
     """Return a page of matching episodes.
 
     Args:
@@ -156,6 +158,7 @@ def find(run: ViewedRun, where: EpisodeFilter, start: int = 0, most: int = PAGE)
         where: Filter.
         start: Number of matching episodes to skip.
         most: Largest number of episodes on the page.
+        hidden: Whether to search texts that may not leave; else the matches would tell them.
 
     Raises:
         DataError: A file cannot be read.
@@ -169,7 +172,8 @@ def find(run: ViewedRun, where: EpisodeFilter, start: int = 0, most: int = PAGE)
     if not where.text:
         rows = fitting[start : start + most]
         return SearchPage(rows, start, len(fitting), start + len(rows) < len(fitting), len(everything))
-    rows = list(islice(_with_text(run, fitting, where.text), start, start + most + 1))
+    matching = _with_text(run, fitting, where.text, hidden=hidden)
+    rows = list(islice(matching, start, min(start + most + 1, sys.maxsize)))
     more = len(rows) > most
     return SearchPage(rows[:most], start, None if more else start + len(rows), more, len(everything))
 
@@ -222,8 +226,13 @@ _KEY = re.compile(rb'"[a-z_]+":')
 """Pattern of a JSON key; quotes inside a text have backslashes."""
 
 
-def _with_text(run: ViewedRun, rows: Iterable[EpisodeLocation], text: str) -> Iterator[EpisodeLocation]:
-    """Yield the rows whose episodes contain a text, whatever its case; all rows for an empty text."""
+def _with_text(
+    run: ViewedRun, rows: Iterable[EpisodeLocation], text: str, *, hidden: bool = True
+) -> Iterator[EpisodeLocation]:
+    """Yield the rows whose episodes contain a text, whatever its case; all rows for an empty text.
+
+    hidden: Search what may not leave as well.
+    """
     if not text:
         yield from rows
         return
@@ -237,5 +246,7 @@ def _with_text(run: ViewedRun, rows: Iterable[EpisodeLocation], text: str) -> It
                 line = file.read(row.entry.length)
                 if written not in line.lower() or written not in _KEY.sub(b"", line).lower():
                     continue
-                if any(wanted in shown.lower() for shown in texts(run.read(row))):
+                episode = run.read(row)
+                searched = episode if hidden else run.without_hidden(episode)
+                if any(wanted in shown.lower() for shown in texts(searched)):
                     yield row

@@ -212,8 +212,8 @@ class Pages:
     def report(self, number: int) -> str:
         """Render the report of a training, with links into the viewer; raises UsageError for a run."""
         run = read_run(self.runs[number].folder.path)
-        viewer = self.links.listing(number, EpisodeFilter())
-        return report_page(run, read_digest(run.folder, run.info.trained_roles), viewer)
+        digest = read_digest(run.folder, run.info.trained_roles, self.runs[number].rule)
+        return report_page(run, digest, self.links.listing(number, EpisodeFilter()))
 
     def error(self, message: str) -> str:
         """Render a page with an error message, and return its HTML."""
@@ -252,8 +252,8 @@ class Pages:
         Raises DataError.
         """
         run = self.runs[number]
-        together = run.same_task(row)
-        episode = self._public(run, next(episode for other, episode in together if other[:2] == row[:2]))
+        together = [(other, self._public(run, episode)) for other, episode in run.same_task(row)]
+        episode = next(episode for other, episode in together if other[:2] == row[:2])
         taken = turns(episode)
         roles = run.spec.roles.items() if run.spec is not None else ()
         called = frozenset(name for name, role in roles if role.tool is not None)
@@ -357,7 +357,7 @@ def write_static(
     """
     links = PageLinks()
     readable = [(number, run) for number, run in enumerate(runs) if len(runs) == 1 or not run.fault]
-    chosen = [(number, find(run, where, most=most)) for number, run in readable]
+    chosen = [(number, find(run, where, most=most, hidden=hidden)) for number, run in readable]
     links.anchors = {anchor_of(number, row) for number, matches in chosen for row in matches.rows}
     page = Pages(runs, links, hidden=hidden).static(chosen, where)
     write_whole(file, page.encode("utf-8", "replace"))

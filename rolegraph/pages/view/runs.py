@@ -14,11 +14,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
+from rolegraph.engine.compile.leaving import DisclosureRule, disclosure_rule, without_hidden
 from rolegraph.engine.errors import DataError, RolegraphError, UsageError, os_errors_as
-from rolegraph.engine.records import Episode, Failure, FailureMetadata, RunFolder, RunInfo
-from rolegraph.engine.records.episode import REWARD_FAILURES
+from rolegraph.engine.records import Episode, RunFolder, RunInfo
 from rolegraph.engine.records.episodes import EpisodeFile, IndexEntry
-from rolegraph.engine.spec import Spec, load_spec
+from rolegraph.engine.spec import Spec
+from rolegraph.pages.report.reading import read_spec
 from rolegraph.pages.view.pieces import PiecesOf, pieces_of
 from rolegraph.pages.view.timeline import Dag, read_dag
 
@@ -59,10 +60,7 @@ class ViewedRun:
     @cached_property
     def spec(self) -> Spec | None:
         """Spec of the run; None where it is missing or invalid."""
-        if not self.folder.spec_file.is_file():
-            return None
-        loaded = load_spec(self.folder.spec_file)
-        return None if loaded.faults else loaded.spec
+        return read_spec(self.folder)
 
     @cached_property
     def dag(self) -> Dag | None:
@@ -148,50 +146,14 @@ class ViewedRun:
         first, info = [rows[0] for part in self.parts() if (rows := self.rows(part))], self.info
         return {field for row in first[:_LOOKED_AT] for field in self.read(row).task if info.is_hidden(field)}
 
-    @property
-    def shows(self) -> frozenset[str]:
-        """Names of the roles whose prompts show hidden fields."""
-        if self.spec is None:
-            return frozenset()
-        return frozenset(name for name, role in self.spec.roles.items() if role.shows)
+    @cached_property
+    def rule(self) -> DisclosureRule:
+        """Rule for what may leave of the run's episodes; raises DataError where `run.json` is damaged."""
+        return disclosure_rule(self.spec, self.info.is_hidden)
 
     def without_hidden(self, episode: Episode) -> Episode:
-        """Return a copy of an episode that can be shown without revealing hidden task fields.
-
-        Left out are the fields, demonstrations made from them, prompts that show them, and the messages of
-        failed rewards, which may quote them.
-        """
-        info, shows = self.info, self.shows
-        task = {name: value for name, value in episode.task.items() if not info.is_hidden(name)}
-        trajectories = [
-            trajectory._replace(
-                failure=trajectory.failure and _without_quotes(trajectory.failure),
-                steps=[
-                    step._replace(
-                        chat_completions=() if trajectory.name in shows else step.chat_completions,
-                        metadata={key: v for key, v in step.metadata.items() if key != "demonstration"},
-                    )
-                    for step in trajectory.steps
-                ],
-            )
-            for trajectory in episode.trajectories
-        ]
-        failures = [_failure_without_quotes(it) for it in episode.metadata.get("failures", ())]
-        metadata = {**episode.metadata, **({"failures": failures} if failures else {})}
-        return episode._replace(task=task, trajectories=trajectories, metadata=metadata)
-
-
-QUOTES = "its message is left out, since it may quote a hidden field"
-
-
-def _without_quotes(failure: Failure) -> Failure:
-    return Failure(failure.name, QUOTES) if failure.name in REWARD_FAILURES else failure
-
-
-def _failure_without_quotes(failure: FailureMetadata) -> FailureMetadata:
-    if failure["name"] not in REWARD_FAILURES:
-        return failure
-    return {**{key: value for key, value in failure.items() if key != "place"}, "message": QUOTES}  # pyright: ignore[reportReturnType]
+        """Return a copy of an episode that may leave."""
+        return without_hidden(episode, self.rule)
 
 
 def open_run(path: Path) -> ViewedRun:

@@ -93,10 +93,11 @@ def began(episode: Episode) -> str:
     return ""
 
 
-def hidden_note(shows: frozenset[str]) -> str:
-    """Return the sentence that hidden fields are left out, as are the prompts of the roles in `shows`."""
-    asked = f", and what was asked of {', '.join(sorted(shows))}, whose prompts show them" if shows else ""
-    return f"Hidden fields of the task are left out{asked}."
+def hidden_note(quoting: frozenset[str], has_spec: bool) -> str:
+    """Return the note that hidden fields are left out; `quoting` are the roles whose texts may quote them."""
+    roles = ", ".join(sorted(quoting)) if has_spec else "each role, whose spec cannot be read"
+    texts = f", and the texts of {roles}, which may quote them" if roles else ""
+    return f"Hidden fields of the task are left out{texts}."
 
 
 class Chip(NamedTuple):

@@ -14,6 +14,7 @@ import pytest
 import rolegraph as rg
 from rolegraph import api
 from rolegraph.api.tracking import COLUMNS, ROWS, Table, episode_table, tracker
+from rolegraph.engine.compile.leaving import LEFT_OUT, disclosure_rule_of
 from rolegraph.engine.records.episodes import read_episodes
 from rolegraph.local.launcher import LocalService
 from tests.cli.conftest import Command, forked
@@ -104,7 +105,7 @@ def test_weights_and_biases_gets_tables_and_the_report(
 def test_a_table_has_a_row_for_each_answer_up_to_a_limit(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "run", tasks=20)
     episodes = [*read_episodes(folder / "episodes.jsonl")]
-    whole = episode_table(episodes[:10], workflow("solver_judge").plan.spec)
+    whole = episode_table(episodes[:10], disclosure_rule_of(workflow("solver_judge").plan))
     rows = [dict(zip(whole.columns, row, strict=True)) for row in whole.rows]
     assert whole.columns == COLUMNS
     answers = [(e.task_id, e.rollout, t) for e in episodes[:10] for t in e.trajectories]
@@ -118,7 +119,7 @@ def test_a_table_has_a_row_for_each_answer_up_to_a_limit(tmp_path: Path) -> None
         assert (row["reward"], row["answer"]) == (one.reward, one.steps[-1].model_response)
         assert row["failure"] == (one.failure.name.value if one.failure else "")
         assert row["tokens"] == len(one.steps[-1].response_ids)
-    assert len(episode_table(episodes, workflow("solver_judge").plan.spec).rows) == ROWS
+    assert len(episode_table(episodes, disclosure_rule_of(workflow("solver_judge").plan)).rows) == ROWS
 
 
 def test_a_table_leaves_out_answers_that_may_quote_a_hidden_field(tmp_path: Path) -> None:
@@ -134,8 +135,8 @@ roles:
     (tmp_path / "tasks.jsonl").write_text('{"id": "a", "target": 7}\n')
     spec = str(write_spec(tmp_path, text))
     run = write_run(tmp_path / "run", spec, tasks=1)
-    table = episode_table(read_episodes(run / "episodes.jsonl"), workflow(spec).plan.spec)
-    answers = {(row[3], bool(row[-1])) for row in table.rows}
+    table = episode_table(read_episodes(run / "episodes.jsonl"), disclosure_rule_of(workflow(spec).plan))
+    answers = {(row[3], row[-1] != LEFT_OUT) for row in table.rows}
     assert answers == {("teacher", False), ("reader", False), ("other", True)}
 
 

@@ -14,6 +14,13 @@ ROLES = {
     "solver": {"estimator": "grpo", "loss": "ppo", "trainable": True},
     "judge": {"estimator": "reinforce", "loss": "ppo", "trainable": True},
 }
+SPEC = """\
+rolegraph: 1
+name: NAME
+roles:
+  solver: {count: 2, prompt: {inline: solve}, estimator: grpo}
+  judge: {needs: [solver], prompt: {inline: judge}, estimator: reinforce}
+"""
 
 
 def write_run(
@@ -32,7 +39,7 @@ def write_run(
         "version": "0.2.0",
     }
     (folder / "run.json").write_text(json.dumps(info))
-    (folder / "spec.yaml").write_text(f"name: {name}\nroles:\n  solver: {{count: 2}}\n")
+    (folder / "spec.yaml").write_text(SPEC.replace("NAME", name))
     rng = random.Random(seed)
     write_lines(folder / "metrics.jsonl", [figures(step, steps, rng) for step in range(steps + 1)])
     for step in range(1, steps + 1):

@@ -54,7 +54,7 @@ def test_prompts_that_show_hidden_fields_are_left_out_with_them(tmp_path: Path) 
     folder = write_run(tmp_path / "run", "judge_with_reference", tasks=1)
     shows = Parsed(written(folder, hidden=True)).text
     without = Parsed(written(folder, hidden=False)).text
-    assert "whose prompts show them" in without and "whose prompts show them" not in shows
+    assert "the texts of judge, which may quote them" in without and "may quote them" not in shows
     assert "reference" in shows.lower()
     asked = [part for part in without.split("read as") if "judge" in part]
     assert asked and "3 + 4\n\nCandidate" not in without

@@ -285,5 +285,5 @@ def _flip(task: str, first: SideResults, other: SideResults) -> TaskFlip:
         ),
         key=lambda pair: (pair[0].rollout != pair[1].rollout, pair[0].rollout),
     )
-    shown = question(first.tasks[task], task)
-    return TaskFlip(task, shown, was, now, first.file.read(one), other.file.read(two))
+    before, after = first.read(one), other.read(two)
+    return TaskFlip(task, question(before.task, task), was, now, before, after)

@@ -11,12 +11,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rolegraph.engine.records import RunFolder, RunInfo
+from rolegraph.engine.compile.leaving import DisclosureRule, without_hidden
+from rolegraph.engine.records import Episode, RunFolder, RunInfo
 from rolegraph.engine.records.episodes import EpisodeFile, IndexEntry, read_episodes
 from rolegraph.engine.records.means import Means, means_by_task
 from rolegraph.engine.spec.yaml_source import parse_yaml
 from rolegraph.engine.training.analysis.constants import AnswerTally, beside_rewards
 from rolegraph.engine.training.analysis.intervals import ByTask
+from rolegraph.pages.report.reading import read_rule
 
 TOKENS_IN, TOKENS_OUT = "tokens in", "tokens out"
 """Names of the figures that every episode has."""
@@ -41,10 +43,16 @@ class SideResults:
     tokens_out: int
     calls: int
     """Number of model calls, without retries."""
+    rule: DisclosureRule
+    """Rule for what may leave of the episodes."""
 
     def rollouts(self, task: str) -> list[IndexEntry]:
         """Return the index entries of a task, in the order of the rollouts."""
         return [entry for (name, _), entry in sorted(self.entries.items()) if name == task]
+
+    def read(self, entry: IndexEntry) -> Episode:
+        """Read an episode without what may not leave; raises DataError where the file no longer has it."""
+        return without_hidden(self.file.read(entry), self.rule)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +83,7 @@ def read_side(name: str, path: Path) -> Side:
     info = folder.info()
     episodes = _episodes(folder, info)
     words = {name: role.answers for name, role in info.roles.items()}
-    results = results_of(episodes[1], episodes[0], words) if episodes else None
+    results = results_of(episodes[1], episodes[0], words, read_rule(folder)) if episodes else None
     return Side(
         name,
         info.hash,
@@ -87,13 +95,16 @@ def read_side(name: str, path: Path) -> Side:
     )
 
 
-def results_of(file: Path, what: str, words: Mapping[str, Sequence[str]]) -> SideResults:
+def results_of(
+    file: Path, what: str, words: Mapping[str, Sequence[str]], rule: DisclosureRule
+) -> SideResults:
     """Return the results of a file of episodes; raises DataError where it cannot be read.
 
     Args:
         file: The file.
         what: Description of the episodes.
         words: Names of the roles, each with the answers that its parser allows; empty where it allows any.
+        rule: Rule for what may leave of the episodes.
     """
     read = EpisodeFile(file)
     entries = {(entry.task, entry.rollout): entry for entry in read.entries()}
@@ -117,7 +128,7 @@ def results_of(file: Path, what: str, words: Mapping[str, Sequence[str]]) -> Sid
             if trajectory.name in tallies:
                 tallies[trajectory.name].add(episode.task_id, trajectory)
     figures = beside_rewards(means_by_task(rows), tallies)
-    return SideResults(what, read, entries, tasks, figures, tokens_in, tokens_out, calls)
+    return SideResults(what, read, entries, tasks, figures, tokens_in, tokens_out, calls, rule)
 
 
 def _episodes(folder: RunFolder, info: RunInfo) -> tuple[str, Path] | None:

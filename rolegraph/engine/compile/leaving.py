@@ -1,0 +1,166 @@
+"""Copies of episodes that may leave: no hidden task field is in them, nor any text that may quote one. Pure.
+
+A text may quote a hidden field where its author may have seen one: a role that `shows` a field, each role
+that reads the words of such a role, and a reward, which sees the whole task. Numbers leave as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from itertools import permutations
+from typing import Any, cast
+
+from rolegraph.engine.compile.earned import words_read
+from rolegraph.engine.compile.plan import Plan
+from rolegraph.engine.compile.structure import reachable
+from rolegraph.engine.records import Episode, Failure, Step, Task, Trajectory
+from rolegraph.engine.records.episode import REWARD_FAILURES
+from rolegraph.engine.records.metadata import FailureMetadata, FunctionCallMetadata, StepMetadata
+from rolegraph.engine.spec import Spec
+
+LEFT_OUT = "[left out: it may quote a hidden field]"
+"""Replacement of a text that may quote a hidden field."""
+_OF_EPISODES = frozenset(
+    {"spec", "hash", "started_at", "rounds", "ended", "skipped", "undecided", "validation"}
+    | {"uncomputed_conditions"}
+)
+"""Keys of an episode's metadata with names and numbers alone."""
+_WITH_TEXT = frozenset({"demonstration", "special_tokens", "calls"})
+"""Keys of a step's metadata with texts of a model, a tool or a template."""
+_OF_STEPS = (StepMetadata.__required_keys__ | StepMetadata.__optional_keys__ | {"call"}) - _WITH_TEXT
+"""Keys of a step's metadata with names and numbers alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class DisclosureRule:
+    """Task fields that may not leave, and roles whose texts may."""
+
+    is_hidden: Callable[[str], bool]
+    """Function that returns whether a task field is hidden."""
+    plain: frozenset[str] = frozenset()
+    """Roles whose texts can quote no hidden field; none without a spec, which alone tells them."""
+    quoting: frozenset[str] = frozenset()
+    """Other roles of the spec."""
+
+    def may_quote(self, role: str) -> bool:
+        """Return whether the texts of a role may quote a hidden field."""
+        return role not in self.plain
+
+    def hides_message(self, role: str, failure: str) -> bool:
+        """Return whether the message of a failure may quote a hidden field; a reward sees the whole task."""
+        return self.may_quote(role) or failure in REWARD_FAILURES
+
+    def visible(self, task: Task) -> dict[str, Any]:
+        """Return the fields of a task that are not hidden."""
+        return {name: value for name, value in task.items() if not self.is_hidden(name)}
+
+
+def disclosure_rule(spec: Spec | None, is_hidden: Callable[[str], bool]) -> DisclosureRule:
+    """Return the rule for the episodes of a spec.
+
+    Args:
+        spec: The spec; None where it cannot be read, and then each role's texts may quote a hidden field.
+        is_hidden: Function that returns whether a task field is hidden.
+    """
+    if spec is None:
+        return DisclosureRule(is_hidden)
+    quoting = quoting_roles(spec)
+    return DisclosureRule(is_hidden, frozenset(spec.roles) - quoting, quoting)
+
+
+def disclosure_rule_of(plan: Plan) -> DisclosureRule:
+    """Return the rule for the episodes of a plan."""
+    return disclosure_rule(plan.spec, plan.hidden.__contains__)
+
+
+def quoting_roles(spec: Spec) -> frozenset[str]:
+    """Return the roles whose texts may quote a hidden field: they show one, or read the words of a role that
+    may quote one, also by way of an environment, whose observations may repeat its players' moves."""
+    read = words_read(spec)
+    for loop in spec.loops.values():
+        if loop.env is not None:
+            read.add_edges_from(permutations((name for name in loop.roles if name in spec.roles), 2))
+    return frozenset(reachable(read, [name for name, role in spec.roles.items() if role.shows]))
+
+
+def without_quoting(episode: Episode, rule: DisclosureRule) -> Episode:
+    """Return a copy of an episode without the trajectories whose texts may quote a hidden field."""
+    plain = tuple(it for it in episode.trajectories if not rule.may_quote(it.name))
+    return episode._replace(trajectories=plain)
+
+
+def without_hidden(episode: Episode, rule: DisclosureRule) -> Episode:
+    """Return a copy of an episode in which nothing can quote a hidden field of its task.
+
+    Identities, rewards, metrics, advantages, times and counts stay. Of roles whose texts may quote a hidden
+    field, messages, tokens, thoughts, answers and actions are left out. So are demonstrations, messages of
+    failed rewards, and metadata that Rolegraph does not know to be free of texts.
+
+    Args:
+        episode: The episode.
+        rule: The rule of its run.
+
+    Returns:
+        The copy, of the same turns.
+    """
+    kept: dict[str, Any] = {key: value for key, value in episode.metadata.items() if key in _OF_EPISODES}
+    if failures := episode.metadata.get("failures"):
+        kept["failures"] = [_without_message(it, rule) for it in failures]
+    if uncomputed := episode.metadata.get("uncomputed_metrics"):
+        kept["uncomputed_metrics"] = dict.fromkeys(cast("Mapping[str, str]", uncomputed), LEFT_OUT)
+    environment = episode.metadata.get("environment")
+    if environment is not None and not any(rule.may_quote(it.name) for it in episode.trajectories):
+        kept["environment"] = environment
+    return episode._replace(
+        task=rule.visible(episode.task),
+        trajectories=tuple(_trajectory(it, rule) for it in episode.trajectories),
+        metadata=cast("Any", kept),
+    )
+
+
+def _trajectory(trajectory: Trajectory, rule: DisclosureRule) -> Trajectory:
+    may_quote = rule.may_quote(trajectory.name)
+    failure = trajectory.failure
+    if failure is not None and rule.hides_message(trajectory.name, failure.name):
+        failure = Failure(failure.name, LEFT_OUT)
+    steps = tuple(_without_texts(it) if may_quote else _plain(it) for it in trajectory.steps)
+    return trajectory._replace(steps=steps, failure=failure)
+
+
+def _without_message(failure: FailureMetadata, rule: DisclosureRule) -> FailureMetadata:
+    if not rule.hides_message(failure["role"], failure["name"]):
+        return failure
+    kept = {key: value for key, value in failure.items() if key in ("role", "index", "round", "name")}
+    return cast("FailureMetadata", {**kept, "message": LEFT_OUT})
+
+
+def _plain(step: Step) -> Step:
+    """Return a step of a role that saw no hidden field, without its demonstration, which may show one."""
+    if "demonstration" not in step.metadata:
+        return step
+    kept = {key: value for key, value in step.metadata.items() if key != "demonstration"}
+    return step._replace(metadata=cast("StepMetadata", kept))
+
+
+def _without_texts(step: Step) -> Step:
+    """Return a step with the identity, numbers and outcome of another, and none of its texts and tokens."""
+    usage = {"prompt_tokens": step.prompt_tokens, "completion_tokens": step.response_tokens}
+    kept: dict[str, Any] = {key: value for key, value in step.metadata.items() if key in _OF_STEPS}
+    kept |= {"usage": usage} if any(usage.values()) else {}
+    kept |= {"calls": [*map(_call, calls)]} if (calls := step.metadata.get("calls")) else {}
+    return Step(
+        action=None if step.action is None else LEFT_OUT,
+        model_response=LEFT_OUT if step.model_response else "",
+        reward=step.reward,
+        done=step.done,
+        advantage=step.advantage,
+        weight_version=step.weight_version,
+        metadata=cast("StepMetadata", kept),
+    )
+
+
+def _call(call: FunctionCallMetadata) -> FunctionCallMetadata:
+    """Return a call without its error. The name that a model gives a function which does not exist is a text
+    of the model, and such a call fails."""
+    return {"name": "tool", "error": LEFT_OUT} if call.get("error") else {"name": call["name"]}

@@ -32,6 +32,7 @@ from rolegraph.engine.records import (
     Source,
     StepLogged,
     Task,
+    Trajectory,
     confined,
 )
 from rolegraph.engine.records.data import UsedRows
@@ -39,7 +40,8 @@ from rolegraph.engine.records.info import Kind, RoleInfo, RunInfo
 from rolegraph.engine.records.run_folders import newest
 from rolegraph.engine.records.writer_lock import sole_writer
 from rolegraph.engine.run.streaming import EpisodeMaker
-from rolegraph.engine.spec import load_spec
+from rolegraph.engine.shipped import MODELS, model_folder
+from rolegraph.engine.spec import ModelRef, load_spec
 from rolegraph.engine.vocabulary import Split
 
 P = ParamSpec("P")
@@ -210,11 +212,39 @@ def used_rows(
     return UsedRows(named, source, tasks, partial(flow.tasks, named), dataset.file, fixed)
 
 
+def training_rows(flow: Workflow, tasks: Sequence[Task], validation: Sequence[Task]) -> list[UsedRows]:
+    """Return the rows of both splits that a training uses."""
+    used = [used_rows(flow, "train", tasks, fixed=True)]
+    if "validation" in flow.plan.data:
+        used.append(used_rows(flow, "validation", validation))
+    return used
+
+
 def _asked_models(plan: Plan) -> str:
     """Return the names of the models that trained policies start from, or else the spec's model, with
     commas."""
     refs = [endpoint.model for endpoint in plan.endpoints if endpoint.policy is not None]
-    return ", ".join(dict.fromkeys(with_base(ref).title for ref in refs or [plan.spec.model]))
+    return ", ".join(dict.fromkeys(map(model_name, refs or [plan.spec.model])))
+
+
+def model_name(ref: ModelRef) -> str:
+    """Return the one name of a model in files and on pages, whatever its weights and however it was written.
+
+    Args:
+        ref: The model. A checkpoint may tell it, which names a folder by its absolute path.
+
+    Returns:
+        The name of a shipped model; else the reference as in a spec, a folder with its absolute path.
+
+    Raises:
+        UsageError: The checkpoint cannot be read.
+    """
+    ref = with_base(ref)
+    if not ref.served_here:
+        return str(ref)
+    folder = model_folder(ref.name).resolve()
+    shipped = {path: name for name, path in MODELS.items()}
+    return shipped.get(folder) or f"{ref.provider}:{folder}"
 
 
 def _asked_weights(plan: Plan) -> str | None:
@@ -269,8 +299,8 @@ def part_beside(path: Path) -> Generator[Path]:
 def logged(file: Path, observe: Observer) -> Generator[Observer]:
     """Give an observer that writes events to a log and passes them on, for the time of a block.
 
-    The first line is the command line. Each kind of failure of each role is written once; an error that ends
-    the block, with its traceback.
+    The first line is the command line. Each kind of failure of each role is written once, and each line of a
+    user's code that raises: a warning shows it at once. An error that ends the block has its traceback.
 
     Args:
         file: The log, which is appended to.
@@ -310,6 +340,8 @@ class RunLog(logging.FileHandler):
         self.episodes = 0
         self.failures: Counter[tuple[str, str]] = Counter()
         """Number of failures by role and failure name."""
+        self._written: set[tuple[str, str, str]] = set()
+        """Role, failure name and line of code of the failures that are written."""
 
     def observe(self, event: Event) -> None:
         """Write an event, and pass it on."""
@@ -320,14 +352,22 @@ class RunLog(logging.FileHandler):
             self.say(logging.INFO, f"step {event.step}: {' '.join(figures)}")
         elif isinstance(event, EpisodeDone):
             self.episodes += 1
-            for t in event.episode.trajectories:
-                if t.failure is not None:
-                    kind = (t.name, t.failure.name.value)
-                    self.failures[kind] += 1
-                    if self.failures[kind] == 1:
-                        where = f"{event.episode.id} {t.name} {t.index}"
-                        self.say(logging.WARNING, f"{where}: {t.failure.name.value}: {t.failure.explanation}")
+            for trajectory in event.episode.trajectories:
+                self._write_failure(event.episode.id, trajectory)
         self._observe(event)
+
+    def _write_failure(self, episode: str, it: Trajectory) -> None:
+        """Count a failure; write the first of its kind, and show it where a line of code raised it."""
+        if it.failure is None:
+            return
+        name, place = it.failure.name.value, it.failure.place
+        self.failures[it.name, name] += 1
+        if (kind := (it.name, name, place)) in self._written:
+            return
+        self._written.add(kind)
+        self.say(logging.WARNING, f"{episode} {it.name} {it.index}: {name}: {it.failure.explanation}")
+        if place:
+            self._observe(Note(f"{it.name} {it.failure_line}", "warning"))
 
     def say(self, level: int, text: str) -> None:
         """Write one entry with a level of `logging` to the log."""

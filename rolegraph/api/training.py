@@ -147,10 +147,7 @@ class TrainingJob:
     @property
     def data(self) -> Sequence[UsedRows]:
         """Rows that the training uses."""
-        used = [jobs.used_rows(self.flow, "train", self.tasks, fixed=True)]
-        if "validation" in self.flow.plan.data:
-            used.append(jobs.used_rows(self.flow, "validation", self.validation))
-        return used
+        return jobs.training_rows(self.flow, self.tasks, self.validation)
 
     @property
     def steps(self) -> int:
@@ -300,7 +297,7 @@ async def _run(
         else:
             # A service that is asked for no model by name serves one of its own choice.
             names = dict.fromkeys(
-                policy.model.title
+                jobs.model_name(policy.model)
                 if policy.model.name or policy.model.provider == "local"
                 else trained[name].model
                 for name, policy in plan.policies.items()

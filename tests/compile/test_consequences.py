@@ -71,6 +71,48 @@ def test_a_misspelt_key_is_not_said_to_be_missing_as_well(tmp_path: Path, key: s
     assert [it.message for it in faulty] == [f"unknown key {misspelt.removesuffix(':')!r}"]
 
 
+FLOW = """\
+roles:
+  solver: {prompt: {inline: go}, parser: text, reward: {rated_by: judge}, estimator: grpo}
+  judge:
+    needs: [solver]
+    prompt: {inline: "{{ solver.action }} {{ self.round }}"}
+    when: solver.index > 0
+    parser: number
+    trainable: false
+  voter: {needs: {other: {of: solver}}, prompt: {inline: "{{ other.action }}"}, parser: text, policy: coder,
+    reward: exact_match, estimator: grpo}
+loops: {l: {roles: [judge], times: 2}}
+policies: {coder: {model: tinker:x}}
+episode: {metrics: {acc: {correct: voter}}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("key", "misspelt"),
+    [
+        ("needs: [", "neds: ["),
+        ("needs: {other", "neds: {other"),
+        ("needs: [solver", "needs: [solvr"),
+        ("roles:\n", "rols:\n"),
+        ("loops:", "lops:"),
+        ("policies:", "polices:"),
+    ],
+)
+def test_names_that_a_misspelt_key_would_have_given_are_no_faults(
+    tmp_path: Path, key: str, misspelt: str
+) -> None:
+    assert not found(tmp_path, FLOW)
+    faulty = found(tmp_path, FLOW.replace(key, misspelt))
+    assert [severity for severity, _ in faulty] == ["error"], faulty
+    assert "unknown key" in faulty[0][1] or "no role 'solvr'" in faulty[0][1]
+
+
+def test_another_misspelt_name_beside_a_misspelt_needs_stays(tmp_path: Path) -> None:
+    text = FLOW.replace("needs: [", "neds: [").replace("self.round", "tsk.question")
+    assert len(found(tmp_path, text)) == 2
+
+
 def test_an_edge_of_a_cycle_has_no_warning_and_another_edge_has_one(tmp_path: Path) -> None:
     text = (
         f"roles:\n  a: {{needs: c, prompt: {{inline: go}}, {PLAIN}}}\n"
@@ -123,6 +165,24 @@ def test_a_word_that_a_map_leaves_out_is_warned_of(tmp_path: Path) -> None:
     (warning,) = found(tmp_path, text.replace("MAP", "{good: 1, BAD: 0}"))
     assert warning[0] == "warning" and "unsure" in warning[1] and "bad" not in warning[1]
     assert not found(tmp_path, text.replace("MAP", "{good: 1, bad: 0, unsure: 0.5}"))
+
+
+@pytest.mark.parametrize("parser", ["text", "{tag: answer}", "json"])
+def test_a_map_of_free_text_is_warned_of_unless_it_has_a_default(tmp_path: Path, parser: str) -> None:
+    text = (
+        "roles:\n  a: {prompt: {inline: go}, parser: text, estimator: reinforce, "
+        "reward: {rated_by: judge, map: {good: 1, bad: 0}, ELSE}}\n"
+        "  judge: {needs: a, prompt: {inline: 'Is {{ a.action }} <answer>good</answer>?'}, "
+        f"parser: {parser}, trainable: false}}\n"
+    )
+    (warning,) = found(tmp_path, text.replace(", ELSE", ""))
+    assert warning[0] == "warning" and "any other text of judge" in warning[1]
+    for default in ("else: 0", "else: mask"):
+        assert not found(tmp_path, text.replace("ELSE", default))
+    one_of = text.replace(", ELSE", "").replace(
+        f"parser: {parser}, trainable", "parser: {one_of: [bad, good]}, trainable"
+    )
+    assert not [it for it in found(tmp_path, one_of) if "any other text" in it[1]]
 
 
 def test_a_conversation_of_its_own_beside_one_of_the_same_name_is_warned_of(tmp_path: Path) -> None:

@@ -194,6 +194,12 @@ def _shown(names: ResolvedNames) -> Iterator[Finding]:
     that a rewarded role can see through other roles."""
     spec, rewards = names.spec, names.rewards
     columns = {column for dataset in names.data.values() for column in dataset.columns}
+    if "id" in spec.data.hidden:
+        message, hint = (
+            "task.id names the task in files, pages and spans, and is not hidden there",
+            "rename it",
+        )
+        yield Finding(("data", "hidden"), message, "a field other than id", hint, "warning", "id")
     for field in spec.data.hidden if columns else ():
         if field not in columns:
             expected = f"one of {', '.join(column for column in sorted(columns) if column != 'id')}"

@@ -64,17 +64,18 @@ class ViewedRun:
 
     @cached_property
     def dag(self) -> Dag | None:
-        """Turns that each turn of an episode waits for; None without a spec."""
+        """DAG of an episode's turns, with an edge to each turn from each turn that it waits for; None without
+        a spec."""
         return read_dag(self.spec, self.info.templates)
 
     @cached_property
     def pieces(self) -> PiecesOf:
-        """Function that returns the texts of token ids."""
+        """Function from (role, instance, token ids) to the text of each token."""
         return pieces_of(self.spec)
 
     @property
     def fault(self) -> str:
-        """Message of the damage of `run.json`; empty where it can be read."""
+        """Error message for a damaged `run.json`; empty where it can be read."""
         try:
             _ = self.info
         except RolegraphError as error:
@@ -106,7 +107,11 @@ class ViewedRun:
         raise UsageError(f"the run has no episodes called {name!r}")
 
     def rows(self, part: RunPart) -> Sequence[EpisodeLocation]:
-        """Return the rows of a file in order, without broken lines; raises DataError as `read` does."""
+        """Return the index entries of a file as rows, in file order without damaged lines; cached until it
+        changes.
+
+        Raises DataError as `read` does.
+        """
         with os_errors_as(DataError, f"cannot read {part.path}"):
             status = part.path.stat()
         state = status.st_mtime_ns, status.st_size, status.st_ino
@@ -131,12 +136,13 @@ class ViewedRun:
         return EpisodeFile(row.part.path).read(row.entry)
 
     def same_task(self, row: EpisodeLocation) -> list[tuple[EpisodeLocation, Episode]]:
-        """Read all episodes of a row's task and step, among them its own: the members of its groups."""
+        """Read all episodes of a row's task in its file, its own included; each comes with its row."""
         rows = [other for other in self.rows(row.part) if other.entry.task == row.entry.task]
         return [(other, self.read(other)) for other in rows]
 
     def hidden_fields(self) -> set[str]:
-        """Return the hidden fields in the first task of each file; raises DataError."""
+        """Return the names of hidden task fields, found in the first episode of each file; raises
+        DataError."""
         first, info = [rows[0] for part in self.parts() if (rows := self.rows(part))], self.info
         return {field for row in first[:_LOOKED_AT] for field in self.read(row).task if info.is_hidden(field)}
 
@@ -146,7 +152,7 @@ class ViewedRun:
         return disclosure_rule(self.spec, self.info.is_hidden)
 
     def without_hidden(self, episode: Episode) -> Episode:
-        """Return a copy of an episode that may leave."""
+        """Return a copy of an episode that can be shown without revealing hidden task fields."""
         return without_hidden(episode, self.rule)
 
 

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-FURTHER = {"forge a turn", "write outside"}
+FURTHER = {"forge a turn", "reveal hidden fields", "write outside"}
 """Questions that concern one thing only."""
 QUESTIONS = ["run code", "get keys", "reach files", "take memory", "take time", "inject markup"]
 

@@ -203,7 +203,7 @@ def test_what_cannot_be_exported_is_said(run: Path, adapter: Path, tmp_path: Pat
 def test_each_policy_of_a_run_leaves_by_its_name(run: Path, tmp_path: Path) -> None:
     from safetensors.torch import load_file
 
-    several = shutil.copytree(run, tmp_path / "several", ignore=shutil.ignore_patterns("adapter"))
+    several = shutil.copytree(run, tmp_path / "several#1", ignore=shutil.ignore_patterns("adapter"))
     first, *_, last = (checkpoint.policies["main"] for checkpoint in RunFolder(run).checkpoints())
     RunFolder(several).add_checkpoint(
         api.Checkpoint(step=9, policies={"coder": first, "judge": last}, best=True)

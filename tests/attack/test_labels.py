@@ -81,6 +81,12 @@ def test_the_field_of_a_reward_is_hidden_as_well(tmp_path: Path, rolegraph: Comm
     assert "tasks.csv would leak the label" in done.stderr
 
 
+def test_an_id_cannot_be_hidden(tmp_path: Path, rolegraph: Command) -> None:
+    written(tmp_path, "prompt: {inline: hi}", "validation: tasks.jsonl, hidden: [id]")
+    done = rolegraph("validate", "x.yaml")
+    assert "x.yaml:3:" in done.stderr and "warning: task.id names the task" in done.stderr
+
+
 @pytest.mark.parametrize("way", WAYS)
 def test_a_role_may_be_shown_a_field(tmp_path: Path, rolegraph: Command, way: str) -> None:
     written(tmp_path, WAYS[way].replace("OTHER", "tasks.jsonl") + ", shows: text")

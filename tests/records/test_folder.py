@@ -12,10 +12,13 @@ import pytest
 from rolegraph.engine.errors import DataError, UsageError, WorldError
 from rolegraph.engine.records import Episode
 from rolegraph.engine.records.episodes import EpisodeWriter, index_path
-from rolegraph.engine.records.folder import RunFolder
+from rolegraph.engine.records.folder import PolicyPath, RunFolder
 from rolegraph.engine.records.info import Checkpoint, Control, Kind, RunInfo, SavedPolicy
 from rolegraph.engine.records.run_folders import newest
+from tests.cli.conftest import Command, rolegraph
+from tests.pages.view.runs import write_training
 
+__all__ = ["rolegraph"]
 VERSION_1 = {
     "name": "solver_judge",
     "hash": "1f0c9a7e2b",
@@ -330,3 +333,31 @@ def test_where_the_beginning_is_not_noted_the_file_s_time_tells(tmp_path: Path) 
         (tmp_path / name / "run.json").write_text(json.dumps(VERSION_1))
         os.utime(tmp_path / name / "run.json", (time, time))
     assert newest(tmp_path).path == tmp_path / "new"
+
+
+@pytest.mark.parametrize("name", ["plain", "a#b", "a?b", "a%20b", "#", "a#"])
+@pytest.mark.parametrize("exists", [True, False])
+def test_a_policy_is_read_as_it_is_written_whatever_the_folder_is_called(
+    tmp_path: Path, name: str, exists: bool
+) -> None:
+    folder = tmp_path / name
+    if exists:
+        folder.mkdir()
+    for policy in (None, "judge"):
+        written = PolicyPath(str(folder), policy)
+        assert PolicyPath.parse(str(written)) == written
+    if exists:
+        assert PolicyPath.parse(str(folder)) == PolicyPath(str(folder))
+    assert PolicyPath.parse(f"runs/{'a' * 5_000}#judge") == PolicyPath(f"runs/{'a' * 5_000}", "judge")
+
+
+@pytest.mark.parametrize("name", ["a#b", "a?b", "a%20b"])
+def test_the_folder_of_a_message_is_the_one_that_was_named(
+    tmp_path: Path, rolegraph: Command, name: str
+) -> None:
+    write_training(tmp_path / name, steps=1, tasks=1)
+    for words in (("export", name), ("run", "solver_judge", f"model.checkpoint={name}")):
+        done = rolegraph(*words)
+        assert (done.returncode, f"{name} has no checkpoint yet" in done.stderr) == (2, True), done.stderr
+    page = rolegraph("view", name, "--static", "page.html", "--no-hidden")
+    assert page.returncode == 0 and "page.html: " in page.stdout

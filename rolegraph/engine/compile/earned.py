@@ -213,6 +213,9 @@ def _shown(names: ResolvedNames) -> Iterator[Finding]:
     """
     spec, rewards = names.spec, names.rewards
     columns = {column for dataset in names.data.values() for column in dataset.columns}
+    if "id" in spec.data.hidden:
+        message = "task.id names the task in files, pages and spans, and is not hidden there"
+        yield Finding(("data", "hidden"), message, "a field other than id", severity="warning", word="id")
     for field in spec.data.hidden if columns else ():
         if field not in columns:
             expected = f"one of {', '.join(column for column in sorted(columns) if column != 'id')}"
@@ -252,8 +255,11 @@ def _shown(names: ResolvedNames) -> Iterator[Finding]:
 
 
 def words_read(spec: Spec) -> RoleGraph:
-    """Return the graph of the roles whose words each role reads: answers of this round or an earlier one,
-    arguments of its callers, results of the roles that it calls, turns of its conversation."""
+    """Return a graph of roles with an edge to each role from every role whose words it may read.
+
+    It reads answers of this round or an earlier one, arguments of its callers, results of the roles that it
+    calls, and turns of its conversation.
+    """
     chats = turns_read(spec)
     read: dict[str, list[str]] = {}
     for name, role in spec.roles.items():

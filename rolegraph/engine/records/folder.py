@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import os
 import re
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -74,7 +75,10 @@ _METRICS = TypeAdapter[dict[str, Any]](dict[str, Any], config=_LATER)
 
 
 class PolicyPath(NamedTuple):
-    """The folder of a training and one of its policies, written `FOLDER#POLICY`, or `FOLDER` alone."""
+    """The folder of a training and one of its policies, written `FOLDER#POLICY`, or `FOLDER` alone.
+
+    A `#` belongs to the folder's name where a folder of that name exists, or another `#` follows.
+    """
 
     folder: str
     policy: str | None = None
@@ -84,11 +88,13 @@ class PolicyPath(NamedTuple):
         """Parse a checkpoint as a person writes it; None for a URL, such as a `tinker://` path."""
         if "://" in text:
             return None
-        folder, _, policy = text.partition("#")
+        folder, mark, policy = text.rpartition("#")
+        if not mark or os.path.isdir(text):  # noqa: PTH112 - of a pathlib.Path, a name that is too long raises
+            return cls(text)
         return cls(folder, policy or None)
 
     def __str__(self) -> str:
-        return f"{self.folder}#{self.policy}" if self.policy else self.folder
+        return f"{self.folder}#{self.policy or ''}" if self.policy or "#" in self.folder else self.folder
 
 
 class RunFolder:

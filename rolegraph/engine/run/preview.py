@@ -214,7 +214,8 @@ class _Runs:
             of.asked[place] = before._replace(nodes=(*before.nodes, node))
 
     def _harmless(self, way: int, answer: str, note: str) -> Plan:
-        """Return a copy of the plan that computes no reward, runs no tool and moves no environment."""
+        """Return a copy of the plan that computes no reward, runs no tool and moves no environment; for
+        `preview`."""
         plan = self._plan
         return replace(
             plan,

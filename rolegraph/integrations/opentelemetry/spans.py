@@ -178,7 +178,7 @@ class _Trace:
             yield from self.call(step, following, agent, model)
 
     def call(self, step: Step, following: Step | None, agent: Span, model: Attributes) -> Iterator[Span]:
-        """Yield the span of a model call, and those of the tools that its answer called."""
+        """Yield the span of a model call, then the spans of the tools that its answer called."""
         metadata, chat = step.metadata, step.chat_completions
         finish, shown = metadata.get("finish_reason"), bool(self.content and chat)
         answer = chat[-1:] if chat and chat[-1].get("role") == "assistant" else ()

@@ -133,7 +133,7 @@ class StepSamples:
 
     @property
     def samples(self) -> list[SampleEpisode]:
-        """Copies of the episodes that are shown as examples, without what may not leave; with the reasons."""
+        """Copies of the selected episodes without what may not leave, each once, with all reasons for it."""
         episodes: dict[int, tuple[Episode, list[SampleReason]]] = {}
         for _, kept in sorted(self._kept.items(), key=lambda item: item[0][1]):
             for reason, episode in kept:

@@ -6,6 +6,7 @@ and run no script but its own, which the policy names by its hash.
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -176,6 +177,7 @@ def render(run: RunRecord, digest: Digest, viewer: str = "") -> str:
     return html.render(
         _HERE / "report.html.j2",
         run=run,
+        quoted=shlex.quote,
         info=run.info,
         figures=figures(run),
         findings=findings(run, digest),

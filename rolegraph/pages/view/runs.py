@@ -152,7 +152,7 @@ class ViewedRun:
         return disclosure_rule(self.spec, self.info.is_hidden)
 
     def without_hidden(self, episode: Episode) -> Episode:
-        """Return a copy of an episode that may leave."""
+        """Return a copy of an episode that can be shown without revealing hidden task fields."""
         return without_hidden(episode, self.rule)
 
 

@@ -94,7 +94,7 @@ def began(episode: Episode) -> str:
 
 
 def hidden_note(quoting: frozenset[str], has_spec: bool) -> str:
-    """Return the note that hidden fields are left out; `quoting` are the roles whose texts may quote them."""
+    """Return the sentence that hidden fields are left out, as are the texts of the roles in `quoting`."""
     roles = ", ".join(sorted(quoting)) if has_spec else "each role, whose spec cannot be read"
     texts = f", and the texts of {roles}, which may quote them" if roles else ""
     return f"Hidden fields of the task are left out{texts}."

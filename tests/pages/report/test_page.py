@@ -110,6 +110,11 @@ def test_the_report_opens_with_what_each_role_learnt(tmp_path: Path) -> None:
     assert "--role solver" in solver and "was not trained" in judge
 
 
+def test_the_command_of_a_finding_takes_any_name_of_a_folder(tmp_path: Path) -> None:
+    page = unescape(write_report(write_run(tmp_path / "a #b?")).read_text())
+    assert "rolegraph view 'a #b?' --role solver" in page
+
+
 def test_a_tie_that_moved_the_weights_taught_nothing_and_is_called_so_everywhere(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "run", steps=1)
     tied = [rollout("tied", at, [1.0], advantage=1.0) for at in range(2)]

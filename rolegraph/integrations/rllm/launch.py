@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from rolegraph.engine.compile import PlanCheck, check_source
+from rolegraph.engine.connections import bypass_proxies
 from rolegraph.engine.errors import UsageError
 from rolegraph.engine.models import Services
 from rolegraph.engine.models.keys import TINKER
@@ -210,6 +211,7 @@ def launch(job: RllmJob) -> None:
             stack.callback(os.environ.pop, key)
             os.environ[key] = policy.api_key or ""
             run = replace(run, base_url=policy.ref.base_url)
+            bypass_proxies(policy.ref.base_url or "")  # rLLM opens the SDK's clients itself
         run = with_context(run, job.source.base_url)
         trainer(run, replace(job, run=run).hydra_overrides(), services).train()
 

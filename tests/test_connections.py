@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from rolegraph.engine.connections import client_options, naming_variables, route
+from rolegraph.engine.connections import bypass_proxies, client_options, naming_variables, route
 from rolegraph.engine.errors import UsageError
+from tests.cli.conftest import ENVIRONMENT, Command
+from tests.cli.conftest import forked as forked
+from tests.cli.conftest import rolegraph as rolegraph
 
 HERE, THERE = "http://127.0.0.1:8000/v1", "https://models.example/v1"
 BAD_PROXIES = (
@@ -96,3 +101,56 @@ def test_a_variable_that_breaks_an_import_is_named(monkeypatch: pytest.MonkeyPat
         int(os.environ["HF_HUB_ETAG_TIMEOUT"])
     with pytest.raises(ValueError, match="other"), naming_variables("HF_"):
         raise ValueError("other")
+
+
+BAD = {
+    "ALL_PROXY": "socks5h://127.0.0.1:9",
+    "HTTP_PROXY": "garbage",
+    "HTTPS_PROXY": "ftp://proxy.example",
+    "NO_PROXY": "[garbage",
+    "SSL_CERT_FILE": "/nonexistent",
+    "SSL_CERT_DIR": "/nonexistent",
+    "REQUESTS_CA_BUNDLE": "/nonexistent",
+}
+HOSTED = "https://models.example"
+
+
+def test_certificates_that_are_removed_for_this_machine_are_refused_elsewhere(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("rolegraph.engine.connections._removed", {})
+    for name in ("SSL_CERT_FILE", "SSL_CERT_DIR"):
+        monkeypatch.setenv(name, "/nonexistent")
+    bypass_proxies(HERE)
+    assert "SSL_CERT_FILE" not in os.environ
+    with pytest.raises(UsageError, match=r"^SSL_CERT_FILE: "):
+        client_options(THERE)
+
+
+@pytest.mark.service
+def test_commands_on_this_machine_use_no_proxy_and_no_certificates(tmp_path: Path, forked: Command) -> None:
+    small = ("train.steps=1", "train.batch_size=1", "train.rollouts=2", "train.validation.tasks=1")
+    done = forked("train", "solver_judge", "--out", "t", *small, **BAD)
+    assert done.returncode == 0, done.stderr
+    for words in (("view", "t", "--port", "0"), ("serve", "--port", "0")):
+        command = [sys.executable, "-m", "rolegraph", *words]
+        with subprocess.Popen(
+            command, cwd=tmp_path, env={**ENVIRONMENT, **BAD}, stdout=subprocess.PIPE, text=True
+        ) as process:
+            assert process.stdout is not None
+            line = process.stdout.readline()
+            process.terminate()
+        assert "http://127.0.0.1:" in line
+
+
+@pytest.mark.parametrize("variable", ["HTTPS_PROXY", "SSL_CERT_FILE", "SSL_CERT_DIR"])
+@pytest.mark.parametrize("words", [("run", "--out", "r"), ("train", "--out", "r"), ("doctor",)])
+def test_commands_elsewhere_name_the_variable(
+    rolegraph: Command, words: tuple[str, ...], variable: str
+) -> None:
+    verb, *options = words
+    spec = () if verb == "doctor" else ("solver_judge", "--model", "tinker:m")
+    key = {"TINKER_API_KEY": "tml-dummy"}
+    done = rolegraph(verb, *spec, "--base-url", HOSTED, *options, **{variable: BAD[variable]}, **key)
+    assert done.returncode == 2
+    assert f"{variable}: " in done.stderr

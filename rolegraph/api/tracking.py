@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 from rolegraph.engine.compile.leaving import DisclosureRule, without_hidden
+from rolegraph.engine.connections import bypass_proxies, route
 from rolegraph.engine.errors import WorldError, first_line
 from rolegraph.engine.plugins import plugin
 from rolegraph.engine.records import Episode
@@ -63,6 +65,8 @@ class Tracker(ABC):
 
     library: ClassVar[str]
     """Module that the tracker imports."""
+    url_variable: ClassVar[str] = ""
+    """Environment variable with the URL of the server; empty where there is none."""
     name: str = ""
     """Name under which the class is registered."""
     has_tables: ClassVar[bool] = True
@@ -106,10 +110,12 @@ def tracker(name: str, folder: Path, run: str, config: Mapping[str, Any]) -> Gen
     """
     kind: type[Tracker] = plugin("trackers", name)
     require_library(kind.library, name, "its metrics")
+    url = os.environ.get(kind.url_variable, "")
+    bypass_proxies(url)  # the library makes its own clients
     try:
         opened = kind(folder, f"{run} {folder.name}", config)
     except Exception as error:  # a tracker's library may raise anything
-        raise WorldError(f"{name} cannot start a run: {first_line(error)}") from error
+        raise WorldError(f"{name} cannot start a run{route(url)}: {first_line(error)}") from error
     opened.name, failed = name, True
     try:
         yield opened

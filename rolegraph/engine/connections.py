@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 CERTIFICATES = ("SSL_CERT_FILE", "SSL_CERT_DIR", "SSLKEYLOGFILE")
 """Variables from which a TLS context is made: certificates to trust, and a file for the keys of sessions."""
 _CERTIFICATES = "expected one with certificates, or nothing"
+_removed: dict[str, str] = {}
+"""Variables that `bypass_proxies` has removed from the environment, with their values."""
 _NO_PROXY = ("NO_PROXY", "no_proxy")
 _A_PROXY = "expected the URL of a proxy, such as http://proxy.example:3128, or nothing"
 
@@ -106,7 +108,12 @@ def tls_context(url: str) -> ssl.SSLContext:
     """Return the TLS context for a URL; raises UsageError for certificates that cannot be read."""
     if urlsplit(url).scheme in ("http", "ws") and is_here(url):
         return _empty_context()
-    return _context(*((name, os.environ.get(name, "")) for name in CERTIFICATES))
+    return _context(*((name, _certificates(name)) for name in CERTIFICATES))
+
+
+def _certificates(name: str) -> str:
+    """Return the value of a variable of `CERTIFICATES`, also where `bypass_proxies` has removed it."""
+    return os.environ.get(name) or _removed.get(name, "")
 
 
 @cache
@@ -140,6 +147,8 @@ def bypass_proxies(url: str) -> None:
     """Add the host of a URL of this machine to NO_PROXY, so that calls and keys are sent to no proxy.
 
     Set for the whole process, for libraries that make their own clients: the Tinker SDK takes no other one.
+    It opens none, not even for `http`, where SSL_CERT_FILE and SSL_CERT_DIR name no certificates; such a pair
+    is removed from the environment, and `tls_context` still refuses it.
     """
     host = urlsplit(url).hostname or ""
     if not is_loopback(host):
@@ -148,6 +157,9 @@ def bypass_proxies(url: str) -> None:
         hosts = [name for name in os.environ.get(variable, "").split(",") if name]
         if host not in hosts and "*" not in hosts:
             os.environ[variable] = ",".join((*hosts, host))
+    file, folders = (os.environ.get(name, "") for name in CERTIFICATES[:2])
+    if not any(Path(it).exists() for it in (file, *folders.split(os.pathsep)) if it):
+        _removed.update((name, os.environ.pop(name)) for name in CERTIFICATES[:2] if name in os.environ)
 
 
 @contextmanager
@@ -172,7 +184,7 @@ def route(url: str) -> str:
     empty."""
     proxy = _proxy_variable(url)
     is_encrypted = urlsplit(url).scheme in ("https", "wss")
-    trusted = [name for name in CERTIFICATES[:2] if is_encrypted and os.environ.get(name)]
+    trusted = [name for name in CERTIFICATES[:2] if is_encrypted and _certificates(name)]
     notes = [f"by the proxy of {proxy}"] if proxy else []
     notes += [f"with the certificates of {trusted[0]}"] if trusted else []
     return f" ({', '.join(notes)})" if notes else ""

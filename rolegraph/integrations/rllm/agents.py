@@ -16,12 +16,14 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import urlsplit
 
 import openai
 import rllm.types as theirs
 from rllm.eval.types import EvalOutput, Signal
 
 from rolegraph.engine.compile import Plan, compile_file
+from rolegraph.engine.connections import client_options
 from rolegraph.engine.errors import UsageError
 from rolegraph.engine.models.keys import OPENAI
 from rolegraph.engine.models.openai import OpenAIModel, closes_unopened, wire_message
@@ -39,10 +41,17 @@ ALLOW_VARIABLE = "ROLEGRAPH_ALLOW"
 """Permissions, as `--allow` takes them, separated by spaces."""
 
 _NO_KEY = "none"
-_clients = PerEventLoop(
-    lambda: openai.AsyncOpenAI(base_url="http://127.0.0.1", api_key=_NO_KEY, max_retries=0)
-)
-"""HTTP client of each event loop, whose connections its sessions share; each session sets its own URL."""
+_clients: PerEventLoop[dict[str, openai.AsyncOpenAI]] = PerEventLoop(dict)
+"""HTTP clients of each event loop by host and port; sessions share them, and each sets its URL."""
+
+
+def _client(url: str) -> openai.AsyncOpenAI:
+    """Return the running event loop's client for a URL; raises UsageError for an invalid proxy."""
+    clients, address = _clients.get(), urlsplit(url).netloc
+    if address not in clients:
+        http = openai.DefaultAsyncHttpxClient(**client_options(url))
+        clients[address] = openai.AsyncOpenAI(base_url=url, api_key=_NO_KEY, max_retries=0, http_client=http)
+    return clients[address]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +82,7 @@ class SpecFlow:
             return await self.arun(task, config)
         finally:
             await prepared(self.plan).close()
-            if (client := _clients.pop()) is not None:
+            for client in (_clients.pop() or {}).values():
                 await client.close()
 
     async def arun(self, task: Any, config: theirs.AgentConfig) -> theirs.Episode:
@@ -82,7 +91,7 @@ class SpecFlow:
         row, rollout = task_of(task, config.session_uid)
         # The gateway passes the key on to the model behind it.
         key = OPENAI.key(config.base_url, explicit=None, trusted_url=None) or _NO_KEY
-        client = _clients.get().with_options(base_url=config.base_url, api_key=key)
+        client = _client(config.base_url).with_options(base_url=config.base_url, api_key=key)
         model = OpenAIModel(client, config.model, key=key, tokens=False, escapes=True)
         answered: list[Call] = []
 

@@ -18,6 +18,7 @@ from typing import Any, cast
 from rolegraph.api.jobs import training_rows
 from rolegraph.api.workflow import Workflow
 from rolegraph.engine.compile import PlanCheck, check_source
+from rolegraph.engine.connections import bypass_proxies
 from rolegraph.engine.errors import UsageError, WorldError, os_errors_as
 from rolegraph.engine.models import Services
 from rolegraph.engine.models.keys import TINKER
@@ -233,6 +234,7 @@ def launch(job: RllmJob) -> None:
             stack.callback(os.environ.pop, key)
             os.environ[key] = policy.api_key or ""
             run = replace(run, base_url=policy.ref.base_url)
+            bypass_proxies(policy.ref.base_url or "")  # rLLM opens the SDK's clients itself
         run = with_context(run, job.source.base_url)
         trainer(run, replace(job, run=run).hydra_overrides(), services).train()
 

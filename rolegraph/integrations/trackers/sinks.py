@@ -37,6 +37,7 @@ class WandbTracker(Tracker):
     """Experiment tracker that sends metrics to a run of Weights & Biases."""
 
     library = "wandb"
+    url_variable = "WANDB_BASE_URL"
 
     def __init__(self, folder: Path, title: str, config: Mapping[str, Any]) -> None:
         self._wandb: Any = import_module("wandb")
@@ -59,6 +60,7 @@ class MlflowTracker(Tracker):
     """Run of MLflow at the server or store of `MLFLOW_TRACKING_URI`, or at MLflow's default."""
 
     library = "mlflow"
+    url_variable = "MLFLOW_TRACKING_URI"
 
     def __init__(self, folder: Path, title: str, config: Mapping[str, Any]) -> None:
         # The client and not the module's functions: their active run belongs to one thread.
@@ -93,6 +95,7 @@ class TrackioTracker(Tracker):
     """Run of Trackio on this machine, or at `TRACKIO_SPACE_ID` or `TRACKIO_SERVER_URL`."""
 
     library = "trackio"
+    url_variable = "TRACKIO_SERVER_URL"
 
     def __init__(self, folder: Path, title: str, config: Mapping[str, Any]) -> None:
         self._trackio: Any = import_module("trackio")

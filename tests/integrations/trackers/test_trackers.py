@@ -10,6 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
 
 import rolegraph as rg
 from rolegraph import api
@@ -19,6 +23,7 @@ from rolegraph.engine.records.episodes import read_episodes
 from rolegraph.local.launcher import LocalService
 from tests.cli.conftest import Command, forked
 from tests.edge import write_spec
+from tests.models.edges import served
 from tests.pages.view.runs import workflow, write_run
 from tests.trainings import STEP, key, train
 
@@ -82,6 +87,33 @@ def test_a_tracker_that_cannot_start_is_named(
     ):
         pass
     assert "secret" not in str(raised.value)
+
+
+def test_a_tracker_s_server_on_this_machine_is_reached_by_no_proxy_and_another_s_proxy_is_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    pytest.importorskip("mlflow")
+    paths: dict[str, list[str]] = {"proxy": [], "server": []}
+
+    def app(name: str) -> Starlette:
+        async def refuse(request: Request) -> Response:
+            paths[name].append(request.url.path)
+            return Response(status_code=404)
+
+        return Starlette(routes=[Route("/{rest:path}", refuse, methods=["GET", "POST"])])
+
+    for variable in ("NO_PROXY", "no_proxy"):
+        monkeypatch.setenv(variable, "")
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    with served(app("proxy")) as proxy, served(app("server")) as server:
+        monkeypatch.setenv("HTTP_PROXY", proxy)
+        for url, name in ((server, ""), ("http://tracker.example", "HTTP_PROXY")):
+            monkeypatch.setenv("MLFLOW_TRACKING_URI", url)
+            with pytest.raises(api.WorldError) as raised, tracker("mlflow", tmp_path, "mine", CONFIG):
+                pass
+            assert ("HTTP_PROXY" in str(raised.value)) == bool(name)
+            assert bool(paths["proxy"]) == bool(name)
+    assert paths["server"]
 
 
 def test_weights_and_biases_gets_tables_and_the_report(

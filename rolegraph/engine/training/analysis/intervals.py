@@ -124,7 +124,7 @@ def _array(values: ByTask) -> Floats:
 
 
 def _range(*sides: ByTask, least: float = 0.0) -> tuple[float, float]:
-    """Return (low, high), the smallest range that holds `least`, 1 and all values of all sides."""
+    """Return (low, high), the smallest range that holds `least`, 1 and all values of the sides."""
     values = [least, 1.0, *(value for side in sides for value in side.values())]
     return min(values), max(values)
 
@@ -183,7 +183,8 @@ def _factor(freedom: float) -> float:
 
 
 def _student(freedom: float) -> float:
-    """Return the quantile of Student's t by its expansion at infinity (Abramowitz and Stegun, 26.7.5)."""
+    """Return Student's t quantile at the level of the intervals, by its series (Abramowitz and Stegun,
+    26.7.5)."""
     z = _Z
     terms = (
         (z**3 + z) / 4,

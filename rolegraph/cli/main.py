@@ -20,7 +20,7 @@ from io import StringIO, TextIOWrapper
 
 import click
 
-from rolegraph.api import RolegraphError, SpecError, UsageError, printable
+from rolegraph.api import RolegraphError, SpecError, UsageError, is_out_of_memory, printable
 from rolegraph.cli import options as options  # registers the completion of bash
 from rolegraph.cli.output import colour
 from rolegraph.engine.plugins import plugin, plugin_names
@@ -191,6 +191,9 @@ def _run(arguments: Sequence[str]) -> int:
             return 2
         elif isinstance(error, OSError) and error.filename is None and error.errno in _OUTPUT_ERRORS:
             click.echo(f"error: cannot write the output: {error.strerror}", err=True)
+        elif is_out_of_memory(error):
+            click.echo(printable(f"error: not enough memory ({type(error).__name__}: {error})"), err=True)
+            click.echo("Finished work is kept; --resume goes on with more memory or less --concurrency.", err=True)
         elif isinstance(error, RolegraphError):
             click.echo(printable(str(error) if isinstance(error, SpecError) else f"error: {error}"), err=True)
         else:

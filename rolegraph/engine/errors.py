@@ -19,6 +19,7 @@ the problem, the place, the expected value and the fix. No message contains an A
 
 from __future__ import annotations
 
+import errno
 import linecache
 import sysconfig
 import traceback
@@ -158,6 +159,13 @@ def printable(text: str) -> str:
 def printable_line(line: str) -> str:
     """Return a line safe to print, of the same width: tabs as spaces, control characters as U+FFFD."""
     return line.replace("\t", " ").translate(_REPLACED)
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Return True for an error of a process that may take no more memory, or start no more threads."""
+    if isinstance(error, OSError):
+        return error.errno == errno.ENOMEM
+    return isinstance(error, MemoryError) or str(error) == "can't start new thread"
 
 
 def first_line(error: BaseException) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -14,6 +15,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from rolegraph.engine.vocabulary.isolation import CallTimeout, Isolation
 from tests.cli.conftest import Command
 from tests.waiting import soon
 
@@ -109,3 +111,19 @@ def test_a_stopped_service_ends_a_run_and_the_finished_episodes_stay(
     assert len({episode["id"] for episode in episodes}) == len(episodes) == 80
     failures = [t["info"].get("failure") for episode in episodes for t in episode["trajectories"]]
     assert not [failure for failure in failures if failure and "model" in str(failure)]
+
+
+@pytest.mark.parametrize("size", [10, 5_000_000], ids=["small", "fills the pipe"])
+def test_a_stopped_worker_fails_its_call_alone(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rolegraph.engine.vocabulary.isolation.START_SECONDS", 1.0)
+
+    async def calls() -> None:
+        async with Isolation(workers=1) as pool:
+            worker = await pool.run(os.getpid, limit=10)
+            os.kill(worker, signal.SIGSTOP)
+            with pytest.raises(CallTimeout):
+                await pool.run(len, "a" * size, limit=0.5)
+            monkeypatch.setattr("rolegraph.engine.vocabulary.isolation.START_SECONDS", 60.0)
+            assert await pool.run(len, "a" * size, limit=10) == size
+
+    asyncio.run(calls())

@@ -258,8 +258,10 @@ async def open_session(served: ServedModel) -> TinkerSession:
     await _probe(url)
     # A service of this machine keeps the session for as long as this process lives, even if it is suspended.
     here = {PROCESS: str(os.getpid())} if is_here(url) else None
+    connect = partial(tinker.ServiceClient, base_url=url, api_key=key, user_metadata=here)
     with saying_why(url):
-        service = tinker.ServiceClient(base_url=url, api_key=key, user_metadata=here)
+        async with asyncio.timeout(_OPEN_SECONDS):  # the SDK blocks, and tries for five minutes
+            service = await created(connect)
     try:
         with saying_why(url):
             async with asyncio.timeout(_OPEN_SECONDS):

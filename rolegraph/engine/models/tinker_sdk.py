@@ -10,6 +10,7 @@ import asyncio
 import threading
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
+from functools import partial
 from importlib import import_module
 from typing import Any, Literal, TypeVar, cast
 
@@ -75,7 +76,7 @@ async def capabilities(
     service: tinker.ServiceClient, url: str, key: str | None
 ) -> tinker.types.GetServerCapabilitiesResponse:
     """Return the models of a service."""
-    rest = rest_client(service, url, key)
+    rest = await created(partial(rest_client, service, url, key))  # the first one sends requests
     if hasattr(rest, "get_server_capabilities"):
         return await created(rest.get_server_capabilities)
     return await created(service.get_server_capabilities)  # pyright: ignore[reportDeprecated]

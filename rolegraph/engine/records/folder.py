@@ -190,8 +190,8 @@ class RunFolder:
 
     @contextmanager
     def ending(self) -> Generator[None]:
-        """Write end time and figures to `run.json` when the body ends, with or without an error; of a training,
-        the body's time as well."""
+        """Record end time and figures in `run.json` when the block ends, by an error as well; of a training, the
+        block's time too."""
         began = monotonic()
         try:
             yield

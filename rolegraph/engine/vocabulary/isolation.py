@@ -200,7 +200,17 @@ class _Worker:
 
     def answer(self, call: Call) -> bytes:
         """Send a call to the worker and return its pickled answer; raises CallLimit or RuntimeError."""
-        answer = b""
+        answer, expired = b"", threading.Event()
+
+        def expire() -> None:
+            expired.set()
+            self.kill()
+
+        # `poll` has a limit, but a worker that is stopped (SIGSTOP) empties no pipe: a long message to it, or one
+        # that it has begun, would block for ever.
+        watch = threading.Timer(START_SECONDS + call.limit + 1, expire)
+        watch.daemon = True
+        watch.start()
         try:
             self._connection.send((call.memory, call.pickled))
             for seconds in (START_SECONDS, call.limit):
@@ -210,7 +220,11 @@ class _Worker:
                     break  # also where it could not be loaded
         except (EOFError, OSError):
             code = self._process.wait()
+            if expired.is_set():
+                raise CallTimeout(f"took longer than {call.limit:g} s") from None
             raise RuntimeError(f"the process that ran it died with exit code {code}") from None
+        finally:
+            watch.cancel()
         if not answer:
             raise CallLimit(f"took more than {call.memory:,} bytes of memory ({CALL_MEMORY.label})")
         return answer

@@ -26,6 +26,7 @@ from rolegraph.engine.plugins import plugin, plugin_names
 
 VERBS = {
     "new": ("folders", "Write a workflow of your own into a new folder."),
+    "fetch": ("fetching", "Fetch a model onto this machine, to be run as local:NAME."),
     "trust": ("folders", "Let the rolegraph.toml of a folder count."),
     "run": ("running", "Run a spec on its tasks and write the episodes."),
     "train": ("training", "Train the roles of a spec."),

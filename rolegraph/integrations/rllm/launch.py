@@ -21,7 +21,7 @@ from rolegraph.engine.models import Services
 from rolegraph.engine.models.keys import TINKER
 from rolegraph.engine.records import RunFolder, Source
 from rolegraph.engine.run.prepared import other_models
-from rolegraph.engine.shipped import BASE_NAME, MODELS, templates_in
+from rolegraph.engine.shipped import BASE_NAME, MODELS, model_folder, templates_in
 from rolegraph.engine.spec import Diagnostic, ModelRef
 from rolegraph.engine.spec.yaml_text import dump_yaml
 from rolegraph.engine.training.loop.schedule import planned_steps
@@ -281,7 +281,11 @@ def script(job: RllmJob) -> str:
 def _folder(ref: ModelRef) -> str:
     """Return the Python expression for a local model's folder."""
     name = ref.name or BASE_NAME
-    return f"MODELS[{_literal(name)}]" if name in MODELS else f"Path({_literal(name)}).resolve()"
+    return (
+        f"MODELS[{_literal(name)}]"
+        if name in MODELS
+        else f"Path({_literal(str(model_folder(name)))}).resolve()"
+    )
 
 
 def _literal(value: object) -> str:

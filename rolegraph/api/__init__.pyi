@@ -19,6 +19,10 @@ from rolegraph.api.evaluation import evaluate as evaluate
 from rolegraph.api.evaluation import evaluate_async as evaluate_async
 from rolegraph.api.exporting import export as export
 from rolegraph.api.exporting import export_async as export_async
+from rolegraph.api.fetching import FetchedModel as FetchedModel
+from rolegraph.api.fetching import fetch as fetch
+from rolegraph.api.fetching import fetch_async as fetch_async
+from rolegraph.api.fetching import fetched_names as fetched_names
 from rolegraph.api.forecasting import forecast as forecast
 from rolegraph.api.forecasting import forecast_async as forecast_async
 from rolegraph.api.jobs import drop_damaged as drop_damaged
@@ -113,6 +117,7 @@ from rolegraph.engine.run.preview import RolePrompts as RolePrompts
 from rolegraph.engine.run.preview import SentPrompt as SentPrompt
 from rolegraph.engine.run.preview import TaskPrompts as TaskPrompts
 from rolegraph.engine.secrets import without_secrets_in as without_secrets_in
+from rolegraph.engine.shipped import model_folder as model_folder
 from rolegraph.engine.spec import find_spec as find_spec
 from rolegraph.engine.spec import is_tests_file as is_tests_file
 from rolegraph.engine.training.advantages.group_metrics import KL as KL
@@ -133,7 +138,7 @@ from rolegraph.engine.vocabulary import ParseFailure as ParseFailure
 from rolegraph.engine.vocabulary import RewardInputs as RewardInputs
 from rolegraph.engine.vocabulary import Score as Score
 from rolegraph.engine.vocabulary import Split as Split
-from rolegraph.local.launcher import BASE_MODEL as BASE_MODEL
+from rolegraph.local.fetching.downloads import FetchProgress as FetchProgress
 from rolegraph.local.service.serving import serve as serve
 from rolegraph.local.warm import has_started_service as has_started_service
 from rolegraph.local.warm import keep_services as keep_services

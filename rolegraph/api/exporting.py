@@ -13,8 +13,8 @@ from rolegraph.api.jobs import blocking, part_beside
 from rolegraph.api.trusting import is_sealed, is_this_machine
 from rolegraph.engine.errors import UsageError, WorldError, first_line
 from rolegraph.engine.records import MAIN, PolicyPath, RunFolder
-from rolegraph.engine.shipped import MODELS
-from rolegraph.local.weights import ADAPTER_CONFIG, checkpoint_folder, digest
+from rolegraph.engine.shipped import MODELS, model_folder
+from rolegraph.local.weights import ADAPTER_CONFIG, checkpoint_folder, digest, missing_model
 
 TOKENIZER = (
     "tokenizer*",
@@ -48,7 +48,7 @@ async def export_async(
         policy: Policy whose weights to write; by default `main`, or the only one.
         merged: Whether to write a whole model for transformers, vLLM and others, in place of an adapter in
             PEFT's form.
-        model: Folder of the weights' base model, where it has moved.
+        model: Folder or name of the weights' base model, where it has moved.
         base_url: URL of the service that holds weights which are not on this machine.
 
     Returns:
@@ -70,9 +70,9 @@ async def export_async(
         raise UsageError(f"{checkpoint} has no training folder to export into; name a folder with --out")
     if place.exists() and not (place.is_dir() and not any(place.iterdir())):
         raise UsageError(f"{place} already exists; move it away, or choose another folder with --out")
-    base = None if model is None else Path(model)
+    base = None if model is None else model_folder(str(model))
     if base is not None and not base.is_dir():
-        raise UsageError(f"no model folder {base}")
+        raise UsageError(missing_model(base))
     with part_beside(place) as part:
         adapter = part / "adapter"
         adapter.mkdir()

@@ -27,6 +27,7 @@ from rolegraph.engine.plugins import plugin, plugin_names
 
 VERBS = {
     "new": ("folders", "Write a workflow of your own into a new folder."),
+    "fetch": ("fetching", "Fetch a model onto this machine, to be run as local:NAME."),
     "trust": ("folders", "Let the rolegraph.toml of a folder count."),
     "run": ("running", "Run a spec on its tasks and write the episodes."),
     "train": ("training", "Train the roles of a spec."),
@@ -193,7 +194,9 @@ def _run(arguments: Sequence[str]) -> int:
             click.echo(f"error: cannot write the output: {error.strerror}", err=True)
         elif is_out_of_memory(error):
             click.echo(printable(f"error: not enough memory ({type(error).__name__}: {error})"), err=True)
-            click.echo("Finished work is kept; --resume goes on with more memory or less --concurrency.", err=True)
+            click.echo(
+                "Finished work is kept; --resume goes on with more memory or less --concurrency.", err=True
+            )
         elif isinstance(error, RolegraphError):
             click.echo(printable(str(error) if isinstance(error, SpecError) else f"error: {error}"), err=True)
         else:

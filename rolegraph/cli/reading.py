@@ -133,10 +133,8 @@ def export_command(
     if sft is None and otlp.url is None:
         if where:
             raise api.UsageError("filters of episodes need --sft FILE.jsonl or --otlp URL")
-        model = weights.pop("model")
-        base = None if model is None else model.removeprefix("local:")
         with progress_line(OutputOptions(), f"exporting {run} …"):
-            folder = run_until_done(api.export_async(run, model=base, **weights))
+            folder = run_until_done(api.export_async(run, **weights))
         kind = "a model" if weights["merged"] else "an adapter in PEFT form"
         click.echo(f"{folder}: {kind}; run it with --model local:{folder}")
     elif any(weights.values()) or None not in (sft, otlp.url):

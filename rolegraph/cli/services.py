@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 import click
@@ -18,16 +17,14 @@ STYLES = {"ok": "", "differs": "yellow", "failed": "red", "not offered": "dim"}
 
 
 @click.command("serve")
-@options.path(
-    "--model", "model_dir", "FOLDER", "A Hugging Face causal model folder. Default: the shipped base model."
-)
+@options.model_option("--model", "A model's folder, or its name. Default: the shipped base model.")
 @options.text("--name", "NAME", "The model's name for clients. Default: the folder's name.")
 @options.text("--host", "ADDRESS", "Address to listen at.", default="127.0.0.1", show_default=True)
 @options.text("--port", "N", "0 takes a free port.", default=8377, show_default=True)
 @options.path("--state-dir", "state_dir", "FOLDER", "Folder of checkpoints. Default: a temporary folder.")
 @options.count("--threads", None, "Threads for the model. Default: all cores.")
 @options.flag("--stop", "Free the models that stay loaded between commands, and exit.")
-def serve_command(model_dir: Path | None, stop: bool, **settings: Any) -> None:
+def serve_command(model: str | None, stop: bool, **settings: Any) -> None:
     """Serve a local model folder over the Tinker API, to sample from and to train.
 
     Other machines reach it at any --host but a loopback address. Clients must send the service's key: the
@@ -38,7 +35,7 @@ def serve_command(model_dir: Path | None, stop: bool, **settings: Any) -> None:
         freed = f"{ended} loaded model{'' if ended == 1 else 's'} freed"
         click.echo(freed + (f", {in_use} in use by a command" if in_use else ""))
         return
-    api.serve(model_dir or api.BASE_MODEL, api_key=os.environ.get("ROLEGRAPH_SERVE_KEY"), **settings)
+    api.serve(api.model_folder(model), api_key=os.environ.get("ROLEGRAPH_SERVE_KEY"), **settings)
 
 
 @click.command("doctor")

@@ -200,6 +200,34 @@ class NoteProgress:
             self.progress.advance(self._line)
 
 
+class ByteProgress:
+    """Progress line of a fetch: a step, with the share of its bytes where their number is known."""
+
+    def __init__(self, console: Console) -> None:
+        self.progress = progress.Progress(
+            progress.SpinnerColumn(),
+            progress.TextColumn("{task.description}", table_column=Column(no_wrap=True, ratio=1)),
+            progress.BarColumn(bar_width=12),
+            progress.DownloadColumn(),
+            progress.TimeElapsedColumn(),
+            progress.TimeRemainingColumn(compact=True),
+            console=console,
+            transient=True,
+            expand=True,
+            disable=not console.is_terminal,
+        )
+        self._line = self.progress.add_task("", total=None, visible=False)
+        self._text = ""
+
+    def observe(self, state: api.FetchProgress) -> None:
+        """Show a state; a new step begins a new line in place of the one before."""
+        if state.text != self._text:
+            self.progress.remove_task(self._line)
+            self._text = state.text
+            self._line = self.progress.add_task(api.printable(state.text), total=state.total or None)
+        self.progress.update(self._line, completed=state.done)
+
+
 @contextmanager
 def progress_line(output: OutputOptions, text: str) -> Generator[api.Observer]:
     """Show a progress line for the time of a block; give an observer that updates it, warnings above it."""

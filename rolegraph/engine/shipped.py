@@ -1,7 +1,9 @@
-"""Folders of the specs, prompts and models that the package contains, in a checkout and in a wheel."""
+"""Folders of the specs, prompts and models that the package contains, and of the models that were fetched."""
 
 from __future__ import annotations
 
+import os
+import re
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,9 +22,49 @@ MODELS = {BASE_NAME: _MODELS / "model", "rolegraph-teacher": _MODELS / "teacher"
 """Folders of the shipped models, by their names in specs and in the local service."""
 
 
+HUB_NAMES = {"smollm2-135m": "HuggingFaceTB/SmolLM2-135M-Instruct"}
+"""Models of the Hugging Face hub that `rolegraph fetch` knows by a short name."""
+_NAME = re.compile(r"(?!\.)[\w.-]{1,96}(/(?!\.)[\w.-]{1,96})?", re.ASCII)
+"""Form of a fetched model's name: NAME, or ORG/MODEL."""
+
+
+def fetched_models() -> Path:
+    """Return the folder of fetched models: `rolegraph` in HF_HOME.
+
+    HF_HOME is by default `huggingface` in XDG_CACHE_HOME, and that is by default `~/.cache`, as for the
+    libraries of Hugging Face.
+    """
+    caches = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    home = os.environ.get("HF_HOME") or f"{caches}/huggingface"
+    return Path(home, "rolegraph").expanduser().absolute()
+
+
+def fetched_folder(name: str) -> Path | None:
+    """Return the folder that a fetched model of this name has, whether it is there; None for other names."""
+    return fetched_models() / name.replace("/", "--") if _NAME.fullmatch(name) else None
+
+
+def name_of_fetched(folder: Path) -> str | None:
+    """Return the name of a fetched model's folder, whether it is there; None for other folders."""
+    return folder.name.replace("--", "/", 1) if folder.parent == fetched_models() else None
+
+
+def names_model(name: str) -> bool:
+    """Return True for a name of a shipped, known or fetched model, which no path can take from it."""
+    folder = fetched_folder(name)
+    return name in MODELS or name in HUB_NAMES or (folder is not None and folder.is_dir())
+
+
 def model_folder(name: str | None) -> Path:
-    """Return the folder of a local model: a shipped model by name, the base model for None, else the path."""
-    return MODELS.get(name or BASE_NAME) or Path(name or BASE_NAME)
+    """Return the folder of a local model, whether it is there.
+
+    Args:
+        name: Name of a shipped model or of a fetched one, or a path, with or without `local:`; None takes the
+            base model.
+    """
+    name = (name or BASE_NAME).removeprefix("local:")
+    folder = fetched_folder(name) if names_model(name) else None
+    return MODELS.get(name) or folder or Path(name)
 
 
 @cache

@@ -27,7 +27,7 @@ from rolegraph.engine.limits.records import WHOLE_FILE
 from rolegraph.engine.records.files import is_folder, read_bytes
 from rolegraph.engine.shipped import BASE_NAME, MODELS
 from rolegraph.engine.vocabulary.children import child_environment
-from rolegraph.local.weights import base_of_adapter
+from rolegraph.local.weights import base_of_adapter, missing_model
 
 BASE_MODEL = MODELS[BASE_NAME]
 """Folder of the base model that comes with the package."""
@@ -81,7 +81,7 @@ def check_model_folder(folder: Path) -> None:
     if missing := _missing_packages():
         raise UsageError(f"the local service needs {', '.join(missing)}: pip install 'rolegraph[local]'")
     if not is_folder(folder):
-        raise UsageError(f"there is no model folder {str(folder)[:200]}")
+        raise UsageError(missing_model(folder))
     if (base := base_of_adapter(folder)) is not None:
         return check_model_folder(base)
     try:

@@ -5,14 +5,22 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import shlex
 import shutil
 from pathlib import Path
 from typing import Any
 
-from rolegraph.engine.errors import UsageError, WorldError, first_line
+from rolegraph.engine.errors import UsageError, WorldError, did_you_mean, first_line
 from rolegraph.engine.records.confined import below, check, write_whole
 from rolegraph.engine.records.jsonl import read_json
-from rolegraph.engine.shipped import model_folder
+from rolegraph.engine.shipped import (
+    HUB_NAMES,
+    MODELS,
+    fetched_folder,
+    fetched_models,
+    model_folder,
+    name_of_fetched,
+)
 
 ADAPTER_CONFIG = "adapter_config.json"
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
@@ -66,14 +74,28 @@ def base_of_adapter(folder: Path) -> Path | None:
         raise UsageError(f"{file} is not an adapter's config: {error}") from error
     if not base.is_dir():
         raise UsageError(
-            f"{folder} is an adapter of {base}, which is not here; write where its model is into {file}, "
-            "at base_model_name_or_path"
+            f"{folder} is an adapter of {base}, which is not here: {missing_model(base)}; or write where its "
+            f"model is into {file}, at base_model_name_or_path"
         )
     if (base / ADAPTER_CONFIG).exists():
         raise UsageError(
             f"{folder} is an adapter of {base}, which is an adapter itself; merge that one first"
         )
     return base
+
+
+def missing_model(folder: Path) -> str:
+    """Return the message for a model folder that is not there, with the command that fetches the model."""
+    if (name := name_of_fetched(folder)) is not None:
+        return f"the model {name} is not on this machine; get it: rolegraph fetch {shlex.quote(name)}"
+    name = str(folder)[:200]
+    if folder.suffix.lower() == ".gguf":
+        return f"{name} is no model folder; make one of the file: rolegraph fetch {shlex.quote(name)}"
+    if "/" in name and fetched_folder(name) is not None:
+        return f"there is no model folder {name}; if it is a model of the hub: rolegraph fetch {name}"
+    kept = [name_of_fetched(folder) or "" for folder in fetched_models().glob("[!.]*")]
+    hint = did_you_mean(name, [*MODELS, *HUB_NAMES, *kept], "local:{}")
+    return f"there is no model folder {name}" + (f"; {hint}" if hint else "")
 
 
 def complete_config(folder: Path) -> None:

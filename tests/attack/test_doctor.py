@@ -18,7 +18,11 @@ KEY = "tml-of-this-test-4711"
 @contextmanager
 def serving(answer: Answer) -> Iterator[str]:
     """Serve healthy checks, and one answer to all else; yield the URL."""
-    ready, ports, loops = threading.Event(), list[int](), list[tuple[asyncio.AbstractEventLoop, asyncio.Event]]()
+    ready, ports, loops = (
+        threading.Event(),
+        list[int](),
+        list[tuple[asyncio.AbstractEventLoop, asyncio.Event]](),
+    )
 
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -61,7 +65,9 @@ async def drip(writer: asyncio.StreamWriter) -> None:
 
 
 async def elsewhere(writer: asyncio.StreamWriter) -> None:
-    writer.write(b"HTTP/1.1 307 Temporary Redirect\r\nLocation: http://127.0.0.1:9/\r\nContent-Length: 0\r\n\r\n")
+    writer.write(
+        b"HTTP/1.1 307 Temporary Redirect\r\nLocation: http://127.0.0.1:9/\r\nContent-Length: 0\r\n\r\n"
+    )
 
 
 @pytest.mark.parametrize("answer", [drip, elsewhere])

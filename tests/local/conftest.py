@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -19,14 +19,14 @@ TEMPLATE = (
 WORDS = ["<|end|>", "<|system|>", "<|user|>", "<|assistant|>"]
 
 
-def make_model(folder: Path, seed: int = 0) -> Path:
+def make_model(folder: Path, seed: int = 0, merges: Sequence[tuple[str, str]] = ()) -> Path:
     """Write a random Llama of 30,000 parameters, a byte-level tokenizer and a chat template."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
     from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    vocabulary = {token: number for number, token in enumerate([*WORDS, *alphabet])}
-    tokenizer = Tokenizer(models.BPE(vocabulary, []))
+    vocabulary = {token: number for number, token in enumerate([*WORDS, *alphabet, *map("".join, merges)])}
+    tokenizer = Tokenizer(models.BPE(vocabulary, [*merges]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<|end|>", pad_token="<|end|>")

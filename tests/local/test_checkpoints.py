@@ -15,9 +15,10 @@ tinker = pytest.importorskip("tinker")
 from safetensors import safe_open  # noqa: E402
 from tinker import types  # noqa: E402
 
+from rolegraph.engine.records.staging import staging_folder  # noqa: E402
 from rolegraph.local.launcher import LocalService  # noqa: E402
 from rolegraph.local.service.adapters import write_adapter  # noqa: E402
-from rolegraph.local.service.checkpoints import CheckpointStore, staging_folder  # noqa: E402
+from rolegraph.local.service.checkpoints import CheckpointStore  # noqa: E402
 from rolegraph.local.service.errors import RequestError  # noqa: E402
 from rolegraph.local.service.local_model import LoraShape  # noqa: E402
 from tests.local.client import PROMPT, datum, logprobs_of, prompt, trainer  # noqa: E402

@@ -12,7 +12,7 @@ from pydantic_core import ErrorDetails
 
 from rolegraph.engine.errors import FOREIGN_ERRORS, UserError, did_you_mean, first_line
 from rolegraph.engine.records.files import is_file, is_folder
-from rolegraph.engine.shipped import MODELS
+from rolegraph.engine.shipped import fetched_folder, names_model
 from rolegraph.engine.spec import Finding, ModelRef, Path, Policy, Role, Spec
 from rolegraph.engine.spec.files import display_path, resolve_path
 from rolegraph.engine.spec.loader import LoadedSpec
@@ -137,7 +137,8 @@ def locate_model(loaded: LoadedSpec, ref: ModelRef, path: Path) -> tuple[ModelRe
     """Find the file or folder of a model that a spec names: beside the spec or below it.
 
     A spec is untrusted, and the replay or the model folder that it names is read. A path given on the command
-    line may lie anywhere, and is relative to the working folder.
+    line may lie anywhere, and is relative to the working folder. ORG/MODEL where no such folder is there is
+    the name of a model to fetch.
 
     Args:
         loaded: The spec.
@@ -148,8 +149,10 @@ def locate_model(loaded: LoadedSpec, ref: ModelRef, path: Path) -> tuple[ModelRe
         The model with a path relative to the working folder, and faults such as a path outside the folder.
     """
     name = ref.name
-    is_file_name = ref.provider == "replay" or (ref.served_here and name not in MODELS)
-    if name is None or not is_file_name or loaded.is_overridden((*path, "name")):
+    if name is None:
+        return ref, []
+    is_file_name = ref.provider == "replay" or (ref.served_here and not names_model(name))
+    if not is_file_name or loaded.is_overridden((*path, "name")):
         return ref, []
     places = [(folder, folder / name) for folder in loaded.folders]
     inside = [file for folder, file in places if resolve_path(file).is_relative_to(folder)]
@@ -157,8 +160,10 @@ def locate_model(loaded: LoadedSpec, ref: ModelRef, path: Path) -> tuple[ModelRe
         expected = "a path beside the spec or below it"
         message = f"{name} lies outside the spec's folder"
         return ref, [Finding(path, message, expected, "--model names one anywhere", word=name)]
-    file = next((file for file in inside if is_file(file) or is_folder(file)), inside[0])
-    return ref.model_copy(update={"name": display_path(file)}), []
+    file = next((file for file in inside if is_file(file) or is_folder(file)), None)
+    to_fetch = fetched_folder(name) if file is None and ref.served_here and "/" in name else None
+    place = str(to_fetch) if to_fetch else display_path(file or inside[0])
+    return ref.model_copy(update={"name": place}), []
 
 
 def locate_models(loaded: LoadedSpec) -> tuple[Spec, list[Finding]]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from types import ModuleType
 
-from rolegraph.engine.limits import Limit, answers, prompts, records, service, specs, tools
+from rolegraph.engine.limits import Limit, answers, models, prompts, records, service, specs, tools
 
 
 def _reasons(module: ModuleType) -> Iterator[tuple[Limit, str]]:
@@ -21,7 +21,7 @@ def _reasons(module: ModuleType) -> Iterator[tuple[Limit, str]]:
 
 LIMITS: Mapping[Limit, str] = {
     limit: reason
-    for module in (specs, prompts, answers, tools, records, service)
+    for module in (specs, prompts, answers, tools, records, models, service)
     for limit, reason in _reasons(module)
 }
 """All limits, file by file, each with its subject and the reason for its size."""

@@ -25,7 +25,7 @@ from rolegraph.engine.models.keys import TINKER
 from rolegraph.engine.records import RunFolder, Source
 from rolegraph.engine.records.data import UsedRows, check_data, write_data
 from rolegraph.engine.run.prepared import other_models
-from rolegraph.engine.shipped import BASE_NAME, MODELS, templates_in
+from rolegraph.engine.shipped import BASE_NAME, MODELS, model_folder, templates_in
 from rolegraph.engine.spec import Diagnostic, ModelRef
 from rolegraph.engine.spec.yaml_text import dump_yaml
 from rolegraph.engine.training.loop.schedule import planned_steps, validation_tasks
@@ -306,7 +306,11 @@ def script(job: RllmJob) -> str:
 def _folder(ref: ModelRef) -> str:
     """Return Python source that evaluates to a local model's folder, for a generated script."""
     name = ref.name or BASE_NAME
-    return f"MODELS[{_literal(name)}]" if name in MODELS else f"Path({_literal(name)}).resolve()"
+    return (
+        f"MODELS[{_literal(name)}]"
+        if name in MODELS
+        else f"Path({_literal(str(model_folder(name)))}).resolve()"
+    )
 
 
 def _literal(value: object) -> str:

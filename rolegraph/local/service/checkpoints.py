@@ -4,22 +4,16 @@ A checkpoint is a folder with an adapter in PEFT's form (`adapter_model.safetens
 `meta.json` (a `CheckpointEntry`) and, for a training state, `optimizer.pt`. Folders appear and disappear as a
 whole: a checkpoint is written in a staging folder and then renamed into place. An expired checkpoint is
 deleted when it is used next, when checkpoints are listed, or when another checkpoint with an expiry is saved.
-
-Several services may share one state folder. Each staging folder is locked by the process that writes it; one
-without a lock was left by a process that was killed.
+Several services may share one state folder.
 """
 
 # torch, peft and transformers leave parts of their types unknown.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 from __future__ import annotations
 
-import os
 import re
-import shutil
-import sys
-import tempfile
-from collections.abc import Callable, Generator, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
@@ -36,7 +30,7 @@ from torch import Tensor
 from rolegraph.engine.errors import first_line
 from rolegraph.engine.limits.service import CHECKPOINT_SECONDS
 from rolegraph.engine.records.jsonl import read_json
-from rolegraph.engine.records.writer_lock import lock
+from rolegraph.engine.records.staging import staging_folder, sweep
 from rolegraph.local.launcher import model_name
 from rolegraph.local.service.adapters import write_adapter
 from rolegraph.local.service.errors import NotFoundError, RequestError
@@ -47,7 +41,6 @@ Kind = Literal["weights", "sampler_weights", "external_weights"]
 """A training state, weights to sample from, or weights to download."""
 NEW = "checkpoint"
 """Subfolder of a staging folder that is to be renamed into place."""
-_STAGING = ".part-"
 _PORTABLE = re.compile(r"(?!(con|prn|aux|nul|com\d|lpt\d)(\.|$))[\w.-]{0,127}[\w-]", re.ASCII | re.IGNORECASE)
 """A file name that every file system accepts."""
 
@@ -332,44 +325,3 @@ def _expiry(ttl_seconds: int | None) -> datetime | None:
     if not 0 < ttl_seconds <= CHECKPOINT_SECONDS.most:
         raise RequestError(f"ttl_seconds is {ttl_seconds}; expected 1 to {CHECKPOINT_SECONDS}, or none")
     return datetime.now(UTC) + timedelta(seconds=ttl_seconds)
-
-
-@contextmanager
-def staging_folder(parent: Path) -> Generator[Path]:
-    """Yield a new locked folder below `parent` to write into; it is deleted after the block. Raises
-    OSError."""
-    new = Path(tempfile.mkdtemp(dir=parent, prefix=".new-"))
-    with _locked(new):
-        # Only now under the name that `sweep` looks for, which deletes what is not locked.
-        staging = new.rename(new.with_name(new.name.replace(".new-", _STAGING)))
-        try:
-            yield staging
-        finally:
-            shutil.rmtree(staging, ignore_errors=True)
-
-
-def sweep(parent: Path, rescue: Callable[[Path], None]) -> None:
-    """Delete staging folders that killed processes left below `parent`; `rescue` is called with each before.
-
-    A living writer holds a lock on its folder. Does nothing on Windows, which has no locks on folders.
-    """
-    if sys.platform != "win32":
-        for staging in parent.glob(f"{_STAGING}*"):
-            with suppress(OSError), _locked(staging):  # raises if its writer is alive
-                rescue(staging)
-                shutil.rmtree(staging, ignore_errors=True)
-
-
-@contextmanager
-def _locked(folder: Path) -> Generator[None]:
-    """Lock a folder within a block; raises OSError if another process has locked it."""
-    if sys.platform == "win32":
-        yield
-        return
-    file = os.open(folder, os.O_RDONLY)
-    try:
-        if not lock(file):
-            raise BlockingIOError(f"{folder} is locked")
-        yield
-    finally:
-        os.close(file)

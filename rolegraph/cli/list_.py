@@ -128,6 +128,9 @@ def schema_command(imports: tuple[str, ...], out: Path | None) -> int:
     if out is None:
         click.echo(text)
         return 0
-    api.write_output(out, f"{text}\n".encode())
+    try:
+        api.write_output(out, f"{text}\n".encode())
+    except api.WorldError as error:
+        raise api.UsageError(str(error)) from error
     click.echo(f"wrote {out}; a spec's first line: # yaml-language-server: $schema={out}")
     return 0

@@ -9,7 +9,6 @@ import click
 from rolegraph import api
 from rolegraph.cli import options
 from rolegraph.engine.plugins import plugin, plugin_names
-from rolegraph.engine.records.confined import write_new
 
 SCRIPTED = "rllm"
 """Trainer that the script is for."""
@@ -54,7 +53,7 @@ def eject_command(
         click.echo(script, nl=False)
         return 0
     try:
-        write_new(out, script.encode())
+        api.write_new(out, script.encode())
     except api.WorldError:
         raise
     except FileExistsError:

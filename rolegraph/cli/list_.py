@@ -12,7 +12,6 @@ import click
 
 from rolegraph import api
 from rolegraph.cli import options, output
-from rolegraph.engine.records.confined import write_output
 
 WRITTEN_AT = {
     "parsers": "roles.ROLE.parser",
@@ -129,6 +128,9 @@ def schema_command(imports: tuple[str, ...], out: Path | None) -> int:
     if out is None:
         click.echo(text)
         return 0
-    write_output(out, f"{text}\n".encode())
+    try:
+        api.write_output(out, f"{text}\n".encode())
+    except api.WorldError as error:
+        raise api.UsageError(str(error)) from error
     click.echo(f"wrote {out}; a spec's first line: # yaml-language-server: $schema={out}")
     return 0

@@ -66,7 +66,7 @@ class Tracker(ABC):
     library: ClassVar[str]
     """Module that the tracker imports."""
     url_variable: ClassVar[str] = ""
-    """Environment variable with the URL of the server; empty where there is none."""
+    """Environment variable with the URL of the server; empty for trackers without one."""
     name: str = ""
     """Name under which the class is registered."""
     has_tables: ClassVar[bool] = True

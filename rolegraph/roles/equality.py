@@ -5,14 +5,17 @@ from __future__ import annotations
 import importlib
 import json
 import logging
+import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, cast
 from unicodedata import normalize
 
 from pydantic import Field
 
+from rolegraph.engine.limits.tools import CALL_MEMORY
 from rolegraph.engine.vocabulary import require_library
 from rolegraph.engine.vocabulary.imports import Loaded
+from rolegraph.engine.vocabulary.isolation import CallLimit
 from rolegraph.roles.boxes import last_box
 
 Equal = Literal["text", "math"]
@@ -20,6 +23,10 @@ Equal = Literal["text", "math"]
 Seconds = Annotated[float, Field(gt=0)]
 """Time limit of a comparison of mathematics, or another score."""
 MATH_SECONDS = 10.0
+_ARITHMETIC = re.compile(r"(?:\\boxed|\\left|\\right|\\cdot|\\times|\\d?frac|[\d\s+\-*/^{}()])*")
+"""Text of numbers and operations that a reader of mathematics has to compute as a whole."""
+_POWER = re.compile(r"(?<![\d}])(\d{1,4000})\s*\^\s*\{\s*(\d{1,4000})\s*\}")
+"""Power whose base and exponent are natural numbers."""
 
 
 def as_text(action: object) -> str:
@@ -69,12 +76,35 @@ def same_math(gold: object, answer: object) -> bool:
         gold, answer = _boxed(gold), _boxed(answer)
     except ValueError:  # a box without an end is no answer
         return False
+    if is_beyond_memory(str(answer)):
+        # The library would compute it until the deadline, in a worker that other answers wait for.
+        raise CallLimit(f"took more than {CALL_MEMORY.most:,} bytes of memory ({CALL_MEMORY.label})")
     logging.getLogger("math_verify").setLevel(logging.ERROR)  # it warns that its limits are off
     library: Any = importlib.import_module("math_verify")
     # The library's own limits are signals, which only work in a main thread; the caller's limit is the
     # worker process.
     read = (library.parse(_marked(value), parsing_timeout=None) for value in (gold, answer))
     return bool(library.verify(*read, timeout_seconds=None))
+
+
+def is_beyond_memory(text: str) -> bool:
+    """Return True for arithmetic alone with a power that has more bits than a worker's memory, `call_memory`.
+
+    Such as `9^{9^{9^{9}}}`: whoever computes its value runs out of memory or time. Towers of powers are
+    computed from the inside, up to the numbers that could still be an exponent.
+    """
+    most = 8 * CALL_MEMORY.most
+    text = text.strip(" $")
+    if not _ARITHMETIC.fullmatch(text):
+        return False
+    while power := _POWER.search(text):
+        base, exponent = int(power[1]), int(power[2])
+        bits = exponent * (base.bit_length() - 1)  # at least
+        if bits > most:
+            return True
+        value = most + 1 if bits > most.bit_length() else base**exponent
+        text = f"{text[: power.start()]}{value}{text[power.end() :]}"
+    return False
 
 
 SAME_MATH = Loaded(same_math, "math_verify")

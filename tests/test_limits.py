@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from rolegraph.engine.limits import Limit, answers, prompts, records, service, specs, tools
+from rolegraph.engine.limits import Limit, answers, models, prompts, records, service, specs, tools
 from rolegraph.engine.limits.listing import LIMITS
 
 ROOT = Path(__file__).parents[1]
@@ -26,7 +26,7 @@ def test_each_limit_has_a_name_of_its_own_and_a_reason() -> None:
 
 
 def test_the_list_has_every_limit() -> None:
-    modules = (answers, prompts, records, service, specs, tools)
+    modules = (answers, models, prompts, records, service, specs, tools)
     assert set(LIMITS) == {v for module in modules for v in vars(module).values() if isinstance(v, Limit)}
 
 

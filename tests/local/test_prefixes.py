@@ -52,6 +52,12 @@ def test_long_sequences_share_a_row_only_where_that_saves_work() -> None:
     assert all(len(row) <= MAX_ROW for row in rows_of([prompt + [n] * 700 for n in range(9)], share=True))
 
 
+def test_no_sequence_is_added_to_a_row_beyond_the_tokens_of_a_pass() -> None:
+    sequences = [[*range(100), 200 + n, 300 + n] for n in range(9)]
+    assert [len(row) for row in rows_of(sequences, share=True, most=110)] == [110, 108]
+    assert [len(row) for row in rows_of(sequences, share=True, most=50)] == [102] * 9
+
+
 def both(
     model: LocalModel, adapter: LoraAdapter | None, sequences: list[list[int]]
 ) -> tuple[torch.Tensor, torch.Tensor]:

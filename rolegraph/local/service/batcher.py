@@ -20,7 +20,13 @@ import torch
 
 from rolegraph.engine.limits import service as limits
 from rolegraph.local.service.decoder import Decoder
-from rolegraph.local.service.local_model import LocalModel, LoraAdapter, TopTokens, padded_batches
+from rolegraph.local.service.local_model import (
+    MAX_BATCH_LOGITS,
+    LocalModel,
+    LoraAdapter,
+    TopTokens,
+    padded_batches,
+)
 from rolegraph.local.service.sampling import SampleRequest
 
 T = TypeVar("T")
@@ -203,9 +209,10 @@ class Batcher:
         longer = [job for job in jobs if len(job.requests[0].prompt) > 1]
         prompts = [job.requests[0].prompt for job in longer]
         targets = [torch.tensor(prompt[1:]) for prompt in prompts]
+        limit = min(limits.READ_TOKENS.most, MAX_BATCH_LOGITS // self._model.vocabulary)
         with torch.inference_mode():
             for numbers, logprobs in self._model.logprobs(
-                adapter, [prompt[:-1] for prompt in prompts], targets, limits.READ_TOKENS.most
+                adapter, [prompt[:-1] for prompt in prompts], targets, limit
             ):
                 by_prompt = logprobs.split([len(targets[number]) for number in numbers])
                 for number, values in zip(numbers, by_prompt, strict=True):

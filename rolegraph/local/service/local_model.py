@@ -32,11 +32,13 @@ from transformers.utils import logging as transformers_logging
 from rolegraph.engine.errors import UsageError, first_line
 from rolegraph.engine.models.limited_tokenizer import limit_tokenizer, panics_as_errors
 from rolegraph.local.service.adapters import LORA_ALPHA, load_model
-from rolegraph.local.service.prefixes import RowLayout, layout, rows_of
+from rolegraph.local.service.prefixes import MAX_ROW, RowLayout, layout, rows_of
 
 T = TypeVar("T")
 
 DEFAULT_CONTEXT = 4096
+MAX_BATCH_LOGITS = 2**26
+"""Logits (tokens times vocabulary) of one forward pass."""
 SMALL_MODEL = 20_000_000
 """Parameters below which one thread of a CPU samples faster than several, and merged weights are cheap."""
 SMALL_TRAIN_THREADS = 2
@@ -285,6 +287,19 @@ class LocalModel:
 
     # log-probabilities
 
+    @cached_property
+    def bytes_per_token(self) -> int:
+        """Memory that a token takes in an update, beside the model and its adapters.
+
+        Autograd keeps about the inputs and outputs of the linear layers, each once more for an activation, a
+        norm or an adapter. Of logits, float32, five copies live at the peak: the layer's, the adapter's,
+        their sum, its softmax and the gradient.
+        """
+        unembed = cast("Any", self._plain).get_output_embeddings()
+        layers = [layer for layer in self._layers.values() if layer is not unembed]
+        features = sum(sum(layer.weight.shape) for layer in layers)
+        return 2 * features * self.dtype.itemsize + 5 * 4 * self.vocabulary
+
     def logprobs(
         self,
         adapter: LoraAdapter | None,
@@ -307,7 +322,7 @@ class LocalModel:
             The numbers of a batch's sequences, and the log-probabilities of their targets, flattened and
             concatenated in the same order.
         """
-        rows = rows_of(sequences, share=self.can_share_rows)
+        rows = rows_of(sequences, share=self.can_share_rows, most=min(limit, MAX_ROW))
         for batch in padded_batches(rows, len, limit):
             laid = layout(batch, self.dtype, self.device)
             chosen = [targets[number] for number in laid.numbers]

@@ -50,10 +50,13 @@ class TokenTree:
         return len(self.tokens)
 
 
-def rows_of(sequences: Sequence[Sequence[int]], *, share: bool) -> list[TokenTree]:
+def rows_of(sequences: Sequence[Sequence[int]], *, share: bool, most: int = MAX_ROW) -> list[TokenTree]:
     """Distribute token sequences over rows of a batch, and return the rows.
 
-    With `share`, sequences with a common prefix share a row while that makes attention no more expensive.
+    Args:
+        sequences: Token ids of each sequence.
+        share: Whether sequences with a common prefix share a row while attention costs no more for it.
+        most: Tokens beyond which no sequence is added to a row.
     """
     rows: list[TokenTree] = []
     last: Sequence[int] = ()
@@ -61,7 +64,7 @@ def rows_of(sequences: Sequence[Sequence[int]], *, share: bool) -> list[TokenTre
     for number in sorted(range(len(sequences)), key=lambda number: list(sequences[number])):
         tokens = sequences[number]
         common = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(last, tokens, strict=False)))
-        if not (share and rows and _is_cheaper(len(rows[-1]), len(tokens), common)):
+        if not (share and rows and _is_cheaper(len(rows[-1]), len(tokens), common, most)):
             rows.append(TokenTree())
             common = 0
         rows[-1].add(number, tokens, common)
@@ -69,11 +72,10 @@ def rows_of(sequences: Sequence[Sequence[int]], *, share: bool) -> list[TokenTre
     return rows
 
 
-def _is_cheaper(row: int, sequence: int, shared: int) -> bool:
-    """Return True if adding a sequence to a row is no more expensive than a new row; arguments are
-    lengths."""
+def _is_cheaper(row: int, sequence: int, shared: int, most: int) -> bool:
+    """Return True if adding a sequence to a row costs no more than a new row, given their lengths."""
     grown = row + sequence - shared
-    return grown <= SMALL_ROW or (grown <= MAX_ROW and grown**2 <= row**2 + sequence**2)
+    return grown <= most and (grown <= SMALL_ROW or grown**2 <= row**2 + sequence**2)
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,14 +18,17 @@ from torch import Tensor
 
 from rolegraph.local.service.bodies import AdamSettings
 from rolegraph.local.service.errors import RequestError
-from rolegraph.local.service.local_model import LocalModel, LoraShape
+from rolegraph.local.service.free_memory import free_memory
+from rolegraph.local.service.local_model import MAX_BATCH_LOGITS, LocalModel, LoraShape
 from rolegraph.local.service.losses import LOSSES, Config, LossFunction, TokenScores
 
 MAX_BATCH_TOKENS = {"cpu": 4_096, "cuda": 16_384}
 """Padded tokens of one forward pass, by device type; larger batches are split, with the same gradients. A
 CPU's caches hold the activations of few tokens only."""
-MAX_BATCH_LOGITS = 2**26
-"""Logits (tokens times vocabulary) of one forward pass."""
+MAX_BATCH_BYTES = {"cpu": 1_500_000_000, "cuda": 16_000_000_000}
+"""Memory of one forward and backward pass, by device type, beside the model."""
+MEMORY_SHARE = 4
+"""Divisor of the free memory: a pass takes a fourth of it at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +72,7 @@ class TrainingRun:
         total = 0.0
         logprobs: list[Tensor] = [torch.empty(0)] * len(data)
         device = self.model.device
-        limit = min(MAX_BATCH_TOKENS[device.type], MAX_BATCH_LOGITS // self.model.vocabulary)
+        limit = self._batch_tokens()
         targets = [datum.inputs["target_tokens"].long() for datum in data]
         with self.model.training(), torch.set_grad_enabled(backward):
             batches = self.model.logprobs(self.adapter, [datum.tokens for datum in data], targets, limit)
@@ -92,6 +95,13 @@ class TrainingRun:
                 for number, values in zip(numbers, by_datum, strict=True):
                     logprobs[number] = values.reshape(targets[number].shape)
         return total, logprobs
+
+    def _batch_tokens(self) -> int:
+        """Return the padded tokens of one forward pass: a single longer sequence still takes one alone."""
+        kind = self.model.device.type
+        most = min(MAX_BATCH_BYTES[kind], free_memory(self.model.device) // MEMORY_SHARE)
+        by_memory = most // self.model.bytes_per_token
+        return max(1, min(MAX_BATCH_TOKENS[kind], MAX_BATCH_LOGITS // self.model.vocabulary, by_memory))
 
     def step(self, settings: AdamSettings) -> dict[str, float]:
         """Update the weights by AdamW with the gathered gradients, and clear these; return their norm as a

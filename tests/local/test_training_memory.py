@@ -1,0 +1,58 @@
+"""Memory of an update: the tokens of a pass follow the vocabulary, the layers and the free memory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="needs the extra `local`")
+
+from rolegraph.local.service import trainer  # noqa: E402
+from rolegraph.local.service.bodies import AdamSettings  # noqa: E402
+from rolegraph.local.service.local_model import LocalModel, LoraShape  # noqa: E402
+from rolegraph.local.service.trainer import Datum, TrainingRun  # noqa: E402
+
+
+def updated(model: LocalModel, monkeypatch: pytest.MonkeyPatch, most: int) -> tuple[list[int], torch.Tensor]:
+    """Update an adapter; return the tokens of each pass, and all log-probabilities and weights after it."""
+    monkeypatch.setitem(trainer.MAX_BATCH_BYTES, "cpu", most)
+    run = TrainingRun(model, LoraShape(4, seed=1))
+    tokens = [[(7 * row + 3 * place) % 250 for place in range(20 + row)] for row in range(12)]
+    data = [
+        Datum(row, {"target_tokens": torch.tensor([*row[1:], 5]), "weights": torch.ones(len(row))})
+        for row in tokens
+    ]
+    passes: list[int] = []
+    watch = model._plain.register_forward_pre_hook(  # pyright: ignore[reportPrivateUsage]
+        lambda _, args, words: passes.append(words["input_ids"].numel()), with_kwargs=True
+    )
+    loss, logprobs = run.forward_backward(data, "cross_entropy", {})
+    watch.remove()
+    run.step(AdamSettings(learning_rate=1e-3))
+    return passes, torch.cat(
+        [torch.tensor([loss]), *logprobs, *map(torch.flatten, run.adapter.weights().values())]
+    )
+
+
+def test_an_update_in_small_passes_is_that_of_one_pass(
+    model_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = LocalModel(model_dir, threads=1)
+    assert model.can_share_rows
+    whole, expected = updated(model, monkeypatch, 10**12)
+    parts, result = updated(model, monkeypatch, 64 * model.bytes_per_token)
+    assert len(whole) == 1 < len(parts) and max(parts) <= 64
+    # Float32 sums of a few hundred terms in another order; Adam's first step magnifies none of them here.
+    assert torch.allclose(result, expected, atol=2e-4, rtol=1e-4)
+
+
+def test_little_free_memory_makes_passes_smaller(model_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = LocalModel(model_dir, threads=1)
+    free = trainer.MEMORY_SHARE * 40 * model.bytes_per_token
+    monkeypatch.setattr(trainer, "free_memory", lambda device: free)
+    passes, _ = updated(model, monkeypatch, 10**12)
+    assert max(passes) <= 40
+    monkeypatch.setattr(trainer, "free_memory", lambda device: 0)
+    passes, _ = updated(model, monkeypatch, 10**12)
+    assert len(passes) == 12  # each sequence alone

@@ -165,7 +165,9 @@ def run(arguments: Sequence[str]) -> int:
             click.echo(f"error: cannot write the output: {error.strerror}", err=True)
         elif is_out_of_memory(error):
             click.echo(printable(f"error: not enough memory ({type(error).__name__}: {error})"), err=True)
-            click.echo("Finished work is kept; --resume goes on with more memory or less --concurrency.", err=True)
+            click.echo(
+                "Finished work is kept; --resume goes on with more memory or less --concurrency.", err=True
+            )
         elif isinstance(error, RolegraphError):
             click.echo(printable(str(error) if isinstance(error, SpecError) else f"error: {error}"), err=True)
         else:

@@ -71,7 +71,9 @@ def test_a_cluster_of_the_run_alone_is_for_nobody_else(flow: rg.Workflow, tmp_pa
     assert not (Path.home() / ".ray" / "auth_token").exists()
 
 
-@pytest.mark.skipif(os.name != "posix" or os.getuid() != 0, reason="needs root, to plant a file of another user")
+@pytest.mark.skipif(
+    os.name != "posix" or os.getuid() != 0, reason="needs root, to plant a file of another user"
+)
 def test_a_cluster_that_another_user_names_is_not_used(
     flow: rg.Workflow, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

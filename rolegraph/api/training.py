@@ -258,7 +258,7 @@ async def _run(
             folder.check_new("train")
         elif folder.rewind() != start:
             raise jobs.changed(folder)
-        # Under the seal, a stranger's folder with these settings would count as this user's.
+        # With the seal, another person's folder with these settings would count as this user's.
         config = info.model_dump(mode="json", exclude={"templates", "seal"}, exclude_defaults=True)
         trackers = [stack.enter_context(tracker(name, folder.path, plan.name, config)) for name in track]
         observe(Note("starting the model …"))

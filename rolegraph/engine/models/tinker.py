@@ -54,9 +54,11 @@ from rolegraph.local.launcher import PROCESS
 _PROBE_SECONDS = 5.0
 _PATIENCE_SECONDS = 10.0
 UNANSWERED = 10
-"""Health checks in a row without an answer after which a service counts as gone, a minute and a half or more: a
-process that is stopped (SIGSTOP), swapped out or deadlocked accepts connections and never answers. Checks are
-counted, not seconds: a client that was stopped itself must not take its own pause for the service's."""
+"""Health checks in a row without an answer after which a service counts as gone: a minute and a half or more.
+
+A process that is stopped (SIGSTOP), swapped out or deadlocked accepts connections and never answers. Checks
+are counted, not seconds: a client that was stopped itself must not take its own pause for the service's.
+"""
 _CLOSE_SECONDS = 5.0
 _OPEN_SECONDS = 60.0
 NO_RETRIES = RetryConfig(enable_retry_logic=False)
@@ -154,7 +156,7 @@ class Pulse:
         self._lock = asyncio.Lock()
         self._checked = -_PATIENCE_SECONDS
         self._unanswered = 0
-        """Health checks since the last one that was answered."""
+        """Number of health checks without an answer, in a row."""
         self._fault = ""
         """The reason why the service counts as gone."""
 
@@ -176,7 +178,7 @@ class Pulse:
             call.cancel()
 
     async def _check(self) -> None:
-        """Raise WorldError where the service is gone; a slow service counts as alive for `UNANSWERED` checks."""
+        """Raise WorldError where the service is gone; a slow one is alive for `UNANSWERED` checks."""
         async with self._lock:
             if time.monotonic() - self._checked >= _PATIENCE_SECONDS / 2:
                 self._fault = await self._look()

@@ -190,8 +190,8 @@ class RunFolder:
 
     @contextmanager
     def ending(self) -> Generator[None]:
-        """Record end time and figures in `run.json` when the block ends, by an error as well; of a training, the
-        block's time too."""
+        """Record end time and figures in `run.json` when the block ends, by an error as well; for a training
+        also the block's time."""
         began = monotonic()
         try:
             yield

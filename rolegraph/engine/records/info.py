@@ -140,8 +140,8 @@ class RunInfo(SourceRecord):
     templates: dict[str, str] = {}
     """Text of each template, by a readable name."""
     seconds: float | None = None
-    """For a run: time that its episodes took; for a training: time of its latest command. Without the start of the
-    model, by a clock that nobody sets; None where it is not known."""
+    """For a run: time that its episodes took; for a training: time of its latest command. Measured by a
+    monotonic clock, without the start of the model; None where it is not known."""
     figures: dict[str, float] = {}
     """Results. For a run `episodes`, `correct`, its metrics and `failures/{role}/{name}`; for a training
     `step`, the figures of the last validation under `validation/`, and those of the best checkpoint under

@@ -206,8 +206,8 @@ class _Worker:
             expired.set()
             self.kill()
 
-        # `poll` has a limit, but a worker that is stopped (SIGSTOP) empties no pipe: a long message to it, or one
-        # that it has begun, would block for ever.
+        # `poll` has a limit, but a worker that is stopped (SIGSTOP) empties no pipe: a long message to it, or
+        # a half-sent answer, would block for ever.
         watch = threading.Timer(START_SECONDS + call.limit + 1, expire)
         watch.daemon = True
         watch.start()

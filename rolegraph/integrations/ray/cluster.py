@@ -298,8 +298,8 @@ async def _connected(ray: Any, address: str) -> AsyncGenerator[str]:
     wanted = address if address != "ray" else os.environ.get("RAY_ADDRESS") or _running_here()
     await _check_answers(wanted or "")
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    with TemporaryDirectory(prefix="rolegraph-ray-") as empty, ExitStack() as own:
-        options = {} if wanted else own.enter_context(_private_cluster())
+    with TemporaryDirectory(prefix="rolegraph-ray-") as empty, ExitStack() as stack:
+        options = {} if wanted else stack.enter_context(_private_cluster())
         try:
             context = await asyncio.to_thread(  # Ctrl-C ends the wait, not the thread
                 ray.init,
@@ -319,7 +319,7 @@ async def _connected(ray: Any, address: str) -> AsyncGenerator[str]:
 
 
 def _running_here() -> str | None:
-    """Return the address of the cluster that `ray start` started on this machine; None where there is none.
+    """Return the address of the cluster that `ray start` started on this machine; None without one.
 
     Every user can write in Ray's folder, and the cluster gets this user's keys.
 
@@ -334,7 +334,7 @@ def _running_here() -> str | None:
         return None
     except OSError as error:
         raise UsageError(f"cannot read {file} ({error.strerror}); {_NAME_IT}") from error
-    with open(descriptor, "rb") as opened:
+    with os.fdopen(descriptor, "rb") as opened:
         status = os.fstat(descriptor)
         if hasattr(os, "getuid") and status.st_uid not in (os.getuid(), 0):
             raise UsageError(f"{file} names a Ray cluster and belongs to another user; {_NAME_IT}")
@@ -347,14 +347,14 @@ def _running_here() -> str | None:
 def _private_cluster() -> Generator[dict[str, Any]]:
     """Give the options of `ray.init` for a new cluster that serves this command alone.
 
-    By default Ray (2.60) makes its folder writable for all users, and keeps the token of its clusters in a file
-    that all users can read. Its ports are open at every interface of the machine, and the token alone protects
-    them; there is no option to close them.
+    By default Ray (2.60) makes its folder writable for all users, and keeps the token of its clusters in a
+    file that all users can read. Its ports are open at every interface of the machine, and the token alone
+    protects them; there is no option to close them.
     """
     is_new = not {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"} & {*os.environ}
     if is_new:  # Ray turns tokens on by itself, and reads the first one for the life of the process
         os.environ["RAY_AUTH_TOKEN"] = _TOKEN
-    # In /tmp, since the path of a socket below has at most 107 bytes; Ray opens the inner folder to all users.
+    # In /tmp: the path of a socket has at most 107 bytes. Ray opens the inner folder to all users.
     with TemporaryDirectory(prefix="rg-ray-", dir="/tmp" if os.name == "posix" else None) as folder:
         try:
             yield {"_temp_dir": str(Path(folder, "ray"))}

@@ -125,7 +125,7 @@ def execute_program(process: Process, code: str, names: Mapping[str, Any]) -> Pr
     except SandboxError as error:
         raise process.explain(error, code) from None
     try:
-        return ProgramResult(from_json(value), output)
+        return ProgramResult(from_json(value or ""), output)
     except (ValueError, TypeError):  # forged by the program, which shares a process of CPython with `inside`
         raise SandboxError(NO_RESULT) from None
 

@@ -316,7 +316,7 @@ def test_math_runs_in_a_worker_that_is_stopped_at_its_limit() -> None:
     assert (patient.timeout, hasty.timeout, hasty.facts.labels) == (600.0, 0.5, ("answer",))
     assert asyncio.run(score(patient, "0.5")).terms["right"] == 1.0
     with pytest.raises(CallTimeout):
-        asyncio.run(score(hasty, "9^{9^{9^{9}}}"))
+        asyncio.run(score(hasty, "9^{9^{9}}"))
 
 
 def test_a_time_limit_must_leave_some_time() -> None:

@@ -12,8 +12,8 @@ from results_picture import Change, Rows, picture
 from results_tables import ByTask, Run, Study
 
 from rolegraph import api
+from rolegraph.engine.training.analysis.intervals import crossed
 
-RESAMPLES = 2000
 ALIKE = 0.1
 """Largest difference of two figures that `a ~ b` calls alike."""
 BySeed = Mapping[int, ByTask]
@@ -33,9 +33,9 @@ to train.
 
 How to read the figures:
 
-- Brackets hold 95 % intervals. They resample the tasks, and the seeds with one fewer than there are
-  (McCarthy and Snowden, 1985), because three seeds resampled as three would vary too little. Arms are
-  compared task by task and seed by seed: they meet the same validation tasks.
+- Brackets hold 95 % intervals: Wilson's over the tasks, widened by what the seeds add, with Student's factor
+  for few seeds. Figures of a whole training vary over the seeds alone. Arms are compared task by task and
+  seed by seed: they meet the same validation tasks.
 - A comparison `a > b` *holds* if the interval of a − b lies above 0 and every seed agrees; it *does not
   hold* if the interval lies below 0. Otherwise we *cannot tell*: the difference is too small for so few
   runs. `a ~ b` holds if the interval lies within 0.1 of 0, and does not if it lies beyond.
@@ -49,22 +49,9 @@ The figures lie in `benchmarks/measured`, one JSON file for each arm and seed, a
 `python benchmarks/results.py --out benchmarks/measured --page docs/results.md` writes this page from them."""
 
 
-def interval(values: BySeed) -> api.Interval:
-    """Return the mean over seeds and tasks, with a percentile bootstrap interval that resamples both.
-
-    Of S seeds S - 1 are drawn, which makes the variance unbiased (McCarthy and Snowden, 1985); of P tasks, P.
-    """
-    sides = [*values.values()]
-    tasks = sorted(task for task in sides[0] if all(task in own for own in sides)) if sides else []
-    if not tasks:
-        return api.Interval(0.0, 0.0, 0.0, 0)
-    table_S_P = np.array([[own[task] for task in tasks] for own in sides])
-    draw, (seeds, count) = np.random.default_rng(0), table_S_P.shape
-    drawn = max(seeds - 1, 1)
-    of_seeds = draw.multinomial(drawn, np.full(seeds, 1 / seeds), RESAMPLES) / drawn
-    of_tasks = draw.multinomial(count, np.full(count, 1 / count), RESAMPLES) / count
-    low, high = np.percentile(np.einsum("rs,sp,rp->r", of_seeds, table_S_P, of_tasks), (2.5, 97.5))
-    return api.Interval(float(table_S_P.mean()), float(low), float(high), count)
+def interval(values: BySeed, *, difference: bool = False) -> api.Interval:
+    """Return the mean over seeds and tasks, with its interval."""
+    return crossed([*values.values()], difference=difference)
 
 
 def minus(a: BySeed, b: BySeed) -> BySeed:
@@ -113,7 +100,7 @@ class Findings:
         """Return whether a comparison holds, None where a side is not measured, and the difference."""
         a, sign, b = words.split()
         gap = minus(self.values(a), self.values(b))
-        over = interval(gap)
+        over = interval(gap, difference=True)
         if not over.n:
             return None, over
         if len(gap) < 2:  # one training says nothing about the next
@@ -275,7 +262,7 @@ def sweep(found: Findings, drawing: str) -> str:
     arms = [*dict.fromkeys(arm.partition("@")[0] for arm in table.arms)]
     rises = {
         setting: [
-            interval(minus(found.values(name), found.values(f"{name}.start")))
+            interval(minus(found.values(name), found.values(f"{name}.start")), difference=True)
             for name in (f"{arm}@{setting}" for arm in arms)
         ]
         for setting in table.settings

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rolegraph.engine.training.analysis.intervals import Interval, difference, interval
+from rolegraph.engine.training.analysis.intervals import Interval, crossed, difference, interval
 
 
 def tasks(values: Sequence[float], name: str = "t") -> dict[str, float]:
@@ -107,6 +107,52 @@ def test_pairs_narrow_a_difference() -> None:
 def test_a_side_without_tasks_has_no_interval() -> None:
     assert interval({}) == difference({}, tasks([1.0])) == Interval(0.0, 0.0, 0.0, 0)
     assert difference(tasks([1.0], "a"), tasks([1.0], "b")).n == 0
+
+
+def test_two_token_counts_that_are_the_same_differ_by_less_than_a_token() -> None:
+    counts = tasks([600.0 + 7 * (number % 9) for number in range(60)])
+    gap = difference(counts, counts)
+    assert gap.mean == 0 and -0.5 < gap.low < 0 < gap.high < 0.5
+    more = difference({task: value + 12 for task, value in counts.items()}, counts)
+    assert more.mean == pytest.approx(12) and more.low > 10
+    assert difference(counts, tasks([*counts.values()], "u"), paired=False).high > 1, "other tasks: two means"
+
+
+@pytest.mark.parametrize("values", ALIKE)
+@pytest.mark.parametrize("seeds", [1, 3])
+def test_seeds_that_are_all_the_same_leave_an_interval_with_a_width(values: list[float], seeds: int) -> None:
+    ends = crossed([tasks(values)] * seeds)
+    assert ends.low <= ends.mean <= ends.high and ends.high - ends.low > 0.1
+    if seeds == 1:
+        assert ends == interval(tasks(values))
+    gap = crossed([tasks([0.0] * len(values))] * seeds, difference=True)
+    assert gap.low < 0 < gap.high
+
+
+def test_seeds_widen_an_interval_and_stand_for_the_tasks_of_a_single_one() -> None:
+    values = [number / 40 for number in range(40)]
+    same = crossed([tasks(values)] * 3)
+    apart = crossed([tasks([value + shift for value in values]) for shift in (-0.1, 0.0, 0.1)])
+    assert apart.high - apart.low > 1.5 * (same.high - same.low)
+    whole = crossed([{"": value} for value in (0.4, 0.5, 0.6)])
+    assert (whole.n, whole.low, whole.high) == (1, *interval_ends([0.4, 0.5, 0.6]))
+    assert crossed([]) == crossed([{"a": 1.0}, {"b": 1.0}]) == Interval(0.0, 0.0, 0.0, 0)
+
+
+def interval_ends(values: Sequence[float]) -> tuple[float, float]:
+    ends = interval(tasks(values))
+    return ends.low, ends.high
+
+
+@pytest.mark.parametrize("spread", [0.0, 0.03])
+def test_as_many_crossed_intervals_as_promised_hold_the_truth(spread: float) -> None:
+    rng = np.random.default_rng(0)
+    holds = 0
+    for _ in range(200):
+        chances, shifts = rng.uniform(0.3, 0.7, 64), rng.normal(0, spread, 3)
+        ends = crossed([tasks(rng.binomial(2, chances + shift) / 2) for shift in shifts])
+        holds += ends.low <= 0.5 <= ends.high
+    assert holds / 200 >= 0.92
 
 
 def test_as_many_intervals_as_promised_hold_the_truth() -> None:

@@ -1,4 +1,4 @@
-"""Confidence intervals of means over tasks, and of their differences. Pure.
+"""Confidence intervals of means over tasks, over tasks and seeds, and of their differences. Pure.
 
 Episodes of one task share its difficulty, so the task is the unit, not the episode. No interval has the width
 0: 20 right answers of 20 are compatible with a share of 0.84. The formulas are closed ones instead of a
@@ -7,6 +7,8 @@ Wilson's and Newcombe's, are large dependencies for these lines.
 
 References:
 - Wilson (1927), "Probable inference, the law of succession, and statistical inference": the interval.
+- Satterthwaite (1946), "An approximate distribution of estimates of variance components": the degrees of
+  freedom where tasks are crossed with seeds.
 - Korn and Graubard (1998), "Confidence intervals for proportions with small expected number of positive
   counts estimated from survey data": the effective number of tasks.
 - Newcombe (1998), "Interval estimation for the difference between independent proportions", method 10, and
@@ -16,8 +18,8 @@ References:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from math import sqrt
 from statistics import NormalDist
 
@@ -61,8 +63,36 @@ def interval(values: ByTask) -> Interval:
     return _wilson(_array(values), _range(values))
 
 
+def crossed(seeds: Sequence[ByTask], *, difference: bool = False) -> Interval:
+    """Return the mean over seeds and tasks, with an interval for other seeds and other tasks.
+
+    Wilson's interval of the tasks, each averaged over the seeds, is widened by the variance that the seeds
+    add, with Student's factor for few seeds. With one task, the seeds take its place; with one seed, nothing
+    is known of seeds, and the interval is that of the tasks.
+
+    Args:
+        seeds: Means of each task, by seed; tasks that a seed lacks are left out.
+        difference: Whether the values are differences of shares, -1 to 1, instead of shares.
+
+    Returns:
+        The interval, whose n is the number of tasks; zeros with n = 0 without a common task.
+    """
+    tasks = sorted(set[str]().union(*seeds[:1]).intersection(*seeds))
+    if not tasks:
+        return Interval(0.0, 0.0, 0.0, 0)
+    table_S_P = np.array([[side[task] for task in tasks] for side in seeds], dtype=np.float64)
+    ends = _range(*seeds, least=-1.0 if difference else 0.0)
+    if len(tasks) == 1:
+        return replace(_wilson(table_S_P[:, 0], ends), n=1)
+    return _wilson(table_S_P.mean(axis=0), ends, _variance_of_seeds(table_S_P))
+
+
 def difference(now: ByTask, before: ByTask, *, paired: bool = True) -> Interval:
     """Return the difference of two means, `now` minus `before`, with Newcombe's interval.
+
+    Newcombe's holds for shares. Values outside of 0 to 1, such as tokens, have no range of their own: paired,
+    their interval is Wilson's of the differences, since a large count that is the same on both sides says
+    nothing of how far they are apart.
 
     Args:
         now: Mean of each task.
@@ -80,6 +110,8 @@ def difference(now: ByTask, before: ByTask, *, paired: bool = True) -> Interval:
     one, two = _wilson(_array(now), ends), _wilson(_array(before), ends)
     if not (one.n and two.n):
         return Interval(0.0, 0.0, 0.0, 0)
+    if paired and ends != (0.0, 1.0):
+        return crossed([{task: value - before[task] for task, value in now.items()}], difference=True)
     alike = _correlation(_array(now), _array(before), ends) if paired else 0.0
     mean = one.mean - two.mean
     low = mean - _joined(one.mean - one.low, two.high - two.mean, alike)
@@ -91,17 +123,20 @@ def _array(values: ByTask) -> Floats:
     return np.array([*values.values()], dtype=np.float64)
 
 
-def _range(*sides: ByTask) -> tuple[float, float]:
-    """Return the smallest range that holds 0, 1 and all values."""
-    values = [0.0, 1.0, *(value for side in sides for value in side.values())]
+def _range(*sides: ByTask, least: float = 0.0) -> tuple[float, float]:
+    """Return the smallest range that holds `least`, 1 and all values."""
+    values = [least, 1.0, *(value for side in sides for value in side.values())]
     return min(values), max(values)
 
 
-def _wilson(values: Floats, ends: tuple[float, float]) -> Interval:
+def _wilson(values: Floats, ends: tuple[float, float], further: float = 0.0) -> Interval:
+    """Return Wilson's interval of values, whose mean varies by a `further` variance that they do not show."""
     if not values.size:
         return Interval(0.0, 0.0, 0.0, 0)
     low, width = ends[0], ends[1] - ends[0]
     mean, n = float(values.mean()), _effective(values, ends)
+    if (most := (mean - low) * (ends[1] - mean)) > 0:
+        n = most / (most / n + further)
     share = (mean - low) / width
     centre = (share + _Z**2 / (2 * n)) / (1 + _Z**2 / n)
     half = _Z * sqrt(max(0.0, share * (1 - share)) / n + _Z**2 / (4 * n**2)) / (1 + _Z**2 / n)
@@ -119,10 +154,35 @@ def _effective(values: Floats, ends: tuple[float, float]) -> float:
     most = (mean - ends[0]) * (ends[1] - mean)
     if float(values.std()) < ROUNDING * (ends[1] - ends[0]):
         return values.size
-    return values.size * max(1.0, most / variance * (_Z / _student(values.size - 1)) ** 2)
+    return values.size * max(1.0, most / variance / _factor(values.size - 1))
 
 
-def _student(freedom: int) -> float:
+def _variance_of_seeds(table_S_P: Floats) -> float:
+    """Return the variance that seeds add to the mean of a table of seeds and tasks, with Student's factor.
+
+    The tasks' means and the seeds' means both show the noise of each answer, which counts once. The degrees
+    of freedom are Satterthwaite's: 93 to 98 % of 2,000 simulated tables of 3 seeds and 128 tasks held the
+    truth.
+    """
+    seeds, tasks = table_S_P.shape
+    if seeds == 1:
+        return 0.0
+    of_tasks, of_seeds = table_S_P.mean(axis=0), table_S_P.mean(axis=1, keepdims=True)
+    by_task, by_seed = float(of_tasks.var(ddof=1)) / tasks, float(of_seeds.var(ddof=1)) / seeds
+    rest = ((table_S_P - of_tasks - of_seeds + table_S_P.mean()) ** 2).sum()
+    noise = float(rest) / ((seeds - 1) * (tasks - 1)) / (seeds * tasks)
+    if not (total := max(by_task, by_seed, by_task + by_seed - noise)):
+        return 0.0
+    freedom = total**2 / (by_task**2 / (tasks - 1) + by_seed**2 / (seeds - 1))
+    return max(0.0, total * _factor(freedom) - by_task * _factor(tasks - 1))
+
+
+def _factor(freedom: float) -> float:
+    """Return the factor by which an estimated variance widens an interval, squared."""
+    return (_student(freedom) / _Z) ** 2
+
+
+def _student(freedom: float) -> float:
     """Return the quantile of Student's t by its expansion at infinity (Abramowitz and Stegun, 26.7.5)."""
     z = _Z
     terms = (

@@ -29,7 +29,8 @@ from rolegraph.engine.records.data import UsedRows
 from rolegraph.engine.records.folder import newest
 from rolegraph.engine.records.info import Kind, RoleInfo, RunInfo, without_credentials
 from rolegraph.engine.run.streaming import EpisodeMaker
-from rolegraph.engine.spec import load_spec
+from rolegraph.engine.shipped import MODELS, model_folder
+from rolegraph.engine.spec import ModelRef, load_spec
 from rolegraph.engine.vocabulary import Split
 
 P = ParamSpec("P")
@@ -166,7 +167,27 @@ def used_rows(
 def _asked_models(plan: Plan) -> str:
     """Return the names of the models of the policies in training; of the spec's model where none is."""
     refs = [endpoint.model for endpoint in plan.endpoints if endpoint.policy is not None]
-    return ", ".join(dict.fromkeys(with_base(ref).title for ref in refs or [plan.spec.model]))
+    return ", ".join(dict.fromkeys(map(model_name, refs or [plan.spec.model])))
+
+
+def model_name(ref: ModelRef) -> str:
+    """Return the one name of a model in files and on pages, whatever its weights and however it was written.
+
+    Args:
+        ref: The model. A checkpoint may tell it, which names a folder by its absolute path.
+
+    Returns:
+        The name of a shipped model; else the reference as in a spec, a folder with its absolute path.
+
+    Raises:
+        UsageError: The checkpoint cannot be read.
+    """
+    ref = with_base(ref)
+    if not ref.served_here:
+        return str(ref)
+    folder = model_folder(ref.name).resolve()
+    shipped = {path: name for name, path in MODELS.items()}
+    return shipped.get(folder) or f"{ref.provider}:{folder}"
 
 
 def _asked_weights(plan: Plan) -> str | None:

@@ -284,7 +284,7 @@ async def _run(
         else:
             # A service that is asked for no model by name serves one of its own choice.
             names = dict.fromkeys(
-                policy.model.title
+                jobs.model_name(policy.model)
                 if policy.model.name or policy.model.provider == "local"
                 else trained[name].model
                 for name, policy in plan.policies.items()

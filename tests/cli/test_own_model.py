@@ -107,12 +107,15 @@ def test_trained_weights_are_asked_and_each_next_command_runs_as_it_is_printed(
             verbs.append(command[0])
 
     base = asked(own, tmp_path / "base", "own.yaml", *MODEL)
+    one_name = f"local:{tmp_path / 'the model'}"
+    assert RunFolder(tmp_path / "base").info().model == one_name
     following = next_of(own, "train", "own.yaml", *MODEL, "--out", "taught it")
     (run,) = (command for command in following if command[0] == "run")
     trained = asked(own, tmp_path / "trained", *run[1:])
     assert changed(base, trained) == {"solver", "coder"}, "the critic is not trained"
     info = RunFolder(tmp_path / "trained").info()
     assert info.checkpoint == "taught it, taught it#coder"
+    assert info.model == RunFolder(tmp_path / "taught it").info().model == one_name
     weights = [word for word in run[1:] if word.startswith("policies.")]
     assert trained == asked(own, tmp_path / "no_model", "own.yaml", *weights, *MODEL)
     follow(following)

@@ -78,11 +78,6 @@ class ModelRef(SpecModel):
         return shipped and self.base_url is None and self.checkpoint is None
 
     @property
-    def title(self) -> str:
-        """Name of the model in files and on pages: that of a shipped model, else as in a spec."""
-        return (self.name or BASE_NAME) if self.is_shipped else str(self)
-
-    @property
     def is_trainable(self) -> bool:
         """True for a model of the Tinker API, which trains it and gives the log-probabilities of tokens."""
         return api_of(self.provider) == "tinker"

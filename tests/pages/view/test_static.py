@@ -14,8 +14,10 @@ import httpx
 import pytest
 
 import rolegraph as rg
+from rolegraph.api.jobs import model_name
 from rolegraph.engine.errors import UsageError
 from rolegraph.engine.records import RunFolder
+from rolegraph.engine.shipped import MODELS
 from tests.cli.conftest import ENVIRONMENT, Command, rolegraph
 from tests.pages.view.pages import Parsed
 from tests.pages.view.runs import write_run, write_training
@@ -156,7 +158,13 @@ def test_rewards_below_one_another_have_the_same_decimals(tmp_path: Path) -> Non
     assert rewards and {len(reward.partition(".")[2]) for reward in rewards} == {3}
 
 
-def test_a_model_has_one_name_in_runs_and_trainings() -> None:
-    assert rg.load("solver_judge").plan.spec.model.title == "rolegraph-base"
-    assert rg.load("solver_judge", "model=local").plan.spec.model.title == "rolegraph-base"
-    assert rg.load("solver_judge", "model=openai:x").plan.spec.model.title == "openai:x"
+def test_a_model_has_one_name_in_runs_and_trainings(tmp_path: Path) -> None:
+    def name(model: str) -> str:
+        return model_name(rg.load("solver_judge", f"model={model}").plan.spec.model)
+
+    shipped = MODELS["rolegraph-base"]
+    weights = "{name: rolegraph-base, checkpoint: 'tinker://run/sampler_weights/1'}"
+    for written in ("local", "local:rolegraph-base", f"local:{shipped}", weights):
+        assert name(written) == "rolegraph-base"
+    assert name("openai:x") == "openai:x"
+    assert name(f"local:{tmp_path}/a/../b") == f"local:{tmp_path.resolve() / 'b'}"

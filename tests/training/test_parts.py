@@ -12,6 +12,7 @@ import tinker
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import rolegraph as rg
 from rolegraph.engine.compile import Plan
 from rolegraph.engine.errors import UsageError
 from rolegraph.engine.records import Episode, Step, Trajectory
@@ -380,6 +381,12 @@ def test_controls_tell_the_solver_alone_from_the_workflow() -> None:
         ("trained solver alone", "majority of 4", 1.0),
         ("trained workflow", "correct", 1.0),
     ]
+
+
+def test_a_control_of_a_role_that_is_not_trained_says_so() -> None:
+    plan = rg.load("solver_judge", "roles.solver.trainable=false").plan
+    rows = controls(plan, [episode("a", 0, [0.0, 0.0], 0.0)], [episode("a", 0, [1.0, 0.0], 1.0)])
+    assert [row.name for row in rows[1:3]] == ["untrained solver alone"] * 2
 
 
 def test_a_first_role_that_earns_what_others_do_is_no_answer_by_itself() -> None:

@@ -27,9 +27,9 @@ def by_task(plan: Plan, episodes: Sequence[Episode]) -> Mapping[str, ByTask]:
 
 
 def controls(plan: Plan, untrained: Sequence[Episode], trained: Sequence[Episode]) -> list[Control]:
-    """Compare the trained workflow with the untrained one, and with single trained roles.
+    """Compare the trained workflow with the untrained one, and with single roles.
 
-    A role that needs no other and whose reward reads no other gives the same answers alone as in the
+    A role, trained or not, that needs no other and whose reward reads no other gives the same answers alone as in the
     workflow. For each such role there are two rows: pass@1, the mean over its instances, and the majority
     vote over its K·N answers to a task (K rollouts, N instances).
 
@@ -52,7 +52,8 @@ def controls(plan: Plan, untrained: Sequence[Episode], trained: Sequence[Episode
                 answers[episode.task_id] += trajectories
         if not answers:
             continue
-        name, size = f"trained {role.name} alone", max(map(len, answers.values()))
+        state = "trained" if role.name in plan.trained else "untrained"
+        name, size = f"{state} {role.name} alone", max(map(len, answers.values()))
         right = {task: fmean(t.is_correct for t in trajectories) for task, trajectories in answers.items()}
         rows.append(_control(name, "pass@1", right))
         votes = {task: _majority(trajectories) for task, trajectories in answers.items()}

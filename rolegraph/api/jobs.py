@@ -24,7 +24,17 @@ from rolegraph.engine.errors import UsageError, WorldError, os_errors_as, printa
 from rolegraph.engine.models.checkpoints import with_base
 from rolegraph.engine.models.keys import OPENAI, TINKER, redact
 from rolegraph.engine.plugins import plugin, plugin_names
-from rolegraph.engine.records import EpisodeDone, Event, Note, Observer, RunFolder, Source, StepLogged, Task
+from rolegraph.engine.records import (
+    EpisodeDone,
+    Event,
+    Note,
+    Observer,
+    RunFolder,
+    Source,
+    StepLogged,
+    Task,
+    Trajectory,
+)
 from rolegraph.engine.records.data import UsedRows
 from rolegraph.engine.records.folder import newest
 from rolegraph.engine.records.info import Kind, RoleInfo, RunInfo, without_credentials
@@ -236,8 +246,8 @@ def part_beside(path: Path) -> Generator[Path]:
 def logged(file: Path, observe: Observer) -> Generator[Observer]:
     """Give an observer that writes events to a log and passes them on, for the time of a block.
 
-    The first line is the command line. Each kind of failure of each role is written once; an error that ends
-    the block, with its traceback.
+    The first line is the command line. Each kind of failure of each role is written once, and each line of a
+    user's code that raises: a warning shows it at once. An error that ends the block has its traceback.
 
     Args:
         file: The log, which is appended to.
@@ -275,6 +285,8 @@ class RunLog(logging.FileHandler):
         self.episodes = 0
         self.failures: Counter[tuple[str, str]] = Counter()
         """Number of failures by role and failure name."""
+        self._written: set[tuple[str, str, str]] = set()
+        """Role, failure name and line of code of the failures that are written."""
 
     def observe(self, event: Event) -> None:
         """Write an event, and pass it on."""
@@ -285,14 +297,22 @@ class RunLog(logging.FileHandler):
             self.say(logging.INFO, f"step {event.step}: {' '.join(figures)}")
         elif isinstance(event, EpisodeDone):
             self.episodes += 1
-            for t in event.episode.trajectories:
-                if t.failure is not None:
-                    kind = (t.name, t.failure.name.value)
-                    self.failures[kind] += 1
-                    if self.failures[kind] == 1:
-                        where = f"{event.episode.id} {t.name} {t.index}"
-                        self.say(logging.WARNING, f"{where}: {t.failure.name.value}: {t.failure.explanation}")
+            for trajectory in event.episode.trajectories:
+                self._write_failure(event.episode.id, trajectory)
         self._observe(event)
+
+    def _write_failure(self, episode: str, it: Trajectory) -> None:
+        """Count a failure; write the first of its kind, and show it where a line of code raised it."""
+        if it.failure is None:
+            return
+        name, place = it.failure.name.value, it.failure.place
+        self.failures[it.name, name] += 1
+        if (kind := (it.name, name, place)) in self._written:
+            return
+        self._written.add(kind)
+        self.say(logging.WARNING, f"{episode} {it.name} {it.index}: {name}: {it.failure.explanation}")
+        if place:
+            self._observe(Note(f"{it.name} {it.failure_line}", "warning"))
 
     def say(self, level: int, text: str) -> None:
         """Write one entry."""

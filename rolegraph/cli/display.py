@@ -107,7 +107,7 @@ class Display:
         elif isinstance(event, api.EpisodeDone):
             self._count(event.episode)
         elif isinstance(event, api.Note) and event.kind == "warning":
-            self._output.warn(event.text)
+            self._output.warn(event.text, self._progress.console)
         elif isinstance(event, api.Note) and event.kind == "notice":
             self._progress.console.print(api.printable(event.text), markup=False, highlight=False)
         elif isinstance(event, api.Note):

@@ -59,9 +59,17 @@ class OutputOptions(NamedTuple):
         """Return the console for warnings, which `--quiet` keeps."""
         return _console(stderr=True, lines=True)
 
-    def warn(self, text: str) -> None:
-        """Print a warning."""
-        self.warnings().print(api.printable(f"warning: {text}"), style="yellow", markup=False)
+    def warn(self, text: str, above: Console | None = None) -> None:
+        """Print a warning.
+
+        Args:
+            text: The warning.
+            above: Console of a live display that is shown: the warning goes above it. Another console would
+                write into the display.
+        """
+        console = self.warnings() if above is None or above.quiet else above
+        text = api.printable(f"warning: {text}")
+        console.print(text, style="yellow", markup=False, highlight=False, soft_wrap=True)
 
     def next(self, *commands: str) -> None:
         """Print the commands that a user may want to run next."""

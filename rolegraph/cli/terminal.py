@@ -197,10 +197,17 @@ class NoteProgress:
 
 @contextmanager
 def progress_line(output: OutputOptions, text: str) -> Generator[api.Observer]:
-    """Show a progress line for the time of a block; give an observer that updates the line."""
+    """Show a progress line for the time of a block; give an observer that updates it, warnings above it."""
     line = NoteProgress(text, output.progress())
+
+    def observe(event: api.Event) -> None:
+        if isinstance(event, api.Note) and event.kind == "warning":
+            output.warn(event.text, line.progress.console)
+        else:
+            line.observe(event)
+
     with line.progress:
-        yield line.observe
+        yield observe
 
 
 def clock(seconds: float) -> str:

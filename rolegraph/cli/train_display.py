@@ -92,7 +92,7 @@ class _TrainDisplay:
         """Failed and unrated answers of the latest step."""
         for line in training.folder.metrics():
             self._add(line)
-        self._console, self._warn = output.progress(), output.warn
+        self._console, self._output = output.progress(), output
         self._progress = Progress(
             TextColumn("[bold]{task.description}"),
             BarColumn(bar_width=20),
@@ -110,7 +110,7 @@ class _TrainDisplay:
         if isinstance(event, api.StepLogged):
             self._log(event.step, event.metrics)
         elif isinstance(event, api.Note) and event.kind == "warning":
-            self._warn(event.text)
+            self._output.warn(event.text, self._console)
         else:
             self._part.observe(event)
 

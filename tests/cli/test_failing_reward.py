@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -48,7 +50,12 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def ran(rolegraph: Command, *words: str, answer: str = "<answer>7</answer>") -> tuple[str, str]:
+def ran(
+    rolegraph: Command,
+    *words: str,
+    answer: str = "<answer>7</answer>",
+    environment: Mapping[str, str] = {},
+) -> tuple[str, str]:
     """Run the spec on an endpoint that gives one answer; return the two outputs."""
     with serving(lambda _: chat_answer(answer)) as endpoint:
         model = ("--model", "openai:tiny", "--base-url", endpoint.base_url)
@@ -62,6 +69,7 @@ def ran(rolegraph: Command, *words: str, answer: str = "<answer>7</answer>") -> 
             "out",
             *words,
             OPENAI_API_KEY="sk-1234567890",
+            **environment,
         )
     return done.stdout, done.stderr
 
@@ -82,6 +90,43 @@ def test_the_line_that_raised_is_in_the_terminal_the_log_the_episodes_and_the_vi
     page = rolegraph("view", "out", "--static", "seen.html", "--hidden")
     assert page.returncode == 0, page.stderr
     assert "near.py:6:" in (folder / "seen.html").read_text()
+
+
+def screen(written: str, width: int) -> list[str]:
+    """Return the lines that a terminal of a width shows of what was written, without colours."""
+    lines, row, column = [""], 0, 0
+    for part in re.findall(r"\x1b\[\??[\d;]*[A-Za-z]|[\r\n]|[^\x1b\r\n]", written):
+        if part == "\r":
+            column = 0
+        elif part == "\n" or (len(part) == 1 and column == width):
+            row, column = row + 1, 0
+            lines += [""] * (row + 1 - len(lines))
+        elif part.endswith("A") and len(part) > 1:
+            row -= int(part[2:-1] or 1)
+        elif part == "\x1b[2K":
+            lines[row] = ""
+        if len(part) == 1 and part not in "\r\n":
+            lines[row] = f"{lines[row][:column]:<{column}}{part}{lines[row][column + 1 :]}"
+            column += 1
+    return [line.rstrip() for line in lines]
+
+
+def test_a_line_that_raises_is_shown_at_once_above_the_bar_and_no_second_time(
+    rolegraph: Command, folder: Path
+) -> None:
+    rows = [{"id": f"t{number}", "question": "3 + 4?", "target": 7} for number in range(20)]
+    (folder / "rows.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    terminal = {"FORCE_COLOR": "1", "COLUMNS": "80", "TERM": "xterm"}
+    _, noted = ran(rolegraph, "--concurrency", "1", environment=terminal)
+    assert "\x1b[2K" in noted, "a bar was drawn and erased"
+    assert noted.index("near.py:6") < noted.index("20/20")
+    shown = screen(noted, 80)
+    flat = "".join(line.ljust(80) for line in shown)
+    assert (
+        flat.count(LINE) == 1 and flat.count("warning: solver reward_error: the reward raised KeyError") == 1
+    )
+    (bar,) = (line for line in shown if "/20" in line)
+    assert bar.startswith("near") and "20/20" in bar
 
 
 def test_what_is_not_known_is_in_no_figure(rolegraph: Command, folder: Path) -> None:

@@ -29,9 +29,9 @@ def by_task(plan: Plan, episodes: Sequence[Episode]) -> Mapping[str, ByTask]:
 def controls(plan: Plan, untrained: Sequence[Episode], trained: Sequence[Episode]) -> list[Control]:
     """Compare the trained workflow with the untrained one, and with single roles.
 
-    A role, trained or not, that needs no other and whose reward reads no other gives the same answers alone as in the
-    workflow. For each such role there are two rows: pass@1, the mean over its instances, and the majority
-    vote over its K·N answers to a task (K rollouts, N instances).
+    A role, trained or not, that needs no other and whose reward reads no other gives the same answers alone
+    as in the workflow. For each such role there are two rows: pass@1, the mean over its instances, and the
+    majority vote over its K·N answers to a task (K rollouts, N instances).
 
     Args:
         plan: The plan.

@@ -71,6 +71,48 @@ def test_a_misspelt_key_is_not_said_to_be_missing_as_well(tmp_path: Path, key: s
     assert [it.message for it in faulty] == [f"unknown key {misspelt.removesuffix(':')!r}"]
 
 
+FLOW = """\
+roles:
+  solver: {prompt: {inline: go}, parser: text, reward: {rated_by: judge}, estimator: grpo}
+  judge:
+    needs: [solver]
+    prompt: {inline: "{{ solver.action }} {{ self.round }}"}
+    when: solver.index > 0
+    parser: number
+    trainable: false
+  voter: {needs: {other: {of: solver}}, prompt: {inline: "{{ other.action }}"}, parser: text, policy: coder,
+    reward: exact_match, estimator: grpo}
+loops: {l: {roles: [judge], times: 2}}
+policies: {coder: {model: tinker:x}}
+episode: {metrics: {acc: {correct: voter}}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("key", "misspelt"),
+    [
+        ("needs: [", "neds: ["),
+        ("needs: {other", "neds: {other"),
+        ("needs: [solver", "needs: [solvr"),
+        ("roles:\n", "rols:\n"),
+        ("loops:", "lops:"),
+        ("policies:", "polices:"),
+    ],
+)
+def test_names_that_a_misspelt_key_would_have_given_are_no_faults(
+    tmp_path: Path, key: str, misspelt: str
+) -> None:
+    assert not found(tmp_path, FLOW)
+    faulty = found(tmp_path, FLOW.replace(key, misspelt))
+    assert [severity for severity, _ in faulty] == ["error"], faulty
+    assert "unknown key" in faulty[0][1] or "no role 'solvr'" in faulty[0][1]
+
+
+def test_another_misspelt_name_beside_a_misspelt_needs_stays(tmp_path: Path) -> None:
+    text = FLOW.replace("needs: [", "neds: [").replace("self.round", "tsk.question")
+    assert len(found(tmp_path, text)) == 2
+
+
 def test_an_edge_of_a_cycle_has_no_warning_and_another_edge_has_one(tmp_path: Path) -> None:
     text = (
         f"roles:\n  a: {{needs: c, prompt: {{inline: go}}, {PLAIN}}}\n"

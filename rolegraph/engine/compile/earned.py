@@ -96,7 +96,8 @@ def _paid_alike(
         if not nx.has_path(read, name, other) or len(branches) == 1 < min(len(mine), len(theirs)):
             message = f"{other} does not read the answer that it rates, so all {name} get the same reward"
             hint = f"let {other} read it, and nothing else of {name}: needs: {{{name}: each}}"
-            yield Finding(("roles", name, "reward"), message, hint=hint, word=other, severity="warning")
+            path, rests_on = ("roles", name, "reward"), tuple(("roles", it, "needs") for it in spec.roles)
+            yield Finding(path, message, hint=hint, word=other, severity="warning", rests_on=rests_on)
 
 
 def _candidates(spec: Spec, name: str, tool: Tool, instances: Instances) -> int:

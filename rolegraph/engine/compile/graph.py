@@ -229,7 +229,7 @@ def _callee(spec: Spec, name: str, role: Role) -> Iterator[Finding]:
 def unknown_role(spec: Spec, name: str, path: tuple[str | int, ...]) -> Iterator[Finding]:
     """Yield a finding if no role has a name."""
     if name not in spec.roles:
-        yield name_not_found("role", name, spec.roles, path)
+        yield name_not_found("role", name, spec.roles, path, ("roles",))
 
 
 def _cycles(spec: Spec, needs: RoleGraph) -> Iterator[Finding]:

@@ -204,7 +204,7 @@ class ResolvedNames:
         path = ("episode", "metrics", name)
         metric = self._build(vocabulary.metrics, call, path)
         if metric and metric.loop is not None and metric.loop not in self.spec.loops:
-            self.findings.append(name_not_found("loop", metric.loop, self.spec.loops, path))
+            self.findings.append(name_not_found("loop", metric.loop, self.spec.loops, path, ("loops",)))
         if metric and metric.role is not None:
             self.findings += unknown_role(self.spec, metric.role, path)
             reward = self.rewards.get(metric.role)

@@ -122,7 +122,7 @@ def check_policies(spec: Spec, counts: Mapping[str, int]) -> Iterator[Finding]:
         path: Path = ("roles", name, "policy")
         for policy in dict.fromkeys(role.policy_names(counts[name])):
             if policy not in names:
-                yield name_not_found("policy", policy, names, path)
+                yield name_not_found("policy", policy, names, path, ("policies",))
         if role.policy is not None and len(role.policy) not in (1, counts[name]):
             message = f"{name} has {counts[name]} instances, and its list of policies has {len(role.policy)}"
             yield Finding(path, message, "a policy for each instance, or one for all")

@@ -85,6 +85,8 @@ class TemplateFault:
     word: str
     message: str
     hint: str = ""
+    lacking: Literal["needs", "loops"] | None = None
+    """Key of the role, or of the spec, that would give the name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,10 +143,17 @@ class _Walk:
         self.faults: dict[TemplateFault, None] = {}
         self.mentions: set[str] = set()
 
-    def fault(self, node: nodes.Node, word: str, message: str, hint: str = "") -> Kind:
+    def fault(
+        self,
+        node: nodes.Node,
+        word: str,
+        message: str,
+        hint: str = "",
+        lacking: Literal["needs", "loops"] | None = None,
+    ) -> Kind:
         # In our trees `lineno` is a position; nodes that stand for no token have none.
         offset = node.lineno or next((part.lineno for part in node.find_all(nodes.Node) if part.lineno), 0)
-        self.faults[TemplateFault(offset, word, message, hint)] = None
+        self.faults[TemplateFault(offset, word, message, hint, lacking)] = None
         return "other"
 
     def missing(
@@ -193,7 +202,7 @@ class _Walk:
             message, hint = self.around.outside
             if name in self.around.called:
                 hint = f"it is known as {self.around.called[name]} here"
-            return self.fault(node, name, message.format(name), hint.format(name))
+            return self.fault(node, name, message.format(name), hint.format(name), "needs")
         names = ["task", *self.around.values, *self.around.needs]
         if self.around.values and self.around.self_fields:
             names.append("self")
@@ -201,7 +210,8 @@ class _Walk:
         if name in (self.around.columns or ()) or name in self.around.self_fields:
             hint = f"did you mean {'task' if name in (self.around.columns or ()) else 'self'}.{name}?"
         message = f"{name!r} does not exist here; there is {', '.join(names)}"
-        return self.fault(node, name, message, hint)
+        # With a hint, the name itself is misspelt.
+        return self.fault(node, name, message, hint, None if hint else "needs")
 
     def visit_Getattr(self, node: nodes.Getattr, scope: dict[str, Kind]) -> Kind:
         return self.attribute(node, self.holder(node.node, node.attr, scope), node.attr)
@@ -256,8 +266,10 @@ class _Walk:
             message = f"self has no {name!r} here"
             if name not in _ONLY or (name in IN_A_LOOP and {*IN_A_LOOP} & {*self.around.self_fields}):
                 return self.missing(node, name, message, self.around.self_fields, "self.{}")
-            hint = "put the role into `loops`" if name in IN_A_LOOP else ""
-            return self.fault(node, name, f"{message}; {_ONLY[name]}", hint)
+            message = f"{message}; {_ONLY[name]}"
+            if name in IN_A_LOOP:
+                return self.fault(node, name, message, "put the role into `loops`", "loops")
+            return self.fault(node, name, message)
         self.mentions |= {"self", f"self.{name}"}
         kinds: Mapping[str, Kind] = {"history": "several", "arguments": "arguments"}
         return kinds.get(name, "other")

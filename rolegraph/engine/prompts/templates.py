@@ -231,15 +231,30 @@ def read_template(
     except UnicodeDecodeError:
         return None, [Finding(path, f"cannot read {name}: it is not UTF-8 text")]
     template, faults = compile_template(text, around)
-    placed = ((fault, point_at(name, text, fault.position, fault.word)) for fault in faults)
-    findings = [Finding(path, fault.message, hint=fault.hint, place=place) for fault, place in placed]
+    findings = [
+        replace(_finding(path, fault), place=point_at(name, text, fault.position, fault.word))
+        for fault in faults
+    ]
     return template and replace(template, file=name), findings
 
 
 def read_text(path: Path, source: str, around: TemplateScope) -> tuple[Template | None, list[Finding]]:
     """Compile the template or condition at `path` of a spec: a template, or None and findings."""
     template, faults = compile_template(source, around)
-    return template, [Finding(path, f.message, hint=f.hint, word=f.word, offset=f.position) for f in faults]
+    return template, [_finding(path, fault) for fault in faults]
+
+
+def _finding(path: Path, fault: TemplateFault) -> Finding:
+    """Return the finding for a fault of the template at a path of a role."""
+    return Finding(
+        path,
+        fault.message,
+        hint=fault.hint,
+        word=fault.word,
+        offset=fault.position,
+        rests_on=((*path[:2], "needs"),) if fault.lacking == "needs" else (),
+        looked_in=("loops",) if fault.lacking == "loops" else (),
+    )
 
 
 def _find(path: Path, name: str, folders: Sequence[FilePath]) -> tuple[FilePath | None, list[Finding]]:

@@ -45,6 +45,8 @@ class Finding:
     """For a fault: further paths at fault, such as the other edges of a cycle."""
     rests_on: tuple[Path, ...] = ()
     """Paths that the finding was concluded from: with a fault at or around one it is left out."""
+    looked_in: Path = ()
+    """Mapping that lacks a name: where the mapping as a whole is at fault, the finding is left out."""
 
     def at(self, place: Place) -> Diagnostic:
         """Return the diagnostic of this finding at `place`."""

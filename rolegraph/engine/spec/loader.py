@@ -80,6 +80,8 @@ class LoadedSpec:
         diagnostics = dict.fromkeys(self.diagnostics)
         for finding in findings:
             roots = (*finding.rests_on, *((finding.path,) if finding.severity == "warning" else ()))
+            if finding.looked_in and causes.intersection(_prefixes(finding.looked_in)):
+                continue
             if not any(root in around or causes.intersection(_prefixes(root)) for root in roots):
                 diagnostics[self.source.diagnostic(finding)] = None
         self.diagnostics = sorted(diagnostics, key=by_place)

@@ -249,10 +249,22 @@ def _expected(detail: ErrorDetails, path: Path, root: type[SpecModel]) -> tuple[
     return f"a mapping, such as {key}: {example}" if example else "a mapping", hint
 
 
-def name_not_found(kind: str, name: str, names: Collection[str], path: Path = ()) -> Finding:
-    """Return the finding for a name that no role, or other `kind` of part, has; `names` are those it has."""
+def name_not_found(
+    kind: str, name: str, names: Collection[str], path: Path = (), looked_in: Path = ()
+) -> Finding:
+    """Return the finding for a name that no role, or other `kind` of part, has.
+
+    Args:
+        kind: Kind of the part, for the message.
+        name: The name.
+        names: Names that the spec has.
+        path: Place of the name.
+        looked_in: Mapping of the spec that holds the names.
+    """
     expected = f"one of {', '.join(names)}" if names else f"a {kind} of the spec, which has none"
-    return Finding(path, f"no {kind} {name!r}", expected, did_you_mean(name, names), word=name)
+    return Finding(
+        path, f"no {kind} {name!r}", expected, did_you_mean(name, names), word=name, looked_in=looked_in
+    )
 
 
 def short_value(value: object) -> str:

@@ -16,6 +16,7 @@ from rolegraph.engine.records import Message
 from rolegraph.engine.spec import ModelRef, Sampling
 from rolegraph.engine.vocabulary import Function, ToolCall
 from tests.models.edges import CALL, Answer, Endpoint, chat_answer, free_port, serving
+from tests.models.full_contexts import FULL
 
 MESSAGES = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "1 + 1?"}]
 
@@ -490,29 +491,8 @@ def test_the_url_is_doubted_where_nothing_of_the_protocol_is_there(answer: Respo
     assert ("Is the URL right?" in str(failure(lambda _: answer))) == is_url
 
 
-FULL = (
-    "This model's maximum context length is 8192 tokens. However, your messages resulted in 9000 tokens.",
-    "Your input exceeds the context window of this model. Please adjust your input and try again.",
-    "The decoder prompt (length 5000) is longer than the maximum model length of 4096.",
-    "You passed 4097 input tokens and requested 1 output tokens. However, the model's context length is only "
-    "4096 tokens, resulting in a maximum input length of 4095 tokens.",
-    "The input (5000 tokens) is longer than the model's context length (4096 tokens).",
-    "Requested token count exceeds the model's maximum context length of 4096 tokens.",
-    "the request exceeds the available context size, try increasing it",
-    "prompt is too long: 210000 tokens > 200000 maximum",
-    "input length and `max_tokens` exceed context limit: 190000 + 21333 > 200000",
-    "Input validation error: `inputs` tokens + `max_new_tokens` must be <= 4096. Given: 4000 and 512",
-    "Input validation error: `inputs` must have less than 1024 tokens. Given: 5000",
-    "The input token count (1200000) exceeds the maximum number of tokens allowed (1048576).",
-    "Prompt contains 40000 tokens, too large for model with 32768 maximum context length",
-    "Your request exceeded model token limit: 262144",
-    "Input is too long for requested model.",
-    "This model's maximum prompt length is 131072 but the request contains 537812 tokens.",
-)
-
-
 @pytest.mark.parametrize("status", [200, 400, 413, 422])
-@pytest.mark.parametrize("message", FULL)
+@pytest.mark.parametrize("message", FULL.values(), ids=FULL)
 def test_a_prompt_beyond_the_context_is_context_full(message: str, status: int) -> None:
     error = failure(lambda _: fault(status, message))
     assert isinstance(error, ContextFull)
@@ -521,7 +501,7 @@ def test_a_prompt_beyond_the_context_is_context_full(message: str, status: int) 
 
 def test_the_code_and_an_error_without_an_object_name_a_full_context_as_well() -> None:
     assert isinstance(failure(lambda _: fault(400, "x", code="context_length_exceeded")), ContextFull)
-    text = {"error": FULL[9], "error_type": "validation"}
+    text = {"error": FULL["TGI"], "error_type": "validation"}
     assert isinstance(failure(lambda _: JSONResponse(text, status_code=422)), ContextFull)
 
 
@@ -532,6 +512,9 @@ def test_the_code_and_an_error_without_an_object_name_a_full_context_as_well() -
         (429, "Request too large for this model on tokens per min (TPM): Limit 10000"),
         (400, "The model refuses: some text"),
         (400, "string too long. Expected a string with maximum length 1048576"),
+        (400, "The tool's description exceeds the maximum length of 1024 characters"),
+        (400, "Invalid 'user': string too long. Expected a string with maximum length 64"),
+        (400, "max_tokens exceeds the limit of 4096"),
     ],
 )
 def test_other_refusals_are_not_context_full(status: int, message: str) -> None:
@@ -539,7 +522,7 @@ def test_other_refusals_are_not_context_full(status: int, message: str) -> None:
 
 
 def test_a_full_context_costs_one_call() -> None:
-    with serving(lambda _: fault(400, FULL[0])) as endpoint:
+    with serving(lambda _: fault(400, FULL["OpenAI"])) as endpoint:
         with pytest.raises(ContextFull):
             ask(endpoint)
         assert len(endpoint.bodies) == 1

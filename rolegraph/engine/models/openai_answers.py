@@ -223,6 +223,9 @@ _FULL = re.compile(
             r"longer than the maximum model length|max_model_len",  # vLLM
             r"maximum (prompt|input) length",  # xAI
             r"(input|prompt) tokens? count.{0,40}exceeds|exceed\w* model token limit",  # Gemini, Moonshot
+            r"(input|prompt)\b.{0,30} exceeds (the )?max\w*( allowed)?( input)? length",  # SGLang, Z.ai
+            r"input tokens exceed|reduce the length of the (messages|prompt)",  # OpenAI, Groq, Cerebras
+            r"range of input length should be",  # DashScope
             r"`?inputs`? (tokens \+ `?max_new_tokens`? must be <=|must have less than)",  # TGI
         )
     ),

@@ -174,6 +174,14 @@ def used_rows(
     return UsedRows(named, source, tasks, partial(flow.tasks, named), dataset.file, fixed)
 
 
+def training_rows(flow: Workflow, tasks: Sequence[Task], validation: Sequence[Task]) -> list[UsedRows]:
+    """Return the rows of both splits that a training uses."""
+    used = [used_rows(flow, "train", tasks, fixed=True)]
+    if "validation" in flow.plan.data:
+        used.append(used_rows(flow, "validation", validation))
+    return used
+
+
 def _asked_models(plan: Plan) -> str:
     """Return the names of the models of the policies in training; of the spec's model where none is."""
     refs = [endpoint.model for endpoint in plan.endpoints if endpoint.policy is not None]

@@ -133,10 +133,7 @@ class TrainingJob:
     @property
     def data(self) -> Sequence[UsedRows]:
         """Rows that the training uses."""
-        used = [jobs.used_rows(self.flow, "train", self.tasks, fixed=True)]
-        if "validation" in self.flow.plan.data:
-            used.append(jobs.used_rows(self.flow, "validation", self.validation))
-        return used
+        return jobs.training_rows(self.flow, self.tasks, self.validation)
 
     @property
     def steps(self) -> int:

@@ -15,16 +15,19 @@ from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
+from rolegraph.api.jobs import training_rows
+from rolegraph.api.workflow import Workflow
 from rolegraph.engine.compile import PlanCheck, check_source
-from rolegraph.engine.errors import UsageError
+from rolegraph.engine.errors import UsageError, WorldError, os_errors_as
 from rolegraph.engine.models import Services
 from rolegraph.engine.models.keys import TINKER
 from rolegraph.engine.records import RunFolder, Source
+from rolegraph.engine.records.data import UsedRows, check_data, write_data
 from rolegraph.engine.run.prepared import other_models
 from rolegraph.engine.shipped import BASE_NAME, MODELS, templates_in
 from rolegraph.engine.spec import Diagnostic, ModelRef
 from rolegraph.engine.spec.yaml_text import dump_yaml
-from rolegraph.engine.training.loop.schedule import planned_steps
+from rolegraph.engine.training.loop.schedule import planned_steps, validation_tasks
 from rolegraph.integrations.rllm.backends import INSTALL, TRAITS, has_rllm, need_backend
 from rolegraph.integrations.rllm.checks import findings
 from rolegraph.integrations.rllm.compose import as_yaml, compose, config_folder, rllm_keys
@@ -60,6 +63,13 @@ class RllmJob:
         return [
             f"{role}: {' with '.join([it] if isinstance(it, str) else it)}" for role, it in estimators.items()
         ]
+
+    @property
+    def data(self) -> Sequence[UsedRows]:
+        """Rows that the training uses."""
+        plan = self.run.plan
+        tasks = list(plan.data["train"].rows(None))
+        return training_rows(Workflow(plan, self.source), tasks, validation_tasks(plan))
 
     def hydra_overrides(self) -> list[str]:
         """Return all overrides that rLLM's config is composed with; the command line's come last."""
@@ -123,8 +133,9 @@ def prepare(
 
     Raises:
         SpecError: For a spec that is faulty, or that the backend cannot train.
-        UsageError: For a missing file or an unknown backend, and for a key that would be sent to a URL which
-            only the spec names.
+        UsageError: For a missing file or an unknown backend, for a key that would be sent to a URL which only
+            the spec names, and for data that has changed since a training that is resumed.
+        DataError: The folder's digests of the data cannot be read.
     """
     backend = backend or DEFAULT_BACKEND
     spec_words, for_rllm, further = for_backend(backend, source.overrides)
@@ -153,7 +164,10 @@ def prepare(
         resume=resume,
         trackers=trackers,
     )
-    return RllmJob(source, rllm_overrides=tuple(for_rllm), run=run, warnings=compiled.diagnostics)
+    job = RllmJob(source, rllm_overrides=tuple(for_rllm), run=run, warnings=compiled.diagnostics)
+    if resume and folder is not None:
+        check_data(RunFolder(folder).data_file, job.data)
+    return job
 
 
 def describe(job: RllmJob) -> str:
@@ -184,6 +198,7 @@ def launch(job: RllmJob) -> None:
 
     Raises:
         UsageError: If rLLM or the backend is not installed, and for an override that hydra refuses.
+        WorldError: The folder cannot be written.
     """
     need_backend(job.run.backend)
     # The grouping hook logs which estimator each role's advantages came from.
@@ -198,7 +213,15 @@ def launch(job: RllmJob) -> None:
     compose(job.hydra_overrides(), job.run.backend)  # reports a wrong key before a model is loaded
     os.environ.setdefault("TINKER_TELEMETRY", "0")
     run, key = job.run, TINKER.key_variable
-    state = None if run.folder is None else RunFolder(Path(run.folder)).weights
+    state = None
+    if run.folder is not None:
+        folder = RunFolder(Path(run.folder))
+        state = folder.weights
+        with os_errors_as(WorldError, f"cannot write {folder.path}"):
+            folder.path.mkdir(parents=True, exist_ok=True)
+            if not run.resume:
+                folder.data_file.unlink(missing_ok=True)
+        write_data(folder.data_file, job.data)
     with ExitStack() as stack:
         services = stack.enter_context(Services(state_dir=state))
         for ref in other_models(run.plan):

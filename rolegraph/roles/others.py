@@ -128,7 +128,8 @@ def rated_by(
         return Score(scale * fmean(ratings) + offset, None)
 
     shared = () if by_place else (role,)
-    reads = (ActionRead(role, path or "", None if words is None else tuple(words)),)
+    allowed = None if words is None else tuple(words)
+    reads = (ActionRead(role, path or "", allowed, has_default=else_ is not None),)
     rated = UNIT if words is None else (min(words.values()), max(words.values()))
     bounds = scaled(rated, scale, offset)
     facts = RewardFacts(judges=False, outcomes=shared, reads=reads, bounds=bounds)

@@ -167,6 +167,24 @@ def test_a_word_that_a_map_leaves_out_is_warned_of(tmp_path: Path) -> None:
     assert not found(tmp_path, text.replace("MAP", "{good: 1, bad: 0, unsure: 0.5}"))
 
 
+@pytest.mark.parametrize("parser", ["text", "{tag: answer}", "json"])
+def test_a_map_of_free_text_is_warned_of_unless_it_has_a_default(tmp_path: Path, parser: str) -> None:
+    text = (
+        "roles:\n  a: {prompt: {inline: go}, parser: text, estimator: reinforce, "
+        "reward: {rated_by: judge, map: {good: 1, bad: 0}, ELSE}}\n"
+        "  judge: {needs: a, prompt: {inline: 'Is {{ a.action }} <answer>good</answer>?'}, "
+        f"parser: {parser}, trainable: false}}\n"
+    )
+    (warning,) = found(tmp_path, text.replace(", ELSE", ""))
+    assert warning[0] == "warning" and "any other text of judge" in warning[1]
+    for default in ("else: 0", "else: mask"):
+        assert not found(tmp_path, text.replace("ELSE", default))
+    one_of = text.replace(", ELSE", "").replace(
+        f"parser: {parser}, trainable", "parser: {one_of: [bad, good]}, trainable"
+    )
+    assert not [it for it in found(tmp_path, one_of) if "any other text" in it[1]]
+
+
 def test_a_conversation_of_its_own_beside_one_of_the_same_name_is_warned_of(tmp_path: Path) -> None:
     text = (
         f"roles:\n  a: {{prompt: {{inline: go}}, memory: MEMORY, {PLAIN}}}\n"

@@ -52,10 +52,12 @@ def read_findings(names: ResolvedNames) -> Iterator[Finding]:
                 obstacle = _obstacle(_shape_of(names, other, shapes), read)
                 if obstacle is None and "*" in read.path.split(".") and other in names.roles:
                     obstacle = _unplaced(names, name, other)
-                if obstacle is None and call is not None and (lost := _unmapped(shapes.get(other, {}), read)):
-                    message = f"{reader} has no number for {lost} of {other}, and masks such turns"
-                    path, hint = ("roles", name, key, *call.path_of(read.place)), "add each word to `map`"
-                    yield Finding(path, message, "", hint, "warning", other)
+                is_text = other in names.roles and names.roles[other].run is None
+                lost = _unmapped(shapes.get(other, {}), read, is_text=is_text) if obstacle is None else None
+                if lost is not None and call is not None:
+                    message = f"{reader} has no number for {lost.reason} of {other}, and masks such turns"
+                    path = ("roles", name, key, *call.path_of(read.place))
+                    yield Finding(path, message, "", lost.hint, "warning", other)
                 if obstacle is not None and call is not None:
                     wanted = read.path or ("a word of its map" if read.words else "a number")
                     message = f"{reader} reads {wanted} in the action of {other}, {obstacle.reason}"
@@ -71,13 +73,26 @@ def _unplaced(names: ResolvedNames, name: str, other: str) -> _Obstacle | None:
     return _Obstacle(reason, f"let it read {name}", False)
 
 
-def _unmapped(shape: Shape, read: ActionRead) -> str:
-    """Return the words that an action may be and a map leaves out, for messages; empty without such words."""
+def _unmapped(shape: Shape, read: ActionRead, *, is_text: bool) -> _Obstacle | None:
+    """Return the values that an action may have and a map without a default leaves out; None without any.
+
+    Args:
+        shape: Shape of the action.
+        read: The read by a map.
+        is_text: Whether a model writes the action, so that an unknown shape may be any text.
+    """
+    if not read.words or read.has_default:
+        return None
     for key in read.path.split(".") if read.path else ():
         is_list = shape.get("type") == "array"
         shape = _inside(shape, "items") if is_list else _inside(_inside(shape, "properties"), key)
-    values = shape.get("enum", ()) if read.words else ()
-    return " and ".join(str(it) for it in values if str(it).strip().lower() not in (read.words or ()))
+    values = shape.get("enum", (True, False) if shape.get("type") == "boolean" else None)
+    if values is None:
+        hint = f"let its parser allow these words alone, one_of: [{', '.join(read.words)}], or give `else`"
+        any_text = shape.get("type") == "string" or (not shape and is_text)
+        return _Obstacle("any other text", hint) if any_text else None
+    lost = [str(it) for it in values if str(it).strip().lower() not in read.words]
+    return _Obstacle(" and ".join(lost), "add each word to `map`, or give `else`") if lost else None
 
 
 def _obstacle(shape: Shape, read: ActionRead) -> _Obstacle | None:

@@ -25,3 +25,5 @@ class ActionRead(NamedTuple):
     """Permitted words in lower case; () for any value, None for a number."""
     place: tuple[int | str, ...] = ()
     """Place, inside of the item's call, of the part that reads the value, such as a term of a sum."""
+    has_default: bool = False
+    """True where the item says what holds for any other value."""

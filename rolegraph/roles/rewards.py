@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from functools import lru_cache
 from typing import Annotated, Any, Literal, cast
+from unicodedata import normalize
 
 from pydantic import Field
 
@@ -21,7 +22,7 @@ from rolegraph.roles.numbers import exact, exact_number_of
 from rolegraph.roles.others import agrees_with as agrees_with
 from rolegraph.roles.patterns import Pattern, compile_pattern, pay
 from rolegraph.roles.weighted import weighted as weighted
-from rolegraph.roles.wording import plain, spellings, words
+from rolegraph.roles.wording import plain, spellings, without_padding, words
 
 Bound = Annotated[int, Field(ge=0)]
 Tolerance = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -166,7 +167,8 @@ def close_to(*, field: str = "answer", absolute: Tolerance = 1e-6, relative: Tol
 def length(*, over: Bound | None = None, under: Bound | None = None, unit: Unit = "characters") -> Reward:
     """Score 1 when the action's text is longer than `over`, shorter than `under`, or both.
 
-    over: the length that it must exceed
+    over: the length that it must exceed, without padding: runs of white space count once, and invisible signs
+      and words without a letter or digit not at all
     under: the length that it must stay below
     unit: the unit of length; words are separated by white space
     """
@@ -174,7 +176,11 @@ def length(*, over: Bound | None = None, under: Bound | None = None, unit: Unit 
 
     def score(task: Task, action: Any, inputs: RewardInputs) -> Score:
         text = as_text(action)
-        return _scored(_within(len(text) if unit == "characters" else len(text.split()), over, under))
+        parts = without_padding(text)
+        if unit == "words":
+            filled = sum(any(map(str.isalnum, part)) for part in parts)
+            return _scored(_within(filled, over, None) and _within(len(text.split()), None, under))
+        return _scored(_within(len(" ".join(parts)), over, None) and _within(len(text), None, under))
 
     return Reward(score, RewardFacts(form=True))
 
@@ -214,7 +220,7 @@ def tool_calls(
 
 
 def matches(pattern: str, /, *, whole: bool = False, ignore_case: bool = False) -> Reward:
-    """Score 1 when a pattern is found in the action's text.
+    """Score 1 when a pattern is found in the action's text, both in Unicode's composed form (NFC).
 
     pattern: a regular expression of RE2, without lookarounds; `.` matches line ends too
     whole: whether it must match all of the text
@@ -225,7 +231,7 @@ def matches(pattern: str, /, *, whole: bool = False, ignore_case: bool = False) 
     def score(task: Task, action: Any, inputs: RewardInputs) -> Score:
         # Looked up here, because a compiled pattern cannot be sent to another process.
         compiled = _compiled(pattern, ignore_case)
-        text = as_text(action)
+        text = normalize("NFC", as_text(action))
         try:
             pay(compiled, text)
             match = compiled.fullmatch(text) if whole else compiled.search(text)
@@ -238,4 +244,4 @@ def matches(pattern: str, /, *, whole: bool = False, ignore_case: bool = False) 
 
 @lru_cache(maxsize=256)
 def _compiled(pattern: str, ignore_case: bool) -> Pattern:
-    return compile_pattern(pattern, ignore_case=ignore_case)
+    return compile_pattern(normalize("NFC", pattern), ignore_case=ignore_case)

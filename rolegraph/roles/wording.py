@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 import string
-from unicodedata import normalize
+from unicodedata import category, normalize
 
 _GROUPED = re.compile(r"(?<![\w,.])[1-9][0-9]{0,2}(?:,[0-9]{3})+(?![\w,])")
 _MEANT = r"""
@@ -25,6 +25,8 @@ _MEANT = r"""
 """
 _PUNCTUATION = re.compile(rf"(?P<meant>{_MEANT})|[{re.escape(string.punctuation)}]", re.VERBOSE)
 _ARTICLE = re.compile(r"\b(?:a|an|the)\s+(?=\w)")
+_INVISIBLE = ("Cc", "Cf", "Cn", "Co")
+"""Unicode's categories of controls, of signs such as the zero-width space, and of no assigned sign."""
 
 
 def spellings(value: object) -> tuple[str, ...]:
@@ -35,6 +37,14 @@ def spellings(value: object) -> tuple[str, ...]:
     if isinstance(value, float) and value.is_integer():
         return written, str(int(value))
     return (written,)
+
+
+def without_padding(text: str) -> list[str]:
+    """Return the parts of a text between white space, composed (NFC) and without invisible signs."""
+    seen = "".join(
+        sign for sign in normalize("NFC", text) if sign.isspace() or category(sign) not in _INVISIBLE
+    )
+    return seen.split()
 
 
 def plain(text: str, *, ignore_case: bool, punctuation: bool) -> str:

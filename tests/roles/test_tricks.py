@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from rolegraph.engine.vocabulary import MissingLabel, ParseFailure, RewardInputs, View
+from rolegraph.engine.records import Step
+from rolegraph.engine.vocabulary import MissingLabel, ParseFailure, RewardInputs, Score, View
 from tests.roles.vocabulary import parser, reward
 
 MALFORMED, UNPARSEABLE, MISSING, REFUSED = (
@@ -498,6 +499,114 @@ def test_no_trick_of_another_role_pays(
     score = reward(earn).score({"id": "t"}, action, inputs)
     assert score is not None
     assert score.reward == expected
+
+
+OVER, LONG = {"length": {"over": 5}}, {"length": {"over": 2, "unit": "words"}}
+WORD = {"matches": "^42$"}
+AGREES = {"agrees_with": "solver"}
+RIGHT, WRONG, UNJUDGED = Score(1.0, True), Score(0.0, False), Score(0.5, None)
+CALLED = {"tool_calls": {"over": 0}}
+
+
+def scored(*scores: Score, failed: bool = False) -> RewardInputs:
+    """Return inputs with the scores of a solver, of which one more turn failed if so said."""
+    ran = frozenset({"solver"} if scores or failed else ())
+    return RewardInputs(scores={"solver": scores}, ran=ran, unknown=frozenset({"solver"} if failed else ()))
+
+
+def called(*calls: str, error: bool = False) -> RewardInputs:
+    """Return inputs of a turn that called tools by these names."""
+    made = [{"name": name, "arguments": "{}", **({"error": "no"} if error else {})} for name in calls]
+    return RewardInputs(steps=[Step(metadata={"calls": made})])
+
+
+@pytest.mark.parametrize(
+    ("earn", "action", "inputs", "expected"),
+    [
+        (OVER, "aaaaaa", RewardInputs(), 1.0),
+        (OVER, "aaaaa", RewardInputs(), 0.0),
+        (OVER, "     a     ", RewardInputs(), 0.0),
+        (OVER, "a          b", RewardInputs(), 0.0),
+        (OVER, "\n" * 9, RewardInputs(), 0.0),
+        (OVER, "a" + "\u200b" * 9, RewardInputs(), 0.0),
+        (OVER, "e\u0301" * 3, RewardInputs(), 0.0),
+        (LONG, "one two three", RewardInputs(), 1.0),
+        (LONG, "- - - -", RewardInputs(), 0.0),
+        (LONG, "a \u200b \u200b", RewardInputs(), 0.0),
+        (LONG, "one\u00a0two three", RewardInputs(), 1.0),
+        ({"length": {"under": 5}}, "a" + "\u200b" * 9, RewardInputs(), 0.0),
+        ({"length": {"under": 5}}, "aaaa", RewardInputs(), 1.0),
+        (WORD, "42", RewardInputs(), 1.0),
+        (WORD, 42, RewardInputs(), 1.0),
+        (WORD, "142", RewardInputs(), 0.0),
+        (WORD, "42\n", RewardInputs(), 0.0),
+        (WORD, "41\n42", RewardInputs(), 0.0),
+        (WORD, None, RewardInputs(), 0.0),
+        ({"matches": "caf\u00e9"}, "cafe\u0301", RewardInputs(), 1.0),
+        ({"matches": "cafe\u0301"}, "caf\u00e9", RewardInputs(), 1.0),
+        ({"matches": "caf\u00e9"}, "cafe", RewardInputs(), 0.0),
+        (CALLED, "", called("search"), 1.0),
+        (CALLED, "search()", called(), 0.0),
+        (CALLED, '<tool_call>{"name": "search"}</tool_call>', RewardInputs(), 0.0),
+        ({"tool_calls": {"over": 0, "name": "search"}}, "", called("searches"), 0.0),
+        ({"tool_calls": {"under": 1, "failed": True}}, "", called("search"), 1.0),
+        ({"tool_calls": {"under": 1, "failed": True}}, "", called("search", error=True), 0.0),
+        (AGREES, " Correct\n", scored(RIGHT), 1.0),
+        (AGREES, "correct", scored(WRONG), 0.0),
+        (AGREES, "incorrect", scored(WRONG), 1.0),
+        (AGREES, "not correct", scored(RIGHT), 0.0),
+        (AGREES, "correct or incorrect", scored(RIGHT), 0.0),
+        (AGREES, "", scored(WRONG), 0.0),
+        (AGREES, True, scored(RIGHT), 0.0),
+        (AGREES, None, scored(WRONG), 0.0),
+        (AGREES, "correct", scored(RIGHT, WRONG), 0.0),
+        (AGREES, "incorrect", scored(RIGHT, WRONG), 1.0),
+        (AGREES, "correct", scored(RIGHT, failed=True), None),
+        (AGREES, "incorrect", scored(failed=True), None),
+        (AGREES, "correct", scored(RIGHT, UNJUDGED), None),
+        ({"of": "solver"}, "", scored(RIGHT, WRONG), 0.5),
+        ({"of": "solver"}, "", scored(failed=True), None),
+        ({"of": "solver", "else": 0}, "", scored(failed=True), 0.0),
+        ({"of": "solver", "scale": -1}, "", scored(RIGHT), -1.0),
+        ({"of": "solver", "scale": -1}, "", scored(failed=True), None),
+        ("env", "I win", RewardInputs(env_reward=-1.0), -1.0),
+        ("env", "I win", RewardInputs(), None),
+        ("env", "", RewardInputs(env_reward=1.0), 1.0),
+    ],
+)
+def test_no_trick_of_form_or_of_another_s_reward_pays(
+    earn: object, action: object, inputs: RewardInputs, expected: float | None
+) -> None:
+    score = reward(earn).score({"id": "t"}, action, inputs)
+    assert (score and score.reward) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "answer", "expected"),
+    [
+        ("7", "7", 1.0),
+        (" 7.0 ", "7", 1.0),
+        ("8", "7", 0.0),
+        ("", "7", 0.0),
+        (None, "7", 0.0),
+        (True, "1", 0.0),
+        ("None", None, 0.0),
+        ("null", None, 0.0),
+        ("3 + 4", "7", 0.0),
+    ],
+)
+def test_no_trick_solves_a_task_of_reasoning_gym(text: object, answer: object, expected: float) -> None:
+    """The package's scorers pay a part for an answer within other text; only a whole answer is right."""
+    pytest.importorskip("reasoning_gym")
+    row = {"metadata": {"source_dataset": "chain_sum", "source_index": 0}, "config": {}}
+    score = reward("reasoning_gym").score({"id": "t", "answer": answer, **row}, text, RewardInputs())
+    assert score is not None
+    assert (score.reward, score.is_correct) == (expected, expected == 1.0)
+    within = reward("reasoning_gym").score(
+        {"id": "t", "answer": answer, **row}, f"7 or {text}, 8 or 9", RewardInputs()
+    )
+    assert within is not None and within.reward is not None
+    assert within.reward < 0.5 and not within.is_correct
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,8 @@ pytest.importorskip("torch", reason="needs the extra `local`")
 from rolegraph.engine.records.episodes import read_episodes
 from rolegraph.engine.records.folder import RunFolder
 from rolegraph.local.launcher import LocalService
-from tests.cli.conftest import Command
+from tests.cli.conftest import ENVIRONMENT, Command
+from tests.cli.printed import done, printed
 from tests.cli.test_local_run import children, gone
 from tests.trainings import SMALL, assert_same, key, metrics, start, train, wait_for_lines
 
@@ -159,6 +160,9 @@ def test_an_interrupted_run_says_so_and_leaves_a_report(service: LocalService, t
     assert f"next: rolegraph train --resume --out {out}" in said
     assert "+0.000" not in said, "nothing has been measured since"
     assert (out / "report.html").exists()
+    (again,) = [line for line in printed(said) if "--resume" in line]
+    assert "report.html" in done(again, tmp_path, {**ENVIRONMENT, **key(service)})
+    assert RunFolder(out).last_checkpoint() is not None
 
 
 def test_a_changed_spec_is_refused_with_the_difference(whole: Path, rolegraph: Command) -> None:

@@ -94,7 +94,8 @@ class ModelRef(SpecModel):
 
     @property
     def weights(self) -> str | None:
-        """Checkpoint that is asked; None for the model unchanged, and for a provider that asks no weights."""
+        """Checkpoint whose weights answer; None for the model as it is, and for a provider without
+        checkpoints."""
         return self.checkpoint if self.is_trainable else None
 
     def __str__(self) -> str:

@@ -100,7 +100,8 @@ class CheckpointEntry(BaseModel):
 
     @property
     def kind(self) -> Kind:
-        """Kind of the checkpoint."""
+        """Kind by the checkpoint's path: `weights` to resume training, `sampler_weights`, or
+        `external_weights`."""
         return cast("Kind", self.path.split("/")[3])
 
     @property
@@ -128,7 +129,7 @@ class CheckpointStore:
         self.move_to(folder)
 
     def move_to(self, folder: Path) -> None:
-        """Use the checkpoints below another folder from now on."""
+        """Switch the store to the checkpoints below another folder; no file is moved."""
         self._folder = folder
         sweep(folder, self._rescue)
 
@@ -200,8 +201,8 @@ class CheckpointStore:
             pass
 
     def _rescue(self, staging: Path) -> None:
-        """Move a staged checkpoint into place if its service was killed after removing the earlier
-        checkpoint."""
+        """Complete a checkpoint's replacement if its writer was killed between removing the old and moving
+        the new."""
         with suppress(OSError, ValueError, TypeError):
             target = self._folder_of(_read_entry(staging / NEW).path)
             if (staging / "replaced").exists() and not target.exists():
@@ -215,7 +216,8 @@ class CheckpointStore:
             raise RequestError(f"cannot delete the checkpoint {path}: no permission to change its folder")
 
     def set_ttl(self, path: str, ttl_seconds: int | None) -> None:
-        """Let a checkpoint expire in `ttl_seconds`, or never (None). Raises RequestError."""
+        """Set a checkpoint to expire in `ttl_seconds`, or never (None), in its `meta.json`. Raises
+        RequestError."""
         entry = self.entry(path).model_copy(update={"expires": _expiry(ttl_seconds)})
         try:
             entry.write(self._folder_of(path))
@@ -309,7 +311,8 @@ class CheckpointStore:
 
 
 def _inside(folder: Path) -> list[Path]:
-    """Return what a folder holds; nothing where it is deleted meanwhile. `Path.glob` would raise."""
+    """Return the entries of a folder; an empty list where it was deleted meanwhile. `Path.glob` would
+    raise."""
     try:
         return [*folder.iterdir()]
     except OSError:
@@ -333,7 +336,8 @@ def _expiry(ttl_seconds: int | None) -> datetime | None:
 
 @contextmanager
 def staging_folder(parent: Path) -> Generator[Path]:
-    """Create a locked staging folder below `parent` and delete it after the block. Raises OSError."""
+    """Yield a new locked folder below `parent` to write into; it is deleted after the block. Raises
+    OSError."""
     new = Path(tempfile.mkdtemp(dir=parent, prefix=".new-"))
     with _locked(new):
         # Only now under the name that `sweep` looks for, which deletes what is not locked.
@@ -345,7 +349,7 @@ def staging_folder(parent: Path) -> Generator[Path]:
 
 
 def sweep(parent: Path, rescue: Callable[[Path], None]) -> None:
-    """Delete the staging folders of killed processes, calling `rescue` with each before.
+    """Delete staging folders that killed processes left below `parent`; `rescue` is called with each before.
 
     A living writer holds a lock on its folder. Does nothing on Windows, which has no locks on folders.
     """
@@ -358,7 +362,7 @@ def sweep(parent: Path, rescue: Callable[[Path], None]) -> None:
 
 @contextmanager
 def _locked(folder: Path) -> Generator[None]:
-    """Hold a lock on a folder; raises OSError if another process holds it."""
+    """Lock a folder within a block; raises OSError if another process has locked it."""
     if sys.platform == "win32":
         yield
         return

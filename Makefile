@@ -22,7 +22,7 @@ UNTRACED := tests/roles/test_json.py::test_a_schema_that_refers_to_itself_withou
 COVERAGE_FLOOR := 92
 CORE_TESTS := $(addprefix tests/,compile prompts records roles spec vocabulary)
 
-.PHONY: run train test check coverage lint lint-core test-core docs lock newest lowest clean
+.PHONY: run train test check coverage lint lint-core test-core docs lock resolve newest lowest clean
 
 run: $(VENV)/.run
 	$(BIN)/rolegraph run solver_judge --limit 64 --rollouts 2
@@ -63,6 +63,10 @@ docs: $(VENV)/.test
 # Resolve the newest versions that pyproject.toml allows, for every Python and platform, with the torch of before.
 lock: $(VENV)/.test
 	echo "$(TORCH)" | $(RESOLVE) --extra test --constraint - --output-file $(LOCK)
+
+# Check that the versions of all extras fit together, on two Pythons, newest and lowest.
+resolve: $(VENV)/.check
+	$(BIN)/python .ci/resolve.py $(BIN)/uv
 
 # Lint and test with the newest versions of today, in an environment of their own.
 newest: $(VENV)/.test

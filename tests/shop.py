@@ -5,43 +5,41 @@ from __future__ import annotations
 import json
 import sqlite3
 from typing import Any
-from weakref import WeakKeyDictionary
 
-from mcp.server.fastmcp import Context, FastMCP
-from mcp.server.session import ServerSession
+from tests.integrations.mcp.server import Context, MCPServer, ServerToolError, session_of
 
 ORDERS = [(7, "pending", "1 Elm Street"), (8, "pending", "2 Oak Street"), (9, "sent", "3 Ash Street")]
-Session = Context[ServerSession, Any, Any]
 
 
-def shop() -> FastMCP[Any]:
+def shop() -> Any:
     """Make the server."""
-    server: FastMCP[Any] = FastMCP("shop", log_level="ERROR")
-    databases: WeakKeyDictionary[ServerSession, sqlite3.Connection] = WeakKeyDictionary()
+    server = MCPServer("shop", log_level="ERROR")
+    databases: dict[str, sqlite3.Connection] = {}
 
-    def rows(context: Session, query: str, *values: object) -> list[Any]:
+    def rows(context: Context, query: str, *values: object) -> list[Any]:
         """Run a query in the session's database, which begins with the same orders in each session."""
-        if context.session not in databases:
-            database = databases[context.session] = sqlite3.connect(":memory:", check_same_thread=False)
+        session = session_of(context)
+        if session not in databases:
+            database = databases[session] = sqlite3.connect(":memory:", check_same_thread=False)
             database.execute("create table orders (id integer, status text, address text)")
             database.executemany("insert into orders values (?, ?, ?)", ORDERS)
-        return databases[context.session].execute(query, values).fetchall()
+        return databases[session].execute(query, values).fetchall()
 
     @server.tool()
-    def find_order(order: int, context: Session) -> str:
+    def find_order(order: int, context: Context) -> str:
         """Tells the status and the address of an order."""
         return json.dumps(rows(context, "select status, address from orders where id = ?", order))
 
     @server.tool()
-    def cancel_order(order: int, context: Session) -> str:
+    def cancel_order(order: int, context: Context) -> str:
         """Cancels an order that is pending."""
         change = "update orders set status = 'cancelled' where id = ? and status = 'pending' returning id"
         if not rows(context, change, order):
-            raise ValueError(f"order {order} is not pending")
+            raise ServerToolError(f"order {order} is not pending")
         return f"order {order} is cancelled"
 
     @server.tool()
-    def get_state(context: Session) -> str:
+    def get_state(context: Context) -> str:
         """Tells the status of every order; a judge of the talk calls it."""
         return json.dumps(dict(rows(context, "select cast(id as text), status from orders")))
 

@@ -39,7 +39,7 @@ class Action(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RoleOutcome:
-    """Answers of a role, and whether it learnt."""
+    """Number of a role's answers and failures in a run, and whether training taught the role nothing."""
 
     name: str
     answers: int = 0
@@ -64,7 +64,7 @@ class RoleOutcome:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """End of a run, a training or an evaluation."""
+    """Facts about a finished run, training or evaluation, from which `advise` chooses next commands."""
 
     kind: Literal["run", "train", "eval"]
     done: int
@@ -82,7 +82,7 @@ class Outcome:
 
 
 class NextAction(NamedTuple):
-    """Action with the role that it is about; of an empty role, it is about the whole."""
+    """Suggested action, and the role that it is about; an empty role stands for the whole workflow."""
 
     action: Action
     role: str = ""
@@ -91,14 +91,14 @@ class NextAction(NamedTuple):
 
 
 class Advice(NamedTuple):
-    """Actions, the most useful first, and remarks that say why."""
+    """Suggested actions, the most useful first, and remarks that explain them."""
 
     actions: Sequence[NextAction]
     remarks: Sequence[str]
 
 
 def advise(outcome: Outcome) -> Advice:
-    """Return what to do after a run, a training or an evaluation.
+    """Return suggested actions and remarks after a run, a training or an evaluation.
 
     Args:
         outcome: How it ended.

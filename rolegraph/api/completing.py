@@ -67,12 +67,13 @@ def _mapping(value: object) -> Mapping[str, Any]:
 
 
 def _value(schema: Schema, key: str) -> Schema:
-    """Return the schema of a key's value, empty where the key is unknown."""
+    """Return the JSON Schema of the value of `key` in a mapping's schema; empty for an unknown key."""
     return _mapping(schema.get("properties")).get(key) or _mapping(schema.get("additionalProperties"))
 
 
 def _forms(schema: Schema, definitions: Schema) -> Iterator[Schema]:
-    """Yield the alternatives of a schema; a reference to a vocabulary stays a reference."""
+    """Yield the alternatives (`anyOf`, followed references) of a schema; null and names of items are not
+    resolved."""
     reference = str(schema.get("$ref", "")).removeprefix("#/$defs/")
     if reference and not reference.startswith(VOCABULARY):
         yield from _forms(definitions[reference], definitions)
@@ -97,7 +98,7 @@ def _keys(schema: Schema, written: Schema, definitions: Schema) -> Iterator[Comp
 
 
 def _words(schema: Schema, definitions: Schema) -> Iterator[CompletionItem]:
-    """Yield the words that a value may be."""
+    """Yield completions for a value: names of vocabulary items, allowed words, and the default."""
     for form in _forms(schema, definitions):
         if "$ref" in form:
             registry: Registry[Any] = getattr(vocabulary, form["$ref"].rpartition(".")[2])

@@ -43,7 +43,7 @@ class ComparedFigure:
 
 @dataclass(frozen=True, slots=True)
 class SideAnswers:
-    """Answers and failures of one side."""
+    """Numbers of answers and failures of one side of an evaluation: `base` or `checkpoint`."""
 
     asked: int = 0
     """Number of trajectories that asked a model."""
@@ -62,7 +62,7 @@ class SideAnswers:
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """The figures of trained weights beside those of their base model."""
+    """Result of an evaluation: the figures of trained weights beside those of their base model."""
 
     figures: Mapping[str, ComparedFigure]
     """`correct`, the spec's metrics, and `reward/{role}`; with n = 0 on a side that lacks the figure."""
@@ -74,7 +74,7 @@ class Evaluation:
 
     @property
     def unanswered(self) -> list[str]:
-        """Sides whose models gave no answer at all."""
+        """Names of the sides (`base`, `checkpoint`) whose models answered no call."""
         return [name for name, side in self.sides.items() if side.is_silent]
 
     def to_json(self) -> bytes:
@@ -174,7 +174,7 @@ class EvaluationJob:
         return cls(flow, str(checkpoint), folder, (base, trained))
 
     async def run(self, observe: Observer | None = None) -> Evaluation:
-        """Make the episodes that are missing, and compare the sides.
+        """Run the episodes that both sides lack, write them, and return the comparison of the sides.
 
         Args:
             observe: Function that is called with each event, such as an episode that is on disk.
@@ -250,7 +250,8 @@ evaluate = jobs.blocking(evaluate_async)
 
 
 def _on_base(flow: Workflow, checkpoint: str) -> Workflow:
-    """Return a workflow whose model is that of a checkpoint, where the spec names none."""
+    """Return the workflow opened with the checkpoint's base model; unchanged where the spec names a model
+    itself."""
     refs = [
         endpoint.model for endpoint in endpoints_with(flow.plan, checkpoint) if endpoint.policy is not None
     ]
@@ -261,7 +262,10 @@ def _on_base(flow: Workflow, checkpoint: str) -> Workflow:
 
 
 def _results(flow: Workflow, file: Path) -> tuple[SideAnswers, Mapping[str, ByTask]]:
-    """Return the answers of one side and its figures; no figures where no model call was answered."""
+    """Read a side's episodes; return its counts of answers, and its figures by name and task.
+
+    There are no figures where no model call was answered.
+    """
     episodes = [*read_episodes(file)]
     trajectories = [t for episode in episodes for t in episode.trajectories]
     asking = {role.name for role in flow.plan.asking}

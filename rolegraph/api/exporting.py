@@ -110,7 +110,10 @@ export = blocking(export_async)
 
 
 def _address(run: RunFolder) -> str | None:
-    """Return the service of a training; raises UsageError where only an untrusted folder names it."""
+    """Return the URL of the service that trained a run, None for the default.
+
+    Raises UsageError for a URL that only an untrusted folder names, because the key would be sent there.
+    """
     info = run.training()
     if not (is_this_machine(info.base_url) or is_sealed(info)):
         raise UsageError(

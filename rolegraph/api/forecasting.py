@@ -63,7 +63,8 @@ forecast = blocking(forecast_async)
 
 
 async def _probe_episodes(flow: Workflow, wanted: int, seed: int, observe: Observer) -> ObservedEpisodes:
-    """Make `wanted` of the episodes that the first step of a training with the same seed makes."""
+    """Run `wanted` of the episodes that the first step of a training with this seed would run; return
+    them."""
     rollouts, batch_size = flow.plan.spec.train.rollouts, flow.plan.spec.train.batch_size
     rows = shuffled(flow.tasks("train"), seed)
     sizes = probe_sizes(wanted, rollouts, batch_size, len(rows))
@@ -113,7 +114,8 @@ def probe_sizes(wanted: int, rollouts: int, batch_size: int, rows: int) -> list[
 
 
 def _recorded_episodes(plan: Plan, folder: RunFolder) -> ObservedEpisodes:
-    """Read a run's episodes, or those of a training's first step."""
+    """Read the episodes to forecast from, with their times: all of a run, or those of a training's first
+    step."""
     info = folder.info()
     file, seconds, update = folder.episodes, info.seconds or 0.0, 0.0
     if info.kind == "train":

@@ -41,9 +41,9 @@ LOGGERS = ("rolegraph", "tinker")
 
 
 def blocking(work: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
-    """Return the twin of the coroutine function `NAME_async` for scripts, where no event loop runs.
+    """Return a blocking function that runs the coroutine function `work` in a new event loop, for scripts.
 
-    The twin raises UsageError where an event loop runs already.
+    It raises UsageError where an event loop runs already.
     """
 
     @wraps(work)
@@ -59,14 +59,15 @@ def blocking(work: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
 
 
 def folder_to_resume(out: str | Path | None, source: Source | None, kind: Kind) -> RunFolder:
-    """Return the named folder, or the newest run or training in `runs/` of the source's spec, or of any."""
+    """Return the RunFolder at `out`; without `out`, the newest of this kind in `runs/`, of the source's spec
+    if named."""
     if out:
         return RunFolder(Path(out))
     return newest(RUNS, load_spec(source.spec).spec.name if source and source.spec else None, kind)
 
 
 def flow_to_resume(folder: RunFolder, before: RunInfo, source: Source | None, seed: int | None) -> Workflow:
-    """Load the workflow of a run or a training that is resumed, with a source that replaces its own.
+    """Load the workflow of a run or a training that is resumed; fields of `source` replace its own.
 
     Raises:
         SpecError: The spec has faults.
@@ -78,7 +79,7 @@ def flow_to_resume(folder: RunFolder, before: RunInfo, source: Source | None, se
 
 
 def changed(folder: RunFolder) -> UsageError:
-    """Return the error for a folder in which another process wrote after a job had read it."""
+    """Return a UsageError that says that another command wrote into the folder since it was read."""
     return UsageError(f"another command wrote in {folder.path} meanwhile; give this one again")
 
 
@@ -164,18 +165,20 @@ def used_rows(
 
 
 def _asked_models(plan: Plan) -> str:
-    """Return the names of the models of the policies in training; of the spec's model where none is."""
+    """Return the names of the models that trained policies start from, or else the spec's model, with
+    commas."""
     refs = [endpoint.model for endpoint in plan.endpoints if endpoint.policy is not None]
     return ", ".join(dict.fromkeys(with_base(ref).title for ref in refs or [plan.spec.model]))
 
 
 def _asked_weights(plan: Plan) -> str | None:
-    """Return the checkpoints that the roles ask; None where all ask untrained models."""
+    """Return the checkpoints that the roles' models use, joined by commas; None where no model has one."""
     return ", ".join(dict.fromkeys(filter(None, (it.model.weights for it in plan.endpoints)))) or None
 
 
 def _policies(plan: Plan, role: RolePlan) -> tuple[str, ...]:
-    """Return the policy of each instance, one name where all have the same, none for an untrained model."""
+    """Return the policy names of a role's instances: one name where all are equal; empty without a trained
+    one."""
     if not plan.policies_of(role.name):
         return ()
     policies = [plan.policy_of(role.name, index) for index in range(1, role.count + 1)]
@@ -183,7 +186,7 @@ def _policies(plan: Plan, role: RolePlan) -> tuple[str, ...]:
 
 
 def templates_of(plan: Plan) -> dict[str, str]:
-    """Return the text of each template of a plan, by a name such as `the prompt of solver`."""
+    """Return the source text of every template of a plan, by a name such as `the prompt of solver`."""
     return dict(text for role in plan.roles for text in _templates(role))
 
 
@@ -199,12 +202,16 @@ def _templates(role: RolePlan) -> list[tuple[str, str]]:
 
 
 def ignore_event(_event: object) -> None:
-    """Do nothing; the observer where none is given."""
+    """Ignore an event: the observer that is used where none is given."""
 
 
 @contextmanager
 def part_beside(path: Path) -> Generator[Path]:
-    """Give a folder beside a path, which is renamed to it once it is whole; raises WorldError."""
+    """Yield a temporary folder beside `path`, for the caller to fill and rename to `path`; else it is
+    deleted.
+
+    Errors of the operating system are raised as WorldError.
+    """
     with os_errors_as(WorldError, f"cannot write {path}"):
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=path.parent, prefix=".part-") as part:
@@ -274,7 +281,7 @@ class RunLog(logging.FileHandler):
         self._observe(event)
 
     def say(self, level: int, text: str) -> None:
-        """Write one entry."""
+        """Write one entry with a level of `logging` to the log."""
         self.emit(logging.LogRecord("rolegraph", level, "", 0, text, None, None))
 
     def format(self, record: logging.LogRecord) -> str:

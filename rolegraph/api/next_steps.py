@@ -28,7 +28,7 @@ def trained_source(flow: Workflow, folder: Path, policies: Sequence[str]) -> Sou
 
 
 def _weights(plan: Plan, folder: Path, name: str) -> Iterator[str]:
-    """Yield the overrides by which a policy asks its trained weights."""
+    """Yield the `key=value` overrides of the spec that make a policy use its trained weights in `folder`."""
     policy, model = plan.spec.policy_named(name), plan.spec.model
     if policy.lora is not None:
         yield f"policies.{name}.lora=null"  # the checkpoint sets the shape of the adapter

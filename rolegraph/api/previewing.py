@@ -131,7 +131,7 @@ def _episodes(path: Path, limit: int) -> list[Episode]:
 
 
 def _chat_format(provider: str, name: str) -> ChatFormat | str:
-    """Return a model's chat format, or the reason why its tokenizer cannot be loaded."""
+    """Return the chat format of a local model, or else a text that says why there is no tokenizer."""
     if provider != "local":
         return f"the tokenizer of {provider}:{name} is not on this machine"
     from rolegraph.engine.models.tokenizer import load_tokenizer  # takes half a second to import
@@ -144,7 +144,7 @@ def _chat_format(provider: str, name: str) -> ChatFormat | str:
 
 
 def _with_tokens(task: TaskPrompts, formats: Sequence[ChatFormat | str]) -> TaskPrompts:
-    """Return the prompts of a task with their tokens, where the chat format of their endpoint is known."""
+    """Return a copy of a task's prompts with the tokens of each, where its model's chat format was loaded."""
 
     def with_tokens(prompt: SentPrompt) -> SentPrompt:
         chat = formats[prompt.endpoint]
@@ -169,7 +169,7 @@ class Graph:
     """The compiled spec, whose turns `graphml`, `gml` and `json` list in place of the roles."""
 
     def mermaid(self) -> str:
-        """Return the drawing as Mermaid."""
+        """Return the drawing as a Mermaid flowchart."""
 
         return mermaid(self.picture)
 

@@ -84,7 +84,8 @@ doctor = blocking(doctor_async)
 
 
 def _ref(base_url: str | None, model: str | None) -> ModelRef:
-    """Return the model to probe; raise UsageError for a model that no Tinker service has."""
+    """Return the model that `doctor` probes; raise UsageError for a text that is no model of a Tinker
+    service."""
     text = model or ("tinker" if base_url else "local")
     if base_url and text.partition(":")[0] not in PROVIDERS:
         text = f"tinker:{text}"

@@ -185,7 +185,7 @@ class RunJob:
     async def run(
         self, observe: Observer | None = None, *, concurrency: int = 64, on: str | None = None
     ) -> RunResult:
-        """Make the episodes that are missing.
+        """Run the episodes that the folder lacks, write them, and return the result.
 
         Args:
             observe: Function that is called with each event, such as an episode that is on disk.
@@ -250,7 +250,7 @@ class RunJob:
     async def write_missing(
         self, maker: EpisodeMaker, writer: EpisodeWriter, notify: Observer, *, concurrency: int
     ) -> None:
-        """Make the missing episodes, and append each to the folder's file.
+        """Run the episodes that the folder lacks, and append each to its file when it finishes.
 
         Args:
             maker: The job's workflow, open here or on a cluster, or one with the same plan and other weights.
@@ -328,7 +328,8 @@ run = jobs.blocking(run_async)
 def _info_and_tasks(
     flow: Workflow, tasks: Iterable[Task] | None, *, split: Split | None, limit: int | None, **settings: int
 ) -> tuple[RunInfo, list[Task]]:
-    """Return what `run.json` will hold, and the tasks: those of the split, or the given ones."""
+    """Return the RunInfo that `run.json` will hold, and the tasks: the given ones, or else those of the
+    split."""
     info = jobs.describe(flow, "run", split=split, limit=limit, own_tasks=tasks is not None, **settings)
     return info, flow.tasks(split, limit) if tasks is None else list(tasks)
 

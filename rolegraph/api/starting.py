@@ -83,7 +83,7 @@ new = blocking(new_async)
 
 
 def _about(plan: Plan, name: str) -> dict[str, Any]:
-    """Return the values that the templates and the spec's text are filled with."""
+    """Return the variables for the templates of `rolegraph new`: name, data splits, reward, permissions, …"""
     rows: list[Split] = [split for split, dataset in plan.data.items() if _is_generated(dataset)]
     rewarded = [role.name for role in plan.asking if role.reward and _is_generated(role.reward)]
     reward = f"{name}_reward" if rows and rewarded else ""
@@ -105,7 +105,8 @@ def _is_generated(item: Item) -> bool:
 
 
 def _first_files(plan: Plan, text: str, about: Mapping[str, Any]) -> Files:
-    """Return the contents of the files that the spec needs to be loaded, by file name."""
+    """Return by file name the contents of the spec, rows, reward and project file that loading a new spec
+    needs."""
     # The text is kept as it is written, unless it extends another spec: then the whole is copied.
     written, whole = (_changed(spec, about) for spec in (text, dump_yaml(yaml.safe_load(plan.resolved))))
     spec = written if parse_yaml(written, "").data == parse_yaml(whole, "").data else whole
@@ -122,7 +123,7 @@ def _first_files(plan: Plan, text: str, about: Mapping[str, Any]) -> Files:
 
 
 async def _later_files(made: Workflow, imports: list[Path], about: Mapping[str, Any]) -> Files:
-    """Return the contents of the files that are made from the new spec, by file name."""
+    """Return by file name the contents made from the loaded new spec: README, test, JSON Schema, answers."""
     schema = json.dumps(json_schema(imports), indent=1, ensure_ascii=False) + "\n"
     files = {
         "README.md": rendered(STARTER, "README.md.j2", about),
@@ -139,7 +140,7 @@ async def _later_files(made: Workflow, imports: list[Path], about: Mapping[str, 
 
 
 def _changed(text: str, about: Mapping[str, Any]) -> str:
-    """Return a spec's text with another name, data and reward."""
+    """Return a spec's text with the new name, data files and reward in place of its own."""
     text = re.sub(r"(?m)^name: .*$", f"name: {about['name']}", text)
     if about["rows"]:
         lines = "".join(f"  {split}: {split}.jsonl\n" for split in about["rows"])

@@ -221,7 +221,8 @@ class SweepJob:
 
     @classmethod
     def _of(cls, folder: Path | None, info: SweepInfo) -> SweepJob:
-        """Load all points of a sweep; raise SpecError for the first that has faults."""
+        """Return the job of a sweep with all its points loaded; raise SpecError for the first that has
+        faults."""
 
         @cache
         def loaded(overrides: tuple[str, ...]) -> Workflow:
@@ -261,7 +262,8 @@ class SweepJob:
             return self.write_results()
 
     def open_folder(self) -> AbstractContextManager[None]:
-        """Hold the sweep's folder for a `with` block; raises UsageError where another process does."""
+        """Lock the sweep's folder for a `with` block; raises UsageError where another process has locked
+        it."""
         return sole_writer(self.folder)
 
     def write_results(self) -> SweepResult:

@@ -167,7 +167,7 @@ def _recorded(read: LoadedTests) -> list[Episode]:
 
 
 async def _again(flow: Workflow, recorded: Sequence[Episode], seed: int) -> list[Episode]:
-    """Return the episodes made again from the recorded answers, in the recording's order."""
+    """Replay recorded answers through the workflow; return the new episodes in the recording's order."""
 
     rows = [{**episode.task, "id": episode.task_id} for episode in recorded]
     jobs = [EpisodeJob(row, episode.rollout, seed) for row, episode in zip(rows, recorded, strict=True)]
@@ -180,7 +180,7 @@ async def _again(flow: Workflow, recorded: Sequence[Episode], seed: int) -> list
 
 
 def _starter(flow: Workflow, read: LoadedTests, episodes: Sequence[Episode]) -> str:
-    """Return the text of a tests file that expects what was recorded."""
+    """Return the YAML text of a new tests file that expects the figures and failures of recorded episodes."""
 
     of = read.tests
     measured = by_task(flow.plan, episodes)

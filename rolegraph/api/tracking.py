@@ -27,7 +27,7 @@ _logger = logging.getLogger(__name__)
 
 
 class Table(NamedTuple):
-    """Rows of values, each as long as `columns`."""
+    """Table for a tracker: column names, and rows of as many values."""
 
     columns: Sequence[str]
     rows: Sequence[Sequence[object]]
@@ -72,7 +72,7 @@ class Tracker(ABC):
 
     @abstractmethod
     def __init__(self, folder: Path, run: str, config: Mapping[str, Any]) -> None:
-        """Start a run.
+        """Start a run in the experiment tracker.
 
         Args:
             folder: Folder of the training, below which local files are written.
@@ -89,7 +89,7 @@ class Tracker(ABC):
 
     @abstractmethod
     def close(self, *, failed: bool) -> None:
-        """End the run."""
+        """End the run in the tracker, marked as failed or finished."""
 
 
 @contextmanager

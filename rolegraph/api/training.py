@@ -56,7 +56,8 @@ class TrainingResult:
 
     @property
     def controls(self) -> Sequence[Control]:
-        """The figures that the trained workflow is compared with; empty without validation data."""
+        """Reference figures, such as the untrained model's on the validation tasks; empty without such
+        data."""
         return RunFolder(self.folder).controls()
 
     @property
@@ -336,7 +337,7 @@ async def _run(
 
 
 def _track(observe: Observer, trackers: list[Tracker], job: TrainingJob, event: Event) -> None:
-    """Pass an event to an observer, and the metrics and episodes of a step to the trackers as well."""
+    """Pass an event to `observe`; for a finished step, log its metrics and episodes to the trackers first."""
     if isinstance(event, StepLogged) and trackers:
         tables: dict[str, Table] = {}
         splits: tuple[Split, ...] = ("train", "validation") if any(one.has_tables for one in trackers) else ()
@@ -348,8 +349,7 @@ def _track(observe: Observer, trackers: list[Tracker], job: TrainingJob, event: 
 
 
 def _send(observe: Observer, trackers: list[Tracker], send: Callable[[Tracker], None]) -> None:
-    """Send to each tracker; after an error a tracker gets nothing more, because it must not end a
-    training."""
+    """Call `send` with each tracker; a tracker whose call raises is removed, with a warning."""
     for one in [*trackers]:
         try:
             send(one)
@@ -360,7 +360,8 @@ def _send(observe: Observer, trackers: list[Tracker], send: Callable[[Tracker], 
 
 
 def _write_results(plan: Plan, folder: RunFolder, steps: int) -> None:
-    """Write the controls, where the last validation was made, and the report."""
+    """Write `controls.json`, if the first and last step were validated, and the report into a training's
+    folder."""
     from rolegraph.engine.training.analysis.compare import controls
     from rolegraph.pages.report import write_report
 

@@ -180,7 +180,7 @@ def trust(folder: str | Path) -> Path:
 
 
 def sealed_fields(source: Source) -> dict[str, Any]:
-    """Return the fields of a SourceRecord for a new folder: a source, and its seal.
+    """Return the fields of a SourceRecord for a new folder: those of `source`, and a seal by the user's key.
 
     The seal is empty where the user's settings cannot be written; the folder is then untrusted.
     """
@@ -221,7 +221,8 @@ def resumed_source(folder: Path, record: SourceRecord, given: Source | None) -> 
 
 
 def is_sealed(record: SourceRecord) -> bool:
-    """Return True for settings that this user's commands wrote, or that the user trusts."""
+    """Return True if the settings bear a seal by this user's key: the user's commands wrote or trusted
+    them."""
     try:
         return hmac.compare_digest(record.seal.encode(errors="replace"), _seal(record).encode())
     except RolegraphError:
@@ -286,7 +287,7 @@ def _bytes(file: Path) -> bytes:
 
 
 def _seal(record: SourceRecord) -> str:
-    """Return the seal of settings; raises WorldError where the user's settings cannot be written.
+    """Return the seal of settings, an HMAC by the user's key; raises WorldError where the key cannot be made.
 
     Imports are sealed with their whole path: a file of the same name in another folder is another one.
     """
@@ -297,7 +298,7 @@ def _seal(record: SourceRecord) -> str:
 
 
 def _key() -> bytes:
-    """Read the user's key; make it the first time. Raises WorldError."""
+    """Return the secret key in the user's settings folder; create it if missing. Raises WorldError."""
     file = _make_settings_folder() / "seal.key"
     with os_errors_as(WorldError, f"cannot write {file}"):
         # Linked into place whole, so that no command reads half of it, and two that come first agree.

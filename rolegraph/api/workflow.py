@@ -231,7 +231,7 @@ class OpenWorkflow:
         return run.run_jobs(planned, partial(self.make, observe=observe), concurrency)
 
     async def make(self, job: EpisodeJob, observe: Observer | None = None) -> Episode:
-        """Make the episode of a job in this process.
+        """Run the episode of a job in this process, and return it.
 
         Args:
             job: A task, a rollout and a seed.
@@ -244,7 +244,7 @@ class OpenWorkflow:
         return await run.run_episode(self.flow.plan, job, table, isolation=isolation, observe=observe)
 
     async def episode(self, task: Task, *, seed: int = 0) -> Episode:
-        """Make one episode on one task.
+        """Run one episode on one task, and return it.
 
         Args:
             task: Mapping with the fields that the prompts name; its `id` is `task` unless it has one.
@@ -372,7 +372,8 @@ def spec_source(source: Source, backend: str | None) -> Source:
 
 
 def other_spec(name: str) -> str:
-    """Tell which of two specs a name stands for: the shipped one, or a file of the working folder.
+    """Return a note if a name stands both for a shipped spec and a file of the working folder; empty
+    otherwise.
 
     Args:
         name: Path of a spec, or the name of a shipped one, as for `load`.
@@ -426,7 +427,7 @@ async def _open(flow: Workflow) -> AsyncGenerator[OpenWorkflow, None]:
 
 @asynccontextmanager
 async def open_served_episodes(flow: Workflow) -> AsyncGenerator[EpisodeMaker, None]:
-    """Open a maker of a workflow's episodes with the models that each job names."""
+    """Open a maker of episodes that uses the models which each job names, until the block ends."""
     from rolegraph.engine.run.streaming import ServedEpisodes
 
     async with run.Isolation(flow.plan.imports) as isolation, ServedEpisodes(flow.plan, isolation) as maker:

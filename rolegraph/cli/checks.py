@@ -52,7 +52,8 @@ def validate_command(specs: tuple[str, ...], backend: str | None, output: Output
 
 
 def _check(source: api.Source, output: OutputOptions, backend: str | None) -> dict[str, Any]:
-    """Check one spec or tests file, print the result, and return its row of the document."""
+    """Check one spec or tests file, print its faults or that it is valid, and return its entry for
+    `--json`."""
     name = source.named_spec
     row: dict[str, Any] = {"spec": name, "valid": False, "diagnostics": []}
     try:

@@ -25,7 +25,7 @@ SHOWN_OF_ANSWER = 16
 
 @dataclass(slots=True)
 class _RoleSums:
-    """Sums over the trajectories of a role, as the JSON document has them."""
+    """Sums over the trajectories of a role, for the document of `--json`."""
 
     trajectories: int = 0
     prompt_tokens: int = 0
@@ -184,7 +184,7 @@ class Display:
         out.print(str(self._folder.episodes), markup=False)
 
     def _advice(self) -> api.Advice:
-        """Return what to do next, by how the run ended."""
+        """Return suggested actions for the user, by the failures and results of the run."""
         roles = [
             api.RoleOutcome(
                 role.name,
@@ -198,7 +198,7 @@ class Display:
         return api.advise(api.Outcome("run", self._episodes, self._run.episodes, roles, trainable=trainable))
 
     def _next(self) -> list[str]:
-        """Return the commands that a user may want to run next."""
+        """Return the suggested actions as command lines."""
         return [self._command(it) for it in self._advice().actions]
 
     def _command(self, it: api.NextAction) -> str:
@@ -219,7 +219,8 @@ class Display:
                 return command("run", *words, *self._tasks())
 
     def _tasks(self) -> Iterator[str]:
-        """Yield the options that choose the run's tasks, rollouts and seed, in so far as they were given."""
+        """Yield the command-line words, such as `--limit` and `8`, that repeat the run's choice of tasks and
+        seed."""
         info = self._run.info
         options = {
             "--limit": info.limit if info.limit == len(self._run.tasks) else None,
@@ -258,7 +259,8 @@ class Display:
         }
 
     def _low(self) -> Iterator[tuple[str, float | None, float]]:
-        """Yield each figure that is lower than its floor or was not measured, with value and floor."""
+        """Yield (figure, value, floor) of each figure below its floor; the value is None if it was not
+        measured."""
         figures = self._figures()
         for name, floor in self._floors.items():
             value = figures.get(name)
@@ -272,7 +274,7 @@ class Display:
         return {"answered": answered, **nothing, **means}
 
     def _asked(self) -> int:
-        """Return the number of trajectories that asked a model."""
+        """Return the number of trajectories of roles that call a model."""
         return sum(self._roles[name].trajectories for name in self._asking)
 
     def _sum(self, count: str) -> int:
@@ -284,13 +286,14 @@ class Display:
         return self._means.means().get(f"{figure}/{role}") if judged else None
 
     def _constant(self, role: str) -> dict[str, Any] | None:
-        """Return the figures of a role's answers; None where these are not discrete."""
+        """Return a role's commonest answer and best constant answer with their figures; None if not
+        discrete."""
         it = self._answers[role].result if role in self._answers else None
         names = ("commonest", "share", "best", "reward")
         return it and {name: getattr(it, name) for name in names}
 
     def _partial(self) -> dict[str, int]:
-        """Return n of `correct` and of each metric that fewer than all episodes have."""
+        """Return the number of values of each figure (`correct`, metrics) that some episodes lack."""
         counts = {name: self._means.counts[name] for name in ("correct", *self._plan.metrics)}
         return {name: n for name, n in counts.items() if n < self._episodes}
 

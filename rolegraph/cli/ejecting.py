@@ -15,7 +15,7 @@ SCRIPTED = "rllm"
 
 
 def _folders(command: click.decorators.FC) -> click.decorators.FC:
-    """Add an option for each ejector, such as `--verifiers DIR`."""
+    """Add to a command an option such as `--verifiers DIR` for each installed ejector; return the command."""
     for name in plugin_names("ejectors"):
         command = options.path(f"--{name}", name, "DIR", f"New folder for {name}, in place of a script.")(
             command

@@ -56,7 +56,8 @@ def trust_command(folder: Path, yes: bool) -> int:
 
 
 def _show_project(file: Path) -> None:
-    """Print the contents of a `rolegraph.toml`; raises UsageError for a flag that no command has."""
+    """Print the imports, permissions and flags of a `rolegraph.toml`; raises UsageError for an unknown
+    flag."""
     from rolegraph.cli.main import VERBS, cli
 
     project = api.read_project(file)

@@ -93,7 +93,7 @@ def _show_role(out: Console, of: api.RolePrompts) -> None:
 
 
 def _message_text(message: api.Message) -> str:
-    """Return a message's reasoning, text and tool calls."""
+    """Return a message as text: its reasoning, content and tool calls, one below the other."""
     calls = [
         f"{call['function']['name']}({call['function']['arguments']})"
         for call in message.get("tool_calls", ())
@@ -106,7 +106,7 @@ def _panel(out: Console, title: str, text: Text, speaker: str) -> None:
 
 
 def _text(value: object, style: str = "") -> Text:
-    """Return a text in a style, without control characters that could steer the terminal."""
+    """Return a value as rich Text in a style, without control characters that could steer the terminal."""
     return Text(api.printable(str(value)), style=style)
 
 

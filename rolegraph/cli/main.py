@@ -56,7 +56,7 @@ default of 700, collections take a sixth of the import time."""
 
 
 class _Verbs(click.Group):
-    """Imports a verb's module only when that verb is used."""
+    """Command group that imports a command's module only when that command is used."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return [*VERBS, *plugin_names("commands")]

@@ -83,7 +83,7 @@ def _bundle(gather: Callable[..., Any], *parameters: Decorator[Any]) -> Decorato
 
 
 def _warm_seconds() -> float:
-    """Return for how long a local service stays, from the environment; in CI it stays for no time."""
+    """Return the seconds that an unused local service keeps running: `ROLEGRAPH_WARM`, 0 in CI, else 300."""
     text = os.environ.get("ROLEGRAPH_WARM") or ("0" if os.environ.get("CI") else "300")
     if not text.isdecimal():
         raise click.UsageError(f"ROLEGRAPH_WARM is {text!r}; expected seconds, or 0")
@@ -91,7 +91,10 @@ def _warm_seconds() -> float:
 
 
 def in_project(source: api.Source) -> api.Source:
-    """Return a source with what the trusted rolegraph.toml beside its spec adds; name an untrusted one."""
+    """Return the source with the imports and permissions of the trusted rolegraph.toml beside its spec added.
+
+    Prints a note about an untrusted one, which is ignored.
+    """
     file = Path(source.spec or "").parent / api.PROJECT_FILE
     if source.spec and Path(source.spec).is_file() and file.is_file() and not api.is_trusted(file):
         words = shlex.join(["rolegraph", "trust", str(file.parent)])
@@ -103,7 +106,7 @@ def in_project(source: api.Source) -> api.Source:
 
 
 def _take_flags(context: click.Context, parameter: click.Parameter, spec: str | None) -> str | None:
-    """Make the flags of the trusted rolegraph.toml beside a spec the defaults of the command's options."""
+    """Set the flags in the trusted rolegraph.toml beside `spec` as defaults of the command; return `spec`."""
     project = api.project_of(spec) if spec else None
     if project is not None and project.flags:
         names = {flag.lstrip("-"): option.name for option in context.command.params for flag in option.opts}
@@ -159,7 +162,8 @@ def path(flag: str, name: str, metavar: str, meaning: str) -> Decorator[F]:
 
 
 def repeated(flag: str, name: str, metavar: str, meaning: str, type: Any = None) -> Decorator[F]:
-    """Return an option that may be given several times, passed as the tuple `name`; `FILE…` is a path."""
+    """Return an option that may be given several times, passed as the tuple `name`; `FILE…` makes paths of
+    it."""
     type = click.Path() if metavar.startswith("FILE") else type
     return text(flag, metavar, f"{meaning} May be given again.", name, multiple=True, type=type)
 
@@ -235,11 +239,12 @@ Watcher = tuple[str, str, Mapping[str, Any]]
 
 
 class Watchers(tuple[Watcher, ...]):
-    """Observers of a job that the command line names: each a name, a target and settings."""
+    """Observers that the command line names (`--observe`, `--otlp`): each a name, a target and settings."""
 
     @contextmanager
     def watching(self, job: api.RunJob | api.TrainingJob, observe: api.Observer) -> Generator[api.Observer]:
-        """Return a context manager that gives an observer, which passes each event to all."""
+        """Open all observers for a block, and yield an observer that passes each event to them and to
+        `observe`."""
         with ExitStack() as stack:
             for name, target, settings in self:
                 observe = stack.enter_context(plugin("observers", name)(job, target, observe, **settings))
@@ -247,7 +252,8 @@ class Watchers(tuple[Watcher, ...]):
 
 
 def watchers(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add `--observe` and the options of `--otlp`; pass them as one Watchers, `watchers`."""
+    """Add `--observe` and the options of `--otlp` to a command, which gets them as the argument
+    `watchers`."""
     observe = repeated(
         "--observe", "observers", "NAME=TARGET", "An installed package's observer of the episodes."
     )

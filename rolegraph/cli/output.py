@@ -92,7 +92,8 @@ def view_command(folder: str, it: api.NextAction) -> str:
 
 @contextmanager
 def own_stream(alone: bool) -> Generator[TextIO]:
-    """Yield standard output; if `alone`, all that others print in the block goes to standard error."""
+    """Yield standard output as a stream; if `alone`, other prints in the block go to standard error
+    instead."""
     if not alone:
         yield sys.stdout
         return

@@ -81,7 +81,10 @@ def view_command(
 
 
 def _writes_hidden(view: api.RunViewer, hidden: bool | None) -> bool:
-    """Return whether to write hidden fields into a file; ask where the user did not say."""
+    """Return True if hidden fields are to be written into a file; asks the user where `hidden` is None.
+
+    Raises UsageError where there is no terminal to ask.
+    """
     if hidden is not None or not (fields := view.hidden):
         return bool(hidden)
     message = f"tasks have fields that no prompt may show: {', '.join(fields)}"

@@ -64,7 +64,8 @@ def _blocks(columns: list[Column], width: int) -> Iterator[list[Column]]:
 
 
 def _width(column: Column, most_of_text: int) -> int:
-    """Return the width that a column needs: its longest line, or less for a text, which can be folded."""
+    """Return the width in cells that a column needs: its longest line, and at most `most_of_text` if it
+    folds."""
     lines = (line for cell in (column.header, *column.cells) for line in str(cell).splitlines())
     longest = max(map(cell_len, lines), default=0)
     return longest if column.no_wrap else min(longest, most_of_text)
@@ -92,7 +93,8 @@ def make_table(*headings: str, right: bool = True, texts: tuple[int, ...] = ()) 
 
 
 def add_row(table: Table, *cells: str, style: str = "") -> None:
-    """Add a row of texts that may come from a model: no cell is markup, control characters are replaced."""
+    """Add a row of plain texts to a table; cells may come from a model, so markup and control characters are
+    off."""
     table.add_row(*(Text(plain(cell)) for cell in cells), style=style)
 
 
@@ -117,7 +119,7 @@ def interval_cell(
 
 
 class Interrupted(KeyboardInterrupt):
-    """End of a command by a signal."""
+    """Raised to end a command after a signal; `exit_code` is 128 plus the signal's number."""
 
     def __init__(self, number: int) -> None:
         super().__init__()
@@ -125,11 +127,11 @@ class Interrupted(KeyboardInterrupt):
 
 
 def run_until_done(work: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine as `asyncio.run` does, until it is done or a signal ends it.
+    """Run a coroutine like `asyncio.run`, and return its result, but end at a signal.
 
     The first Ctrl-C or SIGTERM cancels the coroutine, which may save its work; a second one leaves at once.
-    Neither waits for threads: a thread in an import or a network call cannot be stopped, and
-    `asyncio.run` would wait for it. The command ends the process next.
+    Neither waits for threads: a thread in an import or a network call cannot be stopped, and `asyncio.run`
+    would wait for it. The command ends the process next.
 
     Raises:
         Interrupted: A signal came.
@@ -148,7 +150,10 @@ def run_until_done(work: Coroutine[Any, Any, T]) -> T:
 
 
 async def _interruptible(work: Coroutine[Any, Any, T], received: list[int]) -> T:
-    """Await a coroutine; note the signals that come meanwhile, and let the first cancel it."""
+    """Await a coroutine and return its result; append the number of each signal that comes to `received`.
+
+    The first signal cancels the coroutine, a second one raises KeyboardInterrupt.
+    """
     task, loop = asyncio.current_task(), asyncio.get_running_loop()
     assert task is not None
 
@@ -171,7 +176,7 @@ async def _interruptible(work: Coroutine[Any, Any, T], received: list[int]) -> T
 
 
 class NoteProgress:
-    """Progress line of the latest note, such as a batch of episodes, with the time left."""
+    """Progress line on the terminal: the text of the latest note, a bar of episodes, and the time left."""
 
     def __init__(self, text: str = "", console: Console | None = None) -> None:
         self.progress = progress.Progress(

@@ -106,7 +106,7 @@ class _TrainDisplay:
         self.live = Live(console=self._console, get_renderable=self._view, transient=True)
 
     def observe(self, event: api.Event) -> None:
-        """Show an event of the training."""
+        """Update the tables and progress line for an event of the training: metrics, a warning, or a note."""
         if isinstance(event, api.StepLogged):
             self._log(event.step, event.metrics)
         elif isinstance(event, api.Note) and event.kind == "warning":
@@ -123,7 +123,7 @@ class _TrainDisplay:
             self._console.print(self._line(step, metrics), soft_wrap=True, highlight=False)
 
     def _add(self, metrics: Metrics) -> None:
-        """Take the metrics of a step as the latest ones, and keep those of the first validation."""
+        """Add a step's metrics to the latest ones; the first validation's stay under names of their own."""
         first = {f"{FIRST}{name}": value for name, value in metrics.items() if name.startswith(VALIDATION)}
         self._latest = {**first, **self._latest, **metrics}
 
@@ -260,7 +260,8 @@ class _TrainEnd:
         )
 
     def _is_dead(self, role: str) -> bool:
-        """Return True for a trained role of which no group taught anything in any step."""
+        """Return True for a trained role whose groups had no advantages in any step, so that it learnt
+        nothing."""
         taught = [line[f"outcome/{role}/taught"] for line in self._lines if f"outcome/{role}/taught" in line]
         return role in self._plan.trained and bool(taught) and not any(taught)
 
@@ -313,7 +314,8 @@ class _TrainEnd:
 
 
 def _beside(role: str) -> list[str]:
-    """Return the figures that belong together: a role's reward, and those of its constant answers."""
+    """Return the metric names that are shown side by side: a role's reward, and its constant answers'
+    figures."""
     return [f"reward/{role}", f"answers/constant/{role}", f"answers/same/{role}"]
 
 
@@ -327,7 +329,8 @@ def _n(count: float | None) -> str:
 
 
 def _lost(metrics: Metrics) -> Iterator[str]:
-    """Yield the counts of failed and unrated answers of a step, by role and name."""
+    """Yield a text such as `solver timeout 3` for each count of failed or unrated answers in a step's
+    metrics."""
     for name, count in metrics.items():
         kind, _, lost = name.partition("/")
         if kind == "failures":

@@ -119,7 +119,8 @@ def _empty_context() -> ssl.SSLContext:
 
 @cache
 def _context(*variables: tuple[str, str]) -> ssl.SSLContext:
-    """Make the context of the variables of the environment, each with its value."""
+    """Return a TLS context with the certificates that variables of the environment name, given as (name,
+    value)."""
     import httpx
 
     (_, file), (_, folders), _ = variables
@@ -167,7 +168,8 @@ def naming_variables(*prefixes: str) -> Generator[None]:
 
 
 def route(url: str) -> str:
-    """Return a note for a failed call of a URL: the variables that decide its way; empty where none does."""
+    """Describe the proxy and certificate variables that a call to `url` uses, as ` (by the proxy of X)`, or
+    empty."""
     proxy = _proxy_variable(url)
     is_encrypted = urlsplit(url).scheme in ("https", "wss")
     trusted = [name for name in CERTIFICATES[:2] if is_encrypted and os.environ.get(name)]

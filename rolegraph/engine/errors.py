@@ -234,7 +234,8 @@ def place_of(error: BaseException) -> str:
 
 
 def mark_place(error: BaseException) -> None:
-    """Note the place of an error on the error itself, so that it outlasts pickling."""
+    """Store on an error the place in the user's source where it was raised, so that pickling keeps the
+    place."""
     if place := place_of(error):
         with suppress(Exception):  # an exception of a foreign class may refuse attributes
             setattr(error, PLACE_NOTE, place)

@@ -42,7 +42,7 @@ _REQUIREMENT = re.compile(r"(?P<name>[\w.-]+)[^;]*(?:;.*\bextra\s*==\s*[\"']loca
 
 @dataclass(frozen=True, slots=True)
 class LocalService:
-    """Address, model, key and process id of a running service."""
+    """Address, model name, key and process id of a running local service."""
 
     base_url: str
     model_name: str
@@ -167,7 +167,7 @@ def start(
 def _started(
     model_dir: Path, options: ServiceOptions, timeout: float, cancelled: threading.Event | None
 ) -> tuple[str, subprocess.Popen[bytes], int]:
-    """Start a service and wait until it is ready; return its key, process and port."""
+    """Start a service process and wait until it is ready; return (key, process, port)."""
     check_model_folder(model_dir)
     key = f"tml-{secrets.token_hex(16)}"
     with tempfile.TemporaryFile() as log, ExitStack() as stack:
@@ -200,7 +200,8 @@ def _start_failure(folder: Path, exit_code: int | None, stderr: str) -> UsageErr
 
 
 def _read_port(process: subprocess.Popen[bytes], timeout: float, cancelled: threading.Event) -> int | None:
-    """Return the port that the child prints when it is ready; None if it ends, is late or is cancelled."""
+    """Return the port that the child process prints once ready; None if it ended, was late or was
+    cancelled."""
     lines: list[bytes] = []
     output = process.stdout
     assert output is not None
@@ -214,7 +215,7 @@ def _read_port(process: subprocess.Popen[bytes], timeout: float, cancelled: thre
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
-    """End a service, which ends once its input closes."""
+    """End a service by closing its standard input, or kill it after `STOP_SECONDS`; wait for its end."""
     with process:  # at its end, closes the output and waits
         assert process.stdin is not None
         process.stdin.close()

@@ -34,7 +34,7 @@ _PACKAGE = Path(__file__).parents[1]
 
 
 class _Kept:
-    """Settings of this process: for how long services stay, and whether it has started one since."""
+    """Settings of this process: seconds that unused services stay, and whether it has started one since."""
 
     seconds = 0.0
     started = False
@@ -103,7 +103,8 @@ def borrowed(
 
 
 def _borrow(path: Path, state_dir: Path | None, stack: ExitStack) -> LocalService | None:
-    """Borrow the service at a socket until the stack closes; None where it has ended or is in use."""
+    """Borrow the running service at a Unix socket until the stack closes; None if it has ended or is in
+    use."""
     folder = str(state_dir.absolute()) if state_dir else None
     answer = _ask(path, stack, process=os.getpid(), state_dir=folder) or _BUSY
     if "error" in answer:
@@ -112,11 +113,11 @@ def _borrow(path: Path, state_dir: Path | None, stack: ExitStack) -> LocalServic
 
 
 def _ask(path: Path, stack: ExitStack, **request: Any) -> dict[str, Any] | None:
-    """Connect to a service until the stack closes and return its answer to a request.
+    """Connect to a service's socket until the stack closes, send a request, and return the answer.
 
     Returns:
         The answer: empty where the service ends, and busy where it gives none in time; None if nothing
-        listens there.
+        listens there, and the socket of a service that was killed is deleted.
     """
     connection = stack.enter_context(socket.socket(socket.AF_UNIX))
     connection.settimeout(ANSWER_SECONDS)
@@ -135,7 +136,7 @@ def _ask(path: Path, stack: ExitStack, **request: Any) -> dict[str, Any] | None:
 
 
 def _folder() -> Path | None:
-    """Create and return the folder of the sockets; None where it is not the user's alone."""
+    """Return the folder of services' sockets, created if missing; None if others could write into it."""
     if sys.platform == "win32":
         return None
     runtime = os.environ.get("XDG_RUNTIME_DIR")
@@ -157,7 +158,7 @@ def _sockets(digest: str = "") -> Iterator[Path]:
 
 
 def _digest(model_dir: Path) -> str:
-    """Return the digest of what a service depends on: model, environment and the code of Rolegraph."""
+    """Return a digest that changes with a service's model files, environment and the code of Rolegraph."""
     base = base_of_adapter(model_dir)
     files = [*model_dir.iterdir(), *(base.iterdir() if base else ()), *_PACKAGE.rglob("*.py")]
     stats = [(str(file), file.stat().st_mtime_ns, file.stat().st_size) for file in sorted(files)]

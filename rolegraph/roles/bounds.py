@@ -13,28 +13,28 @@ COUNT: Bounds = (0.0, inf)
 
 
 def scaled(bounds: Bounds, factor: float, offset: float = 0.0) -> Bounds:
-    """Return the bounds of a value times `factor`, plus `offset`."""
+    """Return the bounds (low, high) of `factor * value + offset`, given those of the value."""
     low, high = sorted(0.0 if isnan(factor * end) else factor * end for end in bounds)
     return low + offset, high + offset
 
 
 def added(one: Bounds, other: Bounds) -> Bounds:
-    """Return the bounds of a sum."""
+    """Return the bounds (low, high) of the sum of two bounded values."""
     return one[0] + other[0], one[1] + other[1]
 
 
 def union(one: Bounds, other: Bounds) -> Bounds:
-    """Return the bounds of a value that is one of two."""
+    """Return the smallest bounds (low, high) that contain both."""
     return min(one[0], other[0]), max(one[1], other[1])
 
 
 def product(one: Bounds, other: Bounds) -> Bounds:
-    """Return the bounds of a product."""
+    """Return the bounds (low, high) of the product of two bounded values."""
     return union(union(scaled(one, other[0]), scaled(one, other[1])), (inf, -inf))
 
 
 def quotient(one: Bounds, other: Bounds) -> Bounds | None:
-    """Return the bounds of a quotient; None where the divisor may be 0."""
+    """Return the bounds (low, high) of `one / other`; None where `other` may be 0."""
     if other[0] <= 0 <= other[1]:
         return None
     return product(one, (1 / other[1], 1 / other[0]))

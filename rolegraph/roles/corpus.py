@@ -100,7 +100,8 @@ def _indexed(corpus: Corpus) -> tuple[list[SearchHit], Any]:
 
 
 def _passages(path: Path) -> Iterator[SearchHit]:
-    """Yield the passages of a file with a score of 0; raise DataError for a row without a passage."""
+    """Yield the passages of a file (id, title, text, score 0); raise DataError for a row without a
+    passage."""
     lines: dict[str, int] = {}
     for number, row in read_table(path):
         text, title = row.get("text"), row.get("title") or ""

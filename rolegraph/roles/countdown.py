@@ -82,7 +82,8 @@ def generate(
     seen: set[tuple[int, ...]] = set()
 
     def draw(size: int) -> tuple[list[int], int, str]:
-        """Draw a task's numbers, target and solution, not in `seen` where the range allows it."""
+        """Draw (numbers, target, solution) of a new task; one in `seen` only where the range has too few
+        others."""
         repeats = 0
         for _ in range(_ATTEMPTS):
             nums = [rng.randint(low, high) for _ in range(size)]
@@ -111,7 +112,7 @@ def generate(
 
 
 def question(nums: Sequence[int], target: int, operators: str = OPERATORS) -> str:
-    """Write a task as a sentence."""
+    """Return the question of a Countdown task as an English sentence."""
     listed, signs = ", ".join(map(str, nums)), " ".join(operators)
     return f"Use {listed} exactly once each, with {signs} and parentheses, to make {target}."
 
@@ -162,7 +163,7 @@ def evaluate(expression: str) -> int | Fraction | None:
 
 
 def is_solution(expression: str, nums: Sequence[int], target: float | Fraction) -> bool:
-    """Tell whether an expression uses each of `nums` exactly once and is equal to `target`."""
+    """Return True if an expression uses each of `nums` exactly once and is equal to `target`."""
     value = evaluate(expression)
     if value is None or sorted(map(int, _NUMBER.findall(expression))) != sorted(nums):
         return False

@@ -53,7 +53,7 @@ def _check_header(header: Sequence[str], where: str) -> None:
 
 
 def _records(lines: Iterable[str], name: str) -> Iterator[tuple[int, list[str]]]:
-    """Yield the cells of each record, with the number of its first line."""
+    """Yield (number of its first line, cells) for each record of a delimited file, the header included."""
     source = iter(lines)
     first, header = next(((n, line) for n, line in enumerate(source, 1) if line.strip()), (1, ""))
     delimiter = _delimiter(header, name)
@@ -82,15 +82,19 @@ def _records(lines: Iterable[str], name: str) -> Iterator[tuple[int, list[str]]]
 
 
 def _delimiter(header: str, name: str) -> str:
-    """Return the first of comma, semicolon and tab outside of the header's quotes; in a .tsv file, of tab,
-    comma and semicolon."""
+    """Return the delimiter of a header line: the first of comma, semicolon, tab that occurs outside of
+    quotes.
+
+    In a .tsv file, the tab comes first.
+    """
     order = "\t,;" if name.endswith(".tsv") else ",;\t"
     bare = re.sub(_QUOTED, "", header)
     return next((delimiter for delimiter in order if delimiter in bare), order[0])
 
 
 def _check_record(text: str, delimiter: str) -> None:
-    """Raise csv.Error for a record that the csv module reads, but not as it looks."""
+    """Raise csv.Error for a record that the csv module would read otherwise than it looks, such as `a,
+    "b"`."""
     if "\0" in text:
         raise csv.Error("there is a NUL; is it a text file in UTF-8?")
     if '"' in text and not re.fullmatch(rf"{_cells(delimiter)}\s*", text):
@@ -99,7 +103,7 @@ def _check_record(text: str, delimiter: str) -> None:
 
 @cache
 def _cells(delimiter: str) -> str:
-    """Return a regular expression for the cells of a record up to the first faulty one."""
+    """Return a regular expression that matches a record's cells up to the first faulty one."""
     cell = rf'(?:{_QUOTED}|(?! *")[^{delimiter}\r\n\0]*+)'
     return rf"(?:{cell}(?:{delimiter}|$|(?=[\r\n])))*+"
 

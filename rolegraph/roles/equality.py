@@ -23,24 +23,27 @@ MATH_SECONDS = 10.0
 
 
 def as_text(action: object) -> str:
-    """Return an action as text: the action itself, or its JSON."""
+    """Return an action as text: a text unchanged, any other value as JSON."""
     return action if isinstance(action, str) else json.dumps(action, ensure_ascii=False, default=str)
 
 
 def same_text(one: object, other: object) -> bool:
-    """Compare two actions as text, without space at the ends and the order of a mapping's keys."""
+    """Return True if two actions are equal as text, ignoring space at the ends and the order of mappings'
+    keys."""
     return canonical(one) == canonical(other)
 
 
 def canonical(action: object) -> str:
-    """Return a text that is the same for actions that are the same as text, in either form of Unicode."""
+    """Return the text by which actions are compared: stripped and in Unicode's NFC form; JSON for other
+    values."""
     if isinstance(action, str):
         return normalize("NFC", action.strip())
     return json.dumps(action, sort_keys=True, default=str)
 
 
 def same_json(one: object, other: object) -> bool:
-    """Compare two JSON values; at any depth true is not 1, and 1 is 1.0."""
+    """Return True if two JSON values are equal; unlike in Python, true is not 1 at any depth, while 1 is
+    1.0."""
     if isinstance(one, bool) or isinstance(other, bool):
         return one is other
     if isinstance(one, list) and isinstance(other, list):
@@ -58,7 +61,10 @@ def require_math() -> None:
 
 
 def same_math(gold: object, answer: object) -> bool:
-    r"""Compare two answers as mathematics, each the last `\boxed` of its text; that may take seconds."""
+    r"""Return True if two answers are mathematically equal (math-verify), by the last `\boxed` of each text.
+
+    The comparison may take seconds.
+    """
     try:
         gold, answer = _boxed(gold), _boxed(answer)
     except ValueError:  # a box without an end is no answer
@@ -80,6 +86,7 @@ def _boxed(value: object) -> object:
 
 
 def _marked(value: object) -> str:
-    """Put mathematics between dollar signs, unless it is marked already."""
+    """Return a mathematical expression between dollar signs, as math-verify reads it, unless it has a
+    mark."""
     text = str(value)
     return text if "$" in text or "\\boxed" in text else f"${text}$"

@@ -100,7 +100,7 @@ def opo() -> Estimator:
 
 
 def _lengths(group: TrajectoryGroup) -> Floats:
-    """Count the response tokens of each member, [G]; 1 each where the model returned no tokens."""
+    """Return the number of response tokens of each member, [G]; ones where the model returned no tokens."""
     import numpy as np
 
     lengths = np.array([sum(len(step.response_ids) for step in t.steps) for t in group.trajectories], float)
@@ -134,7 +134,7 @@ def ema(*, decay: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.95, by: str = "") 
 
 
 def _in_order(groups: Groups) -> list[tuple[int, int]]:
-    """Return the places (group, member) of all members by task, rollout, instance and round."""
+    """Return the positions (group, member) of all members, sorted by task, rollout, instance and round."""
     tasks = {task: number for number, task in enumerate(dict.fromkeys(group.key.task for group in groups))}
 
     def order(place: tuple[int, int]) -> tuple[int, int, int, int]:
@@ -151,19 +151,20 @@ def precomputed() -> Estimator:
 
 
 def _each(group: Callable[[Floats], Floats]) -> Batch:
-    """Turn a function of one group's rewards [G] into one over all groups."""
+    """Return a function over all groups that applies `group` to each group's rewards [G]."""
     return lambda rewards_P_G, groups: [group(rewards) for rewards in rewards_P_G]
 
 
 def _less(baseline: Batch) -> Batch:
-    """Return the estimator function that subtracts `baseline` of each group from the group's rewards."""
+    """Return a function over all groups that subtracts the `baseline` of each group from the group's
+    rewards."""
     return lambda rewards_P_G, groups: [
         r - b for r, b in zip(rewards_P_G, baseline(rewards_P_G, groups), strict=True)
     ]
 
 
 def _scaled(values_P_G: Sequence[Floats], rewards_P_G: Sequence[Floats]) -> list[Floats]:
-    """Divide values by the standard deviation of all rewards together."""
+    """Return the values divided by the standard deviation of all rewards of the batch."""
     import numpy as np
 
     deviation = np.concatenate(rewards_P_G).std() + EPSILON
@@ -171,7 +172,7 @@ def _scaled(values_P_G: Sequence[Floats], rewards_P_G: Sequence[Floats]) -> list
 
 
 def _same(rewards: Floats, value: float) -> Floats:
-    """Return an array [G] that holds `value` for each member of a group."""
+    """Return an array [G] filled with `value`, as long as `rewards`."""
     import numpy as np
 
     return np.full(len(rewards), value)

@@ -8,7 +8,7 @@ _FENCE = "```"
 
 
 class FencedBlock(NamedTuple):
-    """Fenced block."""
+    """Code block in a text between Markdown fences, with its language."""
 
     language: str
     """Word behind the opening fence in small letters, such as `json`; empty without a word."""

@@ -61,7 +61,8 @@ def _both(one: nodes.Node, other: nodes.Node, join: _Join) -> Bounds | None:
 
 
 def _of_filter(node: nodes.Filter) -> Bounds | None:
-    """Return the bounds of a filter's value, such as those of `[0, 1 - tokens / 100] | max`."""
+    """Return the bounds of a Jinja2 filter's value, such as `[0, 1 - tokens / 100] | max`; None if
+    unknown."""
     if node.name in ("length", "count"):
         return COUNT
     if node.name in ("min", "max", "sum") and isinstance(node.node, nodes.List):
@@ -73,7 +74,7 @@ def _of_filter(node: nodes.Filter) -> Bounds | None:
 
 
 def _of_list(name: str, listed: nodes.List) -> Bounds | None:
-    """Return the bounds of the smallest or largest item of a list, or of its sum.
+    """Return the bounds of the `min`, `max` or `sum` of a list's items; None if unknown.
 
     The smallest item is at most any item whose bounds are known, and the largest at least.
     """

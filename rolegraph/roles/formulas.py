@@ -94,7 +94,8 @@ def bounds_of_text(text: str) -> Bounds | None:
 
 
 def _nodes(text: str) -> list[nodes.Node]:
-    """Return the nodes of an expression, its root first; none for a text with a fault."""
+    """Parse an expression and return its syntax nodes, the root first; empty for a text with a syntax
+    fault."""
     try:
         tree = Parser(_JINJA, text, state="variable").parse_expression()
         return [tree, *tree.find_all(nodes.Node)]
@@ -103,7 +104,7 @@ def _nodes(text: str) -> list[nodes.Node]:
 
 
 def _keys(parts: list[nodes.Node], name: str) -> Iterator[str]:
-    """Yield the keys that nodes name, as `name.key` or `name["key"]`."""
+    """Yield the keys of the variable `name` that nodes read, as `name.key` or `name["key"]`."""
     for node in parts:
         match node:
             case nodes.Getattr(node=nodes.Name(name=holder), attr=str(key)) if holder == name:
@@ -117,7 +118,7 @@ def _keys(parts: list[nodes.Node], name: str) -> Iterator[str]:
 
 
 def _compared(parts: list[nodes.Node]) -> Iterator[str]:
-    """Yield the task fields that comparisons with the action read: a row without one must not pay."""
+    """Yield the task fields that are compared with the action, and so must be present in each row."""
     for part in parts:
         if isinstance(part, nodes.Compare | nodes.Test):
             inside = [*part.find_all(nodes.Node)]
@@ -126,7 +127,7 @@ def _compared(parts: list[nodes.Node]) -> Iterator[str]:
 
 
 def _is_number(node: nodes.Node) -> bool:
-    """Return True where the value of an expression can only be a number, and no bool."""
+    """Return True if an expression's value can only be a number, by its syntax; False for a bool."""
     match node:
         case nodes.CondExpr():
             return node.expr2 is not None and _is_number(node.expr1) and _is_number(node.expr2)

@@ -22,7 +22,7 @@ WORDS = {"UP": "U", "RIGHT": "R", "DOWN": "D", "LEFT": "L"}
 
 
 class Grid(NamedTuple):
-    """Square of cells."""
+    """Square map of a grid game: walls, start and goal."""
 
     size: int
     walls: frozenset[Cell]
@@ -69,7 +69,7 @@ def draw(seed: int, size: int, walls: float) -> Grid:
 
 
 def _random_way(rng: random.Random, size: int, start: Cell, goal: Cell) -> Sequence[Cell]:
-    """Draw a random walk from start to goal, without its loops."""
+    """Return a path from start to goal without loops, by a random walk whose loops are erased."""
     way = [start]
     while way[-1] != goal:
         cell = rng.choice([*_around(way[-1], size).values()])
@@ -113,14 +113,15 @@ def begin(grid: Grid, rules: GridRules) -> tuple[WalkState, Transition]:
 
 
 def move(walk: WalkState, actions: Mapping[int, Any]) -> tuple[WalkState, Transition]:
-    """Apply the action of the only player, 0."""
+    """Return the walk after the action of player 0, and the Transition with its observation and reward."""
     letters = read(actions.get(0))
     after, fault = go(walk, letters) if letters else (walk, "No move could be read.")
     return after, _seen(walk, after, fault)
 
 
 def read(action: Any) -> str | None:
-    """Read moves such as `RRDD`, `r, r` or `["R", "down"]` as letters; None if there is another word."""
+    """Return the moves in an action such as `RRDD`, `r, r` or `["R", "down"]` as letters; None for other
+    words."""
     parts = cast("list[Any]", action) if isinstance(action, list) else [action]
     words: list[str] = re.findall(r"\w+", " ".join(map(str, parts)).upper())
     letters = "".join(WORDS.get(word) or word for word in words)
@@ -128,7 +129,7 @@ def read(action: Any) -> str | None:
 
 
 def go(walk: WalkState, letters: str) -> tuple[WalkState, str]:
-    """Make the moves of an action, up to the goal or the first fault.
+    """Walk by the letters of an action, up to the goal or the first illegal move.
 
     Returns:
         The walk after the moves, and the fault as a sentence, empty without a fault.

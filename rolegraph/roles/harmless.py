@@ -26,7 +26,8 @@ _BITS = re.compile(r"(?:0x[\da-f]++|\d++|[+\-*<>&|^~()\s])*+", re.IGNORECASE)
 
 
 def is_literal(text: str) -> bool:
-    """Tell whether `eval` would find a literal or a name, or could not parse the text at all."""
+    """Return True if `eval` of a text would give a literal or a name, or fail to parse, so that no code
+    runs."""
     # As `eval` strips it, and as the scorers do.
     return _has_value(text.lstrip(" \t")) and _has_value(text.strip())
 
@@ -45,14 +46,15 @@ def _has_value(code: str) -> bool:
 
 
 def is_expression(text: str) -> bool:
-    """Tell whether SymPy's parser would find only numbers, symbols and functions of mathematics."""
+    """Return True if SymPy's parser would find only numbers, symbols and functions of mathematics in a
+    text."""
     return _BEYOND_VALUES.search(text) is None and all(
         name in _NAMES or _LETTER.fullmatch(name) for name in _NAME.findall(text)
     )
 
 
 def is_bits(text: str) -> bool:
-    """Tell whether a text is arithmetic on whole and hexadecimal numbers."""
+    """Return True if a text has only decimal and hexadecimal integers, operators and parentheses."""
     return _BITS.fullmatch(text) is not None
 
 
@@ -65,13 +67,14 @@ _EVALUATED: Mapping[str, Callable[[str], bool]] = {
 
 
 def is_harmless(kind: str, answer: str) -> bool:
-    """Tell whether an answer cannot run as code in the scorer of a kind of tasks."""
+    """Return True if the scorer of this kind of tasks, which may `eval` answers, runs no code for an
+    answer."""
     check = _EVALUATED.get(kind)
     return check is None or check(answer)
 
 
 def is_harmless_row(kind: str, answer: object, metadata: Mapping[str, Any]) -> bool:
-    """Tell whether the fields of a row cannot run as code in the scorer of a kind of tasks."""
+    """Return True if the scorer of this kind of tasks runs no code for a row's answer and metadata."""
     match kind:
         case "number_sorting":
             return is_literal(str(answer))

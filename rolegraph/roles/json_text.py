@@ -39,7 +39,7 @@ class Check(Protocol):
     """Check of a value against a schema."""
 
     def __call__(self, value: Any, *, further: bool = False) -> None:
-        """Raise ValueError where the value does not fit.
+        """Raise ValueError unless a value fits the schema.
 
         Args:
             value: The value.
@@ -108,7 +108,7 @@ def find_json(text: str, check: Check | None = None) -> Any:
 
 
 def example_of(schema: Mapping[str, Any], depth: int = 0) -> Any:
-    """Make up a value of the types that a schema asks for; its other keywords are not read.
+    """Return a made-up value of the types that a schema asks for; its other keywords are not read.
 
     Args:
         schema: The JSON Schema.
@@ -148,7 +148,7 @@ def example_of(schema: Mapping[str, Any], depth: int = 0) -> Any:
 
 
 def required_keys(schema: object) -> Iterator[str]:
-    """Yield the keys that a JSON Schema requires, of lists' items and required mappings too."""
+    """Yield the keys that a JSON Schema requires, also in list items and in required mappings."""
     if isinstance(schema, Mapping):
         keywords = cast("Mapping[str, Any]", schema)
         properties: Mapping[str, Any] = keywords.get("properties", {})
@@ -168,14 +168,15 @@ def _candidates(text: str) -> Iterator[Any]:
 
 
 def _whole(texts: Sequence[str]) -> Iterator[Any]:
-    """Yield the value of each text that is JSON as a whole."""
+    """Yield the parsed value of each text that is JSON as a whole; other texts are skipped."""
     for text in texts:
         with suppress(ValueError, RecursionError):
             yield _DECODER.decode(text.strip())
 
 
 def _inside(texts: Sequence[str]) -> Iterator[Any]:
-    """Yield the outermost objects and lists of texts; raise ValueError at the limit `json_read`."""
+    """Yield the outermost JSON objects and lists found inside texts; raise ValueError at the limit
+    `json_read`."""
     starts = read = 0
     for text in texts:
         position = 0
@@ -194,7 +195,8 @@ def _inside(texts: Sequence[str]) -> Iterator[Any]:
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return the pairs as a mapping; raise ValueError for a key that stands twice: either may be meant."""
+    """Return key-value pairs as a dict; raise ValueError for a repeated key, of which either value may be
+    meant."""
     value = dict(pairs)
     if len(value) < len(pairs):
         raise ValueError("a key stands twice")
@@ -209,7 +211,7 @@ _DECODER = json.JSONDecoder(parse_constant=_no_constant, object_pairs_hook=_obje
 
 
 def schema_check(schema: dict[str, Any]) -> Check:
-    """Compile a JSON Schema (2020-12) to a check of values.
+    """Return a function that raises ValueError for a value that does not fit a JSON Schema (2020-12).
 
     Args:
         schema: The schema. References may lead into the schema only.
@@ -284,7 +286,7 @@ def schema_check(schema: dict[str, Any]) -> Check:
 
 
 def _keywords(schema: object) -> Iterator[tuple[str, str]]:
-    """Yield references, patterns and refused keywords, with their text, at any depth of a schema."""
+    """Yield (keyword, text) of references, patterns and refused keywords at any depth of a JSON Schema."""
     if isinstance(schema, Mapping):
         for key, value in cast("Mapping[str, Any]", schema).items():
             if key in _REFUSED:

@@ -85,7 +85,10 @@ def find_number(text: str, *, which: Which = "last", fractions: bool = False) ->
 
 
 def _read(match: re.Match[str], before: str, after: str, fractions: bool) -> int | float:
-    """Return the number of a run without its sign; raise ValueError where the number is not certain."""
+    """Return the number that a matched run of characters writes, without its sign.
+
+    Raises ValueError where the text around it makes the number uncertain, as in `7-2`.
+    """
     parts = [match["top"], match["bottom"]] if match["fraction"] else _SLASH.split(match["run"])
     is_mixed = len(parts) > 1 and re.search(r"[0-9][ \t]?[-+−]?$", before)
     has_fraction = len(parts) == 2 and fractions
@@ -128,7 +131,8 @@ def _value(written: str) -> int | float:
 
 
 def number_of(value: object) -> float:
-    """Return a number, or the last number or fraction of a text; raise ValueError without a number."""
+    """Return a number as float, or the last number or fraction in a text; raise ValueError without a
+    number."""
     try:
         return float(_number_in(value))
     except OverflowError as error:
@@ -136,12 +140,12 @@ def number_of(value: object) -> float:
 
 
 def exact_number_of(value: object) -> Fraction:
-    """Return the number of `number_of` without rounding; raise ValueError without a number."""
+    """Return the number of `number_of` as an exact Fraction; raise ValueError without a number."""
     return exact(_number_in(value))
 
 
 def exact(number: float) -> Fraction:
-    """Return the number that the digits of a number write: 0.1 is a tenth, and no whole number is rounded."""
+    """Return a number as the Fraction that its decimal digits write: 0.1 is 1/10."""
     return Fraction(number) if isinstance(number, int) else Fraction(repr(number))
 
 

@@ -48,7 +48,7 @@ def _unread(role: str, else_: Else, inputs: RewardInputs, *, failed: bool) -> Sc
 
 
 def _all_right(role: str, inputs: RewardInputs) -> bool | None:
-    """Return whether the turns of a role that say so are all right; None where none does or one failed."""
+    """Return False if any turn of a role is wrong, True if all are right; None if unknown or not judged."""
     verdicts = [each.is_correct for each in inputs.scores[role] if each.is_correct is not None]
     if False in verdicts:
         return False

@@ -254,7 +254,7 @@ def one_of(words: list[str], /, *, default: str = "") -> Parser:
 
 
 def _tag_finder(name: str, which: Which, ignore_case: bool) -> Callable[[str], str]:
-    """Return a function that finds the text between two tags, and raises ParseFailure without both."""
+    """Return a function that finds the text between two tags; it raises ParseFailure for a missing tag."""
     find = tag_finder(name, which, ignore_case=ignore_case)
 
     def read_tag(response: str) -> str:

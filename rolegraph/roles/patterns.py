@@ -118,7 +118,8 @@ def last_match(pattern: Pattern, text: str) -> Match | None:
     match, left = None, PATTERN_WORK.most // 2
 
     def through(begin: int) -> bool:
-        """Set `match` to the last match from a position on; False where `pattern_work` is used up first."""
+        """Set `match` to the last match from `begin` on; return False where `pattern_work` is used up
+        first."""
         nonlocal match, left
         for match in pattern.finditer(text, begin):
             left -= _MATCH + int(per_character * (len(text) - match.end()))

@@ -85,10 +85,10 @@ def python(
 
 
 class _Reads:
-    """Task fields that a program reads."""
+    """Finder of the task fields that a program reads, in its syntax tree."""
 
     def __init__(self, tree: ast.Module) -> None:
-        """Find the fields of a program's tree."""
+        """Walk a program's syntax tree and collect the task fields that it reads in `fields` and `others`."""
         self.fields: list[str] = []
         """Fields that each row must have: `task["…"]`."""
         self.others: list[str] = []

@@ -67,7 +67,7 @@ def exact_match(*, field: str = "answer", ignore_case: bool = True, punctuation:
 
 
 def _accepted(task: Task, field: str) -> list[Any]:
-    """List the answers that a task field accepts: the members of a list, or the one value."""
+    """Return the accepted answers in a task field: a list's members, or the single value in a list."""
     return cast("list[Any]", task[field]) if isinstance(task[field], list) else [task[field]]
 
 
@@ -104,7 +104,7 @@ def f1(*, field: str = "answer") -> Reward:
 
 
 def _overlap(given: Counter[str], size: int, gold: list[str]) -> float:
-    """Return F1 of `size` given words and a gold text, in time that follows the words of `gold` alone."""
+    """Return F1 between a bag of `size` given words and the words of `gold`, in time linear in `gold`."""
     if not size or not gold:
         return float(size == len(gold))
     common = sum(min(count, given[word]) for word, count in Counter(gold).items())

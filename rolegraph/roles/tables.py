@@ -116,9 +116,9 @@ _CUT_OR_SEVERAL = ("EOF while parsing", "trailing characters")
 
 
 def _check_keys(line: str, where: str) -> None:
-    """Raise DataError where an object of valid JSON, at any depth, has a key twice.
+    """Raise DataError if any object in a line of valid JSON, at any depth, has a key twice.
 
-    The parser of `parse_row` keeps the last value without a word.
+    The parser of `parse_row` keeps the last value without a warning.
     """
 
     def check(pairs: list[tuple[str, None]]) -> None:
@@ -144,7 +144,7 @@ def _delimited(path: Path) -> Iterator[tuple[int, Row]]:
 
 
 def _parquet(path: Path) -> Iterator[tuple[int, Row]]:
-    """Read a Parquet file in a process that may take little more memory than pyarrow itself.
+    """Yield (row number, row) of a Parquet file, read in a process with a memory limit.
 
     A file of some hundred bytes may unpack to gigabytes, whatever its own sizes say; pyarrow has no limit.
     """
@@ -183,7 +183,10 @@ _MEND = "write the file as .jsonl, or with smaller row groups"
 
 
 def _next_rows(path: str) -> list[bytes | DataError]:
-    """Return rows as JSON after those of the last call; the last may be the reason why reading ends there."""
+    """Return the next batch of a file's rows as JSON, empty at the end; its last item may be a DataError.
+
+    Called in the worker, which keeps the file open between calls.
+    """
     return next(_batches(path), None) or []
 
 

@@ -22,7 +22,7 @@ def tag_finder(name: str, which: Which, *, ignore_case: bool) -> Callable[[str],
 
     Args:
         name: The tag, without angle brackets.
-        which: The pair to take of several, the first or the last.
+        which: The pair to take of several, the first or the last; a pair that is only quoted counts last.
         ignore_case: Take `<Answer>` for `<answer>`.
 
     Raises:
@@ -44,7 +44,7 @@ def tag_finder(name: str, which: Which, *, ignore_case: bool) -> Callable[[str],
 
 
 def _pairs(marks: re.Pattern[str], text: str) -> Iterator[tuple[re.Match[str], re.Match[str]]]:
-    """Yield each closing tag with the last opening tag between it and the closing tag before."""
+    """Yield (opening, closing) for each closing tag: the last opening tag since the closing tag before."""
     opening: re.Match[str] | None = None
     for mark in marks.finditer(text):
         if not mark[1]:

@@ -52,7 +52,7 @@ def without_thoughts(text: str, keep: Collection[str] = ()) -> str:
 
 
 class _Mark:
-    """Beginning or end of a thought."""
+    """Match of a tag or marker at which a thought begins or ends."""
 
     __slots__ = ("end", "is_end", "kind", "name", "start")
 
@@ -65,7 +65,8 @@ class _Mark:
 
 
 def _parts(text: str, marks: list[_Mark]) -> list[str]:
-    """Return the parts of a text that lie in no thought."""
+    """Return the pieces of a text outside of thoughts; `marks` are the places where thoughts begin and
+    end."""
     parts: list[str] = []
     position, index = 0, 0
     while index < len(marks):
@@ -81,7 +82,8 @@ def _parts(text: str, marks: list[_Mark]) -> list[str]:
 
 
 def _last_of(marks: list[_Mark], first: int) -> int | None:
-    """Return the position of the mark that ends a thought; None where no mark does."""
+    """Return the position in `marks` of the mark that ends the thought begun at `first`; None without an
+    end."""
     depth, last = 0, None
     for index in range(first, len(marks)):
         if marks[index].kind != marks[first].kind:

@@ -38,12 +38,15 @@ def winner(position: str) -> int | None:
 
 
 def place(position: str, cell: int) -> str:
-    """Return the position after the player to move takes a free cell."""
+    """Return the position after the player whose turn it is takes a cell, numbered from 1."""
     return position[: cell - 1] + MARKS[to_move(position)] + position[cell:]
 
 
 def begin(seed: int, opening: int) -> tuple[str, Transition]:
-    """Return the first position, after `opening` random moves; at most 4, so that no player has won."""
+    """Return the first position, after `opening` random moves by `seed`, and its Transition.
+
+    At most 4 moves are random, so that no player has won.
+    """
     rng, position = random.Random(f"tic_tac_toe {seed}"), EMPTY
     for _ in range(opening):
         position = place(position, rng.choice(free(position)))
@@ -51,7 +54,7 @@ def begin(seed: int, opening: int) -> tuple[str, Transition]:
 
 
 def move(illegal: Illegal, position: str, actions: Mapping[int, Any]) -> tuple[str, Transition]:
-    """Apply the move of the player whose turn it is.
+    """Return the position after the move of the player whose turn it is, and the Transition.
 
     Args:
         illegal: The consequence of an illegal move.

@@ -156,7 +156,8 @@ def top(of: str, /, *, by: str, k: Annotated[int, Field(ge=1)]) -> Tool:
 
 
 def _ranking_tool(of: str, by: str, pick: Callable[[list[Any]], Any], gives: Shape) -> Tool:
-    """Make a tool that picks from the actions of `of`, sorted by the mean of scores `by`, highest first."""
+    """Return a Tool that ranks the actions of `of` by their mean score at `by`, and lets `pick` choose from
+    them."""
     scorer, _, path = by.partition(".")
 
     def choose(upstream: Upstream, pairs: Pairs) -> Any:
@@ -183,7 +184,10 @@ def _ranking_tool(of: str, by: str, pick: Callable[[list[Any]], Any], gives: Sha
 
 
 def _comparison(equal: Equal) -> tuple[Callable[[Any, Any], bool], float | None]:
-    """Return a comparison and its time limit: mathematics runs in a process that can be stopped."""
+    """Return (function that compares two actions, time limit in seconds), by text or by mathematics.
+
+    Only the comparison of mathematics has a limit, because it runs in a process that can be stopped.
+    """
     if equal == "text":
         return same_text, None
     require_math()
@@ -191,7 +195,7 @@ def _comparison(equal: Equal) -> tuple[Callable[[Any, Any], bool], float | None]
 
 
 def _answered(upstream: Upstream) -> list[View]:
-    """Return the turns that a tool may choose from; raises ToolError where all failed or none ran."""
+    """Return the views of all turns that did not fail, to choose from; raises ToolError without any."""
     views = [view for view in _views(upstream) if not view.failed]
     if not views:
         raise ToolError(f"nothing to choose from: all of {', '.join(upstream)} failed")
@@ -263,12 +267,15 @@ async def _execute(seconds: float, memory: int, interpreter: str, code: Any, hea
 
 @cache
 def _sandbox(seconds: float, memory: int, interpreter: str) -> PythonSandbox:
-    """Return the sandbox of all episodes, so that no more programs run at once than there are processors."""
+    """Return the PythonSandbox for these limits, shared by all episodes.
+
+    So no more programs run at once than there are processors.
+    """
     return PythonSandbox(seconds=seconds, memory=memory, interpreter=interpreter)
 
 
 def _unfenced(code: str) -> str:
-    """Remove the Markdown fence that models put around a program."""
+    """Return a program without the Markdown fence around it."""
     first, *lines = code.strip().split("\n")
     fenced = lines and first.strip() in ("```", "```py", "```python") and lines[-1].strip() == "```"
     return "\n".join(lines[:-1]) if fenced else code
@@ -356,7 +363,10 @@ def http(body: str | None = None, /, *, url: str, method: Method = "POST", heade
 
 
 async def _exchange(url: str, method: Method, body: Any, headers: Sent) -> Any:
-    """Send a JSON value, or the text of one, without keys or cookies, and read the answer."""
+    """Send a JSON value to a URL and return the answer, JSON or text; raises ToolError for a failure.
+
+    The request carries no keys and no cookies.
+    """
     import httpx  # importing it takes longer than checking a spec
 
     try:

@@ -36,7 +36,7 @@ class WordFinder:
     """Finder of the words that a text affirms."""
 
     def __init__(self, words: Mapping[str, str]) -> None:
-        """Prepare the search.
+        """Compile the search for these words.
 
         Args:
             words: Each word's spelling in the list, by the word in small letters.
@@ -74,6 +74,6 @@ class WordFinder:
 
 
 def _pattern(words: list[str]) -> re.Pattern[str] | None:
-    """Return a pattern of whole words, the longest first: "not sure" before "not"."""
+    """Return a regular expression for any of the words as a whole, longer ones first; None for no words."""
     alternatives = "|".join(map(re.escape, sorted(words, key=len, reverse=True)))
     return re.compile(rf"(?<![\w])(?<!\w[-‑])(?:{alternatives})(?!\w|[-‑]\w)") if words else None

@@ -30,7 +30,7 @@ from rolegraph.roles.bounds import added, scaled
 
 
 class Term(BaseModel):
-    """Term of a weighted sum."""
+    """Term of a weighted sum of rewards: a reward and its weight."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True, use_attribute_docstrings=True)
 
@@ -49,7 +49,7 @@ class BareTerm(Term):
 
 
 def _in_full(written: object) -> object:
-    """Expand the short form of a term, its reward alone; return any other value unchanged."""
+    """Expand a term's short form, the reward alone, to a BareTerm; return any other value unchanged."""
     return BareTerm(reward=ItemCall.parse(written)) if _is_short(written) else written
 
 
@@ -100,7 +100,7 @@ def weighted(
         return tuple(dict.fromkeys(name for item in items for name in getattr(item, field)))
 
     def placed(name: str, read: Placed) -> Placed:
-        """Return a part of a term's call with its place in the call of the sum."""
+        """Return what a term's reward reads, with its place changed to that in the call of `weighted`."""
         term = terms[name]
         return read._replace(place=(0, name, *term.place, *term.reward.path_of(read.place)))
 

@@ -28,7 +28,7 @@ _ARTICLE = re.compile(r"\b(?:a|an|the)\s+(?=\w)")
 
 
 def spellings(value: object) -> tuple[str, ...]:
-    """Return the texts that write a value: of a float that is whole, 2.0, also that of the whole number."""
+    """Return the texts that may write a value: 2.0 as `2.0` and `2`, a text unchanged, else its JSON."""
     if isinstance(value, str):
         return (value,)
     written = json.dumps(value, ensure_ascii=False, default=str)

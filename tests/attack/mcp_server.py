@@ -1,4 +1,4 @@
-"""Hostile MCP server on the protocol's SDK: `python -m tests.attack.mcp_server LISTING` prints its port.
+"""Hostile MCP server without the protocol's SDK: `python -m tests.attack.mcp_server LISTING` prints its port.
 
 The tools are named by the keys of `ANSWERS` and by `ENDING`. With LISTING `endless` the server
 lists new tools on every page, with `stuck` the same page again and again, and with `wordy` a page of 1 MB.
@@ -10,18 +10,18 @@ import asyncio
 import os
 import socket
 import sys
+from collections.abc import Mapping
 from typing import Any
 
 import uvicorn
-from mcp import types
-from mcp.server.lowlevel import Server
-from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from starlette.applications import Starlette
-from starlette.routing import Mount
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
 
 
-def text(said: str) -> types.TextContent:
-    return types.TextContent(type="text", text=said)
+def text(said: str) -> dict[str, Any]:
+    return {"type": "text", "text": said}
 
 
 def nested(levels: int) -> Any:
@@ -31,79 +31,80 @@ def nested(levels: int) -> Any:
     return made
 
 
-BLOB = types.BlobResourceContents(uri="file:///etc/passwd", blob="AAAA")  # pyright: ignore[reportArgumentType]
-IMAGE = types.ImageContent(type="image", data="AAAA", mimeType="image/png")
-AUDIO = types.AudioContent(type="audio", data="AAAA", mimeType="audio/x")
-ANSWERS: dict[str, types.CallToolResult] = {
-    "honest": types.CallToolResult(content=[text("42")]),
-    "huge": types.CallToolResult(content=[text("a" * 1_000_001)]),
-    "many": types.CallToolResult(content=[text("a")] * 20_000),
-    "escapes": types.CallToolResult(content=[text("\0 \x1b[31m \u202e <script>")]),
-    "image": types.CallToolResult(content=[IMAGE]),
-    "audio": types.CallToolResult(content=[AUDIO]),
-    "blob": types.CallToolResult(content=[types.EmbeddedResource(type="resource", resource=BLOB)]),
-    "nothing": types.CallToolResult(content=[]),
-    "error": types.CallToolResult(content=[text("\x1b[31mno")], isError=True),
-    "silent_error": types.CallToolResult(content=[], isError=True),
-    "hologram": types.CallToolResult.model_construct(
-        content=[types.TextContent.model_construct(type="hologram", text="x")], isError=False  # pyright: ignore
-    ),
-    "number": types.CallToolResult.model_construct(content=7, isError=False),  # pyright: ignore
-    "deep": types.CallToolResult(content=[], structuredContent=nested(80)),
-    "structured": types.CallToolResult(content=[], structuredContent={"a": [1, None]}),
-    "large": types.CallToolResult(content=[text("a" * 4_000_000)]),
-    "pattern": types.CallToolResult(content=[], structuredContent={"a": "a" * 40 + "!"}),
-}  # fmt: skip
+BLOB = {"type": "resource", "resource": {"uri": "file:///etc/passwd", "blob": "AAAA"}}
+ANSWERS: Mapping[str, dict[str, Any]] = {
+    "honest": {"content": [text("42")]},
+    "huge": {"content": [text("a" * 1_000_001)]},
+    "many": {"content": [text("a")] * 20_000},
+    "escapes": {"content": [text("\0 \x1b[31m \u202e <script>")]},
+    "image": {"content": [{"type": "image", "data": "AAAA", "mimeType": "image/png"}]},
+    "audio": {"content": [{"type": "audio", "data": "AAAA", "mimeType": "audio/x"}]},
+    "blob": {"content": [BLOB]},
+    "nothing": {"content": []},
+    "error": {"content": [text("\x1b[31mno")], "isError": True},
+    "silent_error": {"content": [], "isError": True},
+    "hologram": {"content": [{"type": "hologram", "text": "x"}]},
+    "number": {"content": 7},
+    "deep": {"content": [], "structuredContent": nested(80)},
+    "structured": {"content": [], "structuredContent": {"a": [1, None]}},
+    "large": {"content": [text("a" * 4_000_000)]},
+    "pattern": {"content": [], "structuredContent": {"a": "a" * 40 + "!"}},
+}
 ENDING = ("dies", "never")
 CATASTROPHIC = {"type": "object", "properties": {"a": {"pattern": "^(a+)+$"}}}
 
 
-def server(listing: str) -> Server[Any]:
-    made: Server[Any] = Server("hostile")
+def page(listing: str, cursor: str | None) -> dict[str, Any]:
+    """Return the result of `tools/list`."""
+    names, described, following = [*ANSWERS, *ENDING, "honest", "\x1b[31m\0"], "\x1b[31m", None
+    if listing in ("endless", "stuck"):
+        number = int(cursor or 0)
+        names = [f"tool_{number * 100 + n}" for n in range(100)]
+        following = str(number + 1) if listing == "endless" else "0"
+    if listing == "wordy":
+        names, described, following = ["honest"], "a" * 1_000_000, "0"
+    listed: list[dict[str, Any]] = []
+    for name in names:
+        tool = {"name": name, "description": described, "inputSchema": {"type": "object"}}
+        listed.append(tool | ({"outputSchema": CATASTROPHIC} if name == "pattern" else {}))
+    return {"tools": listed} | ({"nextCursor": following} if following else {})
 
-    async def listed(request: types.ListToolsRequest) -> types.ServerResult:
-        names = [*ANSWERS, *ENDING, "honest", "\x1b[31m\0"]
-        cursor = None
-        if listing in ("endless", "stuck"):
-            page = int((request.params and request.params.cursor) or 0)
-            names = [f"tool_{page * 100 + n}" for n in range(100)]
-            cursor = str(page + 1) if listing == "endless" else "0"
-        described = "\x1b[31m"
-        if listing == "wordy":
-            names, described, cursor = ["honest"], "a" * 1_000_000, "0"
-        page_of = [
-            types.Tool(
-                name=name,
-                description=described,
-                inputSchema={"type": "object"},
-                outputSchema=CATASTROPHIC if name == "pattern" else None,
-            )
-            for name in names
-        ]
-        return types.ServerResult(types.ListToolsResult(tools=page_of, nextCursor=cursor))
 
-    async def called(request: types.CallToolRequest) -> types.ServerResult:
-        match request.params.name:
-            case "dies":
+def application(listing: str) -> Starlette:
+    """Make the server: as much of the protocol as a client needs."""
+
+    async def answer(request: Request) -> Response:
+        if request.method != "POST":
+            return Response(status_code=405)
+        message: dict[str, Any] = await request.json()
+        if "id" not in message:
+            return Response(status_code=202)
+        asked: dict[str, Any] = message.get("params") or {}
+        match message["method"], asked.get("name"):
+            case "initialize", _:
+                information = {"name": "hostile", "version": "1"}
+                capabilities: dict[str, Any] = {"tools": {}}
+                result: Any = {
+                    "protocolVersion": "2025-06-18", "capabilities": capabilities, "serverInfo": information
+                }  # fmt: skip
+            case "tools/list", _:
+                result = page(listing, asked.get("cursor"))
+            case _, "dies":
                 os._exit(3)
-            case "never":
+            case _, "never":
                 await asyncio.Event().wait()
-            case name:
-                return types.ServerResult(ANSWERS[name])
-        raise AssertionError
+                raise AssertionError
+            case _, name:
+                result = ANSWERS[str(name)]
+        return JSONResponse({"jsonrpc": "2.0", "id": message["id"], "result": result})
 
-    made.request_handlers[types.ListToolsRequest] = listed
-    made.request_handlers[types.CallToolRequest] = called
-    return made
+    return Starlette(routes=[Route("/mcp/", answer, methods=["GET", "POST", "DELETE"])])
 
 
 async def main(listing: str) -> None:
-    manager = StreamableHTTPSessionManager(server(listing))
-    app = Starlette(routes=[Mount("/mcp", manager.handle_request)])
     listener = socket.create_server(("127.0.0.1", 0))
     print(listener.getsockname()[1], flush=True)
-    async with manager.run():
-        await uvicorn.Server(uvicorn.Config(app, log_level="critical")).serve([listener])
+    await uvicorn.Server(uvicorn.Config(application(listing), log_level="critical")).serve([listener])
 
 
 if __name__ == "__main__":

@@ -79,7 +79,8 @@ def test_whatever_a_server_answers_is_the_call_s_result_or_its_error() -> None:
         assert said[-2] == "42", "a second function of one name has one of its own"
         assert said[-1].startswith("Error: ")
         (never, after) = asyncio.run(ask(url, "never", "honest", seconds=1.0))
-        assert never.message["content"].startswith("Error: Timed out")
+        assert never.message["content"].startswith("Error: ")
+        assert "timed out" in never.message["content"].lower()
         assert after.message["content"] == "42"
         (dead, *_) = asyncio.run(ask(url, "dies", seconds=1.0))
         assert dead.message["content"].startswith("Error: ")
@@ -161,6 +162,9 @@ def test_a_response_without_a_bound_is_an_error_of_its_own_call_alone(name: str)
     methods = ["GET", "POST", "DELETE"]
     with served(Starlette(routes=[Route("/mcp", unbounded, methods=methods)])) as url:
         first, second = asyncio.run(ask(f"{url}/mcp", name, "honest"))
-    assert first.message["content"].startswith("Error: rejected response: ")
-    assert UNBOUNDED[name][1] in first.message["content"]
+    error = first.message["content"]
+    assert error.startswith("Error: ")
+    if error != "Error: SSE stream ended without a response":  # a limit of 1 MB in mcp 2.0
+        assert error.startswith("Error: rejected response: ")
+        assert UNBOUNDED[name][1] in error
     assert second.message["content"] == "42"

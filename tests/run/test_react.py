@@ -29,10 +29,10 @@ def scripted(body: dict[str, Any]) -> Response:
 
 
 def test_an_agent_uses_a_calculator_and_an_mcp_server() -> None:
-    fastmcp = pytest.importorskip("mcp.server.fastmcp", reason="needs the extra `mcp`")
-    from tests.integrations.mcp.test_tool import running
+    pytest.importorskip("mcp", reason="needs the extra `mcp`")
+    from tests.integrations.mcp.server import MCPServer, running
 
-    server = fastmcp.FastMCP("numbers", log_level="ERROR")
+    server = MCPServer("numbers", log_level="ERROR")
 
     @server.tool()
     def double(number: int) -> int:

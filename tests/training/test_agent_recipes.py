@@ -55,8 +55,8 @@ def test_a_cto_remembers_its_design_and_its_reviews(training: Training, tmp_path
 
 def test_an_agent_is_paid_for_the_state_of_a_database(training: Training, tmp_path: Path) -> None:
     """Let the agent cancel the wanted order, another, or one that is sent; each episode has its database."""
-    pytest.importorskip("mcp.server.fastmcp", reason="needs the extra `mcp`")
-    from tests.integrations.mcp.test_tool import running
+    pytest.importorskip("mcp", reason="needs the extra `mcp`")
+    from tests.integrations.mcp.server import running
     from tests.shop import shop
 
     calling(training, tmp_path, "tau-bench")

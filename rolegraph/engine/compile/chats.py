@@ -15,7 +15,11 @@ Turn = tuple[str, int]
 
 
 def chats_of(spec: Spec) -> list[list[str]]:
-    """Return the roles of each conversation, in the order of the spec; a role's own has one role."""
+    """Return one list of role names for each conversation (`memory`), in the order of the spec.
+
+    Roles with the same `memory.chat` are in one list; a role that shares no conversation is a list of its
+    own.
+    """
     chats: dict[tuple[str, str], list[str]] = {}
     for name, role in spec.roles.items():
         if role.memory is not None:
@@ -25,8 +29,9 @@ def chats_of(spec: Spec) -> list[list[str]]:
 
 
 def turns_before(spec: Spec) -> dict[str, dict[int, Turn]]:
-    """Return for each role and round the conversation's turn before, of the same instance; the first turn of
-    a conversation, and roles without one, are left out.
+    """Return by role and turn number the turn of the same instance that precedes it in its conversation.
+
+    The first turn of a conversation and roles without `memory` have no entry.
     """
     before: dict[str, dict[int, Turn]] = {}
     chats = chats_of(spec)
@@ -55,8 +60,9 @@ def _times(spec: Spec, places: Mapping[str, int], name: str) -> Iterator[tuple[i
 
 
 def turns_read(spec: Spec) -> dict[str, list[str]]:
-    """Return for each role that shares a conversation the other roles whose turns it may read there; nothing
-    for a spec whose roles wait for each other, which is a fault of its own.
+    """Return for each role in a shared conversation the other roles whose turns it may find there.
+
+    The result is empty for a spec whose roles wait for each other in a cycle, which other checks report.
     """
     shared = [roles for roles in chats_of(spec) if len(roles) > 1]
     read: dict[str, list[str]] = {}
@@ -101,7 +107,8 @@ def chat_findings(spec: Spec, counts: Mapping[str, int]) -> Iterator[Finding]:
 
 
 def _unjoined(spec: Spec) -> Iterator[Finding]:
-    """Warn of a role with a conversation of its own whose name others gave to theirs."""
+    """Warn of a role whose own conversation (`memory: chat`) has the name that other roles gave to a shared
+    one."""
     for name, role in spec.roles.items():
         named = [other for other, it in spec.roles.items() if it.memory and it.memory.chat == name]
         if named and role.memory is not None and role.memory.chat is None:
@@ -111,8 +118,10 @@ def _unjoined(spec: Spec) -> Iterator[Finding]:
 
 
 def _differences(spec: Spec, one: str, other: str, counts: Mapping[str, int]) -> Iterator[Finding]:
-    """Find settings that two roles with one conversation must share: all its turns have one chat template,
-    one set of functions, and see the same of the task."""
+    """Yield a finding for each setting, such as `policy`, in which two roles of one conversation differ.
+
+    All turns of a conversation need one chat template, one set of functions and the same view of the task.
+    """
     first, second = spec.roles[one], spec.roles[other]
     for key, mine, theirs in (
         ("count", counts[one], counts[other]),

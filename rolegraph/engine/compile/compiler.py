@@ -183,7 +183,7 @@ def check_source(source: Source, further: PlanCheck | None = None, *, runs: bool
 
 
 def _compile(loaded: LoadedSpec, imports: Sequence[vocabulary.Import], allow: Sequence[str]) -> Plan | None:
-    """Report all findings to `loaded`, and return the plan; None where there is a fault."""
+    """Report all findings to `loaded`, and return the compiled plan; None where a finding is an error."""
     spec, of_models = locate_models(loaded)
     findings = [*of_models, *check_graph(spec), *run_findings(spec, loaded.data)]
     is_sound = all(finding.severity != "error" for finding in findings)
@@ -205,7 +205,10 @@ def _compile(loaded: LoadedSpec, imports: Sequence[vocabulary.Import], allow: Se
 def _assemble(
     names: ResolvedNames, instances: Instances, data: Mapping[str, Any], imports: Sequence[vocabulary.Import]
 ) -> Plan:
-    """Build the plan of a spec without faults. Pure, except that `_hash` reads files of the vocabulary."""
+    """Build the Plan, with roles, nodes and blocks, of a spec without faults.
+
+    Pure, except that `_hash` reads files of the vocabulary.
+    """
     spec, counts = names.spec, names.counts
     runs_programs = any(permission.name == "python" for permission in names.permissions)
     interpreter = names.interpreter if runs_programs else ""
@@ -283,7 +286,8 @@ def _assemble(
 
 
 def _values(record: object, kind: type[Any], **others: Any) -> dict[str, Any]:
-    """Return the values in a record of the fields that the dataclass `kind` has, with `others` in place."""
+    """Return `record`'s values for the field names of the dataclass `kind`, as keyword arguments; `others`
+    win."""
     return {its.name: getattr(record, its.name) for its in fields(kind)} | others
 
 
@@ -300,7 +304,8 @@ async def _run_by_the_scheduler(arguments: Mapping[str, Any]) -> Any:
 
 
 def _kept_back(names: ResolvedNames, name: str) -> frozenset[str]:
-    """Return the functions that a `run` calls of a role's tools, or of another role with one of them."""
+    """Return the functions of role `name`'s tools that no model is offered, because a `run: call` calls
+    them."""
     functions: set[str] = set()
     for role in names.roles.values():
         if role.run and (called := role.run.tool.session):
@@ -348,7 +353,7 @@ def _hash(
 
 
 def _present(value: T | None) -> T:
-    """Return `value`, which is never None in a spec without faults; for the type checker."""
+    """Return `value` unchanged; raise AssertionError for None, which a spec without faults never gives."""
     if value is None:
         raise AssertionError("a part of the plan is missing without a finding")
     return value

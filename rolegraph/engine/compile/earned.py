@@ -17,27 +17,32 @@ from rolegraph.engine.vocabulary import Reward, Tool
 
 
 def scored(rewards: Rewards) -> RoleGraph:
-    """Return the graph of the roles whose rewards must be computed before each role's own."""
+    """Return a graph of roles with an edge from each role whose reward another role's reward reads to that
+    role."""
     return graph_of({name: reward.roles if reward else () for name, reward in rewards.items()})
 
 
 def judged(rewards: Rewards) -> frozenset[str]:
-    """Return the roles that can be right: their reward judges the answer, or passes on such a verdict."""
+    """Return the roles that can be right or wrong: their reward judges the answer or passes on such a
+    verdict."""
     judges = [name for name, reward in rewards.items() if reward and reward.facts.judges]
     passed_on = graph_of({name: reward.facts.verdicts if reward else () for name, reward in rewards.items()})
     return frozenset(reachable(passed_on, judges))
 
 
 def deciding(spec: Spec, judged: Set[str]) -> Sequence[str]:
-    """Return the roles that decide whether an episode is correct: by default the last in the file that can be
-    right, and that runs without a call of another role."""
+    """Return the roles whose correctness is the episode's: those of `episode.correct`.
+
+    By default it is the last role in the file that can be right and that no other role calls.
+    """
     names = [name for name, role in spec.roles.items() if role.tool is None] or [*spec.roles]
     last = next((name for name in names[::-1] if name in judged), names[-1])
     return tuple(dict.fromkeys(spec.episode.correct)) or (last,)
 
 
 def earning_findings(names: ResolvedNames) -> Iterator[Finding]:
-    """Find faults in rewards, in tools that choose, and in hidden fields that roles are shown."""
+    """Yield faults and warnings about what rewards read and pay, tools that choose, and hidden fields in
+    `shows`."""
     spec, rewards, instances = names.spec, names.rewards, names.instances
     faults = [*_read(spec, rewards), *_unjudged(rewards)]
     yield from faults
@@ -80,7 +85,11 @@ def earning_findings(names: ResolvedNames) -> Iterator[Finding]:
 def _paid_alike(
     spec: Spec, name: str, reward: Reward, instances: Instances, read: RoleGraph
 ) -> Iterator[Finding]:
-    """Warn of raters that do not tell a role's answers apart, and of an outcome that each turn is paid."""
+    """Warn of a reward that is the same for all answers of role `name`, or that adds an outcome once per
+    turn.
+
+    The first happens where the rating role does not read the answer that it rates.
+    """
     role, loop, mine = spec.roles[name], spec.loop_of(name), instances[name]
     discounted = any((grouping.credit or role.credit).discount for grouping in role.group)
     plays = spec.env_loop_of(name) is not None  # a rater may read answers through the environment
@@ -100,7 +109,8 @@ def _paid_alike(
 
 
 def _candidates(spec: Spec, name: str, tool: Tool, instances: Instances) -> int:
-    """Return the most actions that a tool can choose from."""
+    """Return the largest number of actions that one turn of role `name` can choose from with a choosing
+    tool."""
     wanted = tool.pairs[:1] if tool.pairs else tool.roles
     edges = [(other, edge) for key, other, edge in spec.roles[name].edges if not wanted or key in wanted]
 
@@ -113,8 +123,11 @@ def _candidates(spec: Spec, name: str, tool: Tool, instances: Instances) -> int:
 
 
 def _read(spec: Spec, rewards: Rewards) -> Iterator[Finding]:
-    """Yield a finding for each reward that reads a role without a reward, its own role, roles in a cycle, or
-    the environment of a role without one."""
+    """Find rewards that read a role without a reward, their own role, each other in a cycle, or an
+    environment.
+
+    A reward may read an environment only if its role is one of the environment's players.
+    """
     players = [player for loop in spec.env_loops() for player in spec.players_of(loop)]
     for name, reward in rewards.items():
         path: Path = ("roles", name, "reward")
@@ -138,7 +151,7 @@ def _read(spec: Spec, rewards: Rewards) -> Iterator[Finding]:
 
 
 def _rewards_of(roles: Iterable[str]) -> tuple[Path, ...]:
-    """Return the keys of the roles' rewards."""
+    """Return the path in the spec of each role's `reward`."""
     return tuple(("roles", name, "reward") for name in roles)
 
 
@@ -157,7 +170,8 @@ def _unjudged(rewards: Rewards) -> Iterator[Finding]:
 
 
 def _failing(spec: Spec) -> Iterator[Finding]:
-    """Find rewards of failed turns that have no effect."""
+    """Find values of `on_failure.reward` without effect: the role has no reward, or does not score failed
+    turns."""
     for name, role in spec.roles.items():
         failing = role.on_failure
         if failing.reward is None:
@@ -172,7 +186,8 @@ def _failing(spec: Spec) -> Iterator[Finding]:
 
 
 def _failing_pays(spec: Spec, rewards: Rewards) -> Iterator[Finding]:
-    """Warn of trained roles whose answer may earn less than a failed turn, so that they learn to fail."""
+    """Warn of trained roles whose reward can be below the 0 that a failed turn earns, so that they learn to
+    fail."""
     for name, role in spec.roles.items():
         reward, failing = rewards.get(name), role.on_failure
         if not reward or not role.is_trained or failing.then != "zero" or failing.reward is not None:
@@ -190,8 +205,11 @@ def _failing_pays(spec: Spec, rewards: Rewards) -> Iterator[Finding]:
 
 
 def _shown(names: ResolvedNames) -> Iterator[Finding]:
-    """Yield a finding for each role whose `shows` names a field that is not hidden, and for each answer field
-    that a rewarded role can see through other roles."""
+    """Find unknown fields in `data.hidden`, fields in `shows` that are not hidden, and leaks of answer
+    fields.
+
+    An answer field leaks where a rewarded role can read it through the words of other roles.
+    """
     spec, rewards = names.spec, names.rewards
     columns = {column for dataset in names.data.values() for column in dataset.columns}
     for field in spec.data.hidden if columns else ():
@@ -239,8 +257,11 @@ def quoting_roles(spec: Spec) -> frozenset[str]:
 
 
 def _words_read(spec: Spec) -> RoleGraph:
-    """Return the graph of the roles whose words each role reads: answers of this round or an earlier one,
-    arguments of its callers, results of the roles that it calls, turns of its conversation."""
+    """Return a graph of roles with an edge to each role from every role whose words it may read.
+
+    It reads answers of this round or an earlier one, arguments of its callers, results of the roles that it
+    calls, and turns of its conversation.
+    """
     chats = turns_read(spec)
     read: dict[str, list[str]] = {}
     for name, role in spec.roles.items():

@@ -101,7 +101,8 @@ def _inner_loop(spec: Spec, outer: str, name: str) -> Iterator[Finding]:
 
 
 def _players(spec: Spec, needs: RoleGraph) -> Iterator[Finding]:
-    """Find roles that cannot be players, and players without an environment."""
+    """Find faults in the `players` of loops: no environment, unknown, repeated, or seeing each other's
+    moves."""
     for name, loop in spec.loops.items():
         path = ("loops", name, "players")
         if loop.players and loop.env is None:
@@ -126,7 +127,7 @@ def _players(spec: Spec, needs: RoleGraph) -> Iterator[Finding]:
 
 
 def _edges(spec: Spec) -> Iterator[Finding]:
-    """Find edges of `needs` that join roles, or name rounds, in a way the graph does not allow."""
+    """Find entries of `needs` whose join, `chunks` or `round` is impossible between the two roles."""
     for name, role in spec.roles.items():
         reader, fans = spec.readers_of(name)[0], list[str]()
         for key, other, edge in role.edges:
@@ -169,7 +170,7 @@ _PLAIN = ("count", "when", "memory")
 
 
 def _calls(spec: Spec) -> Iterator[Finding]:
-    """Find calls of roles that cannot be called, and called roles with what a call does not have."""
+    """Find faults where a role's `tools` call another role, and in the settings of called roles."""
     unknown: list[Finding] = []
     for name, role in spec.roles.items():
         for place, call in enumerate(role.tools):
@@ -227,7 +228,7 @@ def _callee(spec: Spec, name: str, role: Role) -> Iterator[Finding]:
 
 
 def unknown_role(spec: Spec, name: str, path: tuple[str | int, ...]) -> Iterator[Finding]:
-    """Yield a finding if no role has a name."""
+    """Yield a finding at `path` if the spec has no role named `name`."""
     if name not in spec.roles:
         yield name_not_found("role", name, spec.roles, path)
 
@@ -264,7 +265,8 @@ def _cycle_hint(spec: Spec, needs: RoleGraph, cycle: Sequence[str]) -> str:
 
 
 def _size(spec: Spec, needs: RoleGraph) -> Iterator[Finding]:
-    """Find the first role at which the turns, edges or lineages of the spec pass a limit."""
+    """Yield a finding for each input that chunks do not divide, and for the first role at which the
+    turns, edges or lineages of the spec pass a limit."""
     counts: dict[str, int] = {}
     total = dict.fromkeys((SPEC_TURNS, SPEC_EDGES, SPEC_LINEAGES), 0)
     for name in nx.topological_sort(needs):

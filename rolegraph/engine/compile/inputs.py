@@ -19,7 +19,7 @@ OWN_TURNS = "self.history"
 
 
 class RoleEdge(NamedTuple):
-    """One entry of a role's `needs`."""
+    """One entry of a role's `needs`, with the role that it names."""
 
     name: str
     """The name that the role's prompts use."""

@@ -20,7 +20,7 @@ from rolegraph.engine.vocabulary.tool import NO_PAIRS
 
 
 class Instance(NamedTuple):
-    """One instance of a role."""
+    """One of the `count` copies of a role in an episode, with the instances that it descends from."""
 
     lineage: Mapping[str, frozenset[int]]
     """Numbers of the instances that this instance descends from, by role."""
@@ -59,7 +59,8 @@ class CallSite(NamedTuple):
 
 
 def call_sites(spec: Spec, name: str, instances: Instances) -> list[CallSite]:
-    """Return the turns that may call a role, by caller and turn; none for a role without `tool`."""
+    """Return every turn that may call role `name` as a tool, by caller, instance and round; none if
+    uncalled."""
     sites: list[CallSite] = []
     start = 0
     for caller in spec.callers_of(name):
@@ -72,7 +73,7 @@ def call_sites(spec: Spec, name: str, instances: Instances) -> list[CallSite]:
 
 
 def joined(edge: Edge, me: Instance, theirs: Sequence[Instance]) -> Sequence[int]:
-    """Return positions in `theirs`, from 0, of the role instances that instance `me` reads by an edge."""
+    """Return the positions in `theirs`, from 0, of the instances that instance `me` reads by `edge`."""
     if edge.fans_out:
         return me.parents
     if edge.join == "branch":
@@ -81,7 +82,8 @@ def joined(edge: Edge, me: Instance, theirs: Sequence[Instance]) -> Sequence[int
 
 
 def on_branch(me: Instance, it: Instance) -> bool:
-    """Return whether two instances share a number in every role that both lineages name."""
+    """Return True if two instances are compatible: wherever both descend from a role, they share an instance
+    of it."""
     return all(
         not numbers.isdisjoint(it.lineage[role]) for role, numbers in me.lineage.items() if role in it.lineage
     )
@@ -113,9 +115,9 @@ def history_findings(spec: Spec, instances: Instances) -> Iterator[Finding]:
 
 
 def pairs_of(spec: Spec, instances: Instances | None, name: str, tool: Tool) -> Pairs:
-    """Return which instances of two roles belong together, for a tool that pairs their actions.
+    """Return the instances of two roles whose actions a tool compares in pairs (`tool.pairs`).
 
-    Two instances belong together if they are on one branch. The result is empty for a tool without `pairs`.
+    Two instances pair if they are on one branch. The result is empty for a tool without `pairs`.
     """
     needs = spec.roles[name].needs
     if instances is None or tool.pairs is None or not all(key in needs for key in tool.pairs):
@@ -132,7 +134,7 @@ def pairs_of(spec: Spec, instances: Instances | None, name: str, tool: Tool) -> 
 
 
 class _Siblings(NamedTuple):
-    """Instances of a role that descend from the same instances of others."""
+    """Instances of one role that descend from the same instances of other roles."""
 
     lineage: Mapping[str, frozenset[int]]
     path: tuple[int, ...]
@@ -143,7 +145,7 @@ class _Siblings(NamedTuple):
 
 
 def _groups(spec: Spec, name: str, done: Mapping[str, Sequence[Instance]]) -> Iterator[_Siblings]:
-    """Yield the groups of a role's instances, in order.
+    """Yield a role's instances in order, in groups with the same ancestors.
 
     An instance of a role that is called descends from its caller's instance and from what the role needs, and
     from no instance of another caller.
@@ -171,7 +173,8 @@ def _groups(spec: Spec, name: str, done: Mapping[str, Sequence[Instance]]) -> It
 
 
 def _needed(role: Role, done: Mapping[str, Sequence[Instance]]) -> dict[str, frozenset[int]]:
-    """Return the lineage that an instance takes from all instances that its role needs in this round."""
+    """Return by role the instances that an instance of `role` descends from through its `needs` of this
+    round."""
     others = [other for _, other, edge in role.edges if edge.round == "this"]
     return _union([instance for other in others for instance in done[other]])
 

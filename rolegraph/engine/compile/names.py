@@ -238,7 +238,11 @@ class ResolvedNames:
         return tool
 
     def _session(self, name: str, tool: vocabulary.Tool) -> tuple[vocabulary.Tool, ...]:
-        """Return the tools of the role whose function a role's tool calls; none for another tool."""
+        """Return the tools of another role whose function `tool` calls (`run: call`); empty for any other
+        tool.
+
+        Adds a fault if that role has no tools to call.
+        """
         roles = {key: other for key, other, _ in self.spec.roles[name].edges}
         if tool.session is None or (other := roles.get(tool.session.role, "")) not in self.spec.roles:
             return ()
@@ -250,7 +254,8 @@ class ResolvedNames:
         return tuple(tools)
 
     def _check_quoted(self, path: Path, tool: vocabulary.Tool | None, role: Role) -> None:
-        """Add a fault for each file of tasks with hidden fields that a tool quotes to a role without them."""
+        """Add a fault where a tool quotes a file of tasks to `role`, and that file has hidden fields of the
+        tasks."""
         quoted = [*tool.files.items()] if tool else []
         for (file, fields), (tasks, hidden) in product(quoted, self.texts.labels.items()):
             leaked = sorted(hidden.intersection(fields).difference(role.shows))
@@ -272,13 +277,15 @@ class ResolvedNames:
             self.findings += findings or [Finding(path, message, "", hint, word=other, rests_on=rests_on)]
 
     def _build(self, registry: Registry[ItemT], call: ItemCall | None, path: Path) -> ItemT | None:
-        """Build an item of the vocabulary; return None without a call, and on failure, with findings."""
+        """Build the vocabulary item that `call` names; return None, with findings added, where it cannot be
+        built."""
         arguments = {"folder": self.loaded.folders[0], "interpreter": self.interpreter}
         context = {name: arguments[name] for name in registry.context}
         return None if call is None else self._make(partial(registry.build, call, **context), path)
 
     def _make(self, make: Callable[[], ItemT], path: Path, others: str = "") -> ItemT | None:
-        """Build an item by `make` and note the code that it used; where `make` fails, add faults."""
+        """Return the item that `make` builds; record its code and permissions, or add findings where `make`
+        fails."""
         with vocabulary.record_items(self.used):
             item, findings = resolve(make, path, others)
         self.findings += findings

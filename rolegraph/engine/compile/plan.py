@@ -28,7 +28,7 @@ from rolegraph.engine.vocabulary import Dataset, Import, Metric, Split
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One turn of one role instance."""
+    """One turn of one instance of a role: a node of the unrolled DAG."""
 
     id: NodeId
     role: int
@@ -44,7 +44,7 @@ class Node:
 
 
 class InputEdge(NamedTuple):
-    """Earlier turns that a block's prompts and tools read under one name, such as `solver`."""
+    """Earlier turns that the prompts of a block of turns read under one name, such as `solver`."""
 
     name: str
     role: int
@@ -60,7 +60,7 @@ class InputEdge(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Nodes that become ready together and read the same turns."""
+    """Turns of one role in one round that become ready together and read the same earlier turns."""
 
     role: int
     round: int
@@ -96,7 +96,7 @@ class TurnGraph:
 
 @dataclass(frozen=True, eq=False)
 class Plan(TurnGraph):
-    """One workflow, ready to run."""
+    """Compiled workflow: roles, turns and blocks with their order, ready to run."""
 
     name: str
     spec: Spec
@@ -204,7 +204,7 @@ class Plan(TurnGraph):
 
     @property
     def untaught(self) -> str:
-        """Warning of prompts that a shipped model was not taught; empty without such prompts."""
+        """Warning that names roles whose prompts a model of this package was not trained on; else empty."""
         roles: dict[str, list[str]] = {}
         for role in self.asking:
             model = self.endpoints[role.endpoints[0]].model
@@ -240,8 +240,10 @@ class Plan(TurnGraph):
         return (*first, *(name for name in self.metrics if name not in first))
 
     def env_at(self, block: int) -> tuple[int, int] | None:
-        """Return the position in `envs` and as a node of the transition with number `block`; None for a
-        block of turns."""
+        """Return (position in `envs`, position as a node) of the environment transition with number `block`.
+
+        Transitions are numbered after the blocks; None is returned for a block of turns.
+        """
         if block < len(self.blocks):
             return None
         node = len(self.nodes) + block - len(self.blocks)
@@ -310,7 +312,7 @@ class EpisodeBounds(NamedTuple):
 
 
 def size_of(plan: Plan) -> EpisodeBounds:
-    """Return the bounds of a plan's episodes."""
+    """Return the largest number of model calls of an episode, and of calls that must wait for one another."""
     calls = [calls_of(role) for role in plan.roles]
     turns: Mapping[int, int] = Counter(node.role for node in plan.nodes)
     dag = dag_of(plan.waits)
@@ -329,5 +331,5 @@ def size_of(plan: Plan) -> EpisodeBounds:
 
 
 def calls_of(role: RolePlan) -> int:
-    """Return the model calls of one turn of a role at most."""
+    """Return the largest number of model calls in one turn of a role; 0 for a role that runs a tool."""
     return role.spec.calls if role.run is None else 0

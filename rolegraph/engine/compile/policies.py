@@ -27,14 +27,14 @@ def trained_policies(spec: Spec, counts: Mapping[str, int]) -> dict[str, PolicyP
 
 
 def _used(spec: Spec, counts: Mapping[str, int]) -> set[str]:
-    """Return the policies of the instances of these roles."""
+    """Return the names of all policies that some instance of the roles in `counts` has."""
     return {policy for name, count in counts.items() for policy in spec.roles[name].policy_names(count)}
 
 
 def past_policies(
     spec: Spec, counts: Mapping[str, int], trained: Mapping[str, PolicyPlan]
 ) -> dict[str, PastPlan]:
-    """Return the policies of past selves that a role has, of policies in training."""
+    """Return by name the policies that are past copies of a trained policy and that some role uses."""
     used = _used(spec, counts)
     return {
         name: PastPlan(policy.of, policy.every, policy.keep, policy.pick)
@@ -149,7 +149,8 @@ def check_policies(spec: Spec, counts: Mapping[str, int]) -> Iterator[Finding]:
 
 
 def _past_findings(spec: Spec, counts: Mapping[str, int], name: str) -> Iterator[Finding]:
-    """Find faults in a policy of past selves, and keys of past selves in any other policy."""
+    """Find faults in the policy `name`: of copies of a past policy, or keys for such copies in another
+    policy."""
     policy, here = spec.policies[name], ("policies", name)
     written = [key for key in policy.model_fields_set if getattr(policy, key) is not None]
     if policy.of is None:

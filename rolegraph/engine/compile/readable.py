@@ -72,7 +72,8 @@ def _unplaced(names: ResolvedNames, name: str, other: str) -> _Obstacle | None:
 
 
 def _unmapped(shape: Shape, read: ActionRead) -> str:
-    """Return the words that an action may be and a map leaves out, for messages; empty without such words."""
+    """Return the words that an action can be but that `read.words` leaves out, joined by "and"; empty if
+    none."""
     for key in read.path.split(".") if read.path else ():
         is_list = shape.get("type") == "array"
         shape = _inside(shape, "items") if is_list else _inside(_inside(shape, "properties"), key)
@@ -81,7 +82,8 @@ def _unmapped(shape: Shape, read: ActionRead) -> str:
 
 
 def _obstacle(shape: Shape, read: ActionRead) -> _Obstacle | None:
-    """Return the reason why no action of a shape can hold a value; None where one may."""
+    """Return why no action of this JSON Schema can hold the value that `read` asks for; None where one
+    can."""
     before, keys = "which", read.path.split(".") if read.path else []
     for place, key in enumerate(keys):
         properties, most = _inside(shape, "properties"), shape.get("maxItems", inf)
@@ -104,7 +106,10 @@ def _obstacle(shape: Shape, read: ActionRead) -> _Obstacle | None:
 
 
 def _fits(shape: Shape, words: tuple[str, ...] | None) -> bool:
-    """Return True if a value of a shape may be what a read expects."""
+    """Return True if a value of this JSON Schema can be one of `words`, or a number where `words` is None.
+
+    An empty tuple of words accepts any value.
+    """
     kind = shape.get("type")
     values = shape.get("enum", (True, False) if kind == "boolean" else None)
     if words == () or kind in ("object", "array", "null"):
@@ -137,13 +142,13 @@ def _described(shape: Shape) -> str:
 
 
 def _inside(shape: Shape, key: str) -> Shape:
-    """Return the mapping at a key; empty without the key."""
+    """Return the mapping at `key` of a JSON Schema; empty where there is no mapping."""
     value = shape.get(key)
     return cast("Shape", value) if isinstance(value, Mapping) else {}
 
 
 def _shape_of(names: ResolvedNames, name: str, shapes: dict[str, Shape]) -> Shape:
-    """Return the shape of a role's actions, and add it to `shapes`."""
+    """Return the JSON Schema of a role's actions, empty if unknown; keep it in the cache `shapes`."""
     if name in shapes or name not in names.roles:
         return shapes.get(name, {})
     shapes[name] = {}  # a role that passes on its own action, in a loop, is unknown
@@ -166,7 +171,7 @@ _SHOWN = 6
 
 
 def instruction_findings(names: ResolvedNames) -> Iterator[Finding]:
-    """Warn of each role whose prompts mention none of the words of a group that its parser expects."""
+    """Warn of roles whose prompts never mention the words that their parser looks for, such as `<answer>`."""
     passed = _passed_on(names)
     for name, role in names.roles.items():
         for words in role.parser.expects if role.parser and role.spec.run is None else ():
@@ -183,7 +188,7 @@ def instruction_findings(names: ResolvedNames) -> Iterator[Finding]:
 
 
 def stop_findings(names: ResolvedNames) -> Iterator[Finding]:
-    """Warn of each `stop` that cuts a mark away without which the parser cannot read the answer."""
+    """Warn of each stop text (`sampling.stop`) that cuts off a mark which the role's parser needs to find."""
     for name, role in names.roles.items():
         samplings = dict(samplings_of(names.spec, name, names.counts[name])) if role.parser else {}
         for path, sampling in samplings.items():
@@ -196,15 +201,17 @@ def stop_findings(names: ResolvedNames) -> Iterator[Finding]:
 
 
 def _cuts(stop: str, mark: str) -> bool:
-    """Return True where a text that ends before `stop` may lack a mark, or a part of it."""
+    """Return True if ending an answer before the text `stop` may cut off `mark`, or a part of it."""
     bare = stop.strip() or stop
     overlaps = (bare.endswith(mark[:size]) for size in range(2, len(mark)))
     return bare in mark or mark in bare or any(overlaps)
 
 
 def _passed_on(names: ResolvedNames) -> RoleGraph:
-    """Return the graph of the roles whose words each role's prompts may pass on; an edge has the words that
-    are taken off on the way (`strips`)."""
+    """Return a graph with an edge to each role from every role whose words its prompts may repeat.
+
+    The edge attribute `strips` has the texts that the source's parser removes before its words are passed on.
+    """
     read = turns_read(names.spec)
     graph = graph_of({name: read.get(name, ()) for name in names.roles})
     for name, role in names.roles.items():
@@ -226,14 +233,15 @@ def _templates(role: ResolvedRole) -> list[Template]:
 
 @dataclass(frozen=True, slots=True)
 class _Mentions:
-    """Search for a group of words in everything that a role's prompts may show."""
+    """Search for any of some words in all texts that a role's prompts may contain."""
 
     names: ResolvedNames
     passed_on: RoleGraph
     words: Sequence[str]
 
     def may_show(self, name: str) -> bool:
-        """Return True if the prompts of a role, or what they pass on, mention a word, or may."""
+        """Return True if the role's prompts, or texts of other roles that they pass on, may contain a
+        word."""
         words, edges = {*self.words}, self.passed_on.edges
 
         def passes(before: str, after: str) -> bool:
@@ -243,8 +251,8 @@ class _Mentions:
         return self.may_write(name) or any(map(self.may_write, ancestors(kept, name)))
 
     def may_write(self, name: str) -> bool:
-        """Return True if the role's own prompts contain one of the words that the parser expects, or a part
-        that is known only in a run."""
+        """Return True if the role's own prompts contain one of the words, or a part that is unknown before a
+        run."""
         role = self.names.roles[name]
         return bool(
             not (role.run.value or role.run.tool.source is None if role.run else role.prompt)  # has a fault
@@ -255,7 +263,11 @@ class _Mentions:
         )
 
     def in_rows(self, shows: Sequence[str]) -> bool:
-        """Return True if the first task of a split mentions a word, or cannot be read."""
+        """Return True if the first row of any data split has one of the words in its visible fields, or if a
+        split cannot be read.
+
+        `shows` are the hidden fields to count as visible; without data the result is True as well.
+        """
         hidden = self.names.hidden - {*shows}
         try:
             rows = [row for data in self.names.data.values() for row in data.rows(1)]
@@ -265,7 +277,7 @@ class _Mentions:
         return not rows or self.mentioned_in(visible)
 
     def mentioned_in(self, texts: Sequence[str]) -> bool:
-        """Return True if one of the texts mentions one of the words."""
+        """Return True if any of the texts contains one of the words that are searched for."""
         return any(_mentions(texts, word) for word in self.words)
 
 

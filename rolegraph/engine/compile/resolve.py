@@ -167,7 +167,10 @@ def locate_model(loaded: LoadedSpec, ref: ModelRef, path: Path) -> tuple[ModelRe
 
 
 def locate_models(loaded: LoadedSpec) -> tuple[Spec, list[Finding]]:
-    """Return a spec with the paths of all its models but its signals' teachers located, and findings."""
+    """Return a copy of the spec with the paths of its local models resolved, and findings for missing ones.
+
+    Models of signals' teachers are left as they are.
+    """
     findings: list[Finding] = []
 
     def located(part: P, *path: str) -> P:

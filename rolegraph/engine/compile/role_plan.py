@@ -17,8 +17,7 @@ from rolegraph.engine.spec import Credit, Lora, Loss, ModelRef, Path, Role, Samp
 
 
 class Endpoint(NamedTuple):
-    """Model that answers a node's calls: with the latest weights of `policy`, or unchanged if that is
-    None."""
+    """Model that answers a turn's calls, with the weights of a policy or with its own."""
 
     model: ModelRef
     """The model; with a policy, the model that the policy starts from."""
@@ -94,7 +93,7 @@ class GroupingPlan:
 
 @dataclass(frozen=True, slots=True)
 class StateKey:
-    """Key of an estimator's state: an expression over the visible fields of a task."""
+    """Expression over a task's visible fields, whose value selects one of an estimator's running states."""
 
     expression: Template
     hidden: frozenset[str]
@@ -241,12 +240,13 @@ class RolePlan(ResolvedRole):
         return self.rounds > self.times
 
     def number_of(self, view: vocabulary.View) -> int:
-        """Return the number of a turn among all of its instance, as identities and records count."""
+        """Return the number, from 1, of a view's turn among all turns of its instance, over all loops around
+        it."""
         return (view.outer - 1) * self.times + view.round
 
     @property
     def why_unrated(self) -> str:
-        """Cause of an answer without a reward, for messages."""
+        """Why answers of the role may have no reward, for messages: raters did not run or cannot be read."""
         raters = dict.fromkeys((*self.reward.views, *self.reward.roles) if self.reward else ())
         if not raters:
             return "its reward was none"
@@ -255,7 +255,7 @@ class RolePlan(ResolvedRole):
 
 @dataclass(frozen=True, slots=True)
 class LoopPlan:
-    """Compiled loop of a spec: its rounds, its exits and its conditions."""
+    """A loop of the compiled spec: its rounds, its conditions `until` and `when`, and the loop around it."""
 
     name: str
     times: int

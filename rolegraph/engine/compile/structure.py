@@ -45,7 +45,7 @@ def ancestors(graph: nx.DiGraph[T], node: T) -> set[T]:
 
 
 def frozen(graph: nx.DiGraph[T]) -> nx.DiGraph[T]:
-    """Make a graph refuse changes, and return the graph."""
+    """Freeze a graph, so that changes raise an error, and return it."""
     return untyped.freeze(graph)
 
 

@@ -36,7 +36,7 @@ def columns_of(data: Mapping[Split, Dataset]) -> tuple[str, ...] | None:
 
 @dataclass(slots=True)
 class TextReader:
-    """Compiler of one spec's texts, which collects findings."""
+    """Compiler of the templates and expressions of one spec, which collects their faults in `findings`."""
 
     spec: Spec
     instances: Instances | None
@@ -95,7 +95,7 @@ class TextReader:
         return self._compiled(path, source, around)
 
     def when(self, name: str) -> Template | None:
-        """Compile a role's `when`."""
+        """Compile a role's condition `when`; None without one, or with a finding."""
         outside = ("the condition mentions {!r}, which the role does not need", "add {} to its `needs`")
         around = replace(self._around(name), text=_EXPRESSION, is_condition=True, outside=outside)
         return self._compiled(("roles", name, "when"), self.spec.roles[name].when, around)
@@ -132,13 +132,14 @@ class TextReader:
     def _expression(
         self, path: Path, source: str | None, outside: tuple[str, str], **further: Any
     ) -> Template | None:
-        """Compile an expression over the task, and over what `further` adds to its scope."""
+        """Compile the expression `source` over the task; `further` overrides fields of the scope. None on
+        failure."""
         around = TemplateScope({}, tuple(self.spec.roles), self.columns, self.hidden, outside=outside)
         around = replace(around, **{"text": _EXPRESSION, "is_condition": True, "has_value": True, **further})
         return self._compiled(path, source, around)
 
     def _around(self, name: str) -> TemplateScope:
-        """Return the variables that templates of role `name` may use: prompts, system prompt and `when`."""
+        """Return the names and fields that the prompts, system prompt and `when` of a role may read."""
         role, roles = self.spec.roles[name], self.spec.roles
         edges = [(key, other, edge) for key, other, edge in role.edges if other in roles]
         seen = {key: self._seen(name, other, edge) for key, other, edge in edges}
@@ -164,8 +165,8 @@ class TextReader:
         return tuple(tool.arguments) if tool else None
 
     def _of_place(self, name: str, in_a_loop: tuple[str, ...]) -> Iterator[str]:
-        """Yield the fields of `self` that a role has by its loops, `in_a_loop` and further ones, and by being
-        called."""
+        """Yield the names of the fields of `self`, such as `round`, that a role has in loops, games and
+        calls."""
         loops = self.spec.loops_around(name)
         yield from in_a_loop if loops else ()
         yield from checks.IN_AN_INNER_LOOP if len(loops) > 1 else ()
@@ -173,8 +174,8 @@ class TextReader:
         yield from checks.IN_A_CALL if self.spec.roles[name].tool else ()
 
     def _seen(self, name: str, other: str, edge: Edge) -> int:
-        """Return the largest number of instances of the role `other` that one instance of `name` reads by
-        `edge`."""
+        """Return the most instances of the role `other` that one instance of `name` reads by `edge`; MANY for
+        a history."""
         if edge.round == "history":
             return MANY
         if self.instances is None:  # the graph has a fault: add no findings that may follow from it
@@ -207,7 +208,7 @@ class TextReader:
     def _compiled(
         self, path: Path, source: str | PromptSource | None, around: TemplateScope
     ) -> Template | None:
-        """Compile the template or condition at `path` of the spec, and record its findings.
+        """Compile the template or condition at `path` of the spec; None, with findings added, on failure.
 
         Syntax nodes count towards the limit on all templates of a spec; a faulty template counts as a tenth
         of the limit on a single template.

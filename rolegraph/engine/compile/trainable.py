@@ -22,7 +22,8 @@ from rolegraph.engine.vocabulary import Estimator, SelfView, Views, estimators, 
 
 
 def learning_findings(names: ResolvedNames) -> Iterator[Finding]:
-    """Check estimator, reward, signal and loss of each role against each other."""
+    """Check each role's estimator, reward, signal and loss against each other, and the training's `refill`,
+    `sample_from` and `validation.best` against the roles."""
     spec, groups = names.spec, _Groups(names)
     for name, role in names.roles.items():
         if role.spec.is_trained:
@@ -49,7 +50,7 @@ def learning_findings(names: ResolvedNames) -> Iterator[Finding]:
 
 
 def _refill_findings(spec: Spec, roles: Mapping[str, ResolvedRole]) -> Iterator[Finding]:
-    """Find what keeps a step from drawing further batches until enough tasks teach."""
+    """Find settings under which `train.refill`, drawing more tasks until enough teach, cannot work."""
     path: Path = ("train", "refill")
     if spec.train.staleness:
         message = "refill draws by what a batch has taught, and staleness draws before that is known"
@@ -62,7 +63,7 @@ def _refill_findings(spec: Spec, roles: Mapping[str, ResolvedRole]) -> Iterator[
 
 
 def _role_findings(resolved: ResolvedRole) -> Iterator[Finding]:
-    """Find what keeps a trained role from learning."""
+    """Find the reasons why a trained role cannot learn: no reward, no estimator, an unfit loss or signal."""
     name, role, estimator = resolved.name, resolved.spec, resolved.estimator
     here: Path = ("roles", name)
     if role.reward is None and (role.signal is None or resolved.compares_rewards):
@@ -177,7 +178,7 @@ KNOWN_AT_ONCE = frozenset({"self", "self.index", "self.round", "self.outer", "se
 
 @dataclass(frozen=True, slots=True)
 class _Groups:
-    """Groups in which the rewards of trained roles are compared."""
+    """Checks of the groups whose rewards are compared, before anything runs."""
 
     names: ResolvedNames
 
@@ -199,7 +200,7 @@ class _Groups:
             yield Finding((*path, 0, "weight"), message, hint=hint, severity="warning")
 
     def smallest(self, name: str, grouping: GroupingPlan) -> int:
-        """Return the size of a role's smallest group where nothing is skipped and nothing fails.
+        """Return the number of members in a role's smallest group, if no turn is skipped or fails.
 
         With `group: prompt`, only instances with the same inputs are counted as sharing a prompt. A key that
         reads the task or an observation is taken to be the same for all.
@@ -226,7 +227,8 @@ class _Groups:
     def known_keys(
         self, name: str, grouping: GroupingPlan, key: Template, instances: Sequence[Instance]
     ) -> Iterator[tuple[str, str]]:
-        """Yield policy and key of each turn or trajectory of a rollout, as far as they can be computed."""
+        """Yield (policy, group key) of each turn or trajectory of one rollout, leaving out keys unknown
+        before a run."""
         times = self.names.spec.loops[loop].times if (loop := self.names.spec.loop_of(name)) else 1
         for index, policy in self.learning(name).items():
             for number in range(self.names.spec.rounds_of(name) if grouping.of_turns else 1):
@@ -259,8 +261,12 @@ class _Groups:
             yield Finding(("roles", name, "reward"), message, hint=hint, severity="warning")
 
     def asked_alike(self, name: str, instances: Instances) -> tuple[Sequence[Sequence[int]], bool]:
-        """Return the sets of instances (by index from 0) of a role that always have the same prompt as one
-        another, and True if a prompt may differ between rollouts of a task."""
+        """Return a pair: groups of a role's instances that always get the same prompt, and whether rollouts
+        differ.
+
+        Instances are indices from 0; the second value is True if a prompt may differ between rollouts of a
+        task.
+        """
         role, mentions = self.names.spec.roles[name], self.names.roles[name].mentions
         rounds = self.names.spec.rounds_of(name)
         edges = [(other, edge) for key, other, edge in role.edges if key in mentions]

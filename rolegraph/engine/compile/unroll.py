@@ -43,7 +43,7 @@ class _Until(NamedTuple):
 
 
 def _ranges(sizes: Mapping[str, int], start: int = 0) -> dict[str, range]:
-    """Return for each name the positions that it takes, one after the other from `start`."""
+    """Assign to each name consecutive positions, as many as its size; the first name begins at `start`."""
     ends = list(accumulate(sizes.values(), initial=start))
     return dict(zip(sizes, map(range, ends, ends[1:]), strict=True))
 
@@ -105,7 +105,7 @@ class UnrolledGraph:
         """Number of parallel branches of each loop; each branch ends by itself."""
 
     def _blocks(self) -> Iterator[tuple[Block, tuple[Sequence[int], ...]]]:
-        """Yield the blocks, each with the sets of nodes that it waits for."""
+        """Yield each block of turns, with the sets of nodes (positions) that must end before it can start."""
         for position, name in enumerate(self.spec.roles):
             for site in self.sites[name]:
                 me = self.instances[site.caller][site.member]
@@ -133,8 +133,11 @@ class UnrolledGraph:
                     yield Block(position, number, nodes, inputs, until, *ends, may_skip, chat), awaited
 
     def _asked_before(self, name: str, number: int) -> _Until:
-        """Return the condition that is asked before a turn: of the role's loop in all but its first round,
-        else of the loop around it; a loop without a condition passes on the one around it."""
+        """Return the loop condition (`until`) that is evaluated before a turn, which may end a loop.
+
+        It is that of the role's loop in all but the loop's first round, else of the loop around it; a loop
+        without a condition passes on the one around it.
+        """
         loops, untils = self.loops[name], self.inputs[name].untils
         for depth in range(len(loops), 0, -1):
             turns = self.times[name] if depth < len(loops) else 1
@@ -145,7 +148,8 @@ class UnrolledGraph:
         return _Until(-1, 1, (), 0)
 
     def _grouped(self, name: str, number: int, asked: _Until) -> dict[_BlockInputs, list[int]]:
-        """Group a role's instances by their inputs in one round; each group becomes one block."""
+        """Group a role's instances (positions from 0) by the turns that they read in one round, one block for
+        each."""
         groups: dict[_BlockInputs, list[int]] = {}
         reads = self.inputs[name]
         called = [edge for callee in self.calls[name] for edge in self.inputs[callee].edges]
@@ -186,10 +190,8 @@ class UnrolledGraph:
         return tuple(tuple(self._node_at(*member, number) for member in members) for number in rounds)
 
     def _input_edge(self, name: str, number: int, reads: RoleEdge, me: Instance, depth: int = 2) -> InputEdge:
-        """Resolve one edge for one instance of role `name` in one round to the nodes that it reads.
-
-        The rounds are those of the innermost loop that both roles are in, of `depth` loops at most.
-        """
+        """Return the InputEdge with the nodes that instance `me` of role `name` reads in one round by an
+        entry of `needs`."""
         members = joined(reads.edge, me, self.instances[reads.role])
         rounds = self.shared_rounds(name, reads.role, depth).read(number, reads.edge.round)
         is_history = reads.edge.round == "history"
@@ -205,7 +207,8 @@ class UnrolledGraph:
     def _turns(
         self, role: str, members: Sequence[int], rounds: range, *, by_round: bool = False
     ) -> Sequence[int]:
-        """Return the nodes of some of a role's instances, from 0, in some rounds, by instance or by round."""
+        """Return the node positions of some instances (from 0) of a role in some rounds, by instance or by
+        round."""
         if len(members) == len(self.instances[role]) and (by_round or len(rounds) == 1):
             # The order of the node table.
             return range(self._node_at(role, 0, rounds.start), self._node_at(role, 0, rounds.stop))
@@ -220,7 +223,7 @@ class UnrolledGraph:
     def _read_by_rewards(
         self, nodes: Sequence[Node], rewards: Mapping[str, Sequence[str]]
     ) -> Mapping[int, tuple[InputEdge, ...]]:
-        """Return by node the turns that its reward reads.
+        """Return by node the turns that the node's reward reads, as one InputEdge for each role.
 
         A reward reads, of each instance on the turn's branch, the last turn that ran; where turns are
         compared, of roles in the same loop the last turn in the same round, and of a role that it calls the
@@ -245,8 +248,11 @@ class UnrolledGraph:
         return read
 
     def _of_a_call(self, place: int, name: str, other: str) -> Sequence[int] | None:
-        """Return the turns of role `other` that the reward of a node reads because one of the two called the
-        other; None where no call tells."""
+        """Return the nodes of role `other` tied by a call to the node at `place`: its caller, or the turns it
+        called.
+
+        None means that calls do not decide which turns of `other` the node's reward reads.
+        """
         if name in self.calls[other]:
             caller = self.callers[place]
             return (caller,) if caller in self.nodes_of[other] else ()

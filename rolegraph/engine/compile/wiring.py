@@ -12,7 +12,7 @@ T = TypeVar("T", bound=Hashable)
 
 
 class Wait(NamedTuple):
-    """Nodes that become ready together, and what they wait for."""
+    """Nodes that become ready together, with the sets of nodes that must end before."""
 
     nodes: Sequence[int]
     before: Sequence[Sequence[int]]
@@ -20,7 +20,8 @@ class Wait(NamedTuple):
 
 
 class Vertex(NamedTuple):
-    """Node of the DAG of a plan: a turn or a step of an environment, or what joins them."""
+    """Node of the DAG of turns: a turn or an environment's transition, a block of turns, or a join of
+    nodes."""
 
     kind: Literal["block", "join", "node"]
     number: int
@@ -29,7 +30,8 @@ class Vertex(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Wiring:
-    """Order of nodes and blocks as counters, which a run decreases in place of walking through the DAG."""
+    """Counters of the DAG of turns: a run decreases them, and so finds ready blocks without walking the
+    graph."""
 
     join_sizes: tuple[int, ...]
     """For each join, the number of its nodes."""

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 
 class Limit(NamedTuple):
-    """The largest permitted amount of one thing."""
+    """Limit on untrusted input: its name in messages, the largest permitted amount, and the unit."""
 
     name: str
     """Name of the limit in messages."""
@@ -33,5 +33,6 @@ class Limit(NamedTuple):
 
     @property
     def label(self) -> str:
-        """Name for the end of a message that states the amount itself: `limit: answer_calls`."""
+        """The limit's name in the form for messages that state the amount themselves: `limit:
+        answer_calls`."""
         return f"limit: {self.name}"

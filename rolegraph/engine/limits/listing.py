@@ -10,7 +10,7 @@ from rolegraph.engine.limits import Limit, answers, models, prompts, records, se
 
 
 def _reasons(module: ModuleType) -> Iterator[tuple[Limit, str]]:
-    """Yield the limits of a module, each with the docstring below it."""
+    """Yield each limit that a module defines, with the docstring below it, which is its reason."""
     for statement, following in pairwise(ast.parse(inspect.getsource(module)).body):
         match statement, following:
             case ast.Assign(targets=[ast.Name(id=name)]), ast.Expr(value=ast.Constant(value=str(reason))):

@@ -117,7 +117,7 @@ async def fetch_adapter(
 
 
 async def _fetch(url: str, file: IO[bytes]) -> None:
-    """Download a file."""
+    """Download the content of a URL into an open file."""
     client = httpx.AsyncClient(timeout=60, follow_redirects=True, **client_options(url))
     async with client, client.stream("GET", url) as answer:
         answer.raise_for_status()

@@ -41,7 +41,8 @@ class LimitedModel:
         self._slots = _Slots(concurrency)
 
     def with_model(self, model: Model) -> LimitedModel:
-        """Return another model behind the same limit: newer weights, for example."""
+        """Return a LimitedModel for another model, such as newer weights, that shares this one's limit on
+        calls."""
         limited = LimitedModel(model, 1)
         limited._slots = self._slots
         return limited
@@ -144,9 +145,9 @@ async def call_tool(function: Function, arguments: Mapping[str, Any], seconds: f
 
 
 class _Slots:
-    """Slots for calls, given in the order in which they are requested.
+    """Semaphore for model calls, first come, first served.
 
-    A free one is taken and given back without a call: asyncio.Semaphore alone makes an episode whose answers
+    A free slot is taken and given back without a call: asyncio.Semaphore alone makes an episode whose answers
     come at once 3 % slower.
     """
 
@@ -158,7 +159,7 @@ class _Slots:
         """Slots that were released while calls waited."""
 
     async def wait(self) -> None:
-        """Wait for a slot, and take it."""
+        """Wait until another call releases its slot, and take it."""
         self.waiting += 1
         try:
             await self.handed_over.acquire()

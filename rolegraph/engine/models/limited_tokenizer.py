@@ -56,7 +56,7 @@ class LimitedTokenizer:
         return getattr(self._tokenizer, name)
 
     def rebuilt(self, build: Callable[[Any], Any]) -> LimitedTokenizer:
-        """Return the tokenizer that `build` makes of this one without limits, with limits."""
+        """Apply `build` to the tokenizer inside, and return the result wrapped in the same limits."""
         return LimitedTokenizer(build(self._tokenizer))
 
     def apply_chat_template(self, conversation: list[dict[str, Any]], **options: Any) -> str:
@@ -72,7 +72,8 @@ class LimitedTokenizer:
         return self._call(_failed, "decode", token_ids, **options)
 
     def _call(self, failed: Callable[[str], Exception], method: str, *arguments: Any, **options: Any) -> Any:
-        """Call a method in a worker; raise the error that `failed` makes of a reason."""
+        """Call a method of the tokenizer in a worker process with limits; on failure raise
+        `failed(reason)`."""
         if self._fault is not None:
             raise failed(self._fault)
         try:
@@ -96,7 +97,10 @@ def _failed(reason: str) -> ModelError:
 
 
 class _Use:
-    """Function that calls a method of a tokenizer in a worker, which loads it before the call's limits."""
+    """Picklable function that calls a method of a tokenizer in a worker process.
+
+    The worker loads the tokenizer before the call's time limit begins.
+    """
 
     def __init__(self, digest: str, pickled: bytes | None) -> None:
         self.digest, self.pickled = digest, pickled
@@ -107,7 +111,8 @@ class _Use:
             _loaded[self.digest] = pickle.loads(self.pickled)
 
     def __call__(self, method: str, arguments: Any, options: Any) -> Any:
-        """Return the method's result; None where the worker has no such tokenizer."""
+        """Call `method` of the worker's tokenizer and return its result; None where the worker has not loaded
+        it."""
         if self.digest not in _loaded:
             return None
         with _no_traces(), panics_as_errors():
@@ -119,7 +124,7 @@ class _Use:
 
 @contextmanager
 def panics_as_errors() -> Generator[None]:
-    """Raise RuntimeError in place of a panic of the tokenizer's Rust code, which is no Exception."""
+    """Convert a panic of the tokenizer's Rust code, which is no Exception, to RuntimeError within a block."""
     try:
         yield
     except BaseException as error:
@@ -130,7 +135,8 @@ def panics_as_errors() -> Generator[None]:
 
 @contextmanager
 def _no_traces() -> Generator[None]:
-    """Keep the traces that a panic in the tokenizer's Rust code prints from the terminal."""
+    """Discard standard error within a block, because a panic in the tokenizer's Rust code prints traces to
+    it."""
     kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 2)
     try:

@@ -87,7 +87,7 @@ class OpenAIModel:
         self._granted: int | None = None
 
     async def complete(self, request: Request) -> Completion:
-        """Answer one request; raises ModelError."""
+        """Send one chat request to the endpoint and return the completion; raises ModelError."""
         try:
             async with errors_of_calls(self._url, self._key, OPENAI):
                 answer = await self._ask(request, self._granted or 0)
@@ -100,18 +100,19 @@ class OpenAIModel:
         return self._completion(answer, answer.choices[0])
 
     async def aclose(self) -> None:
-        """Close the connections."""
+        """Close the HTTP connections to the endpoint."""
         await self._client.close()
 
     def _no_answer(self, error: object) -> ModelError:
-        """Return the error of a response with status 200 that has an error in place of an answer."""
+        """Return the ModelError for a response with status 200 that has an error in place of an answer."""
         why = redact(message_of(error), self._key)
         if says_context_full(why, *_codes_of(error)):
             return ContextFull(f"{self._url}: {why}")
         return ModelError(f"{self._url} gave no answer: {why}", transient=True)
 
     async def _ask(self, request: Request, level: int) -> ServerCompletion:
-        """Send a request with the extra fields of `level`, or with fewer where the server refuses them."""
+        """Send a request with the vendor's extra fields of `level`; where the server refuses them, retry with
+        fewer."""
         messages = list(map(wire_message, request.messages))
         if self._escapes:
             messages = escape_families(messages)
@@ -368,13 +369,15 @@ def wire_message(message: Message) -> dict[str, object]:
 
 
 def closes_unopened(text: str) -> bool:
-    """Return whether `text` closes a reasoning block that it does not open, as the chat template did."""
+    """Return True if `text` has `</think>` without `<think>` before it, as when the template opened the
+    block."""
     before, close, _ = text.partition(CLOSE)
     return bool(close) and OPEN not in before
 
 
 def _said(error: openai.OpenAIError) -> str:
-    """Return the message of a failed call: the server's text, or the reason why the connection failed."""
+    """Return the text of a failed call's error: the server's message, or the reason of a failed
+    connection."""
     body = error.body if isinstance(error, openai.APIError) else None
     if isinstance(body, dict):
         words = cast("dict[str, object]", body).get("message")

@@ -40,7 +40,7 @@ class UnreadableAnswer(ValueError):
 
 
 class Content(NamedTuple):
-    """Text of a message, its reasoning, and the text of a refusal."""
+    """Text, reasoning and refusal in a message of an answer."""
 
     text: str = ""
     thought: str = ""
@@ -48,12 +48,12 @@ class Content(NamedTuple):
 
     @property
     def whole(self) -> str:
-        """Text of any kind, of a field that holds one kind only."""
+        """Reasoning and text joined, for a field that holds only one of them."""
         return self.thought + self.text
 
 
 def _content(value: object) -> Content:
-    """Read `content`: a text, nothing, or a list of parts; raises ValueError for another value."""
+    """Parse a message's `content` (text, null, or a list of parts); raises ValueError for any other value."""
     match value:
         case None:
             return Content()
@@ -88,7 +88,7 @@ def _part(part: Mapping[str, object]) -> Content:
 
 
 def _thought(value: object) -> str:
-    """Read a field of reasoning; empty where it is of another form."""
+    """Return the text in a message's field of reasoning; empty where the field has an unknown form."""
     try:
         return _content(value).whole
     except ValueError:
@@ -96,7 +96,7 @@ def _thought(value: object) -> str:
 
 
 def _arguments(value: object) -> str:
-    """Return the arguments of a call as JSON text, as OpenAI gives them."""
+    """Return a call's arguments as JSON text: a text unchanged, an object dumped, null as empty text."""
     return value if isinstance(value, str) else "" if value is None else json.dumps(value)
 
 
@@ -115,7 +115,7 @@ class FunctionBody(BaseModel):
 
 
 class AnswerCall(BaseModel):
-    """A call of a tool."""
+    """A tool call in a model's answer."""
 
     id: str | int | None = None
     function: FunctionBody | None = None
@@ -123,7 +123,7 @@ class AnswerCall(BaseModel):
 
 
 class AnswerMessage(BaseModel):
-    """The message of a choice."""
+    """Assistant message of one of a completion's choices."""
 
     content: Annotated[Content, PlainValidator(_content)] = Content()
     refusal: str | None = None
@@ -153,12 +153,12 @@ class Choice(BaseModel):
 
     @property
     def is_cut(self) -> bool:
-        """True for an answer that ends at a limit of its length."""
+        """True for an answer that was cut at a length limit, by its `finish_reason`."""
         return self.finish_reason in _LENGTH
 
     @property
     def is_broken_off(self) -> bool:
-        """True for an answer that the server did not finish."""
+        """True for an answer that the server broke off with an error."""
         return self.finish_reason in _BROKEN_OFF or bool(self.error)
 
 

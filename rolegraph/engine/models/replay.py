@@ -35,7 +35,7 @@ _logger = logging.getLogger(__name__)
 
 
 class RecordedCall(NamedTuple):
-    """A recorded call: its answer and its prompt; no messages where the record has none."""
+    """Recorded model call: its prompt, and its answer or the reason for its failure."""
 
     answer: Completion | None
     failure: str = ""
@@ -75,7 +75,7 @@ class Replay:
 
     @classmethod
     def from_episodes(cls, episodes: Iterable[Episode], *, any_prompt: bool = False) -> Self:
-        """Return a replay of episodes."""
+        """Return a Replay model that answers with the recorded calls of these episodes."""
         return cls(recorded_calls(episodes), any_prompt=any_prompt)
 
     @classmethod
@@ -144,7 +144,7 @@ def _distance(call: CallId, other: CallId) -> tuple[bool, int, int]:
 
 
 def _difference(recorded: Sequence[Message], asked: Sequence[Message]) -> str:
-    """Describe the first difference of two prompts; empty where they are equal."""
+    """Describe the first message in which a prompt differs from the recorded one; empty if both are equal."""
     was, now = ([f"{m['role']}: {m.get('content') or ''}" for m in prompt] for prompt in (recorded, asked))
     for number, (old, new) in enumerate(zip_longest(was, now), 1):
         if old != new:
@@ -153,7 +153,7 @@ def _difference(recorded: Sequence[Message], asked: Sequence[Message]) -> str:
 
 
 def _excerpt(text: str | None, other: str | None) -> str:
-    """Quote a message around its first difference from another; None stands for a message that is missing."""
+    """Quote `text` around its first difference from `other`; `missing` for None."""
     if text is None:
         return "missing"
     same = len(commonprefix((text, other or "")))  # noqa: RUF071  # of any two texts, not of paths
@@ -163,7 +163,7 @@ def _excerpt(text: str | None, other: str | None) -> str:
 
 
 def _nodes(episode: Episode) -> Iterator[tuple[NodeId, Trajectory]]:
-    """Yield each trajectory of an episode with its role and index.
+    """Yield each trajectory of an episode with its role and instance index.
 
     Episodes that rLLM wrote have no index, so instances of a role that share one are numbered in order.
     """

@@ -16,7 +16,8 @@ from rolegraph.engine.records.jsonl import make_folder, write_whole
 
 @dataclass(frozen=True, slots=True)
 class ServiceTraits:
-    """Behaviour of one Tinker service with one model. The defaults are those of hosted Tinker and of ours."""
+    """Probed behaviour of one Tinker service with one model; the defaults are hosted Tinker's and our
+    own's."""
 
     sdk_version: str | None = None
     """Version of the Tinker SDK that found these traits; None where nothing was probed."""

@@ -65,7 +65,7 @@ logging.getLogger("tinker").addHandler(logging.NullHandler())
 
 @dataclass(eq=False)
 class TinkerModel:
-    """A sampling client and the chat format of its model.
+    """Model at a Tinker service: a sampling client, with the chat format that makes tokens of messages.
 
     `context` is the most tokens of prompt and answer together, None where the service does not say. `service`
     is closed with the model; None leaves it open. `weight_version` is the number of updates of the weights.
@@ -83,7 +83,7 @@ class TinkerModel:
         self._pulse = Pulse(self.url)
 
     async def complete(self, request: Request) -> Completion:
-        """Answer one request; raises ModelError."""
+        """Sample an answer to one request at the Tinker service, and return it; raises ModelError."""
         prompt = tokenize(self.chat, request)
         params = self._params(request, prompt)
         sampled = self.client.sample(tinker.ModelInput.from_ints(list(prompt.ids)), 1, params)
@@ -114,7 +114,7 @@ class TinkerModel:
             _logger.debug("Closing the session at %s: %s", self.url, error)
 
     async def _answer(self, future: Awaitable[T] | Future[T]) -> T:
-        """Wait for the service's answer; raises ModelError, also where the service is gone."""
+        """Await a call of the SDK and return its result; every failure is raised as ModelError."""
         try:
             return await self._pulse.result(future)
         except WorldError as error:
@@ -142,7 +142,8 @@ class TinkerModel:
 
 
 class Pulse:
-    """A health check of the service while calls wait, shared by all calls and made at most every 5 s."""
+    """Waiter for calls of the SDK that checks the service's health meanwhile, at most every 5 s for all
+    calls."""
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -193,7 +194,7 @@ async def get_health(url: str) -> int:
 
 
 def _is_transient(error: BaseException) -> bool:
-    """Return whether the same call may succeed later; the SDK's wrapper errors are judged by their cause."""
+    """Return True if the same call may succeed later; a wrapper error of the SDK is judged by its cause."""
     match error:
         case tinker.RequestFailedError():
             return error.category is not RequestErrorCategory.User
@@ -327,7 +328,7 @@ _REFUSALS = (tinker.NotFoundError, tinker.BadRequestError, tinker.UnprocessableE
 
 @contextmanager
 def saying_why(url: str, key: str | None) -> Generator[None, None, None]:
-    """Raise errors of the Tinker SDK as UsageError or WorldError with the service's address.
+    """Convert errors of the Tinker SDK within a block to UsageError or WorldError with the service's URL.
 
     Errors in `_REFUSALS` pass unchanged: the caller explains them.
     """
@@ -356,7 +357,7 @@ def saying_why(url: str, key: str | None) -> Generator[None, None, None]:
 
 
 def quiet(client: tinker.SamplingClient | tinker.TrainingClient) -> None:
-    """Log, rather than print, calls that fail in the SDK's own loop after they were cancelled."""
+    """Make the SDK's event loop log errors of cancelled calls at debug level, in place of printing them."""
 
     def note(_: asyncio.AbstractEventLoop, context: Mapping[str, object]) -> None:
         _logger.debug("Left over in the SDK's loop: %s", context.get("exception") or context.get("message"))

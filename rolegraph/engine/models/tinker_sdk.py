@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 def _use_own_clients() -> None:
-    """Make the HTTP clients of the SDK with `client_options`, for which the SDK has no option.
+    """Patch the SDK so that its HTTP clients use `client_options` (proxies, certificates); it has no option.
 
     Clients with a transport of their own, as of SDK 0.38 by default, keep it; it reads NO_PROXY.
     """
@@ -39,16 +39,16 @@ _use_own_clients()
 
 
 def awaitable(call: Awaitable[T] | Future[T]) -> Awaitable[T]:
-    """Return what a call of the SDK returns as an awaitable."""
+    """Return the result of an SDK call, a future or an awaitable, as an awaitable."""
     if isinstance(call, Awaitable):  # futures of SDK 0.38 are of both kinds
         return call
     return asyncio.wrap_future(call)
 
 
 async def created(call: Callable[[], tinker.APIFuture[T] | T]) -> T:
-    """Return the client that a call of the SDK creates, whether the call blocks or returns a future.
+    """Run a blocking SDK call in a daemon thread and return the client that it creates, awaiting a future.
 
-    The call is made in a daemon thread, so that a call without an answer does not keep the process alive.
+    A call without an answer so does not keep the process alive.
     """
     made = Future[Any]()
     made.set_running_or_notify_cancel()  # a cancelled caller must not cancel it: the thread sets its result
@@ -82,7 +82,8 @@ async def capabilities(
 
 
 async def archive_url(rest: tinker.RestClient, run: str, checkpoint: str) -> str:
-    """Return the address of a sampler checkpoint's archive; later versions have no such call."""
+    """Return the URL of a sampler checkpoint's archive; raises AttributeError where the SDK has no such
+    call."""
     call = cast("Any", rest).get_checkpoint_archive_url(run, checkpoint)
     return cast("str", (await awaitable(call)).url)
 
@@ -95,7 +96,8 @@ def close(
 
 
 def has_credentials() -> bool:
-    """Return True if the SDK has a key of its own, from `tinker auth login`."""
+    """Return True if the SDK is logged in by itself (`tinker auth login`), so that it needs no key from
+    us."""
     return hasattr(tinker, "auth") and tinker.auth.tinker_has_credentials()
 
 

@@ -36,7 +36,7 @@ _WHOLE_VOCABULARY: Mapping[str, float] = {"top_k": -1, "min_p": 0.0, "repetition
 
 
 class ServerAnswer(NamedTuple):
-    """Answer of a server, not checked yet."""
+    """Unchecked answer of a token server: sampled tokens, their text, and the prompt that the server saw."""
 
     sampled: SampledTokens
     scored: Sequence[int]
@@ -61,7 +61,7 @@ class Adapter:
 
 @dataclass(eq=False)
 class TokenServer(ABC):
-    """Model at a server that samples from token ids; `open` opens one."""
+    """Client of a server that samples from token ids, and of the LoRA adapters that it loads; see `open`."""
 
     client: openai.AsyncOpenAI
     url: str
@@ -128,7 +128,11 @@ class TokenServer(ABC):
         return completion(self.chat, request, prompt, answer.sampled, self.url, version)
 
     async def probe(self) -> None:
-        """Find out whether log-probabilities are computed after temperature; raises ModelError."""
+        """Sample twice to find whether the server's log-probabilities depend on temperature; set
+        `is_processed`.
+
+        Raises ModelError.
+        """
         prompt, best = self.chat.turn("Hello"), list[float]()
         for temperature in (1.0, _PROBE_TEMPERATURE):
             params = {"temperature": temperature, "top_p": 1.0, **_WHOLE_VOCABULARY, **self._limit(1)}
@@ -152,20 +156,21 @@ class TokenServer(ABC):
         """
 
     async def aclose(self) -> None:
-        """Close the connections."""
+        """Close the HTTP connections to the server."""
         await self.client.close()
 
     @abstractmethod
     async def _sample(self, ids: Sequence[int], params: Mapping[str, Any], top: int = 0) -> ServerAnswer:
-        """Sample an answer, with the `top` likeliest tokens at each place; raises ModelError."""
+        """Send `ids` and sample an answer; `top` asks for so many likeliest tokens per position. Raises
+        ModelError."""
 
     @abstractmethod
     def _limit(self, tokens: int) -> dict[str, Any]:
-        """Return the field that limits the length of an answer."""
+        """Return the request field, of this kind of server, that limits an answer to `tokens`."""
 
     @abstractmethod
     def _seed(self, seed: int) -> dict[str, Any]:
-        """Return the field of a call's seed."""
+        """Return the request field, of this kind of server, that sets the sampling seed."""
 
     def _params(self, request: Request, prompt: TokenizedPrompt) -> dict[str, Any]:
         sampling = request.sampling
@@ -187,14 +192,15 @@ class TokenServer(ABC):
         return answer.content
 
     async def _load(self, path: str, body: Mapping[str, Any]) -> None:
-        """Send a request to load an adapter; raises ModelError with the options of such a server."""
+        """Ask the server to load an adapter; raises ModelError that names the server options which allow
+        it."""
         try:
             await self._post(path, body)
         except ModelError as error:
             raise ModelError(f"cannot load an adapter: {error} ({self.LOADS})") from error
 
     def _check(self, prompt: Sequence[int], answer: ServerAnswer) -> None:
-        """Raise ModelError unless an answer continues the prompt, and its ids, scores and text agree."""
+        """Raise ModelError unless the server saw this prompt, and the answer's ids, scores and text agree."""
         if isinstance(answer.prompt, int):
             if answer.prompt != len(prompt):
                 raise self._again(f"the prompt of {len(prompt)} tokens has {answer.prompt} there")
@@ -214,7 +220,7 @@ class TokenServer(ABC):
         )
 
     def _difference(self, expected: Sequence[int], actual: Sequence[int]) -> str:
-        """Describe the first token that differs; empty where none does."""
+        """Describe the first position at which two token sequences differ; empty if they are equal."""
         pairs = zip(expected, actual, strict=False)
         shorter = min(len(expected), len(actual))
         place = next((index for index, (one, other) in enumerate(pairs) if one != other), shorter)
@@ -252,6 +258,7 @@ def _card(cards: Sequence[ModelCard], name: str | None, url: str) -> ModelCard:
 
 
 def _tokenizer_of(card: ModelCard) -> str:
-    """Return the folder or name of a model's tokenizer: its weights', where these are here or on the hub."""
+    """Return the source of a model's tokenizer: `root` if it is a folder here or a name on the hub, else
+    `id`."""
     root = card.root or card.id
     return root if Path(root).is_dir() or not root.startswith(("/", "~", ".")) else card.id

@@ -91,7 +91,7 @@ def completion(
 
 
 def without(text: str, tokens: Sequence[str]) -> str:
-    """Return a text without the texts of special tokens."""
+    """Return `text` with every occurrence of the special tokens' texts removed."""
     for token in tokens:
         text = text.replace(token, "")
     return text

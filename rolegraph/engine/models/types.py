@@ -17,7 +17,7 @@ NO_USAGE: Mapping[str, int] = {}
 
 @dataclass(frozen=True, slots=True)
 class ServedModel:
-    """A model at the endpoint that serves it."""
+    """Settings with which a model at an endpoint is opened: reference, key, tokenizer. It holds no client."""
 
     ref: ModelRef
     """The model; its provider is never `local`, since a local service is a Tinker service."""
@@ -32,7 +32,7 @@ class ServedModel:
 
 
 class Request(NamedTuple):
-    """One model call."""
+    """One model call to make: messages, tools, sampling settings and the call's identity."""
 
     messages: Sequence[Message]
     sampling: Sampling
@@ -70,14 +70,14 @@ class Completion(NamedTuple):
 
 
 class Model(Protocol):
-    """A model that answers requests."""
+    """Protocol of a model that answers requests, such as an OpenAI endpoint, a Tinker service or a replay."""
 
     async def complete(self, request: Request) -> Completion:
         """Answer one request; raises ModelError."""
         ...
 
     async def aclose(self) -> None:
-        """Close the connections."""
+        """Close the model's connections."""
         ...
 
 

@@ -60,7 +60,10 @@ def id_of(number: int) -> str:
 
 
 def tool_call(name: str, written: str, id: str = "") -> ToolCall:
-    """Make a call from a name and the JSON text of its arguments; other text makes the call malformed."""
+    """Return the ToolCall with this name and these arguments, parsed from JSON text.
+
+    Text that is not a JSON object is kept in `malformed`.
+    """
     try:
         value = _json(written.strip() or "{}")
     except ValueError:
@@ -88,7 +91,8 @@ def _unread(body: str) -> ToolCall:
 
 
 def _of_value(value: object, key: str) -> ToolCall | None:
-    """Return the call in a JSON object with a `name` and arguments under `key`; None for another value."""
+    """Return the call that a JSON object with `name` and arguments under `key` describes; None for other
+    values."""
     if not isinstance(value, dict):
         return None
     call = cast("dict[str, Any]", value)
@@ -100,7 +104,7 @@ def _of_value(value: object, key: str) -> ToolCall | None:
 
 
 def _one(key: str, match: re.Match[str], functions: Functions) -> Sequence[ToolCall]:
-    """Read a match whose body is one JSON object, with a `name` and arguments under `key`."""
+    """Return the call in a match whose body is one JSON object, with a `name` and arguments under `key`."""
     call = None
     with suppress(ValueError):
         call = _of_value(_json(match["body"]), key)
@@ -108,7 +112,7 @@ def _one(key: str, match: re.Match[str], functions: Functions) -> Sequence[ToolC
 
 
 def _list(match: re.Match[str], functions: Functions) -> Sequence[ToolCall]:
-    """Read a match whose body is a list of objects with `name` and `arguments`."""
+    """Return the calls in a match whose body is a JSON list of objects with `name` and `arguments`."""
     values: object = None
     with suppress(ValueError):
         values = _json(match["body"])
@@ -118,13 +122,14 @@ def _list(match: re.Match[str], functions: Functions) -> Sequence[ToolCall]:
 
 
 def _parts(match: re.Match[str], functions: Functions) -> Sequence[ToolCall]:
-    """Read a call whose name, arguments and optional id are named groups of the match."""
+    """Return the call in a match whose groups are its name, its arguments as JSON and an optional id."""
     parts = match.groupdict()
     return [tool_call(parts["name"].strip(), parts["arguments"].strip(), (parts.get("id") or "").strip())]
 
 
 def _fields(match: re.Match[str], functions: Functions) -> Sequence[ToolCall]:
-    """Read a call with one tag per argument; the function's schema gives the types of the arguments."""
+    """Return the call in a match with one tag per argument, parsed to the types of the function's JSON
+    Schema."""
     function = _FUNCTION.fullmatch(match["body"].strip())
     if function is None:
         return [_unread(match["body"])]

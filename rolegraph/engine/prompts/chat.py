@@ -144,7 +144,8 @@ class ChatFormat:
     def extended(
         self, continued: ChatPrefix, messages: Sequence[Message], tools: Sequence[Function] = ()
     ) -> TokenizedPrompt:
-        """Render a chat whose first messages are already tokens; the prefix keeps exactly these tokens.
+        """Render a chat whose first messages are already tokens: those tokens stay, only later messages are
+        encoded.
 
         Some templates rewrite earlier turns when more follow, or drop their reasoning. Then the whole chat is
         rendered again, and the prompt does not start with `continued`.
@@ -155,12 +156,14 @@ class ChatFormat:
         return TokenizedPrompt((*continued.ids, *self._encode(added)), thinking=self._opens(added))
 
     def answer(self, ids: Sequence[int], *, stop: Sequence[str], thinking: bool) -> tuple[str, str]:
-        """Return the `(thought, text)` of response `ids`, without the token or stop text that ended it."""
+        """Decode response `ids`; return `(thought, text)` without the token or stop text that ended the
+        response."""
         kept = ids[:-1] if ids and ids[-1] in self.end_ids else ids
         return split_reasoning(cut_at_stop(self._decode(kept), stop), opened=thinking)
 
     def strange_tokens(self, ids: Sequence[int], text: str) -> tuple[str, ...]:
-        """Return the special tokens within a sampled answer that are in `text`, what remains of the answer.
+        """Return the special tokens that a model sampled inside its answer and that `text`, its final text,
+        contains.
 
         Those that the template itself writes before an answer, and tags of reasoning, belong to answers.
         """
@@ -172,15 +175,17 @@ class ChatFormat:
         return self._form.find(text, tools) if tools and self._form else (text, ())
 
     def turn(self, text: str) -> tuple[int, ...]:
-        """Return the tokens of a turn written by someone else, with the token that ends it."""
+        """Return the tokens of an assistant's answer that the model did not sample, with the end-of-turn
+        token."""
         return (*self._encode(text), *self.end_ids[:1])
 
     def same_tokens(self, other: ChatFormat) -> bool:
-        """Return whether two formats have the same vocabulary."""
+        """Return True if both tokenizers have the same vocabulary, so that token ids mean the same."""
         return self._tokenizer.get_vocab() == other._tokenizer.get_vocab()
 
     def _render_whole(self, chat: str) -> TokenizedPrompt:
-        """Render a chat that is the JSON of its messages and tools, so that it can be a key of the cache."""
+        """Render and encode a chat given as JSON of messages and tools, a form that can be a key of the
+        cache."""
         messages, tools = json.loads(chat)
         try:
             text = self._named(messages, tools, add_generation_prompt=True)
@@ -191,9 +196,10 @@ class ChatFormat:
     def _added(
         self, continued: ChatPrefix, messages: Sequence[Message], tools: list[dict[str, Any]]
     ) -> str | None:
-        """Return the text after `continued`, with names for the template's own markers.
+        """Return the rendered text of the messages after `continued`, with names in place of the template's
+        markers.
 
-        None where the template would change the prefix.
+        None means that the template would change the messages before.
         """
         last = continued.messages - 1
         try:
@@ -216,7 +222,9 @@ class ChatFormat:
         return self._markers.named(ending) + whole[len(answered) :]
 
     def _named(self, messages: Sequence[Message], tools: _Turns, *, add_generation_prompt: bool) -> str:
-        """Render a chat with names for the template's own markers.
+        """Render a chat, with names in place of the markers that the template itself writes.
+
+        So a marker that a message spells stays distinct from them.
 
         Raises:
             TemplateError: The template refuses the messages.
@@ -239,7 +247,8 @@ class ChatFormat:
         return self._markers.named(text)
 
     def _outline_of(self, chat: str, add_generation_prompt: bool) -> Outline | None:
-        """Return the outline of a chat, the JSON of turns and tools; None where its template refuses one."""
+        """Render a chat (JSON of turns with placeholders, and tools) to an Outline; None where the template
+        fails."""
         turns, tools = json.loads(chat)
         try:
             return Outline.of(self._text(turns, tools, add_generation_prompt=add_generation_prompt))
@@ -247,7 +256,8 @@ class ChatFormat:
             return None
 
     def _encode(self, named: str) -> tuple[int, ...]:
-        """Return the tokens of a text in which markers have names; other markers in it are plain text."""
+        """Return the token ids of a text: names of markers become their special tokens, spelt markers plain
+        text."""
         text = self._markers.plain(named)
         if self._markers.named(text) == named:
             return tuple(self._tokenizer.encode(text, add_special_tokens=False))
@@ -260,11 +270,13 @@ class ChatFormat:
 
     @cached_property
     def _renamed(self) -> tuple[Tokenizer, Mapping[int, int]] | None:
-        """Tokenizer that knows the markers by their names, and the ids that differ in it."""
+        """Copy of the tokenizer in which special tokens have other texts, and its ids that differ
+        from the model's, each with the model's id. None without a tokenizer.json to rename them in.
+        """
         return renamed(self._tokenizer, self._markers.names)
 
     def _warn_of_escapes(self, reason: str) -> None:
-        """Log once that a space is written into markers."""
+        """Log a warning, once per chat format, that spelt special tokens get a space, with the reason."""
         if not self._has_warned:
             self._has_warned = True
             _logger.warning(
@@ -274,7 +286,8 @@ class ChatFormat:
             )
 
     def _told(self, tools: Sequence[Function]) -> list[dict[str, Any]]:
-        """Return tool descriptions for the chat template; raises ModelError where it takes no tools."""
+        """Return descriptions of tools for the chat template; raises ModelError if the template takes no
+        tools."""
         if tools and self._form is None:
             example = f"such as Qwen's (known are the forms of {_KNOWN})"
             fix = f"a model whose template can, {example}, or one behind an OpenAI-compatible endpoint"
@@ -284,7 +297,8 @@ class ChatFormat:
 
     @cached_property
     def _form(self) -> CallForm | None:
-        """Form that parses the template's own text of a call; None where no form does."""
+        """Syntax in which the chat template writes tool calls, found by rendering one; None for an unknown
+        syntax."""
         schema = {"type": "object", "properties": {"a": {"type": "integer"}}}
         function = Function(_PROBE, "", schema, _unanswered)
         for form in FORMS:
@@ -315,7 +329,8 @@ class ChatFormat:
         )
 
     def _around_answer(self) -> tuple[str, str]:
-        """Return the texts that the template writes before an answer, behind the prompt, and after it."""
+        """Return the pair of texts that the template adds to an answer: between prompt and answer, and after
+        it."""
         before, probe, after = self._sample_chat.rpartition(_PROBE)
         if not probe:
             return "", ""
@@ -327,14 +342,15 @@ class ChatFormat:
 
     @cached_property
     def _sample_chat(self) -> str:
-        """A question and an answer as the template renders them; empty where it has other roles."""
+        """Rendered chat of a sample question and answer; empty where the template refuses it."""
         try:
             return self._text(_SAMPLE_TURNS, [], add_generation_prompt=False)
         except TemplateError:
             return ""  # the end-of-text token has to do
 
     def _opens(self, named: str) -> bool:
-        """Return whether a prompt ends with an open `<think>` block."""
+        """Return True if a rendered prompt ends inside a reasoning block that the template opened with
+        `<think>`."""
         return self._markers.plain(named).rstrip().endswith(OPEN)
 
     def _decode(self, ids: Sequence[int]) -> str:

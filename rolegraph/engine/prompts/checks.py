@@ -89,7 +89,7 @@ class TemplateFault:
 
 @dataclass(frozen=True, slots=True)
 class TemplateScope:
-    """Variables that a template may use, and their fields."""
+    """Names that one template may use, with their kinds and fields, for its check."""
 
     needs: Mapping[str, int]
     """Names of the role's inputs, each with the number of instances that are read at most."""
@@ -134,7 +134,8 @@ def check_tree(tree: nodes.Template, around: TemplateScope) -> tuple[list[Templa
 
 
 class _Walk:
-    """Visitor that tracks the kind of each name and collects faults and mentions."""
+    """Visitor of a template's syntax tree that finds faults, and the names and fields that the template
+    reads."""
 
     def __init__(self, around: TemplateScope) -> None:
         self.around = around
@@ -150,7 +151,8 @@ class _Walk:
     def missing(
         self, node: nodes.Node, name: str, message: str, names: Sequence[str], shown: str = "{!r}"
     ) -> Kind:
-        """Add the fault of a name that is not among the known ones, and return the kind of its value."""
+        """Record the fault that `name` is not among `names`, with the closest as a hint; return the kind
+        "other"."""
         there_is = ", ".join(names) or "nothing"
         return self.fault(node, name, f"{message}; there is {there_is}", did_you_mean(name, names, shown))
 
@@ -207,7 +209,8 @@ class _Walk:
         return self.attribute(node, self.holder(node.node, node.attr, scope), node.attr)
 
     def holder(self, node: nodes.Expr, field: object, scope: dict[str, Kind]) -> Kind:
-        """Check the expression before a `.field` or `[field]`, and return the kind of value that it has."""
+        """Check the expression before a `.field` or `[field]`; return the kind of its value, such as
+        `task`."""
         if isinstance(field, str) and isinstance(node, nodes.Name):
             kind = scope.get(node.name)
             if kind in ("self", "task", "episode"):
@@ -312,7 +315,8 @@ class _Walk:
     visit_Concat = visit_Output
 
     def listed(self, node: nodes.Node, scope: dict[str, Kind]) -> Kind:
-        """Visit an expression that may be a sum of lists, as in `{% for one in solver + rival %}`."""
+        """Check an expression that may be a sum of lists, such as `solver + rival`; return the kind of its
+        value."""
         if not isinstance(node, nodes.Add):
             return self.visit(node, scope)
         kinds = {self.listed(part, scope) for part in (node.left, node.right)}
@@ -336,7 +340,8 @@ class _Walk:
         return "other"
 
     def written(self, node: nodes.Node, kind: Kind, wanted: str = "text") -> None:
-        """Add a fault where a role instance itself stands for its action, as in `{{ solver }}`."""
+        """Record a fault where a template writes a role instance itself instead of a field, as in `{{ solver
+        }}`."""
         if kind not in ("several", "single", "view", "self"):
             return
         first = next(iter([node] if isinstance(node, nodes.Name) else node.find_all(nodes.Name)), None)

@@ -45,7 +45,7 @@ _NUMBER = 400
 
 
 def _filter(name: str) -> Callable[[Filter], Filter]:
-    """Register a filter that takes the rendering's scope first."""
+    """Return a decorator that registers a Jinja2 filter, whose first argument is the RenderScope."""
 
     def register(function: Filter) -> Filter:
         FILTERS[name] = pass_context(function)
@@ -55,7 +55,8 @@ def _filter(name: str) -> Callable[[Filter], Filter]:
 
 
 def _change_text(change: Callable[[str], Any], units: int, scope: RenderScope, s: object) -> object:
-    """Change a text at a cost of `units` of the rendering budget per character."""
+    """Return `change(text)` for a value as text, after charging `units` of the rendering budget per
+    character."""
     text = scope.text(s)
     scope.spend(units * len(text))
     result = change(text)
@@ -262,8 +263,8 @@ def _unique(
 def _compared(
     scope: RenderScope, value: Iterable[Any], *options: object, sorts: bool, set_ups: int
 ) -> list[Any]:
-    """List an iterable's items and charge the rendering budget: the cost of a sort, or of one comparison per
-    item.
+    """Return an iterable's items as a list, after charging the rendering budget for sorting or comparing
+    them.
 
     Options that are texts or whole numbers may name fields to compare by.
     """
@@ -276,7 +277,8 @@ def _compared(
 
 
 def _compare(name: str, scope: RenderScope, value: Iterable[Any], *args: Any, **kwargs: Any) -> object:
-    """Apply a filter that compares items, such as `sort`; each comparison is paid from the budget."""
+    """Call Jinja2's filter `name`, which compares items (`sort`, `max`, …), after charging the rendering
+    budget."""
     find, sorts, set_ups = _COMPARING[name]
     items = _compared(scope, value, *args, *kwargs.values(), sorts=sorts, set_ups=set_ups)
     return find(scope.environment, items, *args, **kwargs)

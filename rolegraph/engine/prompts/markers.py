@@ -76,7 +76,8 @@ class Markers:
         return _NAME.sub(lambda match: self._texts[match[0]], text)
 
     def escaped(self, text: str) -> str:
-        """Write a space into each marker of a text, whatever its case."""
+        """Return a text with a space inserted into each chat marker, in any case, which makes it plain
+        text."""
         return self._any_case.sub(_spaced, text)
 
     def counts(self, text: str) -> Counter[str]:
@@ -84,7 +85,8 @@ class Markers:
         return Counter(self._pattern.findall(text))
 
     def strange(self, ids: Sequence[int], expected: str) -> list[str]:
-        """Return the markers among sampled tokens, without those of `expected` and the tags of reasoning."""
+        """Return the chat markers among sampled token ids, except those in `expected` and tags of
+        reasoning."""
         present = set(ids)
         sampled = [text for text, id in self.ids.items() if id in present]
         return [text for text in sampled if text not in expected and not _REASONING.search(text)]
@@ -92,7 +94,7 @@ class Markers:
 
 @dataclass(frozen=True, slots=True)
 class Outline:
-    """Rendering of a chat that has a placeholder for each text: all else is the template's own."""
+    """Rendered chat that is split into the template's own texts and placeholders for the messages' texts."""
 
     literals: Sequence[str]
     """Texts of the template, before, between and after the placeholders."""
@@ -101,7 +103,8 @@ class Outline:
 
     @classmethod
     def of(cls, rendered: str) -> Outline:
-        """Return the outline of a chat rendered with `Placeholders`."""
+        """Split a chat rendered with `Placeholders` into the template's texts and the numbers of
+        placeholders."""
         parts = _PLACEHOLDER.split(rendered)
         return cls(parts[::2], [*map(int, parts[1::2])])
 
@@ -136,13 +139,14 @@ class Outline:
 
 
 class Placeholders:
-    """Function that keeps the texts it is called with and returns a placeholder for each."""
+    """Callable that replaces each text by a numbered placeholder and keeps the text in `texts`."""
 
     def __init__(self) -> None:
         self.texts: list[str] = []
 
     def __call__(self, text: str) -> str:
-        """Return a placeholder for a text; an empty one stays as it is, since templates ask for it."""
+        """Keep a text and return its placeholder; empty text is returned as it is, since templates test for
+        it."""
         if not text:
             return text
         self.texts.append(text)
@@ -150,12 +154,13 @@ class Placeholders:
 
 
 def unless_harmless(write: Callable[[str], str]) -> Callable[[str], str]:
-    """Return a function that writes a text by `write`, but leaves names, ids and the like as they are."""
+    """Return a function that applies `write` to texts, but leaves texts without marker characters
+    unchanged."""
     return lambda text: text if _HARMLESS.fullmatch(text) else write(text)
 
 
 def rewritten(value: Any, write: Callable[[str], str]) -> Any:
-    """Return a JSON value with each of its texts, keys included, written by a function."""
+    """Return a copy of a JSON value with `write` applied to every string in it, keys included."""
     match value:
         case str():
             return write(value)
@@ -205,7 +210,8 @@ def renamed(tokenizer: Any, names: Mapping[str, str]) -> tuple[Any, Mapping[int,
 
 
 def _with_backend(tokenizer: Any, backend: Any) -> Any:
-    """Return a copy of a tokenizer with another backend, with the limits of the tokenizer."""
+    """Return a copy of a tokenizer with another backend (`tokenizers.Tokenizer`), still wrapped in its
+    limits."""
     with_limits = getattr(tokenizer, "rebuilt", None)
     if with_limits is not None:
         return with_limits(partial(_with_backend, backend=backend))
@@ -215,7 +221,7 @@ def _with_backend(tokenizer: Any, backend: Any) -> Any:
 
 
 def _rename(state: dict[str, Any], names: Mapping[str, str]) -> None:
-    """Change the texts of tokens in the content of a tokenizer.json."""
+    """Rename tokens in the parsed content of a tokenizer.json, in place, by `names`."""
     for token in state["added_tokens"]:
         token["content"] = names.get(token["content"], token["content"])
     model = state["model"]
@@ -230,7 +236,7 @@ def _rename(state: dict[str, Any], names: Mapping[str, str]) -> None:
 
 
 def _forms(text: str) -> Iterator[str]:
-    """Yield the forms in which a template may write a text without a change of its markers."""
+    """Yield a text as a template may write it: as it is, stripped, or quoted as JSON once or twice."""
     yield text
     for characters in (None, "\n"):
         yield text.strip(characters)

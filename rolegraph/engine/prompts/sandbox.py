@@ -70,8 +70,10 @@ def check_shape(tree: nodes.Template) -> int:
 
 
 def _units_of(loop: nodes.For) -> int:
-    """Return the units of one pass of a loop at most: of the nodes that it visits, each inner loop counted
-    once, and of the literal text that it writes."""
+    """Return the most budget units of one pass of a template's loop: its nodes, calls and literal text.
+
+    Each inner loop counts once; its own passes are charged as they run.
+    """
     visited = [node for part in (*loop.body, loop.test) if part for node in _evaluated(part)]
     calls = (_ARITHMETIC if isinstance(it, nodes.BinExpr) else _CALLS.get(type(it), 0) for it in visited)
     texts = (len(it.data) for it in visited if isinstance(it, nodes.TemplateData))
@@ -79,8 +81,7 @@ def _units_of(loop: nodes.For) -> int:
 
 
 def _evaluated(node: nodes.Node) -> Iterator[nodes.Node]:
-    """Yield a node and the nodes that one evaluation visits: of a loop, the parts before and after its
-    passes."""
+    """Yield a node and all nodes inside it that one evaluation runs once, so not the body of a loop."""
     yield node
     inside = [node.iter, *node.else_] if isinstance(node, nodes.For) else node.iter_child_nodes()
     for child in inside:
@@ -105,7 +106,10 @@ _FIELDS: Mapping[type, Sequence[str]] = {
 
 
 def metered(tree: nodes.Template) -> nodes.Template:
-    """Rewrite a checked tree so that its operations are paid for and `self` is the role instance."""
+    """Rewrite a syntax tree, in place, so that its operations are charged to the rendering budget.
+
+    It also makes `self` the role instance. The same tree is returned.
+    """
     _rewrite(tree)
     tree.set_environment(ENVIRONMENT)
     return tree
@@ -130,7 +134,8 @@ def _rewrite(node: nodes.Node) -> None:
 
 
 def _rewritten(value: Any) -> Any:
-    """Return the replacement of a node; anything but a node unchanged."""
+    """Return a node rewritten so that its operations (`~`, comparisons, slices) are charged; else the
+    value."""
     if not isinstance(value, nodes.Node):
         return value
     _rewrite(value)

@@ -46,7 +46,7 @@ class PromptError(ValueError):
 
 
 class RenderScope:
-    """Jinja2 context of one rendering, with a budget of work.
+    """Jinja2 context of one rendering: its variables, and a budget of work that bounds the rendering.
 
     It replaces `jinja2.runtime.Context`, without the inheritance and exports that prompts cannot use. Every
     method raises PromptError where it passes a limit.
@@ -74,29 +74,30 @@ class RenderScope:
 
     @property
     def spent(self) -> int:
-        """Units of work so far."""
+        """Units of the rendering budget that have been used."""
         return _WORK - self.left
 
     def spend(self, units: int) -> None:
-        """Take units of work from the rendering budget; raises PromptError once it is spent."""
+        """Subtract units of work from the rendering budget; raises PromptError once it is spent."""
         self.left -= units
         if self.left < 0:
             raise PromptError(PROMPT_WORK.exceeded("the template takes"))
 
     def make_text(self, size: int) -> None:
-        """Charge the render budget for a new text of `size` characters."""
+        """Charge the budget for a text of `size` characters; raises PromptError for a text that is too
+        long."""
         if size > _MOST_TEXT:
             raise PromptError(PROMPT_TEXT.exceeded("the template makes a text of"))
         self.spend(size)
 
     def make_list(self, size: int) -> None:
-        """Charge a new list of `size` items to the rendering budget."""
+        """Charge the budget for a list of `size` items; raises PromptError for a list that is too long."""
         if size > _MOST_ITEMS:
             raise PromptError(PROMPT_ITEMS.exceeded("the template makes a list of"))
         self.spend(ITEM * size)
 
     def make_number(self, bits: int) -> None:
-        """Refuse a whole number of more bits than the limit allows."""
+        """Raise PromptError for a whole number of more bits than the limit allows."""
         if bits > _MOST_BITS:
             raise PromptError(PROMPT_BITS.exceeded("the template makes a number of"))
 
@@ -151,7 +152,7 @@ class RenderScope:
         return size
 
     def text(self, value: object) -> str:
-        """Return a value as text."""
+        """Return a value as text, charged to the budget by its length."""
         if type(value) is str:
             self.left -= len(value)  # as `spend`: every piece of a template comes here
             if self.left < 0:
@@ -195,7 +196,8 @@ def _pay_for_numbers(scope: RenderScope, sign: str, left: int, right: int) -> No
 
 
 def _pay_for_sequences(scope: RenderScope, sign: str, left: object, right: object) -> None:
-    """Pay for joining or repeating texts or lists."""
+    """Charge the budget for `+` or `*` of texts or lists, by the size of the result; raises PromptError for
+    `%`."""
     if sign == "%":
         raise PromptError("% cannot format text here; use the filter format")
     sized = [cast("Sequence[object]", side) for side in (left, right) if isinstance(side, _SIZED)]
@@ -208,7 +210,8 @@ def _pay_for_sequences(scope: RenderScope, sign: str, left: object, right: objec
 
 
 def compare(scope: RenderScope, sign: str, left: Any, right: Any) -> Any:
-    """Apply a comparison of Jinja2, such as `eq` or `in`, and charge the rendering budget for its size."""
+    """Return the result of a Jinja2 comparison, such as `eq` or `in`, after charging the budget for its
+    size."""
     if sign != "in":
         if isinstance(left, str) and isinstance(right, str):
             scope.spend(min(len(left), len(right)))
@@ -243,7 +246,7 @@ def _concat(scope: RenderScope, parts: Sequence[object]) -> str:
 
 
 def _slice(scope: RenderScope, value: Sequence[object], start: Any, stop: Any, step: Any) -> Any:
-    """Compute `value[start:stop:step]`."""
+    """Return `value[start:stop:step]`, charged to the budget as if it were the whole text or list."""
     if isinstance(value, str):
         scope.make_text(len(value))
     elif isinstance(value, list | tuple):
@@ -260,8 +263,7 @@ def _spread(scope: RenderScope, value: Any) -> Any:
 
 
 def _key(_: RenderScope, value: Any) -> Any:
-    """Return a key of a mapping that a template writes; raises PromptError for a value that is slow to
-    hash."""
+    """Return a scalar key of a mapping in a template; raises PromptError for a list, mapping or object."""
     if isinstance(value, str | int | float | None):
         return value
     raise PromptError("a list, mapping or object cannot be a key of a mapping")
@@ -279,7 +281,8 @@ OPERATIONS: Mapping[str, Operation] = {
 
 
 def number_for(name: str, value: Any) -> Any:
-    """Return a number; raises PromptError for anything else, naming the filter or test that takes it."""
+    """Return a number unchanged; raises PromptError for another value, with the `name` of the filter or
+    test."""
     if isinstance(value, int | float):
         return value
     kind = "text" if isinstance(value, str) else type(value).__name__

@@ -190,7 +190,7 @@ def _compiled(tree: nodes.Template) -> JinjaTemplate:
 
 
 def _restored(source: str, mentions: frozenset[str], parts: int, form: tuple[bool, bool]) -> Template:
-    """Compile a template again that was checked before it was pickled."""
+    """Rebuild an unpickled template: compile its source again without the checks that it passed before."""
     return Template(source, mentions, parts, _compiled(_tree(source, *form)), form)
 
 

@@ -32,7 +32,7 @@ _SIZE = 8
 
 @dataclass(frozen=True, slots=True)
 class UsedRows:
-    """Rows of one split that a run uses, from the first on."""
+    """The rows of a data split that a run uses, always from the first on, with their source."""
 
     split: str
     """`train`, `validation`, or `tasks` for tasks that were given in Python."""
@@ -144,7 +144,8 @@ def _read(file: Path) -> dict[str, DataRecord]:
 
 
 def _changes(before: DataRecord, now: UsedRows) -> Iterator[str]:
-    """Yield a line for each way in which the rows differ from those of the start."""
+    """Yield a line of text for each way in which rows differ from those at the start: number, order,
+    values."""
     least = min(before.count, DIGESTED_ROWS.most)
     tasks = now.tasks if len(now.tasks) >= least else now.read(least)
     if len(tasks) < least or (now.fixed and len(tasks) > before.count):
@@ -166,7 +167,8 @@ def _changes(before: DataRecord, now: UsedRows) -> Iterator[str]:
 
 
 def _changed_fields(before: dict[str, str], now: dict[str, str]) -> str:
-    """Return ` in FIELDS` for the columns that differ; empty where none does."""
+    """Return ` in FIELDS`, the columns whose digests differ, new or gone ones marked; empty where none
+    does."""
     names = [
         f"{name} ({'new' if name not in before else 'gone'})" if (name in before) != (name in now) else name
         for name in {**before, **now}
@@ -184,7 +186,8 @@ def _split(digests: str) -> list[str]:
 
 
 def _digests(tasks: Sequence[Task]) -> tuple[dict[str, str], str]:
-    """Return the digest of each column, by name, and those of all rows as one text."""
+    """Return the digest of each column, by name, and one string of all rows' digests, each of fixed
+    length."""
     columns: defaultdict[str, Any] = defaultdict(sha256)
     rows: list[str] = []
     for number, task in enumerate(tasks):
@@ -198,7 +201,7 @@ def _digests(tasks: Sequence[Task]) -> tuple[dict[str, str], str]:
 
 
 def _text(value: object) -> str:
-    """Return a value as JSON; tasks that were given in Python may hold others, which no episode can."""
+    """Return a value as JSON with sorted keys; for a value that JSON cannot hold, the name of its type."""
     try:
         return json.dumps(value, sort_keys=True)
     except (TypeError, ValueError):

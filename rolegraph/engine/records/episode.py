@@ -130,7 +130,7 @@ class TerminationReason(StrEnum):
 
 
 def _known_reason(value: object) -> object:
-    """Replace a reason that Rolegraph does not know by `ERROR`; rLLM's own workflows may have others."""
+    """Convert a text to a TerminationReason; unknown ones, as in rLLM's own workflows, become `ERROR`."""
     reasons = {member.value: member for member in TerminationReason}
     return reasons.get(value or "", TerminationReason.ERROR) if isinstance(value, str | None) else value
 
@@ -255,7 +255,7 @@ class Step(NamedTuple):
 
 
 def _plain(value: object) -> Any:
-    """Copy a sequence to a list and a mapping to a dict, one level deep."""
+    """Return a sequence as a list and a mapping as a dict, one level deep; other values unchanged."""
     if isinstance(value, str):
         return value
     if isinstance(value, Mapping):
@@ -296,32 +296,33 @@ class Trajectory(NamedTuple):
 
     @property
     def node(self) -> NodeId:
-        """Identity of the role instance, in its first round."""
+        """Identity (role, instance) of the trajectory, with round 1."""
         return NodeId(self.name, self.index)
 
     @property
     def by_model(self) -> bool:
-        """True where a model answered a step; the trajectory of a role that runs a tool is never compared."""
+        """True where at least one step is a model's answer, and not a run of a tool."""
         return any(not step.tool for step in self.steps)
 
     @property
     def action(self) -> Any:
-        """Action of the last step; None where there are no steps."""
+        """Action of the last step; None without steps."""
         return self.steps[-1].action if self.steps else None
 
     @property
     def is_unrated(self) -> bool:
-        """True for an answer that did not fail, and has no reward because its rating is missing."""
+        """True for an answer that did not fail but is masked without a reward, because its rating is
+        missing."""
         return self.masked and self.reward is None and self.failure is None
 
     @property
     def is_unjudged(self) -> bool:
-        """True where it is not known whether the answer is right, because its reward failed."""
+        """True where the reward failed, so that it is unknown whether the answer is right."""
         return self.failure is not None and self.failure.name in REWARD_FAILURES
 
     @property
     def failure_line(self) -> str:
-        """Name and message of the failure and an excerpt of the last answer, in one line; empty without a
+        """The failure on one line: name, message, place, and an excerpt of the last answer; empty without a
         failure."""
         if self.failure is None:
             return ""
@@ -411,21 +412,24 @@ class TrajectoryGroup:
 
     @property
     def role(self) -> str:
-        """Role whose estimator compares the members."""
+        """Role whose rewards are compared in this group."""
         return self.estimated_for or self.key.role
 
     @property
     def part(self) -> str:
-        """Name of the role's grouping among those that are estimated separately: its place, or `episode`."""
+        """Key of the role's grouping, for estimators that treat groupings separately: its position, or
+        `episode`."""
         return str(self.key.part) if self.key.role else "episode"
 
     @property
     def places(self) -> Sequence[int]:
-        """Places of the members that get advantages, those of `role`."""
+        """Positions of the members that get advantages here; in a group over several roles those of `role`
+        only."""
         return [place for place, member in enumerate(self.trajectories) if self.gets_advantage(member)]
 
     def gets_advantage(self, member: Trajectory) -> bool:
-        """Return whether a member gets an advantage here."""
+        """Return True if a member gets an advantage in this group; other roles' members only set the
+        baseline."""
         return not self.estimated_for or member.name == self.estimated_for
 
 

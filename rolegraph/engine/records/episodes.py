@@ -36,7 +36,7 @@ from rolegraph.engine.records.means import Means
 
 @dataclass(frozen=True, slots=True)
 class RoleIndexEntry:
-    """Outcome of a role in an episode, over all its trajectories."""
+    """Summary of a role in one episode: number of trajectories, their rewards, and failures by name."""
 
     count: int = 0
     """Number of trajectories."""
@@ -118,8 +118,11 @@ class EpisodeFile:
         self.path = path
 
     def entries(self, broken: Callable[[DataError], object] = refuse) -> Iterator[IndexEntry]:
-        """Yield the index entries of all episodes in file order; `broken` is called with the error of each
-        damaged line, and by default raises it."""
+        """Yield the index entry of each episode in file order; entries that the index lacks are read from the
+        file.
+
+        `broken` is called with the error of each damaged line, and by default raises it.
+        """
         end, number = 0, 1
         for entry in self._indexed():
             end, number = entry.end, number + 1
@@ -143,7 +146,7 @@ class EpisodeFile:
         return episode
 
     def _indexed(self) -> Iterator[IndexEntry]:
-        """Yield the first entries of the index that fit the file: without gaps, each a line of the file."""
+        """Yield the entries of the index file, as long as they match the episodes file without gaps."""
         if is_no_file(self.path):
             return
         end = 0
@@ -225,7 +228,7 @@ def figures(entries: Iterable[IndexEntry]) -> dict[str, float]:
 
 
 def answers_in(entries: Iterable[IndexEntry]) -> dict[str, RoleIndexEntry]:
-    """Return the number of each role's trajectories in all episodes, and of its failures by name."""
+    """Return by role the number of trajectories over all episodes, and of failures by name."""
     counts, failures = Counter[str](), dict[str, Counter[str]]()
     for entry in entries:
         for role, outcome in entry.roles.items():
@@ -235,16 +238,14 @@ def answers_in(entries: Iterable[IndexEntry]) -> dict[str, RoleIndexEntry]:
 
 
 def common_failure(trajectories: Sequence[Trajectory]) -> str:
-    """Return a line about the most frequent failure of a role's trajectories, with its count and an example;
-    empty where none failed."""
+    """Describe the most frequent failure of a role's trajectories in one line; empty where none failed."""
     examples = {t.failure.name: t for t in trajectories if t.failure}
     counts = Counter(t.failure.name for t in trajectories if t.failure)
     return "".join(_failed(n, len(trajectories), examples[name]) for name, n in counts.most_common(1))
 
 
 def common_failures(files: Iterable[EpisodeFile]) -> list[str]:
-    """Return a line of failures for each role that failed in files of episodes, the most frequent failure
-    first.
+    """Describe the most frequent failure of each role in files of episodes, a line per role, commonest first.
 
     Indexes are read, and one episode for each role. Raises DataError where that episode cannot be read.
     """
@@ -270,7 +271,11 @@ def _failed(count: int, answers: int, example: Trajectory) -> str:
 
 
 def _line(episode: Episode) -> tuple[Episode, bytes]:
-    """Return an episode and its line; a smaller copy and its line where the line would be over the limits."""
+    """Return an episode and its JSON line; an episode over the limits is replaced by a copy with parts left
+    out.
+
+    A warning is logged for each part.
+    """
     line = json_line(episode.to_dict())
     for left_out, smaller in _SMALLER.items():
         try:
@@ -314,12 +319,13 @@ def _indexed_entry(text: bytes) -> IndexEntry:
 
 
 def _entry(text: bytes) -> IndexEntry:
-    """Return the entry of an episode's line, as if it were the first of its file."""
+    """Parse an episode's JSON line; return its index entry with offset 0."""
     return _index_entry(_episode(text), 0, len(text))
 
 
 def _index_entry(episode: Episode, offset: int, length: int) -> IndexEntry:
-    """Return the entry of an episode whose line has this offset and length in bytes."""
+    """Return the index entry, a summary by role, of an episode whose line has this offset and length in
+    bytes."""
     members: dict[str, list[Trajectory]] = {}
     for trajectory in episode.trajectories:
         members.setdefault(trajectory.name, []).append(trajectory)

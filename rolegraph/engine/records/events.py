@@ -10,7 +10,7 @@ from rolegraph.engine.records.identity import CallId
 
 
 class CallDone(NamedTuple):
-    """End of a model call."""
+    """Event: a model call has ended."""
 
     id: CallId
     """Identity of the call."""
@@ -21,7 +21,7 @@ class CallDone(NamedTuple):
 
 
 class EpisodeDone(NamedTuple):
-    """End of an episode."""
+    """Event: an episode has ended."""
 
     episode: Episode
     """The episode; of an interrupted one the part that was done."""
@@ -30,7 +30,7 @@ class EpisodeDone(NamedTuple):
 
 
 class StepLogged(NamedTuple):
-    """Metrics of a training step, after they were written to disk."""
+    """Event: a training step's metrics were written to disk."""
 
     step: int
     """Number of the step, from 1; 0 for the validation before training."""
@@ -39,7 +39,7 @@ class StepLogged(NamedTuple):
 
 
 class Note(NamedTuple):
-    """Message for the user: the current activity, or a warning."""
+    """Event: a message for the user, such as the current activity or a warning."""
 
     text: str
     """The message, one sentence."""

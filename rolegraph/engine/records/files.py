@@ -22,13 +22,13 @@ def is_folder(path: Path) -> bool:
 
 
 def is_no_file(path: Path) -> bool:
-    """Return whether a folder, a pipe or a device is there."""
+    """Return True if something other than a regular file exists there: a folder, a pipe or a device."""
     mode = _mode(path)
     return mode != 0 and not S_ISREG(mode)
 
 
 def is_same(path: Path, other: Path) -> bool:
-    """Return whether two files are one, or have the same content; False where one cannot be read."""
+    """Return True if two files have the same content; False where either cannot be read."""
     try:
         return filecmp.cmp(path, other, shallow=False)
     except (OSError, ValueError):

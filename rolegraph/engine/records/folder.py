@@ -143,8 +143,10 @@ class RunFolder:
     def resume(
         self, command: str, now: Mapping[str, object] | None = None, data: Sequence[UsedRows] = ()
     ) -> None:
-        """Add a resumption to `run.json`, and rows that are used now to `data.jsonl`; `now` holds fields of
-        RunInfo that have changed."""
+        """Add a resumption to `run.json` and clear its end and figures; append rows used now to `data.jsonl`.
+
+        `now` holds fields of RunInfo that have changed.
+        """
         write_data(self.data_file, data)
         info = self.info()
         resumed = (*info.resumed, ResumeRecord(time=_now(), command=command))
@@ -152,19 +154,19 @@ class RunFolder:
         self._update(resumed=resumed, finished=None, figures={}, seconds=seconds, **(now or {}))
 
     def add_seconds(self, seconds: float) -> None:
-        """Add to the time that the run's episodes took; a run that was killed has no such time, and keeps
-        none."""
+        """Add seconds to the run's time in `run.json`; does nothing where a killed command left the time
+        unknown."""
         info = self.info()
         if info.seconds is not None or not info.resumed:
             self._update(seconds=(info.seconds or 0.0) + seconds)
 
     def replace_seal(self, seal: str) -> None:
-        """Write another seal of the settings to `run.json`."""
+        """Replace the seal of the settings in `run.json`."""
         self._update(seal=seal)
 
     @contextmanager
     def ending(self) -> Generator[None]:
-        """Write end time and figures to `run.json` when the body ends, with or without an error."""
+        """Record end time and figures in `run.json` when the block ends, by an error as well."""
         try:
             yield
         except BaseException:
@@ -212,7 +214,7 @@ class RunFolder:
             return read_bytes(self.spec_file, WHOLE_FILE).decode("utf-8", "replace")
 
     def check_same(self, now: RunInfo, spec: str, data: Sequence[UsedRows] = ()) -> None:
-        """Check that a run is resumed with its own spec and rows.
+        """Raise an error unless a resumed run has the spec, templates and rows that it was started with.
 
         Raises:
             UsageError: The spec or a row has changed; the message shows what differs.
@@ -250,7 +252,8 @@ class RunFolder:
         _add(self.metrics_file, json.dumps(dict(metrics), allow_nan=False).encode() + b"\n")
 
     def add_checkpoint(self, checkpoint: Checkpoint) -> None:
-        """Append a line to `checkpoints.jsonl`, after the weights were saved; replace one of its step."""
+        """Append a checkpoint to `checkpoints.jsonl`, or replace the line of the same step; save weights
+        before."""
         checkpoints = self.checkpoints()
         others = [one for one in checkpoints if one.step != checkpoint.step]
         if len(others) < len(checkpoints):
@@ -260,8 +263,8 @@ class RunFolder:
             _add(self.checkpoints_file, json_line(checkpoint.model_dump()))
 
     def drop_checkpoints(self, keep: int) -> list[Checkpoint]:
-        """Remove the lines of all checkpoints but the newest and the best, and return the removed
-        checkpoints."""
+        """Remove all but the newest `keep` checkpoints and the best from `checkpoints.jsonl`; return the
+        removed."""
         checkpoints = self.checkpoints()
         best = self.best()
         kept = [one for one in checkpoints[:-keep] if one.step == best.step] + checkpoints[-keep:]
@@ -271,17 +274,17 @@ class RunFolder:
         return dropped
 
     def drop_episodes(self, split: Split, before: int) -> None:
-        """Delete the episodes of the steps before a step."""
+        """Delete the files of episodes of all steps before step `before`, of one split."""
         for match, file in self._step_files():
             if match["split"] == split and int(match["step"]) < before:
                 file.unlink(missing_ok=True)
 
     def write_episodes(self, split: Split, step: int, episodes: Iterable[Episode]) -> None:
-        """Write the episodes of a step."""
+        """Write the episodes of a step to their file, which replaces an earlier one."""
         write_episodes(self.episodes_file(split, step), episodes)
 
     def write_controls(self, controls: Sequence[Control]) -> None:
-        """Write `controls.json`."""
+        """Write the reference figures of a training to `controls.json`."""
         write_whole(self.controls_file, json.dumps([row.model_dump() for row in controls], indent=1).encode())
 
     def episodes_file(self, split: Split, step: int) -> Path:
@@ -301,7 +304,7 @@ class RunFolder:
         return common_failures(EpisodeFile(path) for _, path in self.episodes_files("train"))
 
     def answers(self) -> dict[str, RoleIndexEntry]:
-        """Return the number of answers in training of each role, and of its failures; indexes are read."""
+        """Return by role the number of answers in training and of failures by name, from the indexes."""
         files = (EpisodeFile(path) for _, path in self.episodes_files("train"))
         return answers_in(entry for file in files for entry in file.entries(lambda _: None))
 
@@ -402,7 +405,7 @@ class RunFolder:
                 yield match, file
 
     def _update(self, **fields: object) -> None:
-        """Replace fields of `run.json`."""
+        """Set fields of `run.json`, and write the file anew."""
         write_record(self.info_file, self.info().model_copy(update=fields))
 
 
@@ -458,7 +461,7 @@ def _checkpoint(text: bytes) -> Checkpoint:
 
 
 def _step_metrics(text: bytes) -> dict[str, float]:
-    """Return the finite numbers of a line by name; raises KeyError where `step` is not among them."""
+    """Parse a line of `metrics.jsonl`; return its finite numbers by name. Raises KeyError without `step`."""
     metrics = {
         name: float(value)
         for name, value in _METRICS.validate_python(parse_json(text)).items()

@@ -76,7 +76,11 @@ class GroupKey(NamedTuple):
 
     @property
     def apart(self) -> dict[str, str | int]:
-        """Fields beside task and role that identify the group, where set; an empty `role`, where it is."""
+        """Fields that tell this group from others of the same task and role: those that differ from their
+        defaults.
+
+        A group over several roles has `role: ""` as well.
+        """
         values = dict(zip(self._fields[2:], self[2:], strict=True))
         apart = {name: value for name, value in values.items() if value != self._field_defaults[name]}
         return apart if self.role else {"role": "", **apart}
@@ -89,7 +93,8 @@ def derive_seed(seed: int, *purpose: object) -> int:
 
 
 def salt_of(node: NodeId) -> int:
-    """Return the number that distinguishes the seeds of a node from those of other nodes of an episode."""
+    """Return the number that the seeds of a turn's calls are derived with, different for each turn of an
+    episode."""
     return derive_seed(0, *node)
 
 

@@ -78,7 +78,7 @@ class SourceRecord(_Record):
 
     @property
     def source(self) -> Source:
-        """Source that these fields hold."""
+        """Source that a run's record was made with."""
         return Source(
             self.spec or None, self.overrides, self.model_flag, self.base_url, self.imports, self.allowed
         )
@@ -194,7 +194,8 @@ class RunInfo(SourceRecord):
 
 
 class Control(_Record):
-    """Reference figure of a training: the mean of another workflow or the untrained model over n tasks."""
+    """Reference figure beside a training: the mean, over n tasks, of the untrained model or another
+    baseline."""
 
     name: str
     """Name of the measured workflow, such as `untrained`."""
@@ -211,7 +212,7 @@ class Control(_Record):
 
 
 class SavedPolicy(_Record):
-    """Saved weights of a policy."""
+    """Paths of a policy's saved weights at the training service."""
 
     version: int
     """Number of updates of the weights."""
@@ -222,7 +223,7 @@ class SavedPolicy(_Record):
 
 
 class PastCopy(_Record):
-    """Frozen copy of a policy in training."""
+    """Frozen copy of a policy in training, from an earlier step."""
 
     version: int
     """Number of updates of the weights."""
@@ -258,7 +259,8 @@ class Checkpoint(_Record):
 
     @property
     def whole_steps(self) -> int:
-        """Number of training steps that are whole, with their validation."""
+        """Number of the last step that is complete with its validation and metrics, where a resumption
+        continues."""
         return self.step if self.metrics is None else self.step - 1
 
     def of(self, policy: str | None) -> SavedPolicy | None:

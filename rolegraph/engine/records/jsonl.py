@@ -101,7 +101,7 @@ def is_cut(path: Path) -> bool:
 
 
 def check_size(text: bytes) -> None:
-    """Raise ValueError for JSON beyond `record_line` or `record_values`, before it is parsed."""
+    """Raise ValueError if a JSON text exceeds `record_line` or `record_values`; does not parse it."""
     if len(text) > RECORD_LINE.most:
         raise ValueError(RECORD_LINE.exceeded("the line has"))
     if len(text) > RECORD_VALUES.most and text.count(b",") + parts_of(text) > RECORD_VALUES.most:
@@ -109,7 +109,8 @@ def check_size(text: bytes) -> None:
 
 
 def parts_of(text: bytes) -> int:
-    """Return an upper bound of the lists, mappings and texts in JSON, without parsing it."""
+    """Count brackets and quotes to bound from above the number of lists, mappings and strings in a JSON
+    text."""
     quotes = text.count(b'"') - text.count(b'\\"')
     return text.count(b"[") + text.count(b"{") + quotes // 2
 
@@ -169,7 +170,7 @@ def json_line(value: object) -> bytes:
 
 
 def reason(error: Exception) -> str:
-    """Return the reason of a parse error in one line."""
+    """Describe an error of parsing or validation in one line, with the field and the kind of value."""
     if isinstance(error, ValidationError):
         fault = error.errors()[0]
         place = ".".join(str(part) for part in fault["loc"])
@@ -183,7 +184,7 @@ _NOT_OF_A_KIND = ("missing", "value_error", "extra_forbidden")
 
 
 def _kind(value: object) -> str:
-    """Return a short number as it is; of another JSON value its kind, because it may be long or secret."""
+    """Describe a JSON value: a short number as it is, else only its kind, since it may be long or secret."""
     if isinstance(value, str | list | dict):
         return "a string" if isinstance(value, str) else "a list" if isinstance(value, list) else "an object"
     text = json.dumps(value, default=str)
@@ -235,7 +236,8 @@ class JsonlWriter(AbstractContextManager["JsonlWriter"]):
 
 
 def _whole(file: int, size: int) -> int:
-    """Return the offset after the last newline of an open file."""
+    """Return the offset after the last newline in the first `size` bytes of a file descriptor; 0 without
+    one."""
     end = size
     while end:
         start = max(0, end - _CHUNK)

@@ -13,7 +13,7 @@ class Means:
     """
 
     def __init__(self, rows: Iterable[Mapping[str, float]] = ()) -> None:
-        """Make the means of some rows; `add` adds further ones."""
+        """Create running means, with the values of `rows` already added."""
         self._sums: dict[str, float] = {}
         self.counts: Counter[str] = Counter()
         """Number of rows that have each figure."""
@@ -31,7 +31,7 @@ class Means:
         return {name: total / self.counts[name] for name, total in self._sums.items()}
 
     def partial(self, rows: int) -> dict[str, int]:
-        """Return n, the number of values, of each figure that fewer than `rows` rows have."""
+        """Return the number of values of each figure that fewer than `rows` rows have."""
         return {name: n for name, n in self.counts.items() if n < rows}
 
 

@@ -33,11 +33,11 @@ Count = Annotated[int, Field(ge=0, le=2**53)]
 
 
 def record_schema(record: Any, source: object, handler: GetCoreSchemaHandler) -> CoreSchema:
-    """Make the pydantic schema by which a JSON object is read into `record`, a NamedTuple.
+    """Return the pydantic schema that parses a JSON object into `record`, a NamedTuple class.
 
     `_fields_of` maps the object of the file to the record's fields by name, `metadata` by its name in files,
-    `info`; a field with a default may be missing. Assign it in the class body:
-    `__get_pydantic_core_schema__ = classmethod(record_schema)`.
+    `info`; a field with a default may be missing. Assign it in the class body: `__get_pydantic_core_schema__
+    = classmethod(record_schema)`.
     """
     hints = get_type_hints(record, include_extras=True)
     fields = {
@@ -66,13 +66,17 @@ def record_schema(record: Any, source: object, handler: GetCoreSchemaHandler) ->
 
 
 def list_of(item: object) -> GetPydanticSchema:
-    """Read a sequence as a list of `item`; the first wrong member ends the check."""
+    """Return a pydantic schema that parses a sequence to a list of `item`, and stops at the first bad
+    member."""
     kind: Any = list
     return GetPydanticSchema(lambda _, handler: handler(Annotated[kind[item], FailFast(), Strict(False)]))
 
 
 def list_of_numbers(*kinds: type) -> PlainValidator:
-    """Check that a list holds numbers of these exact types, and keep it: an episode may have millions."""
+    """Return a validator that accepts a list of numbers of exactly these types, without copying the list.
+
+    An episode may have millions of numbers.
+    """
 
     def check(value: object) -> object:
         if not isinstance(value, list) or not {*map(type, cast("list[object]", value))} <= {*kinds}:

@@ -45,7 +45,10 @@ def sole_writer(folder: Path) -> Generator[None]:
 
 
 def lock(file: int) -> bool:
-    """Lock an open file or folder until it is closed; return False if another process has locked it."""
+    """Try to lock an open file or folder until it is closed; return False if another process has locked it.
+
+    Returns True without a lock where the system has none.
+    """
     try:
         import fcntl
     except ImportError:  # Windows
@@ -60,7 +63,7 @@ def lock(file: int) -> bool:
 
 
 def _holder(file: int) -> str:
-    """Return the name of the process that has locked a file, which it writes at once."""
+    """Return the name that the lock's holder wrote into the locked file; waits up to 1 s for it."""
     for _ in range(20):
         if name := os.pread(file, _HOLDER_BYTES, 0):
             return name.decode("utf-8", "replace")

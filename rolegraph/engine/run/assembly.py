@@ -28,7 +28,7 @@ _UNSCORED = Score(None, None)
 
 
 def assemble(context: EpisodeContext, endings: Endings, *, stopped: bool) -> Episode:
-    """Make the Episode: a trajectory for each instance that took a turn, in the order of roles and indices.
+    """Return the finished Episode: a trajectory for each instance that took a turn, by role and index.
 
     Args:
         context: The episode as far as it ran.
@@ -122,7 +122,7 @@ def _failed(turn: NodeResult, failure: Failure) -> FailureMetadata:
 
 
 def _last_rounds(context: EpisodeContext) -> dict[str, dict[int, int]]:
-    """Return for each loop the last round that it ran, by the round of the loop around it."""
+    """Return by loop name the last round that ran, for each round of the loop around it (1 without one)."""
     plan = context.plan
     last: dict[str, dict[int, int]] = {loop.name: {} for loop in plan.loops}
     for node, result in zip(plan.nodes, context.results, strict=True):
@@ -140,10 +140,11 @@ def _last_rounds(context: EpisodeContext) -> dict[str, dict[int, int]]:
 def _ended(
     context: EpisodeContext, rounds: Mapping[str, Mapping[int, int]], endings: Endings, *, stopped: bool
 ) -> dict[str, str | dict[str, int]]:
-    """Return what ended each loop: `until`, `env`, `when` or `times`; counted, where its branches end
-    separately, or where it ran in several rounds of the loop around it.
+    """Return by loop name what ended it: `until`, `env`, `when` or `times`.
 
-    `rounds` has the last round of each loop, by the round of the loop around it."""
+    A loop whose branches end separately, or that ran in several rounds of the loop around it, has a count for
+    each cause. `rounds` has the last round of each loop, by the round of the loop around it.
+    """
     plan, ended = context.plan, dict[str, str | dict[str, int]]()
     over = {its.plan.loop for its in context.environments if its.over}
     for number, loop in enumerate(plan.loops):
@@ -163,7 +164,8 @@ def _ended(
 
 
 def _sum(turns: Sequence[NodeResult]) -> Score | None:
-    """Return the summed score of turns, correct if the last one is; None where none has a score."""
+    """Return the sum of the unmasked turns' scores and terms, correct as the last is; None without a
+    score."""
     scores = [turn.score for turn in turns if turn.score is not None and not _is_masked(turn)]
     if not scores:
         return None
@@ -175,8 +177,8 @@ def _sum(turns: Sequence[NodeResult]) -> Score | None:
 
 
 def _is_masked(turn: NodeResult) -> bool:
-    """Return whether a turn is kept out of training: it failed and its role masks failures, the environment
-    failed, no turn that its reward reads ran, or the role that rates it failed."""
+    """Return True if a turn is kept out of training: its failure is masked, or its role's reward gave no
+    value."""
     role, failure = turn.role, turn.failure
     if role.reward is not None and (turn.score is None or turn.score.reward is None):
         return True
@@ -230,7 +232,8 @@ def steps_of(turn: NodeResult, *, masked: bool) -> list[Step]:
 
 
 def _call_metadata(turn: NodeResult, call: ModelCall) -> StepMetadata:
-    """Return the metadata of a call in a loop, of a tool, with functions or with the group's keys."""
+    """Return a model call's metadata for its Step: loop round, tool name, group keys, call number, tool
+    results."""
     role, metadata = turn.role, StepMetadata()
     if role.loop is not None:
         metadata["round"] = role.number_of(turn.view)

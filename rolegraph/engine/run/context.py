@@ -24,7 +24,8 @@ Results = Sequence[NodeResult | None]
 
 
 def turns_taken(edge: InputEdge, results: Results) -> list[tuple[int, NodeResult]]:
-    """Return the nodes of an edge that ran, with their results; of several rounds, each instance's last."""
+    """Return (node, result) of an edge's turns that ran; of each instance only its last, unless all are
+    read."""
     if edge.turns_per_instance == 1:
         return [(node, result) for node in edge.nodes if (result := results[node]) is not None]
     last = {
@@ -36,7 +37,7 @@ def turns_taken(edge: InputEdge, results: Results) -> list[tuple[int, NodeResult
 
 
 class EpisodeContext(EpisodeSession):
-    """State of one running episode of a plan, and the variables that its templates and rewards read.
+    """State of one running episode, and the source of the variables that its templates and rewards read.
 
     Nodes, blocks and roles are given by their positions in the plan.
     """
@@ -61,12 +62,13 @@ class EpisodeContext(EpisodeSession):
         self._visible_task = _without(self.task, plan.hidden)
 
     def set_upstream(self, block: int, edges: Sequence[InputEdge]) -> None:
-        """Store the results of earlier nodes that a block reads by its edges, once all these nodes have
+        """Store the views of the earlier turns that a block reads, by name; call it when all of them have
         ended."""
         self.upstream[block] = {edge.name: self.views(edge) for edge in edges}
 
     def views(self, edge: InputEdge) -> Views:
-        """Return the views of an edge; a single instance that has not run is replaced by its default."""
+        """Return the finished turns of an edge as views; a single instance that did not run shows its default
+        action."""
         views = [result.view for _, result in turns_taken(edge, self.results)]
         if views or not edge.only_instance:
             return Views(views)
@@ -74,12 +76,13 @@ class EpisodeContext(EpisodeSession):
         return Views(views, View(edge.only_instance, role.parser.default, ran=False, role=role.name))
 
     def of_block(self, role: RolePlan, block: int) -> Mapping[str, Any]:
-        """Return the variables that all nodes of a block share."""
+        """Return the template variables that all turns of a block share: `task`, and the roles that they
+        read."""
         task = self._task_of(role) if role.spec.shows else self._visible_task
         return {"task": task, **self.upstream[block]}
 
     def of_node(self, node: int) -> Mapping[str, Any]:
-        """Return the variables of one node, `self` among them."""
+        """Return the template variables of one turn: `task`, `self`, and the roles that it reads."""
         plan_node = self.plan.nodes[node]
         role, environment = self.plan.roles[plan_node.role], self.env_of.get(plan_node.role)
         earlier = range(node - role.count * (plan_node.id.round - 1), node, role.count)
@@ -92,7 +95,7 @@ class EpisodeContext(EpisodeSession):
         return {"task": task, SELF: self_view, **self.upstream[plan_node.block]}
 
     def values(self, node: int, role: RolePlan, view: View) -> Mapping[str, Any]:
-        """Return the value of each expression of a role's reward, by its text, after a turn has ended.
+        """Return the values of the expressions in a role's reward, by their texts, for a turn that has ended.
 
         Raises:
             PromptError: An expression cannot be computed.
@@ -115,9 +118,10 @@ class EpisodeContext(EpisodeSession):
         return values
 
     def group_keys(self, node: int, role: RolePlan) -> Mapping[str, str | None]:
-        """Return the digest of each key by which a node's rewards are grouped, None for a key that fails.
+        """Return by expression a digest of its value for a turn, by which rewards are grouped; None if it
+        fails.
 
-        The keys see all fields of the task, and no record has their value.
+        The expressions see all fields of the task, and no record has their value.
         """
         variables = {"task": self.task, SELF: self.of_node(node)[SELF]}
         digests: dict[str, str | None] = {}
@@ -130,11 +134,13 @@ class EpisodeContext(EpisodeSession):
         return digests
 
     def of_loop_end(self, edges: Sequence[InputEdge]) -> Mapping[str, Any]:
-        """Return the variables of a loop's `until`."""
+        """Return the variables that a loop's `until` or `when` reads: visible task fields and the roles of
+        `edges`."""
         return {"task": self._visible_task, **{edge.name: self.views(edge) for edge in edges}}
 
     def holds(self, condition: Template, variables: Mapping[str, Any]) -> bool:
-        """Compute a condition; False, and counted, where it cannot be computed."""
+        """Return the truth of a condition; where it cannot be computed, count that in `uncomputed` and return
+        False."""
         try:
             return condition.holds(variables)
         except PromptError:

@@ -16,10 +16,13 @@ Endings = Mapping[int, Mapping[tuple[InputEdge, ...], Ending]]
 
 
 class LoopEnds:
-    """The ends of one episode's loops. Loops, blocks, roles and nodes are positions in the plan."""
+    """Record of which loops of one episode have ended or are skipped, and by what cause.
+
+    Loops, blocks, roles and nodes are positions in the plan.
+    """
 
     def __init__(self, context: EpisodeContext) -> None:
-        """Skip the loops whose `when` is false."""
+        """Evaluate the `when` of each loop, and record the loops that are skipped because it is false."""
         self.context, self.plan = context, context.plan
         self.endings: dict[int, dict[tuple[InputEdge, ...], Ending]] = {}
         self._is_over: dict[int, bool] = {}
@@ -29,7 +32,7 @@ class LoopEnds:
                 self._note("when", (), number)
 
     def is_skipped(self, loop: int | None) -> bool:
-        """Return whether the `when` of a loop, or of the loop around it, is false."""
+        """Return True if a loop, or a loop around it, is skipped because its `when` is false."""
         while loop is not None:
             if self.endings.get(loop, {}).get(()) == "when":
                 return True
@@ -37,7 +40,8 @@ class LoopEnds:
         return False
 
     def is_over(self, block: int, loop: int) -> bool:
-        """Return whether a loop is skipped, or ended on the block's branch in a round before the block's."""
+        """Return True if `loop` is skipped, or ended in a round before that of `block` on the block's
+        branch; record the end of a loop the first time that it is found."""
         if self.is_skipped(loop):
             return True
         plan, undecided, number, over = self.plan, list[int](), block, False
@@ -58,8 +62,11 @@ class LoopEnds:
         return over
 
     def _ends_before(self, block: Block) -> bool:
-        """Return whether a loop around a block ends with the round before: no node of that round still ran,
-        the loop's condition is true of the nodes that did, or the environment is done."""
+        """Return True, and record the cause, if a block's loop ends before the block's round.
+
+        The causes: no node of the round before still ran, `until` is true of the nodes that did, or the
+        environment is done.
+        """
         if block.until_inputs and self._until_holds(block):
             self._note("until", block.until_inputs, block.until_loop)
             return True
@@ -80,7 +87,8 @@ class LoopEnds:
         return until is not None and self.context.holds(until, self.context.of_loop_end(edges))
 
     def _note_outer(self, block: Block) -> None:
-        """Note that a loop in another does not begin in a round, at the first block that asks its `until`."""
+        """Record that an inner loop does not start in a further outer round; only its first such block does
+        so."""
         loop, is_second = block.until_loop, self.plan.nodes[block.nodes[0]].round == 2
         if is_second and loop == self.plan.roles[block.role].loop and self.plan.loops[loop].outer is not None:
             self._note("outer", block.until_inputs, loop)

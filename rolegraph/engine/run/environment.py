@@ -28,7 +28,10 @@ def environment_seed(task: Task) -> int:
 
 
 class EnvironmentSession:
-    """Running environment of one episode, opened by its first transition; players are numbered from 0."""
+    """Environment of a loop in one episode, with the transitions so far; its first `advance` opens it.
+
+    Players are numbered from 0.
+    """
 
     def __init__(self, plan: EnvPlan, task: Task) -> None:
         self.plan, self._seed, self._players = plan, environment_seed(task), len(plan.player_nodes[0])
@@ -49,8 +52,7 @@ class EnvironmentSession:
         return bool(self._transitions) and self._transitions[-1].done
 
     def over_before(self, role: int, number: int) -> bool:
-        """Return True if the environment was done before a role's turns with this number, several of which a
-        round may have; the round that ended it is completed."""
+        """Return True if the environment was done before the round of turn `number` of a role."""
         last = min(self._step(role, number), len(self._transitions) - 1)
         return last >= 0 and self._transitions[last].done
 
@@ -96,7 +98,8 @@ class EnvironmentSession:
         return await self._live.step(actions)
 
     def _checked(self, given: Transition) -> Transition:
-        """Return a transition of checked types; raises ValueError, TypeError or what foreign code raises."""
+        """Return a copy of a transition with checked types; raises ValueError or TypeError for bad foreign
+        data."""
         players = range(self._players)
         unknown = [player for player in (*given.observations, *given.rewards) if player not in players]
         if unknown:
@@ -111,22 +114,25 @@ class EnvironmentSession:
         return Transition(given.observations, rewards, bool(given.done), info)
 
     def moves(self, node: Node) -> bool:
-        """Return whether a node takes a turn in its round: a player whose turn it is, or any adviser."""
+        """Return True if a node acts in its round: a player with an observation, or a role that is no
+        player."""
         player = self._player(node)
         return player is None or player in self._shown(node)
 
     def observation(self, node: Node) -> str:
-        """Return the text that a node sees before its round; an adviser sees all players' texts."""
+        """Return the observation that a node reads before its round; a role that is no player reads all
+        players'."""
         shown = self._shown(node)
         player = self._player(node)
         return "\n\n".join(dict.fromkeys(shown.values())) if player is None else shown.get(player, "")
 
     def _shown(self, node: Node) -> Mapping[int, str]:
-        """Return the observations before a node's round, by player."""
+        """Return, by player, the observations that the environment gave before a node's round."""
         return self._transitions[self._step(node.role, node.id.round)].observations
 
     def _step(self, role: int, number: int) -> int:
-        """Return the round, from 0, of a role's turns with a number."""
+        """Return the environment's round, from 0, of turn `number` of a role, which may have several in a
+        round."""
         return (number - 1) // self.plan.turns[role]
 
     def _player(self, node: Node) -> int | None:
@@ -134,11 +140,12 @@ class EnvironmentSession:
         return None if first is None else first + node.id.index - 1
 
     def reward(self, node: int) -> float | None:
-        """Return what a player's turn earned; None where no transition followed it."""
+        """Return the sum of the environment's rewards after a player's turn `node`; None if none followed."""
         return self._rewards.get(node)
 
     def last_turns(self) -> Sequence[int]:
-        """Return, for each player, the node of its last turn so far, or of its first where it had none."""
+        """Return for each player the node of its last turn so far, or of its first turn if it has had
+        none."""
         return [self._last_turns.get(player, node) for player, node in enumerate(self.plan.player_nodes[0])]
 
     async def close(self) -> None:

@@ -20,7 +20,8 @@ class Frontier:
         """Number of joins that each block still waits for."""
 
     def done(self, node: int) -> Sequence[int]:
-        """Count a node that has ended, once; return the blocks that became ready by it."""
+        """Count down the joins of a node that ended (call it once per node); return the blocks now ready to
+        run."""
         ready: list[int] = []
         for join in self._feeds[node]:
             self._joins[join] -= 1
@@ -33,5 +34,5 @@ class Frontier:
         return ready
 
     def skip(self, nodes: Iterable[int]) -> Sequence[int]:
-        """Count nodes that are left out; return the blocks that became ready."""
+        """Count nodes that will not run as ended; return the blocks that are now ready to run."""
         return [block for node in nodes for block in self.done(node)]

@@ -76,7 +76,7 @@ class RolePrompts:
     """Failures, such as prompts that cannot be rendered."""
 
     def add_value(self, value: str) -> None:
-        """Keep an argument of the role's tool, unless an equal one is kept."""
+        """Add an argument that the role's tool was called with, unless it is listed already."""
         if _unmarked(value) not in map(_unmarked, self.values) and len(self.values) < MOST:
             self.values.append(value)
 
@@ -133,13 +133,15 @@ async def preview_task(plan: Plan, task: Task, recorded: Episode | None = None) 
 
 
 async def made_up(plan: Plan, task: Task, answer: str) -> Episode:
-    """Make an episode without a model: each answer is the example of its role's parser, filled with the text
-    `answer`."""
+    """Run an episode without a model and return it: each answer is the example of its role's parser.
+
+    The example is filled with the text `answer`.
+    """
     return await _Runs(plan, task, None).run(0, answer=answer)
 
 
 class _Runs:
-    """The preview episodes of one task, and their prompts."""
+    """Episodes of one task that are run without a real model, to collect the prompts for `preview`."""
 
     def __init__(self, plan: Plan, task: Task, recorded: Episode | None) -> None:
         self._plan, self._task, self._recorded = plan, task, recorded
@@ -150,10 +152,11 @@ class _Runs:
         """Position in `asked` of each prompt of a role; -1 for a prompt that is left out."""
 
     async def run(self, way: int, *, note: str = "", answer: str = "") -> Episode:
-        """Run one episode and keep its prompts; with a `note`, only those of turns without any so far, and
-        without conditions, so that every turn runs.
+        """Run one episode with made-up answers and collect its prompts.
 
-        `way` is the position of the parsers' example to answer with; `answer` replaces its placeholder.
+        With a `note`, conditions are ignored so that every turn runs, and only turns without a prompt so far
+        are kept. `way` is the position of the parser's example to answer with; `answer` replaces its
+        placeholder.
         """
         reached = {
             name: {node.round for prompt in of.asked for node in prompt.nodes}
@@ -176,7 +179,7 @@ class _Runs:
         return episode
 
     def _unknown(self, failure: FailureMetadata) -> str:
-        """Explain a failed prompt that reads the answer of a service; empty for another failure."""
+        """Explain a failed prompt that reads the unknown answer of a service; empty for any other failure."""
         needs = self._by_name[failure["role"]].role.spec.needs
         upstream = [edge.of or name for name, edge in needs.items()]
         runs = [(name, self._by_name[name].role.run) for name in upstream if name in self._by_name]
@@ -205,7 +208,8 @@ class _Runs:
             of.asked[place] = before._replace(nodes=(*before.nodes, node))
 
     def _harmless(self, way: int, answer: str, note: str) -> Plan:
-        """Return a copy of the plan that computes no reward, runs no tool and moves no environment."""
+        """Return a copy of the plan that computes no reward, runs no tool and moves no environment; for
+        `preview`."""
         plan, stopped = self._plan, self._recorded is None or bool(note)
         return replace(
             plan,

@@ -70,7 +70,10 @@ def stop_at_failure(result: NodeResult) -> None:
 
 
 class LateRewards:
-    """The rewards of an episode that read other turns. Nodes and roles are positions in the plan."""
+    """Scoring of an episode's rewards that read other turns, after all turns have ended.
+
+    Nodes and roles are positions in the plan.
+    """
 
     def __init__(self, context: EpisodeContext) -> None:
         self.context, self.plan, self.results = context, context.plan, context.results
@@ -78,7 +81,8 @@ class LateRewards:
         """Results of `_positions_in`, by block and role."""
 
     def score(self, create_task: CreateTask) -> None:
-        """Score each role's turns, in a task that waits for the roles whose scores its reward reads."""
+        """Start a task for each role with a late reward; the task scores the role's turns after those it
+        reads."""
         tasks: dict[str, asyncio.Task[None]] = {}
         for position in self.plan.reward_order:
             role = self.plan.roles[position]
@@ -89,7 +93,7 @@ class LateRewards:
     async def _score_role(
         self, role: RolePlan, reward: Reward, before: Sequence[asyncio.Task[None]], create_task: CreateTask
     ) -> None:
-        """Score the turns of a role; raises EpisodeStop.
+        """Set the scores of a role's turns, once the tasks in `before` are done; raises EpisodeStop.
 
         A failed turn has the score that `on_failure` sets; without one, its reward is computed where the
         score comes from elsewhere: another role or the environment.
@@ -108,7 +112,8 @@ class LateRewards:
         await asyncio.gather(*isolated)
 
     def _inputs(self, node: int, result: NodeResult, reward: Reward) -> RewardInputs:
-        """Return what a reward reads of its own turn, of other turns and of the environment."""
+        """Return the RewardInputs of a turn: scores and views of the turns that its reward reads, and the
+        environment."""
         plan_node = self.plan.nodes[node]
         environment = self.context.env_of.get(plan_node.role)
         ran = {edge.name: turns_taken(edge, self.results) for edge in self.plan.reward_inputs.get(node, ())}
@@ -144,9 +149,9 @@ class LateRewards:
         )
 
     def _positions_in(self, block: int, role: int) -> Mapping[tuple[int, int], int]:
-        """Return the position of each turn of a role in what a block's nodes saw, by index and round.
+        """Return by (index, round) the position that each turn of a role had in the input of a block's turns.
 
-        A turn that was not seen has the position of the seen turn of its instance.
+        A turn that was not in the input has the position of its instance's turn that was.
         """
         if (block, role) not in self._positions:
             edges = (edge for edge in self.plan.blocks[block].inputs if edge.role == role)
@@ -160,7 +165,8 @@ class LateRewards:
 
 
 def _view(turn: NodeResult) -> View:
-    """Return a turn as a reward sees it: the message of a failed tool is no rating."""
+    """Return a turn's view for rewards; a failed tool's action is None there, so its error message is no
+    rating."""
     run = turn.role.run
     is_message = turn.failure is not None and run is not None and run.parser is None
     return turn.view._replace(action=None) if is_message else turn.view
@@ -174,9 +180,9 @@ def _turn_inputs(result: NodeResult) -> RewardInputs:
 def _score(
     result: NodeResult, node: int, context: EpisodeContext, reward: Reward, inputs: RewardInputs
 ) -> Coroutine[None, None, None] | None:
-    """Set a turn's score, or return the coroutine that does, for a reward in a process of its own.
+    """Score a turn now, or return a coroutine that scores it in a limited process; either way sets its score.
 
-    A reward that fails, or whose expressions cannot be computed, is a `reward_error`.
+    A reward that fails, or whose expressions cannot be computed, fails the turn with `reward_error`.
     """
     try:
         if result.role.formulas:
@@ -195,7 +201,7 @@ def _score(
 async def _score_isolated(
     result: NodeResult, context: EpisodeContext, reward: Reward, inputs: RewardInputs, limit: float
 ) -> None:
-    """Set a turn's score, computed in a process with limits; raises EpisodeStop."""
+    """Compute a turn's score in a process with limits, and set it or fail the turn; may raise EpisodeStop."""
     arguments, run = (context.task, result.view.action, inputs), context.isolation.run
     try:
         _set_score(result, await run(reward.score, *arguments, limit=limit, memory=reward.memory))
@@ -226,7 +232,7 @@ def _set_score(result: NodeResult, score: Score | None) -> None:
 
 
 def _fail_by(result: NodeResult, error: BaseException) -> None:
-    """Fail a turn whose reward raised; without a score where the sandbox is at fault, and no role."""
+    """Record that a turn's reward raised `error`; where the sandbox is at fault, remove the turn's score."""
     if isinstance(error, UnsupportedProgram):
         _fail(result, str(error), FailureName.UNSUPPORTED_PROGRAM)
     elif isinstance(error, PromptError | CallLimit):

@@ -74,7 +74,7 @@ async def run_episode(
 
 
 class _Run:
-    """One running episode; nodes and blocks are counted by their positions in the plan."""
+    """Scheduler of one running episode; nodes and blocks are positions in the plan."""
 
     def __init__(self, context: EpisodeContext, models: Sequence[LimitedModel]) -> None:
         plan = context.plan
@@ -102,7 +102,8 @@ class _Run:
     # order of the nodes
 
     async def run_nodes(self) -> bool:
-        """Run and score all nodes; return whether a failed node ended the episode early."""
+        """Run all turns of the episode and score them; return True if a failed turn ended the episode
+        early."""
         tasks = self.tasks
         try:
             self.start(self.open_blocks(self.plan.wiring.initial_blocks))
@@ -119,7 +120,8 @@ class _Run:
             self.tasks.create_task(self.run_branch(node))
 
     async def run_branch(self, position: int) -> None:
-        """Run a node, then in the same task one of the nodes that became ready by it, and so on."""
+        """Run a node's turn, start the nodes that become ready, and go on with one of them until none is
+        left."""
         plan, context, create_task = self.plan, self.context, self.tasks.create_task
         while True:
             node = plan.nodes[position]
@@ -138,10 +140,11 @@ class _Run:
             position = ready[0]
 
     def open_blocks(self, blocks: Sequence[int]) -> list[int]:
-        """Open blocks that wait for nothing more, and those that become ready because nodes are skipped.
+        """Select the turns to run in blocks that are ready, skip the others, and start environment
+        transitions.
 
         Returns:
-            The nodes to run.
+            The nodes to run, also of blocks that became ready because nodes were skipped.
         """
         plan, context = self.plan, self.context
         nodes_to_run: list[int] = []
@@ -168,8 +171,7 @@ class _Run:
         return nodes_to_run
 
     def select_nodes(self, number: int, block: Block, role: RolePlan) -> Sequence[int]:
-        """Return the nodes of a block that run: its loop goes on, a parent ran, and the role's condition is
-        true."""
+        """Return the nodes of a ready block that run: its loop goes on, a parent ran, and `when` is true."""
         if role.spec.tool is not None:  # the caller has ended: no further call comes
             return ()
         if role.loop is not None and self.loop_ends is not None and self.loop_ends.is_over(number, role.loop):
@@ -187,9 +189,9 @@ class _Run:
         return [node for node in nodes if context.holds(role.when, context.of_node(node))]
 
     async def advance(self, environment: EnvironmentSession, transition: int) -> None:
-        """Advance the environment by a round, and start the nodes that waited for the transition.
+        """Await the environment's next transition, and start the nodes that waited for it.
 
-        A failure of the environment is that of each player's last turn, and ends the episode.
+        If the environment fails, the last turn of each player fails and EpisodeStop ends the episode.
         """
         try:
             await environment.advance(self.results)
@@ -209,7 +211,8 @@ class _Run:
     def render(
         self, role: RolePlan, variables: Mapping[str, Any], *, with_system: bool = True
     ) -> Sequence[Message] | Failure:
-        """Render a role's prompt; later turns of a conversation have no system message."""
+        """Return the messages of a role's prompt, or a `prompt_error` Failure; `with_system` adds the system
+        message."""
         assert role.prompt is not None
         try:
             return render_messages(role.prompt, role.system if with_system else None, variables)
@@ -234,7 +237,8 @@ class _Run:
         return model_turn(role, node, model, context, messages, upstream, prefix, callees)
 
     async def answer_call(self, position: int, arguments: Mapping[str, Any]) -> Answer:
-        """Take the turn of a node that was called; return its action and its failure, before its reward.
+        """Run the turn of a role that a model called as a tool; return its action and failure, before its
+        reward.
 
         The turn is a task of the episode, so that a turn that ends the episode cancels the others, too.
         """
@@ -257,8 +261,11 @@ class _Run:
     def continue_chat(
         self, role: RolePlan, position: int
     ) -> tuple[Sequence[Message] | Failure, ChatPrefix | None]:
-        """Return the messages of a turn after those of its conversation's last turn that was neither skipped
-        nor failed, and that turn's chat as tokens."""
+        """Return the messages of a turn that continues a conversation, and the earlier chat as tokens.
+
+        The chat continues the last turn of the conversation that was neither skipped nor failed; without one
+        the second value is None, and so it is where rendering fails.
+        """
         plan, last = self.plan, None
         node = plan.nodes[position]
         while last is None and (before := plan.blocks[node.block].chat_before) is not None:

@@ -42,7 +42,8 @@ _Method = Callable[[Any, Any], Any]
 
 
 def _operators(word: str, sign: str) -> tuple[_Method, _Method]:
-    """Return an operator's method and reflected method; the operation names the result: `target + 1`."""
+    """Return the method of a binary operator and its reflected form; the result's name is like `target +
+    1`."""
     compute: Callable[[float, float], float] = getattr(operator, word)
 
     def operation(left: Any, right: Any) -> Any:
@@ -93,7 +94,8 @@ def _label(value: float) -> str:
 
 
 def hidden_value(value: object, name: str) -> Any:
-    """Return a value of the same type that names the hidden one; a list and a mapping keep their size."""
+    """Return a stand-in of the same type whose text is the field's name; lists and mappings keep their
+    size."""
     return _with_leaves(value, name, _hidden)
 
 
@@ -103,7 +105,7 @@ def _hidden(value: object, name: str) -> object:
 
 
 def _with_leaves(value: Any, name: str, leaf: Callable[[Any, str], Any]) -> Any:
-    """Replace what is neither a list nor a mapping, inside of a value, by `leaf` of it and its place."""
+    """Return a copy of nested lists and mappings in which each other value is `leaf(value, its name)`."""
     match value:
         case list():
             return [
@@ -120,7 +122,7 @@ def _with_leaves(value: Any, name: str, leaf: Callable[[Any, str], Any]) -> Any:
 
 
 class PreviewModel:
-    """A model that answers from a replay, or else with an example of the role's parser.
+    """Model for `preview` that keeps its requests and answers from a recording, or with the parser's example.
 
     Of several examples, `way` is the position of the one to take, at most the last. Its placeholder becomes
     `answer`, or else the name of the node.
@@ -131,7 +133,7 @@ class PreviewModel:
         self.requests: list[Request] = []
 
     async def complete(self, request: Request) -> Completion:
-        """Keep a request and answer it; never raises ModelError."""
+        """Record a request, and return the recorded or made-up answer; never raises ModelError."""
         self.requests.append(request)
         if self._replay is not None:
             try:
@@ -169,7 +171,7 @@ def example_answer(role: RolePlan, way: int, answer: str) -> str:
 
 
 def lenient_parser(parser: Parser, example: str) -> Parser:
-    """Return a parser that reads an example where it cannot read the made-up result of a tool."""
+    """Return a copy of a parser that parses `example` instead where it cannot parse a response."""
 
     def parse(response: str, upstream: Upstream) -> Any:
         try:
@@ -181,7 +183,7 @@ def lenient_parser(parser: Parser, example: str) -> Parser:
 
 
 def _name(node: NodeId, role: RolePlan) -> str:
-    """Return a node's name as it stands in made-up answers."""
+    """Return a turn's name for made-up answers, such as `solver 2, round 1`."""
     index = f" {node.index}" if role.count > 1 else ""
     if role.loop is None:
         return f"{node.role}{index}"
@@ -190,7 +192,10 @@ def _name(node: NodeId, role: RolePlan) -> str:
 
 
 def example_run(run: RunPlan, role: str, recorded: Episode | None, keep: Callable[[str], None]) -> RunPlan:
-    """Replace a role's tool by a tool that passes its argument to `keep`; results are recorded or made up."""
+    """Return a copy of `run` whose tool computes nothing: it gives its argument to `keep`.
+
+    Its result is the recorded one, or else made up from the tool's example.
+    """
     trajectories = (t for t in (recorded.trajectories if recorded else ()) if t.name == role)
     steps = (step for trajectory in trajectories for step in trajectory.steps)
     given: Iterator[Any] = (step.model_response if run.parser else step.action for step in steps)
@@ -222,7 +227,7 @@ def example_tool(tool: Tool, recorded: Episode | None) -> Tool:
 
 
 def _results(recorded: Episode | None) -> Mapping[str, str]:
-    """Return the recorded results of an episode's tool calls, by name and arguments."""
+    """Return the results of tool calls in an episode's chats, keyed by the call's name and arguments."""
     given: dict[str, str] = {}
     for trajectory in recorded.trajectories if recorded else ():
         for step in trajectory.steps:
@@ -239,14 +244,15 @@ def _key(name: str, arguments: Mapping[str, Any]) -> str:
 
 
 def _filled(example: Any, text: str) -> Any:
-    """Replace the placeholder in an example by `text`."""
+    """Return an example with its placeholder replaced by `text` in every string."""
     return _with_leaves(
         example, "", lambda part, _: part.replace(PLACEHOLDER, text) if isinstance(part, str) else part
     )
 
 
 def still_environment(env: EnvPlan) -> EnvPlan:
-    """Make an environment for `preview`: every player moves in each round, and nothing else happens.
+    """Return a copy of `env` for `preview`, in which every player moves in each round and moves change
+    nothing.
 
     An environment that needs a permission is not opened at all.
     """
@@ -256,7 +262,7 @@ def still_environment(env: EnvPlan) -> EnvPlan:
 
 
 class _StillEnvironment:
-    """An environment that stays at its start, since the result of a made-up move is unknown."""
+    """Environment for `preview` that repeats its first observations, since made-up moves have no result."""
 
     def __init__(self, live: LiveEnvironment | None) -> None:
         self._live = live

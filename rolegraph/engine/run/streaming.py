@@ -24,7 +24,7 @@ class EpisodeMaker(Protocol):
     """Models that are open in this process or on a cluster, and make the episodes of one workflow."""
 
     async def make(self, job: EpisodeJob, observe: Observer | None = None) -> Episode:
-        """Make the episode of a job, and send its events to an observer."""
+        """Run the episode of a job and return it; events such as finished calls are passed to `observe`."""
         ...
 
 
@@ -54,7 +54,7 @@ def missing(planned: Iterable[EpisodeJob], finished: Iterable[tuple[str, int]]) 
 async def run_jobs(
     jobs: Iterable[EpisodeJob], make: Callable[[EpisodeJob], Awaitable[Episode]], concurrency: int = 64
 ) -> AsyncGenerator[Episode, None]:
-    """Make the episodes of jobs, and yield each when it ends.
+    """Run the episodes of jobs concurrently, and yield each when it ends.
 
     Closing the iterator, or an error in it, cancels the episodes that run and waits until they have ended.
 
@@ -121,7 +121,7 @@ class ServedEpisodes(AbstractAsyncContextManager["ServedEpisodes"]):
         await self._close([*self._models])
 
     async def make(self, job: EpisodeJob, observe: Observer | None = None) -> Episode:
-        """Make the episode of a job with its models; raises the errors of `open_served`."""
+        """Run the episode of a job with the models that the job names; raises the errors of `open_served`."""
         self._in_use.update(job.models)
         try:
             if not self._models.keys() >= {*job.models}:

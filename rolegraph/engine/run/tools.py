@@ -71,7 +71,8 @@ class OpenTools:
         return {name: function for name, function in by_name.items() if name not in kept_back}
 
     async def _hold(self, tool: Tool, opened: asyncio.Future[Sequence[Function]]) -> None:
-        """Open a tool, put its functions into `opened`, and close it at the end, all in one task.
+        """Open a tool, set `opened` to its functions, and close the tool when the episode ends, all in one
+        task.
 
         anyio's scopes must be left by the task that entered them.
         """
@@ -101,7 +102,7 @@ Answer = tuple[Any, Failure | None]
 
 
 class Callees(NamedTuple):
-    """Roles that the model of one turn may call."""
+    """Roles that the model of one turn may call as tools, and the function that runs one."""
 
     plans: Mapping[str, CalleePlan]
     """Roles that can be called, by name."""
@@ -133,7 +134,7 @@ class Callees(NamedTuple):
 
 
 class CallResult(NamedTuple):
-    """The result of one tool call."""
+    """The result of one tool call, as the model sees it and as the record keeps it."""
 
     message: Message
     """The chat message that tells the model."""
@@ -184,7 +185,7 @@ async def call_all(
     callees: Callees | None = None,
     number: int = 1,
 ) -> Sequence[CallResult]:
-    """Make the calls of one answer side by side.
+    """Run all tool calls of one answer concurrently, and return their results in order.
 
     Args:
         functions: The functions that the model may call.
@@ -220,7 +221,10 @@ async def call_all(
 
 
 def result_text(name: str, result: object) -> str:
-    """Return a tool's result as text; raises ToolError where it cannot be sent to a model and recorded."""
+    """Return a tool's result as text, JSON for other values.
+
+    Raises ToolError for text that is too long or not valid Unicode, and for values that JSON does not hold.
+    """
     try:
         check_recordable(result)
         text = result if isinstance(result, str) else json.dumps(result, ensure_ascii=False, default=str)
@@ -258,7 +262,7 @@ async def _call(functions: Functions, call: ToolCall, seconds: float | None, run
 
 
 def within(seconds: float | None) -> str:
-    """Return a time limit as the end of a message."""
+    """Format a time limit for the end of a message: `within 5 s`, or `in time` without a limit."""
     return "in time" if seconds is None else f"within {seconds:g} s"
 
 

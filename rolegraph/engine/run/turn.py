@@ -104,7 +104,7 @@ class EpisodeSession:
 
 @dataclass(slots=True, eq=False)
 class ModelCall:
-    """One call of a model that was answered, or one run of a tool in place of a model."""
+    """One answered call of a model, or one run of a tool in place of a model; it becomes a Step."""
 
     messages: Sequence[Message]
     """The messages that were sent."""
@@ -122,8 +122,9 @@ class ModelCall:
     """Results of the tools that the answer called."""
 
     def cut(self) -> tuple[int, bool]:
-        """Truncate an answer beyond `answer_text` to one character over the limit, so that a replay fails
-        alike.
+        """Truncate an answer beyond `answer_text`, in place, to one character over the limit.
+
+        A replay of it so fails in the same way.
 
         Returns:
             The number of characters and tokens that are kept, and whether the answer was cut.
@@ -146,13 +147,13 @@ class ModelCall:
 
     @property
     def chat(self) -> tuple[Message, ...]:
-        """The messages that were sent, and the answer."""
+        """The chat of the call: the messages that were sent, and the answer as the last message."""
         answer = self.completion
         return (*self.messages, answer_message(answer.text, answer.thought, answer.calls))
 
     @property
     def chat_prefix(self) -> ChatPrefix | None:
-        """The same as tokens; None where the model gives none."""
+        """The chat of the call as tokens, prompt and answer; None where the model gives no token ids."""
         answer = self.completion
         if not answer.response_ids:
             return None
@@ -161,7 +162,8 @@ class ModelCall:
 
 @dataclass(slots=True, eq=False)
 class NodeResult:
-    """The result of a node; its score is set when its reward is computed."""
+    """The result of one turn: its action, calls, failure and score; the score is set when its reward is
+    computed."""
 
     role: RolePlan
     view: View
@@ -177,23 +179,26 @@ class NodeResult:
 
     @property
     def known_score(self) -> Score | None:
-        """The score as other rewards read it: None where none was computed. It never says of a failed turn
-        whether that is right."""
+        """The score as other roles' rewards read it: None where no reward computed it.
+
+        A failed turn's `is_correct` is None there.
+        """
         if self.score is None or not self.is_scored:
             return None
         return self.score if self.failure is None else self.score._replace(is_correct=None)
 
     @property
     def is_right(self) -> bool | None:
-        """True for a right answer, False for a wrong one; None where that is not known, because its reward
-        failed or says nothing. A turn without an answer is not right."""
+        """True for a right answer, False for a wrong or failed one; None where the reward failed or does not
+        judge."""
         if self.score is None or (self.failure is not None and self.failure.name in REWARD_FAILURES):
             return None
         return self.score.is_correct
 
     @property
     def continues_chat(self) -> bool:
-        """True where later turns of a role with memory continue this chat, also after a reward_error."""
+        """True where later turns of the conversation follow this chat: it has a call and no failure but its
+        reward's."""
         failed = self.failure is not None and self.failure.name not in REWARD_FAILURES
         return bool(self.calls) and not failed
 
@@ -207,7 +212,7 @@ def node_result(
     calls: Sequence[ModelCall] = (),
     failure: Failure | None = None,
 ) -> NodeResult:
-    """Return the result of a turn; a failed one has the score of failures."""
+    """Return the NodeResult of a turn; a failed turn's score is that of `on_failure`."""
     name, index, _ = node.id
     tokens, taken = (calls[-1].tokens, calls[-1].number) if calls else (0, 0)
     failed = failure is not None
@@ -218,7 +223,7 @@ def node_result(
 
 
 def failure_score(role: RolePlan) -> Score:
-    """Return the score of a failed turn of a role."""
+    """Return the score of a failed turn: the reward of `on_failure`, or 0, and not correct."""
     return Score(role.spec.on_failure.reward or 0.0, False)
 
 
@@ -232,7 +237,9 @@ async def model_turn(
     prefix: ChatPrefix | None = None,
     callees: Callees | None = None,
 ) -> NodeResult:
-    """Take the turn of a node that asks a model. Only cancellation and errors of this program raise.
+    """Run a turn that asks a model, with its tool calls, and return the result, which holds any failure.
+
+    Only cancellation and errors of this program raise.
 
     Args:
         role: The node's role.
@@ -387,7 +394,7 @@ async def _run_tool(
 
 
 def _special(tokens: Sequence[str]) -> str:
-    """Describe the special tokens within an answer."""
+    """Return the message of the failure that a model sampled special tokens within its answer."""
     several = f" and {len(tokens) - 1} more" if len(tokens) > 1 else ""
     return (
         f"the model sampled the special token {tokens[0]!r}{several} within its answer; "
@@ -396,7 +403,8 @@ def _special(tokens: Sequence[str]) -> str:
 
 
 def _recordable(action: object) -> Any:
-    """Return an action as JSON holds it; raises ParseFailure, since a foreign parser may return anything."""
+    """Return a parser's action as plain JSON data; raises ParseFailure for a value that JSON does not
+    hold."""
     try:
         return plain_json(action, ANSWER_TEXT)
     except ValueError as error:
@@ -405,7 +413,7 @@ def _recordable(action: object) -> Any:
 
 
 def _failure_of(error: BaseException, foreign: FailureName, overtime: str) -> Failure:
-    """Return the failure of a turn that raised an error; raises it again if a turn cannot fail by it.
+    """Return the Failure of a turn for an error that it raised; raises an error that no turn can fail by.
 
     `foreign` is its name for an error of third-party code, `overtime` its message for a timeout.
     """

@@ -81,7 +81,8 @@ class CPythonProcess(AbstractContextManager["CPythonProcess"]):
         return value, printed
 
     def explain(self, error: SandboxError, code: str) -> SandboxError:
-        """Return the error: CPython lacks nothing."""
+        """Return the error unchanged; a SandboxProcess would mark what its interpreter lacks, but CPython has
+        it."""
         return error
 
     def stop(self) -> None:
@@ -124,7 +125,7 @@ def _pool(interpreter: str) -> SimpleQueue[_Container]:
 
 
 class _Container:
-    """A container without network whose server runs one script after the other."""
+    """A running container without network, whose server process runs scripts one after the other."""
 
     def __init__(self, interpreter: str) -> None:
         engine, _, image = interpreter.partition(":")
@@ -154,7 +155,8 @@ class _Container:
         return ScriptOutput(*json.loads(self._answer(limits.seconds + MARGIN)))
 
     def _answer(self, seconds: float) -> str:
-        """Return the server's next line; kill the container where none comes in time."""
+        """Read and return the server's next line; if none comes in time, kill the container and raise
+        WorldError."""
         assert self._process.stdout is not None and self._process.stderr is not None
         watch = threading.Timer(seconds, self._process.kill)
         watch.start()

@@ -37,7 +37,8 @@ LAZY = frozenset("map filter zip enumerate reversed".split())
 
 
 def needs_cpython(error: str, code: str) -> bool:
-    """Tell whether Monty may have failed at a program that is right in CPython.
+    """Return True if a program's error in Monty may be due to what Monty lacks, so that CPython should run
+    it.
 
     Args:
         error: The message of the SandboxError, as `AttributeError: type object 'str' has … (line 2)`.
@@ -78,7 +79,7 @@ def parse_program(code: str, *, strictly: bool = False) -> ast.Module | None:
 
 
 def _lacks(kind: str, text: str, tree: ast.Module) -> bool:
-    """Tell whether an error is one of a name, option or syntax that CPython has."""
+    """Return True if an error comes from a name, option or syntax that CPython has and Monty lacks."""
     match kind, re.findall(r"'([^']*)'", text):
         case "RuntimeError", _:
             return "not supported in this environment" in text
@@ -103,7 +104,8 @@ def _lacks(kind: str, text: str, tree: ast.Module) -> bool:
 
 
 def _lacks_attribute(owner: str, name: str, tree: ast.Module) -> bool:
-    """Tell whether CPython's type or module `owner` has an attribute, or the program may have set it."""
+    """Return True if CPython's type or module `owner` has attribute `name`, or the program may have set
+    it."""
     if owner == "function":
         return any(
             isinstance(node, ast.Attribute) and node.attr == name and isinstance(node.ctx, ast.Store)
@@ -117,7 +119,7 @@ def _lacks_attribute(owner: str, name: str, tree: ast.Module) -> bool:
 
 @cache
 def _has(module: str, *path: str) -> bool:
-    """Tell whether a module that Monty has, in CPython, has an attribute, or an attribute of an attribute."""
+    """Return True if a module of CPython, which Monty has as well, has the attribute at a dotted path."""
     if module not in MODULES | {"builtins"}:
         return False
     try:
@@ -128,7 +130,8 @@ def _has(module: str, *path: str) -> bool:
 
 
 def _is_unlike(node: ast.AST, text: str) -> bool:
-    """Tell whether Monty leaves out a part of a program that failed by an error with this text."""
+    """Return True if a program's node uses a part of Python that Monty lacks or ignores, given an error's
+    text."""
     match node:
         case ast.ClassDef():
             left_out = SILENT | LOUD if f"'{node.name}'" in text else SILENT
@@ -148,7 +151,7 @@ def _is_missing(module: str) -> bool:
 
 
 def _reads_ahead(tree: ast.Module, line: int | None) -> bool:
-    """Tell whether Monty may have failed in items that CPython would never compute.
+    """Return True if an error may come from items that Monty computed ahead and CPython would never compute.
 
     Args:
         tree: The program.

@@ -62,7 +62,8 @@ def run_tests(
 
 
 def _guarded(test: str) -> tuple[str, list[str]]:
-    """Return a test with guarded comparisons, and the names that it reads other than Python's builtins."""
+    """Return a test's source with comparisons that a program cannot fake, and the program's names that it
+    reads."""
     try:
         tree = ast.parse(test, "it")
     except (SyntaxError, ValueError) as error:

@@ -20,7 +20,8 @@ OPERATORS = (
 
 
 def execute(code: str, end: str, names: dict[str, Any], longest: int, deepest: int) -> str:
-    """Run a program with the globals `names` and return the value of `end` as JSON; null for no `end`.
+    """Run a program with the globals `names`; return the value of the expression `end` as JSON, null without
+    one.
 
     The JSON is cut after about `longest` characters, and at `deepest` levels.
     """
@@ -33,7 +34,7 @@ def execute(code: str, end: str, names: dict[str, Any], longest: int, deepest: i
 
 
 def plain(value: Any, room: list[int], levels: int) -> Any:
-    """Convert a value to JSON data of at most `room[0]` characters and `levels` levels; objects become text.
+    """Return a value as JSON data, cut to `room[0]` characters and `levels` levels; objects become text.
 
     `room` holds one number, from which the characters of the value are subtracted.
     """
@@ -68,32 +69,34 @@ def plain(value: Any, room: list[int], levels: int) -> Any:
 
 
 def short(text: str, room: list[int]) -> str:
-    """Return a text cut to the room, and subtract its length from the room."""
+    """Return a text cut to `room[0]` characters, with a mark where it is cut, and subtract its length from
+    `room`."""
     kept = text[: max(room[0], 0)]
     room[0] = room[0] - len(kept)
     return kept if len(kept) == len(text) else kept + CUT
 
 
 def judge(test: str, used: list[str], names: dict[str, Any]) -> None:
-    """Execute a test with the program's variables in `used`; exceptions of the test pass to the caller."""
+    """Run a test's source with the program's variables named in `used`; a failing test raises."""
     compared = {"_equal": equal, "_holds": holds, "_minus": minus}
     exec(test, {**{name: names[name] for name in used if name in names}, **compared})
 
 
 def equal(left: Any, right: Any) -> bool:
-    """Compare by `==`; an object with operators of its own never equals plain data."""
+    """Return `left == right`, but False between plain data and an object whose class defines operators."""
     return odd(left) == odd(right) and left == right
 
 
 def holds(item: Any, container: Any) -> bool:
-    """Return whether a container holds an item, compared by `equal`."""
+    """Return True if a container holds an item, compared by `equal`, so that no operator of the program
+    counts."""
     if isinstance(container, LISTS + MAPPINGS):
         return any(equal(item, each) for each in container)
     return odd(item) == odd(container) and item in container
 
 
 def minus(left: Any, right: Any) -> Any:
-    """Subtract; raise TypeError for an object with operators of its own and plain data.
+    """Return `left - right`; raise TypeError between plain data and an object whose class defines operators.
 
     Tests of approximate equality compare a difference with a tolerance.
     """
@@ -103,7 +106,7 @@ def minus(left: Any, right: Any) -> Any:
 
 
 def odd(value: Any) -> bool:
-    """Return True for a value that holds an object of a class which defines operators, such as `__eq__`."""
+    """Return True if a value is, or contains, an object whose class defines operators such as `__eq__`."""
     if value is None or isinstance(value, (int, float, str, bytes)):
         return False
     if isinstance(value, MAPPINGS):

@@ -41,7 +41,7 @@ def require_monty() -> None:
 
 
 class SandboxProcess:
-    """A process that runs pieces of code one after the other with the same globals; a context manager.
+    """Monty process that runs pieces of code one after the other with the same globals; a context manager.
 
     `stop` may be called from another thread, also before the process starts.
     """
@@ -83,7 +83,7 @@ class SandboxProcess:
         self._opened.close()
 
     def run(self, code: str, /, **inputs: Any) -> tuple[Any, str]:
-        """Run code and return the value of its last expression and the printed text.
+        """Run code with the globals of earlier calls; return its last expression's value and its output.
 
         The value should be a string: a container would be rebuilt here in a shape that the program chose.
 
@@ -98,7 +98,8 @@ class SandboxProcess:
         raise SandboxError(problem, printed.text)  # without its cause, which may be large
 
     def explain(self, error: SandboxError, code: str) -> SandboxError:
-        """Return an UnsupportedProgram in place of an error of `code` that may be Monty's, else the error."""
+        """Return an UnsupportedProgram if `error` may be due to what Monty lacks, else the error
+        unchanged."""
         if isinstance(error, UnsupportedProgram) or not needs_cpython(str(error), code):
             return error
         message = f"{error}; Monty, the interpreter, is a subset of Python and cannot run this program"

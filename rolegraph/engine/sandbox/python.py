@@ -110,7 +110,9 @@ def require_interpreter(interpreter: str) -> None:
 
 
 def execute_program(process: Process, code: str, names: Mapping[str, Any]) -> ProgramResult:
-    """Run a program in a new process; its definitions stay there, in the global mapping `names`.
+    """Run a program and return the value of its last expression and its output.
+
+    Its definitions stay in `process`, in the global mapping `names`, for later code.
 
     Raises:
         SandboxError: The program raised an exception or exceeded a limit.
@@ -127,7 +129,8 @@ def execute_program(process: Process, code: str, names: Mapping[str, Any]) -> Pr
 
 
 def _last_expression(code: str) -> int:
-    """Return the position of the expression that ends a program, or its length without one."""
+    """Return the position in `code` at which its final expression begins; the length of `code` without
+    one."""
     tree = parse_program(code)
     if tree is None or not tree.body or not isinstance(tree.body[-1], ast.Expr):
         return len(code)

@@ -36,7 +36,7 @@ def confine(memory: int) -> None:
 
 
 def run(script: str, seconds: float, memory: int, most: int) -> tuple[str, bool]:
-    """Run a script; return the end of its output, and whether it was stopped at its time limit."""
+    """Run a script in a child process; return the end of its output, and True if it hit its time limit."""
     with tempfile.TemporaryFile() as output:
         child = subprocess.Popen(
             [sys.executable, "-I", "-"],
@@ -61,7 +61,7 @@ def run(script: str, seconds: float, memory: int, most: int) -> tuple[str, bool]
 
 
 def end(child: "subprocess.Popen[bytes]") -> None:
-    """Kill the script's processes; in a container, all that it left behind, and its files."""
+    """Kill the script's process group; in a container also every other process and the files in /tmp."""
     with suppress(ProcessLookupError):
         os.killpg(child.pid, signal.SIGKILL)
     child.wait()

@@ -95,13 +95,13 @@ class Diagnostic:
 
 
 def _shortened(text: str) -> str:
-    """Return a printable text, cut to the length of a message."""
+    """Return a text with control characters escaped, and cut to the length limit of a message."""
     text = printable(text)
     return text if len(text) <= MESSAGE_TEXT.most else f"{text[: MESSAGE_TEXT.most - 1]}…"
 
 
 def _excerpt(place: Place) -> tuple[str, int]:
-    """Return the shown part of a place's line, and the number of its characters before the place."""
+    """Return the part of a place's line to show, and the offset of the place in that part."""
     start = max(0, place.column - 1 - LINE_SHOWN.most // 2) if len(place.text) > LINE_SHOWN.most else 0
     end = start + LINE_SHOWN.most
     before, after = "…" if start else "", "…" if end < len(place.text) else ""
@@ -125,7 +125,7 @@ class SourceLines:
         return Place(self.file, line + 1, column + 1, text, max(1, min(width, len(text) - column)))
 
     def position(self, place: Place) -> int:
-        """Return the position at which a place of this file begins."""
+        """Return the position in the file, from 0, at which a place of the same file begins."""
         return self.starts[place.line - 1] + place.column - 1
 
 
@@ -181,7 +181,10 @@ def place_within(value: Place, source: str, text: str, offset: int, word: str) -
 
 
 def _characters(source: str, start: int) -> Iterator[int]:
-    """Yield the positions in the file of the scalar's characters that are not white space."""
+    """Yield the positions in the file of each character of a YAML scalar that is not white space.
+
+    An escaped character is at the position of its escape.
+    """
     start = _end_of(_PROPERTIES, source, start)
     quote = source[start : start + 1]
     if quote in _IN_QUOTES:

@@ -78,7 +78,8 @@ class ExpectedAction(SpecModel):
         return cast("object", value) if isinstance(value, Mapping) else {"equals": value}
 
     def hold(self, action: object) -> bool:
-        """Return True for an action that meets the expectation."""
+        """Return True for an action that is equal to `equals` and contains `contains`, as far as they are
+        set."""
         if "equals" in self.model_fields_set and action != self.equals:
             return False
         return self.contains is None or self.contains in str(action)

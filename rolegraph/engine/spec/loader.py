@@ -28,7 +28,7 @@ TESTS_SUFFIX = ".test.yaml"
 
 @dataclass(slots=True)
 class LoadedSpec:
-    """The valid part of a spec, with the diagnostics of the rest; complete without faults."""
+    """A spec as far as it is valid, with the diagnostics of the parts that were left out."""
 
     spec: Spec
     source: YamlSource
@@ -46,11 +46,12 @@ class LoadedSpec:
 
     @property
     def faults(self) -> list[Diagnostic]:
-        """Diagnostics that are errors."""
+        """Diagnostics of the spec that are errors, without warnings."""
         return [diagnostic for diagnostic in self.diagnostics if diagnostic.severity == "error"]
 
     def shown_diagnostics(self) -> tuple[Diagnostic, ...]:
-        """Return the diagnostics to show: of errors and of warnings SPEC_FAULTS at most, then a count."""
+        """Return the diagnostics in file order, at most SPEC_FAULTS errors and as many warnings, then a
+        count."""
         shown: list[Diagnostic] = []
         for severity in ("error", "warning"):
             diagnostics = [diagnostic for diagnostic in self.diagnostics if diagnostic.severity == severity]
@@ -68,9 +69,11 @@ class LoadedSpec:
         return self.source.positions[path].value.file not in self.source.texts
 
     def report(self, findings: Iterable[Finding]) -> None:
-        """Add findings with their places to the diagnostics, except for consequences of other faults.
+        """Add findings to the diagnostics, each with its place, except findings that only follow from other
+        faults.
 
-        These are findings at or below a broken part, warnings at a fault, and findings that rest on a fault.
+        Left out are findings at or below a broken part, warnings at a fault, and findings that rest on a
+        fault.
         """
         findings = [it for it in findings if not self.broken.intersection(_prefixes(it.path))]
         causes = self.broken.union(
@@ -86,7 +89,7 @@ class LoadedSpec:
 
 
 def _prefixes(path: Path) -> list[Path]:
-    """Return a path and all paths around it."""
+    """Return a path and the paths of all mappings and lists around it, the top of the spec first."""
     return [path[:depth] for depth in range(len(path) + 1)]
 
 
@@ -171,19 +174,22 @@ def load_spec(
 
 
 def _misspelt(source: YamlSource, findings: Iterable[Finding]) -> set[Path]:
-    """Return the paths of keys that are missing because they are misspelt, so that only that is a fault."""
+    """Return the paths of required keys that are missing only because the file misspells them.
+
+    The misspelling is reported alone.
+    """
     paths = {path for finding in findings for path in finding.covers}
     return {path for path in paths if value_at(source.data, path) is None}
 
 
 def _unread(source: YamlSource) -> set[Path]:
-    """Return the paths whose value the YAML reader rejected."""
+    """Return the paths of values in which the YAML reader found a fault."""
     places = {fault.place for fault in source.faults}
     return {path for path, spot in source.positions.items() if path and spot.value in places}
 
 
 def _read(path: FilePath, chain: tuple[FilePath, ...]) -> tuple[YamlSource, tuple[FilePath, ...]]:
-    """Read a file and the specs it extends, merged; return the folders of all, the file's own first.
+    """Read a spec and those it extends; return them merged, and the folders of all, the file's own first.
 
     `chain` holds the specs that extend this one, which it may not extend in turn.
     """
@@ -201,7 +207,8 @@ def _read(path: FilePath, chain: tuple[FilePath, ...]) -> tuple[YamlSource, tupl
 
 
 def _base_of(source: YamlSource, folder: FilePath, chain: tuple[FilePath, ...]) -> FilePath | None:
-    """Return the file that a spec in `folder` extends; None with a fault in the source if it cannot."""
+    """Return the file that the spec's `extends` names; None, with a fault added to `source`, if it cannot be
+    used."""
     name, place = source.data["extends"], source.positions["extends",].value
 
     def refuse(message: str, expected: str = "", hint: str = "") -> None:
@@ -229,6 +236,6 @@ def _base_of(source: YamlSource, folder: FilePath, chain: tuple[FilePath, ...]) 
 
 
 def _with_required(source: YamlSource) -> YamlSource:
-    """Fill in the required keys that a spec which cannot be extended would have given."""
+    """Add placeholders for missing required keys, which the spec that cannot be read would have given."""
     missing = {key: value for key, value in REQUIRED.items() if not source.data.get(key)}
     return replace(source, data={**source.data, **missing})

@@ -58,7 +58,8 @@ def _forget(positions: KeyPositions, value: object, path: Path) -> None:
 
 
 def override(source: YamlSource, text: str, position: int) -> None:
-    """Apply one `key.path=value` from the command line in place, or add its fault to `source.faults`.
+    """Set the value of one `key.path=value` from the command line in `source`, or add a fault to its
+    `faults`.
 
     `position` counts the overrides from 0.
     """
@@ -108,7 +109,7 @@ def _put(source: YamlSource, path: tuple[str, ...], value: object, spot: KeyPosi
 
 
 def _expand_at(value: object, path: Path) -> object:
-    """Return the mapping that a short form at a path stands for, and any other value unchanged."""
+    """Return the mapping that a short form, such as `parser: number`, stands for; other values unchanged."""
     kind = type_at(path)
     if kind is None:
         return value
@@ -118,7 +119,7 @@ def _expand_at(value: object, path: Path) -> object:
 
 
 def choose_model(source: YamlSource, model: str | None, base_url: str | None) -> None:
-    """Apply the flags `--model` and `--base-url` in place; they override the spec and its overrides.
+    """Set the model and endpoint of the flags `--model` and `--base-url` in `source`, over all overrides.
 
     Another model keeps `checkpoint`, `concurrency`, `replay_any` and `escape_markers`, and `base_url` for the
     same provider. The endpoint also applies to models of roles and policies of the same provider without one.
@@ -149,7 +150,7 @@ def _replace_model(source: YamlSource, model: str) -> None:
 
 
 def _flag(name: str, value: str) -> KeyPosition:
-    """Return the position of a flag's value on the command line."""
+    """Return the KeyPosition of a flag such as `--model`, so that messages point at its value."""
     return KeyPosition(None, Place("command line", 1, len(name) + 2, f"{name} {value}", max(1, len(value))))
 
 

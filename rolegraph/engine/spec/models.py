@@ -74,7 +74,8 @@ class Data(SpecModel):
     @model_validator(mode="before")
     @classmethod
     def _split_of_file(cls, value: object) -> object:
-        """Move `train: {file: rows.csv, split: 0.9, seed: 1}`, the share to train on, to `split`."""
+        """Move a `split` inside `train: {file: rows.csv, split: 0.9}`, the share to train on, to
+        `data.split`."""
         if not isinstance(value, dict):
             return value
         written = cast("dict[str, object]", value)
@@ -105,7 +106,11 @@ class EpisodeSpec(SpecModel):
 
 
 class SharedRounds(NamedTuple):
-    """Rounds of the innermost loop that two roles are both in; one round, where they share no loop."""
+    """Alignment of a reading role's turns with another role's turns, by rounds of their innermost common
+    loop.
+
+    Roles without a common loop share one round.
+    """
 
     mine: int
     """Turns of an instance of the reader in one shared round."""
@@ -117,7 +122,12 @@ class SharedRounds(NamedTuple):
     """True where the role that is read is in a further loop."""
 
     def read(self, number: int, which: JoinedRound) -> range:
-        """Return the numbers of the turns that a reader's turn with a number reads; both count through."""
+        """Return the turn numbers of the other role that turn `number` of the reader reads, for `which`
+        round.
+
+        `this` is the current round, `last` the one before, `history` all before (with the current one where
+        the other role is in an inner loop). Turns are numbered from 1 over all rounds of all loops.
+        """
         passed = (number - 1) // self.mine
         start, end = passed * self.theirs + 1, (passed + 1) * self.theirs + 1
         match which:
@@ -156,7 +166,8 @@ class Spec(SpecModel):
     """Training settings."""
 
     def role_needs(self) -> dict[str, list[str]]:
-        """Return the graph over roles, which may have cycles; edges to unknown roles are left out.
+        """Return for each role the roles that it waits for; edges to unknown roles are left out, cycles may
+        remain.
 
         An edge to an earlier round orders nothing. A role outside a loop that needs a role inside waits for
         all roles of the loop. A role that is called ends when its callers have, and what it needs is there
@@ -189,11 +200,12 @@ class Spec(SpecModel):
         return [name for name, caller in self.roles.items() if role in caller.callees]
 
     def readers_of(self, role: str) -> list[str]:
-        """Return the roles from whose place a role's edges are read: its callers, or itself."""
+        """Return the roles whose instances and rounds decide what a role reads: its callers if it is called,
+        or itself."""
         return self.callers_of(role) or [role]
 
     def loop_of(self, role: str) -> str | None:
-        """Return the name of the loop that names a role; None for no loop."""
+        """Return the name of the innermost loop that a role is in; None for a role outside of loops."""
         return next((name for name, loop in self.loops.items() if role in loop.roles), None)
 
     def loop_around(self, loop: str) -> str | None:
@@ -224,7 +236,8 @@ class Spec(SpecModel):
         return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 
     def shared_rounds(self, name: str, other: str, most: int = 2) -> SharedRounds:
-        """Return the rounds that a reader shares with a role, in at most `most` loops."""
+        """Return the SharedRounds of role `name` as a reader of `other`, within their `most` outermost common
+        loops."""
         loops, depth = self.loops_around(other), min(most, self.shared_loops(name, other))
         before = prod(self.loops[loop].times for loop in loops[:depth])
         times = self.loops[loops[depth - 1]].times if depth else 1
@@ -232,11 +245,13 @@ class Spec(SpecModel):
         return SharedRounds(mine, theirs, times, len(loops) > depth)
 
     def policy_named(self, name: str) -> Policy:
-        """Return the settings of a policy, which `main` has without being named."""
+        """Return the settings of a policy by name; default settings for a name without an entry, such as
+        `main`."""
         return self.policies.get(name) or Policy()
 
     def frozen_instances(self, name: str, count: int) -> frozenset[int]:
-        """Return the indices, from 1, of a role's instances whose policy is one of past selves."""
+        """Return the indices, from 1, of a role's instances that a frozen past copy of a policy answers
+        for."""
         policies = enumerate(self.roles[name].policy_names(count), 1)
         return frozenset(index for index, policy in policies if self.policy_named(policy).of)
 
@@ -261,7 +276,8 @@ class Spec(SpecModel):
 
 
 def is_atomic(path: Path) -> bool:
-    """Return True where `extends` and overrides replace the value at `path` as a whole."""
+    """Return True if a later value at `path` replaces an earlier one as a whole, and is not merged with
+    it."""
     # Half of one parser merged with another would mean nothing.
     if type_at(path) in (ItemCall, PromptSource):
         return True

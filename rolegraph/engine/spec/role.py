@@ -69,12 +69,14 @@ class Edge(SpecModel):
 
     @property
     def chunk_size(self) -> int:
-        """Number of the other role's instances for each instance of this one, where the edge fans out."""
+        """Number of the other role's instances that each instance of this role reads, where the edge fans
+        out."""
         return self.chunks or 1
 
 
 def _as_edges(value: object) -> object:
-    """Turn the name of a role, or a list of names, into edges that join all of its instances."""
+    """Return the mapping form of `needs` for a role's name or a list of names; a mapping is returned
+    unchanged."""
     if isinstance(value, str):
         return {value: Edge()}
     if not isinstance(value, list):
@@ -95,7 +97,8 @@ TOOL_ROLE_KEYS = tuple("run tool parser count needs when shows reward on_failure
 
 
 def _require_prompt_or_tool(schema: dict[str, Any]) -> None:
-    """Make the JSON Schema of a role require a prompt, or a tool with the keys that go with it."""
+    """Add to a role's JSON Schema, in place, the rule that it needs a prompt, or `run` and only keys for
+    it."""
     others = {key: {"type": "null"} for key in schema["properties"] if key not in TOOL_ROLE_KEYS}
     schema["if"] = {"required": ["run"], "properties": {"run": {"not": {"type": "null"}}}}
     schema["then"] = {"properties": others}
@@ -103,12 +106,12 @@ def _require_prompt_or_tool(schema: dict[str, Any]) -> None:
 
 
 def _as_items(value: object) -> object:
-    """Wrap a single item in a list."""
+    """Return a value that is not a list as a list of one."""
     return cast("list[object]", value) if isinstance(value, list) else [value]
 
 
 def _as_text(value: object) -> object:
-    """Turn a number, such as the 0 of `{by: 0}`, into text."""
+    """Return a whole number, such as the 0 of `{by: 0}`, as text; other values unchanged."""
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
@@ -335,11 +338,11 @@ class Role(SpecModel):
 
     @property
     def edges(self) -> list[tuple[str, str, Edge]]:
-        """Entries of `needs`: the name that prompts use, the role that is joined, and the edge."""
+        """Entries of `needs` as (name that prompts use, role that is read, edge)."""
         return [(key, edge.of or key, edge) for key, edge in self.needs.items()]
 
     def policy_names(self, count: int) -> Sequence[str]:
-        """Return the policy of each instance; nothing for a role with an untrained model."""
+        """Return the policy name of each instance; empty for a role whose model is not trained."""
         if self.policy is None:
             return (MAIN,) * count if self.is_trained else ()
         return self.policy * count if len(self.policy) == 1 else self.policy
@@ -351,7 +354,7 @@ class Role(SpecModel):
 
     @property
     def callees(self) -> Mapping[str, int]:
-        """Roles that the model may call, each with the most calls of it in one turn."""
+        """Roles that the model may call as tools, each with its largest number of calls in one turn."""
         callees: dict[str, int] = {}
         for call in self.tools:
             if call.name == CALL_OF_A_ROLE and isinstance(call.value, str):
@@ -362,5 +365,5 @@ class Role(SpecModel):
 
     @property
     def parses(self) -> bool:
-        """True where the parser makes the action; without a parser, a tool's result is the action."""
+        """True where a parser makes the action; a role that runs a tool has one only if the spec names it."""
         return self.run is None or "parser" in self.model_fields_set

@@ -97,8 +97,7 @@ class _Generator(GenerateJsonSchema):
 
 
 def _laid_over(schema: Any, language: Mapping[str, Schema]) -> Any:
-    """Return the schema of a mapping in a spec with `extends`: no key is required, and any key may be
-    null."""
+    """Return a JSON Schema changed for specs with `extends`: no key is required, and any key may be null."""
     if isinstance(schema, list):
         return [_laid_over(part, language) for part in cast("list[Any]", schema)]
     if not isinstance(schema, dict):
@@ -122,7 +121,7 @@ def _or_null(schema: Schema) -> Schema:
 
 
 def _linked(schema: Any, groups: set[str]) -> Any:
-    """Return a schema in which every item call is a reference to the definition of its group's items.
+    """Return a JSON Schema in which values of vocabulary items refer to the definition of their kind's items.
 
     The entry-point groups of these items are added to `groups`.
     """
@@ -139,7 +138,7 @@ def _linked(schema: Any, groups: set[str]) -> Any:
 
 
 def _items(group: str) -> dict[str, Schema]:
-    """Return the definition of a group's items, and the definitions that it refers to."""
+    """Return JSON Schema definitions by name: that of a group's items, and all that it refers to."""
     registry, definitions = registry_of(group), dict[str, Schema]()
     forms = [form for name in registry.names() for form in _calls(registry, name, definitions)]
     if registry is datasets:
@@ -148,7 +147,7 @@ def _items(group: str) -> dict[str, Schema]:
 
 
 def _calls(registry: Registry[Any], name: str, definitions: dict[str, Schema]) -> Iterator[Schema]:
-    """Yield the forms of an item: a mapping, and where no option is required its bare name."""
+    """Yield the JSON Schemas of the forms of an item in a spec: its name alone if allowed, and a mapping."""
     described = {"description": registry.summary(name)}
     value, options = registry.value(name), registry.options(name)
     if not any(option.required for option in (value, *options) if option is not None):
@@ -164,7 +163,7 @@ def _calls(registry: Registry[Any], name: str, definitions: dict[str, Schema]) -
 
 
 def _keys(registry: Registry[Any], name: str, definitions: dict[str, Schema]) -> dict[str, Schema]:
-    """Return the schema of each option of an item."""
+    """Return the JSON Schema of each option of an item, by the option's name."""
     prefix = f"{registry.group}.{name}."
     keys = {option.name: _option(option, prefix, definitions) for option in registry.options(name)}
     return {**keys, **_SPLIT} if registry is datasets and name == "file" else keys
@@ -175,12 +174,13 @@ def _mapping(keys: Mapping[str, Schema], *, more: bool) -> Schema:
 
 
 def _inside(keys: Mapping[str, Schema], *, more: bool) -> Schema:
-    """Return the value of an item's key where the item has none of its own: its options, null or true."""
+    """Return the JSON Schema of the value after an item's name that has no value: its options, null or
+    true."""
     return {"anyOf": [_mapping(keys, more=more), {"enum": [None, True]}]}
 
 
 def _files(definitions: dict[str, Schema]) -> Iterator[Schema]:
-    """Yield the forms of a file of tasks: its name, and a mapping with the options of the dataset `file`."""
+    """Yield the JSON Schemas of a data file in a spec: its file name, and a mapping with options for it."""
     endings = "|".join(ending.replace(".", r"\.") for ending in SUFFIXES)
     pattern, described = f"({endings})$", {"description": datasets.summary("file")}
     yield {"type": "string", "pattern": pattern, **described}
@@ -190,7 +190,7 @@ def _files(definitions: dict[str, Schema]) -> Iterator[Schema]:
 
 
 def _option(option: Option, prefix: str, definitions: dict[str, Schema]) -> Schema:
-    """Return the schema of an option's type, and add the definitions that it refers to under `prefix`.
+    """Return the JSON Schema of an option; definitions that it refers to are added to `definitions`.
 
     A type without a JSON Schema allows any value.
     """

@@ -45,9 +45,9 @@ class ModelRef(SpecModel):
     """`local` (a folder on this machine, served during the run), `tinker`, `openai` (any compatible
     endpoint), `vllm` or `sglang` (such a server, with exact tokens) or `replay` (recorded answers)."""
     name: str | None = None
-    """A model folder or a fetched model's name (local; None is the checkpoint's model, or else the shipped base
-    model), the service's name of a model (tinker, openai, vllm, sglang), or an episodes file or run folder
-    (replay). A path in a spec lies beside the spec or below."""
+    """A model folder or the name of a fetched model (local; None is the checkpoint's model, or else the
+    shipped base model), the service's name of a model (tinker, openai, vllm, sglang), or an episodes file or
+    run folder (replay). A path in a spec lies beside the spec or below."""
     base_url: str | None = None
     """URL of the endpoint; None is the provider's own."""
     checkpoint: str | None = None
@@ -99,7 +99,8 @@ class ModelRef(SpecModel):
 
     @property
     def weights(self) -> str | None:
-        """Checkpoint that is asked; None for the model unchanged, and for a provider that asks no weights."""
+        """Checkpoint whose weights answer; None for the model as it is, and for a provider without
+        checkpoints."""
         return self.checkpoint if self.is_trainable else None
 
     def __str__(self) -> str:

@@ -97,8 +97,7 @@ def fit_model(
 
 
 def _written_at(value: Any, path: Path) -> Path:
-    """Shorten the path of a fault to a key that the file has: a short form such as `model: x:y` has no keys
-    inside."""
+    """Return `path` cut to the part that exists in `value`, for messages: `model: x:y` has no keys inside."""
     for depth, key in enumerate(path):
         if not isinstance(value, dict | list):
             return path[:depth]
@@ -110,7 +109,10 @@ def _written_at(value: Any, path: Path) -> Path:
 
 
 def _without(value: Any, wrong: Set[Path], prefix: Path = ()) -> Any:
-    """Return a copy without the values at some paths and without mappings and lists that become empty."""
+    """Return a copy of nested data without the values at the paths in `wrong`.
+
+    Mappings and lists that become empty are left out as well.
+    """
     if not isinstance(value, dict | list):
         return value
     container = cast("dict[str, Any] | list[Any]", value)
@@ -187,7 +189,7 @@ def _finding(detail: ErrorDetails, prefix: Path, written: object, root: type[Spe
 
 
 def _key_of(path: Path) -> str:
-    """Return the last key of a path, past the positions of items in lists."""
+    """Return the last key of a path that is a name, not a position in a list; empty without one."""
     return str(next((key for key in reversed(path) if isinstance(key, str)), ""))
 
 
@@ -234,7 +236,7 @@ def _unknown_word(detail: ErrorDetails, path: Path, around: object, root: type[S
 
 
 def _expected(detail: ErrorDetails, path: Path, root: type[SpecModel]) -> tuple[str, str]:
-    """Return the expected value and a hint for a value of the wrong type or out of range."""
+    """Return (expected value, hint) for a value of the wrong type or out of range."""
     kind, key = detail["type"], str(path[-1]) if path else ""
     if key in _EXPRESSION_HINTS and kind == "int_type" and re.search(r"[a-z]\W", str(detail["input"])):
         return _EXPECTED[kind], _EXPRESSION_HINTS[key]
@@ -256,7 +258,7 @@ def name_not_found(kind: str, name: str, names: Collection[str], path: Path = ()
 
 
 def short_value(value: object) -> str:
-    """Return a value in YAML's words, cut to the length that a message has room for."""
+    """Return a value as YAML writes it, cut for a message; only the kind of a mapping or list."""
     if isinstance(value, bool | None):
         return {True: "true", False: "false", None: "null"}[value]
     if isinstance(value, Mapping | list):
@@ -275,13 +277,14 @@ def _model_at(path: Path, root: type[SpecModel]) -> type[BaseModel] | None:
 
 
 def _short_forms(model: type[BaseModel] | None) -> list[str]:
-    """Return the words that a spec may write in place of a mapping of this model: `all` for an edge."""
+    """Return the words that a spec may write in place of a mapping of this model, such as `all` for an
+    edge."""
     nested = [get_args(part) or (part,) for part in get_args(getattr(model, "SHORT", None))]
     return [word for words in nested for word in words if isinstance(word, str)]
 
 
 def _name_missing(path: Path, root: type[SpecModel]) -> str:
-    """Return a hint where a key such as `roles.prompt` stands in the place of a role's name."""
+    """Return a hint if a role's key, as in `roles.prompt`, stands where a role's name should; else empty."""
     model = _model_at(path, root)
     if model is None or len(path) < 2 or path[-1] not in model.model_fields or _model_at(path[:-1], root):
         return ""
@@ -289,7 +292,8 @@ def _name_missing(path: Path, root: type[SpecModel]) -> str:
 
 
 def _right_place(path: Path, root: type[SpecModel]) -> str:
-    """Return a hint for a key of another mapping, such as `temperature`, which belongs under `sampling`."""
+    """Return a hint that names the mapping to which a misplaced key, such as `temperature`, belongs; else
+    empty."""
     if path[0] == path[-1] == "loops":
         return "write it beside the other under `loops`, and its name among the `roles` of the other"
     if root is Spec and len(path) == 3 and path[-1] in Spec.model_fields:
@@ -303,7 +307,8 @@ def _right_place(path: Path, root: type[SpecModel]) -> str:
 
 
 def _example(model: type[BaseModel], value: object) -> str:
-    """Return a bare value as a mapping of the first key that takes the value, in YAML; empty if none does."""
+    """Return a bare value as YAML of a mapping under the model's first key that takes it; empty if none
+    does."""
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         return ""
     if len(text := str(value)) > VALUE_SHOWN.most or not text.isprintable():

@@ -25,7 +25,7 @@ _DEPTH = SPEC_DEPTH.most
 
 @dataclass(frozen=True, slots=True)
 class KeyPosition:
-    """Places of the key at a path (None for list items and the top) and of its value."""
+    """File positions of a key (None for list items and the top of the file) and of its value."""
 
     key: Place | None
     value: Place
@@ -36,7 +36,7 @@ KeyPositions = dict[Path, KeyPosition]
 
 @dataclass(slots=True)
 class YamlSource:
-    """One parsed file."""
+    """One parsed YAML file: its data, the file positions of keys, and faults."""
 
     data: dict[str, Any]
     positions: KeyPositions
@@ -54,7 +54,8 @@ class YamlSource:
         return finding.at(finding.place or self._place_of(finding))
 
     def _as_written(self, path: Path) -> Path:
-        """Return a path without the places of items that stand alone, where a list of one is meant."""
+        """Return a path without the index 0 of items that the file writes alone, without the list around
+        them."""
         written: Path = ()
         for key in path:
             if key != 0 or isinstance(value_at(self.data, written), list | None):
@@ -219,7 +220,7 @@ _EXPRESSION = re.compile(r"\b(when|until):\s+(?=\S)(.*?)\s*$")
 
 
 def _quoted(line: str) -> str:
-    """Return a hint for a line with an unquoted expression, which YAML may read as something else."""
+    """Return a hint to quote the expression in a line of YAML; empty for a line without an unquoted one."""
     match = _EXPRESSION.search(line)
     if match is None or (match[2][0] == "'" and match[2][-1] == "'"):
         return ""
@@ -259,8 +260,8 @@ _PLAIN_TAGS = {f"{_PREFIX}{name}" for name in ("map", "seq", "str", "int", "floa
 
 
 class _TooLarge(Exception):
-    """Error that stops the reading of a file with too many or too deeply nested values; its argument is the
-    node at which a limit was passed."""
+    """Raised to stop reading a file with too many or too deeply nested values; its argument is the YAML
+    node."""
 
 
 class _Reader:
@@ -277,7 +278,8 @@ class _Reader:
         return self.lines.place(start, end - start)
 
     def value(self, node: yaml.Node, path: Path, key: yaml.Node | None = None) -> Any:
-        """Return the value of a node, with the places of the value and of its key in a mapping."""
+        """Convert a YAML node to data, and record the file positions of the value and its key under
+        `path`."""
         self.positions[path] = KeyPosition(key and self.place(key), self.place(node))
         self.visited += 1
         if self.visited > SPEC_VALUES.most or len(path) > _DEPTH:
@@ -300,7 +302,7 @@ class _Reader:
         return {key: self.value(value, (*path, key), key_node) for key, (key_node, value) in pairs}
 
     def pairs(self, node: yaml.MappingNode, merges: int = 0) -> dict[str, tuple[yaml.Node, yaml.Node]]:
-        """Return the nodes of key and value for each key of a mapping, including those merged by `<<`.
+        """Return (key node, value node) for each key of a mapping, including those merged by `<<`.
 
         The mapping's own keys override merged ones, and earlier merges override later ones. `merges` is the
         depth of nested merges, which cost work without making data.

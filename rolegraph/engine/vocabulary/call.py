@@ -66,7 +66,8 @@ class ItemCall:
                 return tuple(loc)
 
     def dump(self) -> Any:
-        """Return the YAML form of the call."""
+        """Return the item as a spec's YAML would write it: its name, or a mapping of name, value and
+        options."""
         return {self.name: self.value, **self.options} if self.has_value else self.name
 
 

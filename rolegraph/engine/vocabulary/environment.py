@@ -44,7 +44,7 @@ class LiveEnvironment(Protocol):
         ...
 
     async def step(self, actions: Mapping[int, Any]) -> Transition:
-        """Apply the actions of the players whose turn it is.
+        """Play the actions of the players whose turn it is, and return the next Transition.
 
         Args:
             actions: What the roles' parsers read, by player. The environment judges an action that it cannot
@@ -84,7 +84,7 @@ Move = Callable[[State, Mapping[int, Any]], tuple[State, Transition]]
 def environment_of(
     start: Start[State], move: Move[State], *, min_players: int = 1, max_players: int = 1
 ) -> Environment:
-    """Make an Environment of two pure functions.
+    """Return an Environment that plays a game made of two pure functions.
 
     Args:
         start: `start(seed, players)` returns the first state and its transition.
@@ -96,7 +96,7 @@ def environment_of(
 
 
 class _PureGame(Generic[State]):
-    """Game that keeps the current state of two pure functions."""
+    """Environment made of two pure functions, `start` and `move`, that holds the state between them."""
 
     _state: State
 

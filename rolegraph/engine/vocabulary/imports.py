@@ -75,7 +75,8 @@ class Definition(NamedTuple):
         return cls(source, getattr(factory, "__qualname__", repr(factory)), line, source.digest())
 
     def replaces(self, before: Definition) -> bool:
-        """Tell whether this is the same function as before, from a file or a notebook's cell that ran again.
+        """Return True if this definition is a reloaded version of `before`, from a changed file or a rerun
+        cell.
 
         In a file that has not changed, two lines are two functions.
         """
@@ -106,13 +107,14 @@ def require_library(name: str, extra: str, subject: str) -> None:
 
 @dataclass(frozen=True)
 class Loaded(Generic[P, T]):
-    """Function whose library a worker imports with the function, before the limits of a call begin."""
+    """Picklable function that makes the worker import `library` while unpickling, before a call's limits
+    begin."""
 
     function: Callable[P, T]
     library: str
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> T:
-        """Call the function."""
+        """Call the wrapped function."""
         return self.function(*args, **kwargs)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -143,7 +145,7 @@ def import_file(path: Path) -> Import:
 
 
 def digest_of(code: bytes) -> str:
-    """Return the first 16 hexadecimal digits of the SHA-256 hash."""
+    """Return the first 16 hexadecimal digits of the SHA-256 hash of some bytes."""
     return hashlib.sha256(code).hexdigest()[:16]
 
 

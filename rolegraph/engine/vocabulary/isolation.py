@@ -57,7 +57,7 @@ class Isolation(AbstractAsyncContextManager["Isolation"]):
     """
 
     def __init__(self, imports: Sequence[Import] = (), workers: int = WORKERS, **options: Any) -> None:
-        """Make a pool whose processes start when they are needed.
+        """Create a pool of worker processes, which start when they are needed.
 
         Args:
             imports: The modules that the processes import.
@@ -102,7 +102,8 @@ class Isolation(AbstractAsyncContextManager["Isolation"]):
             raise
 
     def run_blocking(self, function: Callable[..., T], *arguments: Any, limit: float) -> T:
-        """Call a function as `run` does, while the calling thread waits."""
+        """Call a function in a worker process under limits, and block until its result; Ctrl-C cancels the
+        call."""
         call = self.submit(function, *arguments, limit=limit)
         try:
             return call.future.result()
@@ -113,13 +114,14 @@ class Isolation(AbstractAsyncContextManager["Isolation"]):
     def submit(
         self, function: Callable[..., Any], *arguments: Any, limit: float, memory: int = CALL_MEMORY.most
     ) -> Call:
-        """Queue a call as `run` does, and return it; nothing but its limits stops it."""
+        """Queue a call of a function in a worker process under limits; return the Call, whose `future` has
+        the result."""
         call = Call(_dumps((function, arguments)), limit, memory)
         call.future = self._threads.submit(self._answer, call)
         return call
 
     def _answer(self, call: Call) -> Any:
-        """Make the call in a worker, and return or raise its result. Blocks."""
+        """Run a queued call in an idle or new worker; return or raise its result. Blocks."""
         with self._lock:
             if self._closed or call.is_cancelled:
                 raise RuntimeError("the isolation pool is closed")
@@ -163,7 +165,7 @@ class Isolation(AbstractAsyncContextManager["Isolation"]):
 
 @dataclass(eq=False)
 class Call:
-    """Call in a worker."""
+    """One function call for a worker process, with its limits and the future of its result."""
 
     pickled: bytes
     """Function and arguments, pickled, so that a worker survives the failure to load them."""
@@ -197,7 +199,7 @@ class _Worker:
         return self._process.poll() is None
 
     def answer(self, call: Call) -> bytes:
-        """Wait for the worker to load the call, then for its answer; raises CallLimit or RuntimeError."""
+        """Send a call to the worker and return its pickled answer; raises CallLimit or RuntimeError."""
         answer = b""
         try:
             self._connection.send((call.memory, call.pickled))
@@ -214,7 +216,7 @@ class _Worker:
         return answer
 
     def kill(self) -> None:
-        """Kill the process and what it has started, and wait for it to end."""
+        """Kill the worker's process group, and wait for the process to end."""
         with suppress(ProcessLookupError):
             if self.is_alive:
                 os.killpg(self._process.pid, signal.SIGKILL)
@@ -228,7 +230,8 @@ def shared_isolation() -> Isolation:
 
 
 def serve() -> None:
-    """Answer calls in a worker until the parent is gone: the command line has the pipe and the parent."""
+    """Run calls in a worker process until the parent is gone; the command line has the pipe and the parent's
+    id."""
     descriptor, parent = map(int, sys.argv[1:])
     os.set_inheritable(descriptor, False)
     if sys.platform == "linux":
@@ -270,7 +273,7 @@ def _memory_taken() -> int:
 
 
 def _limit_memory(most: int = sys.maxsize) -> None:
-    """Set the limit of the process's writable memory in bytes."""
+    """Set the limit of this process's writable memory in bytes (Linux only); without an argument, lift it."""
     if sys.platform == "linux":  # other systems do not enforce it
         import resource
 
@@ -280,8 +283,8 @@ def _limit_memory(most: int = sys.maxsize) -> None:
 
 
 def _package_root(wanted: Import) -> str | None:
-    """Return the folder that must be on the module path to import `wanted`; None if it is no part of a
-    package."""
+    """Return the folder that the module path must have to import a module of a package; None for other
+    modules."""
     if wanted.file is None or "." not in wanted.module:
         return None
     file = Path(wanted.file)
@@ -290,8 +293,8 @@ def _package_root(wanted: Import) -> str | None:
 
 
 def _portable(error: BaseException) -> Exception:
-    """Return the exception with its place, or a RuntimeError with its words where it would not survive
-    pickling."""
+    """Return an exception that can be pickled: the same with its place noted, or a RuntimeError with its
+    text."""
     mark_place(error)
     try:
         copy = pickle.loads(pickle.dumps(error))

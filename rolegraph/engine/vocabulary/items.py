@@ -38,7 +38,7 @@ class ParseFailure(ValueError):
     """Error of a parser that cannot read a response."""
 
     def __init__(self, name: FailureName, message: str) -> None:
-        """Make the error of one response.
+        """Create the error for one response.
 
         Args:
             name: The failure that the episode records, `malformed_output` or `unparseable_choice`.
@@ -128,7 +128,8 @@ class RewardInputs(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RewardFacts:
-    """Facts of a reward that the compiler checks specs by, and that a sum of rewards reads of its terms."""
+    """Facts about a reward for checks of specs, such as the task fields it reads; a sum of rewards merges
+    them."""
 
     fields: tuple[str, ...] = ()
     """Task fields that the reward reads; the dataset must have them."""
@@ -200,7 +201,8 @@ class Reward(Item):
     """Reward to use in place of this one as a term of a sum."""
 
     def __post_init__(self) -> None:
-        """Let `score` raise MissingLabel for a task without a field that the reward must have."""
+        """Wrap `score` so that it raises MissingLabel for a task without a label field that the reward
+        needs."""
         check = self.facts.label_check
         score = self.score.score if isinstance(self.score, CheckedScore) else self.score
         object.__setattr__(self, "score", CheckedScore(score, check) if check.fields else score)
@@ -217,7 +219,8 @@ class Reward(Item):
 
     @property
     def is_deferred(self) -> bool:
-        """True where the reward depends on later turns or on the environment."""
+        """True where the reward reads other roles' turns or the environment, so that it is computed after the
+        turns."""
         return bool(self.roles or self.views or self.reads_environment)
 
 
@@ -308,7 +311,7 @@ class Signal(Item):
 
 @dataclass(frozen=True, slots=True)
 class Metric(Item):
-    """Number for each episode."""
+    """Metric of a workflow: a function from an episode to a number, or None."""
 
     measure: Callable[[Episode], float | None]
     """`measure(episode)`; None where the episode has nothing to measure."""
@@ -327,7 +330,7 @@ def role_metric(
     term: str | None = None,
     unjudged: bool = False,
 ) -> Metric:
-    """Make a metric of one role's trajectories in an episode.
+    """Return a Metric that measures one role's trajectories in an episode.
 
     Trajectories without a reward, because no turn that the reward reads ran, or because the reward failed,
     are left out. An episode that ended by itself and skipped the role has nothing to measure; an episode that
@@ -380,7 +383,7 @@ class Dataset(Item):
 
 
 def _unopened(columns: tuple[str, ...], hidden: frozenset[str], stem: str, origin: Origin) -> Dataset:
-    """Make a Dataset that its origin opens when its rows are read."""
+    """Return a Dataset whose rows are read by making the item again from `origin`, and not before."""
 
     def rows(limit: int | None) -> Iterator[Task]:
         dataset = origin.remake()

@@ -42,14 +42,16 @@ class CheckedScore:
     check: LabelCheck
 
     def __call__(self, task: Mapping[str, Any], *others: Any) -> Any:
-        """Score an action of a task; raises MissingLabel."""
+        """Return the score of an action; raises MissingLabel before it is computed if the task lacks its
+        label."""
         for fault in self.check.faults(task):
             raise MissingLabel(f"{fault}, so the row has no label to compare with")
         return self.score(task, *others)
 
 
 def _lack(value: object, is_value: bool) -> str:
-    """Return a clause about a label that is missing, such as `is null`; empty for a label."""
+    """Return a clause such as `is null` about a missing label or member of a label list; empty if it is
+    there."""
     if is_value or not isinstance(value, list | tuple):
         return _emptiness(value)
     members = cast("Sequence[object]", value)
@@ -60,7 +62,7 @@ def _lack(value: object, is_value: bool) -> str:
 
 
 def _emptiness(value: object) -> str:
-    """Return the clause about one value; empty for a value that is there."""
+    """Return a clause, `is null`, `is NaN` or `is empty`, about one value; empty for any other value."""
     if value is None:
         return "is null"
     if isinstance(value, float) and isnan(value):

@@ -51,7 +51,8 @@ class Option:
         return [key for each in _alternatives(*self._schema_at(path)) for key in each.get("properties", ())]
 
     def _schema_at(self, path: Sequence[int | str]) -> tuple[Schema, Schema]:
-        """Return the JSON Schema at a path inside the option, and the definitions that it refers to."""
+        """Return (schema, definitions): the JSON Schema at a path inside the option, and what it refers
+        to."""
         try:
             schema: Schema = TypeAdapter(self.hint).json_schema()
         except PydanticUserError:  # a package's own class has no JSON Schema
@@ -78,13 +79,14 @@ def written_name(parameter: str) -> str:
 
 
 def takes_extra_options(factory: Callable[..., Any]) -> bool:
-    """Tell whether a factory gathers further options by `**`."""
+    """Return True if a factory accepts any further options, by a `**` parameter."""
     parameters = inspect.signature(factory).parameters.values()
     return any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
 
 
 def value_option_of(factory: Callable[..., Any]) -> Option | None:
-    """Return the value that stands beside the item's name; None where the item takes none."""
+    """Return the Option for the value that a spec writes beside the item's name; None for an item without a
+    value."""
     return next((option for option in _options(factory) if option.is_value), None)
 
 
@@ -129,7 +131,7 @@ _KINDS = {
 
 
 def _alternatives(schema: Schema, models: Schema) -> list[Schema]:
-    """Resolve references and `anyOf` to the schemas of which a value meets one."""
+    """Return the schemas behind references and `anyOf`, of which a value must meet one."""
     match schema:
         case {"$ref": str(path)}:
             return _alternatives(models[path.rpartition("/")[2]], models)
@@ -140,7 +142,7 @@ def _alternatives(schema: Schema, models: Schema) -> list[Schema]:
 
 
 def _member(schema: Schema, key: int | str) -> Schema:
-    """Return the schema of a value's member; empty where the schema allows anything there."""
+    """Return the JSON Schema of a mapping's key or a list's item; empty where anything is allowed."""
     match schema:
         case {"properties": {**fields}}:
             return cast("Schema", fields.get(str(key), {}))
@@ -151,7 +153,7 @@ def _member(schema: Schema, key: int | str) -> Schema:
 
 
 def _words(schema: Schema, models: Schema, many: bool = False) -> str:
-    """Describe a JSON Schema in words."""
+    """Describe the values that a JSON Schema accepts, such as `a whole number, or text`."""
     return ", or ".join(_words_of_one(each, models, many) for each in _alternatives(schema, models))
 
 
@@ -170,7 +172,7 @@ def _words_of_one(schema: Schema, models: Schema, many: bool) -> str:
 
 
 def _inside(schema: Schema, models: Schema) -> str:
-    """Describe the members of a list or mapping, or the bounds of a number."""
+    """Return words to follow a type: `of …` for the members of a list or mapping, or a number's bounds."""
     match schema:
         case {"items": {**items}} if items:
             return f" of {_words(items, models, many=True)}"

@@ -20,7 +20,7 @@ _PORTS = {"http": "80", "https": "443"}
 
 
 def is_allowed(permission: str, allowed: Iterable[str]) -> bool:
-    """Tell whether a permission is among those that a person gave.
+    """Return True if a permission is among those that a person gave.
 
     Args:
         permission: The permission that an item asks for: a name or a URL.

@@ -49,7 +49,7 @@ class Origin:
     context: Mapping[str, Any]
 
     def remake(self) -> Item:
-        """Make the item again."""
+        """Call the factory again with the same arguments, and return the new item."""
         return self.registry.build(self.call, **self.context)
 
 
@@ -84,7 +84,7 @@ class UnknownName(LookupError):
     """
 
     def __init__(self, kind: str, name: str, names: list[str]) -> None:
-        """Make the error.
+        """Create the error, with a hint at the closest name or at other kinds with this name.
 
         Args:
             kind: The kind of item, such as "parser".
@@ -101,7 +101,8 @@ FIXED: dict[str, Collection[str]] = {}
 
 
 def _kinds_with(name: str) -> str:
-    """Name the kinds of vocabulary that have an item `name`, as `ppo is a loss`; empty where none has."""
+    """Return a text such as `ppo is a loss` with all kinds of vocabulary that have this name; empty if none
+    has."""
     kinds = [registry.kind for registry in _REGISTRIES.values() if name in registry.names()]
     kinds += [kind for kind, names in FIXED.items() if name in names]
     listed = " and ".join(f"an {kind}" if kind[0] in "aeiou" else f"a {kind}" for kind in kinds)
@@ -130,12 +131,13 @@ class BadOptions(ValueError):
         return f"{self.kind} {self.name!r}: {problems}"
 
     def type_at(self, loc: Sequence[int | str]) -> str:
-        """Return the accepted values at a place inside the call, in words."""
+        """Describe the values accepted at `loc`, a path that begins with an option's name."""
         option = self._option(loc[0])
         return option.type_at(loc[1:]) if option else "anything"
 
     def keys_at(self, loc: Sequence[int | str]) -> list[str]:
-        """Return the keys that a mapping at a place inside the call may have; the options' names for ()."""
+        """Return the keys of a mapping at `loc`, a path inside the call; the options' names for an empty
+        path."""
         if not loc:
             return [option.name for option in self.options]
         option = self._option(loc[0])
@@ -146,7 +148,7 @@ class BadOptions(ValueError):
 
 
 class BadParts(ValueError):
-    """Error of a factory whose item contains other items that cannot be made.
+    """Raised by a factory whose item contains other items that cannot be made.
 
     `faults` holds each error by its place, in the form of `BadOptions.errors`: `(0, "right", "reward")` lies
     in the factory's value.
@@ -221,7 +223,7 @@ class Registry(Generic[T]):
         return self._factories[name]
 
     def _point(self, name: str) -> EntryPoint | None:
-        """Find an entry point; a built-in name goes before a package's."""
+        """Return the entry point of a name, a built-in one first; None for an unknown name."""
         return own_points(self.group).get(name) or points_of(self.group).get(name)
 
     def _load(self, point: EntryPoint) -> Callable[..., T]:
@@ -243,8 +245,8 @@ class Registry(Generic[T]):
         return (inspect.getdoc(self.factory(name)) or "").partition("\n")[0]
 
     def value(self, name: str) -> Option | None:
-        """Describe the value that a spec writes beside the name (type, default, meaning), from the item's
-        factory; None where the item takes none."""
+        """Return the Option (type, default, meaning) for the value beside an item's name; None if it takes
+        none."""
         return value_option_of(self.factory(name))
 
     def options(self, name: str) -> list[Option]:
@@ -252,7 +254,7 @@ class Registry(Generic[T]):
         return options_of(self.factory(name), self.context)
 
     def takes_extra_options(self, name: str) -> bool:
-        """Tell whether the item has further options, which only its factory knows."""
+        """Return True if the item accepts options beyond `options`, which only its factory can check."""
         return takes_extra_options(self.factory(name))
 
     def build(self, call: ItemCall, **context: Any) -> T:
@@ -298,7 +300,8 @@ class Registry(Generic[T]):
         return replace(item, origin=Origin(self, call, context))
 
     def __get_pydantic_json_schema__(self, schema: Any, handler: Callable[[Any], Any]) -> dict[str, Any]:
-        """Add the group to the JSON Schema of a field, as `Annotated[CallField, rewards]` asks for."""
+        """Mark a field's JSON Schema with this registry's group; pydantic calls it for `Annotated[…,
+        rewards]`."""
         return {**handler(schema), NAMES_ITEMS_OF: self.group}
 
     def option_values(self, call: ItemCall, name: str) -> Mapping[str, Any]:
@@ -322,7 +325,8 @@ class Registry(Generic[T]):
         return BadOptions(self.kind, name, call, errors, self.value(name), self.options(name))
 
     def _described(self, name: str) -> str:
-        """Name an item together with its package, or with the place where it was registered."""
+        """Return a text such as `the reward 'f1' of PACKAGE`, with the package or file that registered the
+        item."""
         definition, point = self._definitions.get(name), self._point(name)
         source = str(definition) if definition else package_of(point) if point else "this process"
         return f"the {self.kind} {name!r} of {source}"
@@ -361,7 +365,8 @@ def record_items(used: MutableMapping[tuple[Registry[Any], str], None]) -> Gener
 
 
 def _is_value(written: object, first: inspect.Parameter | None) -> bool:
-    """Tell whether a factory's first parameter takes what stands beside the name, which may be its options.
+    """Return True if the value `written` beside an item's name is the factory's first argument, not its
+    options.
 
     A mapping holds options where the item's value may be left out.
     """
@@ -373,7 +378,7 @@ def _is_value(written: object, first: inspect.Parameter | None) -> bool:
 def option_error(
     loc: tuple[int | str, ...], message: str, kind: str = "value_error", value: object = None
 ) -> ErrorDetails:
-    """Make an entry of `BadOptions.errors`.
+    """Return an entry of `BadOptions.errors`.
 
     Args:
         loc: Place in the call: 0 for the item's value, or an option's name, then keys inside of it.
@@ -385,7 +390,7 @@ def option_error(
 
 
 def _part(loc: tuple[int | str, ...], error: UnknownName | BadOptions) -> ErrorDetails:
-    """Return the error of an item inside another item as pydantic's error details at `loc`."""
+    """Convert an error of an item inside another item to pydantic's error details at `loc`."""
     hint = error.hint if isinstance(error, UnknownName) else ""
     message = "; ".join(filter(None, (str(error), hint)))
     return {**option_error(loc, message), "ctx": {"error": error}}

@@ -81,7 +81,7 @@ async def bounded(chunks: AsyncIterable[bytes], limit: Limit, subject: str) -> A
 
 
 class _BoundedStream:
-    """Body of a response that refuses to be read beyond a number of bytes."""
+    """Body of an HTTP response that raises RejectedReply if it is compressed or exceeds a number of bytes."""
 
     def __init__(self, stream: Any, limit: Limit, encoding: str) -> None:
         self._stream, self._limit, self._encoding = stream, limit, encoding
@@ -99,7 +99,7 @@ class _BoundedStream:
 
 @cache
 def _kind_of(stream: type) -> type[_BoundedStream]:
-    """Make a bounded subclass of `stream`; the HTTP library accepts no other base class.
+    """Return a bounded-stream class that derives from the HTTP library's own stream class, found by `stream`.
 
     The library is found by its type, because it depends on the version of the OpenAI client.
     """

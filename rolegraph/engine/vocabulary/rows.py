@@ -56,7 +56,7 @@ def open_dataset(call: ItemCall, *, split: Split, folder: Path) -> Dataset:
 
 
 def withheld(dataset: Dataset, permissions: Sequence[str]) -> Dataset:
-    """Return a dataset whose rows raise UsageError, because a person has not given these permissions."""
+    """Return a dataset whose rows raise UsageError, which names the permissions that were not given."""
 
     def rows(limit: int | None) -> Iterator[Task]:
         flags = " ".join(f"--allow {name}" for name in permissions)
@@ -96,7 +96,10 @@ _LINES_SHOWN = 10
 
 
 def _lines_of(dataset: Dataset, start: int, is_faulty: Callable[[Row], bool]) -> str:
-    """Return the line of a row, and of all faulty rows behind it in brackets; reads the file again."""
+    """Return file lines for a message: that of the faulty row at `start`, and those of later faulty rows.
+
+    Reads the file again.
+    """
     assert dataset.lines is not None
     pairs = islice(zip(dataset.lines(), dataset.rows(None), strict=True), start, None)
     first, *others = [line for line, row in pairs if is_faulty(row)]
@@ -150,8 +153,10 @@ def _part(whole: Dataset, split: Split, share: float, seed: int, limit: int | No
 
 
 def _held_out(copies: Mapping[str, int], share: float, seed: int) -> set[str]:
-    """Return the digests of the rows to hold out: the lowest under the seed, up to the count nearest to the
-    share."""
+    """Return the digests of rows to hold out for validation, chosen by `seed`, about `share` of all rows.
+
+    `copies` is the number of equal rows by digest, which stay together.
+    """
 
     def rank(digest: str) -> bytes:
         return sha256(f"{seed}:{digest}".encode()).digest()
@@ -202,7 +207,7 @@ def dataset_of(
     shown: str,
     columns: Sequence[str] | None = None,
 ) -> Dataset:
-    """Make a Dataset of numbered rows. Without `columns`, read the first; each row must have its columns.
+    """Return a Dataset of numbered rows. Without `columns`, read the first; each row must have its columns.
 
     Args:
         read: Yields (line number, row) pairs from the start, each time it is called.

@@ -37,7 +37,7 @@ class SchemaProblem(NamedTuple):
 
 
 class TooMuchWork(ValueError):
-    """Error of a check that exceeds the limit `schema_work` or Python's depth of recursion."""
+    """Raised where a schema check exceeds the limit `schema_work` or Python's depth of recursion."""
 
 
 def schema_checker(
@@ -94,7 +94,7 @@ def schema_checker(
 
 
 def _count_nodes(value: object) -> int:
-    """Count a value and all values inside of it."""
+    """Return the number of values in nested lists and mappings, the value itself included."""
     count, todo = 0, [value]
     while todo:
         each = todo.pop()
@@ -107,7 +107,7 @@ def _count_nodes(value: object) -> int:
 
 
 def _length(value: object) -> int:
-    """Return the cost of one pass over a value: its items, or a 64th of a text's length; else 0."""
+    """Return the cost of checking a value: the number of its items, or its characters / 64; 0 for scalars."""
     if isinstance(value, str):
         return len(value) // 64
     return len(cast("list[object]", value)) if isinstance(value, dict | list) else 0

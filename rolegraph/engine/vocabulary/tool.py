@@ -59,7 +59,7 @@ class Pairs(NamedTuple):
     """True where both names are in one loop, so that only turns of the same round are partners."""
 
     def partners(self, view: View, candidates: Views) -> list[View]:
-        """Return the candidates on the branch of a view, in order.
+        """Return those of the candidates that are on the same branch as a view, in order.
 
         Args:
             view: An instance of the first name.
@@ -101,7 +101,7 @@ def check_headers(headers: Headers) -> Mapping[str, str]:
 
 
 class SessionCall(NamedTuple):
-    """Function of the tools that another role had in the episode."""
+    """A `run: call` of a function from another role's tools, as that role opened them in the episode."""
 
     role: str
     """Name, in `needs`, of the role whose tools they are."""
@@ -153,7 +153,7 @@ class Tool(Item):
     """Numbers that `choose` reads in actions."""
 
     def opened(self, episode: str) -> AbstractAsyncContextManager[Sequence[Function]]:
-        """Open the tool's functions for the episode with an id."""
+        """Return a context manager that opens the tool's functions for the episode with this id."""
         assert self.open is not None
         if not self.headers:
             return self.open()

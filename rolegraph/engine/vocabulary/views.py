@@ -93,7 +93,7 @@ class Views:
     __slots__ = ("_absent", "_views")
 
     def __init__(self, views: Sequence[View | ScoredView], absent: View | ScoredView | None = None) -> None:
-        """Hold the views of the instances that one `needs` entry reads.
+        """Create the sequence of views that one `needs` entry reads.
 
         Args:
             views: The instances that ran.

@@ -43,7 +43,8 @@ REFLECTION_TOKENS = 8192
 
 @dataclass
 class Search:
-    """One search; gepa calls it in a thread, as a GEPAAdapter, and it asks models on the event loop."""
+    """One run of gepa's search as its GEPAAdapter: gepa runs in a thread, models are called on the event
+    loop."""
 
     plan: SearchPlan
     opened: OpenWorkflow
@@ -61,7 +62,8 @@ class Search:
     _asked: int = 0
 
     def run(self) -> OptimizationRecord:
-        """Search until the budget is used; called in a thread.
+        """Run gepa's search until the budget is used, and return its candidates; blocks, so call it in a
+        thread.
 
         Raises:
             UsageError: The folder's file of reflections is not of this search.
@@ -104,7 +106,7 @@ class Search:
         )
 
     def stop(self) -> None:
-        """End the search, where the command was interrupted."""
+        """Cancel the episodes or the model call in progress, and make the search end with CancelledError."""
         self._fault = self._fault or asyncio.CancelledError()
         if self._work is not None:
             self._work.cancel()
@@ -150,13 +152,19 @@ class Search:
         return {name: text for name, text in proposed.items() if text != candidate[name]}
 
     def _is_over(self, state: Any) -> bool:
-        """Return True where another iteration might exceed the budget, which counts what gepa evaluates."""
+        """Return True if another iteration might exceed the budget of episodes, so that gepa stops.
+
+        Raises the error that ended the search, if there is one.
+        """
         if self._fault is not None:
             raise self._fault
         return (state.total_num_evals + self.plan.iteration) * self.plan.rollouts > self.plan.budget
 
     def _wait(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine on the event loop, from the thread of the search."""
+        """Run a coroutine on the event loop and block the search's thread until its result.
+
+        An error ends the search: it is kept and raised by every later call.
+        """
         if self._fault is not None:
             work.close()
             raise self._fault
@@ -176,7 +184,7 @@ class Search:
     async def _episodes(
         self, candidate: Templates, split: Split, tasks: Mapping[str, Task]
     ) -> dict[str, list[Episode]]:
-        """Make the missing episodes of a candidate; return all rollouts of the tasks, in order."""
+        """Run the episodes of a candidate that its folder lacks; return by task all rollouts, in order."""
         plan, name = self.plan, identity(candidate)
         flow = self._load(reflection.with_templates(plan.source, candidate))
         folder = RunFolder(plan.folder / "candidates" / f"{name}-{split}")
@@ -196,7 +204,8 @@ class Search:
         return episodes
 
     async def _proposed(self, candidate: Templates, name: str, records: Sequence[Mapping[str, Any]]) -> str:
-        """Return a new text of a template that compiles; the old one where every proposal was refused."""
+        """Ask the model for a better text of template `name`; return the first that compiles, else the old
+        text."""
         plan, role = self.plan.workflow, name.partition(".")[0]
         shown = [reflection.feedback(plan, role, *record["episodes"]) for record in records]
         proposal: Any = import_module("gepa.strategies.instruction_proposal").InstructionProposalSignature
@@ -219,7 +228,8 @@ class Search:
         return candidate[name]
 
     async def _reflect(self, messages: Sequence[Message]) -> str:
-        """Return the next reflection: from the folder, or else by the model."""
+        """Return the model's answer to a reflection prompt; a resumed search takes recorded answers from the
+        folder."""
         number, file, seed = self._asked, self.plan.folder / "reflections.jsonl", self.plan.seed
         lines = [line.value for line in read_jsonl(file, parse_json, "a reflection")] if file.exists() else []
         self._asked += 1
@@ -248,7 +258,7 @@ def identity(templates: Templates) -> str:
 
 
 def reflecting_model(plan: Plan, name: str | None, url: str | None) -> ModelRef:
-    """Return the reflecting model; raises UsageError for a model that cannot reflect."""
+    """Return the model that proposes templates; raises UsageError for a model that cannot."""
     ref = plan.spec.model
     if name is not None:
         provider, _, model = name.partition(":")

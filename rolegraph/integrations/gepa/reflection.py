@@ -65,7 +65,7 @@ Write the template again without these faults, between ``` and ```."""
 
 @dataclass(frozen=True, slots=True)
 class SearchPlan:
-    """Input of a search."""
+    """Input of an optimization: workflow, tasks, budget and settings of the search."""
 
     workflow: Plan
     source: Source
@@ -84,17 +84,18 @@ class SearchPlan:
 
     @property
     def minibatch(self) -> int:
-        """Training tasks of one reflection."""
+        """Number of training tasks that one reflection reads episodes of."""
         return min(MINIBATCH, len(self.train))
 
     @property
     def least(self) -> int:
-        """Episodes that the spec's own templates and one candidate take."""
+        """Smallest useful budget: the episodes of the spec's own templates and of one iteration."""
         return self.rollouts * (len(self.validation) + self.iteration)
 
     @property
     def iteration(self) -> int:
-        """Tasks that one iteration evaluates at most: a minibatch twice, and the validation tasks."""
+        """Largest number of tasks that one iteration evaluates: a minibatch twice, and the validation
+        tasks."""
         return 2 * self.minibatch + len(self.validation)
 
     @property
@@ -126,7 +127,7 @@ def scores_of(plan: Plan) -> list[str]:
 
 
 def own_templates(plan: Plan) -> dict[str, str]:
-    """Return the templates of a plan's roles that ask a model."""
+    """Return the texts of the templates of all roles with a prompt, by names such as `solver.prompt`."""
     parts = {
         f"{role.name}.{part}": template
         for role in plan.asking
@@ -136,7 +137,7 @@ def own_templates(plan: Plan) -> dict[str, str]:
 
 
 def with_templates(source: Source, templates: Templates) -> Source:
-    """Return the source of a spec with other templates."""
+    """Return a copy of a source with overrides that replace the templates of the spec."""
     # A quoted scalar takes any character; on a single line, no line break of its own is folded.
     quoted = {
         name: dump_yaml(text, one_line=True, quoted=True, ascii_only=True) for name, text in templates.items()
@@ -146,7 +147,8 @@ def with_templates(source: Source, templates: Templates) -> Source:
 
 
 def template_faults(source: Source, templates: Templates) -> str:
-    """Return the compiler's faults of a spec with other templates, one a line; empty where it compiles."""
+    """Compile a spec with other templates; return its faults, one per line, or an empty text if it
+    compiles."""
     faults = [
         it for it in check_source(with_templates(source, templates)).diagnostics if it.severity == "error"
     ]
@@ -210,7 +212,7 @@ def feedback(plan: Plan, role: str, task: Task, episodes: Sequence[Episode]) -> 
 
 
 def _value(episode: Episode, trajectory: Trajectory) -> tuple[float, float, bool]:
-    """Return the rank of a group's member: its reward, the episode's correctness, no failure."""
+    """Return the sort key of a group's member: reward, then the episode's correctness, then no failure."""
     reward = 0.0 if trajectory.reward is None else trajectory.reward
     return reward, float(episode.is_correct), trajectory.failure is None
 

@@ -2,28 +2,30 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from functools import cache, partial
+from importlib import import_module
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 from urllib.parse import urlsplit
 
-from pydantic import Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
 from rolegraph.engine.connections import client_options, route
+from rolegraph.engine.errors import UsageError
 from rolegraph.engine.limits.tools import MCP_BYTES, REPLY_SECONDS, TOOL_FUNCTIONS
 from rolegraph.engine.vocabulary import Function, Tool, ToolError, check_headers, check_url, require_library
 from rolegraph.engine.vocabulary.replies import RejectedReply, bound_replies
 from rolegraph.engine.vocabulary.tool import Headers
 
 if TYPE_CHECKING:
-    import httpx
     from mcp import ClientSession
-    from mcp.types import ContentBlock
 
 
 Seconds = Annotated[float, Field(gt=0, le=3600)]
@@ -40,12 +42,23 @@ def mcp(url: str, /, *, timeout: Seconds = 60.0, headers: Headers = None) -> Too
         raise ValueError(f"{url!r} is no URL of a server; expected one such as http://127.0.0.1:8001/mcp")
     check_url(url)
     require_library("mcp", "mcp", "MCP servers")
+    _major()
     return Tool(partial(_open, url, timeout), headers=check_headers(headers), permissions=(url,))
 
 
 @cache
+def _major() -> int:
+    """Return the major version of the installed MCP SDK; raises UsageError for an unknown one."""
+    installed = version("mcp")
+    major, minor, *_ = (int(part) if part.isdecimal() else 0 for part in (*installed.split("."), "0"))
+    if not (1, 24) <= (major, minor) < (3, 0):
+        raise UsageError(f"MCP servers need mcp 1.24 to 2.x; mcp {installed} is installed")
+    return major
+
+
+@cache
 def _hush() -> None:
-    """Silence the log of the MCP SDK: its messages also come back as errors, and quote the server's text.
+    """Silence the MCP SDK's log, whose messages come back as errors as well and quote the server's text.
 
     Some of them go to the root logger, which prints everything from its first use on, if it has no handler.
     """
@@ -69,11 +82,14 @@ async def _open(
 
     _hush()
     opened = False
+    timeout: Any = seconds if _major() > 1 else timedelta(seconds=seconds)
     try:
         async with (
             _client(url, headers) as http,
-            streamable_http_client(url, http_client=http) as (read, write, _),
-            ClientSession(read, write, timedelta(seconds=seconds)) as session,
+            streamable_http_client(
+                url, http_client=http, **_unbounded_events(streamable_http_client)
+            ) as streams,
+            ClientSession(*streams[:2], timeout) as session,
         ):
             await session.initialize()
             functions = await _functions(session)
@@ -85,15 +101,25 @@ async def _open(
         raise ToolError(f"the MCP server at {url} cannot be used{route(url)}: {_message(error)}") from error
 
 
-def _client(url: str, headers: Mapping[str, str] | None) -> httpx.AsyncClient:
-    """Return an HTTP client that gives the session an error in place of a response that is rejected."""
-    import httpx
+def _unbounded_events(connect: Callable[..., Any]) -> dict[str, Any]:
+    """Return the option that leaves the size of an event to `MCP_BYTES`, where the SDK's client has one."""
+    name = "max_sse_event_size"
+    return {name: None} if name in inspect.signature(connect).parameters else {}
+
+
+def _client(url: str, headers: Mapping[str, str] | None) -> Any:
+    """Return an HTTP client for the MCP SDK, which turns rejected responses into protocol errors.
+
+    The SDK would wait in vain for an answer to such a request.
+    """
+    httpx: Any = import_module("httpx2" if _major() > 1 else "httpx")
 
     class Explained(httpx.AsyncByteStream):
-        """Body of a response; the protocol's error where it is rejected, or its call would wait in vain."""
+        """Body of a response; if that is rejected, a JSON-RPC error in its place, which ends the waiting
+        call."""
 
-        def __init__(self, response: httpx.Response) -> None:
-            self._response, self._stream = response, cast("httpx.AsyncByteStream", response.stream)
+        def __init__(self, response: Any) -> None:
+            self._response, self._stream = response, response.stream
             self._refused = response.status_code if response.is_server_error else None
             if self._refused:  # the SDK would end the session
                 response.status_code, response.headers["content-type"] = 200, "application/json"
@@ -113,14 +139,15 @@ def _client(url: str, headers: Mapping[str, str] | None) -> httpx.AsyncClient:
                 request = json.loads(self._response.request.content or "{}")
                 error = {"code": -32603, "message": f"rejected response: {rejected}"}
                 written = json.dumps({"jsonrpc": "2.0", "id": request.get("id", 0), "error": error}).encode()
-                held = [written] if self._is_json else [b"\n\ndata: ", written, b"\n\n"]
+                # An unfinished event becomes one of a type that the session ignores.
+                held = [written] if self._is_json else [b":\nevent: rejected\n\ndata: ", written, b"\n\n"]
             for part in held:
                 yield part
 
         async def aclose(self) -> None:
             await self._stream.aclose()
 
-    async def explain(response: httpx.Response) -> None:
+    async def explain(response: Any) -> None:
         response.stream = Explained(response)
 
     # The session limits a call, and an open stream may be silent; an error here would end the session.
@@ -138,13 +165,18 @@ async def _functions(session: ClientSession) -> Sequence[Function]:
     cursor: str | None = None
     size = 0
     for _ in range(TOOL_FUNCTIONS.most):  # pages, some of which may be empty
-        page = await session.list_tools(params=PaginatedRequestParams(cursor=cursor))
+        page = _wire(await session.list_tools(params=PaginatedRequestParams(cursor=cursor)))
         functions += [
-            Function(tool.name, tool.description or "", tool.inputSchema, partial(_call, session, tool.name))
-            for tool in page.tools
+            Function(
+                it["name"],
+                it.get("description") or "",
+                it["inputSchema"],
+                partial(_call, session, it["name"]),
+            )
+            for it in page["tools"]
         ]
-        cursor = page.nextCursor
-        size += len(page.model_dump_json())
+        cursor = page.get("nextCursor")
+        size += len(json.dumps(page))
         for limit, amount in ((TOOL_FUNCTIONS, len(functions)), (MCP_BYTES, size)):
             if amount > limit.most:
                 raise ToolError(limit.exceeded("it lists"))
@@ -153,39 +185,50 @@ async def _functions(session: ClientSession) -> Sequence[Function]:
     raise ToolError(TOOL_FUNCTIONS.exceeded("it lists"))
 
 
-async def _call(session: ClientSession, name: str, arguments: Mapping[str, Any]) -> Any:
-    from mcp import McpError
-    from mcp.types import CallToolRequest, CallToolRequestParams, CallToolResult, ClientRequest
+def _wire(model: BaseModel) -> dict[str, Any]:
+    """Return a message as the protocol writes it: the SDK's versions differ in the names of its fields."""
+    return model.model_dump(mode="json", by_alias=True)
 
-    call = CallToolRequest(params=CallToolRequestParams(name=name, arguments=dict(arguments)))
+
+async def _call(session: ClientSession, name: str, arguments: Mapping[str, Any]) -> Any:
+    import mcp
+    from mcp.types import CallToolRequest, CallToolRequestParams, CallToolResult
+
+    request: Any = CallToolRequest(params=CallToolRequestParams(name=name, arguments=dict(arguments)))
+    sdk: Any = mcp
+    failure: type[Exception] = sdk.MCPError if _major() > 1 else sdk.McpError
     try:
         # `call_tool` would check the result against the server's schema, whose patterns may take for ever.
-        result = await session.send_request(ClientRequest(call), CallToolResult)
-    except McpError as error:
-        raise ToolError(str(error)) from error
+        answer = await session.send_request(
+            request if _major() > 1 else sdk.ClientRequest(request), CallToolResult
+        )
+    except failure as error:
+        raise ToolError(cast("Any", error).error.message) from error
     except ValidationError:
         raise ToolError(f"{name} gave what is no result of the protocol") from None
-    text = "\n".join(map(_part, result.content))
-    if result.isError:
+    result = _wire(answer)
+    text = "\n".join(map(_part, result["content"]))
+    if result["isError"]:
         raise ToolError(text or f"{name} failed")
-    return text or result.structuredContent or ""
+    return text or result.get("structuredContent") or ""
 
 
-def _part(part: ContentBlock) -> str:
-    """Return a part of a result as text, or the name of its type where it is no text."""
-    match part.type:
+def _part(part: Mapping[str, Any]) -> str:
+    """Return a part of a tool's result as text; for a part that is no text, its URI or type in brackets."""
+    match part["type"]:
         case "text":
-            return part.text
+            return part["text"]
         case "resource":
-            return getattr(part.resource, "text", f"[{part.resource.uri}]")
+            return part["resource"].get("text", f"[{part['resource']['uri']}]")
         case "resource_link":
-            return f"[{part.uri}]"
-        case _:
-            return f"[{part.type}]"
+            return f"[{part['uri']}]"
+        case kind:
+            return f"[{kind}]"
 
 
 def _message(error: BaseException) -> str:
-    """Return the message of the first error inside the groups in which the SDK wraps errors."""
+    """Return the message of the innermost first error in an exception group; the SDK wraps errors in
+    groups."""
     if isinstance(error, BaseExceptionGroup):
         return _message(cast("BaseExceptionGroup[BaseException]", error).exceptions[0])
     return str(error) or type(error).__name__

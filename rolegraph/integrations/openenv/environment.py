@@ -73,7 +73,7 @@ def openenv(
 
 
 class _Server(NamedTuple):
-    """Server and options of an `openenv` environment, and the episodes that wait for a session of it."""
+    """Address and options of an OpenEnv server, with a queue of the episodes that wait for a free session."""
 
     url: str
     socket: str
@@ -86,7 +86,11 @@ class _Server(NamedTuple):
     waiting: deque[asyncio.Future[None]]
 
     async def until_free(self, seconds: float, *, first: bool) -> bool:
-        """Wait until an episode of this process gives its session back, or the seconds are over."""
+        """Wait up to `seconds` for a session that another episode here gives back; return True if one is
+        free.
+
+        With `first`, the episode goes to the head of the queue.
+        """
         place: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         (self.waiting.appendleft if first else self.waiting.append)(place)
         try:
@@ -97,13 +101,14 @@ class _Server(NamedTuple):
         return place.done()
 
     def call_next(self) -> None:
-        """Tell the episode that has waited longest that a session is free."""
+        """Wake the episode that has waited longest, because a session is free."""
         if self.waiting:
             place = self.waiting.popleft()
             place.get_loop().call_soon_threadsafe(place.set_result, None)
 
     def shown(self, observation: Mapping[str, Any]) -> str:
-        """Return the text that a player sees of an observation; that of an only field is the text itself."""
+        """Return the text of an observation that the player sees: all its fields, or only the field
+        `observation`."""
         if self.observation is None:
             # Newer servers repeat the metadata among the fields, also empty metadata.
             fields = {name: value for name, value in observation.items() if name != "metadata" or value}
@@ -178,7 +183,7 @@ class OpenEnvSession:
                 self._server.call_next()
 
     async def _disconnect(self) -> None:
-        """Close the connection; the server has a few seconds to agree."""
+        """Close the WebSocket, waiting a few seconds at most for the server to agree."""
         from websockets.exceptions import ConnectionClosed
 
         socket, self._socket = self._socket, None
@@ -208,7 +213,8 @@ class OpenEnvSession:
         return Transition({}, rewards, done=True)
 
     async def _ask(self, message: Message) -> Message:
-        """Send a message and return the data of the reply."""
+        """Send a message to the server and return the data of its reply; raises EnvironmentFailure for an
+        error."""
         from websockets.exceptions import ConnectionClosed
 
         assert self._socket is not None, "an environment is reset first"
@@ -236,7 +242,8 @@ class OpenEnvSession:
 
 
 def _failure(url: str, data: Message) -> EnvironmentFailure:
-    """Return the error of a reply: its code, and the server's words up to a length."""
+    """Return the EnvironmentFailure for an error reply; a full server and a bad action have classes of their
+    own."""
     message = f"{url} answers {str(data.get('code'))[:_SAID]}: {str(data.get('message'))[:_SAID]}"
     match data:
         case {"code": "CAPACITY_REACHED"}:
@@ -251,13 +258,13 @@ def _failure(url: str, data: Message) -> EnvironmentFailure:
 
 
 def _place(error: Message) -> str:
-    """Return the place of an error of pydantic, such as `arguments.message`."""
+    """Return the dotted path of a pydantic error, such as `arguments.message`; `action` without a path."""
     loc = error.get("loc")
     return ".".join(map(str, cast("list[object]", loc))) if isinstance(loc, list) and loc else "action"
 
 
 async def _connect(server: _Server) -> ClientConnection:
-    """Open a WebSocket; raise EnvironmentFailure where the server cannot be reached."""
+    """Open a WebSocket to the server; raises EnvironmentFailure where it cannot be reached."""
     from websockets.asyncio.client import connect
     from websockets.exceptions import WebSocketException
 
@@ -283,5 +290,5 @@ async def _connect(server: _Server) -> ClientConnection:
 
 
 def _refuse_redirect(error: Exception) -> Exception:
-    """Return the error that ends a connection: the permission is for one address."""
+    """Return the error unchanged, so that the client stops: the user's permission is for one address."""
     return error

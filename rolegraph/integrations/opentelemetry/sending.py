@@ -129,7 +129,7 @@ def traced(
 
 
 class _Collector(logging.Handler):
-    """Receiver of spans at a URL: an exporter of the OpenTelemetry SDK.
+    """Client that sends spans to a URL by the OpenTelemetry SDK, as a span exporter.
 
     It also handles the log of the SDK, whose last message alone tells why a request failed.
     """
@@ -181,7 +181,7 @@ class _Collector(logging.Handler):
             log.propagate = propagated
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Keep a message of the library's log."""
+        """Keep the text of the SDK's latest log message, to explain a failed request."""
         self._logged = without_credentials(record.getMessage())
 
     def send(self, spans: Sequence[Span]) -> None:
@@ -191,7 +191,7 @@ class _Collector(logging.Handler):
             raise WorldError(f"the collector at {self.url} took {self.sent} spans, then none: {self.fault}")
 
     def readable(self, span: Span) -> Any:
-        """Return a span as the SDK has it."""
+        """Convert a span to the OpenTelemetry SDK's ReadableSpan."""
         trace = self._trace
         context, parent = (
             None if number is None else trace.SpanContext(span.trace_id, number, False, trace.TraceFlags(1))

@@ -44,7 +44,7 @@ Times = tuple[float, float]
 
 
 class Span(NamedTuple):
-    """One operation of an episode."""
+    """One operation of an episode, with its times and attributes, before it is converted to OpenTelemetry."""
 
     operation: str
     """`invoke_workflow`, `invoke_agent`, `chat` or `execute_tool`."""
@@ -68,7 +68,7 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True)
 class TracedRun:
-    """Facts about a run that the spans of its episodes carry."""
+    """Facts about a run that the spans of its episodes need: folder, settings, spec."""
 
     folder: str
     """Name of the run's folder."""
@@ -122,7 +122,7 @@ def spans_of(
 
 
 class _Trace:
-    """The spans of one episode, while they are made."""
+    """Builder of the spans of one episode."""
 
     def __init__(self, episode: Episode, run: TracedRun, *, content: bool) -> None:
         self.episode, self.run, self.content = episode, run, content
@@ -131,7 +131,7 @@ class _Trace:
         self.begin = int(begin * 1e9)
 
     def spans(self, split: str, step: int | None) -> Iterator[Span]:
-        """Yield the root, then the spans of each turn."""
+        """Yield the episode's root span, then for each turn its span and those of its calls and tools."""
         episode, info, reason = self.episode, self.run.info, self.episode.termination_reason
         timed = [(turn, turn.span or (0.0, turn.seconds)) for turn in turns(episode).values()]
         length = max((end for _, (_, end) in timed), default=0.0)
@@ -158,7 +158,7 @@ class _Trace:
             yield from self.turn(turn, root, times if turn.calls else (length, length))
 
     def turn(self, turn: TurnRecord, root: Span, times: Times) -> Iterator[Span]:
-        """Yield the span of a turn, and those of its calls."""
+        """Yield the span of a turn, then the spans of its model calls and their tools."""
         (role, index, number), steps, whole = turn.node, [call.step for call in turn.calls], turn.trajectory
         terms = whole.terms if whole is not None and turn.is_last else NOTHING
         rewarded = steps and whole is not None and whole.reward is not None
@@ -182,7 +182,7 @@ class _Trace:
             yield from self.call(step, following, agent, model)
 
     def call(self, step: Step, following: Step | None, agent: Span, model: Attributes) -> Iterator[Span]:
-        """Yield the span of a model call, and those of the tools that its answer called."""
+        """Yield the span of a model call, then the spans of the tools that its answer called."""
         metadata, shown = step.metadata, self.content and self.run.may_show(agent.subject)
         finish = metadata.get("finish_reason")
         chat = step.chat_completions
@@ -215,7 +215,7 @@ class _Trace:
     def tool(
         self, name: str, parent: Span, times: Times, error: str, result: str | None, about: Attributes
     ) -> Span:
-        """Return the span of a tool's run; `result` is None where it is not to be shown."""
+        """Return the span of one run of a tool; with `result` None its text is left out."""
         named = {
             "gen_ai.tool.name": name,
             "gen_ai.tool.type": "function",
@@ -227,7 +227,7 @@ class _Trace:
     def span(
         self, operation: str, subject: str, parent: Span | None, times: Times, about: Attributes, error: str
     ) -> Span:
-        """Return a span; its times are in seconds from the start of the episode."""
+        """Return a span with a new id below `parent`; `times` are seconds from the start of the episode."""
         start, end = (self.begin + int(min(max(0.0, time), LONGEST) * 1e9) for time in times)
         named = {"gen_ai.operation.name": operation, "error.type": error or None, **about}
         kept = {name: _plain(value) for name, value in named.items() if value is not None}
@@ -237,7 +237,10 @@ class _Trace:
 
 
 def _messages(chat: Sequence[Message], more: Mapping[str, Any] = NOTHING) -> str:
-    """Return messages in the form of the conventions, as JSON; of a long chat the last ones."""
+    """Return chat messages as JSON in the form of OpenTelemetry's GenAI conventions.
+
+    Of a long chat only the last messages are kept.
+    """
     kept: list[dict[str, Any]] = []
     left = TEXT
     for message in reversed(chat):
@@ -279,7 +282,7 @@ def _usage(steps: Sequence[Step]) -> Attributes:
 
 
 def _times(step: Step) -> Times:
-    """Return start and end of a call in seconds from the start of the episode."""
+    """Return (start, end) of a call in seconds from the start of the episode."""
     start = step.metadata.get("started") or 0.0
     return start, start + step.metadata.get("seconds", 0.0)
 

@@ -54,7 +54,7 @@ class WorkerSetup(NamedTuple):
 
     @property
     def jobs(self) -> int:
-        """Jobs that a worker holds at most: those in flight, and an eighth that wait for a slot."""
+        """Largest number of jobs that a worker holds: those it runs, and an eighth that wait for a slot."""
         return self.slots + max(1, self.slots // 8)
 
 
@@ -68,7 +68,8 @@ class EpisodeWorker:
         """Set when the models are open, or could not be opened."""
 
     async def hold(self, setup: WorkerSetup) -> None:
-        """Open the models and keep them open; the call ends with an error only, or with the worker."""
+        """Open the models in the worker and keep them open; returns only with an error, else ends with the
+        worker."""
         os.environ.update(setup.variables)
         with suppress(OSError):
             os.chdir(setup.folder)
@@ -82,12 +83,12 @@ class EpisodeWorker:
             self._settled.set()
 
     async def ready(self) -> bool:
-        """Wait until the models are open; return False where `hold` ends with an error."""
+        """Wait until the models are open, and return True; return False if opening them failed."""
         await self._settled.wait()
         return self._maker is not None
 
     async def make(self, job: EpisodeJob) -> tuple[Episode, list[Event]]:
-        """Make the episode of a job; return it with its events."""
+        """Run the episode of a job when a slot is free; return it with its events."""
         assert self._maker is not None
         events: list[Event] = []
         async with self._slots:
@@ -96,7 +97,7 @@ class EpisodeWorker:
 
 @dataclass(slots=True, eq=False)
 class _PlacedWorker:
-    """The command's side of one worker."""
+    """A worker as the driver tracks it: its Ray actor and its number of open jobs."""
 
     actor: Any
     jobs: int = 0
@@ -105,7 +106,7 @@ class _PlacedWorker:
 
 
 class WorkerPool:
-    """Workers on the nodes of a cluster, and the jobs that each one has."""
+    """Ray workers on the nodes of a cluster, among which jobs are distributed."""
 
     def __init__(self, ray: Any, setup: WorkerSetup, nodes: int, observe: Observer) -> None:
         self.jobs = setup.jobs * nodes
@@ -119,7 +120,7 @@ class WorkerPool:
         self._actors: list[Any] = []
 
     async def make(self, job: EpisodeJob, observe: Observer | None = None) -> Episode:
-        """Make the episode of a job on the worker that has the fewest jobs; on another one where that dies.
+        """Run the episode of a job on the worker with the fewest jobs, or on another one if that worker dies.
 
         Raises:
             WorldError: `ATTEMPTS` workers died over the episode.
@@ -177,7 +178,7 @@ class WorkerPool:
                 self._observe(Note(f"{where} has died, and its work is done again: {reason}", "warning"))
 
     async def _answer(self, answer: Any) -> Any:
-        """Wait for the answer of a call; raises the error that the call raised, or Ray's RayError."""
+        """Await a Ray call's result; raises the error that the call itself raised, or Ray's RayError."""
         try:
             future = asyncio.wrap_future(answer.future())
             # Else Ray Client (2.60) prints a traceback of a cancelled future, asyncio one of an unread error.
@@ -199,7 +200,7 @@ class WorkerPool:
         return self._actors[-1]
 
     def kill_workers(self) -> None:
-        """Kill all workers."""
+        """Kill all Ray workers of the pool."""
         with suppress(ConnectionError):  # a cluster that is gone has no workers
             for actor in self._actors:
                 self._ray.kill(actor)
@@ -244,7 +245,7 @@ async def open_on_ray(
 
 
 async def _first_worker(pool: WorkerPool, observe: Observer) -> None:
-    """Wait for the first worker that is ready; say so where that takes long."""
+    """Wait until a worker is ready; send a warning if that takes longer than `SLOW_START` seconds."""
     try:
         await asyncio.wait_for(pool.opened.wait(), SLOW_START)
     except TimeoutError:
@@ -255,7 +256,8 @@ async def _first_worker(pool: WorkerPool, observe: Observer) -> None:
 
 @asynccontextmanager
 async def _ended_by(works: Sequence[Coroutine[Any, Any, None]]) -> AsyncGenerator[None]:
-    """Run coroutines beside a block; an error of one ends the block, which raises the error."""
+    """Run coroutines in the background of a block; an error of one cancels the block and is raised from
+    it."""
     errors: list[Exception] = []
 
     async def watched(work: Coroutine[Any, Any, None], block: asyncio.Timeout) -> None:

@@ -128,7 +128,7 @@ def dataset(
 def _faults(
     shares: Mapping[str, MixtureShare], *, mixed: bool
 ) -> Iterator[tuple[tuple[int | str, ...], UnknownName | BadOptions]]:
-    """Yield the errors of names and options, each with its path in the spec."""
+    """Yield (path in the spec, error) for each unknown kind of tasks and each wrong option."""
     choices = kinds()
     for name, share in shares.items():
         place, options = ("tasks", name) if mixed else ("task",), list[Option]()
@@ -147,7 +147,7 @@ def _faults(
 
 
 def _errors(name: str, config: Config, options: Sequence[Option]) -> list[ErrorDetails]:
-    """Return the errors in the options of a reasoning-gym data set."""
+    """Return pydantic's error details for the unknown or invalid options of a kind of tasks."""
     unknown = config.keys() - {option.name for option in options}
     if unknown:
         kind = "unexpected_keyword_argument"
@@ -179,7 +179,10 @@ def _rows(
 
 
 def _drawn(name: str, config: Config, seed: int, split: Split, most: int) -> Iterator[Row]:
-    """Yield rows of one kind without ids, made in a process: its options may take any time and memory."""
+    """Yield `most` rows of one kind, without ids, generated in a limited process.
+
+    Options of a kind may make generation take any time and memory.
+    """
     pool, make, position, wanted = shared_isolation(), Loaded(draw, PACKAGE), 0, 1
     while True:
         try:
@@ -195,7 +198,7 @@ def _drawn(name: str, config: Config, seed: int, split: Split, most: int) -> Ite
 def draw(
     name: str, config: Config, seed: int, split: Split, start: int, wanted: int
 ) -> tuple[list[Row], int]:
-    """Make rows of one kind and split, without ids, and give up after MISSES tries in a row.
+    """Return rows of one kind and split, without ids, and the next position; give up after MISSES tries.
 
     Args:
         name: The kind.

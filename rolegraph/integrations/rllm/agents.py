@@ -68,7 +68,7 @@ class SpecFlow:
         return asyncio.run(self._alone(task, config))
 
     async def _alone(self, task: Any, config: theirs.AgentConfig) -> theirs.Episode:
-        """Run an episode in a loop of its own, and close everything that it opened before the loop ends."""
+        """Run an episode in a new event loop, and close the models and clients that it opened."""
         try:
             return await self.arun(task, config)
         finally:
@@ -100,7 +100,10 @@ class SpecFlow:
 
 
 def _to_rllm(episode: Episode, answered: Sequence[Call], plan: Plan, *, validation: bool) -> theirs.Episode:
-    """Convert an episode; its trajectories are steps in the order of `answered`, the whole ones artifacts."""
+    """Convert an episode for rLLM: one trajectory for each answered step, in the order of `answered`.
+
+    The whole trajectories are added as artifacts.
+    """
     steps_by_call: dict[Call, tuple[theirs.Trajectory, theirs.Step]] = {}
     for trajectory in episode.trajectories:
         units = trajectories_to_rllm(episode, trajectory, plan.trained, {}, withhold=False)
@@ -171,7 +174,7 @@ class SpecEvaluator:
 
 
 def _chat(chat: Sequence[Mapping[str, Any]]) -> str:
-    """Return a key by which a chat recorded by rLLM's server is matched with the same chat in our episode.
+    """Return a key that is equal for a chat as rLLM's server recorded it and as our episode has it.
 
     The server's text of an answer may contain the reasoning, which ours does not.
     """
@@ -187,7 +190,8 @@ def _chat(chat: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _value(arguments: object) -> object:
-    """Parse a call's arguments, whose spacing may differ; text that is not JSON is returned as it is."""
+    """Return a call's arguments parsed from JSON, since spacing may differ; other text is returned
+    unchanged."""
     try:
         return json.loads(arguments) if isinstance(arguments, str) else arguments
     except ValueError:

@@ -71,7 +71,7 @@ def findings(
 
 
 def _policies(plan: Plan) -> Iterator[Finding]:
-    """Check for a second policy, and for a policy that starts from a checkpoint."""
+    """Find policies that rLLM cannot train: a second policy, past copies, or one from a checkpoint."""
     for name in plan.policies:
         if name != MAIN:
             # engine/unified_workflow_engine.py has one rollout engine, and a trainer backend one policy.
@@ -156,7 +156,7 @@ def _role(plan: Plan, role: RolePlan, traits: BackendTraits) -> Iterator[Finding
 
 
 def _loss(role: str, loss: Loss, traits: BackendTraits) -> Iterator[Finding]:
-    """Check a role's own loss."""
+    """Find a loss of a role that rLLM, or this backend, cannot compute or sets only for all roles."""
     path = ("roles", role, "loss")
     if loss.name == "cross_entropy":
         message = f"{role} learns from its own samples, for which rLLM gives cross_entropy no weights"
@@ -174,7 +174,7 @@ def _loss(role: str, loss: Loss, traits: BackendTraits) -> Iterator[Finding]:
 
 
 def _groups(plan: Plan, overrides: Sequence[str]) -> Iterator[Finding]:
-    """Check for groups of one member, unless an override (with checks of its own) decides their size."""
+    """Find roles whose groups have one member, which rLLM drops, unless an override decides the sizes."""
     values = {override.key: override.value for override in map(ConfigOverride, overrides)}
     if values.get("rllm.rejection_sample.min_trajs_per_group") == 1 or values.keys() & ROLLOUTS:
         return
@@ -185,7 +185,7 @@ def _groups(plan: Plan, overrides: Sequence[str]) -> Iterator[Finding]:
 
 
 def _groupings(role: RolePlan) -> Iterator[Finding]:
-    """Check for groups that rLLM's own grouping, by task and name, cannot have."""
+    """Find groupings of a role that rLLM's grouping, by task and role, cannot express."""
     path, first = ("roles", role.name, "group"), role.groupings[0]
     if len(role.groupings) > 1:
         # trainer/algorithms/transform.py: a trajectory is in one group, which sets its advantage.
@@ -314,5 +314,5 @@ def _data(plan: Plan) -> Iterator[Finding]:
 
 
 def _idle(path: Path, message: str) -> Finding:
-    """Return a warning for an option without effect."""
+    """Return a warning at `path` that an option has no effect, with the hint to remove it."""
     return Finding(path, message, hint="remove it", severity="warning")

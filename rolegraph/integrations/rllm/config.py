@@ -70,7 +70,7 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class ConfigKey:
-    """Part of a spec, the key of rLLM's config that it sets, and its value; None sets nothing."""
+    """Rule that sets one key of rLLM's config from a part of the spec; a value of None sets nothing."""
 
     spec: str
     key: str
@@ -79,7 +79,7 @@ class ConfigKey:
 
 
 def _sampling(name: str, run: Launch) -> float:
-    """Return a sampling setting of the first trained role; rLLM has one for all roles."""
+    """Return sampling setting `name` of the first trained role, because rLLM has one value for all roles."""
     return getattr(next(iter(run.plan.trained.values()), run.plan.asking[0]).samplings[0], name)
 
 
@@ -235,7 +235,7 @@ def renderer(ref: ModelRef) -> str | None:
 
 
 def split_overrides(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Split overrides into those of the spec and those of rLLM's config."""
+    """Split overrides into (those of the spec, those of rLLM's config), by their prefixes."""
     for_rllm = [word for word in words if word.startswith(RLLM_PREFIXES)]
     return [word for word in words if not word.startswith(RLLM_PREFIXES)], for_rllm
 

@@ -25,7 +25,7 @@ Roles = Mapping[str, RolePlan]
 
 
 def calls(trajectory: Trajectory) -> Iterator[tuple[Call, Step]]:
-    """Yield the identity of the model call (node and number) of each step of a trajectory, with the step."""
+    """Yield ((node, number of the call in its turn), step) for each step of a trajectory."""
     for steps in turns(trajectory):
         node = trajectory.node._replace(round=steps[0].round)
         yield from (((node, number), step) for number, step in enumerate(steps, 1))
@@ -87,7 +87,8 @@ def trajectories_to_rllm(
 
 
 def _step_to_rllm(step: Step, output: Any) -> theirs.Step:
-    """Convert a step without its reward; rLLM reads token ids and log-probabilities of `output`, if given."""
+    """Convert a step to rLLM's Step without its reward; rLLM reads ids and log-probabilities from `output` if
+    set."""
     converted = theirs.Step(model_output=output)
     # Set one by one: the constructor would copy every message deeply.
     for name, value in step._replace(reward=0.0).to_dict().items():

@@ -41,7 +41,8 @@ def rllm(
 
 
 def _split(split: Split, there: Sequence[str]) -> str:
-    """Return the dataset's name for a split; the split itself if no usual name exists."""
+    """Return which of the dataset's split names in `there` stands for `split`; `split` itself if none
+    does."""
     names = ("train",) if split == "train" else VALIDATION_SPLITS
     return next((name for name in (*names, "default") if name in there), split)
 

@@ -17,18 +17,21 @@ BATCH_WIDE = frozenset({"reinforce_plus_plus_baseline", "prpo"})
 
 
 def takes_estimators(backend: Backend) -> bool:
-    """Return False if the trainer takes no map from role to estimator, and the grouping hook estimates."""
+    """Return True if the backend's trainer accepts an estimator for each role; else our grouping hook
+    estimates."""
     return backend != "fireworks"  # which iterates over datums that a map turns into a dict by role
 
 
 def name_of(role: RolePlan, number: int) -> str:
-    """Return rLLM's name for a role's groups: `judge`, or `judge@2` if turns of a round are compared."""
+    """Return rLLM's group name of a role in a round: `judge`, or `judge@2` if turns of a round are
+    compared."""
     apart = role.compares_turns and role.groupings[0].by != "task"
     return f"{role.name}@{number}" if apart else role.name
 
 
 def roles_by_name(plan: Plan) -> dict[str, RolePlan]:
-    """Return the trained roles by their names under rLLM; our hook's groups have the role's own name."""
+    """Return the trained roles by every group name that they have under rLLM, such as `judge` and
+    `judge@2`."""
     return {
         name: role
         for role in plan.trained.values()
@@ -57,7 +60,10 @@ def estimator_map(plan: Plan, backend: Backend) -> dict[str, str | tuple[str, st
 
 
 def custom_estimators(plan: Plan, backend: Backend) -> dict[str, Estimator]:
-    """Return the estimators to register with rLLM before it trains, by their names in the estimator map."""
+    """Return our own estimators that must be registered with rLLM before it trains, by name.
+
+    Empty where the backend takes no estimators.
+    """
     if not takes_estimators(backend):
         return {}
     named = ((estimator_name(plan, role), role.estimator) for role in plan.trained.values())
@@ -65,7 +71,7 @@ def custom_estimators(plan: Plan, backend: Backend) -> dict[str, Estimator]:
 
 
 def hook_reasons(plan: Plan, backend: Backend) -> dict[str, str]:
-    """Return the roles that need our grouping hook for their advantages, each with the reason."""
+    """Return, by role, the reason why our grouping hook and not rLLM must compute the advantages."""
     reasons: dict[str, str] = {}
     for role in plan.asking:
         if not role.spec.is_trained:
@@ -86,7 +92,8 @@ def hook_reasons(plan: Plan, backend: Backend) -> dict[str, str]:
 
 
 def _may_be_too_few(plan: Plan, role: RolePlan) -> bool:
-    """Return True if skipped turns may leave a group with fewer members than its estimator needs."""
+    """Return True if skipped turns may shrink a group below the number of members that its estimator
+    needs."""
     if role.estimator is None or role.estimator.min_group < 2:
         return False
     # A role with a first turn is in its task's group, however soon its loop ends.
@@ -98,7 +105,8 @@ def _may_be_too_few(plan: Plan, role: RolePlan) -> bool:
 
 
 def estimator_name(plan: Plan, role: RolePlan) -> str:
-    """Return an estimator's name under rLLM: rLLM's own, or one for this role (`opo/judge`)."""
+    """Return the estimator name to give to rLLM: its own name, or a name such as `opo/judge` that we
+    register."""
     estimator = role.estimator
     if estimator is None:
         raise AssertionError(f"{role.name} is trained without an estimator")
@@ -111,15 +119,12 @@ def estimator_name(plan: Plan, role: RolePlan) -> str:
 
 
 def is_precomputed(role: RolePlan) -> bool:
-    """Return True if a role's advantages are on its steps already."""
+    """Return True if a role's advantages are set on its steps (`estimator: precomputed`), not estimated."""
     return role.estimator is not None and role.estimator.compute is None
 
 
 def deviation(plan: Plan) -> bool | None:
-    """Return whether GRPO divides by the standard deviation: the `std` option of the first role with GRPO.
-
-    rLLM has one such option for all roles. None if no role has GRPO.
-    """
+    """Return the option `std` of the first role with GRPO, for rLLM's single setting; None without GRPO."""
     grpo = [
         role.estimator for role in plan.trained.values() if role.estimator and role.estimator.name == "grpo"
     ]

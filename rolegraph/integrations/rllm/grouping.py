@@ -93,7 +93,8 @@ class GroupingHook:
 def _regrouped(
     groups: Iterable[theirs.TrajectoryGroup], roles: Mapping[str, RolePlan]
 ) -> dict[GroupKey, theirs.TrajectoryGroup]:
-    """Regroup rLLM's trajectories by task, role, policy and round; masked and untrained ones are left out."""
+    """Return rLLM's trajectories in new groups by task, role, policy and round; masked and untrained are
+    dropped."""
     groups_by_key: dict[GroupKey, theirs.TrajectoryGroup] = {}
     for group in groups:
         for trajectory, metadata in zip(group.trajectories, group.metadata, strict=True):

@@ -67,7 +67,7 @@ class RllmJob:
 
 
 def for_backend(backend: str, words: Sequence[str]) -> tuple[list[str], list[str], PlanCheck]:
-    """Prepare the check of a spec for a backend.
+    """Split a spec's overrides by owner, and return the check of the plan for a backend.
 
     Args:
         backend: One of rLLM's, or `package.module:Class`.
@@ -279,7 +279,7 @@ def script(job: RllmJob) -> str:
 
 
 def _folder(ref: ModelRef) -> str:
-    """Return the Python expression for a local model's folder."""
+    """Return Python source that evaluates to a local model's folder, for a generated script."""
     name = ref.name or BASE_NAME
     return (
         f"MODELS[{_literal(name)}]"

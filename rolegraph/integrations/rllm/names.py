@@ -11,7 +11,7 @@ BACKENDS: tuple[Shipped, ...] = get_args(Shipped)
 
 
 def kind_of(name: str) -> Backend:
-    """Return the kind of a backend.
+    """Return which backend a name stands for: a known one, or `custom` for `package.module:Class`.
 
     Args:
         name: One of `BACKENDS`, or `package.module:Class`.

@@ -31,7 +31,7 @@ UNLISTED = ("rllm.rollout.train.", "rllm.rollout.val.", "rllm.transform.", "rllm
 
 @dataclass(frozen=True, slots=True)
 class ConfigOverride:
-    """Override `key=value` for rLLM, as it was written."""
+    """One `key=value` override of rLLM's config from the command line."""
 
     text: str
 
@@ -110,7 +110,7 @@ def _of_value(
     traits: BackendTraits,
     smallest: RolePlan | None,
 ) -> Iterator[Finding]:
-    """Yield a finding for a value with an unwanted consequence."""
+    """Yield a finding if the value of an override breaks what the spec relies on, such as group sizes."""
     key, value = override.key, override.value
     match key:
         case "rllm.algorithm.loss_fn" if value is not None and traits.losses is not None:
@@ -156,7 +156,7 @@ def _of_value(
 
 
 def single_member(role: str) -> tuple[str, str, str]:
-    """Return message, expectation and hint for a role whose groups have one member."""
+    """Return (message, expected, hint) for a role whose groups would have one member."""
     # trainer/algorithms/rejection_sampling.py, filter_groups, and trainer/buffer.py.
     return (
         f"rLLM drops groups of one member, and {role}'s have no more: it would train nothing of that role",

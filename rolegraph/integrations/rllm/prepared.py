@@ -14,7 +14,8 @@ WITHOUT_RLLM = "train without --trainer rllm"
 
 
 def signal_fault(role: RolePlan) -> tuple[str, str, str] | None:
-    """Return message, expectation and hint for a signal that rLLM cannot train on; None for any other."""
+    """Return (message, expected, hint) for a signal that rLLM cannot train on; None where it can or none is
+    set."""
     if role.signal is None:
         return None
     if role.signal.demonstration is not None:

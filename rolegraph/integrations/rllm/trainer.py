@@ -118,7 +118,8 @@ def backend_class(name: str) -> type[Any]:
 
 
 def _with_hook_figures(kind: type[Any], hook: Any) -> type[Any]:
-    """Return a subclass of a backend that adds the hook's figures to each batch's metrics."""
+    """Return a subclass of a backend whose `update_policy` adds the grouping hook's figures to the
+    metrics."""
     if hook is None:
         return kind
 

@@ -167,7 +167,7 @@ class SpecWorkflow(TheirWorkflow, metaclass=_CompiledClass):
     def _converted(
         self, policy: PolicyModel, episode: Episode, *, unscored: bool = True
     ) -> Iterator[theirs.Trajectory]:
-        """Yield an episode's trajectories as rLLM's.
+        """Yield an episode's trajectories converted to rLLM's.
 
         Roles that run a tool are left out, because rLLM would look for their tokens; without `unscored`, so
         are those that lack a reward.
@@ -179,7 +179,8 @@ class SpecWorkflow(TheirWorkflow, metaclass=_CompiledClass):
                 yield from trajectories_to_rllm(episode, trajectory, shared.trained, policy.outputs)
 
     def _commit_finished(self, policy: PolicyModel, event: Event) -> None:
-        """Commit the finished trajectories of an interrupted episode; those that lack a reward are not."""
+        """Commit an interrupted episode's scored trajectories to rLLM, and keep the episode for its
+        figures."""
         if not isinstance(event, EpisodeDone) or event.finished:
             return
         self._partial = event.episode
@@ -187,7 +188,8 @@ class SpecWorkflow(TheirWorkflow, metaclass=_CompiledClass):
             self.commit(trajectory=trajectory)
 
     def postprocess_episode(self, *args: Any, **kwargs: Any) -> theirs.Episode:
-        """Give an interrupted episode, the only kind that rLLM passes here, its figures by the spec."""
+        """Set the spec's correctness and metrics on an interrupted episode, the only kind that rLLM passes
+        here."""
         episode = super().postprocess_episode(*args, **kwargs)
         if self._partial is not None:
             episode.is_correct = self._partial.is_correct
@@ -236,8 +238,11 @@ ends the run; other failures, such as an answer that cannot be parsed, are no re
 
 
 def _reason(episode: Episode, policy: PolicyModel, ending: Collection[str]) -> TerminationReason:
-    """Return rLLM's termination reason of an episode: that of a failed role in `ending`, or of a policy that
-    answered no call, else the episode's own."""
+    """Return rLLM's TerminationReason for an episode.
+
+    It is the failure of a role in `ending`, or of a policy that answered no call, else the episode's own
+    reason.
+    """
     stopped = episode.termination_reason is not Reason.ENV_DONE
     if not stopped and any(trajectory.by_model for trajectory in episode.trajectories):
         return TerminationReason.ENV_DONE
@@ -258,7 +263,7 @@ def _reason(episode: Episode, policy: PolicyModel, ending: Collection[str]) -> T
 
 
 def _error(episode: Episode) -> dict[str, str]:
-    """Return the entry that rLLM's engine logs when it repeats an episode."""
+    """Return the last failure of an episode as the error entry that rLLM logs when it repeats the episode."""
     *_, failure = episode.failures.values()
     message = f"{failure['role']} {failure['index']}: {failure['name']}: {failure['message']}"
     return {"error_message": message, "error_type": failure["name"], "traceback": message}

@@ -40,7 +40,8 @@ PLAYERS = range(1, 17)
 
 
 class GameTimeout(BaseException):
-    """Error of a game that exceeds its time limit; no `except Exception` of a game catches it."""
+    """Raised in a game that exceeds its time limit; a BaseException, so that no `except` of the game catches
+    it."""
 
 
 class GameFailure(Exception):
@@ -53,7 +54,7 @@ class UnknownOption(ValueError):
 
 @dataclass(slots=True)
 class WorkerGame:
-    """Game, the player that moves next, and the states of the random generators."""
+    """Game in a worker process: its environment, the next player, and the states of random generators."""
 
     env: Any
     player: int
@@ -102,7 +103,8 @@ class ArenaGame:
         return await self._ask(reset_game, self._game, self._options, seed, players)
 
     async def step(self, actions: Mapping[int, Any]) -> Transition:
-        """Pass one player's move to TextArena; a missing move is empty text."""
+        """Send the moving player's action to TextArena and return the Transition; a missing action is empty
+        text."""
         texts = {player: "" if action is None else as_text(action) for player, action in actions.items()}
         return await self._ask(step_game, texts)
 
@@ -122,7 +124,8 @@ class ArenaGame:
 
 
 def _submit(number: int, function: Callable[..., T], *arguments: Any) -> Future[T]:
-    """Queue a call of a function for worker processes in the process of a game."""
+    """Call a function in the worker process of game `number`, with a time limit; return the result's
+    future."""
     pool = worker_of(number % WORKERS)
     return pool.submit(_perform, function, SECONDS, *arguments, limit=SECONDS + GRACE).future
 
@@ -132,7 +135,7 @@ _workers: dict[tuple[int, int], Isolation] = {}
 
 
 def worker_of(number: int) -> Isolation:
-    """Return a worker process; a dead process is replaced, without its games."""
+    """Return the worker process with this number in the current process, created at the first use."""
     made = Isolation(workers=1, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)  # starts when called
     return _workers.setdefault((number, os.getpid()), made)  # atomic, unlike `cache`
 
@@ -144,7 +147,7 @@ _games: dict[int, WorkerGame] = {}
 
 
 def perform(function: Callable[..., T], seconds: float, *arguments: Any) -> T:
-    """Call a function of this file with a time limit, so that one game cannot stop the others.
+    """Call a function in a worker within `seconds` (by SIGALRM), so that one game cannot block the others.
 
     Raises:
         GameFailure: The game fails, or takes longer.
@@ -221,7 +224,7 @@ def _opened(game: str, options: Mapping[str, Any], seed: int, players: int) -> t
 
 
 def step_game(number: int, actions: Mapping[int, str]) -> Transition:
-    """Make the move of the player whose turn it is; a missing move is empty text."""
+    """Play the move of the player whose turn it is in game `number`; a missing move is empty text."""
     from numpy.random import mtrand
 
     if number not in _games:
@@ -240,12 +243,12 @@ def step_game(number: int, actions: Mapping[int, str]) -> Transition:
 
 
 def close_game(number: int) -> None:
-    """Remove a game."""
+    """Remove the game with a number from this worker."""
     _games.pop(number, None)
 
 
 def _seen(env: Any) -> tuple[int, Transition]:
-    """Return the player that moves next, and its observation."""
+    """Return (player that moves next, Transition with its observation) from TextArena's environment."""
     player, seen = env.get_observation()
     if not isinstance(seen, str):  # a game without an observation wrapper returns its messages
         seen = "\n".join(str(message) for _, message, *_ in seen)

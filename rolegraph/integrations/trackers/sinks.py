@@ -16,7 +16,7 @@ PROJECT = "rolegraph"
 
 
 class TensorBoardTracker(Tracker):
-    """Metrics as TensorBoard event files."""
+    """Experiment tracker that writes metrics as TensorBoard event files."""
 
     library = "tensorboardX"
     has_tables = False
@@ -34,7 +34,7 @@ class TensorBoardTracker(Tracker):
 
 
 class WandbTracker(Tracker):
-    """Run of Weights & Biases."""
+    """Experiment tracker that sends metrics to a run of Weights & Biases."""
 
     library = "wandb"
 

@@ -119,7 +119,7 @@ def start_loader(python: str | None) -> subprocess.Popen[bytes]:
 
 
 def _lines(process: subprocess.Popen[bytes], env: str, timeout: float) -> Iterator[str]:
-    """Yield the lines of a process's output; raise DataError where the next one takes too long or is long."""
+    """Yield the lines that a process prints; raise DataError for a line that is too long or too late."""
     assert process.stdout
     file, rest = process.stdout.fileno(), b""
     while wait([file], timeout):

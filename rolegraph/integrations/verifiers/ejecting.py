@@ -77,7 +77,10 @@ def load_ejected(module: str, imports: Iterable[str] = (), allow: Iterable[str] 
 
 
 def _package(plan: Plan, files: Files, about: dict[str, Any]) -> Files:
-    """Return the package of a verifiers environment."""
+    """Return the files, by path, of a Python package with a verifiers environment for the plan.
+
+    Raises UsageError for a spec without data, and for role names that verifiers reserves.
+    """
     if not plan.data:
         raise UsageError(f"the spec {plan.name} has no data for the tasks of verifiers; add `data`")
     for role in about["roles"]:

@@ -39,7 +39,7 @@ _LOOPBACK = "http://127.0.0.1"
 
 
 def role() -> vf.AgentConfig:
-    """Return the agent of a role: its calls are made in this process, so it needs no sandbox."""
+    """Return the agent config of a role: a plain subprocess runtime, since calls are made in this process."""
     return vf.AgentConfig(runtime=vf.SubprocessConfig())
 
 
@@ -53,7 +53,8 @@ class RoleSession(vf.HarnessSession):
     error: ModelError | None = None
 
     async def _run(self, messages: vf.Messages | None) -> vf.ProgramResult:
-        """Send the request to verifiers' interception; the conversation is the request's own."""
+        """Send `request` through verifiers' intercepting endpoint; set `completion`, or `error` where it
+        fails."""
         assert self.request is not None
         client = self.client.with_options(base_url=self.endpoint, api_key=self.secret)
         model = OpenAIModel(client, self.ctx.model, key=self.secret, tokens=False, escapes=True)
@@ -66,7 +67,7 @@ class RoleSession(vf.HarnessSession):
 
 
 class RoleHarness(vf.Harness[vf.HarnessConfig]):
-    """Harness of every role: it makes the calls that the scheduler asks for, one a turn."""
+    """Harness of every role: it sends the model calls that our scheduler requests, one for each turn."""
 
     APPENDS_SYSTEM_PROMPT = True
     EXECUTES_CODE = False
@@ -78,7 +79,7 @@ class RoleHarness(vf.Harness[vf.HarnessConfig]):
         """Open sessions by the id of their trace. verifiers makes a harness for each agent of an episode."""
 
     async def session(self, ctx: vf.ModelContext, trace: vf.Trace, *args: Any, **kwargs: Any) -> RoleSession:
-        """Return the session of a rollout."""
+        """Create and register the session of a rollout."""
         made = self.sessions[trace.id] = RoleSession(self, ctx, trace, *args, **kwargs)
         return made
 
@@ -142,12 +143,12 @@ class SpecEnv(vf.Env[vf.EnvConfig]):
         self._rollouts: defaultdict[str, Iterator[int]] = defaultdict(count)
 
     async def stop(self) -> None:
-        """Close them."""
+        """Close the HTTP client, the processes and the models that `start` opened."""
         if hasattr(self, "_shared"):  # `stop` runs where `start` failed, too
             await self._shared.aclose()
 
     async def setup(self, agents: vf.Agents) -> None:
-        """Mark the agents of roles that the spec does not train."""
+        """Set on each agent whether its role is trained."""
         for role_plan in policy_roles(self.plan):
             getattr(agents, role_plan.name).trainable = role_plan.spec.is_trained
 
@@ -162,7 +163,7 @@ class SpecEnv(vf.Env[vf.EnvConfig]):
         self._record(episode, policy.traces)
 
     def _record(self, episode: Episode, traces: dict[NodeId, vf.Trace]) -> None:
-        """Record each trajectory on its trace; a masked one is no training data."""
+        """Record rewards, metrics and masks of each trajectory on its verifiers trace."""
         deciding = {self.plan.roles[number].name for number in self.plan.correct}
         for trajectory in episode.trajectories:
             trace = traces.get(trajectory.node._replace(round=1))
@@ -183,7 +184,7 @@ class SpecEnv(vf.Env[vf.EnvConfig]):
 
 
 class _Agents:
-    """The agents of one episode as a model: each request is a turn of its trajectory's rollout."""
+    """Model of one episode that sends each request through the verifiers agent of its role."""
 
     def __init__(
         self, agents: vf.Agents, task: vf.Task, rollouts: AsyncExitStack, client: openai.AsyncOpenAI
@@ -211,7 +212,7 @@ class _Agents:
         """Do nothing: verifiers owns the client."""
 
     async def _rollout(self, node: NodeId) -> tuple[vf.Interaction, RoleSession]:
-        """Return the rollout of a trajectory, opened at its first call."""
+        """Return the verifiers interaction and session of a trajectory; opens them at its first call."""
         if node not in self._open:
             agent = getattr(self._agents, node.role)
             if not isinstance(agent.harness, RoleHarness):

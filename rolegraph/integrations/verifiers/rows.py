@@ -45,7 +45,7 @@ def rows(request: Request) -> Iterator[Row]:
 
 
 def _taskset(library: Any, request: Request) -> Any:
-    """Load the taskset of an environment; None for an environment of before v1, which has none."""
+    """Load the v1 taskset of an environment; None for an environment from before verifiers v1."""
     loaders: Any = importlib.import_module("verifiers.v1.utils.loaders")
     try:
         config = loaders.taskset_config_type(request["env"])
@@ -99,7 +99,7 @@ def _dataset_rows(environment: Any, request: Request) -> Iterator[Row]:
 
 
 def _info(info: Any, others: Row) -> Any:
-    """Return the `info` of a row, which some versions keep as JSON, with the fields that have no column."""
+    """Return a row's `info`, parsed if it is JSON text, merged over `others`, the fields without a column."""
     if isinstance(info, str) and info.startswith("{"):
         info = json.loads(info)
     if info is None:
@@ -128,7 +128,8 @@ def _reason(error: BaseException) -> str:
 
 
 def main() -> None:
-    """Write the tasks of the request, which is the standard input."""
+    """Read a request as JSON from standard input, and write its tasks to standard output, a JSON object a
+    line."""
     out = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # what the environment prints goes to standard error
     try:

@@ -44,7 +44,7 @@ class VLLMServer(TokenServer):
     LOADS = "start vLLM with --enable-lora --max-lora-rank N, and VLLM_ALLOW_RUNTIME_LORA_UPDATING=1"
 
     async def load_adapter(self, name: str, version: int, folder: str) -> None:
-        """Load an adapter in place."""
+        """Load an adapter into the vLLM server under a name, in place of its earlier version."""
         body = {"lora_name": name, "lora_path": folder, "load_inplace": True}
         await self._load("/v1/load_lora_adapter", body)
         self.adapter = Adapter(name, version)

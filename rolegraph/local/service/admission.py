@@ -62,7 +62,8 @@ class Admission:
             raise RequestError(message, status=401)
 
     def _is_own(self, host: str) -> bool:
-        """Return True for an IP address or a known name: no foreign DNS record can be either."""
+        """Return True if `host` is an IP address or one of our names, so that no foreign DNS record led
+        here."""
         try:
             name = urlsplit(f"//{host}").hostname or ""
             return name in self._names or bool(ip_address(name))
@@ -71,7 +72,7 @@ class Admission:
 
 
 class BoundedConnection(HttpToolsProtocol):
-    """Connection that closes when the headers of a request are too long, or not complete in time."""
+    """HTTP connection that is closed if the headers of a request are too long, or incomplete for too long."""
 
     _left = 0
     """Bytes that may come before the next part of a body: of headers, or of trailers after the body."""
@@ -79,34 +80,34 @@ class BoundedConnection(HttpToolsProtocol):
     """Timer that closes the connection while headers are incomplete."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]  # as its base
-        """Wait for the first request."""
+        """Start the time limit for the headers of the first request."""
         super().connection_made(transport)
         self._expect_headers()
 
     def on_message_begin(self) -> None:
-        """Wait for the headers of a request that has begun."""
+        """Start the time limit for the headers of a further request on this connection."""
         super().on_message_begin()
         self._expect_headers()
 
     def on_headers_complete(self) -> None:
-        """Take a request."""
+        """Stop the time limit, because the headers are complete, and pass the request on."""
         self._expect_no_headers()
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
-        """Take a part of a body."""
+        """Pass a part of a body on; trailers after it may again have as many bytes as headers."""
         super().on_body(body)
         self._left = HEADER_BYTES.most
 
     def data_received(self, data: bytes) -> None:
-        """Read a part of a request."""
+        """Parse received bytes; close the connection if headers or trailers have too many."""
         self._left -= len(data)
         super().data_received(data)
         if self._left < 0:
             self.transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """End the connection."""
+        """Stop the time limit when the connection ends."""
         super().connection_lost(exc)
         self._expect_no_headers()
 

@@ -49,10 +49,10 @@ class Backend:
         self._operation = asyncio.Lock()
 
     async def compute(self, operation: Callable[[], T]) -> T:
-        """Run an operation on the compute thread; cancelled before it begins, the operation is not run.
+        """Run an operation on the compute thread and return its result.
 
-        The lock serves waiters first come, first served. At most one operation is queued, so that operations
-        alternate with steps of sampling.
+        Cancelled before it begins, the operation is not run. The lock serves waiters first come, first
+        served. At most one operation is queued, so that operations alternate with steps of sampling.
         """
         async with self._operation:
             return await asyncio.get_running_loop().run_in_executor(self._thread, operation)
@@ -95,11 +95,11 @@ class Backend:
     def forward_backward(
         self, name: str, data: Sequence[Datum], loss: str, config: Mapping[str, float], *, backward: bool
     ) -> tuple[float, list[Tensor]]:
-        """Run `TrainingRun.forward_backward` of a run."""
+        """Compute a loss and gradients on a training run by its name; see `TrainingRun.forward_backward`."""
         return self.run(name).forward_backward(data, loss, config, backward=backward)
 
     def step(self, name: str, settings: AdamSettings) -> dict[str, float]:
-        """Run `TrainingRun.step` of a run."""
+        """Take an optimizer step of a training run by its name; see `TrainingRun.step`."""
         return self.run(name).step(settings)
 
     def save(self, name: str, path: str, options: SaveOptions) -> None:
@@ -144,7 +144,7 @@ class Backend:
         return await asyncio.to_thread(self.checkpoints.entries)
 
     async def loadable(self, path: str) -> CheckpointEntry:
-        """Run `CheckpointStore.loadable`."""
+        """Return the description of a checkpoint that can be loaded; see `CheckpointStore.loadable`."""
         return await self.compute(lambda: self.checkpoints.loadable(path))
 
     # sampling
@@ -182,6 +182,7 @@ class Backend:
         return self._loaded[key]
 
     def _forget_loaded(self) -> None:
-        """Forget the adapters used least recently; a job in progress keeps its own."""
+        """Drop the least recently used adapters from the cache beyond its limit; jobs in progress keep
+        theirs."""
         while len(self._loaded) > limits.LOADED.most + len(self._runs):
             self._loaded.popitem(last=False)

@@ -58,7 +58,7 @@ class SampleJob:
 
     @property
     def adapter(self) -> LoraAdapter | None:
-        """The adapter that holds the weights."""
+        """Adapter that the job samples with; None for the base model."""
         return self.requests[0].adapter
 
     @property
@@ -72,7 +72,7 @@ class SampleJob:
         return (self.want_prompt_logprobs or self.prompt_top > 0) and not self.prompt_logprobs
 
     def finish(self, error: Exception | None = None) -> None:
-        """Resolve `done`, unless it was cancelled."""
+        """Set the result or the error of the future `done`, unless the client has cancelled it."""
         with suppress(InvalidStateError):
             self.done.set_exception(error) if error else self.done.set_result(None)
 
@@ -137,7 +137,7 @@ class Batcher:
         """Steps since sequences last joined."""
 
     def add(self, job: SampleJob) -> None:
-        """Queue a job, or finish it with the error that loading its weights raises."""
+        """Load the weights of a job and queue it; an error of loading is set on the job instead of raised."""
         if job.done.done():
             return
         try:
@@ -162,7 +162,7 @@ class Batcher:
         return bool(self._jobs or self._alone)
 
     def step(self) -> None:
-        """Sample one more token of every sequence; an error ends only the jobs that cause it."""
+        """Sample one more token of every running sequence; an error fails only the jobs that cause it."""
         try:
             self._advance()
         except Exception as error:  # reported to the client of the job at fault
@@ -174,7 +174,10 @@ class Batcher:
         self._alone = [batcher for batcher in self._alone if batcher.busy]
 
     def _split(self, error: Exception) -> None:
-        """Restart each job of the failed batch alone, so that only those at fault fail; end a single job."""
+        """Restart each job of a failed batch in a batch of its own, so that only faulty jobs fail.
+
+        A batch of one job fails that job with `error`.
+        """
         jobs = self._jobs
         self._clear()
         if len(jobs) == 1:
@@ -188,7 +191,8 @@ class Batcher:
             self._alone[-1]._queue(job)
 
     def _score_waiting(self) -> None:
-        """Compute log-probabilities of the prompts of waiting jobs, up to `limits.READ_TOKENS` tokens."""
+        """Compute log-probabilities of prompts for jobs that requested them, for up to `limits.READ_TOKENS`
+        tokens."""
         jobs: list[SampleJob] = []
         tokens = 0
         while self._unscored:
@@ -239,7 +243,8 @@ class Batcher:
                 job.finish()
 
     def _joining(self) -> list[SampleRequest]:
-        """Return the waiting sequences that join the decoding now; a few alone wait up to PATIENCE steps."""
+        """Remove and return the waiting sequences to decode from now on; a few wait up to PATIENCE steps for
+        more."""
         live, waiting = self._decoder.live, self._waiting
         self._waited += 1
         if not waiting or (len(waiting) * 4 < len(live) and self._waited < PATIENCE):

@@ -314,7 +314,7 @@ class SampleBody(TinkerBody):
     topk_prompt_logprobs: Annotated[int, Field(ge=0), at_most(limits.TOP)] = 0
 
     def job(self, model: LocalModel, path: str | None, owner: str) -> SampleJob:
-        """Return the job to sample for a client `owner` from a checkpoint path (None: the base model).
+        """Return the SampleJob of a request for `owner`, with the weights at `path` (None: the base model).
 
         Raises:
             RequestError: The prompt has other content than text, unknown tokens, or does not fit the context.

@@ -93,7 +93,8 @@ class CheckpointEntry(BaseModel):
 
     @property
     def kind(self) -> Kind:
-        """Kind of the checkpoint."""
+        """Kind by the checkpoint's path: `weights` to resume training, `sampler_weights`, or
+        `external_weights`."""
         return cast("Kind", self.path.split("/")[3])
 
     @property
@@ -121,7 +122,7 @@ class CheckpointStore:
         self.move_to(folder)
 
     def move_to(self, folder: Path) -> None:
-        """Use the checkpoints below another folder from now on."""
+        """Switch the store to the checkpoints below another folder; no file is moved."""
         self._folder = folder
         sweep(folder, self._rescue)
 
@@ -193,8 +194,8 @@ class CheckpointStore:
             pass
 
     def _rescue(self, staging: Path) -> None:
-        """Move a staged checkpoint into place if its service was killed after removing the earlier
-        checkpoint."""
+        """Complete a checkpoint's replacement if its writer was killed between removing the old and moving
+        the new."""
         with suppress(OSError, ValueError, TypeError):
             target = self._folder_of(_read_entry(staging / NEW).path)
             if (staging / "replaced").exists() and not target.exists():
@@ -208,7 +209,8 @@ class CheckpointStore:
             raise RequestError(f"cannot delete the checkpoint {path}: no permission to change its folder")
 
     def set_ttl(self, path: str, ttl_seconds: int | None) -> None:
-        """Let a checkpoint expire in `ttl_seconds`, or never (None). Raises RequestError."""
+        """Set a checkpoint to expire in `ttl_seconds`, or never (None), in its `meta.json`. Raises
+        RequestError."""
         entry = self.entry(path).model_copy(update={"expires": _expiry(ttl_seconds)})
         try:
             entry.write(self._folder_of(path))
@@ -302,7 +304,8 @@ class CheckpointStore:
 
 
 def _inside(folder: Path) -> list[Path]:
-    """Return what a folder holds; nothing where it is deleted meanwhile. `Path.glob` would raise."""
+    """Return the entries of a folder; an empty list where it was deleted meanwhile. `Path.glob` would
+    raise."""
     try:
         return [*folder.iterdir()]
     except OSError:

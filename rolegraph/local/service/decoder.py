@@ -31,7 +31,7 @@ _SPARE_COLUMNS = 64
 
 @dataclass(slots=True)
 class _Window:
-    """The part of the slots in use: rows [0, rows), columns [start, end)."""
+    """Region of the cache tensors in use: rows [0, rows), columns [start, end)."""
 
     rows: int = 0
     start: int = 0
@@ -63,7 +63,7 @@ class _CacheSlots(DynamicLayer):
 
 
 class Decoder:
-    """Decoder of sequences. Not thread-safe."""
+    """Decoder that samples many sequences at once, a token of each per step. Not thread-safe."""
 
     def __init__(self, model: LocalModel) -> None:
         self._model = model
@@ -134,7 +134,8 @@ class Decoder:
     def _append(
         self, requests: Sequence[SampleRequest], cache: Cache, mask: Tensor, *, which: Tensor, tokens: Tensor
     ) -> None:
-        """Copy rows `which` [B] of a prefilled cache and of its mask into the next rows of the slots."""
+        """Copy rows `which` [B] of a prefilled cache and mask into the decoder's cache, and add their
+        requests."""
         first, length = len(self.live), mask.shape[1]
         layers: list[tuple[Tensor, Tensor]] = [
             (layer.keys, layer.values) for layer in cast("Any", cache.layers)
@@ -153,7 +154,7 @@ class Decoder:
                 store[rows, :, end - length : end] = new[which]
 
     def _make_room(self, rows: int, columns: int) -> None:
-        """Grow the cache to at least `rows` rows and `columns` columns of context, with a free column."""
+        """Enlarge the cache tensors, if needed, to `rows` rows and `columns` columns plus a free column."""
         window, size = self._window, self._mask.shape
         if rows <= size[0] and columns <= window.end < size[1]:
             return
@@ -176,7 +177,7 @@ class Decoder:
         self._last, window.end = last, width
 
     def _drop(self, rows: Sequence[int]) -> None:
-        """Remove rows from the last to the first, moving the last row into each gap."""
+        """Remove sequences at these rows from the cache; the last row moves into each gap."""
         if not rows:
             return
         window = self._window

@@ -51,7 +51,7 @@ def _is_openai(path: str) -> bool:
 
 
 async def _handle(request: Request, error: Exception) -> Response:
-    """Return the response for an error of an endpoint."""
+    """Convert an exception of an endpoint to an HTTP response: the error in the API's form."""
     path = request.url.path
     if isinstance(error, ClientDisconnect):
         return Response(status_code=_CLIENT_CLOSED)
@@ -68,7 +68,8 @@ ERROR_HANDLERS = dict.fromkeys(_HANDLED, _handle)
 
 
 def json_route(path: str, kind: type[B], call: Callable[[B], Awaitable[object]]) -> Route:
-    """Return the route of a POST below /api/v1: `call` gets the body and returns JSON or a Response."""
+    """Return the route of a POST endpoint below /api/v1: `call` gets the parsed body, returns JSON or a
+    Response."""
 
     async def endpoint(request: Request) -> Response:
         answer = await call(await read_body(request, kind))
@@ -100,7 +101,8 @@ def _body_error(error: ValidationError, *, status: int) -> RequestError:
 
 
 def _is_in_body(part: str | int) -> bool:
-    """Return True for a key or position of the request body; False for pydantic's name of a union member."""
+    """Return True if part of a pydantic error's path is a key or index of the body, not the name of a
+    type."""
     # Names of members are those of types, or such as `constrained-str` and `list[int]`.
     return isinstance(part, int) or (part.isidentifier() and part not in ("str", "int"))
 

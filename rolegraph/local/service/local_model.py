@@ -93,18 +93,20 @@ class LoraAdapter:
                 tensor.copy_(weights[name])
 
     def apply(self, layer: str, x: Tensor) -> Tensor:
-        """Return what the adapter adds to the output of a layer for the input x [..., in]."""
+        """Return the low-rank term (alpha / rank · B A x) that the adapter adds to a layer's output for x
+        [..., in]."""
         a, b = self.pairs[layer]
         return linear(linear(x.to(a.dtype), a), b) * (LORA_ALPHA / self.shape.rank)
 
     def merge(self, layer: str, weight: Tensor) -> Tensor:
-        """Return the weight [out, in] of a layer with the adapter added. Differentiable."""
+        """Return a layer's weight [out, in] plus the adapter's low-rank update; differentiable."""
         a, b = self.pairs[layer]
         return weight + b @ a * (LORA_ALPHA / self.shape.rank)
 
 
 class _RowOrder(NamedTuple):
-    """Order of the rows of a batch by their adapters, its inverse, and the number of rows of each adapter."""
+    """Permutation that sorts a batch's rows by adapter, its inverse, and the number of rows of each
+    adapter."""
 
     order: Tensor
     inverse: Tensor
@@ -114,7 +116,7 @@ class _RowOrder(NamedTuple):
 def _linear_by_row(
     bias: Tensor | None, weights: Sequence[Tensor], rows: _RowOrder | None, x: Tensor
 ) -> Tensor:
-    """Compute a linear layer whose weight [out, in] depends on the row of x [B, ..., in]."""
+    """Return the output of a linear layer for x [B, ..., in], each row with the weight of its own adapter."""
     if rows is None:
         return linear(x, weights[0], bias)
     width = x[0].numel() // x.shape[-1]
@@ -129,7 +131,7 @@ def _linear_by_row(
 def _low_rank_by_row(
     layer: nn.Module, name: str, adapters: Sequence[LoraAdapter | None], rows: _RowOrder | None, x: Tensor
 ) -> Tensor:
-    """Compute a layer and add to each row of its output [B, ..., out] that of the row's adapter."""
+    """Return a layer's output [B, ..., out] plus, in each row, the low-rank term of the row's adapter."""
     out: Tensor = type(layer).forward(layer, x)
     parts = [x] if rows is None else x.index_select(0, rows.order).split(rows.sizes)
     added = [
@@ -212,7 +214,8 @@ class LocalModel:
         return LoraAdapter(shape, pairs)
 
     def freeze(self, adapter: LoraAdapter) -> None:
-        """End an adapter's training; that of a small model is merged, since sampling is faster then."""
+        """Prepare a trained adapter for sampling: in a small model, merge it into weights, which is
+        faster."""
         if self.small:
             with torch.no_grad():
                 adapter.merged = {name: self._weight(name, adapter) for name in adapter.pairs}
@@ -227,7 +230,8 @@ class LocalModel:
 
     @contextmanager
     def adapted(self, adapters: Sequence[LoraAdapter | None]) -> Generator[nn.Module, None, None]:
-        """Give the model under which row b of a batch is computed with adapters[b]; one is that of all rows.
+        """Yield the module with which row b of a batch is computed with adapters[b]; one adapter serves all
+        rows.
 
         The layers that an adapter changes compute the rows of each adapter in turn, all others compute the
         batch at once.
@@ -255,7 +259,7 @@ class LocalModel:
 
     @contextmanager
     def training(self) -> Generator[None, None, None]:
-        """Use the number of threads for training within the block."""
+        """Set PyTorch's number of threads to that for training within a block."""
         before = torch.get_num_threads()
         torch.set_num_threads(self._train_threads)
         try:
@@ -343,7 +347,7 @@ class LocalModel:
         return chosen - logits.logsumexp(-1).flatten()[places]
 
     def _logits(self, adapter: LoraAdapter | None, laid: RowLayout) -> Tensor:
-        """Run the model, with an adapter, on a layout of rows; returns logits [B, N, V]."""
+        """Return logits [B, N, V] of the model with an adapter for a layout of rows."""
         inputs = {"input_ids": laid.ids, "attention_mask": laid.mask, "position_ids": laid.positions}
         with self.adapted([adapter]) as module:
             out: Any = module(**inputs, use_cache=False)

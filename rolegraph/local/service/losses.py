@@ -22,7 +22,7 @@ _THRESHOLDS = ("clip_low_threshold", "clip_high_threshold")
 
 @dataclass(frozen=True, slots=True)
 class TokenScores:
-    """Log-probabilities and loss inputs of the tokens of some datums."""
+    """Log-probabilities of the tokens of some datums, and their loss inputs: the arguments of a loss."""
 
     logprobs: Tensor
     """[T], differentiable."""
@@ -33,13 +33,13 @@ class TokenScores:
 
     @property
     def ratio(self) -> Tensor:
-        """p / q [T]."""
+        """Probability ratio p / q of each token, [T]: current policy to sampling policy."""
         return torch.exp(self.logprobs - self.inputs["logprobs"])
 
 
 @dataclass(frozen=True, slots=True)
 class LossFunction:
-    """A loss with its inputs and settings."""
+    """A loss function with the names of its inputs and the defaults of its settings."""
 
     compute: Callable[[TokenScores, Config], Tensor]
     """Function of the scores and the complete settings that returns the loss."""

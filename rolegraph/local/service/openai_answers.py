@@ -25,7 +25,7 @@ from rolegraph.local.service.sampling import SampleRequest
 
 
 class SampledAnswer(ABC):
-    """One answer with the text and the number of tokens that have been sent.
+    """One sampled answer, and what of it a stream has sent; makes the increments of a response.
 
     An answer has parts, such as reasoning and text. Parts only grow, except for an end that may be the
     beginning of one of `marks` (a stop text or a tag), which is held back.
@@ -38,7 +38,8 @@ class SampledAnswer(ABC):
 
     @abstractmethod
     def parts(self, tokens: Sequence[int], ended: bool) -> Sequence[str]:
-        """Return the parts of the answer whose first tokens are given; `ended` if these are all."""
+        """Return the texts of the answer's parts, decoded from its first tokens; `ended` if these are all
+        tokens."""
 
     @abstractmethod
     def choice(self, parts: Sequence[str], tokens: slice, ended: bool) -> dict[str, Any] | None:
@@ -127,7 +128,7 @@ class ChatAnswer(SampledAnswer):
         return {"delta": message, "finish_reason": reason, **fields}
 
     def _cleaned(self, text: str, tokens: Sequence[int]) -> str:
-        """Return a text of the answer without special tokens."""
+        """Return `text` without the special tokens that the model sampled inside its answer."""
         return without(text, self._chat.strange_tokens(tokens, text))
 
     def _token_fields(self, positions: slice) -> dict[str, Any]:
@@ -155,7 +156,7 @@ class CompletionAnswer(SampledAnswer):
         self._model, self._body = model, body
 
     def parts(self, tokens: Sequence[int], ended: bool) -> Sequence[str]:
-        """Return the text."""
+        """Return the decoded text as the only part, without the stop token and cut at a stop text."""
         kept = tokens[:-1] if tokens and tokens[-1] in self.sample.stop_ids else tokens
         return (cut_at_stop(self._model.decode([[*kept]])[0], self.sample.stop_texts),)
 
@@ -184,7 +185,7 @@ class CompletionAnswer(SampledAnswer):
 
 
 def _without_open_end(text: str, marks: Sequence[str]) -> str:
-    """Return a text without an end that may be the beginning of a mark or of a character."""
+    """Return `text` without a final piece that could be the start of a mark or an incomplete character."""
     text = text.rstrip("\ufffd")
     starts = [
         size

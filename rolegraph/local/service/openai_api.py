@@ -51,11 +51,11 @@ class OpenAIService:
         ]
 
     async def models(self, request: Request) -> Response:
-        """List the served model."""
+        """Answer GET /v1/models: the list with the served model."""
         return JSONResponse({"object": "list", "data": [self._card(self._backend.name)]})
 
     async def model(self, request: Request) -> Response:
-        """Describe a model, or a checkpoint by its path."""
+        """Answer GET /v1/models/NAME: a description of the model, or of a checkpoint by its path."""
         name = str(request.path_params["name"])
         await self._checkpoint(name)
         return JSONResponse(self._card(name))
@@ -64,7 +64,7 @@ class OpenAIService:
         return {"id": name, "object": "model", "created": self._started, "owned_by": "rolegraph"}
 
     async def chat(self, request: Request) -> Response:
-        """Answer a chat in the model's own chat format."""
+        """Answer POST /v1/chat/completions: sample answers in the model's own chat format."""
         body = await read_body(request, ChatBody)
         model = self._backend.model
         body.check_length(body.characters, model.context)
@@ -87,7 +87,7 @@ class OpenAIService:
         return await self._respond(request, body, answers, head)
 
     async def complete(self, request: Request) -> Response:
-        """Complete prompts."""
+        """Answer POST /v1/completions: sample continuations of prompts."""
         body = await read_body(request, CompletionBody)
         model = self._backend.model
         samples: list[SampleRequest] = []

@@ -182,7 +182,7 @@ Ids = Annotated[list[Count], Field(fail_fast=True, min_length=1)]
 
 
 def _as_prompts(prompt: Any) -> Any:
-    """Return a list of prompts for one prompt, a text or token ids."""
+    """Return a list of prompts: a single prompt, a text or a list of token ids, becomes a list of one."""
     if isinstance(prompt, list) and not (prompt and isinstance(prompt[0], int)):
         return prompt  # pyright: ignore[reportUnknownVariableType]  # pydantic checks it
     return [prompt]

@@ -28,7 +28,7 @@ MAX_ROW = 4096
 
 @dataclass(slots=True)
 class TokenTree:
-    """A row of tokens that holds several sequences."""
+    """Row of tokens in which several sequences share common prefixes, with each token's position."""
 
     tokens: list[int] = field(default_factory=list[int])
     positions: list[int] = field(default_factory=list[int])
@@ -38,7 +38,7 @@ class TokenTree:
     """Positions in the row of each sequence's tokens."""
 
     def add(self, number: int, tokens: Sequence[int], shared: int) -> None:
-        """Add a sequence that shares its first `shared` tokens with the one added last."""
+        """Append a sequence to the row; its first `shared` tokens are those of the sequence added last."""
         start = len(self.tokens)
         self.tokens += tokens[shared:]
         self.positions += range(shared, len(tokens))
@@ -51,7 +51,7 @@ class TokenTree:
 
 
 def rows_of(sequences: Sequence[Sequence[int]], *, share: bool, most: int = MAX_ROW) -> list[TokenTree]:
-    """Distribute token sequences over rows of a batch.
+    """Distribute token sequences over rows of a batch, and return the rows.
 
     Args:
         sequences: Token ids of each sequence.
@@ -73,7 +73,8 @@ def rows_of(sequences: Sequence[Sequence[int]], *, share: bool, most: int = MAX_
 
 
 def _is_cheaper(row: int, sequence: int, shared: int, most: int) -> bool:
-    """Return True if adding a sequence to a row costs no more than a new row, given their lengths."""
+    """Return True if adding a sequence to a row is no more expensive than a new row; arguments are
+    lengths."""
     grown = row + sequence - shared
     return grown <= most and (grown <= SMALL_ROW or grown**2 <= row**2 + sequence**2)
 
@@ -95,7 +96,7 @@ class RowLayout:
 
 
 def layout(rows: Sequence[TokenTree], dtype: torch.dtype, device: torch.device) -> RowLayout:
-    """Pad rows of similar length and build their mask and positions."""
+    """Pad rows to the longest and return their tensors: ids, positions and attention mask."""
     width = max(map(len, rows))
 
     def padded(values: Iterable[Sequence[int]]) -> Tensor:

@@ -83,7 +83,7 @@ class Service:
         return app
 
     def _constants(self) -> dict[str, object]:
-        """Return the answers that never change, by their paths below /api/v1."""
+        """Return the JSON answers that never change, such as the model list, by path below /api/v1."""
         model = {
             "model_name": self.backend.name,
             "max_context_length": self.backend.model.context,
@@ -128,7 +128,11 @@ class Service:
         return session
 
     def _new_model(self, session: ClientSession, number: int | None) -> str:
-        """Reserve and return the id of a session's model. Raises RequestError if it has too many."""
+        """Reserve the id of a session's model number `number` and return it; a repeat gives the same id.
+
+        Raises:
+            RequestError: `number` is None, or the session has too many models.
+        """
         if number is None:
             raise RequestError("name a model by model_id, or a new one by session_id and model_seq_id")
         model_id = f"{session.id}:train:{number}"
@@ -190,7 +194,10 @@ class Service:
         return self._in_turn(body.model_id, body.seq_id, step)
 
     async def _save(self, kind: Kind, body: bodies.SaveBody) -> object:
-        """Start to save a model's weights; unlisted ones are answered with a new sampling session."""
+        """Start to save a model's weights and return the request id.
+
+        A request without a path opens a sampling session on the saved weights.
+        """
         is_state = kind == "weights"
         if kind == "external_weights" and body.path is None:
             raise RequestError("the request has no path; external weights go by a name")
@@ -311,13 +318,15 @@ class Service:
         return {"status": "accepted"}
 
     def _in_turn(self, model_id: str, seq_id: int | None, work: Callable[[], object]) -> object:
-        """Queue an operation behind the model's lower seq_ids; return a response with its request id."""
+        """Queue an operation on a model, to run after those with lower seq_ids; return the JSON with its
+        request id."""
         operations = self._session_of_model(model_id).operations
         request_id = operations.start_in_turn(model_id, seq_id, partial(self.backend.compute, work))
         return {"request_id": request_id, "model_id": model_id}
 
     def _start(self, session: ClientSession, model_id: str, name: str, work: Callable[[], object]) -> object:
-        """Start an operation that a model has once; a repeated request gets the request id of the first."""
+        """Start an operation that a model runs once; a repeat returns the JSON with the first one's request
+        id."""
         start = partial(self.backend.compute, work)
         request_id = session.operations.start(f"{model_id}:{name}", start)
         return {"request_id": request_id, "model_id": model_id}

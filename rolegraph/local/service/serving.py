@@ -158,7 +158,8 @@ def launch(
 
 
 def _leave_terminal() -> None:
-    """Leave the folder and the outputs of the command that started this process."""
+    """Detach this process from its command: working folder `/`, standard output and error to the null
+    device."""
     os.chdir("/")
     with Path(os.devnull).open("w") as nothing:
         for stream in (sys.stdout, sys.stderr):
@@ -180,7 +181,7 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 class Lender:
-    """Leases of one service; `stop` is called after `seconds` without a lease."""
+    """Leases of one service to commands; calls `stop` after `seconds` without a lease."""
 
     def __init__(
         self, service: Service, address: LocalService, seconds: float, stop: Callable[[], None]
@@ -193,7 +194,8 @@ class Lender:
         self._settled.set()
 
     async def listen(self, path: str) -> None:
-        """Offer the service at a socket; call from the service's event loop."""
+        """Listen for commands at a Unix socket and lend them the service; call from the service's event
+        loop."""
         await asyncio.start_unix_server(self._answer, path)
         self._wait_for_command()
 
@@ -243,7 +245,7 @@ async def _send(writer: asyncio.StreamWriter, answer: Mapping[str, Any]) -> None
 
 
 async def _until_over(reader: asyncio.StreamReader, process: int) -> None:
-    """Wait until a command has closed its connection, or its process has ended.
+    """Wait until the command that borrowed the service closes its connection or its process ends.
 
     A process that the command forked may hold a copy of the connection.
     """

@@ -49,7 +49,8 @@ class TurnOrder:
         """Held by the operation that runs."""
 
     async def run(self, seq_id: int, work: Work[R]) -> R:
-        """Run `work` when the turn of `seq_id` comes; cancelled before, it delays no later seq_id."""
+        """Run `work` when all lower seq_ids are done and return its result; a cancelled call holds up no
+        later one."""
         self._waiting.add(seq_id)
         try:
             async with self._turn:
@@ -102,7 +103,7 @@ class Operations:
         return request_id
 
     def start_in_turn(self, model_id: str, seq_id: int | None, work: Work[object]) -> str:
-        """Start an operation of a model, to run in the order of the model's seq_ids."""
+        """Start an operation of a model behind its lower seq_ids, at once for None; return its request id."""
         if seq_id is None:
             return self.start(f"{model_id}:{secrets.token_hex(8)}", work)
         return self.start(f"{model_id}:{seq_id}", lambda: self._turns[model_id].run(seq_id, work))
@@ -135,7 +136,7 @@ class Operations:
         self._tasks.clear()
 
     def _record(self, request_id: str, task: asyncio.Task[object]) -> None:
-        """Record a finished operation, and forget the oldest ones beyond the limits."""
+        """Note that an operation is finished; beyond the limits, forget the oldest results."""
         # Asking for the exception also marks it as retrieved, so that asyncio logs no warning.
         result = None if task.cancelled() or task.exception() else task.result()
         if request_id not in self._tasks:
@@ -152,7 +153,7 @@ class Operations:
 
 @dataclass(eq=False, slots=True)
 class ClientSession:
-    """State of one client."""
+    """State of one client: its models, samplers, operations and last sign of life."""
 
     id: str
     process: int | None = None
@@ -169,10 +170,10 @@ class ClientSession:
 
 
 class SessionStore:
-    """The open sessions.
+    """The open sessions of all clients.
 
-    `end` frees what a session holds; `silent` is the number of seconds without a request after which a client
-    counts as gone.
+    `end` is called with a session that ends, to free what it holds; `silent` is the number of seconds without
+    a request after which a client counts as gone.
     """
 
     def __init__(self, end: Callable[[ClientSession], Awaitable[None]], silent: float) -> None:
@@ -194,7 +195,8 @@ class SessionStore:
         return session
 
     def find(self, owned_id: str) -> ClientSession | None:
-        """Return the session with an id, or the session of the model, sampler or operation with the id.
+        """Return the session that an id belongs to: a session's own, or that of its model, sampler or
+        operation.
 
         Counts as a sign of life of its client. None if there is no such session.
         """

@@ -104,7 +104,10 @@ class TrainingRun:
         return max(1, min(MAX_BATCH_TOKENS[kind], MAX_BATCH_LOGITS // self.model.vocabulary, by_memory))
 
     def step(self, settings: AdamSettings) -> dict[str, float]:
-        """Apply the gathered gradients with AdamW and clear them; return their L2 norm before clipping.
+        """Update the weights by AdamW with the gathered gradients, and clear these; return their norm as a
+        metric.
+
+        The L2 norm is that before clipping.
 
         Raises:
             RequestError: The gradient is not finite; it is cleared and the weights stay.
@@ -186,7 +189,8 @@ def _settings(
     batch: Sequence[Mapping[str, Tensor]],
     lengths: Sequence[int],
 ) -> Config:
-    """Return a loss's settings for a batch; a datum's own values for its tokens override the request's."""
+    """Return a loss's complete settings for a batch: defaults, the request's, then each datum's own per
+    token."""
     settings: dict[str, float | Tensor] = {**function.settings, **config}
     for key in function.by_token:
         if any(key in inputs for inputs in batch):

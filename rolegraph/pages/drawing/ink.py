@@ -15,7 +15,8 @@ _NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]"
 
 
 def in_xml(value: object) -> str:
-    """Replace characters that XML does not allow; nothing is escaped."""
+    """Return a value as text, with characters that XML forbids replaced by U+FFFD; `<` and `&` stay as they
+    are."""
     return _NOT_XML.sub("\ufffd", str(value))
 
 

@@ -73,7 +73,7 @@ class GraphLayout:
     """X coordinate at which an arrow back runs up on the right."""
 
     def add(self, part: GraphLayout, x: float, y: float) -> None:
-        """Take in all that a part has, shifted by `x` and `y`."""
+        """Add the boxes, loops and arrows of another layout to this one, shifted by `x` and `y`."""
         self.boxes.update((name, rect.moved(x, y)) for name, rect in part.boxes.items())
         self.clusters.update((name, rect.moved(x, y)) for name, rect in part.clusters.items())
         for arrow, way in part.ways.items():
@@ -126,14 +126,15 @@ def lay_out(picture: Picture, inside: str | None = None) -> GraphLayout:
 
 
 def _of_box(box: Box) -> GraphLayout:
-    """Return the layout of a box alone, in the size of its texts."""
+    """Return the layout of a single box, sized by its texts."""
     width = max([len(box.title) * TITLE_CHAR, *(len(line) * LINE_CHAR for line in box.lines)])
     size = max(84.0, width + 26), TITLE_HEIGHT + LINE_HEIGHT * len(box.lines) + 16
     return GraphLayout(*size, {box.name: Rect(0.0, 0.0, *size)})
 
 
 def _stacked(parts: Mapping[Hashable, GraphLayout], arrows: _Arrows) -> GraphLayout:
-    """Lay out one level: its items in layers, and the arrows between them."""
+    """Return the layout of one level: its items in rows from top to bottom, with room for the arrows between
+    them."""
     graph: nx.DiGraph[Hashable] = nx.DiGraph()
     graph.add_nodes_from(parts)
     graph.add_edges_from(arrows.values())
@@ -167,7 +168,7 @@ def _stacked(parts: Mapping[Hashable, GraphLayout], arrows: _Arrows) -> GraphLay
 
 
 def _rows(layer: Sequence[Hashable], widths: Mapping[Hashable, float]) -> list[list[Hashable]]:
-    """Break a layer of boxes into rows, each at most `WIDEST` pixels wide."""
+    """Split a layer of items into rows that are at most `WIDEST` pixels wide."""
     rows: list[list[Hashable]] = [[]]
     width = 0.0
     for item in layer:
@@ -182,7 +183,7 @@ def _rows(layer: Sequence[Hashable], widths: Mapping[Hashable, float]) -> list[l
 def _centres(
     layers: Sequence[list[Hashable]], widths: Mapping[Hashable, float], near: nx.DiGraph[Hashable]
 ) -> dict[Hashable, float]:
-    """Return the horizontal centre of each item, and sort the layers by it.
+    """Return the horizontal centre of each item, and sort each layer by it in place.
 
     Each pass puts the items of a layer near the items that they are joined to in the layer before.
     """
@@ -206,8 +207,10 @@ def _spread(
     widths: Mapping[Hashable, float],
     centre: dict[Hashable, float],
 ) -> None:
-    """Place a layer's items at the wished centres: pushed apart until none overlap, then shifted together
-    to make the mean distance from the wishes 0."""
+    """Set in `centre` the centres of a layer's items, as near as possible to `wishes` without overlap.
+
+    Items are pushed apart, then shifted together to make the mean distance from the wishes 0.
+    """
     places: dict[Hashable, float] = {}
     least = float("-inf")
     for item in layer:

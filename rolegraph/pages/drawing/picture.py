@@ -24,7 +24,7 @@ Kind = Literal["trained", "asked", "tool"]
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """One role."""
+    """Box of a drawing for one role, with its lines of text."""
 
     name: str
     title: str
@@ -50,7 +50,7 @@ class Arrow:
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """One loop."""
+    """Frame of a drawing around the roles of one loop."""
 
     name: str
     label: str
@@ -94,7 +94,7 @@ def picture_of(spec: Spec) -> Picture:
 
 
 def policies_of(role: Role) -> Sequence[str]:
-    """Return the policies of a role's instances, each once; none for a tool or a model as it is."""
+    """Return the policy names of a role's instances, each once; empty for a role that is not trained."""
     if role.policy is not None:
         return tuple(dict.fromkeys(role.policy))
     return (MAIN,) if role.is_trained else ()

@@ -48,7 +48,7 @@ def svg(picture: Picture) -> str:
 
 
 def _drawn(picture: Picture, layout: GraphLayout) -> Iterator[str]:
-    """Yield a graph's SVG elements from back to front: loops, arrows, boxes, labels of arrows."""
+    """Yield the SVG elements of a picture from back to front: loops, arrows, boxes, labels of arrows."""
     for cluster in sorted(picture.clusters, key=lambda cluster: cluster.outer is not None):
         rect = layout.clusters[cluster.name]
         yield f'<rect class="loop" {_place(rect)} rx="12"/>'
@@ -84,7 +84,7 @@ def _box(box: Box, rect: Rect) -> Iterator[str]:
 
 
 def _way(arrow: Arrow, layout: GraphLayout) -> tuple[str, Point]:
-    """Return the SVG path of an arrow down to a later layer, and the position of its label."""
+    """Return (SVG path, position of the label) of an arrow down to a later layer."""
     source, target = layout.boxes[arrow.source], layout.boxes[arrow.target]
     start, end = Point(source.middle, source.y + source.height), Point(target.middle, target.y - 1)
     points = [start, *layout.ways.get(arrow, ()), end]
@@ -102,8 +102,8 @@ def _curve(points: Sequence[Point]) -> str:
 
 
 def _back(arrow: Arrow, layout: GraphLayout) -> tuple[str, Point]:
-    """Return the SVG path of an arrow that runs out to the right and up to the same or an earlier layer, and
-    the position of its label."""
+    """Return (SVG path, position of the label) of an arrow that leads right and up, to the same or an earlier
+    layer."""
     source, target = layout.boxes[arrow.source], layout.boxes[arrow.target]
     a, b = source.x + source.width, target.x + target.width + 1
     start, end = source.y + source.height * 0.7, target.y + target.height * 0.3
@@ -116,7 +116,7 @@ def _back(arrow: Arrow, layout: GraphLayout) -> tuple[str, Point]:
 
 
 def _legend(picture: Picture) -> tuple[str, float]:
-    """Return the legend of the policies' colours, and its width."""
+    """Return (SVG, width in pixels) of the legend with the policies' colours."""
     parts: list[str] = []
     x = 0.0
     for number, policy in enumerate(picture.policies):

@@ -90,7 +90,10 @@ def _level(
     closing: str,
     node: Callable[[Box], str],
 ) -> Iterator[str]:
-    """Yield the loops and boxes inside a loop, or at the top."""
+    """Yield the lines of text for all loops and boxes inside a loop, or at the top for None.
+
+    `opening`, `closing` and `node` write a loop and a box in the language of the drawing.
+    """
     for number, cluster in enumerate(picture.clusters):
         if cluster.outer == inside:
             inner = _level(picture, cluster.name, opening, closing, node)

@@ -28,7 +28,7 @@ def model_card(
     before: Mapping[str, float] | None,
     controls: tuple[Control, ...] = (),
 ) -> str:
-    """Return the model card as Markdown.
+    """Return the model card of exported weights as Markdown.
 
     Args:
         info: Settings of the training.
@@ -103,22 +103,22 @@ def model_card(
 
 
 def _line(text: str) -> str:
-    """Return a text as one line in which nothing is Markdown or HTML."""
+    """Return a text on one line, with characters of Markdown and HTML escaped."""
     return re.sub(r"[\\`*\[\]<>]", r"\\\g<0>", " ".join(text.split()))
 
 
 def _code(text: str) -> str:
-    """Return a text as code within a line."""
+    """Return a text as inline code of Markdown, whatever backticks it has."""
     fence = _fence(text, "`")
     return f"{fence} {' '.join(text.split())} {fence}" if "`" in text else f"`{' '.join(text.split())}`"
 
 
 def _fenced(text: str, language: str) -> str:
-    """Return a text as a block of code, whatever backticks it has."""
+    """Return a text as a fenced code block of Markdown, whatever backticks it has."""
     fence = _fence(text, "````")
     return f"{fence}{language}\n{text.rstrip()}\n{fence}"
 
 
 def _fence(text: str, least: str) -> str:
-    """Return backticks, at least `least`, and more than the text has in a row."""
+    """Return a row of backticks, at least `least`, that is longer than any in the text."""
     return max([least, *(f"{ticks}`" for ticks in re.findall("`+", text))], key=len)

@@ -31,7 +31,7 @@ MOST_BARS = 120
 
 
 class Stroke(StrEnum):
-    """Style of a line."""
+    """Style of a chart's line, such as plain or dashed."""
 
     PLAIN = "plain"
     """Ordinary line."""
@@ -92,7 +92,7 @@ class Axis:
     ticks: Sequence[float] = ()
 
     def at(self, value: float) -> float:
-        """Return the pixel of a value."""
+        """Convert a value to its position in pixels."""
         return self.start + (value - self.low) / (self.high - self.low) * (self.end - self.start)
 
 
@@ -105,12 +105,12 @@ def number(value: float) -> str:
 
 
 def share_ends(values: Iterable[float]) -> Ends | None:
-    """Return the ends of the axis of a figure that may be a share; None where a value is no share."""
+    """Return the ends 0 and 1 of an axis if all values may be shares; None if any is outside."""
     return SHARES if all(0 <= value <= 1 for value in values) else None
 
 
 def nice_ticks(low: float, high: float, most: int = 5) -> list[float]:
-    """Round numbers that cover low to high; the first is at or under low, the last at or over high."""
+    """Return evenly spaced round numbers from at or below `low` to at or above `high`."""
     if high - low <= 1e-12 * max(abs(low), abs(high), 1e-12):
         margin = abs(low) * 0.1 or 1.0
         low, high = low - margin, high + margin
@@ -122,7 +122,7 @@ def nice_ticks(low: float, high: float, most: int = 5) -> list[float]:
 
 
 def thin(points: Sequence[Point], most: int = MOST_POINTS) -> Sequence[Point]:
-    """Reduce points to about `most` of them: each run of neighbours becomes one point at their mean."""
+    """Return about `most` points: each run of neighbours is replaced by a point at their mean."""
     size = math.ceil(len(points) / most)
     if size <= 1:
         return points
@@ -147,8 +147,10 @@ def line_chart(
 
 
 def plot(lines: Sequence[ChartLine], size: ChartSize, ends: Ends | None = None) -> tuple[Axis, str]:
-    """Return the axis of steps, and the inside of a line chart: grid, tick labels, bands and lines; `ends`
-    are values that the axis of values covers at least."""
+    """Return (x axis of steps, SVG of a line chart's inside): grid, tick labels, bands and lines.
+
+    `ends` are values that the y axis covers at least.
+    """
     values = [value for line in lines for _, value in line.points] + [*(ends or ())]
     values += [value for line in lines for _, low, high in line.band for value in (low, high)]
     steps = [step for line in lines for step, _ in line.points]
@@ -160,7 +162,8 @@ def plot(lines: Sequence[ChartLine], size: ChartSize, ends: Ends | None = None) 
 
 
 def thinned(line: ChartLine) -> ChartLine:
-    """Return the line with fewer points where it has very many, by means of neighbours."""
+    """Return a copy of a line with at most about MOST_POINTS points, neighbours averaged; its band
+    likewise."""
     lows = thin([(step, low) for step, low, _ in line.band])
     highs = thin([(step, high) for step, _, high in line.band])
     band = [(step, low, high) for (step, low), (_, high) in zip(lows, highs, strict=True)]
@@ -168,7 +171,10 @@ def thinned(line: ChartLine) -> ChartLine:
 
 
 def stack_chart(label: str, layers: Sequence[Layer], whole: float | None = None) -> str:
-    """Bars over steps, each a stack of (label, class, points); `whole` is the axis' end, if it is known."""
+    """Return the SVG of a bar chart over steps, each bar a stack of layers (label, CSS class, points).
+
+    `whole` is the upper end of the y axis, if known.
+    """
     size = ChartSize()
     thinned_layers = [(name, kind, dict(thin(points, MOST_BARS))) for name, kind, points in layers]
     steps = sorted({step for _, _, points in thinned_layers for step in points})
@@ -208,7 +214,8 @@ def interval(mean: float, low: float, high: float, ends: tuple[float, float]) ->
 def _svg(
     label: str, size: ChartSize, inner: str, x: Axis, shown: Sequence[tuple[str, Sequence[Point]]]
 ) -> str:
-    """Return a chart that shows the values of named series at each step on hover."""
+    """Return `inner` as an `<svg>` element, whose `data-hover` holds the values of each series at each
+    step."""
     tips: dict[float, list[str]] = {}
     for name, points in shown:
         for step, value in points:

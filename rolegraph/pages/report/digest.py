@@ -31,7 +31,7 @@ MOST_TEXT = 12_000
 
 @dataclass(frozen=True, slots=True)
 class TaskGroups:
-    """Groups of a task over the whole training."""
+    """Outcomes of the groups on one task over the whole training."""
 
     task: str
     question: str
@@ -39,7 +39,7 @@ class TaskGroups:
 
     @property
     def barren(self) -> int:
-        """Number of groups that moved nothing, such as groups whose answers all failed."""
+        """Number of the task's groups without a gradient, for example because all answers failed."""
         return sum(count for outcome, count in self.outcomes.items() if not outcome.moves)
 
 
@@ -57,22 +57,22 @@ class RoleGroups:
 
     @property
     def seen(self) -> int:
-        """Number of groups."""
+        """Number of the role's groups over the whole training."""
         return sum(task.outcomes.total() for task in self.tasks.values())
 
     @property
     def barren(self) -> int:
-        """Number of groups that moved nothing, such as groups of GRPO with equal rewards."""
+        """Number of the role's groups without a gradient, such as groups of GRPO with equal rewards."""
         return sum(task.barren for task in self.tasks.values())
 
     @property
     def barren_percent(self) -> str:
-        """Share of such groups in percent."""
+        """Percentage of the role's groups that have no gradient, as text."""
         return f"{100 * self.barren / self.seen:.0f}"
 
     @property
     def barren_tasks(self) -> list[TaskGroups]:
-        """Tasks with groups that moved nothing, the most frequent first."""
+        """Tasks with groups without a gradient, at most MOST_TASKS, those with most such groups first."""
         rows = sorted(self.tasks.values(), key=lambda row: (-row.barren, row.outcomes.total(), row.task))
         return [row for row in rows[:MOST_TASKS] if row.barren]
 
@@ -83,7 +83,7 @@ _SIDES: Mapping[SampleSide, int] = {"best": -1, "worst": 1}
 
 
 class SampleReason(NamedTuple):
-    """Reason to show an episode: one of its role instances is among the best or worst of the role."""
+    """Reason to show an episode as a sample: a role instance in it is among the best or worst of a step."""
 
     side: SampleSide
     instance: str
@@ -94,14 +94,17 @@ class SampleReason(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SampleEpisode:
-    """Episode to show, with the reasons."""
+    """Episode to show as a sample, with the reasons."""
 
     episode: Episode
     reasons: Sequence[SampleReason]
 
 
 class StepSamples:
-    """The few best and worst episodes of each role in a step, by mean advantage, or by reward without one."""
+    """Selection of the few best and worst episodes of each role in a step.
+
+    They are ranked by mean advantage, or by reward where a role has no advantages.
+    """
 
     def __init__(self, split: Split, step: int) -> None:
         self.split, self.step = split, step
@@ -129,7 +132,7 @@ class StepSamples:
 
     @property
     def samples(self) -> list[SampleEpisode]:
-        """Episodes that are shown as examples, with the reasons."""
+        """The selected episodes, each once, with all reasons for it."""
         episodes: dict[int, tuple[Episode, list[SampleReason]]] = {}
         for _, kept in sorted(self._kept.items(), key=lambda item: item[0][1]):
             for reason, episode in kept:
@@ -139,7 +142,8 @@ class StepSamples:
 
 @dataclass(frozen=True, slots=True)
 class Digest:
-    """Summary of a training's episodes."""
+    """Summary of all episodes of a training for its report: groups by role, samples to show, unreadable
+    episodes."""
 
     roles: Mapping[str, RoleGroups]
     """Every role with its groups, by its name."""
@@ -192,20 +196,22 @@ def read_digest(folder: Path, trained: Collection[str]) -> Digest:
 
 
 def instance(episode: Episode, trajectory: Trajectory) -> str:
-    """Return a role's name, with the number of the instance where the role has several."""
+    """Return the name of a trajectory's role, with the instance number if the role has several."""
     several = sum(other.name == trajectory.name for other in episode.trajectories) > 1
     return f"{trajectory.name} {trajectory.index}" if several else trajectory.name
 
 
 def question(task: Mapping[str, Any], task_id: str, most: int = 300) -> str:
-    """Return the task's question, or its id, in at most `most` characters."""
+    """Return the task's field `question`, or else its id, cut to `most` characters."""
     text = task.get("question")
     return clipped(text if isinstance(text, str) and text.strip() else task_id, most)
 
 
 def clipped(value: object, most: int = MOST_TEXT, digits: int = 12) -> str:
-    """Return a value as text of at most `most` characters, with the number of missing ones; its floats have
-    at most `digits` digits."""
+    """Return a value as text, cut to `most` characters with a note of how many are missing.
+
+    Floats in it have at most `digits` digits.
+    """
     words = value if isinstance(value, str) else _plain_json(value, digits)
     return words if len(words) <= most else f"{words[:most]} … ({len(words) - most:,} more characters)"
 

@@ -30,7 +30,7 @@ COLOURS = _HERE / "colors.css"
 
 
 def render(template: Path, *sheets: Path, **values: Any) -> str:
-    """Render a page.
+    """Render a page's template, and return its HTML.
 
     Args:
         template: Jinja template of the page.
@@ -63,14 +63,15 @@ def script(file: Path) -> tuple[Markup, str]:
 
 
 def drawn(row: Sequence[Interval | Control | None]) -> list[Markup]:
-    """Draw the confidence intervals of a table row as SVG on one scale; a missing interval is empty."""
+    """Return drawings of the intervals in a table row, all on one scale; empty where an interval is
+    missing."""
     values = [end for cell in row if cell for end in (cell.low, cell.high, cell.mean)]
     ends = (min(values, default=0.0), max(values, default=1.0))
     return [Markup(interval(c.mean, c.low, c.high, ends)) if c else Markup("") for c in row]
 
 
 def aligned(value: float, column: Iterable[float | None], sign: str = "") -> str:
-    """Format a number with as many decimals as any in its column has; with `sign="+"`, with its sign."""
+    """Format a number with as many decimals as the longest in its column; with `sign="+"`, with its sign."""
     decimals = [len(number(other).partition(".")[2]) for other in column if other is not None]
     if value and number(value).count("e"):
         return signed(value) if sign else number(value)

@@ -100,7 +100,8 @@ class RoleFinding(NamedTuple):
 
     @property
     def beside(self) -> str:
-        """Reward that the best constant answer would get, and the share of the commonest answer."""
+        """Sentence on the reward of the best constant answer and the share of the commonest; empty if not
+        measured."""
         if self.constant is None or self.same is None:
             return ""
         return (
@@ -110,14 +111,14 @@ class RoleFinding(NamedTuple):
 
     @property
     def anchor(self) -> str:
-        """Section of the report that shows the reasons."""
+        """Name of the report's section that explains this finding: `failures`, `barren` or `rewards`."""
         if 2 * self.failed > self.answers:
             return "failures"
         return "barren" if self.outcomes.total() else "rewards"
 
     @property
     def query(self) -> Mapping[str, str]:
-        """Query of the viewer's list for the role's episodes."""
+        """Filter of the viewer's list that selects the role's episodes, as query parameters."""
         return {"role": self.role, "failure": "any" if self.anchor == "failures" else ""}
 
     @property
@@ -252,7 +253,8 @@ def findings(run: RunRecord, digest: Digest) -> list[RoleFinding]:
 
 
 def spread(steps: Sequence[Step]) -> str:
-    """Format the advantages of steps as one number, or as mean, smallest and largest."""
+    """Format the advantages of all tokens in some steps: one number, or mean, smallest and largest; else
+    empty."""
     values = advantages(steps)
     if not values:
         return ""
@@ -263,30 +265,30 @@ def spread(steps: Sequence[Step]) -> str:
 
 
 def training_of(role: RoleInfo) -> str:
-    """Return the estimator and the loss of a role."""
+    """Return a role's estimator and loss as text, or `not trained`."""
     settings = [setting for setting in (role.estimator, role.loss) if setting]
     return (", ".join(settings) or "trained") if role.trainable else "not trained"
 
 
 def reason_text(reason: SampleReason) -> str:
-    """Return the reason to show an episode."""
+    """Describe why an episode is shown, such as `best: solver 1, advantage +0.5`."""
     value = html.signed(reason.value) if reason.measure == "advantage" else number(reason.value)
     return f"{reason.side}: {reason.instance}, {reason.measure} {value}"
 
 
 def credit_text(step: Step) -> str:
-    """Return the reward of a turn, its credit, and its advantage."""
+    """Return a text with the reward of a turn, its credit and its advantage."""
     credit = step.metadata.get("credit")
     shown = "–" if credit is None else number(credit)
     return f"reward {number(step.reward)}, credited {shown}, advantage {spread([step])}"
 
 
 def prompt(step: Step) -> str:
-    """Return the last message of a step's prompt."""
+    """Return the last user message of a step's prompt, cut for display; empty without one."""
     asked = [message.get("content") or "" for message in step.chat_completions if message["role"] == "user"]
     return clipped(asked[-1]) if asked else ""
 
 
 def fields(task: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return the fields of a task except for its question."""
+    """Return (name, text) of a task's first eight fields other than its id and question."""
     return [(name, clipped(value, 300)) for name, value in task.items() if name not in ("id", "question")][:8]

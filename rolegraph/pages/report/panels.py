@@ -133,7 +133,8 @@ def sections(run: RunRecord, digest: Digest) -> list[Section]:
 
 
 def _sharing(run: RunRecord) -> list[str]:
-    """Return the roles that share a policy; the share of the others is always 1."""
+    """Return the trained roles that share a policy with another role, since the gradient's share of others is
+    1."""
     policies = {name: {*role.policies} for name, role in run.info.roles.items() if role.trainable}
     held = Counter(policy for mine in policies.values() for policy in mine)
     return [name for name, mine in policies.items() if any(held[policy] > 1 for policy in mine)]
@@ -207,7 +208,8 @@ def _by_role(
 
 
 def _by_policy(run: RunRecord) -> list[Panel | None]:
-    """Return the charts of policies: one line for a single policy, else a line for each."""
+    """Return the charts of figures by policy, such as the gradient norm: with several policies a line for
+    each."""
     policies = run.info.trained_policies
     figures = {"Gradient norm": "grad_norm", "Learning rate": "learning_rate"}
     if len(policies) < 2:
@@ -256,7 +258,7 @@ def _time(run: RunRecord) -> Panel | None:
 
 
 def _signals(run: RunRecord) -> list[Panel | None]:
-    """Return the charts of signals, and of both parts of an advantage to which a signal is added."""
+    """Return the charts of training signals, and of the two parts of an advantage where a signal is added."""
     roles = list(run.info.roles)
     panels: list[Panel | None] = []
     for role in roles:

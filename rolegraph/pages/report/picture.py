@@ -95,7 +95,10 @@ def _lines(runs: Sequence[RunRecord], name: str) -> list[ChartLine]:
 
 
 def _mean(series: Sequence[Sequence[Point]]) -> list[Point]:
-    """Average curves at the steps that all runs have; a mean of fewer would jump where one ends."""
+    """Return the mean of several curves at the steps that all of them have.
+
+    A mean over fewer curves would jump where one ends.
+    """
     values = [dict(points) for points in series]
     steps = sorted(set(values[0]).intersection(*values[1:]))
     return [(step, math.fsum(value[step] for value in values) / len(values)) for step in steps]
@@ -120,7 +123,7 @@ def _picture(runs: Sequence[RunRecord], panels: dict[str, list[ChartLine]]) -> s
 
 
 def _ends(name: str, lines: Sequence[ChartLine]) -> Ends | None:
-    """Return 0 and 1 for `correct` and for metrics that may be shares; other figures fit their axis."""
+    """Return the axis ends 0 and 1 for `correct` and for metrics within 0 to 1; None for other figures."""
     return None if "/" in name else share_ends(value for line in lines for _, value in line.points)
 
 

@@ -33,7 +33,7 @@ class RunRecord:
     """Number of broken lines in `metrics.jsonl`, without an incomplete last one."""
 
     def series(self, key: str) -> list[Point]:
-        """Return a figure at the steps that have it."""
+        """Return the (step, value) points of a figure, at the steps that have it."""
         return [(line["step"], line[key]) for line in self.lines if key in line]
 
     def latest(self, key: str) -> float | None:
@@ -41,7 +41,8 @@ class RunRecord:
         return next((line[key] for line in reversed(self.lines) if key in line), None)
 
     def counts(self, key: str) -> list[Point]:
-        """Return a figure at every training step, with 0 where it is absent, as counts of failures are."""
+        """Return (step, value) of a figure at every training step, 0 where it is absent, as counts of
+        failures are."""
         return [(line["step"], line.get(key, 0.0)) for line in self.lines if line["step"]]
 
     @property

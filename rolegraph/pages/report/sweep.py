@@ -26,7 +26,7 @@ DrawMark = Callable[[Axis, float], str]
 
 
 class FigurePanel(NamedTuple):
-    """One figure of all rows."""
+    """Panel of a picture of rows: the name of a figure, its values, and the mark in each row."""
 
     name: str
     values: Sequence[float]
@@ -38,7 +38,7 @@ class FigurePanel(NamedTuple):
 def rows_picture(
     title: str, labels: Sequence[str], panels: Sequence[FigurePanel], css: Path | None = None
 ) -> str:
-    """Return an SVG of labelled rows.
+    """Return an SVG with a labelled row for each point, and a panel of marks for each figure.
 
     Args:
         title: Title before the names of the panels.
@@ -59,7 +59,7 @@ def rows_picture(
 
 
 def _draw(panel: FigurePanel, x: float, bottom: float) -> list[str]:
-    """Draw a panel whose left end is at `x`."""
+    """Return the SVG elements of one figure's panel, whose left end is at `x`."""
     ticks = nice_ticks(min(panel.values), max(panel.values), 4)
     axis = Axis(ticks[0], ticks[-1], start=x + 8, end=x + _PANEL - 8, ticks=ticks)
     parts = [f'<text class="title" x="{x:g}" y="22">{text(panel.name)}</text>']
@@ -85,9 +85,10 @@ class SweepPointFigures(NamedTuple):
 
 
 def figures_of_run(folder: Path) -> dict[str, Interval]:
-    """Return `correct`, the metrics and the response tokens of a run, or of a training's best validation.
+    """Return the intervals of `correct`, the metrics and the response tokens of a run, by name.
 
-    Raises UsageError where the folder is not one of a run, DataError where it is damaged.
+    Those of a training are from its best validation. Raises UsageError where the folder is not one of a run,
+    DataError where it is damaged.
     """
     results = read_side(folder.name, folder).results
     if results is None:

@@ -119,8 +119,8 @@ def junit(suite: str, verdicts: Sequence[Verdict]) -> bytes:
 def _answered(
     was: Mapping[CallId, RecordedCall], now: Mapping[CallId, RecordedCall], episodes: Sequence[Episode]
 ) -> Verdict:
-    """Check that each model call of the replayed episodes has an answer in the recording; return the
-    verdict."""
+    """Return the verdict on whether the recording has an answer for each model call of the replayed
+    episodes."""
     before = {(c.task, c.rollout, c.node.role, c.node.index) for c, of in was.items() if of.failure}
     missing = [
         t.failure.message
@@ -137,7 +137,7 @@ def _answered(
 
 
 def _prompts(was: Mapping[CallId, RecordedCall], now: Mapping[CallId, RecordedCall]) -> Iterator[Verdict]:
-    """Yield a verdict for each role on whether its prompts are the recorded ones."""
+    """Yield, for each role, the verdict on whether its prompts are equal to the recorded ones."""
     calls: defaultdict[str, list[CallId]] = defaultdict(list)
     for call in now:
         if call in was and was[call].messages:
@@ -154,12 +154,12 @@ def _prompts(was: Mapping[CallId, RecordedCall], now: Mapping[CallId, RecordedCa
 
 
 def _texts(call: RecordedCall) -> list[tuple[str, object]]:
-    """Return role and content of each message of a call's prompt."""
+    """Return (role, content) of each message in a recorded call's prompt, to compare it."""
     return [(message["role"], message["content"]) for message in call.messages]
 
 
 def _measured_role(figure: str, plan: Plan) -> str | None:
-    """Return the role whose answers a figure measures; None for several roles."""
+    """Return the one role whose answers a figure measures; None for a figure over several roles."""
     if figure == "correct":
         return plan.roles[plan.correct[0]].name if len(plan.correct) == 1 else None
     metric = plan.metrics.get(figure)
@@ -167,7 +167,8 @@ def _measured_role(figure: str, plan: Plan) -> str | None:
 
 
 def _figure(name: str, bounds: FigureBounds, it: Interval | None, constant: Interval | None) -> Verdict:
-    """Return the verdict on a figure, with n and the reward that the best constant answer would get."""
+    """Return the verdict on whether a figure's mean is within its bounds, with n and the best constant
+    answer."""
     if it is None:
         return Verdict(f"figure {name}", False, f"no episode has it, expected {bounds}")
     beside = f"; the best constant answer gets {constant.mean:.3f}" if constant else ""
@@ -200,7 +201,8 @@ def _task(task: str, expected: TaskExpectations, episodes: Sequence[Episode]) ->
 def _each(
     name: str, instance: str, expected: ExpectedAction | FigureBounds, episodes: Sequence[Episode]
 ) -> Verdict:
-    """Check that each trajectory of a role or an instance has the expected action or reward."""
+    """Return the verdict on whether each trajectory of a role or an instance has the expected action or
+    reward."""
     role, _, index = instance.partition(" ")
     answers = [
         (e, t) for e in episodes for t in e.trajectories if t.name == role and index in ("", str(t.index))

@@ -78,11 +78,11 @@ class EpisodeFilter:
 
     @property
     def filters(self) -> bool:
-        """True where any field but `sort` is set."""
+        """True where the filter restricts the episodes: any field but `sort` is set."""
         return replace(self, sort="") != EpisodeFilter()
 
     def fits(self, row: EpisodeLocation) -> bool:
-        """Return whether an episode matches every field but `text`."""
+        """Return True if an episode matches every field but `text`, judged by its index entry alone."""
         part, entry, chosen = row.part, row.entry, self._roles(row)
         return (
             (not self.split or part.split == self.split)
@@ -104,13 +104,13 @@ class EpisodeFilter:
         return bool(role.failures) if self.failure == ANY else self.failure in role.failures
 
     def takes(self, reward: float | None) -> bool:
-        """Return True if a reward is within the bounds; without bounds, None counts as within, too."""
+        """Return True if a reward is within `low` and `high`; None is so only where neither is set."""
         if reward is None:
             return self.low is None and self.high is None
         return (self.low is None or reward >= self.low) and (self.high is None or reward <= self.high)
 
     def measure(self, row: EpisodeLocation) -> float:
-        """Return the sort key: the mean reward of the role, or of all roles; -inf without a reward."""
+        """Return the mean reward of the filtered role, or of all roles, to sort by; -inf without a reward."""
         rewards = [reward for role in self._roles(row) for reward in role.rewards]
         return sum(rewards) / len(rewards) if rewards else -math.inf
 
@@ -126,7 +126,7 @@ _CHOICES: Mapping[str, Sequence[str]] = {
 
 
 class SearchPage(NamedTuple):
-    """Page of matching episodes."""
+    """One page of the viewer's list of matching episodes."""
 
     rows: Sequence[EpisodeLocation]
     start: int
@@ -140,7 +140,8 @@ class SearchPage(NamedTuple):
 
     @property
     def summary(self) -> str:
-        """Number of matching episodes, or of those that were searched."""
+        """Text with the number of matching episodes, or of searched ones where the search stopped at a full
+        page."""
         if self.total is None:
             return f"{self.episodes:,} episodes searched until the page was full"
         among = f" of {self.episodes:,}" if self.total != self.episodes else ""
@@ -174,7 +175,7 @@ def find(run: ViewedRun, where: EpisodeFilter, start: int = 0, most: int = PAGE)
 
 
 def by_task(rows: Iterable[EpisodeLocation]) -> dict[tuple[str, str], list[EpisodeLocation]]:
-    """Return the rows of each (file, task), in the order of the first row of each."""
+    """Group rows by (file, task), in the order in which each first occurs."""
     groups: dict[tuple[str, str], list[EpisodeLocation]] = {}
     for row in rows:
         groups.setdefault((row.part.name, row.entry.task), []).append(row)
@@ -184,7 +185,7 @@ def by_task(rows: Iterable[EpisodeLocation]) -> dict[tuple[str, str], list[Episo
 def neighbours(
     run: ViewedRun, where: EpisodeFilter, row: EpisodeLocation
 ) -> tuple[EpisodeLocation | None, EpisodeLocation | None]:
-    """Return the matching episodes before and after a row; None at either end."""
+    """Return the rows before and after a row in the list of matching episodes; None at either end."""
     rows = find(run, replace(where, text=""), most=sys.maxsize).rows
     place = next((position for position, other in enumerate(rows) if other[:2] == row[:2]), None)
     if place is None:
@@ -194,7 +195,8 @@ def neighbours(
 
 
 def texts(episode: Episode) -> Iterator[str]:
-    """Yield the texts of an episode that a search looks at."""
+    """Yield all texts of an episode that a text filter searches: task, failures, answers, actions,
+    messages."""
     yield from _strings(episode.task)
     for trajectory in episode.trajectories:
         if trajectory.failure is not None:
@@ -221,7 +223,7 @@ _KEY = re.compile(rb'"[a-z_]+":')
 
 
 def _with_text(run: ViewedRun, rows: Iterable[EpisodeLocation], text: str) -> Iterator[EpisodeLocation]:
-    """Yield the rows whose episodes contain a text."""
+    """Yield the rows whose episodes contain a text, whatever its case; all rows for an empty text."""
     if not text:
         yield from rows
         return

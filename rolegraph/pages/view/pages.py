@@ -45,20 +45,21 @@ class PageLinks:
     """Anchors of the episodes in the file."""
 
     def listing(self, run: int, where: EpisodeFilter, start: int = 0) -> str:
-        """Return the URL of a page of a run's episodes."""
+        """Return `#`, because a single file has no further pages of lists."""
         return "#"
 
     def episode(self, run: int, row: EpisodeLocation, where: EpisodeFilter, start: int = 0) -> str | None:
-        """Return the URL of an episode; None where the page has no such episode."""
+        """Return the anchor of an episode in this file, such as `#e0-episodes-12`; None for an episode that
+        is not in the file."""
         anchor = anchor_of(run, row)
         return f"#{anchor}" if anchor in self.anchors and not start else None
 
     def to(self, *path: object) -> str | None:
-        """Return the URL of a page by its path, such as a run's number and `report`; None in a file."""
+        """Return None, because a single file links to no other page."""
         return None
 
     def episodes(self, run: int, where: EpisodeFilter) -> Callable[[EpisodeLocation], str | None]:
-        """Return a function from an episode of a run to its URL."""
+        """Return a function that maps a row of a run to the URL of its episode, None where it has no page."""
         return lambda row: self.episode(run, row, where)
 
 
@@ -87,18 +88,18 @@ class TaskRows(NamedTuple):
 
     @property
     def failed(self) -> bool:
-        """True where any turn of a rollout failed."""
+        """True where any role failed in any of the task's rollouts."""
         return any(role.failures for row in self.every for role in row.entry.roles.values())
 
     def rewards(self, roles: Iterable[str]) -> list[tuple[str, float]]:
-        """Return the mean reward of each role that has rewards, over all rollouts."""
+        """Return (role, mean reward over all rollouts) of each of these roles that has rewards."""
         of_roles = ((name, [row.entry.roles.get(name) for row in self.every]) for name in roles)
         pairs = ((name, [r for role in entries if role for r in role.rewards]) for name, entries in of_roles)
         return [(name, sum(rewards) / len(rewards)) for name, rewards in pairs if rewards]
 
 
 class CallCard(NamedTuple):
-    """Model call of a turn, with the tokens of its response."""
+    """One model call of a turn for the page: its record, and its response's tokens with colours."""
 
     asked: CallRecord
     tokens: Sequence[SampledToken]
@@ -107,7 +108,7 @@ class CallCard(NamedTuple):
 
 
 class TurnCard(NamedTuple):
-    """Turn of an episode, as a card."""
+    """One turn of an episode for the page: its calls, and the groups that it was compared in."""
 
     turn: TurnRecord
     name: str
@@ -131,12 +132,12 @@ class TurnCard(NamedTuple):
 
     @property
     def chips(self) -> list[Chip]:
-        """Labels of the turn."""
+        """Short labels of the turn, such as rewards and failures."""
         return chips(self.turn, [trace for trace, _ in self.compared], self.advantage, self.signal)
 
     @property
     def has_rounds(self) -> bool:
-        """True where the role is in a loop."""
+        """True where the turn belongs to a role in a loop, so that its round is shown."""
         return self.turn.node.round > 1 or any("round" in call.asked.step.metadata for call in self.calls[:1])
 
 
@@ -159,17 +160,17 @@ class EpisodePage:
 
     @property
     def left(self) -> int:
-        """Number of turns after those on the page."""
+        """Number of the episode's turns after those shown on the page."""
         return self.turns - self.start - len(self.cards)
 
 
 def anchor_of(run: int, row: EpisodeLocation) -> str:
-    """Return the anchor of an episode in a page with several."""
+    """Return an episode's HTML id in a page with several, such as `e0-episodes-12`."""
     return f"e{run}-{row.part.name}-{row.number}"
 
 
 class Pages:
-    """Pages of runs.
+    """Renderer of the viewer's HTML pages for some runs.
 
     Args:
         runs: Runs to show.
@@ -193,7 +194,7 @@ class Pages:
         return self._render("listing.html.j2", run.info.name, number, where=where, **shown)
 
     def episode(self, number: int, row: EpisodeLocation, where: EpisodeFilter, start: int = 0) -> str:
-        """Render an episode from its turn number `start` on, counted from 0; raises DataError."""
+        """Render an episode of run number `number`, from its turn `start` (from 0) on; raises DataError."""
         beside = neighbours(self.runs[number], where, row)
         before, after = (other and self.links.episode(number, other, where) for other in beside)
         shown: dict[str, Any] = {"shown": self.shown(number, row, start), "before": before, "after": after}
@@ -204,7 +205,7 @@ class Pages:
         return self._render("overview.html.j2", "Runs")
 
     def beside(self, number: int, rows: Sequence[EpisodeLocation]) -> str:
-        """Render episodes side by side; raises DataError."""
+        """Render the page that shows several episodes in columns; raises DataError."""
         columns = [self.shown(number, row) for row in rows]
         return self._render("beside.html.j2", ", ".join(map(_title, rows)), number, columns=columns)
 
@@ -215,17 +216,20 @@ class Pages:
         return report_page(run, read_digest(run.folder, run.info.trained_roles), viewer)
 
     def error(self, message: str) -> str:
-        """Render an error message."""
+        """Render a page with an error message, and return its HTML."""
         return self._render("error.html.j2", "Not shown", message=message)
 
     def static(self, chosen: Sequence[tuple[int, SearchPage]], where: EpisodeFilter) -> str:
-        """Render lists and episodes of several runs as one page."""
+        """Render one self-contained page with the lists and episodes of several runs."""
         title = ", ".join(dict.fromkeys(self.runs[number].info.name for number, _ in chosen))
         shown: dict[str, Any] = {"parts_of": chosen, "lines_of": self.lines, "shown_of": self.shown}
         return self._render("static.html.j2", title, where=where, **shown)
 
     def lines(self, number: int, page: SearchPage) -> list[TaskRows]:
-        """Return the rows of a list by task; a task that is no longer readable is shown by its id."""
+        """Return the rows of a search page grouped by task, each with the task's other rollouts.
+
+        A task that is no longer readable is shown by its id.
+        """
         run = self.runs[number]
         every = {part: by_task(run.rows(part)) for part in {row.part for row in page.rows}}
         return [
@@ -243,8 +247,10 @@ class Pages:
         return EpisodeRow(row, question(episode.task, row.entry.task), answers)
 
     def shown(self, number: int, row: EpisodeLocation, start: int = 0) -> EpisodePage:
-        """Read an episode and return the content of its page, with turns from number `start` (from 0); raises
-        DataError."""
+        """Read an episode and return its page's content, with turns from number `start` (from 0) on.
+
+        Raises DataError.
+        """
         run = self.runs[number]
         together = run.same_task(row)
         episode = self._public(run, next(episode for other, episode in together if other[:2] == row[:2]))
@@ -316,7 +322,7 @@ def _title(row: EpisodeLocation) -> str:
 
 
 def _failures(run: ViewedRun) -> list[str]:
-    """Return the names of all failures, the most frequent first."""
+    """Return the names of all failures in a run's episodes, the most frequent first."""
     counts: Counter[str] = Counter()
     for part in run.parts():
         for row in run.rows(part):

@@ -23,7 +23,10 @@ _LOOK_BACK = 6
 
 
 def pieces_of(spec: Spec | None) -> PiecesOf:
-    """Return the texts of tokens by the tokenizers of a spec's roles."""
+    """Return a function from (role, instance, token ids) to the text of each token, for the roles of a spec.
+
+    Without a tokenizer on this machine it gives the ids as texts.
+    """
     sources = {} if spec is None else _sources(spec)
 
     def pieces(role: str, index: int, ids: Sequence[int]) -> Sequence[str]:
@@ -36,7 +39,7 @@ def pieces_of(spec: Spec | None) -> PiecesOf:
 
 
 def _sources(spec: Spec) -> dict[str, Sequence[Path | None]]:
-    """Return the tokenizer file of each instance, by role."""
+    """Return by role the path of each instance's tokenizer file; None where it is not on this machine."""
     counts = {name: len(its) for name, its in instances_of(spec).items()}
     trained = trained_policies(spec, counts)
     return {
@@ -76,7 +79,7 @@ def _load(file: Path) -> Tokenizer | None:
 
 
 def _texts(tokenizer: Tokenizer, ids: Sequence[int]) -> list[str]:
-    """Return the text that each token adds; a character of several tokens is put at the last of them."""
+    """Return the text that each token adds; a character made of several tokens is put at the last of them."""
 
     def text(start: int, end: int) -> str:
         return tokenizer.decode(list(ids[start:end]), skip_special_tokens=False)

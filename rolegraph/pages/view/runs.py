@@ -66,17 +66,18 @@ class ViewedRun:
 
     @cached_property
     def dag(self) -> Dag | None:
-        """Turns that each turn of an episode waits for; None without a spec."""
+        """DAG of an episode's turns, with an edge to each turn from each turn that it waits for; None without
+        a spec."""
         return read_dag(self.spec, self.info.templates)
 
     @cached_property
     def pieces(self) -> PiecesOf:
-        """Function that returns the texts of token ids."""
+        """Function from (role, instance, token ids) to the text of each token."""
         return pieces_of(self.spec)
 
     @property
     def fault(self) -> str:
-        """Message of the damage of `run.json`; empty where it can be read."""
+        """Error message for a damaged `run.json`; empty where it can be read."""
         try:
             _ = self.info
         except RolegraphError as error:
@@ -108,7 +109,11 @@ class ViewedRun:
         raise UsageError(f"the run has no episodes called {name!r}")
 
     def rows(self, part: RunPart) -> Sequence[EpisodeLocation]:
-        """Return the rows of a file in order, without broken lines; raises DataError as `read` does."""
+        """Return the index entries of a file as rows, in file order without damaged lines; cached until it
+        changes.
+
+        Raises DataError as `read` does.
+        """
         with os_errors_as(DataError, f"cannot read {part.path}"):
             status = part.path.stat()
         state = status.st_mtime_ns, status.st_size, status.st_ino
@@ -133,12 +138,13 @@ class ViewedRun:
         return EpisodeFile(row.part.path).read(row.entry)
 
     def same_task(self, row: EpisodeLocation) -> list[tuple[EpisodeLocation, Episode]]:
-        """Read all episodes of a row's task and step, among them its own: the members of its groups."""
+        """Read all episodes of a row's task in its file, its own included; each comes with its row."""
         rows = [other for other in self.rows(row.part) if other.entry.task == row.entry.task]
         return [(other, self.read(other)) for other in rows]
 
     def hidden_fields(self) -> set[str]:
-        """Return the hidden fields in the first task of each file; raises DataError."""
+        """Return the names of hidden task fields, found in the first episode of each file; raises
+        DataError."""
         first, info = [rows[0] for part in self.parts() if (rows := self.rows(part))], self.info
         return {field for row in first[:_LOOKED_AT] for field in self.read(row).task if info.is_hidden(field)}
 
@@ -150,8 +156,11 @@ class ViewedRun:
         return frozenset(name for name, role in self.spec.roles.items() if role.shows)
 
     def without_hidden(self, episode: Episode) -> Episode:
-        """Return a copy without hidden fields, demonstrations made from them, prompts that show them, and the
-        messages of failed rewards, which may quote them."""
+        """Return a copy of an episode that can be shown without revealing hidden task fields.
+
+        Left out are the fields, demonstrations made from them, prompts that show them, and the messages of
+        failed rewards, which may quote them.
+        """
         info, shows = self.info, self.shows
         task = {name: value for name, value in episode.task.items() if not info.is_hidden(name)}
         trajectories = [

@@ -42,15 +42,15 @@ class ServedLinks(PageLinks):
         self.key = key
 
     def listing(self, run: int, where: EpisodeFilter, start: int = 0) -> str:
-        """Return the URL of a page of a run's episodes."""
+        """Return the URL of a run's list with this filter, from row `start` on."""
         return _with(f"/{self.key}/{run}", where.query, start)
 
     def episode(self, run: int, row: EpisodeLocation, where: EpisodeFilter, start: int = 0) -> str | None:
-        """Return the URL of an episode."""
+        """Return the URL of an episode's page, which keeps the filter of the list."""
         return _with(f"/{self.key}/{run}/{row.part.name}/{row.number}", where.query, start)
 
     def to(self, *path: object) -> str | None:
-        """Return the URL of a page by its path."""
+        """Return the URL of a page by the parts of its path; without parts that of the overview."""
         return "/".join(map(str, ("", self.key, *path))) if path else f"/{self.key}/"
 
 
@@ -127,7 +127,7 @@ def app(pages: Pages, key: str) -> Starlette:
 def serve(
     runs: Sequence[ViewedRun], *, port: int, where: EpisodeFilter, ready: Callable[[str], None]
 ) -> None:
-    """Serve runs until interrupted.
+    """Serve the pages of runs over HTTP on this machine until interrupted.
 
     Args:
         runs: Runs to show.

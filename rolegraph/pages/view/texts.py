@@ -27,12 +27,12 @@ _ELSEWHERE = (*_COUNTS, *(_VALIDATION + name for name in _COUNTS), "best/")
 
 
 def mean_reward(role: RoleIndexEntry) -> str:
-    """Return the mean of the rewards of a role in an episode."""
+    """Return the mean reward of a role in an episode as text."""
     return decimals(sum(role.rewards) / len(role.rewards))
 
 
 def decimals(value: float) -> str:
-    """Format a figure that stands below others of its kind: all have three decimals."""
+    """Format a number with three decimals, so that figures below each other align."""
     return f"{value:,.3f}".replace("-", "−")
 
 
@@ -45,7 +45,8 @@ class RunFigure(NamedTuple):
 
 
 def figures(info: RunInfo, most: int = 99) -> list[RunFigure]:
-    """Return the figures among the first `most` of a run, without counts of failures and of values."""
+    """Return the figures to show among the first `most` of a run, each with its n; without counts of
+    failures."""
     counts, episodes = info.figures, info.figures.get("episodes", 0) if info.kind == "run" else 0
     shown: list[RunFigure] = []
     for name, value in list(counts.items())[:most]:
@@ -58,13 +59,13 @@ def figures(info: RunInfo, most: int = 99) -> list[RunFigure]:
 
 
 def sizes(info: RunInfo) -> list[tuple[str, int]]:
-    """Return the number of episodes of a run, or else its number of steps, with its name."""
+    """Return [("episodes", n)] of a run or [("steps", n)] of a training; empty where unknown."""
     numbers = {"episodes": info.figures.get("episodes"), "steps": info.figures.get("step")}
     return [(name, int(n)) for name, n in numbers.items() if n][:1]
 
 
 def failure_counts(info: RunInfo) -> list[str]:
-    """Return the failures of a run, each with its role and number."""
+    """Return texts such as `solver timeout 3`, one for each kind of failure in a run."""
     return [
         f"{words(name.partition('failures/')[2].replace('/', ' '))} {value:.0f}"
         for name, value in info.figures.items()
@@ -73,7 +74,7 @@ def failure_counts(info: RunInfo) -> list[str]:
 
 
 def words(name: str) -> str:
-    """Return a name such as `malformed_output` as words."""
+    """Return a name such as `malformed_output` with spaces for underscores."""
     return name.replace("_", " ")
 
 
@@ -84,7 +85,7 @@ def ended(episode: Episode) -> str:
 
 
 def began(episode: Episode) -> str:
-    """Return the time at which an episode began, in UTC; empty where it is not on record or impossible."""
+    """Format the time at which an episode began, in UTC; empty where it was not recorded or is impossible."""
     seconds = episode.metadata.get("started_at")
     with suppress(ValueError, OverflowError, OSError):  # of other writers, any number
         if seconds is not None:
@@ -93,7 +94,7 @@ def began(episode: Episode) -> str:
 
 
 def hidden_note(shows: frozenset[str]) -> str:
-    """Return the note that hidden fields are left out; `shows` are the roles whose prompts have them."""
+    """Return the sentence that hidden fields are left out, as are the prompts of the roles in `shows`."""
     asked = f", and what was asked of {', '.join(sorted(shows))}, whose prompts show them" if shows else ""
     return f"Hidden fields of the task are left out{asked}."
 
@@ -135,7 +136,7 @@ def chips(
 
 
 def step_facts(step: Step) -> str:
-    """Return the size of an answer, its duration, and what is on record of the call."""
+    """Return a line on a model call: tokens, duration, attempt, finish reason, and age of the weights."""
     metadata = step.metadata
     seconds, attempts, behind = metadata.get("seconds"), metadata.get("attempts"), metadata.get("staleness")
     facts = [
@@ -150,23 +151,23 @@ def step_facts(step: Step) -> str:
 
 
 def token_style(token: SampledToken) -> str:
-    """Return the CSS classes of a token."""
+    """Return the CSS classes of a token, for its advantage and its probability."""
     return " ".join(style for style in (token.tint, token.doubt) if style)
 
 
 def token_title(token: SampledToken) -> str:
-    """Return the log-probability and the advantage of a token."""
+    """Return the tooltip of a token: its log-probability and its advantage."""
     values = (("log-probability", token.logprob), ("advantage", token.advantage))
     return ", ".join(f"{name} {signed(value)}" for name, value in values if value is not None)
 
 
 def group_noun(trace: GroupTrace) -> str:
-    """Return the members of a group, such as `turns of solver`."""
+    """Return a noun for a group's members, such as `turns of solver`."""
     return f"{'turns' if trace.of_turns else 'trajectories'} of {trace.roles}"
 
 
 def group_scope(trace: GroupTrace) -> str:
-    """Return what the members of a group have in common."""
+    """Describe what a group's members have in common, such as task, round, prompt or policy."""
     key = trace.key
     parts = [
         f"{'compared ' if trace.learnt else ''}on this task",

@@ -48,7 +48,7 @@ class Bar(NamedTuple):
 
 
 class Lane(NamedTuple):
-    """Lane of a role instance."""
+    """Row of a timeline with the turns of one role instance."""
 
     instance: tuple[str, int]
     """Name of the role and number of the instance."""
@@ -196,7 +196,7 @@ def timeline(
 
 
 def _by_round(turns: Mapping[NodeId, TurnRecord]) -> Dag:
-    """Return the DAG of turns without a spec: each round follows the one before."""
+    """Return a DAG of turns for a run without a spec: each turn waits for all turns of the round before."""
     rounds: dict[int, list[NodeId]] = {}
     for node in turns:
         rounds.setdefault(node.round, []).append(node)
@@ -206,7 +206,7 @@ def _by_round(turns: Mapping[NodeId, TurnRecord]) -> Dag:
 
 
 def _path(ends: Mapping[NodeId, float], cause: Mapping[NodeId, NodeId]) -> set[tuple[NodeId, NodeId]]:
-    """Return the edges of the chain of turns that decided when the episode ended."""
+    """Return the edges of the critical path: the chain of turns that ends with the last one to end."""
     edges: set[tuple[NodeId, NodeId]] = set()
     node = max(ends, key=lambda other: ends[other], default=None)
     while node is not None and node in cause:
@@ -216,7 +216,8 @@ def _path(ends: Mapping[NodeId, float], cause: Mapping[NodeId, NodeId]) -> set[t
 
 
 def draw(line: Timeline, anchors: Mapping[NodeId, str]) -> DrawnTimeline:
-    """Return the picture of a time line; `anchors` are the turns that have a card on the page."""
+    """Return the drawing of a time line; `anchors` are the HTML ids of turns shown on the page, to link
+    to."""
     scale = _WIDTH / (line.length or 1)
     roles = dict.fromkeys(lane.instance[0] for lane in line.lanes)
     colours = {role: f"c{place % _COLOURS}" for place, role in enumerate(roles)}
@@ -244,7 +245,7 @@ def draw(line: Timeline, anchors: Mapping[NodeId, str]) -> DrawnTimeline:
 
 
 def _apart(bars: Sequence[Bar]) -> Iterator[Bar]:
-    """Yield the bars of a lane without skipped rounds that lie on one another."""
+    """Yield a lane's bars, leaving out skipped rounds that would be drawn in the same place."""
     last: float | None = None
     for bar in bars:
         if bar.state != "skipped":
@@ -267,7 +268,7 @@ def _join_path(join: Join, scale: float) -> str:
 
 
 def _note(line: Timeline) -> str:
-    """Return how the times are known, and what the edges of bars mean."""
+    """Return the caption of a time line: how the times are known, and what the bars' edges mean."""
     states = Counter(bar.state for lane in line.lanes for bar in lane.bars)
     if line.measured:
         measured = f"{number(line.length)} s from the start of the episode to the last answer."

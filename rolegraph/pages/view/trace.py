@@ -68,7 +68,10 @@ class GroupTrace:
 def traces(
     row: EpisodeLocation, episodes: Sequence[tuple[EpisodeLocation, Episode]]
 ) -> dict[NodeId, list[GroupTrace]]:
-    """Return the groups of each turn of an episode; `episodes` are those of its task and step."""
+    """Return by turn the groups in which an episode's turns were compared, with all members.
+
+    `episodes` are all episodes of the same task and step.
+    """
     groups: dict[GroupKey, list[GroupMember]] = {}
     mine: list[tuple[RecordedMember, GroupMember]] = []
     for other, episode in episodes:
@@ -106,7 +109,7 @@ def _compared(row: EpisodeLocation, recorded: RecordedMember) -> GroupMember:
 
 
 class SampledToken(NamedTuple):
-    """Sampled token of a response."""
+    """One sampled token of a response, with its text, probability, advantage and colour."""
 
     text: str
     logprob: float | None
@@ -136,5 +139,5 @@ def tokens(step: Step, pieces: Sequence[str], scale: float) -> Iterator[SampledT
 
 
 def greatest(steps: Iterable[Step]) -> float:
-    """Return the largest |advantage| of steps; 0 without advantages."""
+    """Return the largest |advantage| among the tokens of steps; 0 without advantages."""
     return max((abs(value) for value in advantages(steps)), default=0.0)

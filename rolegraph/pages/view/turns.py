@@ -59,7 +59,7 @@ class TurnRecord:
 
     @property
     def reward(self) -> float | None:
-        """Reward of the turn's last call, or else of the trajectory."""
+        """Reward of the turn's last call; of a turn without calls that of its trajectory."""
         if self.calls:
             return self.calls[-1].step.reward
         return None if self.trajectory is None else self.trajectory.reward
@@ -71,12 +71,12 @@ class TurnRecord:
 
     @property
     def state(self) -> str:
-        """`failed`, `masked` or `done`."""
+        """State of the turn in one word: `failed`, `masked` or `done`."""
         return "failed" if self.failure is not None else "masked" if self.masked else "done"
 
 
 def turns(episode: Episode) -> dict[NodeId, TurnRecord]:
-    """Return the turns of an episode by role, instance and round."""
+    """Return a TurnRecord for each turn of an episode, failed turns without an answer included, by node."""
     failures = episode.failures
     by_node: dict[NodeId, TurnRecord] = {}
     for trajectory in episode.trajectories:

@@ -3,54 +3,34 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import subprocess
 import sys
-import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-import uvicorn
 
 from rolegraph.engine.compile import compile_file
 from rolegraph.engine.compile.compiler import check_file
 from rolegraph.engine.records import FailureName
 from rolegraph.engine.vocabulary import BadOptions, Function, ItemCall, Tool, ToolError, tools
 from tests.edge import RIGHT, episode, limited, write_spec
+from tests.integrations.mcp.server import Context, MCPServer, ServerToolError, running, session_of
 from tests.models.edges import free_port
 from tests.run.test_calls import call, results, script
-
-fastmcp = pytest.importorskip("mcp.server.fastmcp", reason="needs the extra `mcp`")
-
-
-@contextmanager
-def running(server: Any) -> Iterator[str]:
-    """Run a server during the block; yield its URL."""
-    config = uvicorn.Config(server.streamable_http_app(), port=0, log_level="error")
-    web = uvicorn.Server(config)
-    thread = threading.Thread(target=web.run, daemon=True)
-    thread.start()
-    while not web.started:
-        time.sleep(0.005)
-    try:
-        yield f"http://127.0.0.1:{web.servers[0].sockets[0].getsockname()[1]}/mcp"
-    finally:
-        web.should_exit = web.force_exit = True
-        thread.join()
 
 
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
-    server = fastmcp.FastMCP("shop", log_level="ERROR")
-    baskets: dict[int, list[str]] = {}
+    server = MCPServer("shop", log_level="ERROR")
+    baskets: dict[str, list[str]] = {}
 
     @server.tool()
-    def put(what: str, context: fastmcp.Context) -> str:
+    def put(what: str, context: Context) -> str:
         """Puts something into the session's basket."""
-        basket = baskets.setdefault(id(context.session), [])
+        basket = baskets.setdefault(session_of(context), [])
         basket.append(what)
         return ", ".join(basket)
 
@@ -58,7 +38,7 @@ def url() -> Iterator[str]:
     def price(what: str) -> dict[str, int]:
         """What something costs."""
         if what == "air":
-            raise ValueError("air is not for sale")
+            raise ServerToolError("air is not for sale")
         return {"euros": len(what)}
 
     @server.tool()
@@ -68,7 +48,7 @@ def url() -> Iterator[str]:
         return "done"
 
     @server.tool()
-    def episode(context: fastmcp.Context) -> str:
+    def episode(context: Context) -> str:
         """The header of the episode, if there is one."""
         headers: Mapping[str, str] = context.request_context.request.headers
         return headers.get("x-episode", "none")
@@ -122,7 +102,7 @@ def test_an_error_of_the_server_s_is_a_tool_error(url: str) -> None:
             await functions["price"].call({"what": "air"})
 
     async def slow(functions: Mapping[str, Function]) -> Any:
-        with pytest.raises(ToolError, match="Timed out"):
+        with pytest.raises(ToolError, match=r"[Tt]imed out"):
             await functions["wait"].call({})
 
     use(item(url), dear)
@@ -220,3 +200,17 @@ def test_nothing_that_a_server_says_is_printed_by_the_way(said: str) -> None:
     done = subprocess.run([sys.executable, "-c", NOISY, said], capture_output=True, text=True, check=True)
     assert "cannot be used" in done.stdout
     assert done.stderr == "heard\n"
+
+
+@pytest.mark.parametrize("installed", ["1.23.3", "3.0.0", "0.9.1"])
+def test_a_version_of_the_sdk_without_support_is_named(installed: str, tmp_path: Path) -> None:
+    (tmp_path / f"mcp-{installed}.dist-info").mkdir()
+    (tmp_path / f"mcp-{installed}.dist-info" / "METADATA").write_text(f"Name: mcp\nVersion: {installed}\n")
+    path = write_spec(tmp_path, SPEC.format(url="http://127.0.0.1:1/mcp"))
+    command = [sys.executable, "-m", "rolegraph", "validate", str(path)]
+    done = subprocess.run(
+        command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(tmp_path)}
+    )
+    assert done.returncode == 2
+    assert f"mcp {installed} is installed" in done.stderr + done.stdout
+    assert "Traceback" not in done.stderr

@@ -37,7 +37,7 @@ WHOLE = (GroupingPlan(),)
 
 
 class RecordedMember(NamedTuple):
-    """Member of a group, as training recorded it."""
+    """Member of a group as a recorded episode describes it, with its metadata in that group."""
 
     key: GroupKey
     member: Trajectory
@@ -64,19 +64,21 @@ def turns(trajectory: Trajectory) -> list[tuple[Step, ...]]:
 
 
 def own_rewards(trajectory: Trajectory) -> list[float]:
-    """Return the own reward of each turn that is not masked."""
+    """Return the rewards of a trajectory's unmasked turns, as they were given, before credit."""
     return [steps[-1].reward for steps in turns(trajectory) if not _masked(steps)]
 
 
 def is_compared(trajectory: Trajectory, role: RolePlan | None = None) -> bool:
-    """Return whether a trajectory, or a turn of it, is in a group; `role` is None without a plan."""
+    """Return True if a trajectory, or one of its turns, is a member of a group; without a role, by its
+    record."""
     return any(key is not None for key, _ in compared(trajectory, role, GroupKey("", trajectory.name)))
 
 
 def members(
     episode: Episode, trajectory: Trajectory, role: RolePlan | None = None, policy: str = MAIN
 ) -> list[tuple[GroupKey, Trajectory]]:
-    """Return a trajectory, or each of its turns, with each group in which it is compared.
+    """Return a pair (group key, member) for each group in which a trajectory, or one of its turns, is
+    compared.
 
     `role` is None where episodes are read without their plan; the whole trajectory is compared then.
     """
@@ -85,7 +87,7 @@ def members(
 
 
 def compared_rounds(episode: Episode, trajectory: Trajectory, role: RolePlan) -> set[int]:
-    """Return the rounds of the turns that are in a group and not masked."""
+    """Return the round numbers of a trajectory's turns that are in a group and not masked."""
     rounds = {step.round for _, member in members(episode, trajectory, role) for step in member.steps}
     return rounds - {step.round for step in trajectory.steps if step.masked}
 
@@ -112,7 +114,10 @@ def compared(
 
 
 def _key(key: GroupKey, grouping: GroupingPlan, first: Step) -> GroupKey | None:
-    """Return the key of a member's group; `first` is the member's first Step."""
+    """Return the key of the group that a member belongs to by `grouping`; None for a key that failed.
+
+    `first` is the member's first Step, which has the prompt and the digests of expressions.
+    """
     match grouping.by:
         case "task":
             return key
@@ -128,12 +133,13 @@ def _key(key: GroupKey, grouping: GroupingPlan, first: Step) -> GroupKey | None:
 
 
 def _digests(first: Step) -> Mapping[str, str | None]:
-    """Return digests of the expressions that a turn is grouped by; None for an expression that failed."""
+    """Return, by expression, the digest of its value for the turn of this Step; None for a failed
+    expression."""
     return first.metadata.get("by") or {}
 
 
 def credited_turns(trajectory: Trajectory, credit: Credit) -> list[Trajectory]:
-    """Return the turns that are not masked, each as a trajectory whose reward is its credit."""
+    """Return the unmasked turns, each as a Trajectory whose reward is the turn's credit."""
     ran = [steps for steps in turns(trajectory) if not _masked(steps)]
     if credit.kind != "trajectory":
         rewards = credited([steps[-1].reward for steps in ran], credit)
@@ -157,7 +163,7 @@ def credited(rewards: Sequence[float], credit: Credit) -> list[float]:
 
 
 def turn_uid(trajectory: Trajectory, number: int) -> str:
-    """Return the uid of a turn as a trajectory of its own."""
+    """Return the uid of turn `number` of a trajectory, for the turn as a Trajectory of its own."""
     return f"{trajectory.uid}@{number}"
 
 
@@ -234,7 +240,7 @@ def loss_weights(
 def learning(
     episodes: Sequence[Episode], roles: Mapping[str, RolePlan], policy_of: PolicyOf
 ) -> Iterator[tuple[Episode, Trajectory, RolePlan, str]]:
-    """Yield each trajectory that is in a group, with its episode, its role and the name of its policy."""
+    """Yield (episode, trajectory, role, policy name) for each trajectory that is a member of a group."""
     for episode in episodes:
         for trajectory in episode.trajectories:
             role = roles.get(trajectory.name)
@@ -243,7 +249,8 @@ def learning(
 
 
 def on_record(episode: Episode) -> Iterator[RecordedMember]:
-    """Yield the trajectories or turns of a recorded episode, once for each group noted in their metadata."""
+    """Yield a RecordedMember for each trajectory or turn of an episode, and each group that its metadata
+    names."""
     for trajectory in episode.trajectories:
         turn_steps = turns(trajectory)
         digests: Mapping[str, str | None] = _digests(turn_steps[0][0]) if turn_steps else {}
@@ -274,7 +281,8 @@ def _masked(steps: Sequence[Step]) -> bool:
 
 
 def _as_trajectory(trajectory: Trajectory, steps: Sequence[Step], reward: float) -> Trajectory:
-    """Return a turn as a trajectory; only the last turn keeps the trajectory's failure and correctness."""
+    """Return a turn's steps as a Trajectory with the given reward; only the last turn keeps a failure and
+    verdict."""
     uid = turn_uid(trajectory, steps[0].round)
     if steps[-1] is trajectory.steps[-1]:
         return trajectory._replace(steps=steps, reward=reward, uid=uid, masked=False)
@@ -282,6 +290,6 @@ def _as_trajectory(trajectory: Trajectory, steps: Sequence[Step], reward: float)
 
 
 def _digest(step: Step) -> str:
-    """Return a digest of the messages that were sent, without the answer, which is the last."""
+    """Return a digest of a step's prompt: its messages without the last, which is the answer."""
     sent = json.dumps([dict(message) for message in step.chat_completions[:-1]], sort_keys=True)
     return hashlib.blake2b(sent.encode(), digest_size=8).hexdigest()

@@ -118,7 +118,7 @@ class _RoleEstimate:
 
 
 def _expand_role(role: str, groups: Sequence[TrajectoryGroup], precomputed: AdvantagesByUid) -> _RoleEstimate:
-    """Expand a role's precomputed advantages to one for each response token."""
+    """Return a role's estimate from precomputed advantages: one for each response token, with metrics."""
     steps, wrong = expand(groups, precomputed)
     values = np.array([value for group in steps for member in group for step in member for value in step])
     metrics: Metrics = {f"advantage/{role}/wrong_length": float(len(wrong))} if wrong else {}
@@ -128,7 +128,8 @@ def _expand_role(role: str, groups: Sequence[TrajectoryGroup], precomputed: Adva
 def _compare_role(
     role: str, estimator: Estimator, groups: Sequence[TrajectoryGroup], states: Mapping[str, State]
 ) -> _RoleEstimate:
-    """Compare the rewards of a role's groups, those of each part of the role's `group` apart."""
+    """Return a role's estimate: its estimator compares the rewards of the groups, each part of `group`
+    apart."""
     warnings: list[Note] = []
     if any(step.advantage is not None for g in groups for t in g.trajectories for step in t.steps):
         text = (
@@ -221,7 +222,7 @@ def check_state_keys(roles: Iterable[RolePlan], tasks: Iterable[Task]) -> None:
 
 
 def _added(groups: Sequence[TrajectoryGroup], advantages_P_G: Sequence[Floats]) -> Floats:
-    """Return the advantage of each trajectory, or of each turn in several groups their weighted sum."""
+    """Return the advantage of each trajectory or turn, for metrics; in several groups their weighted sum."""
     if not any(group.in_list for group in groups):
         return np.concatenate([v[[*group.places]] for group, v in zip(groups, advantages_P_G, strict=True)])
     sums: dict[tuple[str, int], float] = {}

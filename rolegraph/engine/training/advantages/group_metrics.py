@@ -32,7 +32,7 @@ def reward_metrics(role: str, rewards: Floats) -> Metrics:
 
 
 def spread(prefix: str, values: Floats) -> Metrics:
-    """Return `{prefix}/{mean,std,max,min}` of some values."""
+    """Return mean, standard deviation, maximum and minimum of values as `{prefix}/{mean,std,max,min}`."""
     return {
         f"{prefix}/mean": float(np.mean(values)),
         f"{prefix}/std": float(np.std(values)),
@@ -50,9 +50,11 @@ def advantage_metrics(role: str, values: Floats) -> Metrics:
 
 
 def difficulty_metrics(role: str, rewards_P_G: Iterable[Floats]) -> Metrics:
-    """Return `batch/{role}/*`: groups with different rewards, and of equal ones those too easy or too hard.
+    """Return `batch/{role}/*`: number of groups, those with unequal rewards, and fractions too easy or too
+    hard.
 
-    Groups of one member are left out, as in rLLM's `advantage.py`: they have no spread.
+    Percentiles of the groups' means and deviations follow. Groups of one member are left out, as in rLLM's
+    `advantage.py`: they have no spread.
     """
     groups = [rewards_G for rewards_G in rewards_P_G if len(rewards_G) > 1]
     if not groups:

@@ -82,7 +82,7 @@ def group_episodes(
 def _group(
     key: GroupKey, pairs: Sequence[tuple[Trajectory, int]], name: str, role: RolePlan | None, task: Task
 ) -> TrajectoryGroup:
-    """Return a group, as the estimator of the role `name` compares its members."""
+    """Return the TrajectoryGroup of (member, rollout) pairs, set up for the estimator of role `name`."""
     group = TrajectoryGroup(key, tuple(member for member, _ in pairs), tuple(rollout for _, rollout in pairs))
     if role is None:
         return group

@@ -71,7 +71,7 @@ def per_token(advantage: object, length: int, where: str) -> Sequence[float]:
 
 
 def where(group: TrajectoryGroup, member: int) -> str:
-    """Describe a member for messages: node, task and rollout."""
+    """Name a group's member by position, for messages: node, task and rollout."""
     rollout = f", rollout {group.rollouts[member]}" if group.rollouts else ""
     trajectory = group.trajectories[member]
     number = trajectory.steps[0].round if group.of_turns else 1

@@ -19,7 +19,7 @@ NO_ADVANTAGES: AdvantagesByUid = {}
 
 
 def advantages_by_uid(groups: Sequence[TrajectoryGroup], estimated: EstimatedGroups) -> AdvantagesByUid:
-    """Return the advantages of each member's steps, by uid; for a member of several groups their weighted
+    """Return by uid the advantages of each member's steps; for a member of several groups their weighted
     sum."""
     advantages: dict[str, Sequence[Advantage]] = {}
     for group, group_advantages in zip(groups, estimated.advantages, strict=True):
@@ -38,7 +38,7 @@ def _add(one: Advantage, other: Advantage, weight: float = 1.0) -> float:
 
 
 def merge_details(one: DetailsByUid, other: DetailsByUid) -> DetailsByUid:
-    """Merge two mappings of details step by step; where both have a key, `other` wins."""
+    """Merge two mappings from uid to steps' metadata, step by step; where both have a key, `other` wins."""
     shared: dict[str, list[StepMetadata]] = {
         uid: [{**a, **b} for a, b in zip(one[uid], other[uid], strict=True)] for uid in one if uid in other
     }
@@ -91,14 +91,15 @@ def annotate(
 
 
 def _add_to_each(advantage: Advantage, signal: Advantage) -> Advantage:
-    """Add a signal's advantages of a step, one for each token or one for all, to the estimator's."""
+    """Return the estimator's advantage of a step plus the signal's, which is one number or one for each
+    token."""
     if isinstance(signal, Sequence):
         return [_add(advantage, value) for value in signal]
     return _add(advantage, signal)
 
 
 def _merge(one: StepMetadata, other: StepMetadata) -> StepMetadata:
-    """Merge two details of a step; the parts of several groups follow each other."""
+    """Return one step's metadata with that of `other` over it; their lists of `groups` are joined."""
     merged: StepMetadata = {**one, **other}
     if groups := [*(one.get("groups") or ()), *(other.get("groups") or ())]:
         merged["groups"] = groups

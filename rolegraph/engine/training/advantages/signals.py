@@ -45,7 +45,8 @@ class SignalResult:
 
 @dataclass(slots=True)
 class _SignalTally:
-    """Running totals of one role's signal over a batch."""
+    """Running totals of one role's signal over a batch: log ratios, counts, and the steps that have
+    advantages."""
 
     log_ratios: list[float] = field(default_factory=list[float])
     """log p_student - log p_teacher of each token; their mean estimates the reverse KL divergence."""
@@ -109,7 +110,8 @@ class _SignalRun:
         self.lineages = {node.id[:2]: node.lineage for node in plan.nodes}
 
     async def apply(self, episode: Episode, learner: Trajectory, signal: SignalPlan) -> None:
-        """Compute the signal's advantages of a trajectory's steps."""
+        """Compute the advantages or demonstrations of a trajectory's steps by its role's signal, into
+        `result`."""
         role, tally, result = self.plan.trained[learner.name], self.tallies[learner.name], self.result
         advantages = (result.added if role.adds_signal else result.advantages)[learner.uid] = []
         details = result.details[learner.uid] = []
@@ -142,7 +144,8 @@ class _SignalRun:
     async def _score(
         self, signal: SignalPlan, learner: Trajectory, step: Step, where: str
     ) -> tuple[float, ...]:
-        """Return a step's advantages [T] by its signal, which may read a teacher's log-probabilities."""
+        """Return a step's advantages [T] by its signal; asks the teacher for log-probabilities where it has
+        one."""
         compute, ref = signal.signal.advantages, self.plan.teacher_of(learner.name, learner.index)
         assert compute is not None
         logprobs: Sequence[float] | None = None
@@ -162,7 +165,10 @@ class _SignalRun:
     def _demonstrate(
         self, template: Template, episode: Episode, learner: Trajectory, step: Step, where: str
     ) -> str:
-        """Render the turn to imitate; empty for a failed template, which is warned of, and an empty text."""
+        """Render the answer to imitate from a demonstration's template.
+
+        Returns an empty text where it renders empty, or fails, which adds a warning.
+        """
         variables: dict[str, object] = {"task": episode.task, SELF: self._turn_view(learner, step)}
         for role in self.plan.roles:
             finished = [
@@ -185,7 +191,8 @@ class _SignalRun:
         return text
 
     def _turn_view(self, trajectory: Trajectory, step: Step) -> ScoredView:
-        """Return the fields of the turn of a step for a demonstration's template, with its own reward."""
+        """Return the view that a demonstration's template has of the turn of `step`, with the turn's
+        reward."""
         turn = [each for each in trajectory.steps if each.round == step.round]
         last, its = turn[-1], [each for each in turn if not each.tool]
         return ScoredView(
@@ -204,7 +211,7 @@ class _SignalRun:
 
 
 def _center_and_measure(role: RolePlan, tally: _SignalTally, result: SignalResult) -> None:
-    """Subtract the mean of a centered signal, and measure advantages that are added to an estimator's."""
+    """Subtract the mean from a centered signal's advantages, in place, and add metrics of the signal."""
     advantages = result.added if role.adds_signal else result.advantages
     tally.steps.sort()  # teachers answer in any order, and a sum's rounding depends on the order
     arrays = [np.array(advantages[uid][number], dtype=np.float64) for uid, number in tally.steps]

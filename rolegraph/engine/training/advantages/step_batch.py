@@ -47,23 +47,23 @@ class StepBatch:
 
     @property
     def tasks(self) -> set[str]:
-        """Ids of all tasks of the step."""
+        """Ids of all tasks that the step has episodes of."""
         return {episode.task_id for episode in self.episodes}
 
     @property
     def used_tasks(self) -> set[str]:
-        """Ids of the tasks that the update uses."""
+        """Ids of the tasks whose episodes the policy update uses."""
         return self.tasks if self.kept is None else {*self.kept}
 
     @property
     def used(self) -> list[Episode]:
-        """Episodes that the update uses."""
+        """Episodes that the policy update uses."""
         tasks = self.used_tasks
         return [episode for episode in self.episodes if episode.task_id in tasks]
 
     @property
     def warnings(self) -> list[Note]:
-        """Warnings of signals and estimators."""
+        """Warnings that signals and estimators gave for this step."""
         return [*self.signals.warnings, *self.estimated.warnings]
 
 
@@ -112,7 +112,8 @@ def annotate_episodes(
 
 
 def mark_unused(batch: StepBatch) -> StepBatch:
-    """Mark the episodes of tasks that the update leaves out."""
+    """Return a copy of the batch in which episodes that the update does not use are marked `unused` in
+    metadata."""
     tasks, unused = batch.used_tasks, {UNUSED: True}
     episodes = [
         episode if episode.task_id in tasks else episode._replace(metadata={**episode.metadata, **unused})

@@ -66,6 +66,7 @@ def _control(name: str, figure: str, values: ByTask) -> Control:
 
 
 def _majority(answers: list[Trajectory]) -> float:
-    """Return 1.0 if the most common action is correct; the first one given wins a tie."""
+    """Return 1.0 if the most common action of some answers is correct, else 0.0; the first given wins a
+    tie."""
     winner = Counter(str(t.action) for t in answers).most_common(1)[0][0]
     return float(next(t for t in answers if str(t.action) == winner).is_correct)

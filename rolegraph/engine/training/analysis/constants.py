@@ -48,14 +48,16 @@ class ConstantAnswers:
         return fmean(self.scores.values()) if self.scores else None
 
     def figures(self, role: str) -> dict[str, ByTask]:
-        """Return the figures by name, each by task."""
+        """Return by name, then task, the share of the commonest answer and the reward of the best constant
+        answer."""
         named = {f"{SAME}{role}": self.same, f"{CONSTANT}{role}": self.scores}
         return {name: values for name, values in named.items() if values}
 
 
 @dataclass(slots=True)
 class _Given:
-    """Times that one answer was given on one task, and its rewards."""
+    """Number of times that an answer was given on one task, with the sum, minimum and maximum of its
+    rewards."""
 
     n: int = 0
     total: float = 0.0
@@ -85,7 +87,8 @@ class AnswerTally:
         self._is_open = False
 
     def add(self, task: str, trajectory: Trajectory) -> None:
-        """Count the answers of a trajectory, one for each turn that gave a usable one."""
+        """Count a trajectory's answers on a task with their rewards, one for each turn that gave a usable
+        answer."""
         for answer, reward in () if self._is_open else _answers(trajectory):
             self._counts[answer] = self._counts.get(answer, 0) + 1
             given = self._tasks.setdefault(task, {}).setdefault(answer, _Given())
@@ -100,12 +103,13 @@ class AnswerTally:
 
     @property
     def share(self) -> float | None:
-        """Share of the commonest answer, a mean over tasks; None for less than two tasks."""
+        """Share of the most common answer on a task, a mean over tasks; None for fewer than two tasks."""
         return fmean(self._same().values()) if len(self._tasks) > 1 else None
 
     @property
     def result(self) -> ConstantAnswers | None:
-        """The figures; None where the answers are not discrete."""
+        """Commonest answer, best constant answer and their figures; None where the answers are not
+        discrete."""
         if not self._is_discrete():
             return None
         commonest, same = self._commonest(), self._same()
@@ -148,11 +152,11 @@ class AnswerTally:
         )
 
     def _right(self, answers: Mapping[str, _Given]) -> int:
-        """Return the number of a task's answers with the highest reward of the role."""
+        """Return how many different answers of a task have the highest reward that the role ever got."""
         return sum(given.high == max(self._rewards) for given in answers.values())
 
     def _scores(self, answer: str, *, by_task: bool) -> ByTask:
-        """Return the reward of an answer on each task, if every turn had given it."""
+        """Return by task the mean reward that a role would have, had each turn given this answer."""
         return {
             task: answers[answer].total / answers[answer].n
             if by_task and answer in answers
@@ -162,7 +166,7 @@ class AnswerTally:
         }
 
     def _instead(self, answer: str, other: str, given: _Given) -> float:
-        """Return the sum of rewards of the turns that gave `other`, had they given `answer`."""
+        """Estimate the summed reward of the turns that gave `other`, had they given `answer` instead."""
         if answer == other:
             return given.total
         if len(self._words) == 2 and len(self._rewards) == 2:  # of two words, exactly one is right
@@ -186,13 +190,14 @@ def tally_answers(episodes: Iterable[Episode], words: Mapping[str, Sequence[str]
 
 
 def figures_of_answers(tallies: Mapping[str, AnswerTally]) -> dict[str, ByTask]:
-    """Return `answers/same/{role}` and `answers/constant/{role}` by task, of roles with discrete answers."""
+    """Return by name and task `answers/same/{role}` and `answers/constant/{role}` of roles with discrete
+    answers."""
     results = {role: tally.result for role, tally in tallies.items()}
     return {name: of for role, it in results.items() if it for name, of in it.figures(role).items()}
 
 
 def beside_rewards(figures: Mapping[str, ByTask], tallies: Mapping[str, AnswerTally]) -> dict[str, ByTask]:
-    """Return figures by task with those of `figures_of_answers`, each role's behind its reward."""
+    """Return figures with those of `figures_of_answers` inserted, each role's behind its `reward/{role}`."""
     of_answers = figures_of_answers(tallies)
     placed: dict[str, ByTask] = {}
     for name, values in figures.items():
@@ -204,7 +209,7 @@ def beside_rewards(figures: Mapping[str, ByTask], tallies: Mapping[str, AnswerTa
 
 
 def _answers(trajectory: Trajectory) -> list[tuple[str, float | None]]:
-    """Return each usable answer of a trajectory with its reward; None where it has none."""
+    """Return (answer, reward) of each usable answer of a trajectory; the reward is None where it has none."""
     steps = [step for step in trajectory.steps if step.action is not None and not step.masked]
     if len(steps) == 1:
         return [(str(steps[0].action), trajectory.reward)] if trajectory.failure is None else []

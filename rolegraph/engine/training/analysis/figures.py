@@ -207,7 +207,7 @@ def answer_figures(roles: Mapping[str, RolePlan], episodes: Sequence[Episode]) -
 
 @dataclass(frozen=True, slots=True)
 class _Sign:
-    """Sign that a role's training goes wrong, once it has held for some steps in a row."""
+    """Warning sign in a role's metrics, which counts only once it has held for some steps in a row."""
 
     metric: str
     holds: Callable[[float, float], bool]
@@ -279,9 +279,10 @@ def sign_warnings(lines: Sequence[Metrics], plan: Plan) -> Iterator[Note]:
 
 
 def _has_gradient(role: str, lines: Sequence[Metrics], steps: int) -> bool:
-    """Return True if a role had a gradient in any of the last steps that measured it; a dead role has none.
+    """Return True if the role had a share of the gradient in any of the last `steps` steps that measured it.
 
-    A dead role has a sign of its own. Less weight for the roles beside it does not wake it.
+    A role without one has a warning sign of its own, and less weight for the roles beside it does not wake
+    it.
     """
     shares = [line[f"optim/share/{role}"] for line in lines if f"optim/share/{role}" in line]
     return any(shares[-steps:])

@@ -185,7 +185,7 @@ def forecast(plan: Plan, observed: ObservedEpisodes | None = None, *, price: Pri
 
 @dataclass(slots=True)
 class _RoleGroups:
-    """Tally of one role's groups in the observed episodes."""
+    """Sizes, outcomes and gradient mass of one role's groups in the episodes that a forecast observed."""
 
     tasks: set[str] = field(default_factory=set[str])
     sizes: list[int] = field(default_factory=list[int])
@@ -196,7 +196,10 @@ class _RoleGroups:
 
 
 def _observed_groups(plan: Plan, observed: Sequence[Episode]) -> dict[str, _RoleGroups]:
-    """Group the episodes by role as training would; tasks with fewer than `train.rollouts` are left out."""
+    """Group observed episodes and estimate advantages, as training would; return the tally of each role.
+
+    Tasks with fewer than `train.rollouts` episodes are left out.
+    """
     rollouts = plan.spec.train.rollouts
     by_task: defaultdict[str, list[Episode]] = defaultdict(list)
     for episode in observed:
@@ -236,7 +239,7 @@ def learns_from_rewards(role: RolePlan) -> bool:
 
 
 def _tokens(name: str, kind: str, observed: ObservedEpisodes, episodes: int) -> SampleMean:
-    """Estimate the tokens of one kind, a field of a Step, that a role takes in `episodes` episodes."""
+    """Estimate a role's tokens of one kind (a field of Step) in `episodes` episodes, from observed ones."""
     by_task: defaultdict[str, list[int]] = defaultdict(list)
     for episode in observed.episodes:
         steps = [step for t in episode.trajectories if t.name == name for step in t.steps]
@@ -247,7 +250,8 @@ def _tokens(name: str, kind: str, observed: ObservedEpisodes, episodes: int) -> 
 
 
 def _planned_sizes(plan: Plan, role: RolePlan) -> tuple[int, int] | None:
-    """Return the size of a role's groups if no turn is skipped or fails; None if it depends on answers."""
+    """Return (smallest, largest) size of a role's groups if no turn is skipped or fails; None if answers
+    decide it."""
     plain = [grouping.by in ("task", "turn") for grouping in role.groupings] == [True]
     if role.name not in plan.trained or not learns_from_rewards(role) or not plain:
         return None
@@ -266,7 +270,8 @@ def _planned_sizes(plan: Plan, role: RolePlan) -> tuple[int, int] | None:
 def _warnings(
     plan: Plan, rows: Mapping[str, RoleForecast], observed: ObservedEpisodes | None
 ) -> Iterator[str]:
-    """Yield a warning for each role that will not learn, or whose groups cannot be estimated."""
+    """Yield warnings about the forecast: refills, failures, and roles that will not learn or cannot be
+    judged."""
     if refill := plan.spec.train.refill:
         yield (
             f"`train.refill` draws up to {refill} further batches: a step may have {refill + 1} times these "

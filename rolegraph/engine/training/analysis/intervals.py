@@ -92,7 +92,7 @@ def _array(values: ByTask) -> Floats:
 
 
 def _range(*sides: ByTask) -> tuple[float, float]:
-    """Return the smallest range that holds 0, 1 and all values."""
+    """Return (low, high), the smallest range that holds 0, 1 and all values of both sides."""
     values = [0.0, 1.0, *(value for side in sides for value in side.values())]
     return min(values), max(values)
 
@@ -123,7 +123,8 @@ def _effective(values: Floats, ends: tuple[float, float]) -> float:
 
 
 def _student(freedom: int) -> float:
-    """Return the quantile of Student's t by its expansion at infinity (Abramowitz and Stegun, 26.7.5)."""
+    """Return Student's t quantile at the level of the intervals, by its series (Abramowitz and Stegun,
+    26.7.5)."""
     z = _Z
     terms = (
         (z**3 + z) / 4,
@@ -134,7 +135,10 @@ def _student(freedom: int) -> float:
 
 
 def _correlation(now: Floats, before: Floats, ends: tuple[float, float]) -> float:
-    """Return the correlation of two sides; a positive one is lowered by Newcombe's continuity correction."""
+    """Return the correlation of two sides' values, for the interval of their difference.
+
+    A positive correlation is lowered by Newcombe's continuity correction.
+    """
     spread = float(now.std() * before.std())
     if min(float(now.std()), float(before.std())) < ROUNDING * (ends[1] - ends[0]):
         return 0.0

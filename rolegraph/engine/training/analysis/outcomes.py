@@ -23,7 +23,7 @@ from rolegraph.engine.training.advantages.groups import group_episodes
 
 
 class GroupOutcome(StrEnum):
-    """Outcome of a group."""
+    """Outcome of a group for training: it taught, or the reason why not, such as too easy or all failed."""
 
     TAUGHT = "taught"
     """It has a nonzero advantage, and not the same one for every member."""
@@ -44,7 +44,7 @@ class GroupOutcome(StrEnum):
 
     @property
     def moves(self) -> bool:
-        """True for an outcome with a gradient."""
+        """True for an outcome whose groups have a gradient."""
         return self in (GroupOutcome.TAUGHT, GroupOutcome.EQUAL)
 
     def figure(self, role: str) -> str:
@@ -58,7 +58,7 @@ Outcomes = Counter[GroupOutcome]
 
 @dataclass(slots=True)
 class GroupTally:
-    """Running totals of one group."""
+    """Running summary of one group's members, from which its outcome is derived."""
 
     too_small: bool = False
     all_failed: bool = True
@@ -69,7 +69,7 @@ class GroupTally:
     _rewards: list[float] = field(default_factory=list[float])
 
     def add(self, advantages: Sequence[float], reward: float | None, *, failed: bool) -> None:
-        """Count a member with the advantages of its tokens; a masked member has no advantages."""
+        """Add a member with the advantages of its tokens (empty for a masked member) and its reward."""
         self.all_failed = self.all_failed and failed
         if advantages:
             self._ends += (min(advantages), max(advantages))
@@ -77,7 +77,7 @@ class GroupTally:
 
     @property
     def outcome(self) -> GroupOutcome:
-        """Outcome by the members so far."""
+        """Outcome of the group, from the members added so far."""
         if any_nonzero(self._ends):
             same = len(self._ends) > 2 and len({*self._ends}) == 1
             return GroupOutcome.EQUAL if same else GroupOutcome.TAUGHT
@@ -104,7 +104,7 @@ class StepGroups:
         self._left_out: dict[GroupKey, GroupTally] = {}
 
     def add(self, episode: Episode) -> None:
-        """Count an episode's group members; of the episode only rewards are kept."""
+        """Add an episode's members to their groups; only rewards and ranges of advantages are kept."""
         failed = episode.failures
         compared: set[NodeId] = set()
         for recorded in on_record(episode):
@@ -123,7 +123,7 @@ class StepGroups:
                 group.add((), trajectory.reward, failed=trajectory.failure is not None)
 
     def outcomes(self) -> Mapping[GroupKey, GroupOutcome]:
-        """Return the outcome of each group, by the episodes added so far.
+        """Return the outcome of each group of the episodes added so far, by key.
 
         A group over several roles is there once for each of them.
         """
@@ -174,5 +174,5 @@ def teaching_tasks(
 
 
 def advantages(steps: Iterable[Step]) -> list[float]:
-    """Return the advantages of all tokens of some steps."""
+    """Return the token advantages of all steps in one list."""
     return [value for step in steps for value in step.advantages]

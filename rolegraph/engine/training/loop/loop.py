@@ -77,7 +77,7 @@ async def train(setup: TrainingSetup, start: Checkpoint | None = None) -> None:
 
 @dataclass(slots=True)
 class _Step:
-    """Last step whose update was made: what its checkpoint holds besides the weights."""
+    """State of the training after the last policy update, from which its checkpoint is written."""
 
     number: int
     metrics: Metrics
@@ -91,7 +91,7 @@ class _Step:
 
 
 class _Loop:
-    """Steps of a running training: its metrics so far, the best validation, and the warnings given."""
+    """Training loop: runs the steps, and holds metrics so far, the best validation, and warnings given."""
 
     def __init__(self, setup: TrainingSetup, rollouts: Rollouts, start: Checkpoint | None) -> None:
         self.setup, self.rollouts = setup, rollouts
@@ -166,7 +166,8 @@ class _Loop:
         await self.checkpoint(step)
 
     async def save_interrupted(self) -> None:
-        """Save a checkpoint of the last step whose update was made, unless there is one."""
+        """Save a checkpoint of the last updated step after an interruption, unless it is saved; cancels
+        episodes."""
         step = self.step
         if step is None or step.saved or self.updating:
             return
@@ -181,7 +182,8 @@ class _Loop:
             self.setup.observe(Note(text, "warning"))
 
     async def draw(self, exclusions: Collection[str] = ()) -> asyncio.Task[list[Episode]]:
-        """Start the episodes of the next batch, without the tasks whose ids are in `exclusions`."""
+        """Start the episodes of the next batch, leaving out tasks with ids in `exclusions`; return their
+        task."""
         setup, train = self.setup, self.train
         self.drawn += 1
         tasks = batch_tasks(setup.tasks, train, setup.seed, self.drawn)
@@ -240,7 +242,7 @@ class _Loop:
         return await _completed(self._learn(step, batch, times))
 
     async def _learn(self, step: int, batch: StepBatch, times: Metrics) -> _Step:
-        """Update the policies; the step counts once this is done, and is not interrupted meanwhile."""
+        """Update the policies from a batch; return the step, which now counts as done, with its metrics."""
         plan = self.setup.plan
         metrics = batch_metrics(batch, plan) | await self.update(step, batch, times)
         self._warn([*sign_warnings([*self.lines, metrics], plan)])
@@ -251,7 +253,8 @@ class _Loop:
         return self.step
 
     async def update(self, step: int, batch: StepBatch, times: Metrics) -> Metrics:
-        """Update the policies from episodes with advantages, and return the update's metrics."""
+        """Send the batch's datums to the training service with an optimizer step; return the update's
+        metrics."""
         plan = self.setup.plan
         rates = {
             name: learning_rate(self.train.schedule, policy.learning_rate, step, self.setup.steps)
@@ -280,7 +283,10 @@ class _Loop:
         return metrics | update_figures(updates, several=len(plan.policies) > 1)
 
     async def validate(self, step: int, times: Metrics | None = None) -> Metrics:
-        """Return the current policies' figures on the validation tasks, with the same seeds at every step."""
+        """Run the validation tasks with the current weights, write their episodes, and return the figures.
+
+        The seeds are the same at every step.
+        """
         setup = self.setup
         if not setup.validation_tasks:
             return {}
@@ -309,7 +315,8 @@ class _Loop:
         return metrics | {f"validation/{name}": count for name, count in failures(episodes).items()}
 
     async def checkpoint(self, step: _Step) -> None:
-        """Save a checkpoint if one is due, or if the validation figure is the best so far."""
+        """Save a checkpoint if one is due or the validation is the best so far; then delete old
+        checkpoints."""
         last = step.number == self.setup.steps
         figure = step.metrics.get(self._figure)
         better = figure is not None and (self.best is None or figure > self.best)
@@ -325,7 +332,7 @@ class _Loop:
             self.best = figure
 
     async def save(self, step: _Step, better: bool = False) -> None:
-        """Save the weights of the last step, and write a checkpoint of it."""
+        """Save the policies' weights at the service, and add the step's checkpoint to the folder."""
         saved = await self.setup.policies.save(f"step-{step.number:06d}")
         validation = {name: value for name, value in step.metrics.items() if name.startswith("validation/")}
         self.setup.folder.add_checkpoint(
@@ -344,7 +351,8 @@ class _Loop:
         step.saved = True
 
     async def drop_old(self, step: int) -> list[Checkpoint]:
-        """Delete the checkpoints and episodes that `train.keep` leaves out; return these checkpoints."""
+        """Delete episodes and checkpoints, with their weights, beyond `train.keep`; return these
+        checkpoints."""
         keep, setup = self.train.keep, self.setup
         if keep.episodes is not None:
             setup.folder.drop_episodes("train", step - keep.episodes + 1)
@@ -358,15 +366,17 @@ class _Loop:
         return dropped
 
     def log(self, step: int, metrics: Metrics) -> None:
-        """Write a step's metrics to the folder and the observer."""
+        """Append a step's metrics to `metrics.jsonl`, and send them to the observer."""
         metrics = {"step": float(step), **metrics}
         self.setup.folder.add_metrics(metrics)
         self.lines.append(metrics)
         self.setup.observe(StepLogged(step, metrics))
 
     def _version(self, trajectory: Trajectory) -> int | None:
-        """Return the number of updates that a trajectory's policy has by now, from which the age of its steps
-        is counted; 0 for a frozen model, None for past selves, which are behind on purpose."""
+        """Return how many updates the policy of a trajectory has had, to compute how stale its steps are.
+
+        It is 0 for a frozen model, and None for past copies, which are old on purpose.
+        """
         plan = self.setup.plan
         policy = plan.policy_of(trajectory.name, trajectory.index)
         if plan.is_past(trajectory.name, trajectory.index):
@@ -377,14 +387,14 @@ class _Loop:
         self.setup.observe(Note(text, episodes=episodes))
 
     def _warn(self, warnings: Sequence[Note]) -> None:
-        """Send the first warning about each subject; metrics count the others."""
+        """Send warnings to the observer, only the first about each subject."""
         for warning in warnings:
             if warning.about not in self.warned:
                 self.warned.add(warning.about)
                 self.setup.observe(warning)
 
     def _warn_of_failures(self, step: int, episodes: Sequence[Episode]) -> None:
-        """Warn once of each trained role without a usable answer in a batch."""
+        """Warn, once for each trained role, that all its answers in a batch failed."""
         lines = failure_lines(self.trained_roles.values(), episodes, every=True)
         self._warn([Note(f"step {step}: {line}", "warning", f"failures of {role}") for role, line in lines])
 
@@ -414,7 +424,8 @@ class _Loop:
 
 
 async def _completed(work: Coroutine[Any, Any, T]) -> T:
-    """Return the result of a coroutine, which goes on to its end where the caller is cancelled meanwhile."""
+    """Await a coroutine; if the caller is cancelled meanwhile, let the coroutine finish before raising
+    that."""
     task = asyncio.create_task(work)
     try:
         return await asyncio.shield(task)

@@ -41,7 +41,7 @@ class RemoteModels:
         """Saved weights that rollouts may still use, by policy and version."""
 
     async def current(self, policy: str) -> ServedModel:
-        """Return the place of a policy's current weights; save them first, once for each version.
+        """Return the address and path of a policy's current weights; saves them first, once for each version.
 
         Raises:
             WorldError: The service refuses or fails.
@@ -91,7 +91,8 @@ class TrainingSetup:
 
 
 class Rollouts(AbstractAsyncContextManager["Rollouts"]):
-    """Context manager that starts batches of episodes, and cancels unfinished ones when it exits."""
+    """Runner of batches of episodes for training; a context manager that cancels unfinished ones when it
+    exits."""
 
     def __init__(self, setup: TrainingSetup) -> None:
         self._setup = setup
@@ -145,7 +146,8 @@ class Rollouts(AbstractAsyncContextManager["Rollouts"]):
         return started
 
     async def _maker(self, against: Opponents) -> MakeEpisode:
-        """Return the function that makes episodes with the current weights."""
+        """Return a function that runs a job's episode with the policies' current weights, here or on a
+        cluster."""
         setup, remote = self._setup, self._setup.remote
         if remote is None:
 

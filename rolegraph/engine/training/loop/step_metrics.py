@@ -36,10 +36,10 @@ def batch_metrics(batch: StepBatch, plan: Plan) -> Metrics:
 
 
 def _own_rewards(batch: StepBatch, plan: Plan, other_metrics: Metrics) -> Metrics:
-    """Return `reward/{role}/n`, and `reward/{role}/*` of roles without it in `other_metrics` or with
-    compared turns.
+    """Return metrics of the rewards as they were given: `reward/{role}/n`, and `reward/{role}/*` where
+    needed.
 
-    The credit of a turn, such as a margin, does not measure the turn; its own reward does.
+    They are needed where `other_metrics` lacks them, or measures the credit of compared turns instead.
     """
     metrics: Metrics = {}
     for name, rewards in rewards_by_role(plan, batch.episodes).items():
@@ -62,13 +62,15 @@ def datum_metrics(data: Mapping[str, Sequence[RoleBatch]], rates: Mapping[str, f
 
 
 def rewritten_roles(data: Mapping[str, Sequence[RoleBatch]]) -> list[str]:
-    """Return the roles whose chat template renders earlier turns in other tokens than were sampled."""
+    """Return the roles whose earlier turns the chat template re-rendered in other tokens than were
+    sampled."""
     roles = (batch.role for batches in data.values() for batch in batches if batch.rewritten)
     return list(dict.fromkeys(roles))
 
 
 def _merging(batches: Iterable[RoleBatch]) -> Metrics:
-    """Return `optim/steps/{role}` and `optim/data/{role}` of roles whose Steps continue each other."""
+    """Return `optim/steps/{role}` and `optim/data/{role}` for roles of which some steps were merged to one
+    datum."""
     by_role: dict[str, list[RoleBatch]] = {}
     for batch in batches:
         by_role.setdefault(batch.role, []).append(batch)
@@ -82,7 +84,7 @@ def _merging(batches: Iterable[RoleBatch]) -> Metrics:
 
 
 def _staleness(episodes: Sequence[Episode]) -> float:
-    """Return the mean number of updates since the steps' weights."""
+    """Return the mean number of updates between the weights that sampled the steps and the current ones."""
     behind = [s.metadata.get("staleness") for e in episodes for t in e.trajectories for s in t.steps]
     counts = [updates for updates in behind if updates is not None]
     return sum(counts) / len(counts) if counts else 0.0

@@ -32,7 +32,7 @@ from rolegraph.engine.vocabulary.items import LOSS_SETTINGS
 
 
 class SampledSpan(NamedTuple):
-    """Sampled tokens within a datum."""
+    """Sampled tokens of one response in a datum: the first position, and the log-probabilities."""
 
     start: int
     """Index of the first sampled token among the datum's targets."""
@@ -118,7 +118,11 @@ def step_advantages(
 
 
 def token_sequences(steps: Iterator[StepAdvantages]) -> Iterator[Sequence[StepAdvantages]]:
-    """Yield runs of Steps that continue each other token for token, up to the last nonzero advantage."""
+    """Yield runs of consecutive Steps that one datum can hold: each prompt extends the tokens of the step
+    before.
+
+    Steps after the last nonzero advantage are left out.
+    """
     runs: list[list[StepAdvantages]] = []
     for entry in steps:
         before = runs[-1][-1] if runs else None
@@ -202,7 +206,7 @@ def build_datum(
 
 
 def _is_rewritten(step: Step, before: Step) -> bool:
-    """Return True if the chat template re-rendered the earlier messages in other tokens."""
+    """Return True if a step repeats the messages of the step before, but in other tokens."""
     earlier, now = (
         [(message.get("role"), message.get("content")) for message in each.chat_completions]
         for each in (before, step)
@@ -217,7 +221,7 @@ def _floats(values: list[float]) -> tinker.TensorData:
 
 @dataclass(frozen=True, slots=True)
 class LossPass:
-    """Arguments of one `forward_backward`."""
+    """Loss, settings and datums of one `forward_backward` call."""
 
     loss: LossName
     settings: Mapping[str, float]
@@ -247,7 +251,8 @@ def loss_passes(batches: Sequence[RoleBatch], traits: ServiceTraits) -> list[Los
 
 
 def _sent_loss(loss: LossName, traits: ServiceTraits) -> LossName:
-    """Return the loss function that a service computes for a loss.
+    """Return the loss name to send to a service so that it computes `loss`: cispo for a cross-entropy of
+    means.
 
     A service of means divides a cross-entropy by the sum of the weights, which no factor restores. The
     gradient of CISPO with both thresholds at 1 is that of a cross-entropy, whatever the sampling

@@ -43,7 +43,8 @@ class PastSelves:
         """Open copies and starts by path."""
 
     async def keep_starts(self, names: Sequence[str]) -> None:
-        """Save the weights that policies start from, unless the checkpoint names them."""
+        """Save a copy of the starting weights of these policies, unless the resumed checkpoint has its
+        path."""
         for name in names:
             if name not in self.starts:
                 self.starts[name] = await self._policies[name].save_copy("start")
@@ -53,7 +54,7 @@ class PastSelves:
         return await self._open(name, self.starts[name], 0)
 
     async def refresh(self) -> None:
-        """Add a copy of each policy that has had `every` more updates, and drop what `keep` leaves out."""
+        """Save a copy of each policy that has had `every` more updates, and delete copies beyond `keep`."""
         made: dict[tuple[str, int], str] = {}
         for name, plan in self._plans.items():
             version = self._policies[plan.of].version

@@ -101,7 +101,8 @@ class PolicyClient:
 
     @contextmanager
     def _faults(self, action: str, if_unreadable: str = "") -> Generator[None]:
-        """Raise any error of a block as a WorldError that names the service, the action and the reason."""
+        """Convert any error of a block to a WorldError with the service's URL, the failed action and the
+        reason."""
         try:
             yield
         except ModelError as error:  # of the server to sample from
@@ -252,7 +253,7 @@ class Policies(dict[str, PolicyClient]):
     async def update_all(
         self, batches: Mapping[str, Sequence[RoleBatch]], rates: Mapping[str, float], clip: float
     ) -> Mapping[str, UpdateResult]:
-        """Make one Adam step for each policy that has batches, on all of them together.
+        """Send the batches and one Adam step for each policy that has any; return the results by policy.
 
         Args:
             batches: Each policy's batches, a batch for each role.
@@ -311,7 +312,7 @@ async def _open(policy: str, start: PolicyStart) -> AsyncGenerator[PolicyClient,
 def _client(
     service: tinker.ServiceClient, name: str, start: PolicyStart
 ) -> tinker.APIFuture[tinker.TrainingClient]:
-    """Create the training client of a policy whose model the service calls `name`; see `created`.
+    """Start to create the training client of a policy, from a saved state, a checkpoint, or a new adapter.
 
     For a state, the SDKs that other services pin make a LoRA client first and load the state into it, since
     those services refuse `load_weights` without a model.

@@ -40,7 +40,7 @@ sign."""
 
 
 class Pass(NamedTuple):
-    """One forward_backward: the loss, the datums and the loss's settings."""
+    """Arguments of one `forward_backward` call: loss, datums and settings."""
 
     loss: str
     data: Sequence[tinker.Datum]
@@ -55,7 +55,7 @@ class ProbeFinding(NamedTuple):
 
 
 def compared(change: Floats, expected: Floats) -> ProbeFinding:
-    """Compare two changes of log-probabilities."""
+    """Compare a measured change of log-probabilities [T] with the expected one; ok if they nearly agree."""
     size = float(expected @ expected) or 1.0
     ratio = float(change @ expected) / size
     beside = float(np.linalg.norm(change - ratio * expected)) / size**0.5
@@ -66,7 +66,7 @@ def compared(change: Floats, expected: Floats) -> ProbeFinding:
 
 
 def agreement(logprobs: Floats, expected: Floats) -> ProbeFinding:
-    """Compare log-probabilities of the same tokens."""
+    """Compare two lists of log-probabilities of the same tokens; ok if their mean difference is small."""
     if len(logprobs) != len(expected):
         return ProbeFinding(f"{len(logprobs)} in place of {len(expected)} log-probabilities", False)
     apart = float(np.abs(logprobs - expected).mean())
@@ -74,7 +74,7 @@ def agreement(logprobs: Floats, expected: Floats) -> ProbeFinding:
 
 
 def value_of(result: Any) -> Any:
-    """Wait for a future of the SDK; some versions return clients themselves."""
+    """Wait for a future of the SDK and return its result; other values are returned unchanged."""
     return result.result(timeout=TIMEOUT_SECONDS) if hasattr(result, "result") else result
 
 
@@ -99,12 +99,12 @@ class ServiceMeter:
     # clients
 
     def created(self, rank: int) -> tinker.TrainingClient:
-        """Create a training client with a new adapter."""
+        """Create a training client with a new adapter of this rank, and wait for it."""
         return value_of(self.session.service.create_lora_training_client(self.model, rank, 1))
 
     @cached_property
     def trainer(self) -> tinker.TrainingClient:
-        """Training client of the measurements."""
+        """Training client whose adapter the measurements change."""
         return self.created(RANK)
 
     @cached_property
@@ -123,7 +123,8 @@ class ServiceMeter:
         return value_of(self.trainer.save_weights_and_get_sampling_client(retry_config=NO_RETRIES))
 
     def recover(self) -> None:
-        """Forget a trainer that an error has made unusable, as a refused call does at some services."""
+        """Drop the cached training client if it no longer answers, as after a refused call at some
+        services."""
         try:
             if "trainer" in vars(self):
                 self.scores()
@@ -145,44 +146,44 @@ class ServiceMeter:
     def sampled(
         self, client: tinker.SamplingClient, *, count: int = 1, seed: int = 1, length: int = _ANSWER_TOKENS
     ) -> list[tinker.SampledSequence]:
-        """Sample answers to the prompt at temperature 1."""
+        """Return `count` answers to the fixed prompt, sampled at temperature 1 with up to `length` tokens."""
         params = tinker.SamplingParams(max_tokens=length, seed=seed, temperature=1.0, stop=[])
         prompt = tinker.ModelInput.from_ints([*_PROMPT])
         return [*value_of(client.sample(prompt, count, params)).sequences]
 
     @cached_property
     def answer(self) -> tinker.SampledSequence:
-        """Answer of the base model, the end of the text."""
+        """Answer of the base model to the fixed prompt."""
         return self.sampled(self.base)[0]
 
     @cached_property
     def text(self) -> list[int]:
-        """Token ids of the text that all measurements use, T + 1 of them."""
+        """Token ids [T + 1] that all measurements use: the fixed prompt and the base model's answer."""
         return [*_PROMPT, *self.answer.tokens]
 
     @cached_property
     def ones(self) -> Floats:
-        """Advantages of 1 for all T tokens."""
+        """Array [T] of ones: an advantage of 1 for each token of the text after the first."""
         return np.ones(len(self.text) - 1)
 
     def entries(self, client: tinker.SamplingClient) -> list[float | None]:
-        """Return the log-probabilities of compute_logprobs for the text."""
+        """Return the sampler's `compute_logprobs` of the text: one entry per token, None for the first."""
         return [*value_of(client.compute_logprobs(tinker.ModelInput.from_ints(self.text)))]
 
     def sampler_scores(self, client: tinker.SamplingClient) -> Floats:
-        """Return a sampler's log-probabilities [T] of the text's tokens but the first."""
+        """Return log-probabilities [T] of the text's tokens after the first, from a sampling client."""
         logprobs = [value for value in self.entries(client) if value is not None]
         return np.array(logprobs[1 - len(self.text) :])
 
     def scores(self, client: tinker.TrainingClient | None = None) -> Floats:
-        """Return the trainer's log-probabilities [T] of the text's tokens but the first."""
+        """Return log-probabilities [T] of the text's tokens after the first, from a training client."""
         datum = make_datum(self.text, weights=self.ones)
         output = value_of((client or self.trainer).forward([datum], "cross_entropy"))
         return np.array(output.loss_fn_outputs[0]["logprobs"].tolist())
 
     @cached_property
     def now(self) -> Floats:
-        """Log-probabilities [T] under the current weights of the trainer."""
+        """Log-probabilities [T] of the text by the trainer's current weights; cached until the next step."""
         return self.scores()
 
     # steps
@@ -209,7 +210,7 @@ class ServiceMeter:
         client: tinker.TrainingClient | None = None,
         adam: tinker.AdamParams | None = None,
     ) -> None:
-        """Send passes and an optimizer step, by default one in proportion to the gradient, and wait."""
+        """Send passes to the trainer, then an optimizer step, and wait; by default plain gradient descent."""
         if client is None:
             client = self.trainer
             vars(self).pop("now", None)
@@ -221,25 +222,26 @@ class ServiceMeter:
             value_of(future)
 
     def plain_adam(self, clip: float = 0.0) -> tinker.AdamParams:
-        """Return the settings of a step that is `eta` times the gradient."""
+        """Return Adam settings under which a step is `eta` times the gradient, for small gradients."""
         return tinker.AdamParams(
             learning_rate=self.eta * _EPS, beta1=0.0, beta2=0.0, eps=_EPS, grad_clip_norm=clip
         )
 
     def change(self, *passes: Pass, adam: tinker.AdamParams | None = None) -> Floats:
-        """Return the change [T] of the log-probabilities by one step on the passes."""
+        """Take one optimizer step on the passes; return the change [T] of the text's log-probabilities."""
         before = self.now
         self.step(*passes, adam=adam)
         return self.now - before
 
     def effect(self, advantages: Floats, *passes: Pass) -> Floats:
-        """Return the change [T] by passes whose gradient should be `-advantages`, and take it back."""
+        """Measure the change [T] by passes whose gradient should be `-advantages`, then undo it by a step
+        back."""
         change = self.change(*passes)
         self.step(self.on_policy(-advantages))
         return change
 
     def measured(self, advantages: Floats) -> Floats:
-        """Return the change [T] by the gradient `-advantages` of the text's first tokens."""
+        """Measure the change [T] by a step with these advantages on the text's first tokens, then undo it."""
         return self.effect(advantages, self.on_policy(advantages))
 
     def choose_step(self) -> None:

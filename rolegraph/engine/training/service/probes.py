@@ -47,7 +47,7 @@ _CLIPS = ((0.8, 1.2), (0.9, 1.1), (0.0, 4.0), (0.0, 5.0), (0.0, np.inf))
 
 
 class ProbeRow(NamedTuple):
-    """Result of one probe."""
+    """Result of one probe of a service: behaviour expected and found, for the table of `doctor`."""
 
     name: str
     expected: str
@@ -59,7 +59,7 @@ class ProbeRow(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """One behaviour of a service, and how it is found."""
+    """One probe: a behaviour that hosted Tinker has, and the function that measures it."""
 
     name: str
     expected: str
@@ -109,14 +109,15 @@ class ServiceProbe(ServiceMeter):
 
     @cached_property
     def unit(self) -> Floats:
-        """Change by advantages of 1."""
+        """Change of the text's log-probabilities [T] by a step with all advantages 1, the unit of other
+        probes."""
         if not self.is_plain:
             raise RuntimeError("cannot be measured: a step does not follow the size of the gradient")
         return self.measured(self.ones)
 
     @property
     def of_two(self) -> float:
-        """Part of the sum of two datums' gradients that the service takes, if one trait explains it."""
+        """Fraction of two datums' summed gradients that a step takes: 0.5 if the service averages, else 1."""
         return 0.5 if self.traits.takes_means else 1.0
 
 
@@ -134,7 +135,8 @@ _Find = Callable[[ServiceProbe], ProbeFinding]
 
 
 def _probe(name: str, expected: str, **differing: Any) -> Callable[[_Find], _Find]:
-    """Return a decorator that adds a function to the probes, with the traits of a service that differs."""
+    """Return a decorator that registers a probe function; `differing` are the traits to record if it
+    fails."""
 
     def add(find: _Find) -> _Find:
         PROBES.append(Probe(name, expected, find, differing))
@@ -201,7 +203,8 @@ def _cross_entropy(probe: ServiceProbe) -> ProbeFinding:
 
 
 def _coefficients(loss: str, ratios: Floats, advantages: Floats, low: float, high: float) -> Floats:
-    """Return the negated gradient of a loss by each log-probability [T]; `low` is the beta of dro."""
+    """Return the expected coefficient [T] of each token in the gradient of a loss; `low` is the beta of
+    dro."""
     match loss:
         case "ppo":
             clipped = (advantages > 0) & (ratios > high) | (advantages < 0) & (ratios < low)
@@ -228,7 +231,7 @@ def _closed_form(
     low: float = 0.0,
     high: float = 0.0,
 ) -> ProbeFinding:
-    """Compare a loss off-policy with the measure whose gradient is the formula of the loss."""
+    """Measure a loss on off-policy data and compare its effect with that of the loss's formula."""
     ratios, advantages = np.resize(_RATIOS, len(probe.unit)), np.resize(_SIGNS, len(probe.unit))
     expected = _coefficients(loss, ratios, advantages, low, high)
     inputs = {"sequence_ratio_mask": probe.ones} if loss == "gspo" else {}
@@ -237,7 +240,8 @@ def _closed_form(
 
 
 def _defaults(probe: ServiceProbe, loss: str, usual: tuple[float, float]) -> ProbeFinding:
-    """Find the thresholds of a loss that explain its gradient without settings."""
+    """Find which clip thresholds a service uses for a loss if none are sent; ok if they are the usual
+    ones."""
     for low, high in (usual, *_CLIPS):
         if _closed_form(probe, loss, None, low, high).ok:
             return ProbeFinding(f"{low:g} to {high:g}", (low, high) == usual)
@@ -245,7 +249,7 @@ def _defaults(probe: ServiceProbe, loss: str, usual: tuple[float, float]) -> Pro
 
 
 def _probe_losses() -> None:
-    """Add the probes of the losses with a ratio: with settings sent, and with the service's defaults."""
+    """Register the probes of the losses with a probability ratio, with thresholds sent and with defaults."""
     formula = "the gradient of its formula, thresholds sent"
 
     def sent(loss: str, low: float, high: float) -> _Find:

@@ -33,7 +33,7 @@ SOLVED = 0.5
 
 
 class SideActions(NamedTuple):
-    """Trajectories of a role instance in the episodes of both sides."""
+    """Trajectories of one role instance in the episodes of both sides; None where a side lacks it."""
 
     instance: str
     first: Trajectory | None
@@ -56,15 +56,13 @@ class FigureRow(NamedTuple):
 
     @property
     def is_score(self) -> bool:
-        """True where more is better; more tokens are neither better nor worse, and so are figures of constant
-        answers."""
+        """True for a figure of which more is better; tokens and figures of constant answers are neither."""
         return self.figure not in (TOKENS_IN, TOKENS_OUT) and not self.figure.startswith((SAME, CONSTANT))
 
 
 @dataclass(frozen=True, slots=True)
 class TaskFlip:
-    """Task that only one of two sides solves, with each side's share of right rollouts (`was`, `now`) and an
-    episode of each."""
+    """Task that one of two sides solves and the other does not, with an episode of each."""
 
     task: str
     question: str
@@ -76,7 +74,7 @@ class TaskFlip:
     other: Episode
 
     def beside(self) -> list[SideActions]:
-        """Role instances of both episodes, paired by name."""
+        """Return the trajectories of both episodes, paired by the name of the role instance."""
         one, two = (
             {instance(episode, trajectory): trajectory for trajectory in episode.trajectories}
             for episode in (self.first, self.other)
@@ -136,7 +134,7 @@ class Comparison:
 
     @property
     def method(self) -> str:
-        """Description of the intervals."""
+        """Text that explains how the confidence intervals were computed."""
         return METHOD
 
     @property
@@ -146,12 +144,13 @@ class Comparison:
 
     @property
     def same_words(self) -> bool:
-        """True where specs, templates and settings are the same."""
+        """True where all sides have the same spec, templates and settings."""
         return not (self.spec or self.templates)
 
     @property
     def other_code(self) -> bool:
-        """True where only the code of named items differs: same specs, but another hash."""
+        """True where the sides differ in nothing but the code of vocabulary items: same spec, another
+        hash."""
         return self.same_words and len({side.hash for side in self.sides}) > 1
 
 
@@ -192,7 +191,7 @@ def comparison_page(comparison: Comparison) -> str:
 
 
 class FigureCell(NamedTuple):
-    """Cell of the table of figures; `interval` is empty without a figure."""
+    """Texts and drawing of one cell in the table of figures; `interval` is empty without a figure."""
 
     mean: str
     interval: str = ""
@@ -203,7 +202,7 @@ class FigureCell(NamedTuple):
 
 
 def side_cells(row: FigureRow, sides: Sequence[Side]) -> list[FigureCell]:
-    """Return the cells of a figure, one for each side with episodes."""
+    """Return the table cells (mean, interval, drawing) of a figure, one for each side with episodes."""
     cells: list[FigureCell] = []
     for cell, picture, side in zip(row.sides, drawn(row.sides), sides, strict=True):
         if cell is None or not cell.n:
@@ -219,7 +218,7 @@ def side_cells(row: FigureRow, sides: Sequence[Side]) -> list[FigureCell]:
 
 
 def gap_cells(row: FigureRow) -> list[FigureCell]:
-    """Return the cells of the differences of a figure from the first side."""
+    """Return the table cells of a figure's differences from the first side, one for each other side."""
     cells: list[FigureCell] = []
     for column, gap in enumerate(row.differences):
         if gap is None or not gap.n:
@@ -234,7 +233,7 @@ def gap_cells(row: FigureRow) -> list[FigureCell]:
 
 
 def answer(trajectory: Trajectory) -> str:
-    """Return a role instance's responses as text; its action where the role ran a tool."""
+    """Return the text of all responses of a trajectory, cut for display; for a tool's role, its action."""
     written = [step.model_response for step in trajectory.steps if step.model_response]
     return clipped("\n\n".join(written) or trajectory.action or "")
 
@@ -258,7 +257,7 @@ def _gap(figure: str, first: SideResults, other: SideResults) -> Interval | None
 
 
 def _shared(first: SideResults, other: SideResults) -> set[str]:
-    """Return the tasks with the same id and row on both sides; the data behind an id may have changed."""
+    """Return the ids of tasks whose rows are equal on both sides; the data behind an id may have changed."""
     return {task for task, row in first.tasks.items() if other.tasks.get(task) == row}
 
 
@@ -275,7 +274,7 @@ def _flips(name: str, first: SideResults, other: SideResults, shown: int) -> Tas
 
 
 def _flip(task: str, first: SideResults, other: SideResults) -> TaskFlip:
-    """Return a flipped task with an episode of each side that shows it, of the same rollout if possible."""
+    """Return the TaskFlip of a task, with an episode of each side, of the same rollout if possible."""
     was, now = first.figures["correct"][task], other.figures["correct"][task]
     solved = now > SOLVED
     one, two = min(

@@ -22,7 +22,7 @@ ABSENT = "–"
 
 @dataclass(frozen=True, slots=True)
 class KeyDifference:
-    """Key with different values."""
+    """Key of the specs or settings with its different values, one for each side."""
 
     key: str
     values: Sequence[str]
@@ -31,7 +31,7 @@ class KeyDifference:
 
 @dataclass(frozen=True, slots=True)
 class TemplateChange:
-    """Template with different texts."""
+    """Template that differs from the first side's, with its diff."""
 
     name: str
     diffs: Sequence[str]
@@ -74,7 +74,10 @@ def text_difference(was: str, now: str, name: str, other: str) -> str:
 
 
 def _meant(spec: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Fill in a spec's defaults, so that two specs differ only in meaning; an unreadable one is unchanged."""
+    """Return a resolved spec with all defaults filled in, so that equal meanings compare equal.
+
+    A spec with faults is returned unchanged.
+    """
     fitting = validate(spec)
     return spec if fitting.findings else fitting.value.model_dump(mode="json")
 

@@ -24,7 +24,7 @@ TOKENS_IN, TOKENS_OUT = "tokens in", "tokens out"
 
 @dataclass(frozen=True, slots=True)
 class SideResults:
-    """Results of a side."""
+    """Results of one side of a comparison: its episodes' figures by task, and index entries."""
 
     what: str
     """Description of the episodes, such as `validation, step 10`."""

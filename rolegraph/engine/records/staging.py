@@ -21,7 +21,8 @@ _STAGING = ".part-"
 
 @contextmanager
 def staging_folder(parent: Path) -> Generator[Path]:
-    """Create a locked staging folder below `parent` and delete it after the block. Raises OSError."""
+    """Yield a new locked folder below `parent` to write into; it is deleted after the block. Raises
+    OSError."""
     new = Path(tempfile.mkdtemp(dir=parent, prefix=".new-"))
     with _locked(new):
         # Only now under the name that `sweep` looks for, which deletes what is not locked.
@@ -33,7 +34,7 @@ def staging_folder(parent: Path) -> Generator[Path]:
 
 
 def sweep(parent: Path, rescue: Callable[[Path], None] = lambda _: None) -> None:
-    """Delete the staging folders of killed processes, calling `rescue` with each before.
+    """Delete staging folders that killed processes left below `parent`; `rescue` is called with each before.
 
     A living writer holds a lock on its folder. Does nothing on Windows, which has no locks on folders.
     """
@@ -46,7 +47,7 @@ def sweep(parent: Path, rescue: Callable[[Path], None] = lambda _: None) -> None
 
 @contextmanager
 def _locked(folder: Path) -> Generator[None]:
-    """Hold a lock on a folder; raises OSError if another process holds it."""
+    """Lock a folder within a block; raises OSError if another process has locked it."""
     if sys.platform == "win32":
         yield
         return

@@ -45,9 +45,9 @@ class ModelRef(SpecModel):
     """`local` (a folder on this machine, served during the run), `tinker`, `openai` (any compatible
     endpoint), `vllm` or `sglang` (such a server, with exact tokens) or `replay` (recorded answers)."""
     name: str | None = None
-    """A model folder or a fetched model's name (local; None is the checkpoint's model, or else the shipped
-    base model), the service's name of a model (tinker, openai, vllm, sglang), or an episodes file or run
-    folder (replay). A path in a spec lies beside the spec or below."""
+    """A model folder or the name of a fetched model (local; None is the checkpoint's model, or else the
+    shipped base model), the service's name of a model (tinker, openai, vllm, sglang), or an episodes file or
+    run folder (replay). A path in a spec lies beside the spec or below."""
     base_url: str | None = None
     """URL of the endpoint; None is the provider's own."""
     checkpoint: str | None = None

@@ -73,7 +73,8 @@ def rows_of(sequences: Sequence[Sequence[int]], *, share: bool, most: int = MAX_
 
 
 def _is_cheaper(row: int, sequence: int, shared: int, most: int) -> bool:
-    """Return True if adding a sequence to a row costs no more than a new row, given their lengths."""
+    """Return True if adding a sequence to a row is no more expensive than a new row; arguments are
+    lengths."""
     grown = row + sequence - shared
     return grown <= most and (grown <= SMALL_ROW or grown**2 <= row**2 + sequence**2)
 

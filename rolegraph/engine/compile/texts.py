@@ -111,7 +111,8 @@ class TextReader:
             path, by = ("roles", name, "group", place, "by"), grouping.by
             key = self._expression(path, by, outside, **scope) if grouping.is_expression else None
             of_turns, credit = compares_turns(role, grouping), grouping.credit or role.credit
-            plans.append(GroupingPlan(by, key, of_turns, credit, grouping.weight))
+            over_batch = grouping.over == "batch"
+            plans.append(GroupingPlan(by, key, of_turns, credit, grouping.weight, over_batch))
         return tuple(plans)
 
     def state_key(self, path: Path, source: str) -> Template | None:

@@ -186,6 +186,8 @@ class Grouping(SpecModel):
     by: Annotated[str, BeforeValidator(_as_text, json_schema_input_type=GroupBy | str | int)]
     """`task`, `turn`, `prompt`, `episode`, or an expression over `task` and `self`: members of one task with
     the same value are compared."""
+    over: Literal["task", "batch"] = "task"
+    """`batch` compares the members of all tasks of a step: `{by: task.hops, over: batch}`."""
     weight: Annotated[float, Field(gt=0.0, le=SPEC_COUNT.most)] = 1.0
     """Factor of the advantages, in a list of groupings."""
     credit: Annotated[Credit, ATOMIC] | None = None
@@ -195,6 +197,14 @@ class Grouping(SpecModel):
     def expand_shorthand(cls, value: object) -> object:
         """Expand `task`, `turn`, `prompt` and `episode` to `{by: …}`."""
         return {"by": value} if isinstance(value, str) and value in get_args(GroupBy) else value
+
+    @model_validator(mode="after")
+    def _batch_has_tasks(self) -> Grouping:
+        if self.over == "batch" and self.by == "task":
+            raise ValueError(
+                "an expression in `by` beside `over: batch`, such as 0 for the whole batch, not task"
+            )
+        return self
 
     @property
     def is_expression(self) -> bool:

@@ -191,6 +191,9 @@ def _groupings(role: RolePlan) -> Iterator[Finding]:
         # trainer/algorithms/transform.py: a trajectory is in one group, which sets its advantage.
         message = f"rLLM has one group for each trajectory, and {role.name} adds the advantages of several"
         yield Finding(path, message, "task, turn or prompt", f"or {WITHOUT_RLLM}")
+    elif first.over_batch:
+        message = f"rLLM groups by task and role, and cannot compare {role.name} over the batch"
+        yield Finding(path, message, "over: task", f"or {WITHOUT_RLLM}")
     elif first.key is not None or first.by == "episode":
         message = f"rLLM groups by task and role, and cannot group {role.name} by {first.by}"
         yield Finding(path, message, "task, turn or prompt", f"or {WITHOUT_RLLM}")

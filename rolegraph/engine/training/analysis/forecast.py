@@ -70,9 +70,9 @@ class RoleForecast:
     """Expected prompt tokens of the step, a mean over n tasks; None without episodes."""
     response_tokens: SampleMean | None = None
     groups: float | None = None
-    """Expected number of groups; None without episodes."""
+    """Expected number of groups; None without episodes, and for groups over all tasks of a step."""
     group_sizes: tuple[int, int] | None = None
-    """Members of the smallest and of the largest group; None where they depend on the answers."""
+    """Members of the smallest and of the largest group; None where they depend on the answers or tasks."""
     teaching: SampleMean | None = None
     """Share of the observed groups that teach, from 0 to 1, as `GroupOutcome` says; n counts groups."""
     failing: SampleMean | None = None
@@ -156,11 +156,14 @@ def forecast(plan: Plan, observed: ObservedEpisodes | None = None, *, price: Pri
                 row = replace(row, cost=(sampling + training) / 1e6)
         if groups := observed_groups.get(name):
             total = groups.outcomes.total()
+            # Groups of a few tasks do not tell the number and sizes of groups over all tasks of a step.
+            over_batch = any(grouping.over_batch for grouping in role.groupings)
+            observed_sizes = (min(groups.sizes), max(groups.sizes)) if groups.sizes else sizes
             whole = sum(mass_of_policy[policy] for policy in plan.policies_of(name))
             row = replace(
                 row,
-                groups=total / len(groups.tasks) * train.batch_size,
-                group_sizes=(min(groups.sizes), max(groups.sizes)) if groups.sizes else sizes,
+                groups=None if over_batch else total / len(groups.tasks) * train.batch_size,
+                group_sizes=None if over_batch else observed_sizes,
                 teaching=SampleMean(groups.outcomes[GroupOutcome.TAUGHT] / total, total),
                 failing=SampleMean(groups.outcomes[GroupOutcome.FAILED] / total, total),
                 share=sum(groups.mass.values()) / whole if whole else None,
@@ -252,7 +255,9 @@ def _tokens(name: str, kind: str, observed: ObservedEpisodes, episodes: int) -> 
 def _planned_sizes(plan: Plan, role: RolePlan) -> tuple[int, int] | None:
     """Return (smallest, largest) size of a role's groups if no turn is skipped or fails; None if answers
     decide it."""
-    plain = [grouping.by in ("task", "turn") for grouping in role.groupings] == [True]
+    plain = [grouping.by in ("task", "turn") and not grouping.over_batch for grouping in role.groupings] == [
+        True
+    ]
     if role.name not in plan.trained or not learns_from_rewards(role) or not plain:
         return None
     nodes = [node for node in plan.nodes if plan.roles[node.role].name == role.name]

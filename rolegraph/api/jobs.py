@@ -67,7 +67,7 @@ def folder_to_resume(out: str | Path | None, source: Source | None, kind: Kind) 
 
 
 def flow_to_resume(folder: RunFolder, before: RunInfo, source: Source | None, seed: int | None) -> Workflow:
-    """Load the workflow of a run or a training that is resumed, with a source that replaces its own.
+    """Load the workflow of a run or a training that is resumed; fields of `source` replace its own.
 
     Raises:
         SpecError: The spec has faults.

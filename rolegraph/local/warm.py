@@ -117,7 +117,7 @@ def _ask(path: Path, stack: ExitStack, **request: Any) -> dict[str, Any] | None:
 
     Returns:
         The answer: empty where the service ends, and busy where it gives none in time; None if nothing
-        listens there.
+        listens there, and the socket of a service that was killed is deleted.
     """
     connection = stack.enter_context(socket.socket(socket.AF_UNIX))
     connection.settimeout(ANSWER_SECONDS)

@@ -211,7 +211,7 @@ _DECODER = json.JSONDecoder(parse_constant=_no_constant, object_pairs_hook=_obje
 
 
 def schema_check(schema: dict[str, Any]) -> Check:
-    """Compile a JSON Schema (2020-12) to a check of values.
+    """Return a function that raises ValueError for a value that does not fit a JSON Schema (2020-12).
 
     Args:
         schema: The schema. References may lead into the schema only.

@@ -22,7 +22,7 @@ def tag_finder(name: str, which: Which, *, ignore_case: bool) -> Callable[[str],
 
     Args:
         name: The tag, without angle brackets.
-        which: The pair to take of several, the first or the last.
+        which: The pair to take of several, the first or the last; a pair that is only quoted counts last.
         ignore_case: Take `<Answer>` for `<answer>`.
 
     Raises:

@@ -265,7 +265,8 @@ def _cycle_hint(spec: Spec, needs: RoleGraph, cycle: Sequence[str]) -> str:
 
 
 def _size(spec: Spec, needs: RoleGraph) -> Iterator[Finding]:
-    """Find the first role at which the turns, edges or lineages of the spec pass a limit."""
+    """Yield a finding for each input that chunks do not divide, and for the first role at which the
+    turns, edges or lineages of the spec pass a limit."""
     counts: dict[str, int] = {}
     total = dict.fromkeys((SPEC_TURNS, SPEC_EDGES, SPEC_LINEAGES), 0)
     for name in nx.topological_sort(needs):

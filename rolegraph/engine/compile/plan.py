@@ -204,7 +204,7 @@ class Plan(TurnGraph):
 
     @property
     def untaught(self) -> str:
-        """Warning of prompts that a shipped model was not taught; empty without such prompts."""
+        """Warning that names roles whose prompts a model of this package was not trained on; else empty."""
         roles: dict[str, list[str]] = {}
         for role in self.asking:
             model = self.endpoints[role.endpoints[0]].model

@@ -263,8 +263,8 @@ class _Mentions:
         )
 
     def in_rows(self, shows: Sequence[str]) -> bool:
-        """Return True if the first row of a data split contains a word in its visible fields, or cannot be
-        read.
+        """Return True if the first row of any data split has one of the words in its visible fields, or if a
+        split cannot be read.
 
         `shows` are the hidden fields to count as visible; without data the result is True as well.
         """

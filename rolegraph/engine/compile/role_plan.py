@@ -252,7 +252,7 @@ class RolePlan(ResolvedRole):
 
     @property
     def why_unrated(self) -> str:
-        """Cause of an answer without a reward, for messages."""
+        """Why answers of the role may have no reward, for messages: raters did not run or cannot be read."""
         raters = dict.fromkeys((*self.reward.views, *self.reward.roles) if self.reward else ())
         if not raters:
             return "its reward was none"

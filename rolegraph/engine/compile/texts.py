@@ -175,7 +175,8 @@ class TextReader:
         yield from checks.IN_A_CALL if self.spec.roles[name].tool else ()
 
     def _seen(self, name: str, other: str, edge: Edge) -> int:
-        """Return the most instances of the role `other` that one instance of `name` reads by `edge`."""
+        """Return the most instances of the role `other` that one instance of `name` reads by `edge`; MANY for
+        a history."""
         if edge.round == "history":
             return MANY
         if self.instances is None:  # the graph has a fault: add no findings that may follow from it

@@ -22,7 +22,8 @@ from rolegraph.engine.vocabulary import Estimator, SelfView, Views, estimators, 
 
 
 def learning_findings(names: ResolvedNames) -> Iterator[Finding]:
-    """Check estimator, reward, signal and loss of each role against each other."""
+    """Check each role's estimator, reward, signal and loss against each other, and the training's `refill`,
+    `sample_from` and `validation.best` against the roles."""
     spec, groups = names.spec, _Groups(names)
     for name, role in names.roles.items():
         if role.spec.is_trained:

@@ -17,7 +17,7 @@ NO_USAGE: Mapping[str, int] = {}
 
 @dataclass(frozen=True, slots=True)
 class ServedModel:
-    """A model at the endpoint that serves it."""
+    """Settings with which a model at an endpoint is opened: reference, key, tokenizer. It holds no client."""
 
     ref: ModelRef
     """The model; its provider is never `local`, since a local service is a Tinker service."""

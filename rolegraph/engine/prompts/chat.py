@@ -270,9 +270,8 @@ class ChatFormat:
 
     @cached_property
     def _renamed(self) -> tuple[Tokenizer, Mapping[int, int]] | None:
-        """Tokenizer in which the special tokens have names as texts, and a map of its ids to the model's ids.
-
-        None where the tokenizer has no tokenizer.json to rename them in.
+        """Copy of the tokenizer in which special tokens have other texts, and its ids that differ
+        from the model's, each with the model's id. None without a tokenizer.json to rename them in.
         """
         return renamed(self._tokenizer, self._markers.names)
 

@@ -41,7 +41,7 @@ class LoopEnds:
 
     def is_over(self, block: int, loop: int) -> bool:
         """Return True if `loop` is skipped, or ended in a round before that of `block` on the block's
-        branch."""
+        branch; record the end of a loop the first time that it is found."""
         if self.is_skipped(loop):
             return True
         plan, undecided, number, over = self.plan, list[int](), block, False

@@ -83,7 +83,7 @@ class SandboxProcess:
         self._opened.close()
 
     def run(self, code: str, /, **inputs: Any) -> tuple[Any, str]:
-        """Run code and return the value of its last expression and the printed text.
+        """Run code with the globals of earlier calls; return its last expression's value and its output.
 
         The value should be a string: a container would be rebuilt here in a shape that the program chose.
 

@@ -55,7 +55,7 @@ class Candidate(BaseModel):
 
 
 class RefusedTemplate(NamedTuple):
-    """Template that a model proposed, and that was never run."""
+    """Name of a template for which a model proposed a text that does not compile, and the faults."""
 
     template: str
     """Role and part: `solver.prompt`."""

@@ -128,8 +128,11 @@ class Service:
         return session
 
     def _new_model(self, session: ClientSession, number: int | None) -> str:
-        """Reserve the id of a session's model with this number and return it; RequestError if it has too
-        many."""
+        """Reserve the id of a session's model number `number` and return it; a repeat gives the same id.
+
+        Raises:
+            RequestError: `number` is None, or the session has too many models.
+        """
         if number is None:
             raise RequestError("name a model by model_id, or a new one by session_id and model_seq_id")
         model_id = f"{session.id}:train:{number}"

@@ -194,7 +194,7 @@ class Pages:
         return self._render("listing.html.j2", run.info.name, number, where=where, **shown)
 
     def episode(self, number: int, row: EpisodeLocation, where: EpisodeFilter, start: int = 0) -> str:
-        """Render an episode from its turn number `start` on, counted from 0; raises DataError."""
+        """Render an episode of run number `number`, from its turn `start` (from 0) on; raises DataError."""
         beside = neighbours(self.runs[number], where, row)
         before, after = (other and self.links.episode(number, other, where) for other in beside)
         shown: dict[str, Any] = {"shown": self.shown(number, row, start), "before": before, "after": after}

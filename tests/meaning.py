@@ -411,3 +411,21 @@ def compared(
                 shared = "all tasks" if over_batch else task
                 groups.setdefault((shared, node.role, key(task, node)), []).append((task, rollout, node))
     return sorted(sorted(group) for group in groups.values())
+
+
+def scheduled(first: float, last: float, steps: int, after: int, step: int | None) -> float:
+    """Return the value of `{from: first, to: last, steps: steps, after: after}`, update by update.
+
+    Args:
+        first: Value of the first step.
+        last: Value at the end.
+        steps: Number of updates that move it.
+        after: Number of updates before it moves.
+        step: Step of the training, from 1; None for a run.
+    """
+    if step is None:
+        return last
+    value = first
+    for update in range(1, step):
+        value += (last - first) / steps if after < update <= after + steps else 0.0
+    return value

@@ -239,3 +239,23 @@ def test_a_batch_compares_questions_of_as_many_hops(training: Training, tmp_path
         group = episode["proposer"][0].steps[0].metadata["group"]
         assert group["task"] == ""
     assert len({e["proposer"][0].reward for e in episodes}) > 1
+
+
+def test_a_share_for_parts_fades_from_step_to_step(training: Training, tmp_path: Path) -> None:
+    pytest.importorskip("math_verify")
+    recipe(training, tmp_path, "A reward that fades")
+
+    def answers(prompt: str, seed: int) -> str:
+        if "as JSON with `parts`" in prompt:
+            return json.dumps({"parts": ["6 * 7?"] * (seed % 4)})
+        return RIGHT if seed % 2 else WRONG
+
+    training.workflow.answers = answers
+    trained(training, steps=STEPS)
+    for step in range(1, STEPS + 1):
+        share = 0.1 * (1 - (step - 1) / 100)
+        for episode in training.episodes("train", step):
+            (planner,), (answer,) = episode["planner"], episode["answer"]
+            assert len(of(episode, "worker")) == 3 * planner.terms["parallel"]
+            expected = (1 - share) * (answer.reward or 0.0) + share * planner.terms["parallel"]
+            assert planner.reward == pytest.approx(expected)

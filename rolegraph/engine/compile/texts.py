@@ -16,7 +16,7 @@ from rolegraph.engine.prompts import Template, TemplateScope, checks, read_templ
 from rolegraph.engine.spec import Edge, Finding, Path, PromptSource, Spec
 from rolegraph.engine.vocabulary import REWARD_FIELDS, VIEW_FIELDS, Dataset, Split, Tool
 
-OF_A_TURN = ("action", "tokens", "calls")
+OF_A_TURN = ("action", "tokens", "calls", "step")
 """Names that an expression of a reward reads of the turn, besides `task` and `self`."""
 _EXPRESSION = "this expression"
 _ANOTHER_ROLE = "the key mentions {!r}, which is another role"

@@ -147,6 +147,10 @@ class EpisodeMetadata(TypedDict, total=False, extra_items=Any):
     """Name of the spec."""
     hash: str
     """Hash of the plan."""
+    scheduled: Mapping[str, Figure]
+    """Values of the spec's schedules, by path, such as `roles.solver.weight`."""
+    step: Count
+    """Training step that schedules and expressions had, from 1; 0 outside of training."""
     started_at: Figure
     """Start of the episode, in seconds since 1970."""
     failures: Annotated[Sequence[FailureMetadata], list_of(OnErrorOmit[FailureMetadata])]

@@ -106,6 +106,7 @@ class EpisodeContext(EpisodeSession):
             "action": view.action,
             "tokens": view.tokens,
             "calls": view.calls,
+            "step": self.job.step or 0,
         }
         values: dict[str, Any] = {}
         for text, formula in role.formulas.items():

@@ -12,7 +12,7 @@ from rolegraph.engine.limits.specs import SPEC_CALLS, SPEC_COUNT, SPEC_INSTANCES
 from rolegraph.engine.records import MAIN
 from rolegraph.engine.spec.base import ATOMIC, Identifier, SpecModel, Strings
 from rolegraph.engine.spec.sources import ModelRef, PromptSource, Sampling
-from rolegraph.engine.vocabulary import CallField, ItemCall, LossName, LossSetting
+from rolegraph.engine.vocabulary import SCHEDULED, CallField, ItemCall, LossName, LossSetting
 from rolegraph.engine.vocabulary.items import LOSS_SETTINGS
 
 
@@ -188,7 +188,7 @@ class Grouping(SpecModel):
     the same value are compared."""
     over: Literal["task", "batch"] = "task"
     """`batch` compares the members of all tasks of a step: `{by: task.hops, over: batch}`."""
-    weight: Annotated[float, Field(gt=0.0, le=SPEC_COUNT.most)] = 1.0
+    weight: Annotated[float, Field(gt=0.0, le=SPEC_COUNT.most), SCHEDULED] = 1.0
     """Factor of the advantages, in a list of groupings."""
     credit: Annotated[Credit, ATOMIC] | None = None
     """Credit of each turn here; None takes the role's `credit`."""
@@ -337,7 +337,7 @@ class Role(SpecModel):
     policy: Annotated[Strings, Field(min_length=1)] | None = None
     """Weights of this role: one of the spec's `policies`, or a list with one for each instance. None is
     `main`, and for a role that is not trained its unchanged model."""
-    weight: Annotated[float, Field(gt=0.0, le=SPEC_COUNT.most)] = 1.0
+    weight: Annotated[float, Field(gt=0.0, le=SPEC_COUNT.most), SCHEDULED] = 1.0
     """Weight of this role's loss among the roles of its policy."""
     sampling: Sampling | None = None
     """Sampling settings; None uses the policy's."""

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from rolegraph.engine.compile import Plan, RolePlan
 from rolegraph.engine.compile.plan import calls_of, size_of
+from rolegraph.engine.compile.stages import plan_at
 from rolegraph.engine.records import Episode
 from rolegraph.engine.training.advantages.precomputed import per_token
 from rolegraph.engine.training.advantages.step_batch import (
@@ -95,6 +96,8 @@ class Forecast:
     chain: int
     """Upper bound of consecutive model calls in one episode."""
     roles: Mapping[str, RoleForecast]
+    schedules: Mapping[str, Sequence[tuple[int, float]]]
+    """Curve of each scheduled number by its path: the steps at which its slope changes, with its values."""
     seconds: float | None = None
     cost: float | None = None
     warnings: tuple[str, ...] = ()
@@ -131,7 +134,9 @@ def forecast(plan: Plan, observed: ObservedEpisodes | None = None, *, price: Pri
         observed: Episodes to extrapolate from; None gives the spec's bounds alone.
         price: Price of every role's tokens; None leaves `cost` out.
     """
+    plan = plan_at(plan, 1)
     train, size = plan.spec.train, size_of(plan)
+    schedules = plan.schedules.by_path.items() if plan.schedules else ()
     episodes = train.batch_size * train.rollouts
     observed_groups = _observed_groups(plan, observed.episodes) if observed else {}
     mass_of_policy = Counter[str]()
@@ -180,6 +185,7 @@ def forecast(plan: Plan, observed: ObservedEpisodes | None = None, *, price: Pri
         calls_at_most=size.calls * episodes,
         chain=size.chain,
         roles=rows,
+        schedules={".".join(map(str, path)): schedule.corners for path, schedule in schedules},
         seconds=seconds,
         cost=sum(costs) if costs else None,
         warnings=tuple(_warnings(plan, rows, observed)),

@@ -110,7 +110,12 @@ class Rollouts(AbstractAsyncContextManager["Rollouts"]):
             await self._setup.remote.close()
 
     async def start(
-        self, tasks: Sequence[Task], rollouts: int, seed: int, opponents: Sequence[Opponents] = ()
+        self,
+        tasks: Sequence[Task],
+        rollouts: int,
+        seed: int,
+        opponents: Sequence[Opponents] = (),
+        step: int | None = None,
     ) -> asyncio.Task[list[Episode]]:
         """Start K episodes of each of P tasks with the policies' current weights.
 
@@ -119,6 +124,7 @@ class Rollouts(AbstractAsyncContextManager["Rollouts"]):
             rollouts: K.
             seed: Seed of the batch; each episode derives its own.
             opponents: Past selves that each task plays against; none are the policies' starts.
+            step: Training step whose values schedules have; None for a validation.
 
         Returns:
             An asyncio task whose result is the P·K episodes, ordered by task, then by rollout.
@@ -136,7 +142,7 @@ class Rollouts(AbstractAsyncContextManager["Rollouts"]):
             return episode._replace(metadata={**episode.metadata, **metadata})
 
         async def collect() -> list[Episode]:
-            made = run_jobs(jobs(tasks, rollouts, seed), make, max(1, len(tasks) * rollouts))
+            made = run_jobs(jobs(tasks, rollouts, seed, step), make, max(1, len(tasks) * rollouts))
             place = {task: number for number, task in enumerate(ids)}
             return sorted([e async for e in made], key=lambda e: (place[e.task_id], e.rollout))
 

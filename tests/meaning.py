@@ -384,21 +384,48 @@ def expected(workflow: Workflow) -> Expected:
 
 
 def compared(
-    answered: Mapping[NodeId, bool], key: Callable[[NodeId], object], *, whole: bool, by_turn: bool
-) -> list[list[NodeId]]:
-    """Return the groups of one episode, each member by its first turn.
+    answered: Mapping[tuple[str, int], Mapping[NodeId, bool]],
+    key: Callable[[str, NodeId], object],
+    *,
+    whole: bool,
+    by_turn: bool,
+    over_batch: bool = False,
+) -> list[list[tuple[str, int, NodeId]]]:
+    """Return the groups of a step's episodes, each member by task, rollout and its first turn.
 
     Args:
-        answered: The answered turns of trained roles; True for those that are not masked.
-        key: Value of the expression in `group: {by: …}`.
+        answered: By task and rollout, the answered turns of trained roles; True for those that are not
+            masked.
+        key: Value of the expression in `group: {by: …}`, for a task and a turn.
         whole: True under `credit: trajectory`, where a turn earns what its trajectory does.
         by_turn: True where the expression reads something that differs between turns.
+        over_batch: True under `over: batch`, where the members of all tasks with one value are compared.
     """
-    groups: dict[tuple[str, object], list[NodeId]] = {}
-    for node, counts in answered.items():
-        own = sorted(other for other in answered if other[:2] == node[:2])
-        if whole and not answered[own[-1]]:
-            continue
-        if counts if by_turn or not whole else node == own[0]:
-            groups.setdefault((node.role, key(node)), []).append(node)
+    groups: dict[object, list[tuple[str, int, NodeId]]] = {}
+    for (task, rollout), turns in answered.items():
+        for node, counts in turns.items():
+            own = sorted(other for other in turns if other[:2] == node[:2])
+            if whole and not turns[own[-1]]:
+                continue
+            if counts if by_turn or not whole else node == own[0]:
+                shared = "all tasks" if over_batch else task
+                groups.setdefault((shared, node.role, key(task, node)), []).append((task, rollout, node))
     return sorted(sorted(group) for group in groups.values())
+
+
+def scheduled(first: float, last: float, steps: int, after: int, step: int | None) -> float:
+    """Return the value of `{from: first, to: last, steps: steps, after: after}`, update by update.
+
+    Args:
+        first: Value of the first step.
+        last: Value at the end.
+        steps: Number of updates that move it.
+        after: Number of updates before it moves.
+        step: Step of the training, from 1; None for a run.
+    """
+    if step is None:
+        return last
+    value = first
+    for update in range(1, step):
+        value += (last - first) / steps if after < update <= after + steps else 0.0
+    return value

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from pathlib import Path
 
 from rolegraph.api.jobs import blocking, ignore_event
@@ -10,6 +11,7 @@ from rolegraph.api.workflow import Workflow
 from rolegraph.engine.compile import Plan
 from rolegraph.engine.errors import UsageError
 from rolegraph.engine.records import Note, Observer, RunFolder, derive_seed, read_episodes
+from rolegraph.engine.run.streaming import jobs, missing, run_jobs
 from rolegraph.engine.training.analysis.forecast import Forecast, ObservedEpisodes, Price
 from rolegraph.engine.training.analysis.forecast import forecast as forecast_of
 from rolegraph.engine.training.loop.schedule import shuffled
@@ -74,14 +76,8 @@ async def _probe_episodes(flow: Workflow, wanted: int, seed: int, observe: Obser
     async with flow.open() as opened:
         observe(Note("the probe …", episodes=count))
         start = time.monotonic()
-        stream = opened.stream(
-            tasks=rows,
-            rollouts=rollouts,
-            seed=derive_seed(seed, "train", 1),
-            finished=left_out,
-            concurrency=count,
-            observe=observe,
-        )
+        planned = missing(jobs(rows, rollouts, derive_seed(seed, "train", 1), step=1), left_out)
+        stream = run_jobs(planned, partial(opened.make, observe=observe), count)
         episodes = [episode async for episode in stream]
     return ObservedEpisodes(f"a probe of {len(episodes)} episodes", episodes, time.monotonic() - start)
 

@@ -88,6 +88,10 @@ def _show_forecast(forecast: api.Forecast, output: OutputOptions) -> None:
         out.print(f"time: about {clock(forecast.seconds)} at the speed of those episodes")
     if forecast.cost is not None:
         out.print(f"cost: about {forecast.cost:,.4f} at that price")
+    for path, corners in forecast.schedules.items():
+        out.print(
+            f"{path}: {', '.join(f'{value:g} in step {step}' for step, value in corners)}", markup=False
+        )
     for warning in forecast.warnings:
         output.warn(warning)
 

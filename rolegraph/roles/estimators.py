@@ -120,7 +120,7 @@ def ema(*, decay: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.95, by: str = "") 
         means = dict(state)
         baselines = [_same(rewards, 0.0) for rewards in rewards_P_G]
         for p, g in _in_order(groups):
-            key = groups[p].state_key
+            key = groups[p].state_keys[g] if groups[p].state_keys else ""
             # Each reward is scored before the mean knows it, from 0 on, as in prime-rl.
             baselines[p][g] = mean = means.get(key, 0.0)
             means[key] = decay * mean + (1 - decay) * float(rewards_P_G[p][g])
@@ -135,13 +135,13 @@ def ema(*, decay: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.95, by: str = "") 
 
 def _in_order(groups: Groups) -> list[tuple[int, int]]:
     """Return the positions (group, member) of all members, sorted by task, rollout, instance and round."""
-    tasks = {task: number for number, task in enumerate(dict.fromkeys(group.key.task for group in groups))}
+    places = [(p, g) for p, group in enumerate(groups) for g in range(len(group.trajectories))]
+    tasks = {task: n for n, task in enumerate(dict.fromkeys(groups[p].task_of(g) for p, g in places))}
 
     def order(place: tuple[int, int]) -> tuple[int, int, int, int]:
         group, member = groups[place[0]], groups[place[0]].trajectories[place[1]]
-        return tasks[group.key.task], group.rollouts[place[1]], member.index, member.steps[0].round
+        return tasks[group.task_of(place[1])], group.rollouts[place[1]], member.index, member.steps[0].round
 
-    places = [(p, g) for p, group in enumerate(groups) for g in range(len(group.trajectories))]
     return sorted(places, key=order)
 
 

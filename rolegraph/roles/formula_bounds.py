@@ -22,7 +22,7 @@ def bounds_of(node: nodes.Node) -> Bounds | None:
             return float(value), float(value)
         case nodes.Compare() | nodes.Not() | nodes.Test():
             return UNIT
-        case nodes.Name(name="tokens" | "calls"):
+        case nodes.Name(name="tokens" | "calls" | "step"):
             return COUNT
         case nodes.Neg():
             return _each(node.node, lambda a: scaled(a, -1.0))

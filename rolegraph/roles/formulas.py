@@ -40,7 +40,7 @@ def value(
     right: str | None = None,
     labels: Sequence[str] | None = None,
 ) -> Reward:
-    """Pay the value of an expression over `action`, `task`, `self`, `tokens` and `calls`; a bool is 1 or 0.
+    """Pay an expression over `action`, `task`, `self`, `tokens`, `calls` and `step`; a bool is 1 or 0.
 
     expression: the expression, with the syntax of `when`, where it stands without options
     expr: the expression, where options stand beside it

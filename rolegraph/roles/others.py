@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, FiniteFloat
 
 from rolegraph.engine.records import Task
-from rolegraph.engine.vocabulary import ActionRead, Reward, RewardFacts, RewardInputs, Score
+from rolegraph.engine.vocabulary import SCHEDULED, ActionRead, Reward, RewardFacts, RewardInputs, Score
 from rolegraph.roles.bounds import UNIT, scaled
 from rolegraph.roles.equality import MATH_SECONDS, SAME_MATH, Equal, Seconds, as_text, require_math, same_text
 from rolegraph.roles.json_text import value_at
@@ -55,7 +55,14 @@ def _all_right(role: str, inputs: RewardInputs) -> bool | None:
     return None if role in inputs.unknown or not verdicts else True
 
 
-def of(role: str, /, *, scale: FiniteFloat = 1.0, offset: FiniteFloat = 0.0, else_: Else = None) -> Reward:
+def of(
+    role: str,
+    /,
+    *,
+    scale: Annotated[FiniteFloat, SCHEDULED] = 1.0,
+    offset: FiniteFloat = 0.0,
+    else_: Else = None,
+) -> Reward:
     """Pay another role's reward, times `scale`, plus `offset`: a scale of -1 is zero-sum.
 
     role: the role whose reward it is; of several instances the mean
@@ -87,7 +94,7 @@ def rated_by(
     *,
     path: str | None = None,
     map: dict[str, FiniteFloat] | None = None,
-    scale: FiniteFloat = 1.0,
+    scale: Annotated[FiniteFloat, SCHEDULED] = 1.0,
     offset: FiniteFloat = 0.0,
     else_: Else = None,
 ) -> Reward:

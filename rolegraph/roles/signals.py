@@ -11,13 +11,17 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from rolegraph.engine.records import Step
-from rolegraph.engine.vocabulary import Signal
+from rolegraph.engine.vocabulary import SCHEDULED, Signal
 
 Positive = Annotated[float, Field(gt=0.0, allow_inf_nan=False)]
 
 
 def reverse_kl(
-    *, teacher: Any, coefficient: Positive = 1.0, clip: Positive | None = 5.0, center: bool = False
+    *,
+    teacher: Any,
+    coefficient: Annotated[Positive, SCHEDULED] = 1.0,
+    clip: Positive | None = 5.0,
+    center: bool = False,
 ) -> Signal:
     """Distil a teacher, token by token: coefficient × clipped (log p_teacher - log p_student).
 
@@ -42,7 +46,7 @@ def reverse_kl(
     return Signal(advantages, teacher=teacher, center=center)
 
 
-def imitation(*, demonstration: Any, weight: Positive = 1.0) -> Signal:
+def imitation(*, demonstration: Any, weight: Annotated[Positive, SCHEDULED] = 1.0) -> Signal:
     """Imitate the turn that a template writes, on the prompts that the policy met itself (DAgger).
 
     The template may read hidden task fields, `self`, and every role with `.reward` and `.is_correct`. A turn

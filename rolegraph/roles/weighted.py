@@ -11,6 +11,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, FiniteFloat
 from rolegraph.engine.records import Task
 from rolegraph.engine.vocabulary import (
     MONTY,
+    SCHEDULED,
     ActionRead,
     BadOptions,
     BadParts,
@@ -36,7 +37,7 @@ class Term(BaseModel):
 
     reward: Annotated[CallField, rewards]
     """Reward of the term."""
-    weight: FiniteFloat = 1.0
+    weight: Annotated[FiniteFloat, SCHEDULED] = 1.0
     """Factor of the term; below 0 for a penalty, 0 for a term that is only reported."""
     place: ClassVar[tuple[str, ...]] = ("reward",)
     """Path of the reward inside the term."""

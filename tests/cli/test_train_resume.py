@@ -202,3 +202,33 @@ def test_a_killed_training_keeps_the_start_that_teaches_it(
     _, out = killed_and_resumed(words, service, rolegraph, tmp_path, killed=2)
     gaps = [line["signal/solver/reverse_kl"] for line in metrics(out)[1:]]
     assert gaps[0] == pytest.approx(0.0, abs=1e-4) and gaps[-1] != pytest.approx(0.0, abs=1e-4)
+
+
+def test_a_training_that_is_killed_twice_has_the_schedules_of_an_unbroken_one(
+    service: LocalService, rolegraph: Command, tmp_path: Path
+) -> None:
+    curves = {
+        "roles.solver.weight": "{from: 2, to: 1, steps: 3}",
+        "roles.judge.weight": "{from: 1, to: 2, steps: 2}",
+    }
+    few = ("train.batch_size=2", "train.rollouts=2", "train.validation.tasks=2")
+    words = ("solver_judge", *SMALL, *few, *(f"{path}={curve}" for path, curve in curves.items()))
+    uninterrupted = train(tmp_path / "whole", *words, service=service).folder
+    out = tmp_path / "run"
+    for lines, begun in ((1, words), (3, ("--resume",))):
+        process = start(out, *begun, service=service)
+        wait_for_lines(out, lines, process)
+        process.kill()
+        process.wait()
+    done = rolegraph("train", "--resume", "--base-url", service.base_url, "--out", str(out), **key(service))
+    assert done.returncode == 0, done.stderr
+    assert_same(metrics(out), metrics(uninterrupted))
+    for step in range(1, 5):
+        file = f"episodes/train-{step:06}.jsonl"
+        ours, theirs = (
+            [episode.metadata["scheduled"] for episode in read_episodes(folder / file)]
+            for folder in (out, uninterrupted)
+        )
+        assert ours == theirs
+        assert ours[0]["roles.solver.weight"] == 2 - (step - 1) / 3
+        assert ours[0]["roles.judge.weight"] == min(2, 1 + (step - 1) / 2)

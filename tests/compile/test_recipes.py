@@ -32,6 +32,8 @@ ROW: dict[str, Any] = {
     "values": [7, 3, 7],
     "wolves": [2, 4],
     "game": "ttt",
+    "document": "Berne is in Switzerland.",
+    "hops": 1,
 }
 INTENDED = {
     "A game of reference": "sees task.target",

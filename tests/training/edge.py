@@ -142,6 +142,7 @@ class Training:
         Every step's episodes and figures are asserted to be those of this training.
         """
         broken = Training(self.workflow, self.tokenizer, folder)
+        broken.spec, broken.rows, broken.allow = self.spec, self.rows, self.allow
         gone = failed("the machine is gone", "server")
         self.service.refusals["optim_step"] = iter([None] * done + [gone])
         with pytest.raises(WorldError, match="the machine is gone"):

@@ -49,6 +49,15 @@ def test_without_episodes_there_are_the_bounds_of_the_spec() -> None:
     assert found.roles["solver"].teaching is found.seconds is found.cost is None
 
 
+def test_groups_over_a_batch_have_no_number_before_the_batch_is_whole() -> None:
+    plan = compile_file("solver_only", (*SMALL, "roles.solver.group={by: turn, over: batch}"))
+    assert forecast(plan).roles["solver"].group_sizes is None
+    equal = [an_episode(f"t{n}", k, float(n)) for n in range(2) for k in range(4)]
+    solver = forecast(plan, ObservedEpisodes("seen", equal)).roles["solver"]
+    assert (solver.groups, solver.group_sizes) == (None, None)
+    assert solver.teaching == api.SampleMean(1.0, 1), "the tasks differ, and are one group"
+
+
 def test_a_step_that_may_draw_again_is_said_to_cost_more() -> None:
     (warning,) = forecast(compile_file("solver_judge", ["train.refill=2"])).warnings
     assert "3 times these calls" in warning

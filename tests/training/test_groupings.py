@@ -22,7 +22,7 @@ from rolegraph.engine.records.episodes import read_episodes, write_episodes
 from rolegraph.engine.training.advantages.credit import loss_weights, on_record
 from rolegraph.engine.training.advantages.estimates import check_state_keys, estimate
 from rolegraph.engine.training.advantages.groups import group_episodes
-from rolegraph.engine.training.analysis.outcomes import StepGroups
+from rolegraph.engine.training.analysis.outcomes import StepGroups, outcome_figures, teaching_tasks
 from rolegraph.engine.training.policies.batches import step_advantages
 from tests.clock import run_virtually
 from tests.edge import COUNTDOWN, RIGHT, WRONG, ScriptedModel, episode, limited
@@ -34,9 +34,13 @@ from tests.workflows import Workflow, compiled, workflows
 CREDITS: list[Any] = ["trajectory", "turn", "margin", {"return": 0.5}]
 
 
-def trained(workflow: Workflow, group: Callable[[str], Any], credit: Any) -> Plan:
+LAST = "task.id == 't2'"
+"""Expression with one value for two tasks, and another for the third."""
+
+
+def trained(workflow: Workflow, group: Callable[[str], Any], credit: Any, estimator: Any = "grpo") -> Plan:
     """Compile a drawn workflow whose roles learn from answers that hold an x."""
-    learns = {"reward": {"matches": "x"}, "estimator": "grpo", "credit": credit}
+    learns = {"reward": {"matches": "x"}, "estimator": estimator, "credit": credit}
     roles = {
         name: role if "run" in role else {**role, **learns, "group": group(name)}
         for name, role in workflow.roles.items()
@@ -45,9 +49,9 @@ def trained(workflow: Workflow, group: Callable[[str], Any], credit: Any) -> Pla
 
 
 def episodes(workflow: Workflow, plan: Plan) -> list[Episode]:
-    """Run two rollouts of two tasks; the answers follow from task, rollout and turn."""
+    """Run two rollouts of three tasks; the answers follow from task, rollout and turn."""
     made: list[Episode] = []
-    for task, rollout in product(range(2), range(2)):
+    for task, rollout in product(range(3), range(2)):
         other = replace(workflow, salt=workflow.salt + 10 * task + rollout)
         model = ScriptedModel(lambda request, other=other: other.action(request.id.node) or "z")
         row = {**COUNTDOWN, "id": f"t{task}"}
@@ -83,37 +87,114 @@ def test_a_key_of_the_round_is_turn_and_a_constant_is_task(workflow: Workflow, c
 
 
 @examples(60)
-@given(workflows(), st.sampled_from(CREDITS), st.booleans())
+@given(workflows(), st.sampled_from(CREDITS), st.booleans(), st.sampled_from(["task", "batch"]))
 def test_the_groups_are_those_of_the_second_reading_of_the_language(
-    workflow: Workflow, credit: Any, by_turn: bool
+    workflow: Workflow, credit: Any, by_turn: bool, over: str
 ) -> None:
-    inside = "(self.index % 2) ~ task.id ~ (self.round // 2)" if by_turn else "self.index % 2"
-    spec = trained(
-        workflow, lambda name: {"by": inside if workflow.loops_of(name) else "self.index % 2"}, credit
-    )
-    for one in episodes(workflow, spec):
-        groups, _ = group_episodes([one], spec.trained)
-        found = [
-            sorted(NodeId(t.name, t.index, t.steps[0].round) for t in group.trajectories) for group in groups
-        ]
+    inside = f"(self.index % 2) ~ ({LAST}) ~ (self.round // 2)" if by_turn else "self.index % 2"
+
+    def group(name: str) -> Any:
+        return {"by": inside if workflow.loops_of(name) else "self.index % 2", "over": over}
+
+    spec = trained(workflow, group, credit)
+    made = episodes(workflow, spec)
+    answered: dict[tuple[str, int], dict[NodeId, bool]] = {}
+    of_uid: dict[str, tuple[str, int]] = {}
+    for one in made:
         steps = [(t, step) for t in one.trajectories if t.name in spec.trained for step in t.steps]
-        answered = {NodeId(t.name, t.index, step.round): not step.masked for t, step in steps}
+        turns = {NodeId(t.name, t.index, step.round): not step.masked for t, step in steps}
+        answered[one.task_id, one.rollout] = turns
+        of_uid |= {t.uid: (one.task_id, one.rollout) for t in one.trajectories}
 
-        def key(node: NodeId) -> object:
-            looped = by_turn and workflow.loops_of(node.role)
-            return (node.index % 2, workflow.place(node)[-1] // 2) if looped else node.index % 2
+    def key(task: str, node: NodeId) -> object:
+        in_loop = by_turn and workflow.loops_of(node.role)
+        parity = node.index % 2
+        return (parity, task == "t2", workflow.place(node)[-1] // 2) if in_loop else parity
 
-        expected = [
-            group
-            for role in spec.trained
-            for group in compared(
-                {node: counts for node, counts in answered.items() if node.role == role},
-                key,
-                whole=credit == "trajectory",
-                by_turn=by_turn and bool(workflow.loops_of(role)),
-            )
+    expected = [
+        group
+        for role in spec.trained
+        for group in compared(
+            {id: {n: counts for n, counts in its.items() if n.role == role} for id, its in answered.items()},
+            key,
+            whole=credit == "trajectory",
+            by_turn=by_turn and bool(workflow.loops_of(role)),
+            over_batch=over == "batch",
+        )
+    ]
+    groups, _ = group_episodes(made, spec.trained)
+    members = [
+        sorted(
+            (*of_uid[t.uid.partition("@")[0]], NodeId(t.name, t.index, t.steps[0].round))
+            for t in group.trajectories
+        )
+        for group in groups
+    ]
+    assert sorted(members) == sorted(expected)
+
+
+@examples(60)
+@given(
+    workflows(),
+    st.sampled_from(CREDITS),
+    st.sampled_from(["grpo", "rloo", "reinforce_plus_plus_baseline", {"ema": {"by": "task.id"}}]),
+)
+def test_a_batch_with_a_key_for_each_task_is_the_task(
+    workflow: Workflow, credit: Any, estimator: Any
+) -> None:
+    single, batch = (
+        trained(workflow, lambda _, group=group: group, credit, estimator)
+        for group in ({"by": "task.id"}, {"by": "task.id", "over": "batch"})
+    )
+    made, again = episodes(workflow, single), episodes(workflow, batch)
+    assert values(single, made) == values(batch, again)
+    (done, metrics), (done_again, metrics_again) = learnt(single, made), learnt(batch, again)
+    assert metrics == metrics_again
+    assert outcome_figures(done, single.trained) == outcome_figures(done_again, batch.trained)
+
+
+# over the batch
+
+
+def test_a_batch_is_compared_over_its_tasks_and_recorded(tmp_path: Path) -> None:
+    own = {"group": {"by": "task.question", "over": "batch"}}
+    spec = plan(tmp_path, {"a": own}, train={"rollouts": 1, "batch_size": 4})
+    models = limited(spec, ScriptedModel(drawn))
+    rows = [{**COUNTDOWN, "id": f"t{n}", "question": f"Hops: {n % 2}"} for n in range(8)]
+    made = [run_virtually(episode(spec, models, row, 0))[0] for row in rows]
+    done, metrics = learnt(spec, made)
+    assert metrics["groups/num_groups"] == 2
+    assert metrics["groups/avg_group_size"] == 4
+    for one in done:
+        rewards = [
+            e.trajectories[0].reward or 0.0 for e in made if e.task["question"] == one.task["question"]
         ]
-        assert sorted(found) == sorted(expected)
+        expected = grpo(rewards, one.trajectories[0].reward or 0.0)
+        assert one.trajectories[0].steps[0].advantage == pytest.approx(expected)
+
+    write_episodes(tmp_path / "episodes.jsonl", done)
+    read = list(read_episodes(tmp_path / "episodes.jsonl"))
+    keys = {recorded.key for one in read for recorded in on_record(one)}
+    assert {key.task for key in keys} == {""}
+    assert len(keys) == 2
+    step = StepGroups(spec.trained)
+    for one in read:
+        step.add(one)
+    assert len(step.outcomes()) == 2
+    rewards_of: dict[object, set[float | None]] = {}
+    for one in made:
+        rewards_of.setdefault(one.task["question"], set()).add(one.trajectories[0].reward)
+    teaching = [one.task_id for one in made if len(rewards_of[one.task["question"]]) > 1]
+    assert teaching_tasks(made, spec.trained, spec.policy_of) == teaching
+
+
+def test_a_constant_over_the_batch_is_the_whole_batch_and_an_episode_pools_its_roles(tmp_path: Path) -> None:
+    whole = {"by": "0", "over": "batch"}
+    roles: Roles = {"a": {"group": whole}, "b": {"group": {"by": "episode", "over": "batch"}}}
+    spec = plan(tmp_path, {**roles, "c": roles["b"], "d": {"group": "episode"}})
+    groups, _ = group_episodes(rollouts(spec, drawn), spec.trained, spec.policy_of)
+    sizes = sorted((group.role, group.key.role, len(group.trajectories)) for group in groups)
+    assert sizes == [("a", "a", 8), ("b", "", 16), ("c", "", 16), ("d", "", 4), ("d", "", 4)]
 
 
 # several groupings
@@ -235,6 +316,10 @@ def test_what_has_no_key_is_in_no_group_and_counted(tmp_path: Path) -> None:
         ({"group": {"by": "self.round"}, "count": 2}, {}, "only in a loop"),
         ({"group": {"by": "b.action"}, "count": 2}, {}, "the key mentions 'b'"),
         ({"group": "same", "count": 2}, {}, "group cannot be 'same'"),
+        ({"group": {"by": "task.target", "over": "batch"}}, {}, ""),
+        ({"group": {"by": "task", "over": "batch"}, "count": 2}, {}, "0 for the whole batch"),
+        ({"group": {"by": 0, "over": "step"}, "count": 2}, {}, "over cannot be 'step'"),
+        ({"group": {"by": "self.index", "over": "batch"}, "count": 2}, {}, ""),
     ],
 )
 def test_a_group_that_cannot_be_is_refused_with_its_place(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from statistics import fmean
@@ -209,3 +210,52 @@ def test_influence_is_the_change_in_the_answers_of_others(training: Training, tm
             assert opening.reward == pytest.approx(opening.is_correct + 0.5 * influence)
             paid.add(influence)
     assert len(paid) > 2
+
+
+def test_a_batch_compares_questions_of_as_many_hops(training: Training, tmp_path: Path) -> None:
+    recipe(training, tmp_path, "Groups over a batch")
+    rows = training.rows
+    training.rows = lambda split, count: [
+        {**row, "hops": 1 + number % 2} for number, row in enumerate(rows(split, count))
+    ]
+
+    def answers(prompt: str, seed: int) -> str:
+        if "hops, as JSON" in prompt:
+            return json.dumps({"question": f"{seed % 5} and 41?", "answer": "42"})
+        return RIGHT if seed % (1 + int(prompt[prompt.index(" and 41?") - 1])) == 0 else WRONG
+
+    training.workflow.answers = answers
+    training.run("train.rollouts=1", "train.batch_size=5", steps=1)
+    assert training.service.asked_for("forward_backward")
+    episodes = training.episodes("train", 1)
+    for hops in (1, 2):
+        proposers = [e["proposer"][0] for e in episodes if e.task["hops"] == hops]
+        assert len(proposers) > 1
+        expected = grpo([t.reward or 0.0 for t in proposers])
+        assert [t.steps[0].advantage for t in proposers] == pytest.approx(expected)
+    for episode in episodes:
+        right = sum(t.reward or 0.0 for t in episode["solver"])
+        assert episode["proposer"][0].reward == pytest.approx((4 - right) / 3 if right else 0)
+        group = episode["proposer"][0].steps[0].metadata["group"]
+        assert group["task"] == ""
+    assert len({e["proposer"][0].reward for e in episodes}) > 1
+
+
+def test_a_share_for_parts_fades_from_step_to_step(training: Training, tmp_path: Path) -> None:
+    pytest.importorskip("math_verify")
+    recipe(training, tmp_path, "A reward that fades")
+
+    def answers(prompt: str, seed: int) -> str:
+        if "as JSON with `parts`" in prompt:
+            return json.dumps({"parts": ["6 * 7?"] * (seed % 4)})
+        return RIGHT if seed % 2 else WRONG
+
+    training.workflow.answers = answers
+    trained(training, steps=STEPS)
+    for step in range(1, STEPS + 1):
+        share = 0.1 * (1 - (step - 1) / 100)
+        for episode in training.episodes("train", step):
+            (planner,), (answer,) = episode["planner"], episode["answer"]
+            assert len(of(episode, "worker")) == 3 * planner.terms["parallel"]
+            expected = (1 - share) * (answer.reward or 0.0) + share * planner.terms["parallel"]
+            assert planner.reward == pytest.approx(expected)

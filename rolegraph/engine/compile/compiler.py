@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from itertools import chain
 from pathlib import Path as FilePath
 from typing import Any, TypeVar
@@ -200,7 +200,15 @@ def _compile(loaded: LoadedSpec, imports: Sequence[vocabulary.Import], allow: Se
     loaded.report(findings)
     if instances is None or loaded.faults:  # with faults, parts of the spec are missing
         return None
-    return _assemble(names, instances, loaded.data, imports)
+    if loaded.schedules is not None:  # the checks that items make of their options, at the other end
+        first = ResolvedNames(loaded.schedules.spec_at(1), instances, loaded, allow)
+        loaded.report(finding for finding in first.findings if finding not in names.findings)
+        if loaded.faults:
+            return None
+    plan = _assemble(names, instances, loaded.data, imports)
+    if loaded.schedules is None:
+        return plan
+    return replace(plan, schedules=loaded.schedules, scheduled=loaded.schedules.values(None))
 
 
 def _assemble(

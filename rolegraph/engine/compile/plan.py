@@ -10,7 +10,7 @@ from __future__ import annotations
 import pickle
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -23,6 +23,7 @@ from rolegraph.engine.compile.wiring import Vertex, Wait, Wiring, counters, dag_
 from rolegraph.engine.records import MAIN, NodeId
 from rolegraph.engine.shipped import BASE_NAME, taught_prompts
 from rolegraph.engine.spec import ModelRef, Spec
+from rolegraph.engine.spec.schedules import SpecSchedules
 from rolegraph.engine.vocabulary import Dataset, Import, Metric, Split
 
 
@@ -131,6 +132,16 @@ class Plan(TurnGraph):
     """Permissions that were not given; a plan with any does not run."""
     interpreter: str = ""
     """Interpreter of the spec's programs, such as `monty`; empty where it has none."""
+    schedules: SpecSchedules | None = None
+    """Numbers that change over the steps of a training; the roles have their last values."""
+    scheduled: Mapping[str, float] = field(default_factory=dict[str, float])
+    """Values of the schedules that the roles have, by path."""
+
+    @cached_property
+    def reads_step(self) -> bool:
+        """True where an expression of a reward reads `step`."""
+        formulas = (formula for role in self.roles for formula in role.formulas.values())
+        return any("step" in formula.mentions for formula in formulas)
 
     @cached_property
     def wiring(self) -> Wiring:

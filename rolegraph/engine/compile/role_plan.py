@@ -89,6 +89,8 @@ class GroupingPlan:
     credit: Credit = field(default_factory=Credit)
     weight: float = 1.0
     """Factor of the advantages."""
+    over_batch: bool = False
+    """True where members of all tasks of a step are compared."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,8 +193,9 @@ class RolePlan(ResolvedRole):
     """Indices, from 1, of instances that are never trained, because past selves answer for them."""
     callees: tuple[CalleePlan, ...] = ()
     """Roles that the model may call in its turn."""
-    group_keys: tuple[Template, ...] = field(init=False)
-    """Expressions of the groupings, computed for each turn."""
+    group_keys: tuple[tuple[Template, bool], ...] = field(init=False)
+    """Expressions of the groupings, computed for each turn, and True for those over the batch, which come
+    last."""
     timeout: float | None = field(init=False)
     """Seconds of one call of the model or tool; None for no limit."""
     has_functions: bool = field(init=False)
@@ -201,7 +204,10 @@ class RolePlan(ResolvedRole):
     """True where a turn is one call of a model, outside of loops and without a group's key."""
 
     def __post_init__(self) -> None:
-        keys = tuple(grouping.key for grouping in self.groupings if grouping.key is not None)
+        keyed = [
+            (grouping.key, grouping.over_batch) for grouping in self.groupings if grouping.key is not None
+        ]
+        keys = tuple(sorted(keyed, key=lambda pair: pair[1]))
         has_functions = bool(self.tools or self.callees)
         is_plain = not (has_functions or keys or self.run or self.loop is not None)
         once = {"group_keys": keys, "timeout": self.spec.timeout, "has_functions": has_functions}

@@ -16,7 +16,7 @@ from rolegraph.engine.prompts import Template, TemplateScope, checks, read_templ
 from rolegraph.engine.spec import Edge, Finding, Path, PromptSource, Spec
 from rolegraph.engine.vocabulary import REWARD_FIELDS, VIEW_FIELDS, Dataset, Split, Tool
 
-OF_A_TURN = ("action", "tokens", "calls")
+OF_A_TURN = ("action", "tokens", "calls", "step")
 """Names that an expression of a reward reads of the turn, besides `task` and `self`."""
 _EXPRESSION = "this expression"
 _ANOTHER_ROLE = "the key mentions {!r}, which is another role"
@@ -111,7 +111,8 @@ class TextReader:
             path, by = ("roles", name, "group", place, "by"), grouping.by
             key = self._expression(path, by, outside, **scope) if grouping.is_expression else None
             of_turns, credit = compares_turns(role, grouping), grouping.credit or role.credit
-            plans.append(GroupingPlan(by, key, of_turns, credit, grouping.weight))
+            over_batch = grouping.over == "batch"
+            plans.append(GroupingPlan(by, key, of_turns, credit, grouping.weight, over_batch))
         return tuple(plans)
 
     def state_key(self, path: Path, source: str) -> Template | None:

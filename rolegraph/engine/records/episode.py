@@ -395,6 +395,8 @@ class TrajectoryGroup:
     """Members, G of them."""
     rollouts: Sequence[int] = ()
     """Rollout of each member's episode, [G], from 0."""
+    tasks: Sequence[str] = ()
+    """`id` of each member's task, [G], in a group over all tasks of a step; else empty."""
     of_turns: bool = False
     """Whether the members are turns."""
     too_small: bool = False
@@ -407,8 +409,8 @@ class TrajectoryGroup:
     """Factor of the advantages."""
     in_list: bool = False
     """Whether the role has several groupings, whose advantages are added."""
-    state_key: str = ""
-    """Key of the estimator's state, for an estimator that has one."""
+    state_keys: Sequence[str] = ()
+    """Key of the estimator's state for each member, [G]; empty where the role has one state."""
 
     @property
     def role(self) -> str:
@@ -420,6 +422,10 @@ class TrajectoryGroup:
         """Key of the role's grouping, for estimators that treat groupings separately: its position, or
         `episode`."""
         return str(self.key.part) if self.key.role else "episode"
+
+    def task_of(self, place: int) -> str:
+        """Return the `id` of the task of the member at a position."""
+        return self.tasks[place] if self.tasks else self.key.task
 
     @property
     def places(self) -> Sequence[int]:

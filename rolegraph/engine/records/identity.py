@@ -54,13 +54,14 @@ PolicyOf = Callable[[str, int], str]
 
 
 class GroupKey(NamedTuple):
-    """Identity of a group: trajectories or turns of one role on one task, over all rollouts.
+    """Identity of a group: trajectories or turns of one role on one task, over all rollouts, or of all tasks
+    of a step.
 
     The fields after `task` and `role` tell the groups of a role apart.
     """
 
     task: str
-    """`id` of the task."""
+    """`id` of the task; empty for a group over all tasks of a step."""
     role: str
     """Name of the role; empty for a group over all roles of the policy that compare the episode."""
     policy: str = MAIN
@@ -79,11 +80,12 @@ class GroupKey(NamedTuple):
         """Fields that tell this group from others of the same task and role: those that differ from their
         defaults.
 
-        A group over several roles has `role: ""` as well.
+        A group over several roles has `role: ""` as well, and a group over all tasks of a step `task: ""`.
         """
         values = dict(zip(self._fields[2:], self[2:], strict=True))
         apart = {name: value for name, value in values.items() if value != self._field_defaults[name]}
-        return apart if self.role else {"role": "", **apart}
+        pooled = {name: "" for name in ("task", "role") if not getattr(self, name)}
+        return {**pooled, **apart}
 
 
 def derive_seed(seed: int, *purpose: object) -> int:

@@ -21,6 +21,8 @@ _OPEN = ConfigDict(strict=True, extra="allow")
 class GroupKeyMetadata(TypedDict, total=False):
     """Fields of a GroupKey that differ from their defaults."""
 
+    task: Literal[""]
+    """Empty for a group over all tasks of a step; otherwise missing."""
     role: Literal[""]
     """Empty for a group over all roles; otherwise missing."""
     policy: str
@@ -42,7 +44,7 @@ class ComparisonMetadata(TypedDict, total=False):
     credit: Figure | None
     """Reward that a turn is credited with, before `baseline` is subtracted; missing for a trajectory."""
     group: GroupKeyMetadata
-    """Fields of the group's key besides task and role."""
+    """Fields of the group's key that differ from the member's task and role and the defaults."""
     baseline: Figure | None
     """Number that the estimator subtracted from the reward."""
     too_small: bool
@@ -145,6 +147,10 @@ class EpisodeMetadata(TypedDict, total=False, extra_items=Any):
     """Name of the spec."""
     hash: str
     """Hash of the plan."""
+    scheduled: Mapping[str, Figure]
+    """Values of the spec's schedules, by path, such as `roles.solver.weight`."""
+    step: Count
+    """Training step that schedules and expressions had, from 1; 0 outside of training."""
     started_at: Figure
     """Start of the episode, in seconds since 1970."""
     failures: Annotated[Sequence[FailureMetadata], list_of(OnErrorOmit[FailureMetadata])]

@@ -77,6 +77,10 @@ def assemble(context: EpisodeContext, endings: Endings, *, stopped: bool) -> Epi
         "hash": plan.hash,
         "started_at": context.started_at,
     }
+    if plan.scheduled:
+        metadata["scheduled"] = plan.scheduled
+    if plan.scheduled or plan.reads_step:
+        metadata["step"] = job.step or 0
     if context.uncomputed:
         metadata["uncomputed_conditions"] = context.uncomputed
     if plan.loops:

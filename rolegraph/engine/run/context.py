@@ -106,6 +106,7 @@ class EpisodeContext(EpisodeSession):
             "action": view.action,
             "tokens": view.tokens,
             "calls": view.calls,
+            "step": self.job.step or 0,
         }
         values: dict[str, Any] = {}
         for text, formula in role.formulas.items():
@@ -121,13 +122,14 @@ class EpisodeContext(EpisodeSession):
         """Return by expression a digest of its value for a turn, by which rewards are grouped; None if it
         fails.
 
-        The expressions see all fields of the task, and no record has their value.
+        The expressions see all fields of the task, and no record has their value. Equal values of two tasks
+        have the same digest only where they are compared.
         """
         variables = {"task": self.task, SELF: self.of_node(node)[SELF]}
         digests: dict[str, str | None] = {}
-        for expression in role.group_keys:
+        for expression, over_batch in role.group_keys:
             try:
-                value = json.dumps([self.task["id"], expression.render(variables)])
+                value = json.dumps(["" if over_batch else self.task["id"], expression.render(variables)])
                 digests[expression.source] = hashlib.blake2b(value.encode(), digest_size=8).hexdigest()
             except PromptError:
                 digests[expression.source] = None

@@ -28,11 +28,13 @@ class EpisodeMaker(Protocol):
         ...
 
 
-def jobs(tasks: Iterable[Task], rollouts: int = 1, seed: int | None = None) -> Iterator[EpisodeJob]:
+def jobs(
+    tasks: Iterable[Task], rollouts: int = 1, seed: int | None = None, step: int | None = None
+) -> Iterator[EpisodeJob]:
     """Yield a job for each task and rollout, all rollouts of a task together."""
     for task in tasks:
         for rollout in range(rollouts):
-            yield EpisodeJob(task, rollout, seed)
+            yield EpisodeJob(task, rollout, seed, step=step)
 
 
 def missing(planned: Iterable[EpisodeJob], finished: Iterable[tuple[str, int]]) -> Iterator[EpisodeJob]:

@@ -69,6 +69,8 @@ class EpisodeJob(NamedTuple):
     seed: int | None = None
     models: Sequence[ServedModel] = ()
     """Models of the plan's endpoints, for a maker that opens what a job names."""
+    step: int | None = None
+    """Training step whose values schedules have; None outside of training."""
 
     def episode_seed(self, seed: int) -> int:
         """Return the episode's seed, from which the seeds of its calls are derived."""

@@ -19,6 +19,7 @@ from rolegraph.engine.spec.diagnostics import Diagnostic, Finding, Path
 from rolegraph.engine.spec.files import names_in, resolve_path
 from rolegraph.engine.spec.merge import choose_model, merge, override
 from rolegraph.engine.spec.models import Spec
+from rolegraph.engine.spec.schedules import SpecSchedules, data_at, find_schedules
 from rolegraph.engine.spec.validation import REQUIRED, validate
 from rolegraph.engine.spec.yaml_source import YamlSource, read_yaml, value_at
 
@@ -36,6 +37,8 @@ class LoadedSpec:
     folders: tuple[FilePath, ...]
     """Folders of its templates and data: the spec's, then those of the specs it extends."""
     diagnostics: list[Diagnostic]
+    schedules: SpecSchedules | None = None
+    """Numbers that change over the steps of a training; `spec` has their last values."""
     broken: set[Path] = field(default_factory=set[Path])
     """Paths that were left out; findings at or below them are consequences."""
 
@@ -166,11 +169,16 @@ def load_spec(
     if not unreadable:
         choose_model(source, model, base_url)
     source.data.pop("extends", None)
-    fitting = validate(source.data)
+    schedules, wrong = find_schedules(source.data)
+    fitting = validate(data_at(source.data, schedules, None))
+    findings = [*wrong, *fitting.findings]
+    if schedules:  # a value between the first and the last is allowed where both are
+        findings += validate(data_at(source.data, schedules, 1)).findings
     unread = _unread(source) | _misspelt(source, fitting.findings)
     loaded = LoadedSpec(fitting.value, source, folders, list(source.faults))
+    loaded.schedules = SpecSchedules(source.data, schedules) if schedules else None
     if not unreadable:
-        loaded.report(finding for finding in fitting.findings if finding.path not in unread)
+        loaded.report(finding for finding in findings if finding.path not in unread)
     loaded.broken = fitting.left_out | unread
     return loaded
 

@@ -12,7 +12,7 @@ from rolegraph.engine.limits.specs import SPEC_CALLS, SPEC_COUNT, SPEC_INSTANCES
 from rolegraph.engine.records import MAIN
 from rolegraph.engine.spec.base import ATOMIC, Identifier, SpecModel, Strings
 from rolegraph.engine.spec.sources import ModelRef, PromptSource, Sampling
-from rolegraph.engine.vocabulary import CallField, ItemCall, LossName, LossSetting
+from rolegraph.engine.vocabulary import SCHEDULED, CallField, ItemCall, LossName, LossSetting
 from rolegraph.engine.vocabulary.items import LOSS_SETTINGS
 
 
@@ -186,7 +186,9 @@ class Grouping(SpecModel):
     by: Annotated[str, BeforeValidator(_as_text, json_schema_input_type=GroupBy | str | int)]
     """`task`, `turn`, `prompt`, `episode`, or an expression over `task` and `self`: members of one task with
     the same value are compared."""
-    weight: Annotated[float, Field(gt=0.0, le=SPEC_COUNT.most)] = 1.0
+    over: Literal["task", "batch"] = "task"
+    """`batch` compares the members of all tasks of a step: `{by: task.hops, over: batch}`."""
+    weight: Annotated[float, Field(gt=0.0, le=SPEC_COUNT.most), SCHEDULED] = 1.0
     """Factor of the advantages, in a list of groupings."""
     credit: Annotated[Credit, ATOMIC] | None = None
     """Credit of each turn here; None takes the role's `credit`."""
@@ -195,6 +197,14 @@ class Grouping(SpecModel):
     def expand_shorthand(cls, value: object) -> object:
         """Expand `task`, `turn`, `prompt` and `episode` to `{by: …}`."""
         return {"by": value} if isinstance(value, str) and value in get_args(GroupBy) else value
+
+    @model_validator(mode="after")
+    def _batch_has_tasks(self) -> Grouping:
+        if self.over == "batch" and self.by == "task":
+            raise ValueError(
+                "an expression in `by` beside `over: batch`, such as 0 for the whole batch, not task"
+            )
+        return self
 
     @property
     def is_expression(self) -> bool:
@@ -327,7 +337,7 @@ class Role(SpecModel):
     policy: Annotated[Strings, Field(min_length=1)] | None = None
     """Weights of this role: one of the spec's `policies`, or a list with one for each instance. None is
     `main`, and for a role that is not trained its unchanged model."""
-    weight: Annotated[float, Field(gt=0.0, le=SPEC_COUNT.most)] = 1.0
+    weight: Annotated[float, Field(gt=0.0, le=SPEC_COUNT.most), SCHEDULED] = 1.0
     """Weight of this role's loss among the roles of its policy."""
     sampling: Sampling | None = None
     """Sampling settings; None uses the policy's."""

@@ -10,6 +10,7 @@ from pydantic import Field, StringConstraints
 from rolegraph.engine.plugins import plugin_names
 from rolegraph.engine.shipped import BASE_NAME, MODELS
 from rolegraph.engine.spec.base import Count, SpecModel, Strings
+from rolegraph.engine.vocabulary import SCHEDULED
 
 
 class PromptSource(SpecModel):
@@ -105,7 +106,7 @@ class ModelRef(SpecModel):
 class Sampling(SpecModel):
     """Sampling settings of a model call."""
 
-    temperature: Annotated[float, Field(ge=0.0, le=10.0)] = 1.0
+    temperature: Annotated[float, Field(ge=0.0, le=10.0), SCHEDULED] = 1.0
     """Sampling temperature; 0 takes the likeliest token."""
     top_p: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0
     """Nucleus sampling: draw from the smallest set of tokens with this total probability."""

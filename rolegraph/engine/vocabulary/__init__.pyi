@@ -71,6 +71,10 @@ from rolegraph.engine.vocabulary.rows import part_of as part_of
 from rolegraph.engine.vocabulary.rows import seed_tasks as seed_tasks
 from rolegraph.engine.vocabulary.rows import shared_rows as shared_rows
 from rolegraph.engine.vocabulary.rows import withheld as withheld
+from rolegraph.engine.vocabulary.scheduled import SCHEDULED as SCHEDULED
+from rolegraph.engine.vocabulary.scheduled import NumberSchedule as NumberSchedule
+from rolegraph.engine.vocabulary.scheduled import values_at as values_at
+from rolegraph.engine.vocabulary.scheduled import written_schedules as written_schedules
 from rolegraph.engine.vocabulary.tool import Function as Function
 from rolegraph.engine.vocabulary.tool import Pairs as Pairs
 from rolegraph.engine.vocabulary.tool import SessionCall as SessionCall

@@ -275,7 +275,7 @@ class Estimator(Item):
     """Function with a state that takes the place of `baseline`. Training keeps the state between steps, saves
     it with each checkpoint and shows it in the metrics. A role's first state is empty."""
     key: str = ""
-    """Expression over the visible fields of a task, whose value is the groups' `state_key`."""
+    """Expression over the visible fields of a task, whose values are the groups' `state_keys`."""
 
 
 Advantages = Callable[[Step, Sequence[float] | None], Sequence[float]]

@@ -58,6 +58,7 @@ def findings(
     if traits.is_service:  # verl scales the trainer's logits by the temperature: see `_sampling`
         yield from sampling_findings(plan)
     yield from _policies(plan)
+    yield from _steps(plan)
     yield from _model(plan, traits, overrides)
     for role in plan.asking:
         yield from _role(plan, role, traits)
@@ -87,6 +88,17 @@ def _policies(plan: Plan) -> Iterator[Finding]:
         path = ("policies", MAIN) if policy is not None and policy.checkpoint is not None else ("model",)
         message = "rLLM's training begins at the model itself"
         yield Finding((*path, "checkpoint"), message, "", "leave `checkpoint` out, or continue with --resume")
+
+
+def _steps(plan: Plan) -> Iterator[Finding]:
+    """Find numbers and expressions that follow the step of a training, which rLLM tells no workflow."""
+    for path in plan.schedules.by_path if plan.schedules else ():
+        message = "rLLM tells a workflow no step, so no number can follow a schedule"
+        yield Finding(path, message, "a number", f"or {WITHOUT_RLLM}")
+    for role in plan.roles:
+        if any("step" in formula.mentions for formula in role.formulas.values()):
+            message = f"the reward of {role.name} reads `step`, and rLLM tells a workflow no step"
+            yield Finding(("roles", role.name, "reward"), message, "", WITHOUT_RLLM)
 
 
 def _model(plan: Plan, traits: BackendTraits, overrides: Sequence[str]) -> Iterator[Finding]:
@@ -191,6 +203,9 @@ def _groupings(role: RolePlan) -> Iterator[Finding]:
         # trainer/algorithms/transform.py: a trajectory is in one group, which sets its advantage.
         message = f"rLLM has one group for each trajectory, and {role.name} adds the advantages of several"
         yield Finding(path, message, "task, turn or prompt", f"or {WITHOUT_RLLM}")
+    elif first.over_batch:
+        message = f"rLLM groups by task and role, and cannot compare {role.name} over the batch"
+        yield Finding(path, message, "over: task", f"or {WITHOUT_RLLM}")
     elif first.key is not None or first.by == "episode":
         message = f"rLLM groups by task and role, and cannot group {role.name} by {first.by}"
         yield Finding(path, message, "task, turn or prompt", f"or {WITHOUT_RLLM}")

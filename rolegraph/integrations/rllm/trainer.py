@@ -149,9 +149,9 @@ def as_rllm(estimator: Estimator, role: str) -> Callable[..., tuple[Any, Any]]:
     def advantages(
         rewards: Any, algorithm_config: object, *, traj_groups: Any, **_: object
     ) -> tuple[Any, Any]:
-        tasks = [str(group.task_id) for group in traj_groups]
+        labels = [f"the task {group.task_id}" for group in traj_groups]
         name = f"the estimator {estimator.name} of {role}"
-        values = call_estimator(compute, "advantages", name, rewards, traj_groups, tasks)
+        values = call_estimator(compute, "advantages", name, rewards, traj_groups, labels)
         return values, values
 
     return advantages

@@ -105,8 +105,8 @@ def check_trainable(plan: Plan) -> None:
         plan: The plan.
 
     Raises:
-        UsageError: The plan trains several policies, draws past selves, learns from a signal, or asks a model
-            of this machine that would have to be served.
+        UsageError: The plan trains several policies, draws past selves, learns from a signal, follows
+            the step, or asks a model of this machine that would have to be served.
     """
     if len(plan.policies) > 1:
         raise UsageError(
@@ -117,6 +117,12 @@ def check_trainable(plan: Plan) -> None:
         raise UsageError(
             f"{plan.name} plays against past selves ({name}), which verifiers does not keep; use "
             "`rolegraph train`"
+        )
+    if plan.schedules is not None or plan.reads_step:
+        path = next(iter(plan.scheduled), "an expression of a reward")
+        raise UsageError(
+            f"{path} follows the step of the training, which verifiers does not pass on; use "
+            "`rolegraph train`, or a constant"
         )
     for name in plan.signals:
         raise UsageError(

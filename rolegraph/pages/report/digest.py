@@ -30,11 +30,16 @@ MOST_TEXT = 12_000
 """Number of characters shown of a prompt or response."""
 
 
+_WHOLE_STEP = "Groups over all tasks of a step"
+"""Text in place of a question, for groups of `over: batch`."""
+
+
 @dataclass(frozen=True, slots=True)
 class TaskGroups:
     """Outcomes of the groups on one task over the whole training."""
 
     task: str
+    """`id` of the task; empty for groups over all tasks of a step."""
     question: str
     outcomes: Outcomes = field(default_factory=Outcomes)
 
@@ -183,7 +188,8 @@ def read_digest(folder: Path, trained: Collection[str], rule: DisclosureRule) ->
                 role.failures.update([trajectory.failure.name.value] if trajectory.failure else [])
         for key, outcome in groups.outcomes().items():
             role = by_role[key.role]
-            of_task = role.tasks.setdefault(key.task, TaskGroups(key.task, questions[key.task]))
+            shown = questions[key.task] if key.task else _WHOLE_STEP
+            of_task = role.tasks.setdefault(key.task, TaskGroups(key.task, shown))
             for counts in (role.steps.setdefault(step, Outcomes()), of_task.outcomes):
                 counts[outcome] += 1
         if best.samples:

@@ -114,6 +114,11 @@ def sections(run: RunRecord, digest: Digest) -> list[Section]:
                 _single(run, "Tokens per second", "tokens/per_second"),
                 _time(run),
                 *_signals(run),
+                *(
+                    _single(run, key.removeprefix("schedule/"), key)
+                    for key in run.keys
+                    if key.startswith("schedule/")
+                ),
             ],
         ),
         (

@@ -24,7 +24,7 @@ from rolegraph.pages.view.finding import ANY, PAGE, EpisodeFilter, SearchPage, b
 from rolegraph.pages.view.runs import EpisodeLocation, ViewedRun
 from rolegraph.pages.view.texts import Chip, chips
 from rolegraph.pages.view.timeline import DrawnTimeline, draw, timeline
-from rolegraph.pages.view.trace import GroupTrace, SampledToken, greatest, tokens, traces
+from rolegraph.pages.view.trace import GroupTrace, SampledToken, greatest, spans_tasks, tokens, traces
 from rolegraph.pages.view.turns import CallRecord, TurnRecord, turns
 
 HERE = Path(__file__).parent
@@ -252,7 +252,10 @@ class Pages:
         Raises DataError.
         """
         run = self.runs[number]
-        together = [(other, self._public(run, episode)) for other, episode in run.same_task(row)]
+        together = run.same_task(row)
+        if any(spans_tasks(episode) for _, episode in together):
+            together = run.same_step(row)
+        together = [(other, self._public(run, episode)) for other, episode in together]
         episode = next(episode for other, episode in together if other[:2] == row[:2])
         taken = turns(episode)
         roles = run.spec.roles.items() if run.spec is not None else ()

@@ -140,6 +140,10 @@ class ViewedRun:
         rows = [other for other in self.rows(row.part) if other.entry.task == row.entry.task]
         return [(other, self.read(other)) for other in rows]
 
+    def same_step(self, row: EpisodeLocation) -> list[tuple[EpisodeLocation, Episode]]:
+        """Read all episodes of a row's file; each comes with its row."""
+        return [(other, self.read(other)) for other in self.rows(row.part)]
+
     def hidden_fields(self) -> set[str]:
         """Return the names of hidden task fields, found in the first episode of each file; raises
         DataError."""

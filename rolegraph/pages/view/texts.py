@@ -17,7 +17,7 @@ from rolegraph.pages.report.charts import number
 from rolegraph.pages.report.digest import clipped
 from rolegraph.pages.report.html import aligned, signed
 from rolegraph.pages.view.runs import EpisodeLocation
-from rolegraph.pages.view.trace import GroupTrace, SampledToken
+from rolegraph.pages.view.trace import GroupMember, GroupTrace, SampledToken
 from rolegraph.pages.view.turns import TurnRecord
 
 _VALIDATION = "validation/"
@@ -171,7 +171,8 @@ def group_scope(trace: GroupTrace) -> str:
     """Describe what a group's members have in common, such as task, round, prompt or policy."""
     key = trace.key
     parts = [
-        f"{'compared ' if trace.learnt else ''}on this task",
+        ("compared " if trace.learnt else "")
+        + ("on this task" if key.task else "over all tasks of the step"),
         f"round {key.round}" if key.round else "",
         "same prompt" if key.prompt else "",
         "same key" if key.by else "",
@@ -235,13 +236,17 @@ def member_cells(
     advantages = [member.advantage for member in members]
     baselines = [member.baseline for member in members]
     rows: list[MemberCells] = []
+
+    def of_task(member: GroupMember) -> str:
+        return "" if trace.key.task else f"task {member.row.entry.task}, "
+
     for member in members:
         is_shown = member.row[:2] == shown[:2]
         advantage, factor = member.advantage, member.loss_weight
         spreads = advantage is not None and member.high - member.low > 1e-9
         rows.append(
             MemberCells(
-                name=f"rollout {member.row.entry.rollout}, {member.node}",
+                name=f"{of_task(member)}rollout {member.row.entry.rollout}, {member.node}",
                 href=None if is_shown else link(member.row),
                 mark="" if not is_shown else "this one" if member == trace.mine else "this episode",
                 reward="" if member.reward is None else aligned(member.reward, rewards),

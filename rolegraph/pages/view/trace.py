@@ -70,7 +70,7 @@ def traces(
 ) -> dict[NodeId, list[GroupTrace]]:
     """Return by turn the groups in which an episode's turns were compared, with all members.
 
-    `episodes` are all episodes of the same task and step.
+    `episodes` are all episodes of the same task and step, or where `spans_tasks` of the step.
     """
     groups: dict[GroupKey, list[GroupMember]] = {}
     mine: list[tuple[RecordedMember, GroupMember]] = []
@@ -87,6 +87,11 @@ def traces(
         for steps in turns(trajectory):
             by_node.setdefault(trajectory.node._replace(round=steps[0].round), []).append(trace)
     return by_node
+
+
+def spans_tasks(episode: Episode) -> bool:
+    """Return True if a turn of an episode was compared with turns of other tasks."""
+    return any(not recorded.key.task for recorded in on_record(episode))
 
 
 def _compared(row: EpisodeLocation, recorded: RecordedMember) -> GroupMember:

@@ -194,6 +194,15 @@ ERRORS: list[tuple[Backend, tuple[str, ...], str, str]] = [
     ),
     ("tinker", ("train.batch_size=4096",), "train nothing", "train.batch_size"),
     ("tinker", ("data.train=null",), "no training data", "data.train"),
+    ("tinker", ("roles.solver.group={by: turn, over: batch}",), "over the batch", "roles.solver.group"),
+    ("verl", (HOSTED, "roles.solver.group={by: 0, over: batch}"), "over the batch", "roles.solver.group"),
+    (
+        "tinker",
+        ("roles.judge.weight={from: 1, to: 2, steps: 9}",),
+        "no number can follow a schedule",
+        "roles.judge.weight",
+    ),
+    ("tinker", ("roles.solver.reward={value: step}",), "tells a workflow no step", "roles.solver.reward"),
     # Overrides for rLLM
     ("tinker", ("++data.train_batch_size=4",), "overwrites", "++data.train_batch_size"),
     ("tinker", ("rllm/backend=verl",), "chosen by its flag", "rllm/backend"),

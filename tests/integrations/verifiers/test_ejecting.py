@@ -10,6 +10,9 @@ from pathlib import Path
 import pytest
 
 import rolegraph as rg
+from rolegraph.engine.compile import compile_file
+from rolegraph.engine.errors import UsageError
+from rolegraph.integrations.verifiers.ejecting import check_trainable
 from tests.cli.conftest import Command
 
 SPEC = """
@@ -121,3 +124,15 @@ def test_a_role_named_after_a_field_of_verifiers_is_refused(
     done = rolegraph("eject", "capitals.yaml", "--import", "capital.py", "--verifiers", "out")
     assert done.returncode == 2 and "'timeout'; rename the role" in done.stderr
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("override", "path"),
+    [
+        ("roles.judge.weight={from: 1, to: 2, steps: 9}", "roles.judge.weight follows the step"),
+        ("roles.solver.reward={value: step}", "an expression of a reward follows the step"),
+    ],
+)
+def test_what_follows_the_step_of_a_training_is_refused(override: str, path: str) -> None:
+    with pytest.raises(UsageError, match=path):
+        check_trainable(compile_file("solver_judge", [override]))

@@ -12,6 +12,7 @@ import pytest
 from rolegraph.engine.records import NodeId
 from rolegraph.engine.records.episodes import read_episodes
 from rolegraph.engine.training.analysis.figures import figures
+from rolegraph.pages.report.digest import read_digest
 from rolegraph.pages.view.finding import EpisodeFilter
 from rolegraph.pages.view.pages import Pages
 from rolegraph.pages.view.runs import EpisodeLocation, ViewedRun, open_run
@@ -156,3 +157,26 @@ def test_a_turn_in_several_groups_shows_each_of_them_and_the_sum(tmp_path: Path)
         (step,) = (call.asked.step for call in card.calls)
         assert card.advantage == pytest.approx(step.advantage)
     assert "weight 0.5" in pages.episode(0, row, EpisodeFilter())
+
+
+def test_a_group_over_the_batch_shows_the_members_of_all_its_tasks(tmp_path: Path) -> None:
+    group = "roles.solver.group={by: 0, over: batch}"
+    run = open_run(write_training(tmp_path / "run", "solver_judge", group))
+    part = next(part for part in run.parts() if part.split == "train")
+    row = run.rows(part)[0]
+    together = run.same_step(row)
+    solvers = [t for _, episode in together for t in episode["solver"]]
+    of_solver = [trace for node, (trace,) in traces(row, together).items() if node.role == "solver"]
+    assert all(len(trace.members) == len(solvers) for trace in of_solver)
+    rewards = [t.reward or 0.0 for t in solvers]
+    for trace in of_solver:
+        baseline, advantage = grpo(rewards, trace.mine.reward or 0.0)
+        assert trace.mine.baseline == pytest.approx(baseline)
+        assert trace.mine.advantage == pytest.approx(advantage)
+    page = Pages([run], ServedLinks("key")).episode(0, row, EpisodeFilter())
+    assert "over all tasks of the step" in page
+    tasks = {other.entry.task for other, _ in together}
+    assert len(tasks) > 1
+    assert all(f"task {task}, rollout" in page for task in tasks)
+    digest = read_digest(tmp_path / "run", ("solver", "judge"))
+    assert (digest.roles["solver"].seen, digest.roles["judge"].seen) == (2, 2 * len(tasks)), "2 steps"

@@ -118,6 +118,8 @@ def _key(key: GroupKey, grouping: GroupingPlan, first: Step) -> GroupKey | None:
 
     `first` is the member's first Step, which has the prompt and the digests of expressions.
     """
+    if grouping.over_batch:
+        key = key._replace(task="")
     match grouping.by:
         case "task":
             return key
@@ -193,8 +195,9 @@ def notes(
     by_uid: dict[str, list[StepMetadata]] = {}
     for number, group in enumerate(groups):
         key = group.key
-        weight = weights.get((key.policy, group.role)) if learnt is None or key.task in learnt else None
         for place in group.places:
+            is_learnt = learnt is None or group.task_of(place) in learnt
+            weight = weights.get((key.policy, group.role)) if is_learnt else None
             member, part = group.trajectories[place], ComparisonMetadata()
             if group.of_turns:
                 part["credit"] = member.reward

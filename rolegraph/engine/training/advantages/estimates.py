@@ -187,8 +187,9 @@ def _compare(
         return baselines_P_G
 
     def called(compute: Compute, figure: str) -> list[Floats]:
-        name, tasks = f"the estimator {estimator.name} of {role}", [group.key.task for group in groups]
-        return call_estimator(compute, figure, name, rewards_P_G, groups, tasks)
+        name = f"the estimator {estimator.name} of {role}"
+        labels = [f"the task {group.key.task}" if group.key.task else "the whole batch" for group in groups]
+        return call_estimator(compute, figure, name, rewards_P_G, groups, labels)
 
     assert estimator.compute is not None
     if estimator.running is not None:
@@ -252,7 +253,7 @@ def call_estimator(
     name: str,
     rewards_P_G: Sequence[Floats],
     groups: Sequence[Any],
-    tasks: Sequence[str],
+    labels: Sequence[str],
 ) -> list[Floats]:
     """Call an estimator's function, which may be a package's own code, and check the shape of its result.
 
@@ -262,7 +263,7 @@ def call_estimator(
         name: The estimator and its role, for messages.
         rewards_P_G: Rewards of each group, arrays [G].
         groups: The P groups, ours or rLLM's, passed on to the function.
-        tasks: Task of each group, for messages.
+        labels: Noun for each group, for messages, such as `the task t1`.
 
     Returns:
         An array [G] for each group.
@@ -276,10 +277,10 @@ def call_estimator(
         raise AdvantageError(f"{name} raised {describe_error(error, with_place=True)}") from error
     if len(computed) != len(groups):
         raise AdvantageError(f"{name} gave {len(computed)} groups of {figure} for {len(groups)} groups")
-    for task, values, rewards_G in zip(tasks, computed, rewards_P_G, strict=True):
+    for label, values, rewards_G in zip(labels, computed, rewards_P_G, strict=True):
         if values.shape != rewards_G.shape:
             raise AdvantageError(
-                f"{name} gave {figure} of shape {list(values.shape)} for the task {task}, "
+                f"{name} gave {figure} of shape {list(values.shape)} for {label}, "
                 f"expected {list(rewards_G.shape)}: one for each member of the group"
             )
     return computed

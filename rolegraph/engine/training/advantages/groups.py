@@ -16,7 +16,6 @@ from rolegraph.engine.records import (
     Episode,
     GroupKey,
     PolicyOf,
-    Task,
     Trajectory,
     TrajectoryGroup,
 )
@@ -46,12 +45,10 @@ def group_episodes(
         `groups/no_key/{role}` members left out because a key cannot be computed. A group over several roles
         is there once for each of them.
     """
-    by_key: dict[GroupKey, list[tuple[Trajectory, int]]] = {}
-    tasks: dict[str, Task] = {}
+    by_key: dict[GroupKey, list[tuple[Trajectory, Episode]]] = {}
     no_key = Counter[str]()
     before = 0
     for episode in episodes:
-        tasks[episode.task_id] = episode.task
         for trajectory in episode.trajectories:
             role = roles.get(trajectory.name)
             before += len(turns(trajectory)) if role is not None and role.compares_turns else 1
@@ -60,9 +57,9 @@ def group_episodes(
                 if key is None:
                     no_key[f"groups/no_key/{trajectory.name}"] += 1
                 else:
-                    by_key.setdefault(key, []).append((member, episode.rollout))
+                    by_key.setdefault(key, []).append((member, episode))
     groups = tuple(
-        _group(key, pairs, name, roles.get(name), tasks[key.task])
+        _group(key, pairs, name, roles.get(name))
         for key, pairs in by_key.items()
         for name in dict.fromkeys([key.role] if key.role else [member.name for member, _ in pairs])
     )
@@ -80,22 +77,28 @@ def group_episodes(
 
 
 def _group(
-    key: GroupKey, pairs: Sequence[tuple[Trajectory, int]], name: str, role: RolePlan | None, task: Task
+    key: GroupKey, pairs: Sequence[tuple[Trajectory, Episode]], name: str, role: RolePlan | None
 ) -> TrajectoryGroup:
-    """Return the TrajectoryGroup of (member, rollout) pairs, set up for the estimator of role `name`."""
-    group = TrajectoryGroup(key, tuple(member for member, _ in pairs), tuple(rollout for _, rollout in pairs))
+    """Return the TrajectoryGroup of (member, its episode) pairs, set up for the estimator of role `name`."""
+    trajectories, episodes = zip(*pairs, strict=True)
+    group = TrajectoryGroup(key, trajectories, tuple(episode.rollout for episode in episodes))
     if role is None:
         return group
+    tasks = tuple(episode.task_id for episode in episodes)
+    state_keys: Mapping[str, str] = {}
+    if role.state_key is not None:
+        state_keys = {episode.task_id: role.state_key.of(episode.task) for episode in episodes}
     by_place = [grouping.by == "episode" for grouping in role.groupings]
     grouping = role.groupings[key.part if key.role else by_place.index(True)]
     # The compiler refuses a spec whose full groups are too small, so skips and failures shrank this one.
     least = role.estimator.min_group if role.estimator is not None else 0
     return replace(
         group,
+        tasks=() if key.task else tasks,
         of_turns=grouping.of_turns,
         too_small=len(pairs) < least,
         estimated_for="" if key.role else name,
         weight=grouping.weight,
         in_list=len(role.groupings) > 1,
-        state_key="" if role.state_key is None else role.state_key.of(task),
+        state_keys=tuple(map(state_keys.__getitem__, tasks)) if state_keys else (),
     )

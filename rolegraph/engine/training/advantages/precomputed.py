@@ -75,4 +75,4 @@ def where(group: TrajectoryGroup, member: int) -> str:
     rollout = f", rollout {group.rollouts[member]}" if group.rollouts else ""
     trajectory = group.trajectories[member]
     number = trajectory.steps[0].round if group.of_turns else 1
-    return f"{NodeId(trajectory.name, trajectory.index, number)}, task {group.key.task}{rollout}"
+    return f"{NodeId(trajectory.name, trajectory.index, number)}, task {group.task_of(member)}{rollout}"

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from rolegraph.engine.compile import Plan, RolePlan
 from rolegraph.engine.compile.plan import calls_of, size_of
+from rolegraph.engine.compile.stages import plan_at
 from rolegraph.engine.records import Episode
 from rolegraph.engine.training.advantages.precomputed import per_token
 from rolegraph.engine.training.advantages.step_batch import (
@@ -70,9 +71,9 @@ class RoleForecast:
     """Expected prompt tokens of the step, a mean over n tasks; None without episodes."""
     response_tokens: SampleMean | None = None
     groups: float | None = None
-    """Expected number of groups; None without episodes."""
+    """Expected number of groups; None without episodes, and for groups over all tasks of a step."""
     group_sizes: tuple[int, int] | None = None
-    """Members of the smallest and of the largest group; None where they depend on the answers."""
+    """Members of the smallest and of the largest group; None where they depend on the answers or tasks."""
     teaching: SampleMean | None = None
     """Share of the observed groups that teach, from 0 to 1, as `GroupOutcome` says; n counts groups."""
     failing: SampleMean | None = None
@@ -95,6 +96,8 @@ class Forecast:
     chain: int
     """Upper bound of consecutive model calls in one episode."""
     roles: Mapping[str, RoleForecast]
+    schedules: Mapping[str, Sequence[tuple[int, float]]]
+    """Curve of each scheduled number by its path: the steps at which its slope changes, with its values."""
     seconds: float | None = None
     cost: float | None = None
     warnings: tuple[str, ...] = ()
@@ -131,7 +134,9 @@ def forecast(plan: Plan, observed: ObservedEpisodes | None = None, *, price: Pri
         observed: Episodes to extrapolate from; None gives the spec's bounds alone.
         price: Price of every role's tokens; None leaves `cost` out.
     """
+    plan = plan_at(plan, 1)
     train, size = plan.spec.train, size_of(plan)
+    schedules = plan.schedules.by_path.items() if plan.schedules else ()
     episodes = train.batch_size * train.rollouts
     observed_groups = _observed_groups(plan, observed.episodes) if observed else {}
     mass_of_policy = Counter[str]()
@@ -156,11 +161,14 @@ def forecast(plan: Plan, observed: ObservedEpisodes | None = None, *, price: Pri
                 row = replace(row, cost=(sampling + training) / 1e6)
         if groups := observed_groups.get(name):
             total = groups.outcomes.total()
+            # Groups of a few tasks do not tell the number and sizes of groups over all tasks of a step.
+            over_batch = any(grouping.over_batch for grouping in role.groupings)
+            observed_sizes = (min(groups.sizes), max(groups.sizes)) if groups.sizes else sizes
             whole = sum(mass_of_policy[policy] for policy in plan.policies_of(name))
             row = replace(
                 row,
-                groups=total / len(groups.tasks) * train.batch_size,
-                group_sizes=(min(groups.sizes), max(groups.sizes)) if groups.sizes else sizes,
+                groups=None if over_batch else total / len(groups.tasks) * train.batch_size,
+                group_sizes=None if over_batch else observed_sizes,
                 teaching=SampleMean(groups.outcomes[GroupOutcome.TAUGHT] / total, total),
                 failing=SampleMean(groups.outcomes[GroupOutcome.FAILED] / total, total),
                 share=sum(groups.mass.values()) / whole if whole else None,
@@ -177,6 +185,7 @@ def forecast(plan: Plan, observed: ObservedEpisodes | None = None, *, price: Pri
         calls_at_most=size.calls * episodes,
         chain=size.chain,
         roles=rows,
+        schedules={".".join(map(str, path)): schedule.corners for path, schedule in schedules},
         seconds=seconds,
         cost=sum(costs) if costs else None,
         warnings=tuple(_warnings(plan, rows, observed)),
@@ -252,7 +261,9 @@ def _tokens(name: str, kind: str, observed: ObservedEpisodes, episodes: int) -> 
 def _planned_sizes(plan: Plan, role: RolePlan) -> tuple[int, int] | None:
     """Return (smallest, largest) size of a role's groups if no turn is skipped or fails; None if answers
     decide it."""
-    plain = [grouping.by in ("task", "turn") for grouping in role.groupings] == [True]
+    plain = [grouping.by in ("task", "turn") and not grouping.over_batch for grouping in role.groupings] == [
+        True
+    ]
     if role.name not in plan.trained or not learns_from_rewards(role) or not plain:
         return None
     nodes = [node for node in plan.nodes if plan.roles[node.role].name == role.name]

@@ -102,6 +102,8 @@ class StepGroups:
         self._trained = trained
         self._groups: dict[GroupKey, GroupTally] = {}
         self._left_out: dict[GroupKey, GroupTally] = {}
+        self._compared: set[tuple[str, str]] = set()
+        """Task and role of each member, also of those in groups over all tasks."""
 
     def add(self, episode: Episode) -> None:
         """Add an episode's members to their groups; only rewards and ranges of advantages are kept."""
@@ -113,6 +115,7 @@ class StepGroups:
                 compared.add(member.node)
                 group = self._groups.setdefault(recorded.key, GroupTally())
                 group.roles[member.name] = None
+                self._compared.add((episode.task_id, member.name))
                 group.too_small = group.too_small or recorded.metadata.get("too_small", False)
                 turn = member.node._replace(round=member.steps[-1].round)
                 group.add(values, member.reward, failed=member.failure is not None or turn in failed)
@@ -132,8 +135,7 @@ class StepGroups:
             for key, group in self._groups.items()
             for role in group.roles
         }
-        compared = {(key.task, key.role) for key in groups}
-        without = {key: of for key, of in self._left_out.items() if (key.task, key.role) not in compared}
+        without = {key: of for key, of in self._left_out.items() if key[:2] not in self._compared}
         return {key: group.outcome for key, group in {**groups, **without}.items()}
 
 
@@ -169,7 +171,7 @@ def teaching_tasks(
             continue
         rewards = [member.reward for member in group.trajectories if member.reward is not None]
         if rewards and max(rewards) - min(rewards) >= MIN_MAGNITUDE:
-            teaching.add(group.key.task)
+            teaching.update(group.tasks or (group.key.task,))
     return [task for task in dict.fromkeys(episode.task_id for episode in episodes) if task in teaching]
 
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import Any, TypeVar
 
+from rolegraph.engine.compile.stages import plan_at
 from rolegraph.engine.errors import FailedRole, RolegraphError, WorldError
 from rolegraph.engine.models.rates import lower_rates
 from rolegraph.engine.records import (
@@ -150,7 +151,7 @@ class _Loop:
             began = monotonic()
             while launched < min(step + train.staleness, setup.steps):
                 launched += 1
-                self.pending.append(await self.draw())
+                self.pending.append(await self.draw(launched))
             episodes = await self.pending.popleft()
             kept = await self.refill(step, episodes) if train.refill else None
             times = {"time/rollout": monotonic() - began}
@@ -190,15 +191,16 @@ class _Loop:
             text = f"interrupted: no checkpoint of step {step.number} was saved: {reason}"
             self.setup.observe(Note(text, "warning"))
 
-    async def draw(self, exclusions: Collection[str] = ()) -> asyncio.Task[list[Episode]]:
-        """Start the episodes of the next batch, leaving out tasks with ids in `exclusions`; return their
-        task."""
+    async def draw(self, step: int, exclusions: Collection[str] = ()) -> asyncio.Task[list[Episode]]:
+        """Start the episodes of the next batch, which step `step` learns from, leaving out tasks with ids in
+        `exclusions`; return their task."""
         setup, train = self.setup, self.train
         self.drawn += 1
         tasks = batch_tasks(setup.tasks, train, setup.seed, self.drawn)
         tasks = [task for task in tasks if task["id"] not in exclusions]
         seed = derive_seed(setup.seed, "train", self.drawn)
-        return await self.rollouts.start(tasks, train.rollouts, seed, setup.past.draw(tasks, seed))
+        opponents = setup.past.draw(tasks, seed)
+        return await self.rollouts.start(tasks, train.rollouts, seed, opponents, step)
 
     async def refill(self, step: int, episodes: list[Episode]) -> set[str]:
         """Draw further batches until enough tasks teach.
@@ -218,7 +220,7 @@ class _Loop:
             text = f"step {step}: rollouts again, as {len(teaching)} of {train.batch_size} tasks teach"
             self._note(text, train.batch_size * train.rollouts)
             # A step can pass the end of an epoch; a task that comes again would be in two groups of one name.
-            episodes += await (await self.draw({episode.task_id for episode in episodes}))
+            episodes += await (await self.draw(step, {episode.task_id for episode in episodes}))
             teaching = teaching_tasks(episodes, self.trained_roles, policy_of)
         return {*teaching[: train.batch_size]}
 
@@ -233,13 +235,13 @@ class _Loop:
             times: Durations of the step's parts, to which others are added.
             kept: Tasks that the update uses; None uses all.
         """
-        setup, plan = self.setup, self.setup.plan
+        setup, plan = self.setup, plan_at(self.setup.plan, step)
         self._check_answers(step, episodes)
         self._note(f"step {step}: advantages")
         began = monotonic()
         encode = {name: setup.policies[name].chat.turn for name in plan.policies}
         starts = {plan.policies[n].model: await setup.past.start_of(n) for n in plan.taught_by_start}
-        batch = StepBatch(episodes, self.trained_roles, plan.policy_of, kept)
+        batch = StepBatch(episodes, plan.trained, plan.policy_of, kept)
         batch = await add_signals(batch, plan, {**setup.models, **starts}, encode)
         batch = add_advantages(add_groups(batch), self.states)
         batch = mark_unused(annotate_episodes(batch, self._version))
@@ -252,7 +254,7 @@ class _Loop:
 
     async def _learn(self, step: int, batch: StepBatch, times: Metrics) -> _Step:
         """Update the policies from a batch; return the step, which now counts as done, with its metrics."""
-        plan = self.setup.plan
+        plan = plan_at(self.setup.plan, step)
         metrics = batch_metrics(batch, plan) | await self.update(step, batch, times)
         self.constants = self._best_constants(batch.episodes)
         self._warn([*sign_warnings([*self.lines, metrics], plan)])

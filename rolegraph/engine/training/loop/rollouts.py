@@ -117,6 +117,7 @@ class Rollouts(AbstractAsyncContextManager["Rollouts"]):
         rollouts: int,
         seed: int,
         opponents: Sequence[Opponents] = (),
+        step: int | None = None,
         *,
         greedy: bool = False,
     ) -> asyncio.Task[list[Episode]]:
@@ -127,6 +128,7 @@ class Rollouts(AbstractAsyncContextManager["Rollouts"]):
             rollouts: K.
             seed: Seed of the batch; each episode derives its own.
             opponents: Past selves that each task plays against; none are the policies' starts.
+            step: Training step whose values schedules have; None for a validation.
             greedy: True for answers of the trained roles at temperature 0. These episodes are made in this
                 process, as the workers of a cluster sample as the spec says.
 
@@ -146,7 +148,7 @@ class Rollouts(AbstractAsyncContextManager["Rollouts"]):
             return episode._replace(metadata={**episode.metadata, **metadata})
 
         async def collect() -> list[Episode]:
-            made = run_jobs(jobs(tasks, rollouts, seed), make, max(1, len(tasks) * rollouts))
+            made = run_jobs(jobs(tasks, rollouts, seed, step), make, max(1, len(tasks) * rollouts))
             place = {task: number for number, task in enumerate(ids)}
             return sorted([e async for e in made], key=lambda e: (place[e.task_id], e.rollout))
 

@@ -30,6 +30,7 @@ def batch_metrics(batch: StepBatch, plan: Plan) -> Metrics:
     metrics |= figures(plan, episodes, "episode") | failures(episodes) | response_tokens(episodes)
     metrics |= outcome_figures(episodes, batch.roles) | answer_figures(batch.roles, episodes)
     metrics["staleness/mean"] = _staleness(episodes)
+    metrics |= {f"schedule/{path}": value for path, value in plan.scheduled.items()}
     if batch.kept is not None:
         metrics |= {"refill/drawn": float(len(batch.tasks)), "refill/kept": float(len(batch.kept))}
     return metrics

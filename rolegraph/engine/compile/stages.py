@@ -1,0 +1,63 @@
+"""A plan as of one training step: its scheduled numbers have the step's values. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import lru_cache
+from typing import TypeVar, cast
+
+from rolegraph.engine.compile import policies
+from rolegraph.engine.compile.plan import Plan
+from rolegraph.engine.compile.role_plan import RolePlan
+from rolegraph.engine.spec import Spec
+from rolegraph.engine.vocabulary import Item, ItemCall
+
+ItemT = TypeVar("ItemT", bound=Item)
+_KEPT = 8
+"""Plans that are kept: batches that are under way are of several steps."""
+
+
+def plan_at(plan: Plan, step: int | None) -> Plan:
+    """Return a plan with the values of its schedules in a training step.
+
+    The graph, the models and the hash are the same in every step; no file is read.
+
+    Args:
+        plan: The compiled spec.
+        step: Number of the step, from 1; None for a run, an evaluation or a validation.
+    """
+    return plan if plan.schedules is None or step is None else _staged(plan, step)
+
+
+@lru_cache(_KEPT)
+def _staged(plan: Plan, step: int) -> Plan:
+    assert plan.schedules is not None
+    spec = plan.schedules.spec_at(step)
+    roles = tuple(_role_at(role, spec) for role in plan.roles)
+    return replace(plan, roles=roles, scheduled=plan.schedules.values(step))
+
+
+def _role_at(role: RolePlan, spec: Spec) -> RolePlan:
+    """Return a role with the numbers of `spec`."""
+    written = spec.roles[role.name]
+    weights = [grouping.weight for grouping in written.group] if role.compares_rewards else [1.0]
+    signal = role.signal
+    if signal is not None:
+        signal = signal._replace(signal=_item_at(signal.signal, written.signal))
+    return replace(
+        role,
+        spec=role.spec.model_copy(update={"weight": written.weight}),
+        groupings=tuple(
+            replace(grouping, weight=weight) for grouping, weight in zip(role.groupings, weights, strict=True)
+        ),
+        samplings=tuple(it for _, it in policies.samplings_of(spec, role.name, role.count)),
+        reward=role.reward and _item_at(role.reward, written.reward),
+        signal=signal,
+    )
+
+
+def _item_at(item: ItemT, call: ItemCall | None) -> ItemT:
+    """Return an item, built anew where the call that made it had other numbers."""
+    if call is None or item.origin is None or item.origin.call == call:
+        return item
+    return cast("ItemT", item.origin.registry.build(call, **item.origin.context))

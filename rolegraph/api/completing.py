@@ -72,8 +72,7 @@ def _value(schema: Schema, key: str) -> Schema:
 
 
 def _forms(schema: Schema, definitions: Schema) -> Iterator[Schema]:
-    """Yield the alternatives (`anyOf`, followed references) of a schema; null and names of items are not
-    resolved."""
+    """Yield a schema's alternatives without null; references are followed, but not to vocabulary items."""
     reference = str(schema.get("$ref", "")).removeprefix("#/$defs/")
     if reference and not reference.startswith(VOCABULARY):
         yield from _forms(definitions[reference], definitions)

@@ -99,7 +99,7 @@ class Display:
             self._output.document(self._document(seconds))
 
     def observe(self, event: api.Event) -> None:
-        """Update the bar and the counts for an event of the run; print the text of a note."""
+        """Update the bar and counts for an event; print a notice or warning, show progress in the bar."""
         if isinstance(event, api.CallDone):
             role = self._roles[event.id.node.role]
             role.calls += 1

@@ -106,7 +106,7 @@ def in_project(source: api.Source) -> api.Source:
 
 
 def _take_flags(context: click.Context, parameter: click.Parameter, spec: str | None) -> str | None:
-    """Set the flags in the trusted rolegraph.toml beside `spec` as defaults of the command; return `spec`."""
+    """Set flags of a trusted rolegraph.toml beside `spec`, if any, as defaults; return `spec`."""
     project = api.project_of(spec) if spec else None
     if project is not None and project.flags:
         names = {flag.lstrip("-"): option.name for option in context.command.params for flag in option.opts}

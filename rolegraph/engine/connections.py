@@ -126,8 +126,7 @@ def _empty_context() -> ssl.SSLContext:
 
 @cache
 def _context(*variables: tuple[str, str]) -> ssl.SSLContext:
-    """Return a TLS context with the certificates that variables of the environment name, given as (name,
-    value)."""
+    """Return the environment's TLS context, after a check of its variables; raises UsageError."""
     import httpx
 
     (_, file), (_, folders), _ = variables

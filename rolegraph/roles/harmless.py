@@ -54,7 +54,7 @@ def is_expression(text: str) -> bool:
 
 
 def is_bits(text: str) -> bool:
-    """Return True if a text has only decimal and hexadecimal integers, operators and parentheses."""
+    """Return True if a text has only integers (decimal, hex), bit operators, parentheses and spaces."""
     return _BITS.fullmatch(text) is not None
 
 

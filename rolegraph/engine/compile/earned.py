@@ -206,8 +206,7 @@ def _failing_pays(spec: Spec, rewards: Rewards) -> Iterator[Finding]:
 
 
 def _shown(names: ResolvedNames) -> Iterator[Finding]:
-    """Find unknown fields in `data.hidden`, fields in `shows` that are not hidden, and leaks of answer
-    fields.
+    """Find bad names in `data.hidden` and `shows`, and shown fields that reach roles rewarded by them.
 
     An answer field leaks where a rewarded role can read it through the words of other roles.
     """

@@ -57,7 +57,7 @@ class DisclosureRule:
 
 
 def disclosure_rule(spec: Spec | None, is_hidden: Callable[[str], bool]) -> DisclosureRule:
-    """Return the rule for the episodes of a spec.
+    """Return the rule for which task fields, and texts of which roles, may leave a spec's episodes.
 
     Args:
         spec: The spec; None where it cannot be read, and then each role's texts may quote a hidden field.

@@ -55,7 +55,7 @@ class TextReader:
     """Syntax nodes of the templates and conditions so far."""
 
     def prompts(self, name: str) -> tuple[Template | None, Template | None]:
-        """Compile a role's prompt and system templates."""
+        """Compile a role's prompt and system; None without one or with a finding. Warns of unread needs."""
         role, around = self.spec.roles[name], self._around(name)
         prompt = self._compiled(("roles", name, "prompt"), role.prompt, around)
         system = self._compiled(("roles", name, "system"), role.system, around)
@@ -82,7 +82,7 @@ class TextReader:
         return self._compiled(path, tool.source, around)
 
     def demonstration(self, path: Path, source: PromptSource | None, name: str) -> Template | None:
-        """Compile the template of a demonstrated answer.
+        """Compile a demonstrated answer's template; None without one, or with a finding.
 
         The template is rendered after the episode, so it may read every role, and `self` as one of them.
         """

@@ -179,7 +179,7 @@ def backoff(attempt: int, asked: float | None = None) -> float:
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:
-    """Return the seconds that a server asks to wait by `Retry-After`, or by OpenAI's `retry-after-ms`.
+    """Return the seconds to wait by `retry-after-ms`, else by `Retry-After` (number or date); or None.
 
     None where neither header has a known form.
     """

@@ -203,7 +203,7 @@ class _Environment(ImmutableSandboxedEnvironment):
 
 
 def _paired(token: Token) -> Token:
-    """Return a token whose text has an emoji, written as JSON escapes it, as one character."""
+    """Return a token; in a string, surrogate pairs (an emoji as JSON escapes it) become one character."""
     return token._replace(value=pair_surrogates(token.value)) if token.type == "string" else token
 
 

@@ -152,8 +152,7 @@ class RunFolder:
             raise UsageError(f"{self.path} already holds a run; {go_on}choose another folder with --out")
 
     def begin(self, info: RunInfo, spec: str, data: Sequence[UsedRows] = ()) -> None:
-        """Create the folder with `run.json`, `spec.yaml` and the digests of the rows to be used; start time
-        and version are added to `info`."""
+        """Create the folder with `run.json` (`info`, start time, version), `spec.yaml` and rows' digests."""
         make_folder(self.path)
         if info.kind == "train":
             make_folder(self.steps)

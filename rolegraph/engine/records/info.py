@@ -170,8 +170,7 @@ class RunInfo(SourceRecord):
         return tuple(dict.fromkeys(policy for name in names for policy in self.roles[name].policies))
 
     def is_hidden(self, field: str) -> bool:
-        """Return whether a task field is hidden from prompts; for runs of earlier versions most fields count
-        as hidden."""
+        """Return whether a task field is hidden; in runs of earlier versions all but id and question are."""
         return field not in _EVER if self.hidden is None else field in self.hidden
 
     def policy_of(self, role: str, index: int) -> str:

@@ -21,7 +21,7 @@ class Means:
             self.add(row)
 
     def add(self, row: Mapping[str, float]) -> None:
-        """Add the figures of one episode."""
+        """Add a row to the means; a figure that the row lacks is unchanged."""
         for name, value in row.items():
             self._sums[name] = self._sums.get(name, 0.0) + value
             self.counts[name] += 1

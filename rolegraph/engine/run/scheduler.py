@@ -103,8 +103,7 @@ class _Run:
     # order of the nodes
 
     async def run_nodes(self) -> bool:
-        """Run all turns of the episode and score them; return True if a failed turn ended the episode
-        early."""
+        """Run all turns of the episode and score them; True if a failed turn ended this before all were."""
         tasks = self.tasks
         try:
             self.start(self.open_blocks(self.plan.wiring.initial_blocks))

@@ -100,7 +100,7 @@ class EpisodeSession:
 
     @cached_property
     def id(self) -> str:
-        """Id that requests of tools may hold: random, and new in each run of an episode."""
+        """The episode's id for requests of its tools: random, and new each time the episode is run."""
         return token_hex(16)
 
 
@@ -191,8 +191,7 @@ class NodeResult:
 
     @property
     def is_right(self) -> bool | None:
-        """True for a right answer, False for a wrong or failed one; None where the reward failed or does not
-        judge."""
+        """True for a right answer, False for a wrong or failed one; None without a verdict."""
         if self.score is None or (self.failure is not None and self.failure.name in REWARD_FAILURES):
             return None
         return self.score.is_correct

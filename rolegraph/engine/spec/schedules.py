@@ -49,5 +49,5 @@ def find_schedules(data: Mapping[str, Any]) -> tuple[dict[Path, NumberSchedule],
 def data_at(
     data: Mapping[str, Any], schedules: Mapping[Path, NumberSchedule], step: int | None
 ) -> Mapping[str, Any]:
-    """Return a spec's data with the values of a training step; None for the last values."""
+    """Return a spec's data with each schedule replaced by its value in a step; None for the last."""
     return values_at(data, {path: it.at(step) for path, it in schedules.items()}) if schedules else data

@@ -80,7 +80,7 @@ class _Generator(GenerateJsonSchema):
         return made
 
     def default_schema(self, schema: core_schema.WithDefaultSchema) -> JsonSchemaValue:
-        """Return the schema of a field, with its default only where it is a scalar or an item."""
+        """Return a field's schema, with its default only where a spec writes it as one scalar."""
         made = self.generate_inner(schema["schema"])
         default = schema.get("default")
         if isinstance(default, ItemCall):

@@ -296,7 +296,7 @@ def _short_forms(model: type[BaseModel] | None) -> list[str]:
 
 
 def _name_missing(path: Path, root: type[SpecModel]) -> str:
-    """Return a hint if a role's key, as in `roles.prompt`, stands where a role's name should; else empty."""
+    """Return a hint if a key, as in `roles.prompt`, stands where a name should be; else empty."""
     model = _model_at(path, root)
     if model is None or len(path) < 2 or path[-1] not in model.model_fields or _model_at(path[:-1], root):
         return ""

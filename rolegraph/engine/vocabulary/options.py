@@ -25,7 +25,7 @@ Schema = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """Option of an item, or its value."""
+    """Declaration of an item's option or of its value: name, type, default and description."""
 
     name: str
     hint: Any

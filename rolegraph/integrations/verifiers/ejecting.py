@@ -77,7 +77,7 @@ def load_ejected(module: str, imports: Iterable[str] = (), allow: Iterable[str] 
 
 
 def _package(plan: Plan, files: Files, about: dict[str, Any]) -> Files:
-    """Return the files, by path, of a Python package with a verifiers environment for the plan.
+    """Return the files of a verifiers package of the plan, with `files`; adds names to `about`.
 
     Raises UsageError for a spec without data, and for role names that verifiers reserves.
     """

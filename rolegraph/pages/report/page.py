@@ -301,5 +301,5 @@ def prompt(step: Step) -> str:
 
 
 def fields(task: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return (name, text) of a task's first eight fields other than its id and question."""
+    """Return (name, text cut to 300) of a task's first eight fields other than id and question."""
     return [(name, clipped(value, 300)) for name, value in task.items() if name not in ("id", "question")][:8]

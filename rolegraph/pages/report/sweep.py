@@ -85,7 +85,7 @@ class SweepPointFigures(NamedTuple):
 
 
 def figures_of_run(folder: Path) -> dict[str, Interval]:
-    """Return the intervals of `correct`, the metrics and the response tokens of a run, by name.
+    """Return a run's intervals by name; of a training's best or last validation; {} without episodes.
 
     Those of a training are from its best validation. Raises UsageError where the folder is not one of a run,
     DataError where it is damaged.

@@ -114,7 +114,7 @@ def compared(
 
 
 def _key(key: GroupKey, grouping: GroupingPlan, first: Step) -> GroupKey | None:
-    """Return the key of the group that a member belongs to by `grouping`; None for a key that failed.
+    """Return `key` narrowed to the group in which `grouping` puts a member; None where that failed.
 
     `first` is the member's first Step, which has the prompt and the digests of expressions.
     """

@@ -85,7 +85,7 @@ def _merging(batches: Iterable[RoleBatch]) -> Metrics:
 
 
 def _staleness(episodes: Sequence[Episode]) -> float:
-    """Return the mean number of updates between the weights that sampled the steps and the current ones."""
+    """Return the mean number of updates since the weights that sampled a step; 0 where unknown."""
     behind = [s.metadata.get("staleness") for e in episodes for t in e.trajectories for s in t.steps]
     counts = [updates for updates in behind if updates is not None]
     return sum(counts) / len(counts) if counts else 0.0

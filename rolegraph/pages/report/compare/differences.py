@@ -44,7 +44,7 @@ def spec_differences(specs: Sequence[Mapping[str, Any]]) -> list[KeyDifference]:
 
 
 def setting_differences(settings: Sequence[Mapping[str, str]]) -> list[KeyDifference]:
-    """Return the settings that differ between runs; sides without settings are ignored."""
+    """Return the settings that differ or are missing between runs; sides without any are ignored."""
     names = dict.fromkeys(name for of in settings for name in of)
     rows = [KeyDifference(name, [of.get(name, ABSENT) for of in settings]) for name in names]
     sides = [index for index, of in enumerate(settings) if of]

@@ -197,7 +197,7 @@ class ResolvedNames:
         option = ("demonstration", "a template's file name, or {inline: text}")
         source, findings = validate_option(PromptSource, signal.demonstration, path, *option)
         self.findings += findings
-        demonstration = self.texts.demonstration((*path, *call.path_of(("demonstration",))), source, name)
+        demonstration = self.texts.demonstration((*path, *call.path_of(("demonstration",))), source)
         return SignalPlan(signal, teacher, demonstration)
 
     def _metric(self, name: str, call: ItemCall) -> vocabulary.Metric | None:

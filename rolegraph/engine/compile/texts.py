@@ -81,7 +81,7 @@ class TextReader:
         around = replace(self._around(name), text="the argument of a tool", has_episode=tool.sends_body)
         return self._compiled(path, tool.source, around)
 
-    def demonstration(self, path: Path, source: PromptSource | None, name: str) -> Template | None:
+    def demonstration(self, path: Path, source: PromptSource | None) -> Template | None:
         """Compile a demonstrated answer's template; None without one, or with a finding.
 
         The template is rendered after the episode, so it may read every role, and `self` as one of them.

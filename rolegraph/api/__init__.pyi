@@ -22,7 +22,6 @@ from rolegraph.api.exporting import export_async as export_async
 from rolegraph.api.fetching import FetchedModel as FetchedModel
 from rolegraph.api.fetching import fetch as fetch
 from rolegraph.api.fetching import fetch_async as fetch_async
-from rolegraph.api.fetching import fetched_names as fetched_names
 from rolegraph.api.forecasting import forecast as forecast
 from rolegraph.api.forecasting import forecast_async as forecast_async
 from rolegraph.api.jobs import drop_damaged as drop_damaged

@@ -13,7 +13,7 @@ from rolegraph.engine.errors import UsageError, WorldError, did_you_mean, os_err
 from rolegraph.engine.records.files import is_file, is_folder
 from rolegraph.engine.records.jsonl import read_json
 from rolegraph.engine.records.staging import staging_folder, sweep
-from rolegraph.engine.shipped import HUB_NAMES, MODELS, fetched_folder, fetched_models
+from rolegraph.engine.shipped import HUB_NAMES, MODELS, fetched_folder
 from rolegraph.local.fetching.downloads import FetchProgress, Observe, RemoteFile
 from rolegraph.local.fetching.sources import (
     FileSource,
@@ -117,12 +117,6 @@ async def fetch_async(
 
 
 fetch = blocking(fetch_async)
-
-
-def fetched_names() -> list[str]:
-    """Return the names of the models that `fetch` knows or has fetched."""
-    folders = fetched_models().glob("[!.]*")
-    return sorted({*HUB_NAMES, *(folder.name.replace("--", "/", 1) for folder in folders)})
 
 
 def _ignore(progress: FetchProgress) -> None:

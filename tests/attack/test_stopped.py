@@ -76,7 +76,8 @@ def test_a_stopped_service_ends_a_training_which_goes_on_with_the_service(
         with stopped(service.pid, lambda: lines(out / "metrics.jsonl") >= 1):
             ended = rolegraph(*words, *SMALL, NO_VALIDATION, **key)
         assert ended.returncode == 1, ended.stderr
-        assert "health checks" in ended.stderr
+        # Counted health checks, or the deadline of a model that is being opened.
+        assert service.base_url in ended.stderr
         assert "Traceback" not in ended.stderr
         kept = lines(out / "metrics.jsonl")
         assert 1 <= kept < 3

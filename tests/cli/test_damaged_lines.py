@@ -6,6 +6,8 @@ import json
 import re
 import resource
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -100,18 +102,20 @@ def test_the_command_of_a_message_about_an_unsealed_folder_works_as_it_stands(
     assert done.returncode == 0, done.stderr
 
 
-def test_a_full_disk_at_the_log_is_one_warning(forked: Command, tmp_path: Path) -> None:
+def test_a_full_disk_at_the_log_is_one_warning(tmp_path: Path) -> None:
     """Fill the log up to the largest size of a file that the process may write."""
     most = 1 << 20
     replays.answers(tmp_path / "model.jsonl", replays.solved(0), tasks=2)
     (tmp_path / "r").mkdir()
     (tmp_path / "r" / "log.txt").write_bytes(b"x" * (most - 10) + b"\n")
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (most, limits[1]))
-    try:
-        done = forked("run", "solver_judge", "--model", "replay:model.jsonl", "--limit", "2", "--out", "r")
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    words = ("run", "solver_judge", "--model", "replay:model.jsonl", "--limit", "2", "--out", "r")
+    done = subprocess.run(
+        [sys.executable, "-m", "rolegraph", *words],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (most, most)),
+    )
     assert done.returncode == 0, done.stderr
     assert "Logging error" not in done.stderr and "Traceback" not in done.stderr
     assert done.stderr.count("log.txt") == 1

@@ -159,7 +159,7 @@ def test_what_an_expression_reads_becomes_a_label(tmp_path: Path) -> None:
         ("task[action]", "this reads the task as a whole", "task["),
         (
             "acton == task.target",
-            "'acton' does not exist here; there is task, action, tokens, calls, self",
+            "'acton' does not exist here; there is task, action, tokens, calls, step, self",
             "acton",
         ),
         ("judge.action", "the reward mentions 'judge'", "judge"),

@@ -19,7 +19,7 @@ from rolegraph.engine.training.analysis.forecast import forecast
 from rolegraph.engine.vocabulary import NumberSchedule
 from rolegraph.pages.report.digest import read_digest
 from rolegraph.pages.report.panels import sections
-from rolegraph.pages.report.reading import read_run
+from rolegraph.pages.report.reading import read_rule, read_run
 from tests.edge import RIGHT, WRONG, write_spec
 from tests.examples import examples
 from tests.meaning import scheduled
@@ -106,7 +106,7 @@ def test_episodes_are_made_and_learnt_from_with_the_values_of_their_step(anneale
     for episode in annealed.episodes("validation", 2):
         assert (values(episode), episode.metadata["step"]) == (VALUES[None], 0)
     sent = {body["sampling_params"]["temperature"] for body in annealed.service.asked}
-    assert sent == {1.0, 0.75, 0.5}
+    assert sent == {1.0, 0.75, 0.5, 0.0}  # the last of the greedy validation
 
 
 @pytest.mark.parametrize("staleness", [0, 1])
@@ -183,7 +183,11 @@ def test_the_forecast_and_the_report_show_the_curves(annealed: Training) -> None
     assert json.loads(json.dumps(shown))[LATE] == [[1, 0.5], [3, 0.0]]
     annealed.run()
     path = annealed.folder.path
-    titles = [p.title for s in sections(read_run(path), read_digest(path, ["solver"])) for p in s.panels]
+    titles = [
+        p.title
+        for s in sections(read_run(path), read_digest(path, ["solver"], read_rule(annealed.folder)))
+        for p in s.panels
+    ]
     assert {*VALUES[1]} <= {*titles}
 
 

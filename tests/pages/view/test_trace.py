@@ -178,5 +178,5 @@ def test_a_group_over_the_batch_shows_the_members_of_all_its_tasks(tmp_path: Pat
     tasks = {other.entry.task for other, _ in together}
     assert len(tasks) > 1
     assert all(f"task {task}, rollout" in page for task in tasks)
-    digest = read_digest(tmp_path / "run", ("solver", "judge"))
+    digest = read_digest(tmp_path / "run", ("solver", "judge"), run.rule)
     assert (digest.roles["solver"].seen, digest.roles["judge"].seen) == (2, 2 * len(tasks)), "2 steps"

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from pydantic_core import to_json
 
@@ -43,7 +43,9 @@ def test_any_json_is_read_as_it_was_written(value: Any) -> None:
 
 @given(st.dictionaries(st.text(), VALUES, min_size=1))
 def test_an_object_is_found_between_words(value: dict[str, Any]) -> None:
-    assert read("json", f"I think: {json.dumps(value)} - that is it") == value
+    text = json.dumps(value)
+    assume("<" not in text)  # which may begin the tag of a thought, and a thought is cut
+    assert read("json", f"I think: {text} - that is it") == value
 
 
 @pytest.mark.parametrize(

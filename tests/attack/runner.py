@@ -46,7 +46,7 @@ from tests.attack.cases import Came
 from tests.attack.giver import give, register
 from tests.attack.looker import look
 
-MORE = 200 << 20
+MORE = 256 << 20
 """Memory limit for a part of the corpus, in bytes beyond the memory at its start."""
 AROUND = TemplateScope({"solver": 2}, ("solver", "judge"), None, frozenset({"answer"}))
 VARIABLES = {

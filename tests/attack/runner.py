@@ -1,4 +1,4 @@
-"""Runner of the corpus, with each part in a process that may allocate 200 MB beyond its start.
+"""Runner of the corpus, with each part in a process that may allocate 256 MB beyond its start.
 
 `python -m tests.attack.runner` prints a JSON object with the outcome of each case, by part and name. The
 processes are forks of one process, which has already imported all modules.

@@ -1,4 +1,4 @@
-"""Tests that no case of the corpus raises, takes 200 MB, exceeds its budget or lacks a clear message.
+"""Tests that no case of the corpus raises, takes 256 MB, exceeds its budget or lacks a clear message.
 
 Each part of the corpus runs in one process with that memory limit, and nothing is timed. Add a new finding as
 a line in one of the parts.

@@ -12,7 +12,7 @@ import rolegraph as rg
 from rolegraph.api.workflow import Workflow
 from rolegraph.engine.compile.leaving import LEFT_OUT, disclosure_rule, without_hidden
 from rolegraph.engine.models import Completion, Request
-from rolegraph.engine.records import FailureName, RunFolder, read_episodes
+from rolegraph.engine.records import Episode, FailureName, RunFolder, read_episodes
 from rolegraph.engine.shipped import SPECS
 from rolegraph.engine.vocabulary.tool import ToolCall
 from tests.attack.leaks import (
@@ -237,3 +237,10 @@ def test_what_stays_of_an_episode_are_its_figures(tmp_path: Path) -> None:
             (),
         )
     assert without_hidden(copy, disclosure_rule(None, lambda field: True)).task == {}
+
+
+def test_the_step_and_the_schedules_of_an_episode_leave() -> None:
+    episode = Episode(
+        "1", 0, {"id": "1"}, (), metadata={"step": 3, "scheduled": {"roles.solver.weight": 0.5}}
+    )
+    assert without_hidden(episode, disclosure_rule(None, lambda field: True)).metadata == episode.metadata

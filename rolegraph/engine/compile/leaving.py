@@ -22,8 +22,19 @@ from rolegraph.engine.spec import Spec
 LEFT_OUT = "[left out: it may quote a hidden field]"
 """Replacement of a text that may quote a hidden field."""
 _OF_EPISODES = frozenset(
-    {"spec", "hash", "started_at", "rounds", "ended", "skipped", "undecided", "validation"}
-    | {"uncomputed_conditions"}
+    {
+        "spec",
+        "hash",
+        "step",
+        "scheduled",
+        "started_at",
+        "rounds",
+        "ended",
+        "skipped",
+        "undecided",
+        "uncomputed_conditions",
+        "validation",
+    }
 )
 """Keys of an episode's metadata with names and numbers alone."""
 _WITH_TEXT = frozenset({"demonstration", "special_tokens", "calls"})

@@ -28,11 +28,15 @@ Plant = Callable[[Path, Path], None]
 """Function that puts something odd at a path; the second path is that of a file outside the folder."""
 
 
-def link(path: Path, outside: Path) -> None:
-    """Put a link to a file outside, with the content that was there, so that readers find it."""
+def move_out(path: Path, outside: Path) -> None:
+    """Move the content of a file outside, if there is any, so that readers find it by a link."""
     if path.is_file():
         shutil.copy(path, outside)
         path.unlink()
+
+
+def link(path: Path, outside: Path) -> None:
+    move_out(path, outside)
     path.symlink_to(outside)
 
 
@@ -42,9 +46,7 @@ def dangling(path: Path, outside: Path) -> None:
 
 
 def hard_link(path: Path, outside: Path) -> None:
-    if path.is_file():
-        shutil.copy(path, outside)
-        path.unlink()
+    move_out(path, outside)
     path.hardlink_to(outside)
 
 

@@ -14,13 +14,31 @@ COMMAND = f'rolegraph() {{ exec "{sys.executable}" -m rolegraph "$@"; }}'
 KEYED: Mapping[str, str] = {**ENVIRONMENT, "OPENAI_API_KEY": "sk-1234567890"}
 
 
+SPEC = """
+rolegraph: 1
+name: own
+data: {train: rows.jsonl}
+model: openai:tiny
+roles:
+  solver:
+    prompt: {inline: "{{ task.question }} Answer in <answer></answer>."}
+    parser: {tag: answer}
+    reward: REWARD
+    estimator: grpo
+"""
+
+
+def write_spec(folder: Path, reward: str) -> None:
+    """Write `own.yaml`, whose solver has a reward and an `openai:` model."""
+    (folder / "own.yaml").write_text(SPEC.replace("REWARD", reward))
+
+
 def printed(output: str) -> list[str]:
     """Return the commands of a `next:`, as they are printed."""
     lines = output.splitlines()
     first = next(number for number, line in enumerate(lines) if line.startswith("next: "))
-    further = (line for line in lines[first + 1 :])
     commands = [lines[first].removeprefix("next: ")]
-    for line in further:
+    for line in lines[first + 1 :]:
         if not line.startswith("      rolegraph "):
             break
         commands.append(line.strip())

@@ -231,27 +231,27 @@ def started(tmp_path: Path, hub: Hub) -> Iterator[Callable[[], subprocess.Popen[
         it.communicate()
 
 
-def test_an_interrupted_fetch_leaves_no_half_model(
-    started: Callable[[], subprocess.Popen[str]], hub: Hub, tiny: Path, cache: Path
-) -> None:
+@pytest.fixture
+def halfway(started: Callable[[], subprocess.Popen[str]], hub: Hub, tiny: Path) -> subprocess.Popen[str]:
+    """Start a fetch of org/tiny, and wait until half of its weights are there."""
     hub.add_model("org/tiny", files_of(tiny))
     hub.held = next(path for path in hub.pages if path.endswith(".safetensors"))
-    fetch = started()
+    process = started()
     assert hub.halfway.wait(60)
-    fetch.send_signal(signal.SIGINT)
-    assert "interrupted" in fetch.communicate()[1] and fetch.returncode == 130
+    return process
+
+
+def test_an_interrupted_fetch_leaves_no_half_model(halfway: subprocess.Popen[str], cache: Path) -> None:
+    halfway.send_signal(signal.SIGINT)
+    assert "interrupted" in halfway.communicate()[1] and halfway.returncode == 130
     assert not [*cache.iterdir()]
 
 
 def test_a_killed_fetch_leaves_a_folder_that_the_next_fetch_removes(
-    started: Callable[[], subprocess.Popen[str]], hub: Hub, tiny: Path, cache: Path
+    halfway: subprocess.Popen[str], started: Callable[[], subprocess.Popen[str]], hub: Hub, cache: Path
 ) -> None:
-    hub.add_model("org/tiny", files_of(tiny))
-    hub.held = next(path for path in hub.pages if path.endswith(".safetensors"))
-    fetch = started()
-    assert hub.halfway.wait(60)
-    fetch.kill()
-    fetch.communicate()
+    halfway.kill()
+    halfway.communicate()
     assert [path.name[:6] for path in cache.iterdir()] == [".part-"]
     hub.held = None
     assert started().wait() == 0
@@ -259,17 +259,17 @@ def test_a_killed_fetch_leaves_a_folder_that_the_next_fetch_removes(
 
 
 def test_two_fetches_at_a_time_both_end_with_the_whole_model(
-    started: Callable[[], subprocess.Popen[str]], hub: Hub, tiny: Path, cache: Path
+    halfway: subprocess.Popen[str],
+    started: Callable[[], subprocess.Popen[str]],
+    hub: Hub,
+    tiny: Path,
+    cache: Path,
 ) -> None:
-    hub.add_model("org/tiny", files_of(tiny))
-    hub.held = next(path for path in hub.pages if path.endswith(".safetensors"))
-    slow = started()
-    assert hub.halfway.wait(60)
     hub.held = None
     quick = started()
     assert quick.wait() == 0, quick.communicate()
     hub.release.set()
-    assert slow.wait() == 0, slow.communicate()
+    assert halfway.wait() == 0, halfway.communicate()
     assert [path.name for path in cache.iterdir()] == ["org--tiny"]
     assert torch.equal(logits(cache / "org--tiny"), logits(tiny))
 

@@ -10,20 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Command
+from tests.cli.printed import write_spec
 from tests.models.edges import Endpoint, chat_answer, serving
-
-SPEC = """
-rolegraph: 1
-name: own
-data: {train: rows.jsonl}
-model: openai:tiny
-roles:
-  solver:
-    prompt: {inline: "{{ task.question }} Answer in <answer></answer>."}
-    parser: {tag: answer}
-    reward: REWARD
-    estimator: grpo
-"""
 
 
 @pytest.fixture
@@ -33,7 +21,7 @@ def endpoint() -> Iterator[Endpoint]:
 
 
 def write(folder: Path, reward: str) -> None:
-    (folder / "own.yaml").write_text(SPEC.replace("REWARD", reward))
+    write_spec(folder, reward)
     (folder / "rows.jsonl").write_text(json.dumps({"question": "1?", "answer": "1"}))
 
 

@@ -16,22 +16,10 @@ from starlette.responses import Response
 
 from rolegraph.engine.records import RunFolder, read_episodes
 from tests.cli.conftest import ENVIRONMENT
-from tests.cli.printed import done, printed, shell
+from tests.cli.printed import done, printed, shell, write_spec
 from tests.integrations.gepa.test_optimizing import SPEC as SUMS
 from tests.models.edges import chat_answer, serving
 
-SPEC = """
-rolegraph: 1
-name: own
-data: {train: rows.jsonl}
-model: openai:tiny
-roles:
-  solver:
-    prompt: {inline: "{{ task.question }} Answer in <answer></answer>."}
-    parser: {tag: answer}
-    reward: exact_match
-    estimator: grpo
-"""
 ROWS = 6
 
 
@@ -57,7 +45,7 @@ class HeldEndpoint:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    (tmp_path / "own.yaml").write_text(SPEC)
+    write_spec(tmp_path, "exact_match")
     rows = [{"id": f"q{number}", "question": f"{number}?", "answer": "1"} for number in range(ROWS)]
     (tmp_path / "rows.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     return tmp_path

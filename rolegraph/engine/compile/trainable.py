@@ -66,28 +66,16 @@ def _role_findings(resolved: ResolvedRole) -> Iterator[Finding]:
     """Find the reasons why a trained role cannot learn: no reward, no estimator, an unfit loss or signal."""
     name, role, estimator = resolved.name, resolved.spec, resolved.estimator
     here: Path = ("roles", name)
+    lack = hint = ""
     if role.reward is None and (role.signal is None or resolved.compares_rewards):
-        hint = "give it a reward or a signal, or say `trainable: false`"
+        lack, hint = "reward", "give it a reward or a signal, or say `trainable: false`"
         if role.signal is not None:
             hint = "give it a reward, or write `estimator: precomputed` to learn from the signal alone"
-        yield Finding(
-            here,
-            f"{name} is trained, but has no reward",
-            "",
-            hint,
-            at_key=True,
-            rests_on=((*here, "reward"),),
-        )
     elif role.estimator is None:
-        hint = f"give it one of {', '.join(estimators.names())}, or say `trainable: false`"
-        yield Finding(
-            here,
-            f"{name} is trained, but has no estimator",
-            "",
-            hint,
-            at_key=True,
-            rests_on=((*here, "estimator"),),
-        )
+        lack, hint = "estimator", f"give it one of {', '.join(estimators.names())}, or say `trainable: false`"
+    if lack:
+        message = f"{name} is trained, but has no {lack}"
+        yield Finding(here, message, "", hint, at_key=True, rests_on=((*here, lack),))
     if estimator is None or estimator.compute is not None:
         return
     if role.signal is None:

@@ -8,6 +8,10 @@ from rolegraph.api.advice import RoleOutcome as RoleOutcome
 from rolegraph.api.advice import advise as advise
 from rolegraph.api.completing import CompletionItem as CompletionItem
 from rolegraph.api.completing import completions as completions
+from rolegraph.api.data_starting import FIRST_MODEL as FIRST_MODEL
+from rolegraph.api.data_starting import StartedData as StartedData
+from rolegraph.api.data_starting import new_for_data as new_for_data
+from rolegraph.api.data_starting import new_for_data_async as new_for_data_async
 from rolegraph.api.decorators import dataset as dataset
 from rolegraph.api.decorators import estimator as estimator
 from rolegraph.api.decorators import metric as metric

@@ -61,10 +61,7 @@ async def new_async(folder: str | Path, spec: str = DEFAULT) -> list[Path]:
         WorldError: A file cannot be written.
     """
     folder = Path(folder)
-    name = folder.resolve().name
-    if not _IDENTIFIER.fullmatch(name):
-        fitting = re.sub(r"\W", "_", f"_{name}" if name[:1].isdigit() else name, flags=re.ASCII)
-        raise UsageError(f"{name!r} is not a workflow name; use letters, digits and _, as in {fitting!r}")
+    name = workflow_name(folder)
     check_new_folder(folder, "choose another name")
     shipped = [path.stem for path in sorted(SPECS.glob("*.yaml"))]
     if spec not in shipped:
@@ -80,6 +77,16 @@ async def new_async(folder: str | Path, spec: str = DEFAULT) -> list[Path]:
 
 
 new = blocking(new_async)
+
+
+def workflow_name(folder: Path) -> str:
+    """Return the name of the workflow in a folder, which is the folder's; raises UsageError for another
+    name."""
+    name = folder.resolve().name
+    if not _IDENTIFIER.fullmatch(name):
+        fitting = re.sub(r"\W", "_", f"_{name}" if name[:1].isdigit() else name, flags=re.ASCII)
+        raise UsageError(f"{name!r} is not a workflow name; use letters, digits and _, as in {fitting!r}")
+    return name
 
 
 def _about(plan: Plan, name: str) -> dict[str, Any]:
@@ -124,11 +131,10 @@ def _first_files(plan: Plan, text: str, about: Mapping[str, Any]) -> Files:
 
 async def _later_files(made: Workflow, imports: list[Path], about: Mapping[str, Any]) -> Files:
     """Return by file name the contents made from the loaded new spec: README, test, JSON Schema, answers."""
-    schema = json.dumps(json_schema(imports), indent=1, ensure_ascii=False) + "\n"
     files = {
         "README.md": rendered(STARTER, "README.md.j2", about),
         f"test_{about['name']}.py": rendered(STARTER, "test.py.j2", about),
-        SCHEMA: schema.encode(),
+        SCHEMA: schema_file(imports),
     }
     if not about["allow"]:
         split: Split = about["split"]
@@ -137,6 +143,11 @@ async def _later_files(made: Workflow, imports: list[Path], about: Mapping[str, 
         episodes = [await made_up(made.plan, task, answer) for task, answer in answers]
         files["answers.jsonl"] = b"".join(json_line(episode.to_dict()) for episode in episodes)
     return files
+
+
+def schema_file(imports: list[Path]) -> bytes:
+    """Return the JSON Schema of a spec that may use the items of some imported files."""
+    return f"{json.dumps(json_schema(imports), indent=1, ensure_ascii=False)}\n".encode()
 
 
 def _changed(text: str, about: Mapping[str, Any]) -> str:
@@ -193,6 +204,7 @@ def spec_files(plan: Plan, source: Source) -> Files:
         hidden = {field for dataset in of_files.values() for field in dataset.hidden}
         data["data"]["hidden"] = sorted({*data["data"].get("hidden", ()), *hidden})
         data["data"].pop("split", None)  # its rows are divided already
+        data["data"].pop("examples", None)  # its rows carry them already
     if plan.spec.model.served_here and not plan.spec.model.is_shipped:
         data.pop("model", None)  # a folder of this machine; the trainer's own model answers
     return {**files, SPEC: dump_yaml(data).encode()}

@@ -14,20 +14,48 @@ from rolegraph.cli.output import OutputOptions, command
 
 @click.command("new")
 @click.argument("folder", metavar="NAME", type=click.Path(path_type=Path))
-@options.text("--from", "SPEC", "Shipped spec to copy.", "spec", default="solver_judge", show_default=True)
-def new_command(folder: Path, spec: str) -> int:
+@options.text("--from", "SPEC", "Shipped spec to copy. Default: solver_judge.", "spec")
+@options.path("--data", "data", "FILE", "Table of your own tasks: .csv, .tsv, .jsonl or .parquet.")
+@options.text("--label", "COLUMN", "With --data: the column with the right answer.", "label")
+def new_command(folder: Path, spec: str | None, data: Path | None, label: str | None) -> int:
     """Write a workflow of your own into the new folder NAME: spec, prompts, rows, a reward in Python, a test.
 
     The workflow is complete: it runs and trains on the shipped model. No file is overwritten. `rolegraph list
     specs` shows the specs for --from.
+
+    With --data the workflow is for the rows of a table: prompts, parser and reward fit the column with the
+    right answer, and its model is a real one.
     """
-    files = api.new(folder, spec)
+    if data is not None:
+        if spec is not None:
+            raise click.UsageError("--from copies a shipped spec, and --data writes one; give one of them")
+        return _new_for_data(folder, data, label)
+    if label is not None:
+        raise click.UsageError("--label names a column of --data")
+    files = api.new(folder, spec or "solver_judge")
     for file in files:
         click.echo(str(file))
     if folder / api.PROJECT_FILE in files:
         api.trust(folder)
     words = f"{folder.resolve().name}.yaml"
     OutputOptions().next(shlex.join(["cd", str(folder)]), command("preview", words), command("run", words))
+    return 0
+
+
+def _new_for_data(folder: Path, data: Path, label: str | None) -> int:
+    """Write a workflow for a table, and print what was decided about the table and the next commands."""
+    made = api.new_for_data(folder, data, label)
+    for file in made.files:
+        click.echo(str(file))
+    for note in made.notes:
+        click.echo(api.printable(note))
+    words, trained = str(folder / f"{folder.resolve().name}.yaml"), str(folder / "trained")
+    on_test = ("data.validation=test.jsonl", "--tasks", str(made.test_tasks))
+    OutputOptions().next(
+        command("fetch", api.FIRST_MODEL),
+        command("train", words, "--out", trained),
+        command("eval", words, *on_test, "--checkpoint", trained),
+    )
     return 0
 
 

@@ -62,10 +62,11 @@ class ResolvedNames:
         labels = {label for reward in self.rewards.values() if reward for label in reward.facts.labels}
         self.hidden = frozenset(labels.union(spec.data.hidden, *(it.hidden for it in self.data.values())))
         """Task fields that prompts do not see."""
+        example_fields = self._add_examples()
         labelled = {it.file: self.hidden.intersection(it.columns) for it in self.data.values() if it.file}
         columns, turns = columns_of(self.data), turns_read(spec)
         self.texts = TextReader(
-            spec, instances, loaded.folders, columns, self.hidden, labelled, turns, self.findings
+            spec, instances, loaded.folders, columns, self.hidden, labelled, turns, self.findings, example_fields
         )
         self.roles = {name: self._role(name, reward) for name, reward in self.rewards.items()}
         self.untils = {name: self.texts.until(name) for name in spec.loops}
@@ -332,3 +333,34 @@ class ResolvedNames:
             return {}
         part = partial(vocabulary.part_of, whole, share=held_out.share, seed=held_out.seed)
         return {split: part(split) for split in SPLITS}
+
+    def _add_examples(self) -> tuple[str, ...] | None:
+        """Let the rows of each split carry the examples that `data.examples` asks for, or add faults.
+
+        Returns:
+            The fields of an example; None without examples.
+        """
+        examples, train, columns = self.spec.data.examples, self.data.get("train"), columns_of(self.data)
+        if examples is None or columns is None:
+            return None
+        path: Path = ("data", "examples")
+        wrong = [
+            Finding((*path, key), f"the data has no field {name!r}", "", did_you_mean(name, columns), word=name)
+            for key, names in (("shows", examples.shows), ("by", [examples.by] if examples.by else []))
+            for name in names
+            if name not in columns
+        ]
+        if self.spec.data.train is None or train is None:
+            message = "examples are rows of data.train, and there is none"
+            wrong.append(Finding(path, message, "data.train", at_key=True))
+        elif vocabulary.EXAMPLES in columns:
+            message = f"the data has a field {vocabulary.EXAMPLES!r} of its own"
+            wrong.append(Finding(path, message, hint="rename the column", at_key=True))
+        self.findings += wrong
+        if wrong or train is None:
+            return None
+        hidden = self.hidden.difference(examples.shows)
+        asked = frozenset(columns).difference(self.hidden, {"id"})
+        pool = vocabulary.ExamplePool(train, examples.count, examples.seed, hidden, asked, examples.by)
+        self.data = {split: vocabulary.with_examples(data, pool) for split, data in self.data.items()}
+        return tuple(column for column in columns if column not in {"id", *hidden})

@@ -51,6 +51,8 @@ class TextReader:
     turns_read: Mapping[str, Sequence[str]]
     """Other roles whose turns the conversation of a role shows, by role."""
     findings: list[Finding]
+    example_fields: tuple[str, ...] | None = None
+    """Fields of an item of `task.examples`; None where tasks carry no examples."""
     compiled: int = 0
     """Syntax nodes of the templates and conditions so far."""
 
@@ -158,6 +160,7 @@ class TextReader:
             self_fields=fields,
             arguments=arguments,
             called=called,
+            example_fields=self.example_fields,
         )
 
     def _arguments(self, name: str) -> tuple[str, ...] | None:

@@ -25,6 +25,8 @@ SPEC_ROUNDS = Limit("spec_rounds", 10_000, "")
 """`times` of a loop; each round has a turn of every role."""
 SPEC_CALLS = Limit("spec_calls", 1_000, "")
 """`calls` and `retry` of a turn; each call sends the whole chat again."""
+SPEC_EXAMPLES = Limit("spec_examples", 1_000, "")
+"""`examples` of a task; each record of an episode holds them."""
 SPEC_RANK = Limit("spec_rank", 1_024, "")
 """`rank` of an adapter; a larger one has the size of the base model."""
 SPEC_REFILL = Limit("spec_refill", 64, "")

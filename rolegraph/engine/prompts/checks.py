@@ -15,7 +15,7 @@ from jinja2 import nodes
 
 from rolegraph.engine.errors import did_you_mean, nearest
 from rolegraph.engine.prompts.filters import FILTERS
-from rolegraph.engine.vocabulary import VIEW_FIELDS
+from rolegraph.engine.vocabulary import EXAMPLES, VIEW_FIELDS
 
 _SECRETS = {"reward", "is_correct", "correct", "signals", "score", "advantage", "label", "failure"}
 RESERVED = {"task", "self", "loop", "range", "true", "false", "none"}
@@ -70,10 +70,12 @@ _INSTEAD = {
 """Hints by the name that a template cannot use."""
 
 _NOT_NEEDED = ("the prompt mentions {!r}, which the role does not need", "add {} to its `needs`")
-Kind = Literal["task", "self", "arguments", "episode", "several", "single", "view", "other"]
-"""Kind of value of an expression: the task, `self`, the arguments of a call, the episode, the instances of a
-role (several, or a single one whose fields can be read directly), one instance of several, or anything
-else."""
+Kind = Literal[
+    "task", "examples", "example", "self", "arguments", "episode", "several", "single", "view", "other"
+]
+"""Kind of value of an expression: the task, its examples or one of them, `self`, the arguments of a call, the
+episode, the instances of a role (several, or a single one whose fields can be read directly), one instance of
+several, or anything else."""
 _Visit = Callable[[nodes.Node, dict[str, Kind]], Kind]
 
 
@@ -123,6 +125,8 @@ class TemplateScope:
     """Names of plain values that the template may read as well."""
     has_episode: bool = False
     """True for the body of a request, which may hold `episode.id`."""
+    example_fields: tuple[str, ...] | None = None
+    """Fields of an item of `task.examples`; None where they are not known."""
 
 
 def check_tree(tree: nodes.Template, around: TemplateScope) -> tuple[list[TemplateFault], frozenset[str]]:
@@ -235,6 +239,8 @@ class _Walk:
         key = node.arg.value if isinstance(node.arg, nodes.Const) else None
         if kind == "several" or (kind == "single" and isinstance(key, int)):
             return "view"
+        if kind == "examples":
+            return kind if isinstance(node.arg, nodes.Slice) else "example"
         return self.attribute(node, kind, key) if isinstance(key, str) else "other"
 
     def attribute(self, node: nodes.Node, kind: Kind, name: str) -> Kind:
@@ -242,6 +248,8 @@ class _Walk:
             return self.fault(node, name, f"{name!r} cannot be read in {self.around.text}")
         if kind == "task":
             return self.task_field(node, name)
+        if kind == "example":
+            return self.example_field(node, name)
         if kind == "self":
             return self.own_field(node, name)
         arguments = self.around.arguments
@@ -287,7 +295,17 @@ class _Walk:
         if columns is not None and name not in columns:
             seen = [column for column in columns if column not in self.around.hidden]
             return self.missing(node, name, f"the task has no field {name!r}", seen, "task.{}")
-        return "other"
+        return "examples" if name == EXAMPLES and self.around.example_fields is not None else "other"
+
+    def example_field(self, node: nodes.Node, name: str) -> Kind:
+        fields = self.around.example_fields or ()
+        if name in fields:
+            return "other"
+        if name in self.around.hidden:
+            message = f"an example has no {name!r}, which is hidden from prompts"
+            hint = f"to show it of the training rows that are examples, say `examples: {{shows: [{name}]}}`"
+            return self.fault(node, name, message, hint)
+        return self.missing(node, name, f"an example has no field {name!r}", fields)
 
     def visit_For(self, node: nodes.For, scope: dict[str, Kind]) -> Kind:
         if node.recursive:
@@ -295,6 +313,7 @@ class _Walk:
         kind = self.listed(node.iter, scope)
         self.visit(node.target, scope)
         item: Kind = "view" if kind in ("several", "single") else "other"
+        item = "example" if kind == "examples" else item
         inner: dict[str, Kind] = {**scope, "loop": "other", **_bind(node.target, item)}
         if node.test is not None:
             self.visit(node.test, inner)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import NamedTuple
 
 from rolegraph.engine.compile import Plan, RolePlan
@@ -136,19 +137,31 @@ async def preview_task(plan: Plan, task: Task, recorded: Episode | None = None) 
     return TaskPrompts(shown, hidden, runs.roles)
 
 
-async def made_up(plan: Plan, task: Task, answer: str) -> Episode:
-    """Run an episode without a model and return it: each answer is the example of its role's parser.
+async def made_up(
+    plan: Plan, task: Task, answer: str = "", *, texts: Mapping[str, str] = MappingProxyType({})
+) -> Episode:
+    """Run an episode without a model and return it.
 
-    The example is filled with the text `answer`.
+    Args:
+        plan: The workflow.
+        task: The task, with its hidden fields.
+        answer: Text that fills the example of each role's parser, which is the role's answer.
+        texts: Whole answers, by role, in place of the parser's example.
     """
-    return await _Runs(plan, task, None).run(0, answer=answer)
+    return await _Runs(plan, task, None, texts).run(0, answer=answer)
 
 
 class _Runs:
     """Episodes of one task that are run without a real model, to collect the prompts for `preview`."""
 
-    def __init__(self, plan: Plan, task: Task, recorded: Episode | None) -> None:
-        self._plan, self._task, self._recorded = plan, task, recorded
+    def __init__(
+        self,
+        plan: Plan,
+        task: Task,
+        recorded: Episode | None,
+        texts: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        self._plan, self._task, self._recorded, self._texts = plan, task, recorded, texts
         self._replay = Replay.from_episodes([recorded], any_prompt=True) if recorded else None
         self._answering = {it.name for it in recorded.trajectories} if recorded else set[str]()
         """Roles with a recorded answer."""
@@ -168,7 +181,7 @@ class _Runs:
             name: {node.round for prompt in of.asked for node in prompt.nodes}
             for name, of in self._by_name.items()
         }
-        model = PreviewModel({name: of.role for name, of in self._by_name.items()}, way, answer, self._replay)
+        model = PreviewModel({name: of.role for name, of in self._by_name.items()}, way, answer, self._replay, self._texts)
         job = EpisodeJob({"id": "task", **self._task}, self._recorded.rollout if self._recorded else 0, 0)
         models = [LimitedModel(model, 4096)] * len(self._plan.endpoints)
         async with Isolation(self._plan.imports) as isolation:

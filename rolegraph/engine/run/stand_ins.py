@@ -125,11 +125,19 @@ class PreviewModel:
     """Model for `preview` that keeps its requests and answers from a recording, or with the parser's example.
 
     Of several examples, `way` is the position of the one to take, at most the last. Its placeholder becomes
-    `answer`, or else the name of the node.
+    `answer`, or else the name of the node. A role in `texts` answers with its text there.
     """
 
-    def __init__(self, roles: Mapping[str, RolePlan], way: int, answer: str, replay: Replay | None) -> None:
+    def __init__(
+        self,
+        roles: Mapping[str, RolePlan],
+        way: int,
+        answer: str,
+        replay: Replay | None,
+        texts: Mapping[str, str],
+    ) -> None:
         self._roles, self._way, self._answer, self._replay = roles, way, answer, replay
+        self._texts = texts
         self.requests: list[Request] = []
 
     async def complete(self, request: Request) -> Completion:
@@ -144,7 +152,8 @@ class PreviewModel:
         if role.callees and request.id.call == 1:  # so that the prompts of the roles that it calls are seen
             calls = tuple(_example_call(role, callee.function) for callee in role.callees)
             return Completion("", calls=calls, usage={"prompt_tokens": 1, "completion_tokens": 1})
-        text = example_answer(role, self._way, self._answer or f"[{_name(request.id.node, role)}]")
+        made = example_answer(role, self._way, self._answer or f"[{_name(request.id.node, role)}]")
+        text = self._texts.get(role.name, made)
         return Completion(text, usage={"prompt_tokens": 1, "completion_tokens": len(text.split())})
 
     async def aclose(self) -> None:

@@ -15,7 +15,7 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Union, cast, g
 from pydantic import Field, model_validator
 
 from rolegraph.engine import vocabulary
-from rolegraph.engine.limits.specs import SPEC_ROUNDS
+from rolegraph.engine.limits.specs import SPEC_EXAMPLES, SPEC_ROUNDS
 from rolegraph.engine.spec.base import ATOMIC, Identifier, SpecModel, Strings
 from rolegraph.engine.spec.diagnostics import Path
 from rolegraph.engine.spec.role import Edge, JoinedRound, Role
@@ -59,6 +59,28 @@ class RowSplit(SpecModel):
         return {"share": value} if is_number else value
 
 
+class Examples(SpecModel):
+    """Training rows that each task carries for its prompts, as `task.examples`. A task never carries itself,
+    a row that asks the same, or a row of `validation`."""
+
+    SHORT: ClassVar[Any] = int
+
+    count: Annotated[int, Field(ge=1, le=SPEC_EXAMPLES.most)]
+    """Number of examples of each task."""
+    shows: Strings = []
+    """Hidden fields that the examples have; without them an example has the visible fields alone."""
+    by: str | None = None
+    """Field whose values get equal shares of the examples, such as a label with few values; it may be
+    hidden."""
+    seed: int = 0
+    """Another seed draws others."""
+
+    @classmethod
+    def expand_shorthand(cls, value: object) -> object:
+        """Expand a count, such as `3`."""
+        return {"count": value} if isinstance(value, int) and not isinstance(value, bool) else value
+
+
 class Data(SpecModel):
     """Source of the tasks: a registered dataset, or the path of a .jsonl, .csv, .tsv or .parquet file."""
 
@@ -70,6 +92,8 @@ class Data(SpecModel):
     """Part of the rows of `train` that is held out as `validation`; a number is its share."""
     hidden: Strings = []
     """Fields that no prompt may show, in addition to those that the dataset and the rewards hide."""
+    examples: Examples | None = None
+    """Rows of `train` that each task carries for its prompts; a number is their count."""
 
     @model_validator(mode="before")
     @classmethod

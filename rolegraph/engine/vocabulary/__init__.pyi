@@ -16,6 +16,9 @@ from rolegraph.engine.vocabulary.environment import EnvironmentFailure as Enviro
 from rolegraph.engine.vocabulary.environment import LiveEnvironment as LiveEnvironment
 from rolegraph.engine.vocabulary.environment import Transition as Transition
 from rolegraph.engine.vocabulary.environment import environment_of as environment_of
+from rolegraph.engine.vocabulary.examples import EXAMPLES as EXAMPLES
+from rolegraph.engine.vocabulary.examples import ExamplePool as ExamplePool
+from rolegraph.engine.vocabulary.examples import with_examples as with_examples
 from rolegraph.engine.vocabulary.foreign import short_repr as short_repr
 from rolegraph.engine.vocabulary.imports import Import as Import
 from rolegraph.engine.vocabulary.imports import digest_of as digest_of

@@ -1,0 +1,240 @@
+"""Columns of a table of tasks: which of them is the label, of what kind the label is, which are inputs.
+
+A guess is only made where one column fits, and comes with its reason; all else is an error that names the
+columns and the option that chooses one.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, cast
+
+from rolegraph.engine.errors import UsageError, did_you_mean
+from rolegraph.engine.vocabulary import EXAMPLES, Row, short_repr
+
+Kind = Literal["class", "boolean", "rating", "number", "text", "long text", "fields"]
+"""Kind of a label, which decides the parser, the reward and the words of the prompts."""
+LABEL_NAMES = (
+    "label|labels|answer|target|class|category|output|response|completion|solution|expected|gold|y|"
+    "sentiment|topic|intent|rating|stars|grade".split("|")
+)
+"""Names that a column with the label usually has, in small letters."""
+MOST_CLASSES = 20
+"""Different labels at most that a prompt can list."""
+ROWS_OF_A_CLASS = 4
+"""Rows that each class has on average at least; values that are rarer are texts."""
+CLASS_TEXT, SHORT_TEXT = 40, 80
+"""Characters of a class and of a short text at most."""
+MOST_STARS = 10
+"""Largest rating; whole numbers beyond it are numbers."""
+MOST_DIGITS = 20
+"""Characters of a number at most; a longer one, such as a phone number's list, is a text."""
+_NUMBER = re.compile(r"[+-]?(?:\d+(?:\.\d+)?|\.\d+)(?:[eE][+-]?\d{1,3})?")
+_BOOLEANS = ({"true", "false"}, {"yes", "no"})
+_TAKEN = {"id", EXAMPLES, *dir(dict)}
+"""Names that a field of a task cannot have, or that templates read as something else."""
+
+
+@dataclass(frozen=True, slots=True)
+class Label:
+    """Column that holds the right answer."""
+
+    column: str
+    why: str
+    """Reason for the choice of the column, as the end of a sentence."""
+    kind: Kind
+    values: Sequence[Any]
+    """The label of each row in the form in which it is compared: a class and a text as text, a number as a
+    number, an object as an object; None for a row without a label."""
+    classes: Mapping[str, int] = field(default_factory=dict[str, int])
+    """Number of rows of each class, the commonest first; empty where the label is none of a few values."""
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """Label and inputs of a table, with the names that they have as fields of a task."""
+
+    label: Label
+    inputs: Sequence[str]
+    """Columns that the prompts show."""
+    left_out: Mapping[str, str]
+    """Columns that are neither, each with the reason."""
+    fields: Mapping[str, str]
+    """Field of a task by column: the column's name, changed where templates could not read it."""
+
+
+def read_columns(rows: Sequence[Row], named: str | None, shown: str) -> Columns:
+    """Decide which columns of a table are the label and the inputs.
+
+    Args:
+        rows: The rows, all with the same columns; `id` is not looked at.
+        named: Column of the label; None to choose by names and values.
+        shown: The name of the table in messages.
+
+    Raises:
+        UsageError: No column or several may be the label, it has a single value, or nothing is left as input.
+    """
+    columns = [column for column in rows[0] if column != "id"]
+    column, why = _label_column(rows, columns, named, shown)
+    label = _label(column, why, [row[column] for row in rows], shown)
+    left_out = dict(_left_out(rows, columns, label))
+    inputs = [it for it in columns if it != column and it not in left_out]
+    if not inputs:
+        has = _listed(left_out) or "it has no other column"
+        raise UsageError(f"{shown}: no column is left to ask about {column!r}: {has}")
+    return Columns(label, inputs, left_out, _fields([*inputs, column]))
+
+
+def _label_column(rows: Sequence[Row], columns: Sequence[str], named: str | None, shown: str) -> tuple[str, str]:
+    """Return the column of the label, and why it is that one."""
+    if named is not None:
+        if named not in columns:
+            hint = did_you_mean(named, columns)
+            raise UsageError(f"{shown} has no column {named!r}; {hint or _found(rows, columns)}")
+        return named, "as --label says"
+    usual = [it for it in columns if it.strip().lower() in LABEL_NAMES]
+    if len(usual) == 1:
+        return usual[0], "by its name"
+    if usual:
+        raise _undecided(f"{len(usual)} columns have a label's name", rows, usual, shown)
+    if len(columns) == 2:
+        return columns[1], "as the last of two columns"
+    coded = [it for it in columns if _are_classes(_texts(row[it] for row in rows))]
+    if len(coded) == 1:
+        return coded[0], "as the only column with few values"
+    what = "no column has a label's name"
+    raise _undecided(f"{what}, and {len(coded) or 'none'} of them has few values", rows, columns, shown)
+
+
+def _undecided(what: str, rows: Sequence[Row], columns: Sequence[str], shown: str) -> UsageError:
+    return UsageError(f"{shown}: {what}; say which holds the answer, --label COLUMN; {_found(rows, columns)}")
+
+
+def _found(rows: Sequence[Row], columns: Sequence[str]) -> str:
+    """List columns with the kind and an example of their values."""
+    parts: list[str] = []
+    for column in columns[:12]:
+        values = [row[column] for row in rows if not _is_missing(row[column])]
+        example = short_repr(values[0]) if values else "nothing"
+        parts.append(f"{column!r} ({len({*_texts(values)})} values, such as {example})")
+    return f"found {', '.join(parts)}{', …' if len(columns) > 12 else ''}"
+
+
+def _label(column: str, why: str, raw: Sequence[Any], shown: str) -> Label:
+    """Return the label of a column, with its kind; raises UsageError where it has fewer than two values."""
+    present = [value for value in raw if not _is_missing(value)]
+    if len({*_texts(present)}) < 2:
+        only = f"has one value, {short_repr(present[0])}" if present else "is empty"
+        raise UsageError(f"{shown}: the label {column!r} {only}, so there is nothing to learn; --label COLUMN")
+    objects, texts = _objects(present), [*_texts(present)]
+    small = [text.lower() for text in texts]
+    kind: Kind
+    if objects is not None:
+        kind, values = "fields", objects
+    elif {*small} in _BOOLEANS:
+        kind, values = "boolean", small
+    elif all(len(text) <= MOST_DIGITS and _NUMBER.fullmatch(text) for text in texts):
+        values = [_number(text) for text in texts]
+        kind = "class" if len({*values}) == 2 else "rating" if _are_ratings(values) else "number"
+        values = texts if kind == "class" else values
+    else:
+        lengths = max(map(len, texts))
+        short: Kind = "text" if lengths <= SHORT_TEXT and not any("\n" in it for it in texts) else "long text"
+        kind, values = ("class" if _are_classes(texts) else short), texts
+    of_rows = iter(values)
+    by_row = [None if _is_missing(value) else next(of_rows) for value in raw]
+    counts = Counter(str(it) for it in values) if kind in ("class", "boolean", "rating") else Counter[str]()
+    return Label(column, why, kind, by_row, dict(counts.most_common()))
+
+
+def _left_out(rows: Sequence[Row], columns: Sequence[str], label: Label) -> Iterator[tuple[str, str]]:
+    """Yield the columns that no prompt shows, each with the reason."""
+    labels = [None if value is None else _text(value) for value in label.values]
+    for column in columns:
+        values = [_text(row[column]) for row in rows]
+        different = len({*values})
+        pairs = {pair for pair in zip(values, labels, strict=True) if pair[1] is not None}
+        if column == label.column:
+            continue
+        if different == 1:
+            yield column, "it has one value"
+        elif label.classes and different == len(pairs) == len(label.classes) < len(rows) // 2:
+            yield column, f"it says the same as {label.column!r}"
+        elif different == len(rows) and values in (_numbered(rows, 0), _numbered(rows, 1)):
+            yield column, "it numbers the rows"
+
+
+def _numbered(rows: Sequence[Row], start: int) -> list[str]:
+    return [str(number) for number in range(start, start + len(rows))]
+
+
+def _fields(columns: Sequence[str]) -> dict[str, str]:
+    """Return a field's name for each column: of letters, digits and _, and different from all others."""
+    fields: dict[str, str] = {}
+    for number, column in enumerate(columns, 1):
+        plain = unicodedata.normalize("NFKD", column).encode("ascii", "ignore").decode()
+        name = re.sub(r"\W+", "_", plain).strip("_")[:40] or f"column_{number}"
+        name = f"column_{name}" if name[0].isdigit() else name
+        while name in _TAKEN or name in fields.values():
+            name += "_"
+        fields[column] = name
+    return fields
+
+
+def _is_missing(value: object) -> bool:
+    is_nan = isinstance(value, float) and not math.isfinite(value)
+    return value is None or is_nan or (isinstance(value, str) and not value.strip())
+
+
+def _texts(values: Any) -> Iterator[str]:
+    return (_text(value) for value in values)
+
+
+def _text(value: object) -> str:
+    """Return a value as a cell of a table would hold it."""
+    if isinstance(value, str):
+        return value.strip()
+    return json.dumps(value, ensure_ascii=False, sort_keys=True)
+
+
+def _are_classes(texts: Iterator[str] | Sequence[str]) -> bool:
+    """Return True for few different texts, each short and in one line, with some rows each."""
+    counts = Counter(text for text in texts if text)
+    is_short = all(len(text) <= CLASS_TEXT and text.isprintable() for text in counts)
+    differ = len({text.lower() for text in counts}) == len(counts)
+    few = 2 <= len(counts) <= MOST_CLASSES and counts.total() >= ROWS_OF_A_CLASS * len(counts)
+    return few and is_short and differ and all(any(it.isalnum() for it in text) for text in counts)
+
+
+def _are_ratings(values: Sequence[int | float]) -> bool:
+    whole = all(isinstance(value, int) and 0 <= value <= MOST_STARS for value in values)
+    return whole and len(values) >= ROWS_OF_A_CLASS * len({*values})
+
+
+def _number(text: str) -> int | float:
+    value = float(text)
+    return int(value) if value.is_integer() and abs(value) < 2**53 else value
+
+
+def _objects(values: Sequence[object]) -> list[dict[str, Any]] | None:
+    """Return the values as mappings where all are JSON objects, also written as text; else None."""
+    objects: list[dict[str, Any]] = []
+    for value in values:
+        try:
+            parsed: object = json.loads(value) if isinstance(value, str) else value
+        except ValueError:
+            return None
+        if not isinstance(parsed, dict) or not parsed:
+            return None
+        objects.append(cast("dict[str, Any]", parsed))
+    return objects
+
+
+def _listed(reasons: Mapping[str, str]) -> str:
+    return ", ".join(f"{column!r} is left out because {why}" for column, why in reasons.items())

@@ -1,0 +1,108 @@
+"""Worked examples for prompts: training rows that each row of a data set carries in its field `examples`.
+
+The draw follows from a row's values and a seed, so equal rows have the same examples in every split and run. A
+row never carries itself, nor a row that asks the same: one whose visible fields are equal.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import islice
+from typing import Any
+
+from rolegraph.engine.errors import DataError
+from rolegraph.engine.records import Task
+from rolegraph.engine.vocabulary.items import Dataset
+from rolegraph.engine.vocabulary.rows import Row, row_digest
+
+EXAMPLES = "examples"
+"""Field of a task that holds its examples."""
+POOL = 10_000
+"""Training rows, from the first on, that examples are drawn from; they are kept in memory."""
+_TRIES = 4
+"""Rows that are drawn for each example before the whole pool is searched; a draw fails where it is the row
+itself or asks the same."""
+
+
+@dataclass(frozen=True)
+class ExamplePool:
+    """Training rows, and the rule by which examples are drawn from them."""
+
+    train: Dataset
+    """The training rows, as they are before they carry examples."""
+    count: int
+    """Number of examples of each row."""
+    seed: int
+    hidden: frozenset[str]
+    """Fields that no example has."""
+    asked: frozenset[str]
+    """Fields in which an example differs from the row that carries it: those that prompts may read."""
+    by: str | None = None
+    """Field whose values get equal shares of the examples; None draws from all rows alike."""
+
+    def draw(self, row: Row) -> list[dict[str, Any]]:
+        """Return the examples of a row, without their ids and hidden fields.
+
+        Raises:
+            DataError: There are too few training rows that ask something else.
+        """
+        rng = random.Random(f"{self.seed}:{row_digest(row)}")
+        asked, chosen = _digest(row, self.asked), dict[str, Row]()
+        turns = self._turns(rng)
+        while len(chosen) < self.count:
+            group = next(turns, None)
+            if group is None:
+                found = f"{len(chosen)} training rows that ask something else than the row {row['id']!r}"
+                raise DataError(f"data.examples: expected {self.count}, found {found}; give more rows")
+            other = _other(rng, group, {asked, *chosen})
+            if other is not None:
+                chosen[other[0]] = other[1]
+        rows = [*chosen.values()]
+        rng.shuffle(rows)  # so that the place of an example says nothing of its value
+        return [{key: value for key, value in it.items() if key not in {"id", *self.hidden}} for it in rows]
+
+    def _turns(self, rng: random.Random) -> Iterator[Sequence[tuple[str, Row]]]:
+        """Yield the group of rows for each draw: every group once in each round, in a drawn order."""
+        for _ in range(self.count):
+            groups = rng.sample(self._groups, len(self._groups))
+            yield from groups
+        for group in self._groups:  # a group with few rows gives none to later rounds
+            yield from [group] * self.count
+
+    @cached_property
+    def _groups(self) -> Sequence[Sequence[tuple[str, Row]]]:
+        """The pool by the values of `by`: pairs of a digest of what a row asks, and the row."""
+        groups: dict[str, list[tuple[str, Row]]] = {}
+        for row in islice(self.train.rows(None), POOL):
+            value = "" if self.by is None else json.dumps(row[self.by], sort_keys=True)
+            groups.setdefault(value, []).append((_digest(row, self.asked), row))
+        return [*groups.values()]
+
+
+def with_examples(dataset: Dataset, pool: ExamplePool) -> Dataset:
+    """Return a data set whose rows carry examples of the pool; each is drawn as its row is read."""
+
+    def rows(limit: int | None) -> Iterator[Task]:
+        for row in dataset.rows(limit):
+            yield {**row, EXAMPLES: pool.draw(row)}
+
+    return replace(dataset, columns=(*dataset.columns, EXAMPLES), rows=rows)
+
+
+def _other(
+    rng: random.Random, group: Sequence[tuple[str, Row]], taken: Collection[str]
+) -> tuple[str, Row] | None:
+    """Draw a row of a group that asks nothing that is taken; None where there is none."""
+    for _ in range(_TRIES):
+        if (pair := rng.choice(group))[0] not in taken:
+            return pair
+    left = [pair for pair in group if pair[0] not in taken]
+    return rng.choice(left) if left else None
+
+
+def _digest(row: Mapping[str, Any], fields: Collection[str]) -> str:
+    return row_digest({key: value for key, value in row.items() if key in fields})

@@ -37,7 +37,9 @@ TOPICS = {
     "music": "The singer plays a new song|The orchestra opens the season|A guitar and a piano duet|"
     "The band releases an album|The choir sings at noon",
 }
-PLACES = "in Oslo|in Lima|in the north|on Sunday|this week|in the village|tonight|in June|near Turin".split("|")
+PLACES = "in Oslo|in Lima|in the north|on Sunday|this week|in the village|tonight|in June|near Turin".split(
+    "|"
+)
 UNITS = (
     ("hours", "minutes", 60),
     ("minutes", "seconds", 60),
@@ -48,9 +50,7 @@ UNITS = (
     ("years", "months", 12),
     ("dozens", "pieces", 12),
 )
-MONTHS = (
-    "January|February|March|April|May|June|July|August|September|October|November|December"
-).split("|")
+MONTHS = ("January|February|March|April|May|June|July|August|September|October|November|December").split("|")
 WORDS = (
     "garden|window|bottle|summer|winter|orange|yellow|kitchen|doctor|teacher|river|mountain|bridge|letter|"
     "pencil|market|butter|coffee|dinner|sister|brother|mother|father|friend|school|church|island|animal|"
@@ -76,7 +76,15 @@ NAMES = "Anna|Ben|Clara|David|Emma|Felix|Grace|Hugo|Ida|Jonas|Karin|Leo".split("
 ITEMS = "chair|table|lamp|cup|plate|shirt|book|clock|bag|rug".split("|")
 COLOURS = "red|blue|green|black|white|yellow".split("|")
 SPANISH = "uno|dos|tres|cuatro|cinco|seis|siete|ocho|nueve".split("|")
-TENS = {30: "treinta", 40: "cuarenta", 50: "cincuenta", 60: "sesenta", 70: "setenta", 80: "ochenta", 90: "noventa"}
+TENS = {
+    30: "treinta",
+    40: "cuarenta",
+    50: "cincuenta",
+    60: "sesenta",
+    70: "setenta",
+    80: "ochenta",
+    90: "noventa",
+}
 
 
 def sentiment(draw: random.Random) -> Iterator[Row]:
@@ -149,7 +157,11 @@ def ratings(draw: random.Random) -> Iterator[Row]:
     """Yield reviews of one to five stars."""
     while True:
         stars = draw.choice([1, 2, 3, 4, 5, 5, 4])
-        yield {"product": draw.choice(THINGS), "review": draw.choice(STARS[stars].split("|")) + ".", "stars": stars}
+        yield {
+            "product": draw.choice(THINGS),
+            "review": draw.choice(STARS[stars].split("|")) + ".",
+            "stars": stars,
+        }
 
 
 def fields(draw: random.Random) -> Iterator[Row]:

@@ -91,7 +91,9 @@ def read_columns(rows: Sequence[Row], named: str | None, shown: str) -> Columns:
     return Columns(label, inputs, left_out, _fields([*inputs, column]))
 
 
-def _label_column(rows: Sequence[Row], columns: Sequence[str], named: str | None, shown: str) -> tuple[str, str]:
+def _label_column(
+    rows: Sequence[Row], columns: Sequence[str], named: str | None, shown: str
+) -> tuple[str, str]:
     """Return the column of the label, and why it is that one."""
     if named is not None:
         if named not in columns:
@@ -131,7 +133,9 @@ def _label(column: str, why: str, raw: Sequence[Any], shown: str) -> Label:
     present = [value for value in raw if not _is_missing(value)]
     if len({*_texts(present)}) < 2:
         only = f"has one value, {short_repr(present[0])}" if present else "is empty"
-        raise UsageError(f"{shown}: the label {column!r} {only}, so there is nothing to learn; --label COLUMN")
+        raise UsageError(
+            f"{shown}: the label {column!r} {only}, so there is nothing to learn; --label COLUMN"
+        )
     objects, texts = _objects(present), [*_texts(present)]
     small = [text.lower() for text in texts]
     kind: Kind

@@ -1,4 +1,4 @@
-"""`rolegraph new NAME --data FILE`: a workflow for the rows of a table, with prompts, reward, splits and a test.
+"""`rolegraph new NAME --data FILE`: a workflow for the rows of a table, with prompts, reward, splits, a test.
 
 A solver answers, and a validator says whether the answer is right. The label's kind decides the parser, the
 reward and the words that name the form of an answer. Three files hold the rows: to learn from, to choose the
@@ -41,6 +41,13 @@ FIRST_MODEL = "smollm2-135m"
 """Model that the spec names, which `rolegraph fetch` brings onto the machine."""
 MOST_ROWS = 10_000
 """Rows that are read; a longer table is cut, and a note says so."""
+PROMPTS = {
+    "solver_system.j2": "data_system.j2.j2",
+    "solver.j2": "data_solver.j2.j2",
+    "solver_answer.j2": "data_answer.j2.j2",
+    "validator.j2": "data_validator.j2.j2",
+}
+"""Template of each prompt's file."""
 LEAST_ROWS = 20
 """Rows with a label that the three files need."""
 VALIDATION, TEST = (0.15, 64), (0.25, 128)
@@ -49,8 +56,8 @@ MOST_COPIES = 3
 """Times that a training row of a rare class is written at most."""
 MOST_KEYS = 8
 """Keys of an object that the reward compares."""
-EXAMPLES_SHOWN = 4
-"""Examples in a prompt; a label of up to twice as many classes has one of each."""
+EXAMPLES_SHOWN = 3
+"""Examples before a prompt; a label of up to twice as many classes has one of each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +103,9 @@ async def new_for_data_async(folder: str | Path, data: str | Path, label: str | 
     later = await _later_files(made, columns, splits["train"], about)
     files = sorted([*written, *write_new_files(folder, later)])
     cut = [f"only the first {MOST_ROWS:,} rows are used"] if len(rows) == MOST_ROWS else []
-    return StartedData(files, [*_decisions(columns), *cut, *notes, *_sizes(columns.label, splits)], len(splits["test"]))
+    return StartedData(
+        files, [*_decisions(columns), *cut, *notes, *_sizes(columns.label, splits)], len(splits["test"])
+    )
 
 
 new_for_data = blocking(new_for_data_async)
@@ -111,7 +120,7 @@ def _read(data: Path) -> list[Row]:
 
 
 def _labelled(rows: Sequence[Row], columns: Columns) -> tuple[list[Row], list[str]]:
-    """Return the rows that have a label, with the names of fields in place of columns, and notes on others."""
+    """Return the rows that have a label, by the names of fields in place of columns, and notes on others."""
     label, fields = columns.label, columns.fields
     kept: list[Row] = []
     for row, value in zip(rows, label.values, strict=True):
@@ -141,13 +150,16 @@ def _divided(rows: Sequence[Row], columns: Columns) -> dict[str, list[Row]]:
         groups.setdefault(_asked(row, columns), []).append(row)
     splits: dict[str, list[Row]] = {"test": [], "validation": [], "train": []}
     wanted = {
-        name: min(most, round(share * len(rows))) for name, (share, most) in (("test", TEST), ("validation", VALIDATION))
+        name: min(most, round(share * len(rows)))
+        for name, (share, most) in (("test", TEST), ("validation", VALIDATION))
     }
     for digest in sorted(groups, key=lambda it: sha256(it.encode()).digest()):
         name = next((it for it, size in wanted.items() if len(splits[it]) < size), "train")
         splits[name] += groups[digest]
     if not all(splits.values()):
-        raise UsageError("the rows ask too few different things to be divided into train, validation and test")
+        raise UsageError(
+            "the rows ask too few different things to be divided into train, validation and test"
+        )
     if columns.label.kind in ("class", "boolean"):
         splits["train"] = _balanced(splits["train"], columns.fields[columns.label.column])
     return splits
@@ -159,7 +171,10 @@ def _balanced(rows: Sequence[Row], field: str) -> list[Row]:
     most = max(counts.values())
     copies = {value: min(MOST_COPIES, round(most / count)) for value, count in counts.items()}
     written = [
-        (sha256(f"{row['id']}:{copy}".encode()).digest(), {**row, "id": row["id"] + (f"-{copy}" if copy > 1 else "")})
+        (
+            sha256(f"{row['id']}:{copy}".encode()).digest(),
+            {**row, "id": row["id"] + (f"-{copy}" if copy > 1 else "")},
+        )
         for row in rows
         for copy in range(1, copies[str(row[field])] + 1)
     ]
@@ -246,7 +261,16 @@ def _reward(label: Label, field: str) -> object:
             values = sorted(map(int, label.classes))
             span, right = values[-1] - values[0], f"action == task.{field}"
             # Half for any rating that is near, so that always saying the middle one does not pay.
-            return {"value": {"expr": f"({right}) + 0.25 * ((action - task.{field}) | abs == 1)", "right": right}} if span else right
+            return (
+                {
+                    "value": {
+                        "expr": f"({right}) + 0.25 * ((action - task.{field}) | abs == 1)",
+                        "right": right,
+                    }
+                }
+                if span
+                else right
+            )
         case "fields":
             keys = [json.dumps(key, ensure_ascii=False) for key in _keys(label)]
             equal = [f"(action[{key}] == task.{field}[{key}])" for key in keys]
@@ -294,7 +318,9 @@ def _spec(name: str, columns: Columns, about: Mapping[str, Any]) -> dict[str, An
         },
         "roles": {
             "solver": {
+                "system": "solver_system.j2",
                 "prompt": "solver.j2",
+                "examples": "solver_answer.j2",
                 "parser": _parser(label),
                 "reward": _reward(label, field),
                 "estimator": "grpo",
@@ -312,11 +338,11 @@ def _spec(name: str, columns: Columns, about: Mapping[str, Any]) -> dict[str, An
         },
         "episode": {"correct": "solver", "metrics": {"validator_acc": {"correct": "validator"}}},
         "train": {
-            "steps": 20,
-            "batch_size": 8,
+            "steps": 12,
+            "batch_size": 6,
             "rollouts": 8,
             "lora": {"rank": 16},
-            "validation": {"every": 10, "tasks": min(48, about["sizes"]["validation"]), "rollouts": 1},
+            "validation": {"every": 6, "tasks": min(32, about["sizes"]["validation"]), "rollouts": 1},
         },
     }
 
@@ -329,14 +355,10 @@ def _first_files(
 ) -> Files:
     """Return by file name the spec, prompts and rows, which loading the workflow needs."""
     spec = dump_yaml(_spec(name, columns, about))
-    head = f"# yaml-language-server: $schema={SCHEMA}\n# test.jsonl chooses nothing; {_eval(name)} measures on it.\n"
+    head = f"# yaml-language-server: $schema={SCHEMA}\n"
     rows = {f"{split}.jsonl": b"".join(json_line(dict(row)) for row in its) for split, its in splits.items()}
-    prompts = {f"prompts/{it}.j2": rendered(STARTER, f"data_{it}.j2.j2", about) for it in ("solver", "validator")}
+    prompts = {f"prompts/{file}": rendered(STARTER, template, about) for file, template in PROMPTS.items()}
     return {f"{name}.yaml": f"{head}{spec}".encode(), **prompts, **rows}
-
-
-def _eval(name: str) -> str:
-    return f"`rolegraph eval {name}.yaml data.validation=test.jsonl --checkpoint …`"
 
 
 async def _later_files(
@@ -349,7 +371,9 @@ async def _later_files(
     answers = [(right, right[field]), (wrong, right[field])]
     tasks = {task["id"]: task for task in made.tasks("train", None)}
     episodes = [
-        await made_up(made.plan, tasks[row["id"]], texts={"solver": _written(label, value), "validator": "correct"})
+        await made_up(
+            made.plan, tasks[row["id"]], texts={"solver": _written(label, value), "validator": "correct"}
+        )
         for row, value in answers
     ]
     return {
@@ -398,4 +422,4 @@ def _sizes(label: Label, splits: Mapping[str, Sequence[Row]]) -> Iterator[str]:
     written = len(splits["train"])
     different = len({row_digest(row) for row in splits["train"]})
     if written > different and label.classes:
-        yield f"balance: training rows of rare labels are written up to {MOST_COPIES} times ({different:,} differ)"
+        yield f"balance: training rows of rare labels stand up to {MOST_COPIES} times ({different:,} differ)"

@@ -271,6 +271,7 @@ def _templates(role: RolePlan) -> list[tuple[str, str]]:
     """Return the text of each template of a role, by a name such as `the prompt of solver`."""
     demonstration = role.signal.demonstration if role.signal else None
     parts = ("prompt", role.prompt), ("system", role.system), ("tool", role.run and role.run.value)
+    parts += (("examples", role.examples),)
     return [
         (f"the {part} of {role.name}", template.source)
         for part, template in (*parts, ("demonstration", demonstration))

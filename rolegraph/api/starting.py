@@ -186,7 +186,11 @@ def prompt_files(plan: Plan) -> Files:
     return {
         f"prompts/{written.file}": template.source.encode()
         for role in plan.roles
-        for written, template in ((role.spec.prompt, role.prompt), (role.spec.system, role.system))
+        for written, template in (
+            (role.spec.prompt, role.prompt),
+            (role.spec.system, role.system),
+            (role.spec.examples, role.examples),
+        )
         if written is not None and written.file is not None and template is not None
     }
 

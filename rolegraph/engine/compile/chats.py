@@ -129,6 +129,7 @@ def _differences(spec: Spec, one: str, other: str, counts: Mapping[str, int]) ->
         ("policy", *(_policies(spec.roles[name], counts[name]) for name in (one, other))),
         ("model", *(role.model if role.policy is None else None for role in (first, second))),
         ("system", first.system, second.system),
+        ("examples", first.examples, second.examples),
         ("tools", first.tools, second.tools),
     ):
         if mine != theirs:

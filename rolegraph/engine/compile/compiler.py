@@ -349,6 +349,8 @@ def _hash(
     for name, role in names.roles.items():
         templates = (role.run.value if role.run else role.prompt, role.system)
         sources[name] = [template.source if template else None for template in templates]
+        if role.examples:
+            sources[name].append(role.examples.source)
         if role.signal:
             demonstration = role.signal.demonstration
             sources[name].append(demonstration.source if demonstration else None)

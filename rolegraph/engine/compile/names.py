@@ -66,7 +66,15 @@ class ResolvedNames:
         labelled = {it.file: self.hidden.intersection(it.columns) for it in self.data.values() if it.file}
         columns, turns = columns_of(self.data), turns_read(spec)
         self.texts = TextReader(
-            spec, instances, loaded.folders, columns, self.hidden, labelled, turns, self.findings, example_fields
+            spec,
+            instances,
+            loaded.folders,
+            columns,
+            self.hidden,
+            labelled,
+            turns,
+            self.findings,
+            example_fields,
         )
         self.roles = {name: self._role(name, reward) for name, reward in self.rewards.items()}
         self.untils = {name: self.texts.until(name) for name in spec.loops}
@@ -78,6 +86,7 @@ class ResolvedNames:
         role, texts = self.spec.roles[name], self.texts
         tool = self._tool(name, role)
         prompt, system = (None, None) if tool else texts.prompts(name)
+        examples = texts.example_answer(name, prompt)
         value = texts.value(name, tool) if tool else None
         self._check_quoted(("roles", name, "run"), tool, role)
         for place, called in enumerate(self.tools_of(name)):
@@ -96,6 +105,7 @@ class ResolvedNames:
             spec=role,
             prompt=prompt,
             system=system,
+            examples=examples,
             parser=parser,
             reward=reward,
             estimator=estimator,
@@ -345,7 +355,9 @@ class ResolvedNames:
             return None
         path: Path = ("data", "examples")
         wrong = [
-            Finding((*path, key), f"the data has no field {name!r}", "", did_you_mean(name, columns), word=name)
+            Finding(
+                (*path, key), f"the data has no field {name!r}", "", did_you_mean(name, columns), word=name
+            )
             for key, names in (("shows", examples.shows), ("by", [examples.by] if examples.by else []))
             for name in names
             if name not in columns
@@ -362,5 +374,6 @@ class ResolvedNames:
         hidden = self.hidden.difference(examples.shows)
         asked = frozenset(columns).difference(self.hidden, {"id"})
         pool = vocabulary.ExamplePool(train, examples.count, examples.seed, hidden, asked, examples.by)
-        self.data = {split: vocabulary.with_examples(data, pool) for split, data in self.data.items()}
+        for split in [*self.data]:
+            self.data[split] = vocabulary.with_examples(self.data[split], pool)
         return tuple(column for column in columns if column not in {"id", *hidden})

@@ -131,6 +131,8 @@ class ResolvedRole:
     """None for a role that runs a tool."""
     run: RunPlan | None
     system: Template | None
+    examples: Template | None
+    """Answer to an example of the task; None where the chat begins with the prompt."""
     parser: vocabulary.Parser | None
     reward: vocabulary.Reward | None
     estimator: vocabulary.Estimator | None
@@ -148,8 +150,8 @@ class ResolvedRole:
 
     @property
     def templates(self) -> list[Template]:
-        """Templates of the prompt and the system prompt, or of the tool's argument."""
-        return [it for it in (self.prompt, self.run and self.run.value, self.system) if it]
+        """Templates of the prompt, the system prompt and the examples' answers, or of the tool's argument."""
+        return [it for it in (self.prompt, self.run and self.run.value, self.system, self.examples) if it]
 
     @property
     def compares_rewards(self) -> bool:
@@ -217,7 +219,8 @@ class RolePlan(ResolvedRole):
     @property
     def prompt_files(self) -> list[str]:
         """Files of the role's system prompt and prompt, as messages show them: `judge.j2 (shipped)`."""
-        return [template.file for template in (self.system, self.prompt) if template and template.file]
+        parts = (self.system, self.prompt, self.examples)
+        return [template.file for template in parts if template and template.file]
 
     @property
     def allowed_answers(self) -> tuple[str, ...]:

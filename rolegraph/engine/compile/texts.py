@@ -74,6 +74,36 @@ class TextReader:
                 self.findings.append(warning)
         return prompt, system
 
+    def example_answer(self, name: str, prompt: Template | None) -> Template | None:
+        """Compile the answer to a role's examples; None without one, or with a finding.
+
+        Adds a fault where the tasks carry no examples, or where the prompt reads what an example does not
+        have.
+        """
+        source, path = self.spec.roles[name].examples, ("roles", name, "examples")
+        fields, examples = self.example_fields, self.spec.data.examples
+        if source is None or self.columns is None:
+            return None
+        if fields is None or examples is None:
+            message = f"{name} has examples, and the tasks carry none"
+            hint = "let them: `data: {examples: {count: 3, shows: [LABEL]}}`"
+            self.findings.append(Finding(path, message, "data.examples", hint, at_key=True))
+            return None
+        self.findings += self._unshown(name, prompt, fields)
+        shown = frozenset(examples.shows)
+        around = TemplateScope({}, tuple(self.spec.roles), fields, self.hidden - shown, text="an example")
+        return self._compiled(path, source, around)
+
+    def _unshown(self, name: str, prompt: Template | None, fields: Sequence[str]) -> Iterator[Finding]:
+        """Yield a fault for each name that a prompt reads and its rendering for an example would not have."""
+        allowed = {"task", *(f"task.{field}" for field in fields)}
+        for mention in sorted(prompt.mentions - allowed if prompt else ()):
+            if not mention.startswith("self"):
+                message = f"the prompt of {name} reads {mention}, which an example does not have"
+                expected = f"fields of an example: {', '.join(fields)}"
+                word = mention.removeprefix("task.")
+                yield Finding(("roles", name, "prompt"), message, expected, word=word)
+
     def value(self, name: str, tool: Tool) -> Template | None:
         """Compile the template of the argument of a role's tool; None for a tool without one."""
         call = self.spec.roles[name].run

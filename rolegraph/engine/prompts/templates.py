@@ -32,6 +32,7 @@ from rolegraph.engine.spec import Finding, Path, PromptSource
 from rolegraph.engine.spec.diagnostics import point_at
 from rolegraph.engine.spec.files import names_in, shown_path
 from rolegraph.engine.spec.files import read_text as read_text_of
+from rolegraph.engine.vocabulary import EXAMPLES
 
 _SHORT = 200
 """Characters of an exception's text that a message quotes."""
@@ -195,11 +196,28 @@ def _restored(source: str, mentions: frozenset[str], parts: int, form: tuple[boo
 
 
 def render_messages(
-    prompt: Template, system: Template | None, variables: Mapping[str, Any]
+    prompt: Template, system: Template | None, examples: Template | None, variables: Mapping[str, Any]
 ) -> Sequence[Message]:
-    """Render the system message, if there is a template for it, and the user message; raises PromptError."""
-    turn = {"role": "user", "content": prompt.render(variables)}
-    return (turn,) if system is None else ({"role": "system", "content": system.render(variables)}, turn)
+    """Render the messages that begin a chat.
+
+    Args:
+        prompt: The user message.
+        system: The system message; None for none.
+        examples: The answer to an example of the task, which makes each of them a turn before the prompt; None
+            for none.
+        variables: Variables of the templates; for an example it is the `task`.
+
+    Raises:
+        PromptError: A template cannot be rendered.
+    """
+    messages: list[Message] = []
+    if system is not None:
+        messages.append({"role": "system", "content": system.render(variables)})
+    for example in variables["task"][EXAMPLES] if examples is not None else ():
+        of_example = {**variables, "task": example}
+        messages.append({"role": "user", "content": prompt.render(of_example)})
+        messages.append({"role": "assistant", "content": examples.render(of_example)})
+    return (*messages, {"role": "user", "content": prompt.render(variables)})
 
 
 def read_template(

@@ -181,7 +181,9 @@ class _Runs:
             name: {node.round for prompt in of.asked for node in prompt.nodes}
             for name, of in self._by_name.items()
         }
-        model = PreviewModel({name: of.role for name, of in self._by_name.items()}, way, answer, self._replay, self._texts)
+        model = PreviewModel(
+            {name: of.role for name, of in self._by_name.items()}, way, answer, self._replay, self._texts
+        )
         job = EpisodeJob({"id": "task", **self._task}, self._recorded.rollout if self._recorded else 0, 0)
         models = [LimitedModel(model, 4096)] * len(self._plan.endpoints)
         async with Isolation(self._plan.imports) as isolation:

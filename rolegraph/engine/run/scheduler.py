@@ -209,13 +209,16 @@ class _Run:
     # one node
 
     def render(
-        self, role: RolePlan, variables: Mapping[str, Any], *, with_system: bool = True
+        self, role: RolePlan, variables: Mapping[str, Any], *, is_first: bool = True
     ) -> Sequence[Message] | Failure:
-        """Return the messages of a role's prompt, or a `prompt_error` Failure; `with_system` adds the system
-        message."""
+        """Return the messages of a role's prompt, or a `prompt_error` Failure.
+
+        Where the prompt is the first of a chat, the system message and the examples come before it.
+        """
         assert role.prompt is not None
+        system, examples = (role.system, role.examples) if is_first else (None, None)
         try:
-            return render_messages(role.prompt, role.system if with_system else None, variables)
+            return render_messages(role.prompt, system, examples, variables)
         except PromptError as error:
             return Failure(FailureName.PROMPT_ERROR, str(error))
 
@@ -271,7 +274,7 @@ class _Run:
         while last is None and (before := plan.blocks[node.block].chat_before) is not None:
             node, result = plan.nodes[before], self.results[before]
             last = result.calls[-1] if result is not None and result.continues_chat else None
-        messages = self.render(role, self.context.of_node(position), with_system=last is None)
+        messages = self.render(role, self.context.of_node(position), is_first=last is None)
         if last is None or isinstance(messages, Failure):
             return messages, None
         return (*last.chat, *messages), last.chat_prefix

@@ -296,6 +296,10 @@ class Role(SpecModel):
     each call, and its action is the result."""
     system: PromptSource | None = None
     """Template of the system message."""
+    examples: PromptSource | None = None
+    """Template of the right answer to an example, which it reads as `task`. With it each of the task's
+    `data.examples` is a turn of the chat before the prompt: this role's prompt for the example, and that
+    answer."""
     memory: Annotated[Memory, ATOMIC] | None = None
     """`chat`, in a loop: each instance keeps one conversation for the episode, to which every turn adds.
     `{chat: NAME}`: the roles that give one name keep one conversation."""

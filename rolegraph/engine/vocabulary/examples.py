@@ -1,7 +1,7 @@
 """Worked examples for prompts: training rows that each row of a data set carries in its field `examples`.
 
-The draw follows from a row's values and a seed, so equal rows have the same examples in every split and run. A
-row never carries itself, nor a row that asks the same: one whose visible fields are equal.
+The draw follows from a row's values and a seed, so equal rows have the same examples in every split and run.
+A row never carries itself, nor a row that asks the same: one whose visible fields are equal.
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ class Label:
     """The label of each row in the form in which it is compared: a class and a text as text, a number as a
     number, an object as an object; None for a row without a label."""
     classes: Mapping[str, int] = field(default_factory=dict[str, int])
-    """Number of rows of each class, the commonest first; empty where the label is none of a few values."""
+    """Number of rows of each class, the commonest first; empty for a label of any other kind."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -83,8 +83,8 @@ async def new_for_data_async(folder: str | Path, data: str | Path, label: str | 
         The files and the decisions.
 
     Raises:
-        UsageError: The folder has files, its name cannot be a workflow's name, the label cannot be told from
-            the other columns, or too few rows have one.
+        UsageError: The folder has files, its name cannot be a workflow's name, no column or several may be
+            the label, or too few rows have one.
         DataError: The table cannot be read.
         WorldError: A file cannot be written.
     """
@@ -366,9 +366,9 @@ async def _later_files(
 ) -> Files:
     """Return by file name the README, the test, its recorded answers and the JSON Schema."""
     label, field = columns.label, about["field"]
-    right = train[0]
-    wrong = next(row for row in train if row[field] != right[field])
-    answers = [(right, right[field]), (wrong, right[field])]
+    right, wrong = train[:2]  # the two tasks that the test runs
+    another = next(row[field] for row in train if row[field] != wrong[field])
+    answers = [(right, right[field]), (wrong, another)]
     tasks = {task["id"]: task for task in made.tasks("train", None)}
     episodes = [
         await made_up(

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -142,3 +146,96 @@ def test_it_runs_on_the_shipped_model_at_once(
     figures = RunFolder(tmp_path / "out").info().figures
     assert figures["episodes"] == 4
     assert not any("reward_error" in name for name in figures)
+
+
+TABLES = {
+    "sentiment": ("text,label", [(f"remark {n}", "good" if n % 3 else "bad") for n in range(60)]),
+    "rated": ("review;number of stars", [(f"remark {n}", 1 + n % 5) for n in range(60)]),
+    "sums": ("question\tanswer", [(f"{n} + {n}", 2 * n) for n in range(60)]),
+    "words": ("typed,{{ correct }}", [(f"wrod{n}", f"word{n}") for n in range(60)]),
+    "truth": ("statement,is it", [(f"statement {n}", n % 2 == 0) for n in range(60)]),
+}
+"""Header, with its delimiter, and rows of a table for each kind of label."""
+
+
+SPLITS = ("train", "validation", "test")
+
+
+def rows_of(folder: Path, split: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / f"{split}.jsonl").read_text("utf-8").splitlines()]
+
+
+def write_table(file: Path, header: str, rows: Sequence[Sequence[object]]) -> None:
+    delimiter = next(sign for sign in ",;\t" if sign in header)
+    lines = (delimiter.join(map(str, row)) for row in rows)
+    file.write_text("\n".join([header, *lines]) + "\n", encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_a_table_becomes_a_workflow_that_passes_its_own_tests(
+    rolegraph: Command, tmp_path: Path, name: str
+) -> None:
+    write_table(tmp_path / "rows.csv", *TABLES[name])
+    done = rolegraph("new", f"sub/{name}", "--data", "rows.csv")
+    assert done.returncode == 0, done.stderr
+    asks, label = re.split("[,;\t]", TABLES[name][0])
+    assert repr(label) in done.stdout
+    following = [line.strip().removeprefix("next: ") for line in done.stdout.splitlines()[-3:]]
+    assert [line.split()[1] for line in following] == ["fetch", "train", "eval"]
+    folder = tmp_path / "sub" / name
+    asked = {split: {row[asks] for row in rows_of(folder, split)} for split in SPLITS}
+    assert not asked["train"] & asked["validation"]
+    assert not asked["test"] & (asked["train"] | asked["validation"])
+    assert sum(map(len, asked.values())) == 60
+    assert "2 passed" in own_tests(folder)
+
+
+def test_objects_are_read_from_json_lines(rolegraph: Command, tmp_path: Path) -> None:
+    rows = [{"order": f"{n} cups", "wanted": {"item": "cup", "how many": n}} for n in range(40)]
+    (tmp_path / "rows.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    done = rolegraph("new", "own", "--data", "rows.jsonl")
+    assert done.returncode == 0, done.stderr
+    assert "2 passed" in own_tests(tmp_path / "own")
+
+
+def test_rare_labels_are_written_several_times_in_training_alone(rolegraph: Command, tmp_path: Path) -> None:
+    rows = [(f"remark {n}", "bad" if n % 5 == 0 else "good") for n in range(100)]
+    write_table(tmp_path / "rows.csv", "text,label", rows)
+    rolegraph("new", "own", "--data", "rows.csv")
+    labels = {split: [row["label"] for row in rows_of(tmp_path / "own", split)] for split in SPLITS}
+    rare = {split: its.count("bad") / len(its) for split, its in labels.items()}
+    assert rare["train"] > 0.3
+    assert (labels["validation"] + labels["test"]).count("bad") / 40 < 0.35
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (("own", "--data", "rows.csv"), ["'one'", "'two'", "'three'", "--label"]),
+        (("own", "--data", "rows.csv", "--label", "tree"), ["'tree'", "'three'"]),
+        (("own", "--data", "short.csv"), ["20", "5"]),
+        (("own", "--data", "rows.txt"), [".csv"]),
+        (("own", "--data", "none.csv"), ["none.csv"]),
+        (("own", "--data", "rows.csv", "--from", "debate"), ["--from", "--data"]),
+        (("own", "--label", "three"), ["--label", "--data"]),
+    ],
+)
+def test_a_table_that_does_not_say_enough_is_an_error_and_writes_nothing(
+    rolegraph: Command, tmp_path: Path, words: tuple[str, ...], expected: list[str]
+) -> None:
+    write_table(tmp_path / "rows.csv", "one,two,three", [(f"a{n}", f"b{n}", f"c{n}") for n in range(40)])
+    write_table(tmp_path / "short.csv", "text,label", [(f"a{n}", "xy"[n % 2]) for n in range(5)])
+    (tmp_path / "rows.txt").write_text("a\n")
+    done = rolegraph("new", *words)
+    assert done.returncode == 2
+    assert all(word in done.stderr for word in expected), done.stderr
+    assert not (tmp_path / "own").exists()
+
+
+def test_label_chooses_the_column(rolegraph: Command, tmp_path: Path) -> None:
+    write_table(tmp_path / "rows.csv", "one,two,three", [(f"a{n}", f"b{n % 3}", f"c{n}") for n in range(40)])
+    done = rolegraph("new", "own", "--data", "rows.csv", "--label", "three")
+    assert done.returncode == 0, done.stderr
+    spec = yaml.safe_load((tmp_path / "own" / "own.yaml").read_text("utf-8"))
+    assert spec["data"]["hidden"] == ["three"]
+    assert rolegraph("validate", "own/own.yaml").returncode == 0

@@ -363,7 +363,7 @@ class ResolvedNames:
             if name not in columns
         ]
         if self.spec.data.train is None or train is None:
-            message = "examples are rows of data.train, and there is none"
+            message = "examples are rows of data.train, which the spec does not have"
             wrong.append(Finding(path, message, "data.train", at_key=True))
         elif vocabulary.EXAMPLES in columns:
             message = f"the data has a field {vocabulary.EXAMPLES!r} of its own"

@@ -97,12 +97,14 @@ class TextReader:
     def _unshown(self, name: str, prompt: Template | None, fields: Sequence[str]) -> Iterator[Finding]:
         """Yield a fault for each name that a prompt reads and its rendering for an example would not have."""
         allowed = {"task", *(f"task.{field}" for field in fields)}
+        written = self.spec.roles[name].prompt
+        inside = ("inline",) if written and written.inline is not None else ()
         for mention in sorted(prompt.mentions - allowed if prompt else ()):
             if not mention.startswith("self"):
                 message = f"the prompt of {name} reads {mention}, which an example does not have"
                 expected = f"fields of an example: {', '.join(fields)}"
                 word = mention.removeprefix("task.")
-                yield Finding(("roles", name, "prompt"), message, expected, word=word)
+                yield Finding(("roles", name, "prompt", *inside), message, expected, word=word, offset=0)
 
     def value(self, name: str, tool: Tool) -> Template | None:
         """Compile the template of the argument of a role's tool; None for a tool without one."""

@@ -203,8 +203,8 @@ def render_messages(
     Args:
         prompt: The user message.
         system: The system message; None for none.
-        examples: The answer to an example of the task, which makes each of them a turn before the prompt; None
-            for none.
+        examples: The answer to an example of the task, which makes each of them a turn before the prompt;
+            None without such turns.
         variables: Variables of the templates; for an example it is the `task`.
 
     Raises:

@@ -16,6 +16,7 @@ from typing import Any
 
 from rolegraph.engine.errors import DataError
 from rolegraph.engine.records import Task
+from rolegraph.engine.vocabulary.foreign import short_repr
 from rolegraph.engine.vocabulary.items import Dataset
 from rolegraph.engine.vocabulary.rows import Row, row_digest
 
@@ -56,8 +57,10 @@ class ExamplePool:
         while len(chosen) < self.count:
             group = next(turns, None)
             if group is None:
-                found = f"{len(chosen)} training rows that ask something else than the row {row['id']!r}"
-                raise DataError(f"data.examples: expected {self.count}, found {found}; give more rows")
+                others = (
+                    f"{len(chosen)} training rows ask something else than the row {short_repr(row['id'])}"
+                )
+                raise DataError(f"data.examples: {others}, expected {self.count}; give more rows")
             other = _other(rng, group, {asked, *chosen})
             if other is not None:
                 chosen[other[0]] = other[1]
@@ -96,7 +99,7 @@ def with_examples(dataset: Dataset, pool: ExamplePool) -> Dataset:
 def _other(
     rng: random.Random, group: Sequence[tuple[str, Row]], taken: Collection[str]
 ) -> tuple[str, Row] | None:
-    """Draw a row of a group that asks nothing that is taken; None where there is none."""
+    """Draw a row of a group that asks nothing that is taken; None where all are taken."""
     for _ in range(_TRIES):
         if (pair := rng.choice(group))[0] not in taken:
             return pair

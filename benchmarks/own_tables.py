@@ -1,7 +1,16 @@
-"""Ten small tables, such as a user has, from word lists and rules: `python benchmarks/own_tables.py FOLDER`.
+"""Ten small tables, such as a user has, and what SmolLM2 learns of each by `rolegraph new --data`.
 
-Every row is made here from a seed; nothing is copied from a data set. Each table has a few hundred rows, all
-different. Labels are classes, booleans, ratings, numbers, short texts and JSON objects.
+    python benchmarks/own_tables.py OUT                               # write, train and measure all, seed 0
+    python benchmarks/own_tables.py OUT --only topics --seeds 3       # one table, three seeds
+    python benchmarks/own_tables.py OUT --only topics train.steps=6   # with overrides of the spec
+    python benchmarks/own_tables.py OUT --write                       # the tables alone
+
+Every row is made here from word lists and rules by a seed; nothing is copied from a data set. Each table has
+a few hundred rows, all different. Labels are classes, booleans, ratings, numbers, short texts and JSON objects.
+
+A run is a table with a seed. Its figures are those of `rolegraph eval` on test.jsonl, whose rows chose
+nothing: `benchmarks/measured/own_tables/TABLE-SEED.json`. A run with such a file is not repeated; all of them make
+`benchmarks/measured/own_tables/table.md`.
 """
 
 from __future__ import annotations
@@ -9,10 +18,15 @@ from __future__ import annotations
 import csv
 import json
 import random
-import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
+
+import click
+
+import rolegraph as rg
+from rolegraph import api
 
 Row = Mapping[str, Any]
 ROWS = 400
@@ -228,5 +242,80 @@ def write(folder: Path) -> list[Path]:
     return paths
 
 
+MEASURED = Path(__file__).parent / "measured" / "own_tables"
+LABELS = {"sums": "sum"}
+"""Label of the tables whose columns do not tell it."""
+
+
+def best_constant(folder: Path) -> tuple[str, float]:
+    """Return the commonest label of a folder's test rows, and the share of the rows that have it."""
+    spec = api.load(next(folder.glob("*.yaml"))).plan.spec
+    (label,) = spec.data.hidden
+    rows = [json.loads(line) for line in (folder / "test.jsonl").read_text("utf-8").splitlines()]
+    ((answer, count),) = Counter(json.dumps(row[label], ensure_ascii=False) for row in rows).most_common(1)
+    return answer, count / len(rows)
+
+
+def measure(out: Path, table: Path, seed: int, overrides: tuple[str, ...]) -> None:
+    """Train on one table with a seed, evaluate on its test rows, and write the figures."""
+    name, file = table.stem, MEASURED / f"{table.stem}-{seed}.json"
+    folder, trained = out / name, out / f"{name}-{seed}"
+    if file.exists():
+        return
+    if not folder.exists():
+        api.new_for_data(folder, table, LABELS.get(name))
+    if not trained.exists():
+        rg.train(rg.load(folder / f"{name}.yaml", *overrides), out=trained, seed=seed)
+    flow = rg.load(folder / f"{name}.yaml", "data.validation=test.jsonl", *overrides)
+    tasks = len((folder / "test.jsonl").read_bytes().splitlines())
+    done = rg.evaluate(flow, trained, tasks=tasks, rollouts=2, seed=seed)
+    answer, share = best_constant(folder)
+    row = done.figures["correct"]
+    figures = {
+        "base": row.base._asdict(),
+        "trained": row.checkpoint._asdict(),
+        "difference": row.difference._asdict(),
+        "constant": {"answer": answer, "share": share},
+        "tasks": done.tasks,
+        "overrides": overrides,
+    }
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps(figures, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def write_page() -> None:
+    """Write a Markdown table of all runs that have figures."""
+    lines = [
+        "| table | seed | base | trained | difference | best constant answer | test rows |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for file in sorted(MEASURED.glob("*.json")):
+        it = json.loads(file.read_bytes())
+        name, _, seed = file.stem.rpartition("-")
+        base, trained, gap, constant = it["base"], it["trained"], it["difference"], it["constant"]
+        change = f"{gap['mean']:+.3f} [{gap['low']:+.3f}, {gap['high']:+.3f}]"
+        best = f"{constant['share']:.3f} `{constant['answer']}`"
+        means = f"{base['mean']:.3f} | {trained['mean']:.3f}"
+        lines.append(f"| {name} | {seed} | {means} | {change} | {best} | {it['tasks']} |")
+    (MEASURED / "table.md").write_text("\n".join([*lines, ""]), encoding="utf-8")
+
+
+@click.command()
+@click.argument("out", type=click.Path(path_type=Path))
+@click.argument("overrides", nargs=-1)
+@click.option("--only", multiple=True, type=click.Choice([*TABLES]), help="Tables; all without it.")
+@click.option("--seeds", default=1, help="Number of seeds, from 0.")
+@click.option("--write", "only_write", is_flag=True, help="Write the tables and train nothing.")
+def main(out: Path, overrides: tuple[str, ...], only: tuple[str, ...], seeds: int, only_write: bool) -> None:
+    """Write the tables to OUT/tables; train on each with SmolLM2, and measure on rows that chose nothing."""
+    tables = write(out / "tables")
+    for table in tables if not only_write else ():
+        if not only or table.stem in only:
+            for seed in range(seeds):
+                click.echo(f"{table.stem}, seed {seed} …", err=True)
+                measure(out, table, seed, overrides)
+                write_page()
+
+
 if __name__ == "__main__":
-    print(*write(Path(sys.argv[1])), sep="\n")
+    main()

@@ -6,11 +6,11 @@
     python benchmarks/own_tables.py OUT --write                       # the tables alone
 
 Every row is made here from word lists and rules by a seed; nothing is copied from a data set. Each table has
-a few hundred rows, all different. Labels are classes, booleans, ratings, numbers, short texts and JSON objects.
+a few hundred rows, all different. Labels are classes, booleans, ratings, numbers, short texts and objects.
 
 A run is a table with a seed. Its figures are those of `rolegraph eval` on test.jsonl, whose rows chose
-nothing: `benchmarks/measured/own_tables/TABLE-SEED.json`. A run with such a file is not repeated; all of them make
-`benchmarks/measured/own_tables/table.md`.
+nothing: `benchmarks/measured/own_tables/TABLE-SEED.json`. A run with such a file is not repeated; all of
+them make `benchmarks/measured/own_tables/table.md`.
 """
 
 from __future__ import annotations

@@ -18,6 +18,9 @@ from rolegraph.engine.vocabulary import ItemCall
 LONGEST = 34
 """Characters of a line in a box; a longer one is cut."""
 
+FORK = "fork"
+"""Label of an arrow to a role that goes on from the conversation of the arrow's source."""
+
 Kind = Literal["trained", "asked", "tool"]
 """Kind of a role: changed by training, only asking a model, or running a tool."""
 
@@ -80,7 +83,8 @@ def picture_of(spec: Spec) -> Picture:
     boxes = [
         _box(name, role, len(instances[name]), numbers, loops.get(name)) for name, role in spec.roles.items()
     ]
-    arrows = [_arrow(name, edge) for name in spec.roles for edge in role_edges(spec, name)]
+    arrows = [_arrow(spec, name, edge) for name in spec.roles for edge in role_edges(spec, name)]
+    arrows += [Arrow(forked, name, FORK) for name in spec.roles if (forked := _forked_apart(spec, name))]
     arrows += [Arrow(name, other, "calls") for name in spec.roles for other in spec.callees_of(name)]
     clusters: list[Cluster] = []
     for name, loop in spec.loops.items():
@@ -118,9 +122,17 @@ def _box(name: str, role: Role, count: int, numbers: Mapping[str, int], loop: st
     return Box(name, cut(title), [cut(line) for line in lines if line], kind, policies, loop)
 
 
-def _arrow(name: str, read: RoleEdge) -> Arrow:
-    edge = read.edge
+def _forked_apart(spec: Spec, name: str) -> str | None:
+    """Return the role from whose conversation a role goes on without reading it of this round by `needs`."""
+    memory, reads = spec.roles[name].memory, role_edges(spec, name)
+    is_read = memory and any(read.role == memory.fork and not read.earlier for read in reads)
+    return None if memory is None or is_read else memory.fork
+
+
+def _arrow(spec: Spec, name: str, read: RoleEdge) -> Arrow:
+    edge, memory = read.edge, spec.roles[name].memory
     words = [] if read.name == read.role else [f"as {read.name}"]
+    words += [FORK] if memory and memory.fork == read.role and not read.earlier else []
     if edge.fans_out:
         words.append("each" if edge.chunk_size == 1 else f"chunks of {edge.chunk_size}")
     elif edge.join != "all":

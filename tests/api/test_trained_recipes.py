@@ -121,7 +121,11 @@ def test_a_folded_branch_goes_on_from_the_agents_tokens_and_trains_for_a_step(
 
 
 def test_a_thinker_that_begins_anew_trains_for_a_step(service: LocalService, tmp_path: Path) -> None:
-    anew = ('roles.thinker.memory={reset: "self.round == 2"}', "roles.thinker.when=null")
+    anew = (
+        'roles.thinker.memory={reset: "self.round == 2"}',
+        "roles.thinker.when=null",
+        "roles.meta.parser=text",
+    )
     paid = ("roles.thinker.reward={value: tokens}", "roles.meta.reward={value: tokens}")
     done, episodes = conversing("Lazy agents", tmp_path, service, *anew, *paid)
     assert done.metrics[-1]["outcome/thinker/taught"] == 1

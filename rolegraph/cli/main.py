@@ -84,13 +84,14 @@ class _Verbs(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         sections = {
-            title: {verb: line for verb, (_, line) in group.items()} for title, group in GROUPS.items()
+            title: [(verb, line) for verb, (_, line) in verbs.items()] for title, verbs in GROUPS.items()
         }
-        sections["From packages"] = {name: _summary(name) for name in plugin_names("commands")}
-        width = max(len(name) for names in sections.values() for name in names)
+        if others := plugin_names("commands"):
+            sections["From packages"] = [(name, _summary(name)) for name in others]
+        width = max(len(name) for lines in sections.values() for name, _ in lines)
         for title, lines in sections.items():
             with formatter.section(title):
-                formatter.write_dl([(name.ljust(width), line) for name, line in lines.items()])
+                formatter.write_dl([(name.ljust(width), line) for name, line in lines])
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

@@ -208,6 +208,7 @@ async def train_async(
     rollouts_on: str | None = None,
     keep_going: bool = False,
     budget: str | None = None,
+    progress: bool = True,
 ) -> TrainingResult:
     """Train every trainable role of a workflow, as its spec's `train` says.
 
@@ -225,6 +226,7 @@ async def train_async(
         keep_going: True to go on after a step in which every answer of a role failed in the same way.
         budget: Tokens or time that this call may use, such as `2M-tokens` or `30m`. The training ends with
             the step after which another one would pass it; `TrainingJob.resume` continues it.
+        progress: True to show a progress bar in a terminal and in a notebook.
 
     Returns:
         The training's folder, with its best weights, checkpoints and metrics.
@@ -237,7 +239,8 @@ async def train_async(
     """
     limit = Budget.parse(budget) if budget else NO_BUDGET
     job = TrainingJob.create(flow, out=out, seed=seed)
-    return await job.run(observe, track, rollouts_on=rollouts_on, keep_going=keep_going, budget=limit)
+    with jobs.shown_progress(observe, progress, job.steps) as watch:
+        return await job.run(watch, track, rollouts_on=rollouts_on, keep_going=keep_going, budget=limit)
 
 
 train = jobs.blocking(train_async)

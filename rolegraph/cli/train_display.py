@@ -18,8 +18,9 @@ from rich.table import Table
 from rich.text import Text
 
 from rolegraph import api
+from rolegraph.api.progress import SPEED_SECONDS, NoteProgress
 from rolegraph.cli.output import OutputOptions, command, view_command
-from rolegraph.cli.terminal import SPEED_SECONDS, NoteProgress, add_row, clock, make_table
+from rolegraph.cli.terminal import add_row, clock, make_table
 
 VALIDATION, GREEDY = "validation/", "greedy/"
 Metrics = Mapping[str, float]

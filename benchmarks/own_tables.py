@@ -20,6 +20,7 @@ import json
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -271,10 +272,10 @@ def measure(out: Path, table: Path, seed: int, overrides: tuple[str, ...]) -> No
     done = rg.evaluate(flow, trained, tasks=tasks, rollouts=2, seed=seed)
     answer, share = best_constant(folder)
     row = done.figures["correct"]
-    figures = {
-        "base": row.base._asdict(),
-        "trained": row.checkpoint._asdict(),
-        "difference": row.difference._asdict(),
+    figures: dict[str, Any] = {
+        "base": asdict(row.base),
+        "trained": asdict(row.checkpoint),
+        "difference": asdict(row.difference),
         "constant": {"answer": answer, "share": share},
         "tasks": done.tasks,
         "overrides": overrides,

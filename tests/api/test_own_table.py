@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -26,7 +27,7 @@ CERTIFICATES = os.environ.get("SSL_CERT_FILE")
 def test_a_table_is_learned_beyond_its_interval_and_the_best_constant_answer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    monkeypatch.setattr(sys, "path", [str(BENCHMARKS), *sys.path])
     monkeypatch.delenv("SSL_CERT_FILE", raising=False)
     if CERTIFICATES:
         monkeypatch.setenv("SSL_CERT_FILE", CERTIFICATES)

@@ -375,6 +375,5 @@ class ResolvedNames:
         hidden = self.hidden.difference(examples.shows)
         asked = frozenset(columns).difference(self.hidden, {"id"})
         pool = vocabulary.ExamplePool(train, examples.count, examples.seed, hidden, asked, examples.by)
-        for split in [*self.data]:
-            self.data[split] = vocabulary.with_examples(self.data[split], pool)
+        self.data.update([(split, vocabulary.with_examples(data, pool)) for split, data in self.data.items()])
         return tuple(column for column in columns if column not in {"id", *hidden})

@@ -213,10 +213,11 @@ def render_messages(
     messages: list[Message] = []
     if system is not None:
         messages.append({"role": "system", "content": system.render(variables)})
-    for example in variables["task"][EXAMPLES] if examples is not None else ():
-        of_example = {**variables, "task": example}
-        messages.append({"role": "user", "content": prompt.render(of_example)})
-        messages.append({"role": "assistant", "content": examples.render(of_example)})
+    if examples is not None:
+        for example in variables["task"][EXAMPLES]:
+            of_example = {**variables, "task": example}
+            messages.append({"role": "user", "content": prompt.render(of_example)})
+            messages.append({"role": "assistant", "content": examples.render(of_example)})
     return (*messages, {"role": "user", "content": prompt.render(variables)})
 
 

@@ -145,6 +145,29 @@ def _in_order(groups: Groups) -> list[tuple[int, int]]:
     return sorted(places, key=order)
 
 
+def best() -> Estimator:
+    """Imitate the answers of each group with the highest reward (RAFT, 2304.06767; STaR, 2203.14465).
+
+    Their advantage is 1, that of the others 0. A group whose rewards are equal and below 1 has no best
+    answer, and an answer that failed is none.
+    """
+
+    def targets(rewards_P_G: Sequence[Floats], groups: Groups) -> list[Floats]:
+        return [_best_of(rewards, group) for rewards, group in zip(rewards_P_G, groups, strict=True)]
+
+    return Estimator("best", compute=targets, loss="cross_entropy")
+
+
+def _best_of(rewards: Floats, group: TrajectoryGroup) -> Floats:
+    """Return 1 for the group's best answers and 0 for the others, [G]."""
+    import numpy as np
+
+    failed = np.array([getattr(member, "failure", None) is not None for member in group.trajectories])
+    highest = np.where(failed, -np.inf, rewards).max(initial=-np.inf)
+    is_best = (rewards == highest) & ~failed
+    return is_best.astype(float) if highest > rewards.min() or highest >= 1 else _same(rewards, 0.0)
+
+
 def precomputed() -> Estimator:
     """Use the advantages that the role's `signal` sets token by token, in place of a reward's."""
     return Estimator("precomputed")

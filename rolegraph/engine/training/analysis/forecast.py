@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from rolegraph.engine.compile import Plan, RolePlan
 from rolegraph.engine.compile.plan import calls_of, size_of
-from rolegraph.engine.compile.stages import plan_at
+from rolegraph.engine.compile.steps import plan_at
 from rolegraph.engine.records import Episode
 from rolegraph.engine.training.advantages.precomputed import per_token
 from rolegraph.engine.training.advantages.step_batch import (

@@ -224,12 +224,15 @@ def _compile(loaded: LoadedSpec, imports: Sequence[vocabulary.Import], allow: Se
 def _stages(
     names: ResolvedNames, instances: Instances, loaded: LoadedSpec, imports: Sequence[vocabulary.Import]
 ) -> list[tuple[StagePlan, Plan]]:
-    """Compile the spec as of each stage of the training, and report the findings; none beside faults."""
+    """Compile the spec as of each stage of the training, and report the findings of all stages."""
     spec, stages, first = names.spec, list[tuple[StagePlan, Plan]](), 1
-    loaded.report(stages_findings(spec))
-    for place, stage in enumerate(spec.train.stages if not loaded.faults else ()):
-        its = ResolvedNames(spec_in_stage(spec, stage), instances, loaded, names.allow)
-        loaded.report(stage_findings(place, its))
+    resolved = [
+        ResolvedNames(spec_in_stage(spec, stage), instances, loaded, names.allow)
+        for stage in spec.train.stages
+    ]
+    found = chain.from_iterable(stage_findings(place, its) for place, its in enumerate(resolved))
+    loaded.report([*stages_findings(spec), *found])
+    for stage, its in zip(spec.train.stages, resolved, strict=True):
         if not loaded.faults:
             plan = _assemble(its, instances, loaded.data, imports)
             last = first + stage.steps - 1

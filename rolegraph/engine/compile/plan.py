@@ -240,6 +240,11 @@ class Plan(TurnGraph):
         return next((number for number, stage in numbered if stage.first <= step <= stage.last), None)
 
     @property
+    def first_step_of_rl(self) -> int:
+        """Number of the first step after the stages of imitation, from 1."""
+        return self.stages[-1].last + 1 if self.stages else 1
+
+    @property
     def untaught(self) -> str:
         """Warning that names roles whose prompts a model of this package was not trained on; else empty."""
         roles: dict[str, list[str]] = {}

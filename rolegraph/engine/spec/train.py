@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, model_validator
 
 from rolegraph.engine.limits.specs import (
     SPEC_COUNT,
@@ -100,6 +100,12 @@ class Target(PromptSource):
         """Expand `best`, and the name of a template's file."""
         return {"best": True} if value == BEST else super().expand_shorthand(value)
 
+    @model_validator(mode="after")
+    def _is_one(self) -> Self:
+        if sum(key is not None for key in (self.best, self.file, self.inline)) != 1:
+            raise ValueError("best, a template's file name, or {inline: text}")
+        return self
+
     @property
     def demonstration(self) -> PromptSource | None:
         """Template of the demonstration; None for the best answers."""
@@ -117,6 +123,13 @@ def _as_targets(value: object) -> object:
 
 class Stage(SpecModel):
     """Steps at the beginning of a training, in which roles imitate answers in place of RL."""
+
+    @classmethod
+    def expand_shorthand(cls, value: object) -> object:
+        """Return the value unchanged; a bare word, such as `rl`, is refused."""
+        if isinstance(value, str):
+            raise ValueError("a mapping with `imitation` and `steps`; RL follows the last stage by itself")
+        return value
 
     imitation: Annotated[
         Mapping[str, Target],

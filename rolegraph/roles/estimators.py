@@ -162,10 +162,11 @@ def _best_of(rewards: Floats, group: TrajectoryGroup) -> Floats:
     """Return 1 for the group's best answers and 0 for the others, [G]."""
     import numpy as np
 
-    failed = np.array([getattr(member, "failure", None) is not None for member in group.trajectories])
-    highest = np.where(failed, -np.inf, rewards).max(initial=-np.inf)
-    is_best = (rewards == highest) & ~failed
-    return is_best.astype(float) if highest > rewards.min() or highest >= 1 else _same(rewards, 0.0)
+    # A group of rLLM has members that do not say whether they failed.
+    read = np.array([getattr(member, "failure", None) is None for member in group.trajectories], dtype=bool)
+    highest = max(rewards[read], default=-np.inf)
+    is_preferred = highest >= 1 or highest > min(rewards, default=np.inf)
+    return (read & (rewards == highest) & is_preferred).astype(float)
 
 
 def precomputed() -> Estimator:

@@ -450,3 +450,17 @@ def scheduled(first: float, last: float, steps: int, after: int, step: int | Non
     for update in range(1, step):
         value += (last - first) / steps if after < update <= after + steps else 0.0
     return value
+
+
+def stage_of(lengths: list[int], step: int) -> int | None:
+    """Return the number of the stage that a step of a training is in, counting the steps one by one.
+
+    Args:
+        lengths: `steps` of each stage.
+        step: Step of the training, from 1.
+
+    Returns:
+        The number, from 1; None for a step of RL.
+    """
+    steps = [number for number, length in enumerate(lengths, 1) for _ in range(length)]
+    return steps[step - 1] if step <= len(steps) else None

@@ -288,7 +288,12 @@ def _policies(plan: Plan, role: RolePlan) -> tuple[str, ...]:
 
 def templates_of(plan: Plan) -> dict[str, str]:
     """Return the source text of every template of a plan, by a name such as `the prompt of solver`."""
-    return dict(text for role in plan.roles for text in _templates(role))
+    templates = dict(text for role in plan.roles for text in _templates(role))
+    for number, stage in enumerate(plan.stages, 1):
+        shown = {name: text for role in stage.roles for name, text in _templates(role)}
+        others = {name: text for name, text in shown.items() if templates.get(name) != text}
+        templates |= {f"{name} in stage {number}": text for name, text in others.items()}
+    return templates
 
 
 def _templates(role: RolePlan) -> list[tuple[str, str]]:

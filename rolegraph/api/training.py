@@ -14,6 +14,7 @@ from rolegraph.api import jobs
 from rolegraph.api.tracking import Table, Tracker, episode_table, tracker
 from rolegraph.api.workflow import Workflow, open_served_episodes
 from rolegraph.engine.compile import Plan, check_source, few_tasks_message, shared_message
+from rolegraph.engine.compile.imitation import demonstration_findings
 from rolegraph.engine.compile.leaving import disclosure_rule_of
 from rolegraph.engine.compile.trainable import training_findings
 from rolegraph.engine.errors import RolegraphError, UsageError, first_line
@@ -252,6 +253,9 @@ def _info_and_tasks(flow: Workflow, seed: int) -> tuple[RunInfo, list[Task], lis
     if any(training_findings(flow.plan)):
         check_source(flow.source, training_findings).valid()  # raises SpecError with the places
     tasks = flow.tasks("train")
+    unfit = partial(demonstration_findings, rows=tasks)
+    if any(unfit(flow.plan)):
+        check_source(flow.source, unfit).valid()
     rates = {name: rate.value for name, rate in policy_rates(flow.plan).items()}
     steps = planned_steps(flow.plan.spec.train, len(tasks))
     info = jobs.describe(flow, "train", seed=seed, steps=steps, learning_rates=rates)

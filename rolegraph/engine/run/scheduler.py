@@ -13,7 +13,7 @@ from typing import Any
 
 from rolegraph.engine.compile import Plan, RolePlan
 from rolegraph.engine.compile.plan import Block, Node
-from rolegraph.engine.compile.stages import plan_at
+from rolegraph.engine.compile.steps import plan_at
 from rolegraph.engine.errors import UsageError
 from rolegraph.engine.models import LimitedModel
 from rolegraph.engine.prompts import ChatPrefix, PromptError, render_messages

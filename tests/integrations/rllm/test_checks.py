@@ -183,6 +183,7 @@ ERRORS: list[tuple[Backend, tuple[str, ...], str, str]] = [
     # The schedule and the data
     ("verl", (HOSTED, "train.schedule=linear"), "no linear schedule", "train.schedule"),
     ("tinker", (HOSTED, "train.refill=2"), "draws one batch for a step", "train.refill"),
+    ("verl", (HOSTED, "train.stages=[{imitation: best, steps: 2}]"), "no stages", "train.stages"),
     (
         "verl",
         (

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import Any, TypeVar
 
-from rolegraph.engine.compile.stages import plan_at
+from rolegraph.engine.compile.steps import plan_at
 from rolegraph.engine.errors import FailedRole, RolegraphError, WorldError
 from rolegraph.engine.models.rates import lower_rates
 from rolegraph.engine.records import (
@@ -38,7 +38,7 @@ from rolegraph.engine.training.advantages.step_batch import (
     mark_unused,
 )
 from rolegraph.engine.training.analysis.constants import best_constants
-from rolegraph.engine.training.analysis.divergence import Divergence, divergences
+from rolegraph.engine.training.analysis.divergence import STAGE, Divergence, divergences
 from rolegraph.engine.training.analysis.figures import (
     answer_counts,
     constant_figures,
@@ -158,13 +158,14 @@ class _Loop:
         for step in range(done + 1, setup.steps + 1):
             if self.step is not None and (self.step.last or stalled(self.lines, train)):
                 break
-            self._note(f"step {step}: rollouts", train.batch_size * train.rollouts)
+            its = plan_at(setup.plan, step).spec.train
+            self._note(f"step {step}: rollouts", its.batch_size * its.rollouts)
             began = monotonic()
             while launched < min(step + train.staleness, setup.steps):
                 launched += 1
                 self.pending.append(await self.draw(launched))
             episodes = await self.pending.popleft()
-            kept = await self.refill(step, episodes) if train.refill else None
+            kept = await self.refill(step, episodes) if its.refill else None
             times = {"time/rollout": monotonic() - began}
             await self.end_step(await self.learn(step, episodes, times, kept), times, began)
         if (reason := stalled(self.lines, train)) and self.lines[-1]["step"] < setup.steps:
@@ -216,7 +217,7 @@ class _Loop:
     async def draw(self, step: int, exclusions: Collection[str] = ()) -> asyncio.Task[list[Episode]]:
         """Start the episodes of the next batch, which step `step` learns from, leaving out tasks with ids in
         `exclusions`; return their task."""
-        setup, train = self.setup, self.train
+        setup, train = self.setup, plan_at(self.setup.plan, step).spec.train
         self.drawn += 1
         tasks = batch_tasks(setup.tasks, train, setup.seed, self.drawn)
         tasks = [task for task in tasks if task["id"] not in exclusions]
@@ -234,8 +235,9 @@ class _Loop:
         Returns:
             The tasks to learn from: of those that teach the first, `batch_size` at most.
         """
-        train, policy_of = self.train, self.setup.plan.policy_of
-        teaching = teaching_tasks(episodes, self.trained_roles, policy_of)
+        plan = plan_at(self.setup.plan, step)
+        train, policy_of = plan.spec.train, plan.policy_of
+        teaching = teaching_tasks(episodes, plan.trained, policy_of)
         for _ in range(train.refill):
             if len(teaching) >= train.batch_size:
                 break
@@ -243,7 +245,7 @@ class _Loop:
             self._note(text, train.batch_size * train.rollouts)
             # A step can pass the end of an epoch; a task that comes again would be in two groups of one name.
             episodes += await (await self.draw(step, {episode.task_id for episode in episodes}))
-            teaching = teaching_tasks(episodes, self.trained_roles, policy_of)
+            teaching = teaching_tasks(episodes, plan.trained, policy_of)
         return {*teaching[: train.batch_size]}
 
     async def learn(
@@ -270,7 +272,10 @@ class _Loop:
         self._warn(batch.warnings)
         times["time/advantage"] = monotonic() - began
         setup.folder.write_episodes("train", step, batch.episodes)
-        self._check_roles(step, failed_roles(batch.episodes), batch.episodes)
+        # Imitation is what mends a form that every answer lacks.
+        mended = {name for name, signal in plan.signals.items() if signal.demonstration is not None}
+        failed = (it for it in failed_roles(batch.episodes) if it.name not in mended or not it.is_formless)
+        self._check_roles(step, failed, batch.episodes)
         self._warn_of_failures(step, batch.episodes)
         return await _completed(self._learn(step, batch, times))
 
@@ -278,6 +283,8 @@ class _Loop:
         """Update the policies from a batch; return the step, which now counts as done, with its metrics."""
         plan = plan_at(self.setup.plan, step)
         metrics = batch_metrics(batch, plan) | await self.update(step, batch, times)
+        if (number := self.setup.plan.stage_number(step)) is not None:
+            metrics[STAGE] = float(number)
         self.constants = self._best_constants(batch.episodes)
         self._warn([*sign_warnings([*self.lines, metrics], plan)])
         self._warn_of_divergence({"step": float(step), **metrics})
@@ -290,9 +297,11 @@ class _Loop:
     async def update(self, step: int, batch: StepBatch, times: Metrics) -> Metrics:
         """Send the batch's datums to the training service with an optimizer step; return the update's
         metrics."""
-        plan = self.setup.plan
+        plan = plan_at(self.setup.plan, step)
+        stage = self.setup.plan.stage_at(step)
+        own = stage.stage.learning_rate if stage is not None else None
         rates = {
-            name: learning_rate(self.train.schedule, rate, step, self.setup.steps)
+            name: learning_rate(self.train.schedule, own or rate, step, self.setup.steps)
             for name, rate in self.setup.rates.items()
         }
         data = policy_batches(batch)

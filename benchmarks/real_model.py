@@ -4,8 +4,9 @@
     python benchmarks/real_model.py local:smollm2-135m --gguf FILE      # needs llama-cpp-python
 
 Each system has a process of its own with one thread. The cases take turns; a cell is the median of the
-repetitions. The peers get the same tokens, the same adapter of rank 32 on every linear layer, the same loss and
-optimizer. llama.cpp samples from the base model, in the quantization of the file. Prints a Markdown table.
+repetitions. The peers get the same tokens, the same adapter of rank 32 on every linear layer, the same loss
+and optimizer. llama.cpp samples from the base model, in the quantization of the file. Prints a Markdown
+table.
 """
 
 from __future__ import annotations
@@ -185,7 +186,8 @@ class LlamaCpp(System):
 
         self.lib: Any = llama_cpp
         self.file = source
-        self.lib.llama_log_set(self.lib.llama_log_callback(lambda *_: None), None)
+        self.silence = self.lib.llama_log_callback(lambda *_: None)  # C keeps no reference
+        self.lib.llama_log_set(self.silence, None)
         self.lib.llama_backend_init()
         options = self.lib.llama_model_default_params()
         self.model = self.lib.llama_model_load_from_file(source.encode(), options)
@@ -226,7 +228,11 @@ class LlamaCpp(System):
         self.lib.llama_batch_free(batch)
 
 
-SYSTEMS: dict[str, type[System]] = {"Rolegraph": Rolegraph, "peft + transformers": Peft, "llama.cpp": LlamaCpp}
+SYSTEMS: dict[str, type[System]] = {
+    "Rolegraph": Rolegraph,
+    "peft + transformers": Peft,
+    "llama.cpp": LlamaCpp,
+}
 
 
 def _padded(rows: Sequence[Sequence[int]]) -> tuple[torch.Tensor, torch.Tensor]:

@@ -93,7 +93,7 @@ class LoraAdapter:
                 tensor.copy_(weights[name])
 
     def add_to(self, out: Tensor, layer: str, x: Tensor) -> None:
-        """Add the low-rank term (alpha / rank · B A x) of x [N, in] to a layer's output [N, out], in place."""
+        """Add the low-rank term (alpha / rank · B A x) of x [N, in] to a layer's output [N, out]."""
         a, b = self.pairs[layer]
         out.addmm_(linear(x.to(a.dtype), a), b.T, alpha=LORA_ALPHA / self.shape.rank)
 
@@ -135,7 +135,7 @@ def _low_rank_by_row(
     rows: _RowOrder | None,
     x: Tensor,
 ) -> Tensor:
-    """Return a layer's output for x [B, ..., in] plus, in each row, the low-rank term of the row's adapter."""
+    """Return a layer's output for x [B, ..., in], with the low-rank term of each row's own adapter."""
     ordered = x if rows is None else x.index_select(0, rows.order)
     flat = ordered.flatten(0, -2)
     out = linear(flat, weight, bias).float()

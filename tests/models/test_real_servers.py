@@ -1,7 +1,7 @@
-"""Tests of the command with servers of other projects: llama-cpp-python, `transformers serve`, LiteLLM's proxy.
+"""Tests of the command with servers of other projects: llama-cpp-python, transformers, LiteLLM's proxy.
 
-Each server runs in the interpreter that its variable names, or in this one where its package is importable. The
-model is the shipped one, as a folder or as a GGUF file that the test writes.
+Each server runs in the interpreter that its variable names, or in this one where its package is importable.
+The model is the shipped one, as a folder or as a GGUF file that the test writes.
 """
 
 from __future__ import annotations

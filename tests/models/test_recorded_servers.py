@@ -1,7 +1,7 @@
 """Tests of the client against answers that real servers gave, replayed by an endpoint on this machine.
 
-`tests/data/servers.json` has the answers of llama.cpp's server, llama-cpp-python's server, `transformers serve`
-and LiteLLM's proxy before `rolegraph serve` (November 2026) to requests with each set of extra fields.
+`tests/data/servers.json` has the answers of llama.cpp's server, llama-cpp-python's server, `transformers
+serve` and LiteLLM's proxy before `rolegraph serve` (November 2026) to requests with each set of fields.
 `test_real_servers.py` asks the servers themselves.
 """
 

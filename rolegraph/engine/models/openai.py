@@ -59,8 +59,8 @@ _IS_URL_RIGHT = ". Is the URL right? It often ends in /v1."
 _MAY_BE_FULL = (400, 413, 422, 500)
 """Statuses with which servers refuse a prompt that is too long."""
 _Fields = Mapping[str, object]
-# Without `top_logprobs`, llama-cpp-python's server gives null for `logprobs`, and llama.cpp's own gives the 20
-# likeliest tokens at each position.
+# Without `top_logprobs`, llama-cpp-python's server gives null for `logprobs`, and llama.cpp's own gives 20
+# tokens for each position, which exceeds the limits of a response after some 2,500 tokens.
 _EXTRAS: _Fields = {
     "return_token_ids": True,
     "return_prompt_token_ids": True,
@@ -180,7 +180,7 @@ class OpenAIModel:
         return body
 
     def _warn_of_lack(self, choice: Choice) -> None:
-        """Log a warning, once, that the answers of this endpoint have no log-probabilities, with the reason."""
+        """Log a warning, once, that the answers have no log-probabilities, with the reason."""
         if self._has_warned:
             return
         self._has_warned = True
@@ -188,7 +188,7 @@ class OpenAIModel:
         if choice.scores:
             reason = f"gives {len(choice.scores)} for {len(choice.ids)} token ids"
         _logger.warning(
-            "%s %s, so the answers of %s have no log-probabilities: they can be scored, and not be trained on "
+            "%s %s, so the answers of %s have no log-probabilities: they can be scored, but not trained on "
             "(for that, sample from local:NAME, tinker:NAME, vllm:NAME or sglang:NAME)",
             self._url,
             reason,
@@ -202,7 +202,7 @@ class OpenAIModel:
             _logger.warning(
                 "%s: %d of %d answers of %s to repeated prompts equal the first, at temperature %g. The "
                 "server may ignore the temperature (transformers serve does, unless the model's "
-                "generation_config.json has `\"do_sample\": true`), or a gateway may answer from a cache",
+                'generation_config.json has `"do_sample": true`), or a gateway may answer from a cache',
                 self._url,
                 REPEATS,
                 REPEATS,

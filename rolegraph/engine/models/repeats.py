@@ -1,4 +1,4 @@
-"""Detection of servers that answer a repeated prompt with the same text, although they were asked to sample."""
+"""Detection of servers that answer repeated prompts alike, although they were asked to sample."""
 
 from __future__ import annotations
 

@@ -65,7 +65,9 @@ _TOLD = (
 )
 
 
-def in_messages(turns: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def in_messages(
+    turns: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]
+) -> list[dict[str, Any]]:
     """Write tools, calls and results into the texts of messages, for a chat template that takes none.
 
     Args:

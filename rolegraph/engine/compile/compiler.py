@@ -23,7 +23,7 @@ from rolegraph.engine.compile.names import ResolvedNames
 from rolegraph.engine.compile.plan import EpisodeBounds, Plan, TurnGraph, size_of
 from rolegraph.engine.compile.readable import instruction_findings, read_findings, stop_findings
 from rolegraph.engine.compile.resolve import digest, locate_models
-from rolegraph.engine.compile.trainable import learning_findings, loss_of
+from rolegraph.engine.compile.trainable import learning_findings
 from rolegraph.engine.compile.unroll import UnrolledGraph
 from rolegraph.engine.errors import SpecError
 from rolegraph.engine.records import Source, Task
@@ -238,11 +238,11 @@ def _assemble(
             **_values(
                 role,
                 role_plan.ResolvedRole,
+                loss=_present(role.loss),
                 tools=tuple(tool for tool in map(_present, role.tools) if not tool.callee),
                 groupings=role.groupings if role.compares_rewards else (role_plan.GroupingPlan(),),
             ),
             count=counts[name],
-            loss=loss_of(role),
             endpoints=tuple(map(endpoints.index, endpoint_of[name])),
             samplings=tuple(sampling for _, sampling in policies.samplings_of(spec, name, counts[name])),
             loop=None if (loop := spec.loop_of(name)) is None else loops.index(loop),

@@ -204,8 +204,9 @@ class Plan(TurnGraph):
 
     @property
     def taught_by_start(self) -> list[str]:
-        """Policies in training that learn from their own starting weights as a teacher."""
+        """Policies in training that learn from their own starting weights, as a teacher or in a loss."""
         roles = [name for name, signal in self.signals.items() if signal.teacher == "base"]
+        roles += [name for name, role in self.trained.items() if role.loss.reads_start]
         return list(dict.fromkeys(policy for name in roles for policy in sorted(self.policies_of(name))))
 
     def teacher_of(self, role: str, index: int) -> ModelRef | None:

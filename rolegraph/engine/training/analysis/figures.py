@@ -136,12 +136,15 @@ def response_tokens(episodes: Sequence[Episode]) -> Metrics:
 def update_figures(updates: Mapping[str, UpdateResult], *, several: bool) -> Metrics:
     """Return `loss/{role}/mean`, `kl/{role}` and `optim/grad_norm` of one step's updates.
 
+    Metrics of a loss that is a function are `loss/{role}/{name}`; of several policies their mean.
+
     Args:
         updates: Result of each policy's update, by policy.
         several: True if the plan has several policies; adds `optim/{grad_norm,loss,kl}/{policy}`.
     """
     metrics: Metrics = {}
     sums: Metrics = {}
+    own: dict[str, list[float]] = {}
     tokens: Counter[str] = Counter()
     for policy, updated in updates.items():
         of_policy = {role: value * updated.tokens[role] for role, value in updated.kl.items()}
@@ -149,6 +152,9 @@ def update_figures(updates: Mapping[str, UpdateResult], *, several: bool) -> Met
             metrics[f"loss/{role}/mean"] = metrics.get(f"loss/{role}/mean", 0.0) + value
         for role, value in of_policy.items():
             sums[role] = sums.get(role, 0.0) + value
+        for role, reported in updated.metrics.items():
+            for name, value in reported.items():
+                own.setdefault(f"loss/{role}/{name}", []).append(value)
         tokens.update(updated.tokens)
         if updated.grad_norm is not None:
             metrics[f"optim/grad_norm/{policy}" if several else "optim/grad_norm"] = updated.grad_norm
@@ -156,6 +162,7 @@ def update_figures(updates: Mapping[str, UpdateResult], *, several: bool) -> Met
             metrics[f"optim/loss/{policy}"] = sum(updated.loss.values())
         if several and of_policy:
             metrics[f"optim/kl/{policy}"] = sum(of_policy.values()) / sum(updated.tokens.values())
+    metrics |= {name: fmean(values) for name, values in own.items()}
     return metrics | {f"kl/{role}": total / tokens[role] for role, total in sums.items()}
 
 

@@ -16,7 +16,7 @@ from time import monotonic
 from typing import Any, TypeVar
 
 from rolegraph.engine.compile.stages import plan_at
-from rolegraph.engine.errors import FailedRole, RolegraphError, WorldError
+from rolegraph.engine.errors import AdvantageError, FailedRole, RolegraphError, WorldError
 from rolegraph.engine.models.rates import lower_rates
 from rolegraph.engine.records import (
     Checkpoint,
@@ -54,6 +54,7 @@ from rolegraph.engine.training.loop.rollouts import Rollouts, TrainingSetup
 from rolegraph.engine.training.loop.schedule import batch_tasks, learning_rate
 from rolegraph.engine.training.loop.step_metrics import batch_metrics, datum_metrics, rewritten_roles
 from rolegraph.engine.training.policies.batches import policy_batches
+from rolegraph.engine.training.policies.own_losses import score_starts
 
 T = TypeVar("T")
 INTERRUPT_SECONDS = 30.0
@@ -73,8 +74,8 @@ async def train(setup: TrainingSetup, start: Checkpoint | None = None) -> None:
     Raises:
         WorldError: If the service, a teacher or the disk fails.
         FailedRole: If every answer of a role failed in the same way, unless the setup says `keep_going`.
-        AdvantageError: For a missing or invalid reward or advantage, and an estimator or a signal that fails.
-            Checkpoints written before an error stay usable.
+        AdvantageError: For a missing or invalid reward or advantage, and an estimator, a signal or a loss that
+            fails; the last step is saved. Checkpoints written before an error stay usable.
     """
     async with Rollouts(setup) as rollouts:
         await setup.past.keep_starts(setup.plan.taught_by_start)
@@ -129,10 +130,13 @@ class _Loop:
         return f"validation/{self.train.validation.best}"
 
     async def run(self, done: int) -> None:
-        """Train from the step after `done`; validate first if that is 0."""
+        """Train from the step after `done`; validate first if that is 0.
+
+        An interruption, and an estimator, signal or loss that fails, cost no step that is done.
+        """
         try:
             await self._run(done)
-        except asyncio.CancelledError:
+        except (asyncio.CancelledError, AdvantageError):
             await self.save_interrupted()
             raise
 
@@ -286,10 +290,17 @@ class _Loop:
                 text = f"step {step} taught nothing: every advantage in it is 0"
                 self.setup.observe(Note(text, "warning"))
             return metrics
+        await score_starts(data, self.setup.past.start_of)
         self._note(f"step {step}: update")
         began = monotonic()
         self.updating = True
-        updates = await self.setup.policies.update_all(data, rates, self.train.gradient_clip)
+        try:
+            updates = await self.setup.policies.update_all(data, rates, self.train.gradient_clip)
+        except AdvantageError:  # of a loss, before any policy was updated
+            self.updating = False
+            raise
+        if not any(update.made for update in updates.values()):
+            self._warn([Note(f"step {step} taught nothing: every gradient is 0", "warning", "no gradient")])
         await self.setup.past.refresh()
         self.updating = False
         times["time/update"] = monotonic() - began

@@ -7,9 +7,10 @@ import logging
 import math
 from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from typing import cast
 
 import tinker
 
@@ -35,6 +36,7 @@ from rolegraph.engine.records import SavedPolicy
 from rolegraph.engine.spec import Lora
 from rolegraph.engine.training.advantages.group_metrics import KL
 from rolegraph.engine.training.policies.batches import RoleBatch, check_service, loss_passes
+from rolegraph.engine.training.policies.own_losses import LossResult, OwnLoss
 from rolegraph.engine.training.policies.sampling_server import SamplingServer
 
 _DELETE_SECONDS = 30.0
@@ -73,6 +75,10 @@ class UpdateResult:
     """Number of tokens in `kl`."""
     grad_norm: float | None
     """Norm of the gradient before clipping; None if the service does not report it."""
+    metrics: Mapping[str, Mapping[str, float]] = field(default_factory=dict[str, Mapping[str, float]])
+    """Metrics that losses of packages report, by role."""
+    made: bool = True
+    """False where every gradient was 0, so that no step was made."""
 
 
 _UNREADABLE = (ValueError, tinker.APIResponseValidationError)
@@ -177,8 +183,35 @@ class PolicyClient:
             paths = [(await self.pulse.result(saving)).path for saving in (state, sampler)]
         return SavedPolicy(version=version, state=paths[0], sampler=paths[1])
 
-    async def update(self, batches: Sequence[RoleBatch], rate: float, clip: float) -> UpdateResult:
-        """Send the batches and an optimizer step, and return losses and KL; see `Policies.update`."""
+    async def compute_own(self, batches: Sequence[RoleBatch]) -> OwnPasses:
+        """Add the gradients of the losses that are functions, before any step is made.
+
+        Raises:
+            AdvantageError: A loss raises, or a number or gradient of it is not finite.
+        """
+        passes: OwnPasses = {}
+        for batch in batches:
+            if batch.loss.compute is None:
+                continue
+            own = OwnLoss(batch)
+            with self._faults("train on this batch"):
+                # Older SDKs block until the service has answered.
+                sent = created(partial(self.client.forward_backward_custom, own.data, own))
+                output = await self.pulse.result(sent)
+            if own.error is not None:
+                raise own.error
+            assert own.result is not None
+            passes[batch.role] = own.result, output
+        return passes
+
+    async def update(
+        self, batches: Sequence[RoleBatch], rate: float, clip: float, own: OwnPasses
+    ) -> UpdateResult:
+        """Send the batches and an optimizer step, and return losses and KL; see `Policies.update_all`."""
+        metrics = {role: result.metrics for role, (result, _) in own.items()}
+        if len(own) == len(batches) and not any(result.moves for result, _ in own.values()):
+            losses = {role: result.value for role, (result, _) in own.items()}
+            return UpdateResult(losses, {}, {}, None, metrics, made=False)
         # Adam's other settings are the SDK's defaults.
         adam = tinker.AdamParams(learning_rate=rate, grad_clip_norm=clip)
         # After an answer that cannot be read, the update may have been made: a retry would apply it twice.
@@ -190,17 +223,21 @@ class PolicyClient:
             # Everything is sent before the first await: a hosted service works in cycles and would skip one.
             passes: list[tinker.APIFuture[tinker.ForwardBackwardOutput]] = []
             for each in loss_passes(batches, self.traits):
-                sent = self.client.forward_backward([*each.data], each.loss, {**each.settings} or None)
+                loss = cast("tinker.types.LossFnType", each.loss)
+                sent = self.client.forward_backward([*each.data], loss, {**each.settings} or None)
                 passes.append(sent)
                 if self.traits.merges_losses:
                     await self.pulse.result(sent)
             step = self.client.optim_step(adam)
-            outputs = [await self.pulse.result(output) for output in passes]
+            answers = iter([await self.pulse.result(output) for output in passes])
             stepped = await self.pulse.result(step)
         self.version += 1
-        result = UpdateResult({}, {}, {}, (stepped.metrics or {}).get("unclipped_grad_l2:mean"))
-        for batch, output in zip(batches, outputs, strict=True):
-            if (total := output.metrics.get("loss:sum")) is not None:
+        result = UpdateResult({}, {}, {}, (stepped.metrics or {}).get("unclipped_grad_l2:mean"), metrics)
+        for batch in batches:
+            output = own[batch.role][1] if batch.role in own else next(answers)
+            if batch.role in own:
+                result.loss[batch.role] = own[batch.role][0].value
+            elif (total := output.metrics.get("loss:sum")) is not None:
                 result.loss[batch.role] = total
             log_ratios: list[float] = []
             for spans, outputs_of_datum in zip(batch.sampled, output.loss_fn_outputs, strict=True):
@@ -222,6 +259,10 @@ class PolicyClient:
                     "was made; `rolegraph train --resume` continues from the last checkpoint"
                 )
         return result
+
+
+OwnPasses = dict[str, tuple[LossResult, tinker.ForwardBackwardOutput]]
+"""Results of the losses that are functions, and the service's output, by role."""
 
 
 class Policies(dict[str, PolicyClient]):
@@ -264,9 +305,14 @@ class Policies(dict[str, PolicyClient]):
 
         Raises:
             WorldError: If the service refuses a batch, fails, or its response cannot be read.
+            AdvantageError: A loss that is a function fails; no policy is updated then.
         """
         learning = [name for name in batches if batches[name]]
-        updates = (self[name].update(batches[name], rates[name], clip) for name in learning)
+        computed = [await self[name].compute_own(batches[name]) for name in learning]
+        updates = (
+            self[name].update(batches[name], rates[name], clip, own)
+            for name, own in zip(learning, computed, strict=True)
+        )
         if any(self[name].traits.merges_losses for name in learning):
             return dict(zip(learning, [await update for update in updates], strict=True))
         return dict(zip(learning, await asyncio.gather(*updates), strict=True))

@@ -84,11 +84,10 @@ def dpo(*, beta: Positive = 0.1, reference: Reference = "base") -> Loss:
 
 
 def ipo(*, beta: Positive = 0.1, reference: Reference = "base") -> Loss:
-    """Prefer the best of each group to the worst by a set gap: (h - 1 / (2 · beta))² (Azar et al.,
-    2310.12036).
+    """Prefer the best of each group to the worst by a set gap: (h - 1 / (2 · beta))².
 
-    h is the gap of `dpo`, whose target keeps the policy near the reference also where one answer is always
-    preferred. The loss is the mean over the groups whose rewards differ.
+    h is the gap of `dpo`. Its target keeps the policy near the reference also where one answer is always
+    preferred (Azar et al., 2310.12036, eq. 17). The loss is the mean over the groups whose rewards differ.
 
     beta: strength of the pull to the reference, the paper's τ
     reference: base, the weights that the training began with, or sampled, those that sampled

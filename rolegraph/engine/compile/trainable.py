@@ -42,7 +42,7 @@ def learning_findings(names: ResolvedNames) -> Iterator[Finding]:
         others = " or ".join(name for name in PROVIDERS if name not in OWN_PROVIDERS)
         yield Finding(("train", "sample_from"), message, others, word=server.provider)
     best, figures = spec.train.validation.best, ["correct", *spec.episode.metrics]
-    if best not in figures:
+    if best not in figures and not spec.train.validation.workflow:
         yield name_not_found("figure", best, figures, ("train", "validation", "best"))
 
 

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from rolegraph.engine.limits.specs import SPEC_COUNT, SPEC_KEEP, SPEC_RANK, SPEC_REFILL, SPEC_STALENESS
-from rolegraph.engine.spec.base import Count, SpecModel
+from rolegraph.engine.spec.base import ATOMIC, Count, SpecModel, Strings
 from rolegraph.engine.spec.sources import ModelRef, Sampling
 
 RateCurve = Literal["constant", "linear", "cosine"]
@@ -73,8 +73,12 @@ class Validation(SpecModel):
     """Number of tasks, from the first on."""
     rollouts: Count = 2
     """Episodes for each task."""
+    workflow: Annotated[Strings, ATOMIC] = []
+    """Spec, or specs, that validate in place of this one, as paths beside it: their policies are among those
+    that are trained here, and their data, prompts and metrics are their own."""
     best: str = "correct"
-    """Figure that selects the best checkpoint: `correct`, or one of the spec's metrics."""
+    """Figure that selects the best checkpoint: `correct`, or one of the spec's metrics; with `workflow`, a
+    figure of the first, or `NAME/figure` of another."""
 
 
 class Keep(SpecModel):

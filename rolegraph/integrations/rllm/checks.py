@@ -305,7 +305,11 @@ def _training(plan: Plan, traits: BackendTraits) -> Iterator[Finding]:
         # trainer/unified_trainer.py: a step takes one batch of the data loader.
         message = "rLLM draws one batch for a step, and no further ones"
         yield Finding(("train", "refill"), message, "0", f"remove it, or {WITHOUT_RLLM}")
-    if "best" in train.validation.model_fields_set:
+    if train.validation.workflow:
+        # trainer/unified_trainer.py: one workflow class trains and validates.
+        message = "rLLM validates with the workflow that it trains"
+        yield Finding(("train", "validation", "workflow"), message, "", f"remove it, or {WITHOUT_RLLM}")
+    elif "best" in train.validation.model_fields_set:
         message = "rLLM keeps the checkpoints of save_freq, and no best one"
         yield _idle(("train", "validation", "best"), message)
 

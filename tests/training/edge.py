@@ -109,8 +109,17 @@ class Training:
             name: PolicyStart(served, policy.lora, SEED, start.policies[name] if start else None)
             for name, policy in plan.policies.items()
         }
+        validations = [
+            ValidationSetup(
+                it, self.rows("validation", 2), RunFolder(self.folder.validated / it.name), prefix
+            )
+            for prefix, it in (plan.validating if plan.validations else ())
+        ]
         if start is None:
-            self.folder.begin(RunInfo(name=plan.name, roles={}), plan.resolved)
+            info = RunInfo(name=plan.name, roles={}, validations=tuple(plan.validations))
+            self.folder.begin(info, plan.resolved)
+            for it in validations:
+                it.folder.begin(RunInfo(name=it.plan.name, roles={}), it.plan.resolved)
         async with (
             Policies.open(starts) as policies,
             Isolation(plan.imports) as isolation,
@@ -130,12 +139,7 @@ class Training:
                 folder=self.folder,
                 observe=self.observe,
                 keep_going=self.keep_going,
-                validations=[
-                    ValidationSetup(
-                        it, self.rows("validation", 2), RunFolder(self.folder.validated / it.name), prefix
-                    )
-                    for prefix, it in (plan.validating if plan.validations else ())
-                ],
+                validations=validations,
             )
 
     def run(self, *overrides: str, start: Checkpoint | None = None, steps: int = STEPS) -> None:

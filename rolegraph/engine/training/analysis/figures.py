@@ -144,7 +144,7 @@ def update_figures(updates: Mapping[str, UpdateResult], *, several: bool) -> Met
     """
     metrics: Metrics = {}
     sums: Metrics = {}
-    own: dict[str, list[float]] = {}
+    of_losses: dict[str, list[float]] = {}
     tokens: Counter[str] = Counter()
     for policy, updated in updates.items():
         of_policy = {role: value * updated.tokens[role] for role, value in updated.kl.items()}
@@ -154,7 +154,7 @@ def update_figures(updates: Mapping[str, UpdateResult], *, several: bool) -> Met
             sums[role] = sums.get(role, 0.0) + value
         for role, reported in updated.metrics.items():
             for name, value in reported.items():
-                own.setdefault(f"loss/{role}/{name}", []).append(value)
+                of_losses.setdefault(f"loss/{role}/{name}", []).append(value)
         tokens.update(updated.tokens)
         if updated.grad_norm is not None:
             metrics[f"optim/grad_norm/{policy}" if several else "optim/grad_norm"] = updated.grad_norm
@@ -162,7 +162,7 @@ def update_figures(updates: Mapping[str, UpdateResult], *, several: bool) -> Met
             metrics[f"optim/loss/{policy}"] = sum(updated.loss.values())
         if several and of_policy:
             metrics[f"optim/kl/{policy}"] = sum(of_policy.values()) / sum(updated.tokens.values())
-    metrics |= {name: fmean(values) for name, values in own.items()}
+    metrics |= {name: fmean(values) for name, values in of_losses.items()}
     return metrics | {f"kl/{role}": total / tokens[role] for role, total in sums.items()}
 
 

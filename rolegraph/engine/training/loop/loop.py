@@ -54,7 +54,7 @@ from rolegraph.engine.training.loop.rollouts import Rollouts, TrainingSetup, Val
 from rolegraph.engine.training.loop.schedule import batch_tasks, learning_rate
 from rolegraph.engine.training.loop.step_metrics import batch_metrics, datum_metrics, rewritten_roles
 from rolegraph.engine.training.policies.batches import policy_batches
-from rolegraph.engine.training.policies.own_losses import score_starts
+from rolegraph.engine.training.policies.function_losses import score_starts
 
 T = TypeVar("T")
 INTERRUPT_SECONDS = 30.0

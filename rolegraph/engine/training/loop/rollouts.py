@@ -106,8 +106,8 @@ class TrainingSetup:
     @property
     def validating(self) -> Sequence[ValidationSetup]:
         """Workflows that validate: others, or the plan itself where it has validation tasks."""
-        own = ValidationSetup(self.plan, self.validation_tasks, self.folder)
-        return self.validations or ((own,) if self.validation_tasks else ())
+        itself = ValidationSetup(self.plan, self.validation_tasks, self.folder)
+        return self.validations or ((itself,) if self.validation_tasks else ())
 
 
 class Rollouts(AbstractAsyncContextManager["Rollouts"]):

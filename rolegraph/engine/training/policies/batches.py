@@ -43,7 +43,7 @@ class SampledSpan(NamedTuple):
     """Sampling log-probabilities, [T]."""
 
 
-class Comparison(NamedTuple):
+class ComparedMember(NamedTuple):
     """Group and reward by which a sequence of tokens is compared, for losses that are functions."""
 
     group: int
@@ -71,7 +71,7 @@ class RoleBatch:
     """Weight of one trajectory in the policy's loss; a loss of the service has it in the advantages."""
     trajectories: int = 0
     """Number of compared trajectories."""
-    comparisons: list[Comparison] = field(default_factory=list[Comparison])
+    comparisons: list[ComparedMember] = field(default_factory=list[ComparedMember])
     """Group of each datum, for a loss that is a function."""
     starts: Sequence[Sequence[float]] = ()
     """Log-probabilities [T] of each datum by the policy's start, for a loss that reads them."""
@@ -162,7 +162,7 @@ def policy_batches(batch: StepBatch) -> dict[str, list[RoleBatch]]:
     return {policy: role_batches for policy, role_batches in by_policy.items() if role_batches}
 
 
-def _comparisons(batch: StepBatch) -> dict[tuple[str, str], Comparison]:
+def _comparisons(batch: StepBatch) -> dict[tuple[str, str], ComparedMember]:
     """Return the group and reward of each compared trajectory or turn, by role and uid."""
     members = [
         (group.role, number, group.trajectories[place])
@@ -170,7 +170,7 @@ def _comparisons(batch: StepBatch) -> dict[tuple[str, str], Comparison]:
         for place in group.places
     ]
     return {
-        (role, member.uid): Comparison(group, number, member.reward)
+        (role, member.uid): ComparedMember(group, number, member.reward)
         for number, (role, group, member) in enumerate(members)
     }
 
@@ -199,7 +199,7 @@ def token_sequences(steps: Iterator[StepAdvantages]) -> Iterator[Sequence[StepAd
     """Yield runs of consecutive Steps that one datum can hold: each prompt extends the tokens of the step
     before.
 
-    Steps after the last one that the loss reads are left out.
+    Steps after the last that the loss reads are left out.
     """
     runs: list[list[StepAdvantages]] = []
     for entry in steps:

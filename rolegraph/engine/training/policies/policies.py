@@ -36,7 +36,7 @@ from rolegraph.engine.records import SavedPolicy
 from rolegraph.engine.spec import Lora
 from rolegraph.engine.training.advantages.group_metrics import KL
 from rolegraph.engine.training.policies.batches import RoleBatch, check_service, loss_passes
-from rolegraph.engine.training.policies.own_losses import LossResult, OwnLoss
+from rolegraph.engine.training.policies.function_losses import FunctionPass, LossResult
 from rolegraph.engine.training.policies.sampling_server import SamplingServer
 
 _DELETE_SECONDS = 30.0
@@ -183,34 +183,34 @@ class PolicyClient:
             paths = [(await self.pulse.result(saving)).path for saving in (state, sampler)]
         return SavedPolicy(version=version, state=paths[0], sampler=paths[1])
 
-    async def compute_own(self, batches: Sequence[RoleBatch]) -> OwnPasses:
+    async def compute_functions(self, batches: Sequence[RoleBatch]) -> FunctionResults:
         """Add the gradients of the losses that are functions, before any step is made.
 
         Raises:
             AdvantageError: A loss raises, or a number or gradient of it is not finite.
         """
-        passes: OwnPasses = {}
+        passes: FunctionResults = {}
         for batch in batches:
             if batch.loss.compute is None:
                 continue
-            own = OwnLoss(batch)
+            function = FunctionPass(batch)
             with self._faults("train on this batch"):
                 # Older SDKs block until the service has answered.
-                sent = created(partial(self.client.forward_backward_custom, own.data, own))
+                sent = created(partial(self.client.forward_backward_custom, function.data, function))
                 output = await self.pulse.result(sent)
-            if own.error is not None:
-                raise own.error
-            assert own.result is not None
-            passes[batch.role] = own.result, output
+            if function.error is not None:
+                raise function.error
+            assert function.result is not None
+            passes[batch.role] = function.result, output
         return passes
 
     async def update(
-        self, batches: Sequence[RoleBatch], rate: float, clip: float, own: OwnPasses
+        self, batches: Sequence[RoleBatch], rate: float, clip: float, functions: FunctionResults
     ) -> UpdateResult:
         """Send the batches and an optimizer step, and return losses and KL; see `Policies.update_all`."""
-        metrics = {role: result.metrics for role, (result, _) in own.items()}
-        if len(own) == len(batches) and not any(result.moves for result, _ in own.values()):
-            losses = {role: result.value for role, (result, _) in own.items()}
+        metrics = {role: result.metrics for role, (result, _) in functions.items()}
+        if len(functions) == len(batches) and not any(result.moves for result, _ in functions.values()):
+            losses = {role: result.value for role, (result, _) in functions.items()}
             return UpdateResult(losses, {}, {}, None, metrics, made=False)
         # Adam's other settings are the SDK's defaults.
         adam = tinker.AdamParams(learning_rate=rate, grad_clip_norm=clip)
@@ -234,9 +234,9 @@ class PolicyClient:
         self.version += 1
         result = UpdateResult({}, {}, {}, (stepped.metrics or {}).get("unclipped_grad_l2:mean"), metrics)
         for batch in batches:
-            output = own[batch.role][1] if batch.role in own else next(answers)
-            if batch.role in own:
-                result.loss[batch.role] = own[batch.role][0].value
+            output = functions[batch.role][1] if batch.role in functions else next(answers)
+            if batch.role in functions:
+                result.loss[batch.role] = functions[batch.role][0].value
             elif (total := output.metrics.get("loss:sum")) is not None:
                 result.loss[batch.role] = total
             log_ratios: list[float] = []
@@ -261,7 +261,7 @@ class PolicyClient:
         return result
 
 
-OwnPasses = dict[str, tuple[LossResult, tinker.ForwardBackwardOutput]]
+FunctionResults = dict[str, tuple[LossResult, tinker.ForwardBackwardOutput]]
 """Results of the losses that are functions, and the service's output, by role."""
 
 
@@ -308,10 +308,10 @@ class Policies(dict[str, PolicyClient]):
             AdvantageError: A loss that is a function fails; no policy is updated then.
         """
         learning = [name for name in batches if batches[name]]
-        computed = [await self[name].compute_own(batches[name]) for name in learning]
+        computed = [await self[name].compute_functions(batches[name]) for name in learning]
         updates = (
-            self[name].update(batches[name], rates[name], clip, own)
-            for name, own in zip(learning, computed, strict=True)
+            self[name].update(batches[name], rates[name], clip, functions)
+            for name, functions in zip(learning, computed, strict=True)
         )
         if any(self[name].traits.merges_losses for name in learning):
             return dict(zip(learning, [await update for update in updates], strict=True))

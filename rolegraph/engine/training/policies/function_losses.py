@@ -76,7 +76,7 @@ async def _score(batch: RoleBatch, number: int, model: LimitedModel) -> Sequence
     return [0.0] * (first - 1) + [*scored]
 
 
-class OwnLoss:
+class FunctionPass:
     """Loss of one role's batch, as the function that `forward_backward_custom` takes.
 
     The SDK's client refuses all later requests after an error in this function, also those that would save a

@@ -18,12 +18,12 @@ from tinker import types  # noqa: E402
 
 from rolegraph.engine.records import Step  # noqa: E402
 from rolegraph.engine.training.policies.batches import (  # noqa: E402
-    Comparison,
+    ComparedMember,
     RoleBatch,
     StepAdvantages,
     build_datum,
 )
-from rolegraph.engine.training.policies.own_losses import OwnLoss  # noqa: E402
+from rolegraph.engine.training.policies.function_losses import FunctionPass  # noqa: E402
 from rolegraph.engine.vocabulary import ItemCall, losses  # noqa: E402
 from rolegraph.local.launcher import LocalService, running  # noqa: E402
 from tests.local.client import trainer  # noqa: E402
@@ -98,7 +98,7 @@ def batch(loss: str, reference: str) -> RoleBatch:
         datum, spans = build_datum([StepAdvantages(step, [0.0] * len(answer.tokens), "", True)], loss, 1.0)
         made.data.append(datum)
         made.sampled.append(spans)
-        made.comparisons.append(Comparison(answer.group, number, answer.reward))
+        made.comparisons.append(ComparedMember(answer.group, number, answer.reward))
     if reference == "base":
         made.starts = [[0.0] * 2 + [answer.start] * len(answer.tokens) for answer in ANSWERS]
     return made
@@ -142,19 +142,21 @@ def test_the_loss_and_its_gradient_are_the_closed_form(
     ours, theirs = trainer(client, service), trainer(client, service)
     made = batch(loss, reference)
     before = scores(ours, made.data)
-    own = OwnLoss(made)
-    ours.forward_backward_custom(own.data, own).result()
-    assert own.error is None and own.result is not None
+    function = FunctionPass(made)
+    ours.forward_backward_custom(function.data, function).result()
+    assert function.error is None and function.result is not None
     value, slope = FORMS[loss]
     gaps = [gap(before, *pair) for pair in PAIRS]
-    assert own.result.value == pytest.approx(sum(map(value, gaps)) / 2, abs=1e-5)
-    assert own.result.metrics["pairs"] == 2
-    assert own.result.metrics["gap"] == pytest.approx(sum(gaps) / 2, abs=1e-5)
+    assert function.result.value == pytest.approx(sum(map(value, gaps)) / 2, abs=1e-5)
+    assert function.result.metrics["pairs"] == 2
+    assert function.result.metrics["gap"] == pytest.approx(sum(gaps) / 2, abs=1e-5)
     expected = [[0.0] * len(values) for values in before]
     for (best, worst), h in zip(PAIRS, gaps, strict=True):
         for number, sign in ((best, 1.0), (worst, -1.0)):
             expected[number][2:] = [sign * slope(h) / 2] * len(ANSWERS[number].tokens)
-    assert [g.tolist() for g in own.result.gradients] == [pytest.approx(row, abs=1e-5) for row in expected]
+    assert [g.tolist() for g in function.result.gradients] == [
+        pytest.approx(row, abs=1e-5) for row in expected
+    ]
     # The weights of the model feel the same gradient as that of the closed form, sent as it is.
     weighted = [with_weights(d, [-g for g in row]) for d, row in zip(made.data, expected, strict=True)]
     theirs.forward_backward(weighted, "cross_entropy").result()
@@ -170,8 +172,8 @@ def test_at_the_reference_dpo_pulls_with_half_of_beta(
 ) -> None:
     training, made = trainer(client, service), batch("dpo", "base")
     made.starts = scores(training, made.data)
-    own = OwnLoss(made)
-    training.forward_backward_custom(own.data, own).result()
-    assert own.result is not None
-    assert own.result.value == pytest.approx(math.log(2), abs=1e-5)
-    assert own.result.gradients[0][2:].tolist() == pytest.approx([-BETA / 4] * 2, abs=1e-5)
+    function = FunctionPass(made)
+    training.forward_backward_custom(function.data, function).result()
+    assert function.result is not None
+    assert function.result.value == pytest.approx(math.log(2), abs=1e-5)
+    assert function.result.gradients[0][2:].tolist() == pytest.approx([-BETA / 4] * 2, abs=1e-5)

@@ -23,6 +23,7 @@ from rolegraph.engine.records.folder import RunFolder
 from rolegraph.engine.records.info import Checkpoint, RunInfo
 from rolegraph.engine.run import Isolation
 from rolegraph.engine.spec import ModelRef
+from rolegraph.engine.training.loop.ending import NO_BUDGET
 from rolegraph.engine.training.loop.loop import train
 from rolegraph.engine.training.loop.rollouts import TrainingSetup, ValidationSetup
 from rolegraph.engine.training.policies.past import PastSelves
@@ -95,6 +96,7 @@ class Training:
         self.allow: tuple[str, ...] = ()
         """Permissions of the spec."""
         self.keep_going = False
+        self.budget = NO_BUDGET
         self.events: list[Event] = []
         self.observe: Observer = self.events.append
 
@@ -140,6 +142,7 @@ class Training:
                 observe=self.observe,
                 keep_going=self.keep_going,
                 validations=validations,
+                budget=self.budget,
             )
 
     def run(self, *overrides: str, start: Checkpoint | None = None, steps: int = STEPS) -> None:

@@ -15,7 +15,7 @@ import networkx as nx
 
 from rolegraph.engine import vocabulary
 from rolegraph.engine.compile import policies, role_plan
-from rolegraph.engine.compile.chats import chat_findings
+from rolegraph.engine.compile.chats import chat_findings, trunk_of
 from rolegraph.engine.compile.earned import deciding, earning_findings, judged, scored
 from rolegraph.engine.compile.graph import check_graph, run_findings
 from rolegraph.engine.compile.inputs import role_inputs
@@ -209,7 +209,7 @@ def _compile(loaded: LoadedSpec, imports: Sequence[vocabulary.Import], allow: Se
     findings += history_findings(spec, instances) if instances else ()
     names = ResolvedNames(spec, instances, loaded, allow)
     findings += names.findings
-    findings += chat_findings(spec, names.counts) if instances else ()
+    findings += chat_findings(spec, instances) if instances else ()
     findings += policies.check_policies(spec, names.counts)
     findings += policies.checkpoint_findings(spec, names.counts)
     for check in (earning_findings, read_findings, instruction_findings, stop_findings, learning_findings):
@@ -244,7 +244,7 @@ def _assemble(
     endpoint_of = {name: policies.endpoints_of(spec, name, count, trained) for name, count in counts.items()}
     endpoints = list(dict.fromkeys(chain.from_iterable(endpoint_of.values())))
     mentions = {
-        name: role.mentions.union(*(text.mentions for text in (role.when, *role.formulas.values()) if text))
+        name: role.mentions.union(*(text.mentions for text in role.expressions))
         for name, role in names.roles.items()
     }
     untils = {name: until.mentions for name, until in names.untils.items() if until}
@@ -272,6 +272,7 @@ def _assemble(
             kept_back=_kept_back(names, name),
             frozen=spec.frozen_instances(name, counts[name]),
             callees=tuple(_callee_plan(spec, name, callee) for callee in spec.callees_of(name)),
+            trunk=frozenset(positions[other] for other in trunk_of(spec, name)),
         )
         for name, role in names.roles.items()
     )

@@ -103,9 +103,11 @@ def compile_validations(
             findings += _unfit(plan, result.plan, plans, path)
             plans.setdefault(result.plan.name, result.plan)
     if plans and len(plans) == len(sources):
-        best, figures = plan.spec.train.validation.best, replace(plan, validations=plans).validation_figures
-        if best not in figures:
-            findings.append(name_not_found("figure", best, figures, (*PATH[:-1], "best")))
+        figures, train = replace(plan, validations=plans).validation_figures, plan.spec.train
+        stop = train.stop.figure if train.stop else None
+        for figure, key in ((train.validation.best, ("validation", "best")), (stop, ("stop", "figure"))):
+            if figure is not None and figure not in figures:
+                findings.append(name_not_found("figure", figure, figures, ("train", *key)))
     return plans, diagnostics, findings
 
 

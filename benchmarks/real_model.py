@@ -66,6 +66,7 @@ class Case:
 
 CASES = {
     "update": Case("update, 8 prompts × 8 answers of 10 to 33 tokens", True, 8, 8, 70, 10, 33),
+    "update-few": Case("update, 2 prompts × 8 answers of 10 to 33 tokens", True, 2, 8, 70, 10, 33),
     "update-long": Case("update, 4 unlike prompts, 200 tokens each", True, 4, 1, 70, 200, 200),
     "sample": Case("sampling, 4 prompts × 8 answers of 16 tokens", False, 4, 8, 70, 16, 16),
     "sample-long": Case("sampling, 8 unlike prompts, 200 tokens each", False, 8, 1, 70, 200, 200),

@@ -9,6 +9,9 @@ and optimizer. llama.cpp samples from the base model, in the quantization of the
 table.
 """
 
+# torch, peft and transformers leave parts of their types unknown.
+# pyright: reportUnknownMemberType=false, reportUnknownLambdaType=false
+
 from __future__ import annotations
 
 import os
@@ -18,7 +21,7 @@ import subprocess
 import sys
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -229,7 +232,7 @@ class LlamaCpp(System):
         self.lib.llama_batch_free(batch)
 
 
-SYSTEMS: dict[str, type[System]] = {
+SYSTEMS: dict[str, Callable[[str], System]] = {
     "Rolegraph": Rolegraph,
     "peft + transformers": Peft,
     "llama.cpp": LlamaCpp,

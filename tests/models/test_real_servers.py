@@ -53,7 +53,6 @@ class RealServer:
 
     command: list[str]
     port: int
-    model: str
     environment: dict[str, str] = field(default_factory=dict[str, str])
     process: subprocess.Popen[bytes] | None = None
 
@@ -99,7 +98,7 @@ def llama_cpp(folder: Path, service: LocalService) -> RealServer:
     python = interpreter("llama_cpp", "LLAMA_CPP_PYTHON")
     file, port = write_gguf(BASE_MODEL, folder / "tiny.gguf"), free_port()
     options = ["--model_alias", "tiny", "--n_ctx", "2048", "--n_threads", "1", "--port", str(port)]
-    return RealServer([python, "-m", "llama_cpp.server", "--model", str(file), *options], port, "tiny")
+    return RealServer([python, "-m", "llama_cpp.server", "--model", str(file), *options], port)
 
 
 def transformers_serve(folder: Path, service: LocalService) -> RealServer:
@@ -112,7 +111,7 @@ def transformers_serve(folder: Path, service: LocalService) -> RealServer:
     (model / "generation_config.json").write_text(json.dumps({**settings, "do_sample": True}))
     start = "from transformers.cli.transformers import main; main()"
     options = ["--port", str(port), "--device", "cpu"]
-    return RealServer([python, "-c", start, "serve", str(model), *options], port, str(model))
+    return RealServer([python, "-c", start, "serve", str(model), *options], port)
 
 
 def litellm(folder: Path, service: LocalService) -> RealServer:
@@ -130,7 +129,7 @@ def litellm(folder: Path, service: LocalService) -> RealServer:
     port, start = free_port(), "from litellm import run_server; run_server()"
     options = ["--config", str(folder / "config.yaml"), "--host", "127.0.0.1", "--port", str(port)]
     settings = {"LITELLM_LOCAL_MODEL_COST_MAP": "True"}
-    return RealServer([python, "-c", start, *options], port, "tiny", settings)
+    return RealServer([python, "-c", start, *options], port, settings)
 
 
 Factory = Callable[[Path, LocalService], RealServer]
@@ -181,7 +180,7 @@ def test_a_run_has_what_the_server_gives_and_goes_on_after_the_server_is_killed(
     (tmp_path / "rows.jsonl").write_text("".join(f'{{"n": {n}}}\n' for n in range(12)))
     (tmp_path / "ask.yaml").write_text(SPEC)
     server = make(tmp_path, service)
-    words = ("run", "ask.yaml", "--rollouts", "2", "--model", f"openai:{server.model}")
+    words = ("run", "ask.yaml", "--rollouts", "2", "--model", "openai")
     words += ("--base-url", server.url, "--concurrency", "1", "--seed", "5")
     server.start()
     try:

@@ -90,9 +90,8 @@ def interpreter(module: str, variable: str) -> str:
     if named := os.environ.get(variable):
         return named
     if not module or importlib.util.find_spec(module) is None:
-        pytest.skip(
-            f"needs {module or 'transformers[serving]'}: install it into a virtual environment, and set {variable}"
-        )
+        name = module or "transformers[serving]"
+        pytest.skip(f"needs {name}: install it into a virtual environment, and set {variable}")
     return sys.executable
 
 
@@ -206,5 +205,6 @@ def test_a_run_has_what_the_server_gives_and_goes_on_after_the_server_is_killed(
         assert tuple(int(bool(part)) for part in parts) == given
     answers = texts([*read_episodes(tmp_path / "out" / "episodes.jsonl")])
     assert finished.items() <= answers.items()
-    assert answers == texts(episodes), "the same seeds give the same answers"
+    if make is not transformers_serve:  # its seed is that of the whole process
+        assert answers == texts(episodes), "the same seeds give the same answers"
     assert len(set(answers.values())) > 1

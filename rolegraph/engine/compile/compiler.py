@@ -26,6 +26,7 @@ from rolegraph.engine.compile.resolve import digest, locate_models
 from rolegraph.engine.compile.trainable import learning_findings, loss_of
 from rolegraph.engine.compile.unroll import UnrolledGraph
 from rolegraph.engine.errors import SpecError
+from rolegraph.engine.prompts import Template
 from rolegraph.engine.records import Source, Task
 from rolegraph.engine.secrets import without_url_secrets
 from rolegraph.engine.spec import Diagnostic, Finding, ModelRef, Spec, load_spec
@@ -225,14 +226,21 @@ def _assemble(
     loops = list(spec.loops)
     trained = policies.trained_policies(spec, counts)
     endpoint_of = {name: policies.endpoints_of(spec, name, count, trained) for name, count in counts.items()}
-    endpoints = list(dict.fromkeys(chain.from_iterable(endpoint_of.values())))
+    scorers = {name: _scorers(role, endpoint_of[name]) for name, role in names.roles.items()}
+    scoring = (endpoints for of_role in scorers.values() for _, endpoints in of_role.values())
+    endpoints = list(dict.fromkeys(chain(*endpoint_of.values(), *scoring)))
     mentions = {
-        name: role.mentions.union(*(text.mentions for text in (role.when, *role.formulas.values()) if text))
+        name: role.mentions.union(*(text.mentions for text in _after_a_turn(role)))
         for name, role in names.roles.items()
     }
     untils = {name: until.mentions for name, until in names.untils.items() if until}
     rewards = {name: reward.read_roles for name, reward in names.rewards.items() if reward}
-    unrolled = UnrolledGraph(spec, instances, role_inputs(spec, mentions, untils), rewards)
+    signals = {
+        name: [it for it in spec.roles if it in role.signal.mentions and it not in role.spec.needs]
+        for name, role in names.roles.items()
+        if role.signal and role.signal.mentions
+    }
+    unrolled = UnrolledGraph(spec, instances, role_inputs(spec, mentions, untils), rewards, signals)
     roles = tuple(
         role_plan.RolePlan(
             **_values(
@@ -240,6 +248,10 @@ def _assemble(
                 role_plan.ResolvedRole,
                 tools=tuple(tool for tool in map(_present, role.tools) if not tool.callee),
                 groupings=role.groupings if role.compares_rewards else (role_plan.GroupingPlan(),),
+                likelihoods={
+                    likelihood: role_plan.LikelihoodPlan(text, tuple(map(endpoints.index, of_role)))
+                    for likelihood, (text, of_role) in scorers[name].items()
+                },
             ),
             count=counts[name],
             loss=loss_of(role),
@@ -292,6 +304,29 @@ def _assemble(
         withheld=tuple(it for it in names.permissions if not vocabulary.is_allowed(it.name, names.allow)),
         interpreter=interpreter,
     )
+
+
+def _after_a_turn(role: role_plan.ResolvedRole) -> list[Template]:
+    """Return the condition of a role, and the expressions and texts of its reward."""
+    texts = (role.when, *role.formulas.values(), *(it.text for it in role.likelihoods.values()))
+    return [text for text in texts if text]
+
+
+def _scorers(
+    role: role_plan.ResolvedRole, answering: Sequence[role_plan.Endpoint]
+) -> dict[vocabulary.Likelihood, tuple[Template, list[role_plan.Endpoint]]]:
+    """Return the texts whose log-probabilities a role's reward reads, with the endpoint that scores for each
+    instance."""
+    found: dict[vocabulary.Likelihood, tuple[Template, list[role_plan.Endpoint]]] = {}
+    for likelihood, it in role.likelihoods.items():
+        model = it.model
+        if model == "policy":
+            endpoints = [*answering]
+        else:
+            refs = [endpoint.model if model == "base" else model for endpoint in answering]
+            endpoints = [role_plan.Endpoint(ref) for ref in refs]
+        found[likelihood] = _present(it.text), endpoints
+    return found
 
 
 def _values(record: object, kind: type[Any], **others: Any) -> dict[str, Any]:
@@ -352,6 +387,8 @@ def _hash(
         if role.signal:
             demonstration = role.signal.demonstration
             sources[name].append(demonstration.source if demonstration else None)
+            taught = [text for it in role.signal.all_teachers for text in (it.prompt, it.system)]
+            sources[name] += [text.source for text in taught if text]
     used = {f"{registry.kind} {name}": digest(registry.factory(name)) for registry, name in names.used}
     identity: dict[str, Any] = {"spec": data, "templates": sources, "vocabulary": used}
     if imports:

@@ -9,9 +9,11 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from rolegraph.engine.compile import Plan
+from rolegraph.engine.compile.plan import TeacherKey
 from rolegraph.engine.models import LimitedModel, ServedModel
 from rolegraph.engine.records import Episode, Observer, RunFolder, Task
 from rolegraph.engine.run import EpisodeJob, EpisodeMaker, Isolation, jobs, run_episode, run_jobs
+from rolegraph.engine.run.likelihood import check_scorers
 from rolegraph.engine.spec import ModelRef
 from rolegraph.engine.training.policies.past import Opponents, PastSelves
 from rolegraph.engine.training.policies.policies import Policies
@@ -91,6 +93,13 @@ class TrainingSetup:
     keep_going: bool = False
     """True to go on where every answer of a role failed in the same way."""
 
+    async def teachers(self) -> Mapping[TeacherKey, LimitedModel]:
+        """Return the weights that teach in a step: models, starts of policies, and current weights."""
+        plan = self.plan
+        starts = {plan.policies[name].model: await self.past.start_of(name) for name in plan.taught_by_start}
+        current = {name: await self.policies[name].scorer() for name in plan.taught_by_step}
+        return {**self.models, **starts, **current}
+
 
 class Rollouts(AbstractAsyncContextManager["Rollouts"]):
     """Runner of batches of episodes for training; a context manager that cancels unfinished ones when it
@@ -162,11 +171,7 @@ class Rollouts(AbstractAsyncContextManager["Rollouts"]):
         cluster."""
         setup, remote = self._setup, self._setup.remote
         if remote is None or greedy:
-
-            async def current(policy: str) -> LimitedModel:
-                return await setup.policies[policy].sampler()
-
-            models = await self._table(against, current, setup.past.model, setup.models)
+            models = await self._open_table(against)
             plan = _greedy(setup.plan) if greedy else setup.plan
             isolation, observe = setup.isolation, setup.observe
             return lambda job: run_episode(plan, job, models, isolation=isolation, observe=observe)
@@ -176,6 +181,21 @@ class Rollouts(AbstractAsyncContextManager["Rollouts"]):
 
         served = await self._table(against, remote.current, copied, remote.frozen)
         return lambda job: remote.maker.make(job._replace(models=served), setup.observe)
+
+    async def _open_table(self, against: Opponents) -> list[LimitedModel]:
+        """Return the models of the plan's endpoints, open in this process."""
+        setup = self._setup
+
+        async def current(policy: str) -> LimitedModel:
+            return await setup.policies[policy].sampler()
+
+        return await self._table(against, current, setup.past.model, setup.models)
+
+    async def check_scorers(self) -> None:
+        """Raise UsageError where a model gives no log-probabilities that a reward reads; WorldError where it
+        does not answer."""
+        if any(role.likelihoods for role in self._setup.plan.roles):
+            await check_scorers(self._setup.plan, await self._open_table({}))
 
     async def _table(
         self,

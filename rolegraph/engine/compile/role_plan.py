@@ -87,9 +87,15 @@ class SignalPlan(NamedTuple):
     """Expression whose value is the factor of a turn's advantages; None for 1."""
 
     @property
+    def keyed_teachers(self) -> list[tuple[str, TeacherPlan]]:
+        """Teachers that the signal may ask, each with a word for the value that picks it, and a space."""
+        keyed = [(f"{key} " if key else "", teacher) for key, teacher in self.teachers.items()]
+        return [*keyed, *([("other ", self.otherwise)] if self.otherwise else [])]
+
+    @property
     def all_teachers(self) -> list[TeacherPlan]:
         """Teachers that the signal may ask."""
-        return [*self.teachers.values(), *([self.otherwise] if self.otherwise else [])]
+        return [teacher for _, teacher in self.keyed_teachers]
 
     @property
     def mentions(self) -> set[str]:

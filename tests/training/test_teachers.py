@@ -5,18 +5,34 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from rolegraph.engine.compile import Plan, check_file, compile_file
-from rolegraph.engine.errors import ContextFull
-from rolegraph.engine.models import LimitedModel
-from rolegraph.engine.records import MAIN, Episode, Step, Trajectory
+from rolegraph.engine.compile.inputs import role_inputs
+from rolegraph.engine.compile.lineage import instances_of
+from rolegraph.engine.compile.unroll import UnrolledGraph
+from rolegraph.engine.errors import ContextFull, ModelError
+from rolegraph.engine.models import LimitedModel, Request
+from rolegraph.engine.prompts import SELF
+from rolegraph.engine.records import MAIN, Episode, NodeId, Step, Trajectory
+from rolegraph.engine.training.advantages.finished import FinishedEpisode
 from rolegraph.engine.training.advantages.signals import SignalResult, apply_signals
-from tests.edge import COUNTDOWN, write_spec
+from tests.clock import run_virtually
+from tests.edge import COUNTDOWN, limited, write_spec
+from tests.edge import episode as run_episode
+from tests.examples import examples
+from tests.meaning import expected
+from tests.meaning import taught as taught_by
+from tests.run.test_random_specs import Caller, tool_calls
 from tests.training.test_signals import CHAT, ScriptedScorer, batch, encode, values
+from tests.workflows import Workflow, compiled, workflows
 
 HINT = (
     "{{ task.question }} It is {{ task.solution }}. {{ judge.action }} of {{ self.index }}, {{ self.prompt }}"
@@ -72,8 +88,8 @@ def test_the_teacher_scores_the_tokens_after_its_own_prompt() -> None:
     plan = taught({"policy": "main", "prompt": {"inline": HINT}, "shows": ["solution"]})
     scorer = RecordingScorer()
     found = signalled(plan, [TWO], scorer=scorer)
-    expected = [f"Make 7 from 3 and 4 It is 3 + 4. 1 of {n}, the question" for n in (1, 2)]
-    assert [json.loads(text)[0]["content"] for text in sorted(scorer.prompts)] == expected
+    shown = [f"Make 7 from 3 and 4 It is 3 + 4. 1 of {n}, the question" for n in (1, 2)]
+    assert [json.loads(text)[0]["content"] for text in sorted(scorer.prompts)] == shown
     assert found.added["t1:0/solver/1"] == [(2 * 0.5, 2 * -0.25)]
 
 
@@ -86,13 +102,13 @@ def test_the_students_own_prompt_keeps_its_tokens(prompt: str) -> None:
 
 
 def test_the_system_message_is_the_roles_unless_the_teacher_has_one() -> None:
-    given = episode(("a", 1.0), ("b", 0.0), system="be brief")
-    for system, expected in ((None, "be brief"), ("you know {{ task.target }}", "you know 7")):
+    briefed = episode(("a", 1.0), ("b", 0.0), system="be brief")
+    for system, shown in ((None, "be brief"), ("you know {{ task.target }}", "you know 7")):
         own = {} if system is None else {"system": {"inline": system}}
         scorer = RecordingScorer()
-        signalled(taught({"policy": "main", "prompt": {"inline": "?"}, **own}), [given], scorer=scorer)
+        signalled(taught({"policy": "main", "prompt": {"inline": "?"}, **own}), [briefed], scorer=scorer)
         (first, last) = json.loads(scorer.prompts[0])
-        assert (first["content"], last["content"]) == (expected, "?")
+        assert (first["content"], last["content"]) == (shown, "?")
 
 
 def test_an_earlier_turn_of_the_conversation_keeps_its_tokens(tmp_path: Path) -> None:
@@ -183,8 +199,8 @@ def test_a_field_of_the_task_picks_the_teacher() -> None:
     }
     plan = taught(choice)
     rows = [episode(("a", 1.0), ("b", 0.0), task={"target": target}) for target in (7, 8, 9)]
-    for given, (key, count) in zip(rows, (("7", 0), ("8", 0), ("", 2)), strict=True):
-        found = signalled(plan, [given])
+    for row, (key, count) in zip(rows, (("7", 0), ("8", 0), ("", 2)), strict=True):
+        found = signalled(plan, [row])
         assert found.metrics.get("signal/solver/masked", 0) == count
         assert (f"signal/solver/reverse_kl/{key}" in found.metrics) == bool(key)
 
@@ -209,9 +225,9 @@ roles:
 """
     plan = compile_file(write_spec(tmp_path, text))
     rated = [Trajectory("judge", n, (step(f"J{n}"),), None, False, f"t1:0/judge/{n}") for n in (1, 2)]
-    given = Episode("t1", 0, {**COUNTDOWN, "id": "t1"}, [*TWO.trajectories[:2], *rated])
+    made = Episode("t1", 0, {**COUNTDOWN, "id": "t1"}, [*TWO.trajectories[:2], *rated])
     scorer = RecordingScorer()
-    signalled(plan, [given], scorer=scorer)
+    signalled(plan, [made], scorer=scorer)
     texts = sorted(json.loads(text)[0]["content"] for text in scorer.prompts)
     assert texts == ["J1 a1.0b0.0", "J2 a1.0b0.0"]
 
@@ -286,3 +302,63 @@ def test_tools_and_a_teachers_prompt_exclude_each_other() -> None:
 def test_the_hash_is_of_the_teachers_prompt_too(tmp_path: Path) -> None:
     hashes = {taught({"policy": "main", "prompt": {"inline": text}}).hash for text in ("a", "b")}
     assert len(hashes) == 2 and encode("a")
+
+
+@given(
+    st.lists(st.tuples(st.floats(-9, 0), st.floats(-9, 0)), min_size=1, max_size=6),
+    st.floats(0.1, 3),
+    st.one_of(st.integers(-2, 2), st.booleans(), st.floats(-2, 2)),
+    st.one_of(st.none(), st.floats(0.1, 5)),
+)
+def test_advantages_are_those_of_the_definition(
+    pairs: list[tuple[float, float]], coefficient: float, gate: float, clip: float | None
+) -> None:
+    here, there = map(list, zip(*pairs, strict=True))
+    options = {"coefficient": coefficient, "clip": clip, "gate": gate, "teacher": {"policy": "main"}}
+    words = [f"roles.solver.signal={json.dumps({'reverse_kl': options})}"]
+    plan = compile_file("solver_judge", words)
+    sampled = step("a")._replace(response_ids=range(len(here)), logprobs=here)
+    own = Trajectory("solver", 1, (sampled,), 1.0, True, "t1:0/solver/1")
+    scorer = RecordingScorer()
+    scorer.logprobs = lambda prompt_ids, response_ids: _soon(there)
+    found = signalled(plan, [Episode("t1", 0, {**COUNTDOWN, "id": "t1"}, [own])], scorer=scorer)
+    meant = taught_by(here, there, coefficient, float(gate), clip)
+    (advantages,) = found.added["t1:0/solver/1"]
+    assert np.atleast_1d(advantages) == pytest.approx(meant if gate else [0.0])
+
+
+async def _soon(values: list[float]) -> list[float]:
+    return values
+
+
+@examples(200)
+@given(workflows())
+def test_what_a_teacher_reads_is_what_the_language_says(workflow: Workflow) -> None:
+    plan, meant = compiled(workflow), expected(workflow)
+
+    def answer(request: Request) -> str:
+        action = workflow.action(request.id.node)
+        if action is None:
+            raise ModelError("now and then")
+        return (
+            action if request.id.call > workflow.uses(request.id.node) else tool_calls(workflow, request.id)
+        )
+
+    model = Caller(answer, lambda request: workflow.latency(request.id.node))
+    done, _ = run_virtually(run_episode(plan, limited(plan, model)))
+    instances, spec = instances_of(plan.spec), plan.spec
+    others = {
+        name: [other for other in spec.roles if other not in role.needs] for name, role in spec.roles.items()
+    }
+    graph = UnrolledGraph(spec, instances, role_inputs(spec, {}, {}), {}, others)
+    finished = FinishedEpisode(replace(plan, signal_inputs=graph.signal_inputs), done)
+    for trajectory in done.trajectories:
+        for round in {step.round for step in trajectory.steps}:
+            me = NodeId(trajectory.name, trajectory.index, round)
+            variables = finished.of_turn(trajectory, round, frozenset())
+            for name, turns in meant.afterwards[me].items():
+                found = [(view.index, view.action) for view in variables[name]]
+                assert found == [(turn.id.index, turn.action) for turn in turns], (me, name)
+            prompt = finished.roles[me.role].prompt
+            if prompt is not None and not prompt.mentions & {"self.observation", "self.arguments"}:
+                assert prompt.render(variables) == variables[SELF].prompt

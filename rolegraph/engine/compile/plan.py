@@ -225,8 +225,8 @@ class Plan(TurnGraph):
         for role, signal in self.signals.items():
             for teacher in signal.all_teachers:
                 if teacher.model is None and teacher.is_start == start:
-                    own = [teacher.policy] if teacher.policy else sorted(self.policies_of(role))
-                    names |= dict.fromkeys(own)
+                    teaching = [teacher.policy] if teacher.policy else sorted(self.policies_of(role))
+                    names |= dict.fromkeys(teaching)
         return list(names)
 
     def weights_of(self, teacher: role_plan.TeacherPlan, role: str, index: int) -> TeacherKey:

@@ -62,8 +62,8 @@ class TeacherResolver:
         plans = {key: self._plan(it, (*self.path, "of", key)) for key, it in choice.of.items()}
         other = choice.otherwise
         otherwise = None if isinstance(other, str) else self._plan(other, (*self.path, "else"))
-        known = {key: plan for key, plan in plans.items() if plan}
-        return known, by and StateKey(by, self.texts.hidden), otherwise
+        sound = {key: plan for key, plan in plans.items() if plan}
+        return sound, by and StateKey(by, self.texts.hidden), otherwise
 
     def _read(self, kind: type[M], written: object) -> M | None:
         try:
@@ -96,8 +96,8 @@ class TeacherResolver:
             message = f"{self.role} has tools, and a teacher with a prompt of its own is told of none"
             hint = "leave `prompt` out, or the tools"
             self.findings.append(Finding(path, message, "", hint, word="prompt"))
-        own = role.policy_names(self.counts[self.role])
-        if teacher.policy and not has_prompt and {*own} == {teacher.policy}:
+        students = role.policy_names(self.counts[self.role])
+        if teacher.policy and not has_prompt and {*students} == {teacher.policy}:
             message = f"the teacher of {self.role} is {self.role} itself, so its signal is 0"
             hint = f"give it a `prompt`, or take its start: base: {teacher.policy}"
             self.findings.append(Finding(path, message, "", hint, "warning", word="policy"))
@@ -140,8 +140,3 @@ class TeacherResolver:
                 yield Finding(
                     path, message, "a hidden field", "leave it out here", word=field, rests_on=rests_on
                 )
-
-
-def teachers_of(teachers: Mapping[str, TeacherPlan], otherwise: TeacherPlan | None) -> Sequence[TeacherPlan]:
-    """Return the teachers of a signal, each once."""
-    return list(dict.fromkeys([*teachers.values(), *([otherwise] if otherwise else [])]))

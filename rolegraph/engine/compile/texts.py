@@ -131,8 +131,8 @@ class TextReader:
         }
         if self.instances is not None:
             reads[name] = len(self.instances[name])
-        own = (*VIEW_FIELDS, *REWARD_FIELDS, PROMPT, *around.self_fields)
-        fields = tuple(dict.fromkeys(own).keys() - {*checks.WITH_AN_ENVIRONMENT, *checks.IN_A_CALL})
+        of_self = (*VIEW_FIELDS, *REWARD_FIELDS, PROMPT, *around.self_fields)
+        fields = tuple(dict.fromkeys(of_self).keys() - {*checks.WITH_AN_ENVIRONMENT, *checks.IN_A_CALL})
         return replace(
             around,
             needs={**reads, **around.needs},

@@ -44,12 +44,12 @@ async def likelihoods_of(
         ModelError: The model does not answer, or the text does not fit its context.
     """
     variables = {**context.of_turn_end(node, result.view), **{k: Views(v) for k, v in inputs.views.items()}}
-    found: dict[Likelihood, Sequence[float]] = {}
+    logprobs: dict[Likelihood, Sequence[float]] = {}
     for likelihood, plan in result.role.likelihoods.items():
         read = [inputs.views[name] for name in likelihood.roles]
         if all(views and not any(view.failed for view in views) for views in read):
-            found[likelihood] = await _logprobs(result, likelihood, plan, variables, context.models)
-    return found
+            logprobs[likelihood] = await _logprobs(result, likelihood, plan, variables, context.models)
+    return logprobs
 
 
 async def _logprobs(

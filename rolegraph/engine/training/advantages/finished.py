@@ -58,11 +58,11 @@ class FinishedEpisode:
     def _self(self, trajectory: Trajectory, node: Node, place: int, role: RolePlan) -> ScoredView:
         earlier = range(place - role.count * (node.id.round - 1), place, role.count)
         history = Views([view for turn in earlier if (view := self._views[turn]) is not None])
-        own = self._views[place]
-        assert own is not None
+        view = self._views[place]
+        assert view is not None
         sent = first_call(trajectory, node.id.round).chat_completions[:-1]
         prompt = str(sent[-1].get("content")) if sent else ""
-        return own._replace(count=role.count, times=role.times, history=history, prompt=prompt)
+        return view._replace(count=role.count, times=role.times, history=history, prompt=prompt)
 
     def _read(self, edge: InputEdge) -> Views:
         """Return the turns of an edge that ran; a single instance that was skipped shows its default

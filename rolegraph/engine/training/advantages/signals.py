@@ -174,16 +174,16 @@ class _SignalRun:
         self, gate: Template, finished: FinishedEpisode, learner: Trajectory, step: Step, where: str
     ) -> float:
         """Return the factor of a turn's advantages; 0 where it cannot be computed, which adds a warning."""
-        known = not (step.masked or learner.is_unjudged)
+        is_rated = not (step.masked or learner.is_unjudged)
         of_turn = {"reward": turn_view(learner, step.round).reward, "right": learner.is_correct}
         variables = {
             **finished.of_turn(learner, step.round, self.plan.hidden),
             "action": turn_view(learner, step.round).action,
             "step": finished.episode.metadata.get("step", 0),
-            **(of_turn if known else {}),
+            **(of_turn if is_rated else {}),
         }
         try:
-            unknown = [] if known else sorted(gate.mentions.intersection(of_turn))
+            unknown = [] if is_rated else sorted(gate.mentions.intersection(of_turn))
             if unknown:
                 raise PromptError(f"the {' and '.join(unknown)} of the turn is not known")
             value = gate.value(variables)

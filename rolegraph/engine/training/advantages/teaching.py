@@ -56,16 +56,16 @@ def taught_prompt(
         messages[: messages[0]["role"] == "system"] = [system]
     if messages == sent:
         return step.prompt_ids
-    known = _known(episode, messages[:-1])
+    prefix = _chat_before(episode, messages[:-1])
     try:
-        return (chat.extended(known, messages) if known else chat.prompt(messages)).ids
+        return (chat.extended(prefix, messages) if prefix else chat.prompt(messages)).ids
     except ContextFull:
         raise
     except ModelError as error:
         raise PromptError(str(error)) from error
 
 
-def _known(episode: Episode, before: Sequence[Message]) -> ChatPrefix | None:
+def _chat_before(episode: Episode, before: Sequence[Message]) -> ChatPrefix | None:
     """Return the tokens of a conversation before a turn; None for a first turn, and for a changed system
     message."""
     if not before or before[-1]["role"] != "assistant":

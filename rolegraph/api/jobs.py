@@ -11,7 +11,13 @@ import tempfile
 import traceback
 from collections import Counter
 from collections.abc import Callable, Coroutine, Generator, Sequence
-from contextlib import AbstractAsyncContextManager, contextmanager, suppress
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    contextmanager,
+    nullcontext,
+    suppress,
+)
 from datetime import UTC, datetime
 from functools import partial, wraps
 from io import TextIOWrapper
@@ -69,6 +75,24 @@ def blocking(work: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
 
     twin.__name__ = twin.__qualname__ = work.__name__.removesuffix("_async")
     return twin
+
+
+def shown_progress(
+    observe: Observer | None, show: bool, steps: int | None = None
+) -> AbstractContextManager[Observer]:
+    """Return a context manager that gives an observer, and may show a progress bar.
+
+    Args:
+        observe: Function that gets each event; None is none.
+        show: True to show a progress bar in a terminal and in a notebook.
+        steps: For a training: number of its steps.
+    """
+    observe = observe or ignore_event
+    if not show or not (sys.stderr.isatty() or "ipykernel" in sys.modules):
+        return nullcontext(observe)
+    from rolegraph.api.progress import progress_bars  # imports rich
+
+    return progress_bars(observe, steps)
 
 
 def folder_to_resume(out: str | Path | None, source: Source | None, kind: Kind) -> RunFolder:

@@ -18,8 +18,9 @@ from rich.table import Table
 from rich.text import Text
 
 from rolegraph import api
+from rolegraph.api.progress import SPEED_SECONDS, NoteProgress
 from rolegraph.cli.output import OutputOptions, command, view_command
-from rolegraph.cli.terminal import SPEED_SECONDS, NoteProgress, add_row, clock, make_table
+from rolegraph.cli.terminal import add_row, clock, make_table
 
 VALIDATION, GREEDY = "validation/", "greedy/"
 Metrics = Mapping[str, float]
@@ -206,6 +207,10 @@ class _TrainEnd:
 
     def __init__(self, training: api.TrainingJob) -> None:
         self._flow, self._folder, self._steps = training.flow, training.folder, training.steps
+        self._stopped = ""
+        """Reason why `train.stop` ended the training."""
+        if self._folder.info_file.exists() and (info := self._folder.info()).stopped:
+            self._steps, self._stopped = info.steps, info.stopped
         self._plan = training.flow.plan
         self._lines = lines = self._folder.metrics() if self._folder.metrics_file.exists() else []
         self._done = int(max((line["step"] for line in lines), default=0))
@@ -237,6 +242,8 @@ class _TrainEnd:
         if self._folder.info_file.exists():
             seconds = self._folder.info().seconds or seconds
             out.print(f"{self._done} of {self._steps} steps in {clock(seconds)}")
+            if self._stopped:
+                out.print(f"stopped early: {self._stopped}", markup=False)
             if greedy := self._greedy():
                 n = self._lines[-1].get(f"{GREEDY}n/{greedy[0][0]}", 0)
                 took = self._lines[-1].get("time/greedy", 0)
@@ -259,6 +266,7 @@ class _TrainEnd:
             "folder": str(self._folder.path),
             "steps": self._steps,
             "done": self._done,
+            "stopped": self._stopped,
             "metrics": self._lines[-1] if self._lines else {},
             "validation": {
                 name: {"before": self._first[key], "now": self._last[key]} for name, key in values

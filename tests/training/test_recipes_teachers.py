@@ -177,4 +177,4 @@ def test_peer_prediction_pays_what_a_turn_tells(training: Training, tmp_path: Pa
         (witness,) = episode["witness"]
         sampled = len(witness.steps[0].response_ids) - 1
         assert witness.reward == pytest.approx(-0.01 * sampled, abs=1e-5)
-        assert {*witness.terms} == {"told", "untold"}
+        assert {*witness.terms} == {"after", "without"}

@@ -14,7 +14,7 @@ import networkx as nx
 
 from rolegraph.engine import vocabulary
 from rolegraph.engine.compile import policies, role_plan
-from rolegraph.engine.compile.chats import chat_findings
+from rolegraph.engine.compile.chats import chat_findings, trunk_of
 from rolegraph.engine.compile.earned import deciding, earning_findings, judged, scored
 from rolegraph.engine.compile.graph import check_graph, run_findings
 from rolegraph.engine.compile.inputs import role_inputs
@@ -193,7 +193,7 @@ def _compile(loaded: LoadedSpec, imports: Sequence[vocabulary.Import], allow: Se
     findings += history_findings(spec, instances) if instances else ()
     names = ResolvedNames(spec, instances, loaded, allow)
     findings += names.findings
-    findings += chat_findings(spec, names.counts) if instances else ()
+    findings += chat_findings(spec, instances) if instances else ()
     findings += policies.check_policies(spec, names.counts)
     findings += policies.checkpoint_findings(spec, names.counts)
     for check in (earning_findings, read_findings, instruction_findings, stop_findings, learning_findings):
@@ -230,7 +230,7 @@ def _assemble(
     scoring = (endpoints for of_role in scorers.values() for _, endpoints in of_role.values())
     endpoints = list(dict.fromkeys(chain(*endpoint_of.values(), *scoring)))
     mentions = {
-        name: role.mentions.union(*(text.mentions for text in _after_a_turn(role)))
+        name: role.mentions.union(*(text.mentions for text in role.expressions))
         for name, role in names.roles.items()
     }
     untils = {name: until.mentions for name, until in names.untils.items() if until}
@@ -267,6 +267,7 @@ def _assemble(
             kept_back=_kept_back(names, name),
             frozen=spec.frozen_instances(name, counts[name]),
             callees=tuple(_callee_plan(spec, name, callee) for callee in spec.callees_of(name)),
+            trunk=frozenset(positions[other] for other in trunk_of(spec, name)),
         )
         for name, role in names.roles.items()
     )
@@ -306,18 +307,12 @@ def _assemble(
     )
 
 
-def _after_a_turn(role: role_plan.ResolvedRole) -> list[Template]:
-    """Return the condition of a role, and the expressions and texts of its reward."""
-    texts = (role.when, *role.formulas.values(), *(it.text for it in role.likelihoods.values()))
-    return [text for text in texts if text]
-
-
 def _scorers(
     role: role_plan.ResolvedRole, answering: Sequence[role_plan.Endpoint]
 ) -> dict[vocabulary.Likelihood, tuple[Template, list[role_plan.Endpoint]]]:
     """Return the texts whose log-probabilities a role's reward reads, with the endpoint that scores for each
     instance."""
-    found: dict[vocabulary.Likelihood, tuple[Template, list[role_plan.Endpoint]]] = {}
+    texts: dict[vocabulary.Likelihood, tuple[Template, list[role_plan.Endpoint]]] = {}
     for likelihood, it in role.likelihoods.items():
         model = it.model
         if model == "policy":
@@ -325,8 +320,8 @@ def _scorers(
         else:
             refs = [endpoint.model if model == "base" else model for endpoint in answering]
             endpoints = [role_plan.Endpoint(ref) for ref in refs]
-        found[likelihood] = _present(it.text), endpoints
-    return found
+        texts[likelihood] = _present(it.text), endpoints
+    return texts
 
 
 def _values(record: object, kind: type[Any], **others: Any) -> dict[str, Any]:

@@ -112,6 +112,7 @@ class ResolvedNames:
             run=run,
             tools=tuple(self.tools_of(name)),
             when=texts.when(name),
+            reset=texts.reset(name),
             formulas=self._formulas(name, role.reward, reward),
             likelihoods=self._likelihoods(name, reward),
             groupings=texts.groupings(name),
@@ -152,14 +153,14 @@ class ResolvedNames:
     ) -> Mapping[vocabulary.Likelihood, ResolvedLikelihood]:
         """Compile the texts whose log-probabilities a role's reward reads, and resolve their models."""
         path: Path = ("roles", name, "reward")
-        found: dict[vocabulary.Likelihood, ResolvedLikelihood] = {}
+        texts: dict[vocabulary.Likelihood, ResolvedLikelihood] = {}
         for it in reward.likelihoods if reward else ():
             text = None
             if self.spec.roles.keys() >= {*it.roles}:  # else the role has a finding
                 text = self.texts.likely(path, it.of, name, it.roles)
             written = json.loads(it.model)
             if written in ("policy", "base"):
-                found[it] = ResolvedLikelihood(text, written)
+                texts[it] = ResolvedLikelihood(text, written)
             else:
                 expected = "policy, base, or a local or a tinker model"
                 ref, findings = validate_option(ModelRef, written, path, "model", expected)
@@ -167,20 +168,22 @@ class ResolvedNames:
                 if ref is not None:
                     ref, findings = locate_model(self.loaded, ref, path)
                     self.findings += findings
-                    found[it] = ResolvedLikelihood(text, ref)
-            self.findings += self._scoring_findings(name, path, found.get(it))
-        return found
+                    texts[it] = ResolvedLikelihood(text, ref)
+            self.findings += self._scoring_findings(name, path, texts.get(it))
+        return texts
 
-    def _scoring_findings(self, name: str, path: Path, found: ResolvedLikelihood | None) -> Iterator[Finding]:
+    def _scoring_findings(
+        self, name: str, path: Path, likelihood: ResolvedLikelihood | None
+    ) -> Iterator[Finding]:
         """Find a likelihood without a chat to put its text into, and models that score no given tokens."""
         role = self.spec.roles[name]
         if role.run is not None:
             message = f"{name} has no model, and so no chat in which a text could be likely"
             yield Finding(path, message, "a role with a prompt", word="likelihood")
-        elif found is not None:
+        elif likelihood is not None:
             refs = (
-                [found.model]
-                if isinstance(found.model, ModelRef)
+                [likelihood.model]
+                if isinstance(likelihood.model, ModelRef)
                 else answering(self.spec, name, self.counts)
             )
             for provider in dict.fromkeys(ref.provider for ref in refs if not ref.is_trainable):

@@ -78,8 +78,9 @@ class Block:
     """Number of the role's turns from the block that was asked before, of that loop, to this block."""
     may_skip: bool = False
     """True where some of the nodes may be skipped."""
-    chat_before: int | None = None
-    """Node of the turn before in the conversation that the block's only node continues."""
+    chat_before: tuple[int, ...] = ()
+    """Nodes of the conversation that the block's nodes continue, oldest first: of a fork, its own turn before
+    and the turns of its trunk since. The first node's block has those before."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -287,6 +288,10 @@ class Plan(TurnGraph):
             return None
         node = len(self.nodes) + block - len(self.blocks)
         return next((place, node) for place, env in enumerate(self.envs) if node in env.transitions)
+
+    def endpoint_of(self, node: Node) -> role_plan.Endpoint:
+        """Return the endpoint that answers a node of a role with a model."""
+        return self.endpoints[self.roles[node.role].endpoints[node.id.index - 1]]
 
     def endpoints_of(self, role: role_plan.RolePlan) -> list[role_plan.Endpoint]:
         """Return the endpoints of a role's instances, each once."""

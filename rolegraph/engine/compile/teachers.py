@@ -93,7 +93,7 @@ class TeacherResolver:
         has_prompt = teacher.prompt is not None or teacher.system is not None
         role = self.spec.roles[self.role]
         if has_prompt and role.tools:
-            message = f"{self.role} has tools, and a teacher with a prompt of its own is told of none"
+            message = f"{self.role} has tools, and a teacher with a prompt of its own sees none"
             hint = "leave `prompt` out, or the tools"
             self.findings.append(Finding(path, message, "", hint, word="prompt"))
         students = role.policy_names(self.counts[self.role])

@@ -277,6 +277,7 @@ def _training(plan: Plan, traits: BackendTraits) -> Iterator[Finding]:
     options = {
         "sample_from": (train.sample_from is not None, "rLLM samples from its own engine"),
         "keep": (train.keep != Keep(), "rLLM uses the value of its own config"),
+        "stop": (train.stop is not None, "rLLM makes all steps"),
     }
     for key, (is_set, message) in options.items():
         if is_set:

@@ -51,6 +51,7 @@ from rolegraph.engine.training.analysis.figures import (
     update_figures,
 )
 from rolegraph.engine.training.analysis.outcomes import teaching_tasks
+from rolegraph.engine.training.loop.ending import Usage, stalled
 from rolegraph.engine.training.loop.rollouts import Rollouts, TrainingSetup
 from rolegraph.engine.training.loop.schedule import batch_tasks, learning_rate
 from rolegraph.engine.training.loop.step_metrics import batch_metrics, datum_metrics, rewritten_roles
@@ -81,7 +82,9 @@ async def check_scorers(setup: TrainingSetup) -> None:
 
 
 async def train(setup: TrainingSetup, start: Checkpoint | None = None) -> None:
-    """Train to the last step; where the task is cancelled, save a checkpoint of the last step first.
+    """Train to the last step, or to the step that `train.stop` or the budget ends the training with.
+
+    Where the task is cancelled, a checkpoint of the last step is saved first.
 
     Args:
         setup: Plan, data, open policies and models, and the run folder.
@@ -113,6 +116,8 @@ class _Step:
     """Whether its metrics are on disk, which come after the validation."""
     saved: bool = False
     """Whether a checkpoint has its weights."""
+    last: bool = False
+    """Whether no further step is made."""
 
 
 class _Loop:
@@ -142,6 +147,9 @@ class _Loop:
         """Whether an update has begun that has not ended, so that the weights are of no known step."""
         self.pending: deque[asyncio.Task[list[Episode]]] = deque()
         """Batches that are under way, oldest first."""
+        self.began = monotonic()
+        self.used = Usage(0, 0)
+        """Usage of this command up to the latest step."""
 
     @property
     def _figure(self) -> str:
@@ -164,8 +172,11 @@ class _Loop:
         elif self.step is not None and not self.step.logged:  # it was interrupted in its validation
             times = {name: value for name, value in self.step.metrics.items() if name.startswith("time/")}
             await self.end_step(self.step, times, monotonic() - sum(times.values()))
+        self._affords_another()  # the first step's usage is without that of the start
         launched = done
         for step in range(done + 1, setup.steps + 1):
+            if self.step is not None and (self.step.last or stalled(self.lines, train)):
+                break
             self._note(f"step {step}: rollouts", train.batch_size * train.rollouts)
             began = monotonic()
             while launched < min(step + train.staleness, setup.steps):
@@ -175,6 +186,8 @@ class _Loop:
             kept = await self.refill(step, episodes) if train.refill else None
             times = {"time/rollout": monotonic() - began}
             await self.end_step(await self.learn(step, episodes, times, kept), times, began)
+        if (reason := stalled(self.lines, train)) and self.lines[-1]["step"] < setup.steps:
+            setup.folder.stop(int(self.lines[-1]["step"]), reason)
 
     async def end_step(self, step: _Step, times: Metrics, began: float) -> None:
         """Validate if that is due, write the metrics, and save a checkpoint if one is due.
@@ -185,14 +198,23 @@ class _Loop:
             began: Time of `monotonic` at which the step began.
         """
         every, metrics = self.train.validation.every, step.metrics
-        if step.number == self.setup.steps or (every and step.number % every == 0):
+        step.last = step.number == self.setup.steps or not self._affords_another()
+        if step.last or (every and step.number % every == 0):
             metrics = metrics | await self.validate(step.number, times)
-        if step.number == self.setup.steps:
+        step.last |= stalled([*self.lines, {"step": float(step.number), **metrics}], self.train) is not None
+        if step.last:
             metrics = metrics | await self.validate_greedy(step.number, times)
         metrics = metrics | times | {"time/step": monotonic() - began}
         self.log(step.number, metrics)
         step.metrics, step.logged = metrics, True
         await self.checkpoint(step)
+
+    def _affords_another(self) -> bool:
+        """Return True if the budget allows another step like the latest; update the usage."""
+        used = Usage(self.rollouts.tokens, monotonic() - self.began)
+        step = Usage(used.tokens - self.used.tokens, used.seconds - self.used.seconds)
+        self.used = used
+        return self.setup.budget.allows(used, step)
 
     async def save_interrupted(self) -> None:
         """Save a checkpoint of the last updated step after an interruption, unless it is saved; cancels
@@ -370,11 +392,10 @@ class _Loop:
     async def checkpoint(self, step: _Step) -> None:
         """Save a checkpoint if one is due or the validation is the best so far; then delete old
         checkpoints."""
-        last = step.number == self.setup.steps
         figure = step.metrics.get(self._figure)
         better = figure is not None and (self.best is None or figure > self.best)
         # A step that is saved already was interrupted, and its checkpoint lacks the validation.
-        if not (last or better or step.saved or step.number % self.train.checkpoint_every == 0):
+        if not (step.last or better or step.saved or step.number % self.train.checkpoint_every == 0):
             return
         self._note(f"step {step.number}: checkpoint")
         await self.save(step, better)

@@ -129,6 +129,7 @@ from rolegraph.engine.training.advantages.group_metrics import KL as KL
 from rolegraph.engine.training.analysis.constants import AnswerTally as AnswerTally
 from rolegraph.engine.training.analysis.constants import ConstantAnswers as ConstantAnswers
 from rolegraph.engine.training.analysis.constants import constant_remark as constant_remark
+from rolegraph.engine.training.analysis.divergence import STAGE as STAGE
 from rolegraph.engine.training.analysis.divergence import divergences as divergences
 from rolegraph.engine.training.analysis.forecast import Forecast as Forecast
 from rolegraph.engine.training.analysis.forecast import Price as Price

@@ -203,6 +203,8 @@ def describe(flow: Workflow, kind: Kind, **fields: Any) -> RunInfo:
             for role in plan.roles
         },
         metrics=tuple(plan.metrics),
+        validations=tuple(plan.validations) if kind == "train" else (),
+        validation_figures=plan.validation_figures if kind == "train" and plan.validations else (),
         can_be_correct=plan.can_be_correct,
         hidden=tuple(sorted(plan.hidden)),
         templates=templates_of(plan),
@@ -240,7 +242,7 @@ def used_rows(
 def training_rows(flow: Workflow, tasks: Sequence[Task], validation: Sequence[Task]) -> list[UsedRows]:
     """Return the rows of both splits that a training uses."""
     used = [used_rows(flow, "train", tasks, fixed=True)]
-    if "validation" in flow.plan.data:
+    if "validation" in flow.plan.data and not flow.plan.validations:
         used.append(used_rows(flow, "validation", validation))
     return used
 
@@ -288,7 +290,12 @@ def _policies(plan: Plan, role: RolePlan) -> tuple[str, ...]:
 
 def templates_of(plan: Plan) -> dict[str, str]:
     """Return the source text of every template of a plan, by a name such as `the prompt of solver`."""
-    return dict(text for role in plan.roles for text in _templates(role))
+    templates = dict(text for role in plan.roles for text in _templates(role))
+    for number, stage in enumerate(plan.stages, 1):
+        shown = {name: text for role in stage.roles for name, text in _templates(role)}
+        others = {name: text for name, text in shown.items() if templates.get(name) != text}
+        templates |= {f"{name} in stage {number}": text for name, text in others.items()}
+    return templates
 
 
 def _templates(role: RolePlan) -> list[tuple[str, str]]:
@@ -296,9 +303,14 @@ def _templates(role: RolePlan) -> list[tuple[str, str]]:
     demonstration = role.signal.demonstration if role.signal else None
     parts = ("prompt", role.prompt), ("system", role.system), ("tool", role.run and role.run.value)
     parts += (("examples", role.examples),)
+    taught = [
+        (f"{key}teacher's {part}", template)
+        for key, teacher in (role.signal.keyed_teachers if role.signal else ())
+        for part, template in (("prompt", teacher.prompt), ("system", teacher.system))
+    ]
     return [
         (f"the {part} of {role.name}", template.source)
-        for part, template in (*parts, ("demonstration", demonstration))
+        for part, template in (*parts, ("demonstration", demonstration), *taught)
         if template is not None
     ]
 

@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from itertools import chain
 from pathlib import Path as FilePath
 from typing import Any, TypeVar
@@ -17,20 +18,24 @@ from rolegraph.engine.compile import policies, role_plan
 from rolegraph.engine.compile.chats import chat_findings, trunk_of
 from rolegraph.engine.compile.earned import deciding, earning_findings, judged, scored
 from rolegraph.engine.compile.graph import check_graph, run_findings
+from rolegraph.engine.compile.imitation import demonstration_findings, stage_findings, stages_findings
 from rolegraph.engine.compile.inputs import role_inputs
 from rolegraph.engine.compile.lineage import Instances, history_findings, instances_of
 from rolegraph.engine.compile.names import ResolvedNames
-from rolegraph.engine.compile.plan import EpisodeBounds, Plan, TurnGraph, size_of
+from rolegraph.engine.compile.plan import EpisodeBounds, Plan, StagePlan, TurnGraph, size_of
 from rolegraph.engine.compile.readable import instruction_findings, read_findings, stop_findings
 from rolegraph.engine.compile.resolve import digest, locate_models
-from rolegraph.engine.compile.trainable import learning_findings, loss_of
+from rolegraph.engine.compile.trainable import learning_findings
 from rolegraph.engine.compile.unroll import UnrolledGraph
+from rolegraph.engine.compile.validations import compile_validations, validation_sources
 from rolegraph.engine.errors import SpecError
+from rolegraph.engine.prompts import Template
 from rolegraph.engine.records import Source, Task
 from rolegraph.engine.secrets import without_url_secrets
 from rolegraph.engine.spec import Diagnostic, Finding, ModelRef, Spec, load_spec
 from rolegraph.engine.spec.diagnostics import Path, Severity
-from rolegraph.engine.spec.loader import LoadedSpec
+from rolegraph.engine.spec.loader import LoadedSpec, by_place
+from rolegraph.engine.spec.stages import spec_in_stage
 from rolegraph.engine.spec.yaml_text import dump_yaml
 
 T = TypeVar("T")
@@ -66,9 +71,11 @@ class CompileResult:
 
 
 def data_findings(plan: Plan) -> Iterator[Finding]:
-    """Warn of validation rows that are training rows as well, and of fewer than `validation.tasks`; reads
-    both files, and no other data set."""
+    """Warn of validation rows that are training rows as well, and of fewer than `validation.tasks`; find
+    demonstrations that do not fit a training row. Both files are read, and no other data set."""
     files = CompileResult(plan, ()).files()
+    if "train" in files:
+        yield from demonstration_findings(plan, files["train"].rows(None))
     if "validation" in files:
         count = sum(1 for _ in files["validation"].rows(plan.spec.train.validation.tasks))
         if message := few_tasks_message(plan, count):
@@ -156,13 +163,16 @@ def check_file(
     return check_source(Source.of(name, *overrides, model=model, allow=allow), further, runs=runs)
 
 
-def check_source(source: Source, further: PlanCheck | None = None, *, runs: bool = False) -> CompileResult:
-    """Import a source's Python files, then load, check and compile its spec.
+def check_source(
+    source: Source, further: PlanCheck | None = None, *, runs: bool = False, validates: bool = False
+) -> CompileResult:
+    """Import a source's Python files, then load, check and compile its spec, with those that validate it.
 
     Args:
         source: The spec, overrides and options.
         further: A check of the plan for one use.
         runs: True if the plan is to run now, which makes a missing permission a fault, else a warning.
+        validates: True for a spec that validates another, whose own validation has no meaning.
 
     Returns:
         The plan, if there are no faults, and all faults and warnings.
@@ -178,9 +188,21 @@ def check_source(source: Source, further: PlanCheck | None = None, *, runs: bool
         for name, path in plan.withheld:
             message = f"{'.'.join(map(str, path))} needs a permission: {name}"
             loaded.report([Finding(path, message, "", f"--allow {name}", severity, word=name)])
+        if not validates:
+            plan = _with_validations(plan, loaded, source, runs)
         if further is not None and not loaded.faults:
             loaded.report(further(plan))
     return CompileResult(None if loaded.faults else plan, loaded.shown_diagnostics())
+
+
+def _with_validations(plan: Plan, loaded: LoadedSpec, source: Source, runs: bool) -> Plan:
+    """Return a plan with the workflows that validate it; report their faults to `loaded`."""
+    sources, findings = validation_sources(loaded, source)
+    check = partial(check_source, runs=runs, validates=True)
+    plans, diagnostics, unfit = compile_validations(plan, sources, check)
+    loaded.diagnostics = sorted({*loaded.diagnostics, *diagnostics}, key=by_place)
+    loaded.report([*findings, *unfit])
+    return replace(plan, validations=plans) if plans else plan
 
 
 def _compile(loaded: LoadedSpec, imports: Sequence[vocabulary.Import], allow: Sequence[str]) -> Plan | None:
@@ -205,10 +227,36 @@ def _compile(loaded: LoadedSpec, imports: Sequence[vocabulary.Import], allow: Se
         loaded.report(finding for finding in first.findings if finding not in names.findings)
         if loaded.faults:
             return None
+    stages = _stages(names, instances, loaded, imports)
+    if loaded.faults:
+        return None
     plan = _assemble(names, instances, loaded.data, imports)
+    if stages:
+        whole = "".join([plan.hash, *(in_stage.hash for _, in_stage in stages)])
+        plan = replace(plan, hash=_short(whole), stages=tuple(stage for stage, _ in stages))
     if loaded.schedules is None:
         return plan
     return replace(plan, schedules=loaded.schedules, scheduled=loaded.schedules.values(None))
+
+
+def _stages(
+    names: ResolvedNames, instances: Instances, loaded: LoadedSpec, imports: Sequence[vocabulary.Import]
+) -> list[tuple[StagePlan, Plan]]:
+    """Compile the spec as of each stage of the training, and report the findings of all stages."""
+    spec, stages, first = names.spec, list[tuple[StagePlan, Plan]](), 1
+    resolved = [
+        ResolvedNames(spec_in_stage(spec, stage), instances, loaded, names.allow)
+        for stage in spec.train.stages
+    ]
+    found = chain.from_iterable(stage_findings(place, its) for place, its in enumerate(resolved))
+    loaded.report([*stages_findings(spec), *found])
+    for stage, its in zip(spec.train.stages, resolved, strict=True):
+        if not loaded.faults:
+            plan = _assemble(its, instances, loaded.data, imports)
+            last = first + stage.steps - 1
+            stages.append((StagePlan(stage, first, last, its.spec, plan.roles), plan))
+        first += stage.steps
+    return stages
 
 
 def _assemble(
@@ -225,24 +273,35 @@ def _assemble(
     loops = list(spec.loops)
     trained = policies.trained_policies(spec, counts)
     endpoint_of = {name: policies.endpoints_of(spec, name, count, trained) for name, count in counts.items()}
-    endpoints = list(dict.fromkeys(chain.from_iterable(endpoint_of.values())))
+    scorers = {name: _scorers(role, endpoint_of[name]) for name, role in names.roles.items()}
+    scoring = (endpoints for of_role in scorers.values() for _, endpoints in of_role.values())
+    endpoints = list(dict.fromkeys(chain(*endpoint_of.values(), *scoring)))
     mentions = {
         name: role.mentions.union(*(text.mentions for text in role.expressions))
         for name, role in names.roles.items()
     }
     untils = {name: until.mentions for name, until in names.untils.items() if until}
     rewards = {name: reward.read_roles for name, reward in names.rewards.items() if reward}
-    unrolled = UnrolledGraph(spec, instances, role_inputs(spec, mentions, untils), rewards)
+    signals = {
+        name: [it for it in spec.roles if it in role.signal.mentions and it not in role.spec.needs]
+        for name, role in names.roles.items()
+        if role.signal and role.signal.mentions
+    }
+    unrolled = UnrolledGraph(spec, instances, role_inputs(spec, mentions, untils), rewards, signals)
     roles = tuple(
         role_plan.RolePlan(
             **_values(
                 role,
                 role_plan.ResolvedRole,
+                loss=_present(role.loss),
                 tools=tuple(tool for tool in map(_present, role.tools) if not tool.callee),
                 groupings=role.groupings if role.compares_rewards else (role_plan.GroupingPlan(),),
+                likelihoods={
+                    likelihood: role_plan.LikelihoodPlan(text, tuple(map(endpoints.index, of_role)))
+                    for likelihood, (text, of_role) in scorers[name].items()
+                },
             ),
             count=counts[name],
-            loss=loss_of(role),
             endpoints=tuple(map(endpoints.index, endpoint_of[name])),
             samplings=tuple(sampling for _, sampling in policies.samplings_of(spec, name, counts[name])),
             loop=None if (loop := spec.loop_of(name)) is None else loops.index(loop),
@@ -293,6 +352,23 @@ def _assemble(
         withheld=tuple(it for it in names.permissions if not vocabulary.is_allowed(it.name, names.allow)),
         interpreter=interpreter,
     )
+
+
+def _scorers(
+    role: role_plan.ResolvedRole, answering: Sequence[role_plan.Endpoint]
+) -> dict[vocabulary.Likelihood, tuple[Template, list[role_plan.Endpoint]]]:
+    """Return the texts whose log-probabilities a role's reward reads, with the endpoint that scores for each
+    instance."""
+    texts: dict[vocabulary.Likelihood, tuple[Template, list[role_plan.Endpoint]]] = {}
+    for likelihood, it in role.likelihoods.items():
+        model = it.model
+        if model == "policy":
+            endpoints = [*answering]
+        else:
+            refs = [endpoint.model if model == "base" else model for endpoint in answering]
+            endpoints = [role_plan.Endpoint(ref) for ref in refs]
+        texts[likelihood] = _present(it.text), endpoints
+    return texts
 
 
 def _values(record: object, kind: type[Any], **others: Any) -> dict[str, Any]:
@@ -355,6 +431,8 @@ def _hash(
         if role.signal:
             demonstration = role.signal.demonstration
             sources[name].append(demonstration.source if demonstration else None)
+            taught = [text for it in role.signal.all_teachers for text in (it.prompt, it.system)]
+            sources[name] += [text.source for text in taught if text]
     used = {f"{registry.kind} {name}": digest(registry.factory(name)) for registry, name in names.used}
     identity: dict[str, Any] = {"spec": data, "templates": sources, "vocabulary": used}
     if imports:
@@ -362,8 +440,12 @@ def _hash(
     if interpreter not in ("", vocabulary.MONTY):
         identity["interpreter"] = interpreter
     # A run's record has no keys of URLs, and a run may be resumed with another key.
-    written = without_url_secrets(json.dumps(identity, sort_keys=True, default=str))
-    return hashlib.sha256(written.encode()).hexdigest()[:16]
+    return _short(without_url_secrets(json.dumps(identity, sort_keys=True, default=str)))
+
+
+def _short(text: str) -> str:
+    """Return the first digits of a text's digest, as a plan's hash has them."""
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def _present(value: T | None) -> T:

@@ -22,9 +22,12 @@ from rolegraph.engine.compile.structure import frozen
 from rolegraph.engine.compile.wiring import Vertex, Wait, Wiring, counters, dag_of, turn_graph
 from rolegraph.engine.records import MAIN, NodeId
 from rolegraph.engine.shipped import BASE_NAME, taught_prompts
-from rolegraph.engine.spec import ModelRef, Spec
+from rolegraph.engine.spec import ModelRef, Spec, Stage
 from rolegraph.engine.spec.schedules import SpecSchedules
 from rolegraph.engine.vocabulary import Dataset, Import, Metric, Split
+
+TeacherKey = ModelRef | str
+"""Weights of a teacher: a model, or the name of a policy in training for its weights of the step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,9 +94,25 @@ class TurnGraph:
     """For each block, then for each step of an environment, its nodes and what they wait for."""
     reward_inputs: Mapping[int, tuple[InputEdge, ...]]
     """Turns that the reward of each node reads; each edge is named after its role."""
+    signal_inputs: Mapping[int, tuple[InputEdge, ...]]
+    """Turns of roles outside of `needs` that the signal of each node reads, as `reward_inputs`."""
     callees: Mapping[int, Mapping[str, Sequence[int]]]
     """By node that may call roles, the nodes for its calls of each, in order. Their blocks become ready when
     the caller has ended: the nodes of calls have a result then, and the others are skipped."""
+
+
+class StagePlan(NamedTuple):
+    """Stage of a training, compiled: the steps in which roles imitate answers."""
+
+    stage: Stage
+    first: int
+    """Number of its first step, from 1."""
+    last: int
+    """Number of its last step."""
+    spec: Spec
+    """The spec in these steps."""
+    roles: tuple[role_plan.RolePlan, ...]
+    """The plan's roles in these steps, with the estimators and signals of the stage."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,12 +156,17 @@ class Plan(TurnGraph):
     """Numbers that change over the steps of a training; the roles have their last values."""
     scheduled: Mapping[str, float] = field(default_factory=dict[str, float])
     """Values of the schedules that the roles have, by path."""
+    stages: tuple[StagePlan, ...] = ()
+    """Stages of the training, in their order; RL comes after them."""
+    validations: Mapping[str, Plan] = field(default_factory=dict[str, "Plan"])
+    """Workflows that validate a training in place of this one, by name."""
 
     @cached_property
     def reads_step(self) -> bool:
-        """True where an expression of a reward reads `step`."""
+        """True where an expression of a reward, or the gate of a signal, reads `step`."""
         formulas = (formula for role in self.roles for formula in role.formulas.values())
-        return any("step" in formula.mentions for formula in formulas)
+        gates = (signal.gate for signal in self.signals.values() if signal.gate)
+        return any("step" in formula.mentions for formula in (*formulas, *gates))
 
     @cached_property
     def wiring(self) -> Wiring:
@@ -194,25 +218,65 @@ class Plan(TurnGraph):
 
     @property
     def teachers(self) -> list[ModelRef]:
-        """Models that signals compare with, each once."""
-        models = (
-            self.teacher_of(role.name, index)
+        """Models that signals compare with, each once; the start of a policy is the model it begins with."""
+        keys = (
+            self.weights_of(teacher, role.name, index)
             for role in self.trained.values()
             for index in range(1, role.count + 1)
             if role.signal is not None and index not in role.frozen
+            for teacher in role.signal.all_teachers
         )
-        return list(dict.fromkeys(filter(None, models)))
+        return [key for key in dict.fromkeys(keys) if isinstance(key, ModelRef)]
 
     @property
     def taught_by_start(self) -> list[str]:
-        """Policies in training that learn from their own starting weights as a teacher."""
-        roles = [name for name, signal in self.signals.items() if signal.teacher == "base"]
-        return list(dict.fromkeys(policy for name in roles for policy in sorted(self.policies_of(name))))
+        """Policies in training whose starting weights teach, or are read by a loss."""
+        names = self._policies_that_teach(start=True)
+        roles = [name for name, role in self.trained.items() if role.loss.reads_start]
+        names += [policy for name in roles for policy in sorted(self.policies_of(name))]
+        return list(dict.fromkeys(names))
 
-    def teacher_of(self, role: str, index: int) -> ModelRef | None:
-        """Return the teacher of instance `index`, from 1, of a trained role; None without one."""
-        teacher = self.signals[role].teacher
-        return self.policies[self.policy_of(role, index)].model if teacher == "base" else teacher
+    @property
+    def taught_by_step(self) -> list[str]:
+        """Policies in training whose weights of the step teach."""
+        return self._policies_that_teach(start=False)
+
+    def _policies_that_teach(self, *, start: bool) -> list[str]:
+        """Return the policies in training that teach by their start, or by their weights of the step."""
+        names: dict[str, None] = {}
+        for role, signal in self.signals.items():
+            for teacher in signal.all_teachers:
+                if teacher.model is None and teacher.is_start == start:
+                    teaching = [teacher.policy] if teacher.policy else sorted(self.policies_of(role))
+                    names |= dict.fromkeys(teaching)
+        return list(names)
+
+    def weights_of(self, teacher: role_plan.TeacherPlan, role: str, index: int) -> TeacherKey:
+        """Return the weights of a teacher of instance `index`, from 1, of a trained role.
+
+        Returns:
+            A model, which stands for the start of a policy as well, or the name of a policy whose weights of
+            the step teach.
+        """
+        if teacher.model is not None:
+            return teacher.model
+        policy = teacher.policy or self.policy_of(role, index)
+        return self.policies[policy].model if teacher.is_start else policy
+
+    def stage_at(self, step: int) -> StagePlan | None:
+        """Return the stage of a training step, from 1; None for a step of RL."""
+        number = self.stage_number(step)
+        return None if number is None else self.stages[number - 1]
+
+    def stage_number(self, step: int) -> int | None:
+        """Return the number of the stage of a training step, both from 1; None for a step of RL."""
+        numbered = enumerate(self.stages, 1)
+        return next((number for number, stage in numbered if stage.first <= step <= stage.last), None)
+
+    @property
+    def first_step_of_rl(self) -> int:
+        """Number of the first step after the stages of imitation, from 1."""
+        return self.stages[-1].last + 1 if self.stages else 1
 
     @property
     def untaught(self) -> str:
@@ -246,10 +310,30 @@ class Plan(TurnGraph):
         return any(self.roles[role].name in self.judged for role in self.correct)
 
     @property
-    def figure_names(self) -> tuple[str, ...]:
+    def own_figures(self) -> tuple[str, ...]:
         """`correct`, where an episode can be correct, and the names of the metrics."""
         first = ("correct",) if self.can_be_correct else ()
         return (*first, *(name for name in self.metrics if name not in first))
+
+    @property
+    def validation_figures(self) -> tuple[str, ...]:
+        """Figures of the workflows that validate: the first's own, and `NAME/figure` of others; this
+        workflow's own where none is named."""
+        if not self.validations:
+            return self.own_figures
+        return tuple(prefix + name for prefix, plan in self.validating for name in plan.own_figures)
+
+    @property
+    def validating(self) -> list[tuple[str, Plan]]:
+        """Workflows that validate, each with the beginning of its figures' names: `NAME/`, empty for the
+        first."""
+        named = enumerate(self.validations.items())
+        return [(f"{name}/" if place else "", plan) for place, (name, plan) in named] or [("", self)]
+
+    @property
+    def figure_names(self) -> tuple[str, ...]:
+        """Figures of the episodes of a training and of its validation."""
+        return tuple(dict.fromkeys((*self.own_figures, *self.validation_figures)))
 
     def env_at(self, block: int) -> tuple[int, int] | None:
         """Return (position in `envs`, position as a node) of the environment transition with number `block`.

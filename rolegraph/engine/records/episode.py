@@ -32,6 +32,8 @@ Task = Mapping[str, Any]
 """Row of a dataset: values by field name. `id` is a string without a colon, unique in its dataset."""
 
 Split = Literal["train", "validation"]
+EpisodePart = Literal["train", "validation", "greedy"]
+"""Kind of a file of a training's episodes: steps, validations, and the greedy validation at the end."""
 """Part of a dataset: tasks to learn from, or held-out tasks."""
 
 Message = Mapping[str, Any]
@@ -97,6 +99,10 @@ class FailureName(StrEnum):
 REWARD_FAILURES = (FailureName.REWARD_ERROR, FailureName.UNSUPPORTED_PROGRAM)
 """Failures of a turn's reward, after which the turn's answer stands, and it is not known whether that is
 right."""
+
+
+FORMLESS = (FailureName.MALFORMED_OUTPUT, FailureName.UNPARSEABLE_CHOICE, FailureName.SPECIAL_TOKEN)
+"""Failures that weights cause; those of a service, a tool or a reward are no fault of the weights."""
 
 
 def averaged(metrics: Mapping[str, float], correct: bool | None) -> Mapping[str, float]:
@@ -319,6 +325,11 @@ class Trajectory(NamedTuple):
     def is_unjudged(self) -> bool:
         """True where the reward failed, so that it is unknown whether the answer is right."""
         return self.failure is not None and self.failure.name in REWARD_FAILURES
+
+    @property
+    def is_formless(self) -> bool:
+        """True where the answer has no form that the parser can read, which weights cause, and mend."""
+        return self.failure is not None and self.failure.name in FORMLESS
 
     @property
     def failure_line(self) -> str:

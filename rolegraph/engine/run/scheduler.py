@@ -13,7 +13,7 @@ from typing import Any
 
 from rolegraph.engine.compile import Plan, RolePlan
 from rolegraph.engine.compile.plan import Block, Node
-from rolegraph.engine.compile.stages import plan_at
+from rolegraph.engine.compile.steps import plan_at
 from rolegraph.engine.errors import UsageError
 from rolegraph.engine.models import LimitedModel
 from rolegraph.engine.prompts import ChatPrefix, PromptError, render_messages
@@ -65,7 +65,7 @@ async def run_episode(
     if plan.withheld:
         names = ", ".join(permission.name for permission in plan.withheld)
         raise UsageError(f"{plan.name} runs only where this is allowed: {names}")
-    context = EpisodeContext(plan_at(plan, job.step), job, isolation, observe)
+    context = EpisodeContext(plan_at(plan, job.step), job, isolation, observe, models)
     run = _Run(context, models)
     try:
         stopped = await run.run_nodes()

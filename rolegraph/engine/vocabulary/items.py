@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rolegraph.engine.errors import FOREIGN_ERRORS, DataError, RolegraphError
 from rolegraph.engine.limits.tools import CALL_MEMORY
@@ -29,7 +29,7 @@ from rolegraph.engine.records import (
 from rolegraph.engine.vocabulary.actions import ActionRead, Shape
 from rolegraph.engine.vocabulary.environment import NOTHING, Environment
 from rolegraph.engine.vocabulary.labels import CheckedScore, LabelCheck
-from rolegraph.engine.vocabulary.registry import FIXED, Item, Origin, Registry
+from rolegraph.engine.vocabulary.registry import Item, Origin, Registry
 from rolegraph.engine.vocabulary.tool import Tool
 from rolegraph.engine.vocabulary.views import Upstream, View
 
@@ -96,6 +96,21 @@ class Formula(NamedTuple):
     """Place of the expression inside of the item's call."""
 
 
+class Likelihood(NamedTuple):
+    """Text whose log-probabilities a reward reads, after the turn's own answer."""
+
+    of: str
+    """Template of the text."""
+    after: str = ""
+    """Text between the answer and the text."""
+    model: str = '"policy"'
+    """Model, as JSON of what a spec writes: `policy`, `base`, or a model."""
+    turn: bool = True
+    """False leaves the turn's own answer out."""
+    roles: tuple[str, ...] = ()
+    """Roles that the template reads."""
+
+
 class RewardInputs(NamedTuple):
     """Inputs of a reward besides the task and the action.
 
@@ -121,6 +136,9 @@ class RewardInputs(NamedTuple):
     """Model calls of that turn, for a reward that `reads_turn`."""
     values: Mapping[str, Any] = NOTHING
     """Value of each of the reward's `formulas`, by its text."""
+    likelihoods: Mapping[Likelihood, Sequence[float]] = NOTHING
+    """Log-probabilities of the tokens of each of the reward's `likelihoods`; none where a role that it reads
+    did not run, or failed."""
     env_reward: float | None = None
     """Reward of the environment to the player from this turn until its next turn, for a reward that
     `reads_environment`."""
@@ -189,6 +207,8 @@ class Reward(Item):
     environment judges what is no move, and a trajectory earns the sum over its turns."""
     formulas: tuple[Formula, ...] = ()
     """Expressions that the reward reads the value of."""
+    likelihoods: tuple[Likelihood, ...] = ()
+    """Texts that the reward reads the log-probabilities of; the roles in them are among `views`."""
     delegates: bool = False
     """True where other roles decide the reward. Then a failed turn earns it too, and a sum counts its
     `is_correct` only where no other term has one."""
@@ -231,21 +251,6 @@ if TYPE_CHECKING:  # importing numpy takes longer than checking a spec
     Floats = NDArray[np.float64]
 else:
     Floats = Any
-LossName = Literal["importance_sampling", "ppo", "cross_entropy", "cispo", "gspo"]
-"""Losses of the Tinker API (`tinker.types.LossFnType`) that need only the sampled tokens.
-
-`dro` is missing: its penalty counts every token of a sequence, and the prompt's tokens were not sampled."""
-LossSetting = Literal["clip_low_threshold", "clip_high_threshold"]
-LOSS_SETTINGS: Mapping[LossName, Mapping[LossSetting, float]] = {
-    "importance_sampling": {},
-    "ppo": {"clip_low_threshold": 0.8, "clip_high_threshold": 1.2},
-    "cross_entropy": {},
-    "cispo": {"clip_low_threshold": 0.0, "clip_high_threshold": 4.0},
-    "gspo": {"clip_low_threshold": 1 - 3e-4, "clip_high_threshold": 1 + 4e-4},
-}
-"""Settings of each loss, with the hosted service's defaults; other services have other ones."""
-FIXED["loss"] = LOSS_SETTINGS
-
 GroupFunction = Callable[[Sequence[Floats], Sequence[TrajectoryGroup]], Sequence[Floats]]
 """`function(rewards_P_G, groups)` returns a number for each member of each of a role's P groups.
 
@@ -267,7 +272,7 @@ class Estimator(Item):
     """Smallest group size G that the estimator can learn from."""
     compute: GroupFunction | None = None
     """Advantages [G] of each group. None: a `signal` alone sets them token by token (`precomputed`)."""
-    loss: LossName = "importance_sampling"
+    loss: str = "importance_sampling"
     """Loss of a role that names none."""
     baseline: GroupFunction | None = None
     """Baseline [G] of each group, which the episodes record: what `compute` subtracts from the rewards."""
@@ -299,11 +304,14 @@ class Signal(Item):
     """Template of the turn that the role should have given, written as a prompt in a spec. A demonstration of
     white space counts as missing."""
     teacher: object = None
-    """Model, as a spec writes it, whose log-probabilities `advantages` reads; `base` is the start of the
-    policy itself."""
+    """Teacher, as a spec writes it, whose log-probabilities `advantages` reads: a model, `base` for the start
+    of the policy itself, a mapping with a prompt, or a choice among several."""
+    gate: str = ""
+    """Expression over the turn, the task and the roles, whose value is a factor of `advantages`; empty for
+    none. A turn whose gate is 0 asks no teacher."""
     center: bool = False
     """True to subtract from `advantages` their mean over the role's tokens of a training step."""
-    loss: LossName = "importance_sampling"
+    loss: str = "importance_sampling"
     """Loss of a role that names none."""
     weight: float = 1.0
     """Weight of each token of a demonstration."""

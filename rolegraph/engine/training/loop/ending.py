@@ -9,6 +9,7 @@ from typing import NamedTuple
 from rolegraph.engine.errors import UsageError
 from rolegraph.engine.spec import Train
 from rolegraph.engine.training.advantages.group_metrics import Metrics
+from rolegraph.engine.training.analysis.divergence import steps_of_rl
 
 _TOKENS = re.compile(r"(\d+(?:\.\d+)?)([kMG]?)-tokens", re.ASCII)
 _TIME = re.compile(r"(?=\d)(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?", re.ASCII)
@@ -65,13 +66,18 @@ def stalled(lines: Sequence[Metrics], train: Train) -> str | None:
     """Return why `train.stop` ends a training after the last of these steps, or None where it goes on.
 
     Args:
-        lines: Metrics of all steps so far; those of a validation have the figure.
+        lines: Metrics of all steps so far; those of a validation have the figure. Steps of a stage of
+            imitation do not count, so that RL follows them whatever they reach.
         train: The spec's `train`.
     """
     if train.stop is None:
         return None
     name = train.stop.figure or train.validation.best
-    measured = [(line["step"], line[f"validation/{name}"]) for line in lines if f"validation/{name}" in line]
+    measured = [
+        (line["step"], line[f"validation/{name}"])
+        for line in steps_of_rl(lines)
+        if f"validation/{name}" in line
+    ]
     if not measured:
         return None
     step, value = max(measured, key=lambda point: point[1])  # the first of equal ones

@@ -13,10 +13,10 @@ from collections import deque
 from collections.abc import Collection, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
 from time import monotonic
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
-from rolegraph.engine.compile.stages import plan_at
-from rolegraph.engine.errors import FailedRole, RolegraphError, WorldError
+from rolegraph.engine.compile.steps import plan_at
+from rolegraph.engine.errors import AdvantageError, FailedRole, RolegraphError, WorldError
 from rolegraph.engine.models.rates import lower_rates
 from rolegraph.engine.records import (
     Checkpoint,
@@ -27,6 +27,7 @@ from rolegraph.engine.records import (
     Trajectory,
     derive_seed,
 )
+from rolegraph.engine.run.likelihood import check_scorer
 from rolegraph.engine.training.advantages.estimates import States, check_state_keys
 from rolegraph.engine.training.advantages.group_metrics import Metrics
 from rolegraph.engine.training.advantages.step_batch import (
@@ -38,7 +39,7 @@ from rolegraph.engine.training.advantages.step_batch import (
     mark_unused,
 )
 from rolegraph.engine.training.analysis.constants import best_constants
-from rolegraph.engine.training.analysis.divergence import Divergence, divergences
+from rolegraph.engine.training.analysis.divergence import STAGE, Divergence, divergences
 from rolegraph.engine.training.analysis.figures import (
     answer_counts,
     constant_figures,
@@ -51,10 +52,11 @@ from rolegraph.engine.training.analysis.figures import (
 )
 from rolegraph.engine.training.analysis.outcomes import teaching_tasks
 from rolegraph.engine.training.loop.ending import Usage, stalled
-from rolegraph.engine.training.loop.rollouts import Rollouts, TrainingSetup
+from rolegraph.engine.training.loop.rollouts import Rollouts, TrainingSetup, ValidationSetup
 from rolegraph.engine.training.loop.schedule import batch_tasks, learning_rate
 from rolegraph.engine.training.loop.step_metrics import batch_metrics, datum_metrics, rewritten_roles
 from rolegraph.engine.training.policies.batches import policy_batches
+from rolegraph.engine.training.policies.function_losses import score_starts
 
 T = TypeVar("T")
 INTERRUPT_SECONDS = 30.0
@@ -62,6 +64,22 @@ INTERRUPT_SECONDS = 30.0
 _LOWER = "train again with a lower learning rate, such as"
 _OF_THE_WORLD = (FailureName.MODEL_ERROR, FailureName.TIMEOUT)
 """Failures for which a machine or network is at fault, not the spec."""
+
+
+async def check_scorers(setup: TrainingSetup) -> None:
+    """Raise UsageError where a teacher gives no log-probabilities of given tokens, with its role; WorldError
+    where it does not answer."""
+    plan, teachers = setup.plan, await setup.teachers()
+    for name, signal in plan.signals.items():
+        for teacher in signal.all_teachers:
+            keys = (
+                (plan.weights_of(teacher, name, index), plan.policy_of(name, index))
+                for index in range(1, plan.trained[name].count + 1)
+                if not plan.is_past(name, index)
+            )
+            for key, policy in dict.fromkeys(keys):
+                ids = setup.policies[policy].chat.turn("?")
+                await check_scorer(teachers[key], ids, f"the signal of {name}")
 
 
 async def train(setup: TrainingSetup, start: Checkpoint | None = None) -> None:
@@ -76,11 +94,13 @@ async def train(setup: TrainingSetup, start: Checkpoint | None = None) -> None:
     Raises:
         WorldError: If the service, a teacher or the disk fails.
         FailedRole: If every answer of a role failed in the same way, unless the setup says `keep_going`.
-        AdvantageError: For a missing or invalid reward or advantage, and an estimator or a signal that fails.
-            Checkpoints written before an error stay usable.
+        AdvantageError: For a missing or invalid reward or advantage, and an estimator, signal or loss that
+            fails; the last step is saved. Checkpoints written before an error stay usable.
     """
     async with Rollouts(setup) as rollouts:
         await setup.past.keep_starts(setup.plan.taught_by_start)
+        await check_scorers(setup)
+        await rollouts.check_scorers()
         await _Loop(setup, rollouts, start).run(start.step if start else 0)
 
 
@@ -137,10 +157,13 @@ class _Loop:
         return f"validation/{self.train.validation.best}"
 
     async def run(self, done: int) -> None:
-        """Train from the step after `done`; validate first if that is 0."""
+        """Train from the step after `done`; validate first if that is 0.
+
+        An interruption, and an estimator, signal or loss that fails, cost no step that is done.
+        """
         try:
             await self._run(done)
-        except asyncio.CancelledError:
+        except (asyncio.CancelledError, AdvantageError):
             await self.save_interrupted()
             raise
 
@@ -158,13 +181,14 @@ class _Loop:
         for step in range(done + 1, setup.steps + 1):
             if self.step is not None and (self.step.last or stalled(self.lines, train)):
                 break
-            self._note(f"step {step}: rollouts", train.batch_size * train.rollouts)
+            its = plan_at(setup.plan, step).spec.train
+            self._note(f"step {step}: rollouts", its.batch_size * its.rollouts)
             began = monotonic()
             while launched < min(step + train.staleness, setup.steps):
                 launched += 1
                 self.pending.append(await self.draw(launched))
             episodes = await self.pending.popleft()
-            kept = await self.refill(step, episodes) if train.refill else None
+            kept = await self.refill(step, episodes) if its.refill else None
             times = {"time/rollout": monotonic() - began}
             await self.end_step(await self.learn(step, episodes, times, kept), times, began)
         if (reason := stalled(self.lines, train)) and self.lines[-1]["step"] < setup.steps:
@@ -216,7 +240,7 @@ class _Loop:
     async def draw(self, step: int, exclusions: Collection[str] = ()) -> asyncio.Task[list[Episode]]:
         """Start the episodes of the next batch, which step `step` learns from, leaving out tasks with ids in
         `exclusions`; return their task."""
-        setup, train = self.setup, self.train
+        setup, train = self.setup, plan_at(self.setup.plan, step).spec.train
         self.drawn += 1
         tasks = batch_tasks(setup.tasks, train, setup.seed, self.drawn)
         tasks = [task for task in tasks if task["id"] not in exclusions]
@@ -234,8 +258,9 @@ class _Loop:
         Returns:
             The tasks to learn from: of those that teach the first, `batch_size` at most.
         """
-        train, policy_of = self.train, self.setup.plan.policy_of
-        teaching = teaching_tasks(episodes, self.trained_roles, policy_of)
+        plan = plan_at(self.setup.plan, step)
+        train, policy_of = plan.spec.train, plan.policy_of
+        teaching = teaching_tasks(episodes, plan.trained, policy_of)
         for _ in range(train.refill):
             if len(teaching) >= train.batch_size:
                 break
@@ -243,7 +268,7 @@ class _Loop:
             self._note(text, train.batch_size * train.rollouts)
             # A step can pass the end of an epoch; a task that comes again would be in two groups of one name.
             episodes += await (await self.draw(step, {episode.task_id for episode in episodes}))
-            teaching = teaching_tasks(episodes, self.trained_roles, policy_of)
+            teaching = teaching_tasks(episodes, plan.trained, policy_of)
         return {*teaching[: train.batch_size]}
 
     async def learn(
@@ -261,16 +286,18 @@ class _Loop:
         self._check_answers(step, episodes)
         self._note(f"step {step}: advantages")
         began = monotonic()
-        encode = {name: setup.policies[name].chat.turn for name in plan.policies}
-        starts = {plan.policies[n].model: await setup.past.start_of(n) for n in plan.taught_by_start}
+        chats = {name: setup.policies[name].chat for name in plan.policies}
         batch = StepBatch(episodes, plan.trained, plan.policy_of, kept)
-        batch = await add_signals(batch, plan, {**setup.models, **starts}, encode)
+        batch = await add_signals(batch, plan, await setup.teachers(), chats)
         batch = add_advantages(add_groups(batch), self.states)
         batch = mark_unused(annotate_episodes(batch, self._version))
         self._warn(batch.warnings)
         times["time/advantage"] = monotonic() - began
         setup.folder.write_episodes("train", step, batch.episodes)
-        self._check_roles(step, failed_roles(batch.episodes), batch.episodes)
+        # Imitation is what mends a form that every answer lacks.
+        mended = {name for name, signal in plan.signals.items() if signal.demonstration is not None}
+        failed = (it for it in failed_roles(batch.episodes) if it.name not in mended or not it.is_formless)
+        self._check_roles(step, failed, batch.episodes)
         self._warn_of_failures(step, batch.episodes)
         return await _completed(self._learn(step, batch, times))
 
@@ -278,6 +305,8 @@ class _Loop:
         """Update the policies from a batch; return the step, which now counts as done, with its metrics."""
         plan = plan_at(self.setup.plan, step)
         metrics = batch_metrics(batch, plan) | await self.update(step, batch, times)
+        if (number := self.setup.plan.stage_number(step)) is not None:
+            metrics[STAGE] = float(number)
         self.constants = self._best_constants(batch.episodes)
         self._warn([*sign_warnings([*self.lines, metrics], plan)])
         self._warn_of_divergence({"step": float(step), **metrics})
@@ -290,9 +319,11 @@ class _Loop:
     async def update(self, step: int, batch: StepBatch, times: Metrics) -> Metrics:
         """Send the batch's datums to the training service with an optimizer step; return the update's
         metrics."""
-        plan = self.setup.plan
+        plan = plan_at(self.setup.plan, step)
+        stage = self.setup.plan.stage_at(step)
+        own = stage.stage.learning_rate if stage is not None else None
         rates = {
-            name: learning_rate(self.train.schedule, rate, step, self.setup.steps)
+            name: learning_rate(self.train.schedule, own or rate, step, self.setup.steps)
             for name, rate in self.setup.rates.items()
         }
         data = policy_batches(batch)
@@ -308,10 +339,17 @@ class _Loop:
                 text = f"step {step} taught nothing: every advantage in it is 0"
                 self.setup.observe(Note(text, "warning"))
             return metrics
+        await score_starts(data, self.setup.past.start_of)
         self._note(f"step {step}: update")
         began = monotonic()
         self.updating = True
-        updates = await self.setup.policies.update_all(data, rates, self.train.gradient_clip)
+        try:
+            updates = await self.setup.policies.update_all(data, rates, self.train.gradient_clip)
+        except AdvantageError:  # of a loss, before any policy was updated
+            self.updating = False
+            raise
+        if not any(update.made for update in updates.values()):
+            self._warn([Note(f"step {step} taught nothing: every gradient is 0", "warning", "no gradient")])
         await self.setup.past.refresh()
         self.updating = False
         times["time/update"] = monotonic() - began
@@ -322,38 +360,33 @@ class _Loop:
 
         The seeds are the same at every step.
         """
-        setup = self.setup
-        if not setup.validation_tasks:
-            return {}
-        count = len(setup.validation_tasks) * self.train.validation.rollouts
-        self._note(f"step {step}: validation", count)
-        began = monotonic()
-        seed = derive_seed(setup.seed, "validation")
-        rollouts = self.train.validation.rollouts
-        episodes = await (await self.rollouts.start(setup.validation_tasks, rollouts, seed))
-        self._check_answers(step, episodes)
-        setup.folder.write_episodes("validation", step, episodes)
-        # A small validation may fail in another way by chance; only training batches stop for that.
-        unjudged = (failed for failed in failed_roles(episodes) if failed.is_unjudged)
-        self._check_roles(step, unjudged, episodes)
-        self._warn_of_failures(step, episodes)
-        if times is not None:
+        rollouts, began, metrics = self.train.validation.rollouts, monotonic(), Metrics()
+        for it in self.setup.validating:
+            episodes = await self._validated(step, it, rollouts, "validation")
+            self._check_answers(step, episodes)
+            # A small validation may fail in another way by chance; only training batches stop for that.
+            unjudged = (failed for failed in failed_roles(episodes) if failed.is_unjudged)
+            self._check_roles(step, unjudged, episodes)
+            self._warn_of_failures(step, episodes)
+            if step == 0 and not it.prefix:
+                self.constants = self._best_constants(episodes)
+            constants = constant_figures(it.plan.asking, episodes)
+            metrics |= figures(it.plan, episodes, f"validation/{it.prefix}".removesuffix("/"))
+            for name, value in (constants | failures(episodes)).items():
+                metrics[f"validation/{it.prefix}{name}"] = value
+        if times is not None and metrics:
             times["time/validate"] = monotonic() - began
-        if step == 0:
-            self.constants = self._best_constants(episodes)
-        metrics = figures(setup.plan, episodes, "validation")
-        constants = constant_figures(setup.plan.asking, episodes)
-        metrics |= {f"validation/{name}": value for name, value in constants.items()}
-        if self._figure not in metrics:
+        if metrics and self._figure not in metrics:
             best = self.train.validation.best
             text = (
                 f"step {step}: no episode of the validation has {best}, so these weights cannot be the best"
             )
             self._warn([Note(text, "warning", self._figure)])
-        return metrics | {f"validation/{name}": count for name, count in failures(episodes).items()}
+        return metrics
 
     async def validate_greedy(self, step: int, times: Metrics) -> Metrics:
-        """Return the figures of one greedy episode of each validation task, `greedy/*`; none are kept.
+        """Run one greedy episode of each validation task, write the episodes, and return the figures,
+        `greedy/*`.
 
         A training that diverged has none: at temperature 0 its answers repeat themselves up to `max_tokens`.
 
@@ -361,15 +394,27 @@ class _Loop:
             step: The last step.
             times: Durations of the step's parts, to which that of this validation is added.
         """
-        tasks = self.setup.validation_tasks
-        if not tasks or any(about.startswith("diverged/") for about in self.warned):
+        validating, began, metrics = self.setup.validating, monotonic(), Metrics()
+        if not validating or any(about.startswith("diverged/") for about in self.warned):
             return {}
-        self._note(f"step {step}: greedy validation", len(tasks))
-        began = monotonic()
-        seed = derive_seed(self.setup.seed, "validation")
-        episodes = await (await self.rollouts.start(tasks, 1, seed, greedy=True))
+        for it in validating:
+            episodes = await self._validated(step, it, 1, "greedy")
+            metrics |= figures(it.plan, episodes, f"greedy/{it.prefix}".removesuffix("/"))
         times["time/greedy"] = monotonic() - began
-        return figures(self.setup.plan, episodes, "greedy")
+        return metrics
+
+    async def _validated(
+        self, step: int, it: ValidationSetup, rollouts: int, part: Literal["validation", "greedy"]
+    ) -> list[Episode]:
+        """Make the episodes of one workflow that validates, and write them to its folder."""
+        word = {"validation": "validation", "greedy": "greedy validation"}[part]
+        of = f" of {it.plan.name}" if self.setup.validations else ""
+        self._note(f"step {step}: {word}{of}", len(it.tasks) * rollouts)
+        seed, greedy = derive_seed(self.setup.seed, "validation"), part == "greedy"
+        plan = it.plan if self.setup.validations else None
+        episodes = await (await self.rollouts.start(it.tasks, rollouts, seed, plan=plan, greedy=greedy))
+        it.folder.write_episodes(part, step, episodes)
+        return episodes
 
     async def checkpoint(self, step: _Step) -> None:
         """Save a checkpoint if one is due or the validation is the best so far; then delete old

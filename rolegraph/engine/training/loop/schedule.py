@@ -20,17 +20,28 @@ def planned_steps(train: Train, rows: int) -> int:
         rows: Number of training tasks.
 
     Raises:
-        UsageError: If the tasks do not fill one batch.
+        UsageError: If the tasks do not fill one batch, or the stages take more steps than there are.
     """
     each = _steps_in_epoch(train, rows)
     ends = [n for n in (train.steps, train.epochs and train.epochs * each) if n]
-    return min(ends, default=each)
+    steps, staged = min(ends, default=each), sum(stage.steps for stage in train.stages)
+    if staged > steps:
+        raise UsageError(
+            f"`train.stages` takes {staged:,} steps, and the training data gives {steps:,}; set "
+            "`train.steps` or `train.epochs`, or shorten the stages"
+        )
+    return steps
 
 
-def validation_tasks(plan: Plan) -> list[Task]:
-    """Return the first `train.validation.tasks` validation tasks; none if the spec has no such data."""
-    dataset = plan.data.get("validation")
-    return [] if dataset is None else list(dataset.rows(plan.spec.train.validation.tasks))
+def validation_tasks(plan: Plan, count: int | None = None) -> list[Task]:
+    """Return the first validation tasks of a plan; none if it has no such data, or other workflows validate.
+
+    Args:
+        plan: The plan.
+        count: Number of tasks; None takes the plan's `train.validation.tasks`.
+    """
+    dataset = None if plan.validations else plan.data.get("validation")
+    return [] if dataset is None else list(dataset.rows(count or plan.spec.train.validation.tasks))
 
 
 def batch_tasks(rows: Sequence[Task], train: Train, seed: int, number: int) -> list[Task]:

@@ -5,15 +5,17 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Generator, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from typing import cast
 
 import tinker
 
 from rolegraph.engine.compile import Plan
+from rolegraph.engine.compile.steps import plan_at
 from rolegraph.engine.errors import ModelError, UsageError, WorldError
 from rolegraph.engine.models import LimitedModel, ServedModel
 from rolegraph.engine.models.service_traits import ServiceTraits
@@ -35,6 +37,7 @@ from rolegraph.engine.records import SavedPolicy
 from rolegraph.engine.spec import Lora
 from rolegraph.engine.training.advantages.group_metrics import KL
 from rolegraph.engine.training.policies.batches import RoleBatch, check_service, loss_passes
+from rolegraph.engine.training.policies.function_losses import FunctionPass, LossResult
 from rolegraph.engine.training.policies.sampling_server import SamplingServer
 
 _DELETE_SECONDS = 30.0
@@ -73,6 +76,12 @@ class UpdateResult:
     """Number of tokens in `kl`."""
     grad_norm: float | None
     """Norm of the gradient before clipping; None if the service does not report it."""
+    imitated: dict[str, list[float]] = field(default_factory=dict[str, list[float]])
+    """-log p of each target token of a cross-entropy, before the update."""
+    metrics: Mapping[str, Mapping[str, float]] = field(default_factory=dict[str, Mapping[str, float]])
+    """Metrics that losses of packages report, by role."""
+    made: bool = True
+    """False where every gradient was 0, so that no step was made."""
 
 
 _UNREADABLE = (ValueError, tinker.APIResponseValidationError)
@@ -97,6 +106,8 @@ class PolicyClient:
     """Server to sample from, in place of the service."""
     _sampler: tuple[int, LimitedModel] | None = None
     """Version and sampling model of the weights that were last sampled from."""
+    _scorer: tuple[int, LimitedModel] | None = None
+    """Version and model of the weights that last scored tokens, where a server samples."""
 
     @contextmanager
     def _faults(self, action: str, if_unreadable: str = "") -> Generator[None]:
@@ -127,6 +138,18 @@ class PolicyClient:
         limited = before[1].with_model(model) if before else LimitedModel(model, concurrency)
         self._sampler = self.version, limited
         return limited
+
+    async def scorer(self) -> LimitedModel:
+        """Return a model of the service with the current weights, which scores given tokens; made once for
+        each version."""
+        if self.server is None:
+            return await self.sampler()
+        if self._scorer is None or self._scorer[0] != self.version:
+            with self._faults("give weights to score with"):
+                save = partial(self.client.save_weights_and_get_sampling_client, retry_config=NO_RETRIES)
+                model = self._tinker_model(await self.pulse.result(created(save)), self.version)
+            self._scorer = self.version, LimitedModel(model, self.start.served.ref.concurrency)
+        return self._scorer[1]
 
     def _rest(self) -> tinker.RestClient:
         return rest_client(self.session.service, self.session.url, self.session.key)
@@ -177,8 +200,35 @@ class PolicyClient:
             paths = [(await self.pulse.result(saving)).path for saving in (state, sampler)]
         return SavedPolicy(version=version, state=paths[0], sampler=paths[1])
 
-    async def update(self, batches: Sequence[RoleBatch], rate: float, clip: float) -> UpdateResult:
-        """Send the batches and an optimizer step, and return losses and KL; see `Policies.update`."""
+    async def compute_functions(self, batches: Sequence[RoleBatch]) -> FunctionResults:
+        """Add the gradients of the losses that are functions, before any step is made.
+
+        Raises:
+            AdvantageError: A loss raises, or a number or gradient of it is not finite.
+        """
+        passes: FunctionResults = {}
+        for batch in batches:
+            if batch.loss.compute is None:
+                continue
+            function = FunctionPass(batch)
+            with self._faults("train on this batch"):
+                # Older SDKs block until the service has answered.
+                sent = created(partial(self.client.forward_backward_custom, function.data, function))
+                output = await self.pulse.result(sent)
+            if function.error is not None:
+                raise function.error
+            assert function.result is not None
+            passes[batch.role] = function.result, output
+        return passes
+
+    async def update(
+        self, batches: Sequence[RoleBatch], rate: float, clip: float, functions: FunctionResults
+    ) -> UpdateResult:
+        """Send the batches and an optimizer step, and return losses and KL; see `Policies.update_all`."""
+        metrics = {role: result.metrics for role, (result, _) in functions.items()}
+        if len(functions) == len(batches) and not any(result.moves for result, _ in functions.values()):
+            losses = {role: result.value for role, (result, _) in functions.items()}
+            return UpdateResult(losses, {}, {}, None, metrics, made=False)
         # Adam's other settings are the SDK's defaults.
         adam = tinker.AdamParams(learning_rate=rate, grad_clip_norm=clip)
         # After an answer that cannot be read, the update may have been made: a retry would apply it twice.
@@ -190,18 +240,26 @@ class PolicyClient:
             # Everything is sent before the first await: a hosted service works in cycles and would skip one.
             passes: list[tinker.APIFuture[tinker.ForwardBackwardOutput]] = []
             for each in loss_passes(batches, self.traits):
-                sent = self.client.forward_backward([*each.data], each.loss, {**each.settings} or None)
+                loss = cast("tinker.types.LossFnType", each.loss)
+                sent = self.client.forward_backward([*each.data], loss, {**each.settings} or None)
                 passes.append(sent)
                 if self.traits.merges_losses:
                     await self.pulse.result(sent)
             step = self.client.optim_step(adam)
-            outputs = [await self.pulse.result(output) for output in passes]
+            answers = iter([await self.pulse.result(output) for output in passes])
             stepped = await self.pulse.result(step)
         self.version += 1
-        result = UpdateResult({}, {}, {}, (stepped.metrics or {}).get("unclipped_grad_l2:mean"))
-        for batch, output in zip(batches, outputs, strict=True):
-            if (total := output.metrics.get("loss:sum")) is not None:
+        result = UpdateResult(
+            {}, {}, {}, (stepped.metrics or {}).get("unclipped_grad_l2:mean"), metrics=metrics
+        )
+        for batch in batches:
+            output = functions[batch.role][1] if batch.role in functions else next(answers)
+            if batch.role in functions:
+                result.loss[batch.role] = functions[batch.role][0].value
+            elif (total := output.metrics.get("loss:sum")) is not None:
                 result.loss[batch.role] = total
+            if targets := [*_surprisals(batch, output)]:
+                result.imitated[batch.role] = targets
             log_ratios: list[float] = []
             for spans, outputs_of_datum in zip(batch.sampled, output.loss_fn_outputs, strict=True):
                 logprobs = outputs_of_datum["logprobs"].tolist()
@@ -222,6 +280,19 @@ class PolicyClient:
                     "was made; `rolegraph train --resume` continues from the last checkpoint"
                 )
         return result
+
+
+def _surprisals(batch: RoleBatch, output: tinker.ForwardBackwardOutput) -> Iterator[float]:
+    """Yield -log p of each target token of a batch that is learnt by cross-entropy."""
+    if batch.loss.name == "cross_entropy":
+        for datum, outputs in zip(batch.data, output.loss_fn_outputs, strict=True):
+            weights = datum.loss_fn_inputs["weights"].tolist()
+            pairs = zip(weights, outputs["logprobs"].tolist(), strict=True)
+            yield from (-logprob for weight, logprob in pairs if weight)
+
+
+FunctionResults = dict[str, tuple[LossResult, tinker.ForwardBackwardOutput]]
+"""Results of the losses that are functions, and the service's output, by role."""
 
 
 class Policies(dict[str, PolicyClient]):
@@ -247,7 +318,8 @@ class Policies(dict[str, PolicyClient]):
     def check(self, plan: Plan) -> None:
         """Raise UsageError for a plan that a policy's service cannot train as the plan says."""
         for name, policy in self.items():
-            check_service(plan, name, policy.session.url, policy.traits)
+            for it in (plan, *(plan_at(plan, stage.first) for stage in plan.stages)):
+                check_service(it, name, policy.session.url, policy.traits)
 
     async def update_all(
         self, batches: Mapping[str, Sequence[RoleBatch]], rates: Mapping[str, float], clip: float
@@ -264,9 +336,14 @@ class Policies(dict[str, PolicyClient]):
 
         Raises:
             WorldError: If the service refuses a batch, fails, or its response cannot be read.
+            AdvantageError: A loss that is a function fails; no policy is updated then.
         """
         learning = [name for name in batches if batches[name]]
-        updates = (self[name].update(batches[name], rates[name], clip) for name in learning)
+        computed = [await self[name].compute_functions(batches[name]) for name in learning]
+        updates = (
+            self[name].update(batches[name], rates[name], clip, functions)
+            for name, functions in zip(learning, computed, strict=True)
+        )
         if any(self[name].traits.merges_losses for name in learning):
             return dict(zip(learning, [await update for update in updates], strict=True))
         return dict(zip(learning, await asyncio.gather(*updates), strict=True))

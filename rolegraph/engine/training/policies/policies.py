@@ -228,7 +228,7 @@ class PolicyClient:
         metrics = {role: result.metrics for role, (result, _) in functions.items()}
         if len(functions) == len(batches) and not any(result.moves for result, _ in functions.values()):
             losses = {role: result.value for role, (result, _) in functions.items()}
-            return UpdateResult(losses, {}, {}, None, metrics, made=False)
+            return UpdateResult(losses, {}, {}, None, metrics=metrics, made=False)
         # Adam's other settings are the SDK's defaults.
         adam = tinker.AdamParams(learning_rate=rate, grad_clip_norm=clip)
         # After an answer that cannot be read, the update may have been made: a retry would apply it twice.

@@ -1,4 +1,4 @@
-"""Tables of tasks for the specs of a real model in benchmarks/results/specs: names and sums.
+"""Tables of tasks for the specs of a real model in benchmarks/results/specs: facts and sums.
 
     python benchmarks/results_tasks.py        # writes them again, with the same rows
 
@@ -24,26 +24,27 @@ CITIES = (
     "Oslo Rome Paris Lima Cairo Delhi Tokyo Dublin Vienna Prague Madrid Berlin Boston Athens Havana Sydney"
 )
 THINGS = "pears apples lemons books chairs lamps pencils shirts plates candles onions carrots eggs cups"
+DAYS = "Monday Tuesday Wednesday Thursday Friday Saturday Sunday"
+QUESTIONS = {
+    "who": "Who bought {what} in {where}?",
+    "what": "What did {who} buy in {where}?",
+    "where": "Where did {who} buy {what}?",
+    "when": "On which day did {who} buy {what}?",
+}
 Row = dict[str, str]
 
 
-def name_row(draw: random.Random, answer: str) -> Row:
-    """Return a question about two purchases whose answer is this buyer's name."""
-    others = [name for name in NAMES.split() if name != answer]
-    buyers, places = [answer, draw.choice(others)], draw.sample(CITIES.split(), 2)
-    goods = draw.sample(THINGS.split(), 2)
-    asked = goods[0]
-    bought = [
-        f"{who} bought {what} in {where}." for who, what, where in zip(buyers, goods, places, strict=True)
-    ]
-    draw.shuffle(bought)
-    return {"question": f"{' '.join(bought)} Who bought {asked}?", "answer": answer}
+def fact_row(draw: random.Random, asked: str) -> Row:
+    """Return a sentence about a purchase and a question about one part of it, `asked`."""
+    parts = {"who": NAMES, "what": THINGS, "where": CITIES, "when": DAYS}
+    fact = {part: draw.choice(words.split()) for part, words in parts.items()}
+    text = "On {when} {who} bought {what} in {where}. " + QUESTIONS[asked]
+    return {"question": text.format(**fact), "answer": fact[asked]}
 
 
-def name_rows(draw: random.Random, count: int) -> list[Row]:
-    """Return rows with each name as often as the others, up to one."""
-    names = NAMES.split()
-    return [name_row(draw, names[at % len(names)]) for at in range(count)]
+def fact_rows(draw: random.Random, count: int) -> list[Row]:
+    """Return rows with each question as often as the others, up to one."""
+    return [fact_row(draw, [*QUESTIONS][at % len(QUESTIONS)]) for at in range(count)]
 
 
 def sum_rows(draw: random.Random) -> list[Row]:
@@ -63,13 +64,13 @@ def write(name: str, rows: Sequence[Row]) -> None:
 
 def main() -> None:
     draw = random.Random(0)
-    names, sums = name_rows(draw, 96 + TEST), sum_rows(draw)
-    for table, rows in (("names", names), ("sums", sums)):
+    facts, sums = fact_rows(draw, 96 + TEST), sum_rows(draw)
+    for table, rows in (("facts", facts), ("sums", sums)):
         write(f"{table}_test", rows[:TEST])
         write(f"{table}_train", rows[TEST:])
     half = TEST // 2
     for part, rows in (("test", slice(half)), ("train", slice(TEST, None))):
-        both = [row for pair in zip(names[rows], sums[rows], strict=True) for row in pair]
+        both = [row for pair in zip(facts[rows], sums[rows], strict=True) for row in pair]
         write(f"mixed_{part}", both)
 
 

@@ -184,16 +184,16 @@ def test_a_table_of_a_real_model_says_what_is_measured_and_what_is_missing(tmp_p
     for seed, after in enumerate((0.8, 0.82, 0.78)):
         measure(study, "judge", seed, _=after, start=0.3, constant=0.1)
         measure(study, "solver", seed, _=after, start=0.3, constant=0.8)
-        measure(study, "names_three", seed, _=0.5, start=0.3)
+        measure(study, "facts_three", seed, _=0.5, start=0.3)
     write_page([study, Study("shipped", MEASURED)], tmp_path / "page.md")
     text = (tmp_path / "page.md").read_text("utf-8")
     assert re.findall("^## (.*)", text, re.MULTILINE)[0] == study.table.title
     rows = {line.split("`")[1]: line.split(" | ") for line in text.splitlines() if line.startswith("| `")}
     assert rows["judge"][4] == "holds"
     assert rows["solver"][4] == "cannot tell"  # no better than always saying the same
-    assert rows["judge"][5:8] == ["0.500 (`names_three`)", rows["judge"][6], "3"]
+    assert rows["judge"][5:8] == ["0.500 (`facts_three`)", rows["judge"][6], "3"]
     assert rows["judge"][6].endswith(", holds")
-    assert "names_three" not in rows  # its figure stands beside its team's
+    assert "facts_three" not in rows  # its figure stands beside its team's
     assert "9 of 30 trainings are measured" in text
     assert "`router` (0, 1, 2)" in text
     assert "`judge` (" not in text
@@ -214,7 +214,7 @@ def test_the_tables_of_tasks_are_those_that_the_script_makes(
     for file in tmp_path.iterdir():
         assert (HERE / "specs" / file.name).read_bytes() == file.read_bytes()
         questions[file.stem] = {json.loads(line)["question"] for line in file.read_text("utf-8").splitlines()}
-    for table in ("names", "sums", "mixed"):
+    for table in ("facts", "sums", "mixed"):
         assert not questions[f"{table}_test"] & questions[f"{table}_train"]
 
 

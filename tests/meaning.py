@@ -34,6 +34,7 @@ def expected(workflow: Workflow) -> Expected:
     """Compute the outcome of a workflow, by recursion from each turn to the turns it waits for."""
     prompts: dict[NodeId, list[str]] = {}
     settled: dict[NodeId, float] = {}
+    restarted: set[NodeId] = set()
     uncomputed = 0
 
     @cache
@@ -250,21 +251,25 @@ def expected(workflow: Workflow) -> Expected:
         reads = "self.history" in workflow.roles[me.role].get("when", "")
         return [me._replace(round=number) for number in range(1, me.round)] if reads else []
 
-    def chat_before(me: NodeId) -> NodeId | None:
-        """Return the turn before in a turn's conversation; None for its first turn or without memory."""
-        memory = workflow.roles[me.role].get("memory")
-        if memory is None:
-            return None
-        roles = [
-            role for role, spec in workflow.roles.items() if memory != "chat" and spec.get("memory") == memory
-        ]
-        turns = [
-            NodeId(role, me.index, round)
-            for role in roles or [me.role]
-            for round in range(1, workflow.rounds(role) + 1)
-        ]
+    def said_before(me: NodeId) -> list[NodeId]:
+        """Return the earlier turns of a turn's conversation and of those that it goes on from, latest
+        first."""
+        if workflow.roles[me.role].get("memory") is None:
+            return []
+        role: str | None = me.role
+        index, turns = me.index, list[NodeId]()
+        while role is not None:
+            turns += [
+                NodeId(other, index, round)
+                for other in workflow.sharing(role)
+                for round in range(1, workflow.rounds(other) + 1)
+            ]
+            if (trunk := workflow.fork(role)) is not None:
+                theirs = branch(NodeId(role, index), trunk)
+                index = theirs[0] if len(theirs) == 1 else index
+            role = trunk
         earlier = [turn for turn in turns if precedes(turn, me)]
-        return next((turn for turn in earlier if not any(precedes(turn, other) for other in earlier)), None)
+        return sorted(earlier, key=lambda turn: -sum(precedes(other, turn) for other in earlier))
 
     def precedes(one: NodeId, other: NodeId) -> bool:
         """Return whether one turn of a conversation is before another: in an earlier round of the loops that
@@ -274,14 +279,27 @@ def expected(workflow: Workflow) -> Expected:
         before, after = workflow.place(one)[:shared], workflow.place(other)[:shared]
         return before < after or (before == after and one.role < other.role)
 
-    def conversation(me: NodeId | None) -> list[str]:
-        """Return the messages of a conversation after a turn."""
-        if me is None:
-            return []
-        turn, earlier = happens(me), conversation(chat_before(me))
-        if turn is None or turn.failed:
-            return earlier
-        return [*prompts[me], *["", "7"] * workflow.uses(me), turn.action]
+    def conversation(me: NodeId) -> list[str]:
+        """Return the messages that a turn finds in its conversation."""
+        for node in said_before(me):
+            turn = happens(node)
+            if turn is not None and not turn.failed:
+                return [*prompts[node], *["", "7"] * workflow.uses(node), turn.action]
+            if node in restarted:
+                return []
+        return []
+
+    def begins_anew(me: NodeId, views: Seen) -> bool | None:
+        """Return whether a turn begins its conversation anew; None where that cannot be computed."""
+        reset = workflow.reset(me.role)
+        if reset is None or not conversation(me):
+            return False
+        history = [me._replace(round=number) for number in range(1, me.round)]
+        own = [turn for node in history if (turn := happens(node)) is not None]
+        holds = workflow.holds[reset]({**views, "self": own}, me)
+        if holds:
+            restarted.add(me)
+        return holds
 
     def vote(me: NodeId, views: Seen) -> Turn:
         voters = [turn for turns in views.values() for turn in turns]
@@ -310,7 +328,7 @@ def expected(workflow: Workflow) -> Expected:
             [node for _, edge in edges for nodes in joined(me, edge)[0] for node in nodes]
             + asked(me)
             + own_turns(me)
-            + [node for node in [chat_before(me)] if node is not None]
+            + said_before(me)
         )
 
     @cache
@@ -334,7 +352,10 @@ def expected(workflow: Workflow) -> Expected:
 
     def answers(me: NodeId, shown: str, views: Seen) -> Turn:
         """Take the turn of a role with a model, and of those that it calls."""
-        prompts[me] = [*conversation(chat_before(me)), shown + prompt(workflow, views)]
+        anew = begins_anew(me, views)
+        if anew is None:
+            return Turn(me, "", failed=True)
+        prompts[me] = [*([] if anew else conversation(me)), shown + prompt(workflow, views)]
         for number in range(1, workflow.uses(me) + 1):
             settled[me] += workflow.latency(me)
             helpers = called(me, number)
@@ -429,3 +450,17 @@ def scheduled(first: float, last: float, steps: int, after: int, step: int | Non
     for update in range(1, step):
         value += (last - first) / steps if after < update <= after + steps else 0.0
     return value
+
+
+def stage_of(lengths: list[int], step: int) -> int | None:
+    """Return the number of the stage that a step of a training is in, counting the steps one by one.
+
+    Args:
+        lengths: `steps` of each stage.
+        step: Step of the training, from 1.
+
+    Returns:
+        The number, from 1; None for a step of RL.
+    """
+    steps = [number for number, length in enumerate(lengths, 1) for _ in range(length)]
+    return steps[step - 1] if step <= len(steps) else None

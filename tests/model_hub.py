@@ -114,7 +114,7 @@ def make_wheel(member: str, content: bytes) -> bytes:
 
 
 def write_gguf(folder: Path, file: Path, *, layers: int | None = None, left_out: str = "") -> Path:
-    """Write the model of `make_model`, with the merge MERGE, as a GGUF file, in llama.cpp's order of rows.
+    """Write a Llama model with a byte-level tokenizer as a GGUF file, in llama.cpp's order of rows.
 
     Args:
         folder: The model's folder.
@@ -144,10 +144,14 @@ def write_gguf(folder: Path, file: Path, *, layers: int | None = None, left_out:
     writer.add_tokenizer_pre("default")
     tokens = tokenizer.convert_ids_to_tokens(range(count))
     writer.add_token_list(tokens)
-    writer.add_token_types([3 if token.startswith("<|") else 1 for token in tokens])
-    writer.add_token_merges([" ".join(MERGE)])
-    writer.add_eos_token_id(0)
-    writer.add_bos_token_id(0)
+    added = tokenizer.added_tokens_decoder
+    kinds = {id: 3 if token.special else 4 for id, token in added.items()}
+    writer.add_token_types([kinds.get(id, 1) for id in range(count)])
+    merges = json.loads((folder / "tokenizer.json").read_text("utf-8"))["model"]["merges"]
+    writer.add_token_merges([" ".join(merge) for merge in merges])
+    writer.add_eos_token_id(tokenizer.eos_token_id)
+    writer.add_bos_token_id(tokenizer.eos_token_id)
+    writer.add_add_bos_token(False)
     writer.add_chat_template(tokenizer.chat_template)
     names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, config.num_hidden_layers)
     for key, tensor in model.state_dict().items():

@@ -109,6 +109,26 @@ class Workflow:
         tools = self.roles[role].get("tools", ())
         return next((tool["parallel"] for tool in tools if "role" in tool), 0)
 
+    def sharing(self, role: str) -> list[str]:
+        """Return the roles that keep one conversation with a role, itself included."""
+        memory = self.roles[role].get("memory")
+        shared = isinstance(memory, dict) and "chat" in memory and memory["chat"] != "own"
+        return [
+            name
+            for name, spec in self.roles.items()
+            if name == role or (shared and (spec.get("memory") or {}) == memory)
+        ]
+
+    def fork(self, role: str) -> str | None:
+        """Return the role from whose conversation a role goes on."""
+        memory = self.roles[role].get("memory")
+        return memory.get("fork") if isinstance(memory, dict) else None
+
+    def reset(self, role: str) -> str | None:
+        """Return the condition on which a role's conversation begins anew."""
+        memory = self.roles[role].get("memory")
+        return memory.get("reset") if isinstance(memory, dict) else None
+
     def callers(self) -> list[str]:
         return [role for role in self.roles if self.parallel(role)]
 
@@ -218,11 +238,13 @@ def prompt(workflow: Workflow, seen: Seen) -> str:
 
 
 @st.composite
-def workflows(draw: st.DrawFn, *, chats: bool = False) -> Workflow:
+def workflows(draw: st.DrawFn, *, chats: bool = False, forks: bool = False) -> Workflow:
     """Draw up to five roles that prompt a model, call tools or vote, with all kinds of edges and loops.
 
-    With `chats`, most have as many instances, ask the model only, and keep one conversation.
+    With `chats`, most have as many instances, ask the model only, and keep one conversation; with `forks`
+    they keep conversations that go on from each other's.
     """
+    chats = chats or forks
     names = list(NAMES[: draw(st.integers(3 if chats else 1, len(NAMES)))])
     alike = draw(st.integers(1, 2))
     made = Workflow({}, draw(_loops(names)), salt=draw(st.integers(0, 1000)))
@@ -268,7 +290,7 @@ def workflows(draw: st.DrawFn, *, chats: bool = False) -> Workflow:
         if draw(st.integers(0, 2)) == 0:
             text, holds = draw(_when(list(needs), loops=bool(loops)))
             made.roles[name]["when"], made.holds[text] = text, holds
-    draw(_memories(made, instances, st.just(True) if chats else st.booleans()))
+    draw(_memories(made, instances, st.just(True) if chats else st.booleans(), shares=not forks))
     for board, loop in made.loops.items():
         can = _players(made, loop)
         if board != "inner" and can and draw(st.integers(0, 2)) == 0:
@@ -289,7 +311,12 @@ def workflows(draw: st.DrawFn, *, chats: bool = False) -> Workflow:
 def _calls_of_a_role(draw: st.DrawFn, made: Workflow) -> None:
     """Add a role that others call, and perhaps one that reads its answers."""
     names = list(made.roles)
-    can = [name for name in names if not made.runs(name) and "memory" not in made.roles[name]]
+    forked = {made.fork(name) for name in names}
+    can = [
+        name
+        for name in names
+        if not made.runs(name) and "memory" not in made.roles[name] and name not in forked
+    ]
     callers = draw(st.lists(st.sampled_from(can), unique=True, min_size=1, max_size=2)) if can else []
     if not callers:
         return
@@ -320,7 +347,12 @@ ABOUT_THE_TASK = [("task.id != ''", True), ("task.id == ''", False), ("task.id >
 
 @st.composite
 def _memories(
-    draw: st.DrawFn, made: Workflow, instances: Mapping[str, int], wanted: st.SearchStrategy[bool]
+    draw: st.DrawFn,
+    made: Workflow,
+    instances: Mapping[str, int],
+    wanted: st.SearchStrategy[bool],
+    *,
+    shares: bool,
 ) -> None:
     """Give some roles memory: a conversation of their own in a loop, or one with roles that wait for them."""
     waits: dict[str, set[str]] = {}
@@ -328,10 +360,11 @@ def _memories(
     for name, role in made.roles.items():
         waits[name] = set().union(*(_waited(made, name, *edge) for edge in role["needs"].items()))
         waits[name] |= {further for other in waits[name] for further in waits[other]}
-        if made.runs(name) or not draw(wanted):
+        if made.runs(name) or not draw(wanted if shares else st.booleans()):
             continue
         first = shared[0] if shared else name
         alike = instances[name] == instances[first] and role.get("tools") == made.roles[first].get("tools")
+        alike = alike and (shares or draw(st.booleans()))
         if alike and not waits[name] >= {*shared} and draw(wanted):
             role["needs"]["before"] = {"of": shared[-1]}
             waits[name] |= {*shared, *_waited(made, name, "before", {"of": shared[-1]})}
@@ -342,6 +375,49 @@ def _memories(
     for name in shared:
         if len(shared) > 1 or made.loops_of(name):
             made.roles[name]["memory"] = {"chat": "shared"}
+    for name, role in made.roles.items():
+        if role.get("memory") in (None, "chat") and not made.runs(name) and draw(wanted):
+            draw(_fork(made, waits, instances, name))
+        memory = role.get("memory")
+        if (memory == "chat" or "fork" in (memory or {})) and draw(st.booleans()):
+            text, holds = draw(_when(list(role["needs"]), loops=bool(made.loops_of(name))))
+            kept = {} if memory == "chat" else memory
+            role["memory"], made.holds[text] = {**kept, "chat": "own", "reset": text}, holds
+
+
+@st.composite
+def _fork(
+    draw: st.DrawFn,
+    made: Workflow,
+    waits: dict[str, set[str]],
+    instances: Mapping[str, int],
+    name: str,
+) -> None:
+    """Let a role go on from the conversation of another that it waits for, or now waits for."""
+    role = made.roles[name]
+    for other in draw(st.permutations([other for other in made.roles if other < name])):
+        waited = waits[name] | {other} | waits[other] | _waited(made, name, "trunk", {"of": other})
+        if _can_fork(made, waited, instances, name, other):
+            if other not in waits[name]:
+                role["needs"]["trunk"] = {"of": other}
+            waits[name], role["memory"] = waited, {"fork": other}
+            return
+
+
+def _can_fork(made: Workflow, waits: set[str], instances: Mapping[str, int], name: str, other: str) -> bool:
+    """Return whether a role that waits for others may go on from the conversation of one of them."""
+    mine, theirs = made.roles[name], made.roles[other]
+    fans = [key for key, edge in mine["needs"].items() if edge_of(edge)["fans"]]
+    each = instances[other] == 1 or (other in fans and edge_of(mine["needs"][other])["size"] == 1)
+    line, last = [*made.sharing(other)], other
+    while (last := made.fork(last)) is not None:
+        line += made.sharing(last)
+    return (
+        (each or (instances[name] == instances[other] and not fans))
+        and not made.runs(other)
+        and mine.get("tools") == theirs.get("tools")
+        and waits >= {*line}
+    )
 
 
 def _waited(made: Workflow, name: str, key: str, written: Any) -> set[str]:

@@ -125,6 +125,7 @@ from rolegraph.engine.training.advantages.group_metrics import KL as KL
 from rolegraph.engine.training.analysis.constants import AnswerTally as AnswerTally
 from rolegraph.engine.training.analysis.constants import ConstantAnswers as ConstantAnswers
 from rolegraph.engine.training.analysis.constants import constant_remark as constant_remark
+from rolegraph.engine.training.analysis.divergence import STAGE as STAGE
 from rolegraph.engine.training.analysis.divergence import divergences as divergences
 from rolegraph.engine.training.analysis.forecast import Forecast as Forecast
 from rolegraph.engine.training.analysis.forecast import Price as Price
@@ -135,6 +136,8 @@ from rolegraph.engine.training.analysis.intervals import Interval as Interval
 from rolegraph.engine.training.analysis.verdict import BEST_ON_THESE as BEST_ON_THESE
 from rolegraph.engine.training.analysis.verdict import TrainingVerdict as TrainingVerdict
 from rolegraph.engine.training.analysis.verdict import training_verdict as training_verdict
+from rolegraph.engine.training.loop.ending import NO_BUDGET as NO_BUDGET
+from rolegraph.engine.training.loop.ending import Budget as Budget
 from rolegraph.engine.vocabulary import ParseFailure as ParseFailure
 from rolegraph.engine.vocabulary import RewardInputs as RewardInputs
 from rolegraph.engine.vocabulary import Score as Score

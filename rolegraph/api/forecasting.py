@@ -76,7 +76,8 @@ async def _probe_episodes(flow: Workflow, wanted: int, seed: int, observe: Obser
     async with flow.open() as opened:
         observe(Note("the probe …", episodes=count))
         start = time.monotonic()
-        planned = missing(jobs(rows, rollouts, derive_seed(seed, "train", 1), step=1), left_out)
+        made = jobs(rows, rollouts, derive_seed(seed, "train", 1), step=flow.plan.first_step_of_rl)
+        planned = missing(made, left_out)
         stream = run_jobs(planned, partial(opened.make, observe=observe), count)
         episodes = [episode async for episode in stream]
     return ObservedEpisodes(f"a probe of {len(episodes)} episodes", episodes, time.monotonic() - start)
@@ -115,7 +116,9 @@ def _recorded_episodes(plan: Plan, folder: RunFolder) -> ObservedEpisodes:
     info = folder.info()
     file, seconds, update = folder.episodes, info.seconds or 0.0, 0.0
     if info.kind == "train":
-        step, file = next(iter(folder.episodes_files("train")), (0, file))
+        files = folder.episodes_files("train")
+        of_rl = [(step, file) for step, file in files if step >= plan.first_step_of_rl]
+        step, file = next(iter(of_rl or files), (0, file))
         figures = next((line for line in folder.metrics() if line["step"] == step), dict[str, float]())
         seconds, update = figures.get("time/rollout", 0.0), figures.get("time/update", 0.0)
     episodes = [*read_episodes(file)] if file.exists() else []

@@ -11,7 +11,13 @@ import tempfile
 import traceback
 from collections import Counter
 from collections.abc import Callable, Coroutine, Generator, Sequence
-from contextlib import AbstractAsyncContextManager, contextmanager, suppress
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    contextmanager,
+    nullcontext,
+    suppress,
+)
 from datetime import UTC, datetime
 from functools import partial, wraps
 from io import TextIOWrapper
@@ -69,6 +75,24 @@ def blocking(work: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
 
     twin.__name__ = twin.__qualname__ = work.__name__.removesuffix("_async")
     return twin
+
+
+def shown_progress(
+    observe: Observer | None, show: bool, steps: int | None = None
+) -> AbstractContextManager[Observer]:
+    """Return a context manager that gives an observer, and may show a progress bar.
+
+    Args:
+        observe: Function that gets each event; None is none.
+        show: True to show a progress bar in a terminal and in a notebook.
+        steps: For a training: number of its steps.
+    """
+    observe = observe or ignore_event
+    if not show or not (sys.stderr.isatty() or "ipykernel" in sys.modules):
+        return nullcontext(observe)
+    from rolegraph.api.progress import progress_bars  # imports rich
+
+    return progress_bars(observe, steps)
 
 
 def folder_to_resume(out: str | Path | None, source: Source | None, kind: Kind) -> RunFolder:
@@ -264,7 +288,12 @@ def _policies(plan: Plan, role: RolePlan) -> tuple[str, ...]:
 
 def templates_of(plan: Plan) -> dict[str, str]:
     """Return the source text of every template of a plan, by a name such as `the prompt of solver`."""
-    return dict(text for role in plan.roles for text in _templates(role))
+    templates = dict(text for role in plan.roles for text in _templates(role))
+    for number, stage in enumerate(plan.stages, 1):
+        shown = {name: text for role in stage.roles for name, text in _templates(role)}
+        others = {name: text for name, text in shown.items() if templates.get(name) != text}
+        templates |= {f"{name} in stage {number}": text for name, text in others.items()}
+    return templates
 
 
 def _templates(role: RolePlan) -> list[tuple[str, str]]:

@@ -294,6 +294,7 @@ async def run_async(
     concurrency: int = 64,
     on: str | None = None,
     observe: Observer | None = None,
+    progress: bool = True,
 ) -> RunResult:
     """Run a workflow on its tasks, and write each episode to `out/episodes.jsonl` when it finishes.
 
@@ -310,6 +311,7 @@ async def run_async(
         concurrency: Episodes in flight at most; on a cluster, on each of its nodes.
         on: Cluster that makes the episodes, as for `RunJob.run`.
         observe: Function that is called with each event: model calls, notes, episodes that are on disk.
+        progress: True to show a progress bar in a terminal and in a notebook.
 
     Returns:
         The run's folder, with its figures and episodes.
@@ -320,7 +322,8 @@ async def run_async(
         WorldError: The model's endpoint does not answer, or the disk is full.
     """
     job = RunJob.create(flow, split, limit=limit, rollouts=rollouts, seed=seed, tasks=tasks, out=out)
-    return await job.run(observe, concurrency=concurrency, on=on)
+    with jobs.shown_progress(observe, progress) as watch:
+        return await job.run(watch, concurrency=concurrency, on=on)
 
 
 run = jobs.blocking(run_async)

@@ -14,6 +14,7 @@ from rolegraph.api import jobs
 from rolegraph.api.tracking import Table, Tracker, episode_table, tracker
 from rolegraph.api.workflow import Workflow, open_served_episodes
 from rolegraph.engine.compile import Plan, check_source, few_tasks_message, shared_message
+from rolegraph.engine.compile.imitation import demonstration_findings
 from rolegraph.engine.compile.leaving import disclosure_rule_of
 from rolegraph.engine.compile.trainable import training_findings
 from rolegraph.engine.errors import RolegraphError, UsageError, first_line
@@ -25,6 +26,7 @@ from rolegraph.engine.records.identity import MAIN, derive_seed
 from rolegraph.engine.records.info import Checkpoint, Control, RunInfo
 from rolegraph.engine.records.writer_lock import sole_writer
 from rolegraph.engine.training.analysis.verdict import training_verdict
+from rolegraph.engine.training.loop.ending import NO_BUDGET, Budget
 from rolegraph.engine.training.loop.schedule import planned_steps, validation_tasks
 from rolegraph.engine.vocabulary import Split, shared_rows
 
@@ -139,7 +141,10 @@ class TrainingJob:
             folder.metrics()  # `run` reads them, once models have started
             start = folder.last_checkpoint()
         info, *tasks = _info_and_tasks(flow, before.seed)
-        info = info.model_copy(update={"learning_rates": before.learning_rates or info.learning_rates})
+        kept = {"learning_rates": before.learning_rates or info.learning_rates}
+        if before.stopped:
+            kept |= {"steps": before.steps}
+        info = info.model_copy(update=kept)
         job = cls(flow, folder, info, *tasks, start=start, resumed=True)
         folder.check_same(job.info, flow.plan.resolved, job.data)
         return job
@@ -166,8 +171,9 @@ class TrainingJob:
         *,
         rollouts_on: str | None = None,
         keep_going: bool = False,
+        budget: Budget = NO_BUDGET,
     ) -> TrainingResult:
-        """Train to the last step.
+        """Train to the last step, or to the step that `train.stop` or the budget ends the training with.
 
         Args:
             observe: Function that is called with each event, such as the metrics of a step.
@@ -176,6 +182,7 @@ class TrainingJob:
             rollouts_on: Cluster that makes the episodes: `ray`, `ray://HOST:PORT` or the `HOST:PORT` of a Ray
                 cluster, whose nodes reach the service that trains; None makes them in this process.
             keep_going: True to go on after a step in which every answer of a role failed in the same way.
+            budget: Tokens or time that this call may use; `resume` continues a training that it ends.
 
         Returns:
             The training's folder.
@@ -188,7 +195,7 @@ class TrainingJob:
         if rollouts_on is not None and self.flow.plan.spec.train.sample_from is not None:
             raise UsageError("train.sample_from and rollouts on a cluster exclude each other; leave one out")
         if self.done < self.steps:
-            await _run(self, observe or jobs.ignore_event, track, rollouts_on, keep_going)
+            await _run(self, observe or jobs.ignore_event, track, rollouts_on, keep_going, budget)
         return TrainingResult(self.folder.path)
 
 
@@ -201,6 +208,8 @@ async def train_async(
     observe: Observer | None = None,
     rollouts_on: str | None = None,
     keep_going: bool = False,
+    budget: str | None = None,
+    progress: bool = True,
 ) -> TrainingResult:
     """Train every trainable role of a workflow, as its spec's `train` says.
 
@@ -216,6 +225,9 @@ async def train_async(
         observe: Function that is called with each event: model calls, notes, episodes, metrics of a step.
         rollouts_on: Cluster that makes the episodes, as for `TrainingJob.run`.
         keep_going: True to go on after a step in which every answer of a role failed in the same way.
+        budget: Tokens or time that this call may use, such as `2M-tokens` or `30m`. The training ends with
+            the step after which another one would pass it; `TrainingJob.resume` continues it.
+        progress: True to show a progress bar in a terminal and in a notebook.
 
     Returns:
         The training's folder, with its best weights, checkpoints and metrics.
@@ -226,8 +238,10 @@ async def train_async(
         FailedRole: Every answer of a role failed in the same way in a step.
         WorldError: The service does not answer, or the disk is full.
     """
+    limit = Budget.parse(budget) if budget else NO_BUDGET
     job = TrainingJob.create(flow, out=out, seed=seed)
-    return await job.run(observe, track, rollouts_on=rollouts_on, keep_going=keep_going)
+    with jobs.shown_progress(observe, progress, job.steps) as watch:
+        return await job.run(watch, track, rollouts_on=rollouts_on, keep_going=keep_going, budget=limit)
 
 
 train = jobs.blocking(train_async)
@@ -239,6 +253,9 @@ def _info_and_tasks(flow: Workflow, seed: int) -> tuple[RunInfo, list[Task], lis
     if any(training_findings(flow.plan)):
         check_source(flow.source, training_findings).valid()  # raises SpecError with the places
     tasks = flow.tasks("train")
+    unfit = partial(demonstration_findings, rows=tasks)
+    if any(unfit(flow.plan)):
+        check_source(flow.source, unfit).valid()
     rates = {name: rate.value for name, rate in policy_rates(flow.plan).items()}
     steps = planned_steps(flow.plan.spec.train, len(tasks))
     info = jobs.describe(flow, "train", seed=seed, steps=steps, learning_rates=rates)
@@ -246,7 +263,12 @@ def _info_and_tasks(flow: Workflow, seed: int) -> tuple[RunInfo, list[Task], lis
 
 
 async def _run(
-    job: TrainingJob, observe: Observer, track: Sequence[str], rollouts_on: str | None, keep_going: bool
+    job: TrainingJob,
+    observe: Observer,
+    track: Sequence[str],
+    rollouts_on: str | None,
+    keep_going: bool,
+    budget: Budget,
 ) -> None:
     from rolegraph.engine.models import Models, ServedModel, Services
     from rolegraph.engine.run import Isolation
@@ -335,10 +357,11 @@ async def _run(
             observe=partial(_track, notify, trackers, job),
             remote=workers,
             keep_going=keep_going,
+            budget=budget,
         )
 
         async def write_results() -> None:
-            await asyncio.to_thread(_write_results, plan, folder, info.steps)
+            await asyncio.to_thread(_write_results, plan, folder)
             if folder.report.exists():
                 _send(notify, trackers, lambda one: one.add_file(folder.report))
 
@@ -376,14 +399,15 @@ def _send(observe: Observer, trackers: list[Tracker], send: Callable[[Tracker], 
             observe(Note(text, "warning"))
 
 
-def _write_results(plan: Plan, folder: RunFolder, steps: int) -> None:
-    """Write `controls.json`, if the first and last step were validated, and the report into a training's
-    folder."""
+def _write_results(plan: Plan, folder: RunFolder) -> None:
+    """Write `controls.json`, if the start and the last checkpoint were validated, and the report into a
+    training's folder."""
     from rolegraph.engine.training.analysis.compare import controls
     from rolegraph.pages.report import write_report
 
-    first, last = (folder.episodes_file("validation", step) for step in (0, steps))
-    if first.exists() and last.exists():
+    saved = folder.last_checkpoint()
+    first, last = (folder.episodes_file("validation", step) for step in (0, saved.step if saved else 0))
+    if saved and first.exists() and last.exists():
         folder.write_controls(controls(plan, [*read_episodes(first)], [*read_episodes(last)]))
     if folder.metrics_file.exists():
         write_report(folder.path)

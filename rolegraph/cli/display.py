@@ -16,8 +16,9 @@ from rich import progress
 from rich.table import Column
 
 from rolegraph import api
+from rolegraph.api.progress import SPEED_SECONDS
 from rolegraph.cli.output import OutputOptions, command, view_command
-from rolegraph.cli.terminal import SPEED_SECONDS, add_row, make_table
+from rolegraph.cli.terminal import add_row, make_table
 
 SHOWN_OF_ANSWER = 16
 """Characters of an answer that the table of roles shows."""

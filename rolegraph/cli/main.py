@@ -23,31 +23,44 @@ import click
 from rolegraph.api import RolegraphError, SpecError, UsageError, is_out_of_memory, printable
 from rolegraph.cli import options as options  # registers the completion of bash
 from rolegraph.cli.output import colour
+from rolegraph.engine.errors import did_you_mean
 from rolegraph.engine.plugins import plugin, plugin_names
 
-VERBS = {
-    "new": ("folders", "Write a workflow of your own into a new folder."),
-    "fetch": ("fetching", "Fetch a model onto this machine, to be run as local:NAME."),
-    "trust": ("folders", "Let the rolegraph.toml of a folder count."),
-    "run": ("running", "Run a spec on its tasks and write the episodes."),
-    "train": ("training", "Train the roles of a spec."),
-    "forecast": ("forecasting", "Estimate the cost and effect of a first training step."),
-    "eject": ("ejecting", "Write a spec as code for rLLM or verifiers."),
-    "eval": ("running", "Compare a checkpoint with its base model."),
-    "compare": ("reading", "Compare runs, trainings or specs."),
-    "export": ("reading", "Write trained weights for other programs."),
-    "validate": ("checks", "Check specs and show every fault."),
-    "graph": ("looking", "Draw the roles of a spec."),
-    "preview": ("looking", "Show the prompts of each role, without a model."),
-    "test": ("checks", "Run a spec's tests on recorded answers."),
-    "report": ("reading", "Write a training as one page that opens offline."),
-    "view": ("reading", "Show the episodes of runs in the browser."),
-    "list": ("list_", "Show the specs and the vocabulary that a spec may use."),
-    "limits": ("list_", "Show the limits on inputs, and their reasons."),
-    "schema": ("list_", "Write the JSON Schema of a spec, for an editor."),
-    "doctor": ("services", "Probe what a Tinker service does."),
-    "serve": ("services", "Serve a local model folder over the Tinker API."),
+GROUPS = {
+    "Author": {
+        "new": ("folders", "Write a workflow of your own into a new folder."),
+        "validate": ("checks", "Check specs and show every fault."),
+        "preview": ("looking", "Show the prompts of each role, without a model."),
+        "graph": ("looking", "Draw the roles of a spec."),
+        "test": ("checks", "Run a spec's tests on recorded answers."),
+        "list": ("list_", "Show the specs and the vocabulary that a spec may use."),
+        "schema": ("list_", "Write the JSON Schema of a spec, for an editor."),
+        "limits": ("list_", "Show the limits on inputs, and their reasons."),
+        "trust": ("folders", "Let the rolegraph.toml of a folder count."),
+    },
+    "Run": {
+        "run": ("running", "Run a spec on its tasks and write the episodes."),
+        "eval": ("running", "Compare a checkpoint with its base model."),
+        "fetch": ("fetching", "Fetch a model onto this machine, to be run as local:NAME."),
+        "serve": ("services", "Serve a local model folder over the Tinker API."),
+        "doctor": ("services", "Probe what a Tinker service does."),
+    },
+    "Train": {
+        "train": ("training", "Train the roles of a spec."),
+        "forecast": ("forecasting", "Estimate the cost and effect of a first training step."),
+    },
+    "Look": {
+        "view": ("reading", "Show the episodes of runs in the browser."),
+        "report": ("reading", "Write a training as one page that opens offline."),
+        "compare": ("reading", "Compare runs, trainings or specs."),
+    },
+    "Share": {
+        "export": ("reading", "Write trained weights for other programs."),
+        "eject": ("ejecting", "Write a spec as code for rLLM or verifiers."),
+    },
 }
+"""Commands by purpose, each with its module and description; the sections of `rolegraph --help`."""
+VERBS = {verb: entry for group in GROUPS.values() for verb, entry in group.items()}
 """Module and description of each command."""
 _OUTPUT_ERRORS = (errno.ENOSPC, errno.EIO, errno.EFBIG, errno.EDQUOT)
 INTERRUPTED = 128 + signal.SIGINT
@@ -70,9 +83,29 @@ class _Verbs(click.Group):
         return next(command for command in commands if command.name == cmd_name)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            others = [(name, _summary(name)) for name in plugin_names("commands")]
-            formatter.write_dl([*((verb, line) for verb, (_, line) in VERBS.items()), *others])
+        sections = {
+            title: [(verb, line) for verb, (_, line) in verbs.items()] for title, verbs in GROUPS.items()
+        }
+        if others := plugin_names("commands"):
+            sections["From packages"] = [(name, _summary(name)) for name in others]
+        width = max(len(name) for lines in sections.values() for name, _ in lines)
+        for title, lines in sections.items():
+            with formatter.section(title):
+                formatter.write_dl([(name.ljust(width), line) for name, line in lines])
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        unknown = args[0] not in self.list_commands(ctx) and not args[0].startswith("-")
+        if unknown and not ctx.resilient_parsing:
+            raise UsageError(_unknown(args[0], self.list_commands(ctx)))
+        return super().resolve_command(ctx, args)
+
+
+def _unknown(name: str, names: list[str]) -> str:
+    """Return the message for a command that does not exist."""
+    hint = did_you_mean(name, names, "rolegraph {}") or "`rolegraph --help` lists the commands"
+    return f"no such command {name!r}: {hint}"
 
 
 def _summary(name: str) -> str:

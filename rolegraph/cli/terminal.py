@@ -17,11 +17,10 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from rolegraph import api
+from rolegraph.api.progress import NoteProgress
 from rolegraph.cli.output import OutputOptions, plain
 
 T = TypeVar("T")
-SPEED_SECONDS = 3600.0
-"""Seconds of progress from which the time left is estimated."""
 _GAP = 2
 """Width between two columns, and of both edges of a table."""
 _NAME_WIDTH, _TEXT_WIDTH = 32, 20
@@ -173,31 +172,6 @@ async def _interruptible(work: Coroutine[Any, Any, T], received: list[int]) -> T
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-class NoteProgress:
-    """Progress line on the terminal: the text of the latest note, a bar of episodes, and the time left."""
-
-    def __init__(self, text: str = "", console: Console | None = None) -> None:
-        self.progress = progress.Progress(
-            progress.SpinnerColumn(),
-            progress.TextColumn("{task.description}"),
-            progress.BarColumn(bar_width=12),
-            progress.TimeElapsedColumn(),
-            progress.TimeRemainingColumn(compact=True),
-            console=console,
-            transient=True,
-            speed_estimate_period=SPEED_SECONDS,
-        )
-        self._line = self.progress.add_task(text, total=None, visible=bool(text))
-
-    def observe(self, event: api.Event) -> None:
-        """Show a note in place of the one before, or count an episode."""
-        if isinstance(event, api.Note) and event.text:
-            self.progress.remove_task(self._line)
-            self._line = self.progress.add_task(api.printable(event.text), total=event.episodes or None)
-        elif isinstance(event, api.EpisodeDone):
-            self.progress.advance(self._line)
 
 
 class ByteProgress:

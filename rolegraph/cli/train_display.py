@@ -18,10 +18,11 @@ from rich.table import Table
 from rich.text import Text
 
 from rolegraph import api
+from rolegraph.api.progress import SPEED_SECONDS, NoteProgress
 from rolegraph.cli.output import OutputOptions, command, view_command
-from rolegraph.cli.terminal import SPEED_SECONDS, NoteProgress, add_row, clock, make_table
+from rolegraph.cli.terminal import add_row, clock, make_table
 
-VALIDATION, GREEDY = "validation/", "greedy/"
+VALIDATION, GREEDY, IMITATION = "validation/", "greedy/", "imitation/"
 Metrics = Mapping[str, float]
 Columns = Mapping[str, tuple[str, str]]
 """A metric, with `{}` for the name of a row, and its format, by the heading of a table's column."""
@@ -38,6 +39,7 @@ ROLE_COLUMNS: Columns = {
     "commonest": ("answers/same/{}", ".0%"),
     "advantage ±": ("advantage/{}/std", ".3f"),
     "signal ±": ("signal/{}/advantage/std", ".3f"),
+    "imitation": ("imitation/{}/loss", ".3f"),
     "taught": ("outcome/{}/taught", ".0%"),
     "equal": ("outcome/{}/equal_rewards", ".0%"),
     "failed": ("outcome/{}/failed", ".0%"),
@@ -52,6 +54,7 @@ RARE_COLUMNS = {
     "constant": "answers/constant/{}",
     "commonest": "answers/constant/{}",
     "signal ±": "signal/{}/advantage/std",
+    "imitation": "imitation/{}/loss",
     "equal": "outcome/{}/equal_rewards",
     "failed": "outcome/{}/failed",
     "too small": "outcome/{}/too_small",
@@ -108,11 +111,16 @@ class _TrainDisplay:
         self.live = Live(console=self._console, get_renderable=self._view, transient=True)
 
     def announce(self) -> None:
-        """Print the number of steps, and the learning rate of each policy with its origin."""
+        """Print the number of steps, the learning rate of each policy with its origin, and the stages."""
         rates = api.policy_rates(self._plan)
         shown = [
             f"learning rate of {name} {rate}" if len(rates) > 1 else f"learning rate {rate}"
             for name, rate in rates.items()
+        ]
+        shown += [
+            f"steps {stage.first} to {stage.last} imitate"
+            + (f" at {stage.stage.learning_rate:g}" if stage.stage.learning_rate else "")
+            for stage in self._plan.stages
         ]
         text = "  ".join([f"{self._plan.name}: {self._steps} steps", *shown])
         self._console.print(text, soft_wrap=True, highlight=False, markup=False)
@@ -151,7 +159,8 @@ class _TrainDisplay:
     def _add(self, metrics: Metrics) -> None:
         """Add a step's metrics to the latest ones; the first validation's stay under names of their own."""
         first = {f"{FIRST}{name}": value for name, value in metrics.items() if name.startswith(VALIDATION)}
-        self._latest = {**first, **self._latest, **metrics}
+        kept = {name: value for name, value in self._latest.items() if not name.startswith(IMITATION)}
+        self._latest = {**first, **kept, **metrics}
         self._lines.append(metrics)
 
     def _line(self, step: int, metrics: Metrics, faults: Iterable[str]) -> str:
@@ -164,10 +173,14 @@ class _TrainDisplay:
             for prefix, word in (("episode/", ""), (VALIDATION, "validation "))
         }
         first = 1 if self._plan.can_be_correct else 0  # `correct` stands before the rewards
-        parts = [f"step {step}/{self._steps}", *measured["episode/"][:first]]
+        stage = [f"stage {metrics[api.STAGE]:.0f}"] if api.STAGE in metrics else []
+        parts = [f"step {step}/{self._steps}", *stage, *measured["episode/"][:first]]
         for role in self._plan.roles:
             if (reward := metrics.get(f"reward/{role.name}/mean")) is not None:
                 parts.append(f"{role.name} {reward:.3f}{_n(metrics.get(f'reward/{role.name}/n'))}")
+        for role in self._plan.trained:
+            if (loss := metrics.get(f"{IMITATION}{role}/loss")) is not None:
+                parts.append(f"{role} imitation loss {loss:.3f}")
         parts += [*measured["episode/"][first:], *measured[VALIDATION]]
         parts += faults
         for metric, shown in (("tokens/per_second", "{:,.0f} tokens/s"), ("time/step", "{:.1f} s")):
@@ -206,6 +219,10 @@ class _TrainEnd:
 
     def __init__(self, training: api.TrainingJob) -> None:
         self._flow, self._folder, self._steps = training.flow, training.folder, training.steps
+        self._stopped = ""
+        """Reason why `train.stop` ended the training."""
+        if self._folder.info_file.exists() and (info := self._folder.info()).stopped:
+            self._steps, self._stopped = info.steps, info.stopped
         self._plan = training.flow.plan
         self._lines = lines = self._folder.metrics() if self._folder.metrics_file.exists() else []
         self._done = int(max((line["step"] for line in lines), default=0))
@@ -237,6 +254,8 @@ class _TrainEnd:
         if self._folder.info_file.exists():
             seconds = self._folder.info().seconds or seconds
             out.print(f"{self._done} of {self._steps} steps in {clock(seconds)}")
+            if self._stopped:
+                out.print(f"stopped early: {self._stopped}", markup=False)
             if greedy := self._greedy():
                 n = self._lines[-1].get(f"{GREEDY}n/{greedy[0][0]}", 0)
                 took = self._lines[-1].get("time/greedy", 0)
@@ -259,6 +278,7 @@ class _TrainEnd:
             "folder": str(self._folder.path),
             "steps": self._steps,
             "done": self._done,
+            "stopped": self._stopped,
             "metrics": self._lines[-1] if self._lines else {},
             "validation": {
                 name: {"before": self._first[key], "now": self._last[key]} for name, key in values

@@ -39,6 +39,7 @@ OWN_TRAINER = "rolegraph"
     "This project's loop, or another's.",
     default=OWN_TRAINER,
 )
+@options.text("--budget", "LIMIT", "End before it is passed: tokens as in 2M-tokens, or a time as in 30m.")
 @options.cluster("--rollouts-on")
 @options.backend("rLLM's backend, or a class of your own.")
 @options.watchers
@@ -54,6 +55,7 @@ def train_command(
     multirun: bool,
     track: tuple[str, ...],
     trainer: str,
+    budget: str | None,
     rollouts_on: str | None,
     backend: str | None,
     watchers: options.Watchers,
@@ -67,10 +69,11 @@ def train_command(
     training for each combination of values, in folders of one sweep. With --trainer rllm, words that begin
     with `rllm.` or `++` change rLLM's config.
     """
-    if (watchers or rollouts_on) and (multirun or trainer != OWN_TRAINER):
+    if (watchers or rollouts_on or budget) and (multirun or trainer != OWN_TRAINER):
         raise click.UsageError(
-            "--otlp, --observe and --rollouts-on go with one training of this project's own loop"
+            "--otlp, --observe, --budget and --rollouts-on go with one training of this project's own loop"
         )
+    limit = api.Budget.parse(budget) if budget else api.NO_BUDGET
     if drop_damaged:
         options.without_damage(out, resume=resume)
     if trainer != OWN_TRAINER:
@@ -109,5 +112,6 @@ def train_command(
     else:
         job = api.TrainingJob.create(api.open_source(source), out=out, seed=seed or 0)
     with train_display(job, output) as display, watchers.watching(job, display) as observe:
-        run_until_done(job.run(observe, track, rollouts_on=rollouts_on, keep_going=keep_going))
+        work = job.run(observe, track, rollouts_on=rollouts_on, keep_going=keep_going, budget=limit)
+        run_until_done(work)
     return 0

@@ -145,6 +145,30 @@ def _in_order(groups: Groups) -> list[tuple[int, int]]:
     return sorted(places, key=order)
 
 
+def best() -> Estimator:
+    """Imitate the answers of each group with the highest reward (RAFT, 2304.06767; STaR, 2203.14465).
+
+    Their advantage is 1, that of the others 0. A group whose rewards are equal and below 1 has no best
+    answer, and an answer that failed is none.
+    """
+
+    def targets(rewards_P_G: Sequence[Floats], groups: Groups) -> list[Floats]:
+        return [_best_of(rewards, group) for rewards, group in zip(rewards_P_G, groups, strict=True)]
+
+    return Estimator("best", compute=targets, loss="cross_entropy")
+
+
+def _best_of(rewards: Floats, group: TrajectoryGroup) -> Floats:
+    """Return 1 for the group's best answers and 0 for the others, [G]."""
+    import numpy as np
+
+    # A group of rLLM has members that do not say whether they failed.
+    read = np.array([getattr(member, "failure", None) is None for member in group.trajectories], dtype=bool)
+    highest = max(rewards[read], default=-np.inf)
+    is_preferred = highest >= 1 or highest > min(rewards, default=np.inf)
+    return (read & (rewards == highest) & is_preferred).astype(float)
+
+
 def precomputed() -> Estimator:
     """Use the advantages that the role's `signal` sets token by token, in place of a reward's."""
     return Estimator("precomputed")

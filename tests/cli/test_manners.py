@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from rolegraph.cli.main import VERBS
 from tests.cli.conftest import Command
 
 FAULTY = """
@@ -131,3 +132,21 @@ def test_the_next_command_is_said_as_it_is_typed(rolegraph: Command, recording: 
     words = ("run", "solver_judge", "--limit", "11", "--out", "out")
     broken = rolegraph(*words, "--model", f"replay:{recording}")
     assert "next: rolegraph run --resume --retry-failed --out out\n" in broken.stdout
+
+
+@pytest.mark.parametrize(
+    ("word", "named"),
+    [("trian", "rolegraph train"), ("Train", "rolegraph train"), ("zzz", "rolegraph --help")],
+)
+def test_an_unknown_command_names_the_nearest_one(rolegraph: Command, word: str, named: str) -> None:
+    done = rolegraph(word)
+    assert done.returncode == 2
+    assert named in done.stderr and done.stderr.count("\n") == 1
+
+
+def test_help_lists_each_command_once_under_its_purpose(rolegraph: Command) -> None:
+    sections = rolegraph("--help").stdout.split("\n\n")
+    listed = {section.splitlines()[0]: section.splitlines()[1:] for section in sections}
+    assert listed.keys() >= {"Author:", "Run:", "Train:", "Look:", "Share:"}
+    named = [line.split()[0] for title, lines in listed.items() if title != "Options:" for line in lines]
+    assert all(named.count(verb) == 1 for verb in VERBS)

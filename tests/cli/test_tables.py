@@ -17,6 +17,7 @@ from rich.console import Console
 
 from rolegraph.cli.terminal import add_row, make_table
 from tests.cli.conftest import ENVIRONMENT, Command
+from tests.terminals import read_terminal
 
 REPLAYED = ("--replay-any", "--limit", "10")
 NAMES = st.text("abcdefgh_", min_size=1, max_size=45)
@@ -72,22 +73,8 @@ def test_the_bar_keeps_count_and_times_beside_long_metrics(
         stderr=theirs,
     ) as process:
         os.close(theirs)
-        shown = _read(ours)
+        shown = read_terminal(ours)
     assert process.returncode == 0, shown
     last = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", shown.decode()).rpartition("solver_judge")[2]
     assert "10/10" in last and re.search(r"\d:\d\d:\d\d", last)
     assert last.count("1.000") >= 3 or re.sub(r"\s", "", last).count("a_metric_with_a_long_name_") == 3
-
-
-def _read(terminal: int) -> bytes:
-    """Read what a process writes to a terminal until the process ends."""
-    found = b""
-    while True:
-        try:
-            part = os.read(terminal, 65_536)
-        except OSError:  # Linux: nobody writes any more
-            part = b""
-        if not part:
-            os.close(terminal)
-            return found
-        found += part

@@ -53,6 +53,12 @@ def test_roles_keep_one_conversation_as_the_language_says(workflow: Workflow) ->
     compare(workflow)
 
 
+@examples(200)
+@given(workflows(forks=True))
+def test_conversations_fork_and_begin_anew_as_the_language_says(workflow: Workflow) -> None:
+    compare(workflow)
+
+
 def compare(workflow: Workflow) -> None:
     """Run a workflow, and compare its turns, messages and time with the definition of the language."""
     plan, meant = compiled(workflow), expected(workflow)
@@ -75,7 +81,7 @@ def compare(workflow: Workflow) -> None:
     taken = {node: turn for node, turn in meant.turns.items() if turn is not None}
     assert {node.id for node in plan.nodes} == meant.turns.keys()
     assert asked == meant.prompts, "each is asked once all that it sees is there, and is shown that"
-    assert attempts == {node: workflow.attempts(node) for node in taken if not workflow.runs(node.role)}
+    assert attempts == {node: workflow.attempts(node) for node in taken if node in meant.prompts}
     steps = [(NodeId(t.name, t.index, step.round), step) for t in done.trajectories for step in t.steps]
     answered = {node: step.action for node, step in steps if step.done}
     assert answered == {

@@ -22,6 +22,7 @@ from rolegraph.engine.records.folder import RunFolder, Split
 from rolegraph.engine.records.info import Checkpoint, RunInfo
 from rolegraph.engine.run import Isolation
 from rolegraph.engine.spec import ModelRef
+from rolegraph.engine.training.loop.ending import NO_BUDGET
 from rolegraph.engine.training.loop.loop import train
 from rolegraph.engine.training.loop.rollouts import TrainingSetup
 from rolegraph.engine.training.policies.past import PastSelves
@@ -92,6 +93,7 @@ class Training:
         self.allow: tuple[str, ...] = ()
         """Permissions of the spec."""
         self.keep_going = False
+        self.budget = NO_BUDGET
         self.events: list[Event] = []
         self.observe: Observer = self.events.append
 
@@ -127,6 +129,7 @@ class Training:
                 folder=self.folder,
                 observe=self.observe,
                 keep_going=self.keep_going,
+                budget=self.budget,
             )
 
     def run(self, *overrides: str, start: Checkpoint | None = None, steps: int = STEPS) -> None:

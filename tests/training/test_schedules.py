@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import rolegraph as rg
 from rolegraph.engine.compile import compile_file
 from rolegraph.engine.compile.compiler import check_file
-from rolegraph.engine.compile.stages import plan_at
+from rolegraph.engine.compile.steps import plan_at
 from rolegraph.engine.records import Episode
 from rolegraph.engine.training.analysis.forecast import forecast
 from rolegraph.engine.vocabulary import NumberSchedule

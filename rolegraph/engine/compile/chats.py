@@ -1,15 +1,21 @@
-"""Conversations of `memory`: the roles that keep one, and the order of their turns. Pure."""
+"""Conversations of `memory`: the roles that keep one, its trunk, and the order of their turns. Pure.
+
+The conversation of a fork is that of its trunk, then the fork's own turns. So before a turn lie the own turns
+of the instance and those of the trunk, in the order of time; the last of them that ran has the whole chat.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 import networkx as nx
 
-from rolegraph.engine.compile.structure import role_graph
-from rolegraph.engine.spec import Finding, Role, Spec
+from rolegraph.engine.compile.lineage import Instances, joined
+from rolegraph.engine.compile.structure import cycles, format_cycle, graph_of, role_graph
+from rolegraph.engine.spec import Edge, Finding, Role, Spec
 
+_BRANCH = Edge(join="branch")
 Turn = tuple[str, int]
 """Name of a role, and a round."""
 
@@ -20,31 +26,76 @@ def chats_of(spec: Spec) -> list[list[str]]:
     Roles with the same `memory.chat` are in one list; a role that shares no conversation is a list of its
     own.
     """
-    chats: dict[tuple[str, str], list[str]] = {}
-    for name, role in spec.roles.items():
-        if role.memory is not None:
-            key = ("chat", role.memory.chat) if role.memory.chat else ("role", name)
-            chats.setdefault(key, []).append(name)
-    return [*chats.values()]
+    roles = (name for name, role in spec.roles.items() if role.memory is not None)
+    return [list(chat) for chat in dict.fromkeys(tuple(_sharing(spec, name)) for name in roles)]
 
 
-def turns_before(spec: Spec) -> dict[str, dict[int, Turn]]:
-    """Return by role and turn number the turn of the same instance that precedes it in its conversation.
+def _sharing(spec: Spec, name: str) -> list[str]:
+    """Return the roles that keep one conversation with a role, itself included."""
+    memory = spec.roles[name].memory
+    if memory is None or memory.chat is None:
+        return [name]
+    return [other for other, it in spec.roles.items() if it.memory and it.memory.chat == memory.chat]
 
-    The first turn of a conversation and roles without `memory` have no entry.
+
+def _forked(spec: Spec, name: str) -> str | None:
+    """Return the role that a role's `memory.fork` names; None without one, and for an unknown name."""
+    memory = spec.roles[name].memory
+    return memory.fork if memory and memory.fork in spec.roles else None
+
+
+def trunk_of(spec: Spec, name: str) -> list[str]:
+    """Return the roles from whose turns the conversation of a fork goes on; none for another role.
+
+    They are the roles that keep the conversation of `memory.fork`, and its own trunk.
     """
-    before: dict[str, dict[int, Turn]] = {}
+    trunk: list[str] = []
+    while (forked := _forked(spec, name)) is not None and forked not in trunk:
+        trunk += _sharing(spec, forked)
+        name = forked
+    return trunk
+
+
+def instance_in(spec: Spec, instances: Instances, name: str, other: str, member: int) -> int:
+    """Return the instance of role `other` in the conversation of instance `member` of role `name`, from 0.
+
+    Roles that keep one conversation share it by number. The trunk of a fork is the only instance on its
+    branch, or the one with its number; -1 where neither is there.
+    """
+    while other not in _sharing(spec, name) and (forked := _forked(spec, name)) is not None:
+        trunk = joined(_BRANCH, instances[name][member], instances[forked])
+        if len(trunk) == 1:
+            (member,) = trunk
+        elif member not in trunk or len(instances[name]) != len(instances[forked]):
+            return -1
+        name = forked
+    return member
+
+
+def turns_before(spec: Spec) -> dict[str, dict[int, tuple[Turn, ...]]]:
+    """Return by role and turn number the turns of its conversation since the turn before, oldest first.
+
+    The turn before, of this conversation itself, is included; a fork has turns of its trunk after it. The
+    first turn of a conversation and roles without `memory` have no entry.
+    """
+    before: dict[str, dict[int, tuple[Turn, ...]]] = {}
     chats = chats_of(spec)
     order = [*nx.topological_sort(role_graph(spec))] if chats else []
     for roles in chats:
-        places = {name: place for place, name in enumerate(filter({*roles}.__contains__, order))}
-        timed = sorted((time, (name, n)) for name in roles for n, time in _times(spec, places, name))
-        for (_, one), (_, (name, number)) in pairwise(timed):
-            before.setdefault(name, {})[number] = one
+        line = {*roles, *trunk_of(spec, roles[0])}
+        places = {name: place for place, name in enumerate(filter(line.__contains__, order))}
+        timed = sorted((time, (name, n)) for name in line for n, time in _times(spec, places, name))
+        since: list[Turn] = []
+        for _, (name, number) in timed:
+            if name in roles:
+                if since:
+                    before.setdefault(name, {})[number] = tuple(since)
+                since.clear()
+            since.append((name, number))
     return before
 
 
-def _times(spec: Spec, places: Mapping[str, int], name: str) -> Iterator[tuple[int, tuple[int, ...]]]:
+def _times(spec: Spec, places: dict[str, int], name: str) -> Iterator[tuple[int, tuple[int, ...]]]:
     """Yield the round of each turn of a role, and a key that sorts the turns of a conversation by time.
 
     A loop's roles stand together in the order of `needs`: whoever is outside waits for the whole loop.
@@ -60,73 +111,160 @@ def _times(spec: Spec, places: Mapping[str, int], name: str) -> Iterator[tuple[i
 
 
 def turns_read(spec: Spec) -> dict[str, list[str]]:
-    """Return for each role in a shared conversation the other roles whose turns it may find there.
+    """Return for each role in a shared conversation, or in a fork, the other roles whose turns it may find
+    there.
 
     The result is empty for a spec whose roles wait for each other in a cycle, which other checks report.
     """
-    shared = [roles for roles in chats_of(spec) if len(roles) > 1]
+    lines = {name: [*roles, *trunk_of(spec, name)] for roles in chats_of(spec) for name in roles}
+    shared = {name: line for name, line in lines.items() if len(line) > 1}
     read: dict[str, list[str]] = {}
     if not shared or not nx.is_directed_acyclic_graph(needs := role_graph(spec)):
         return read
-    for roles in shared:
-        in_time = [name for name in nx.topological_sort(needs) if name in roles]
-        for place, name in enumerate(in_time):
-            later = [other for other in in_time[place + 1 :] if spec.shared_loops(name, other)]
-            read[name] = [*in_time[:place], *later]
+    order = [*nx.topological_sort(needs)]
+    for name, line in shared.items():
+        in_time = [*filter(line.__contains__, order)]
+        place = in_time.index(name)
+        later = [other for other in in_time[place + 1 :] if spec.shared_loops(name, other)]
+        read[name] = [*in_time[:place], *later]
     return read
 
 
-def chat_findings(spec: Spec, counts: Mapping[str, int]) -> Iterator[Finding]:
-    """Find conversations with a single turn, of roles that differ, or of roles without an order.
+def chat_findings(spec: Spec, instances: Instances) -> Iterator[Finding]:
+    """Find conversations with a single turn, of roles that differ, or of roles without an order, and forks
+    that nothing comes before.
 
     Args:
         spec: The parsed spec, whose graph has no fault.
-        counts: The number of instances of each role.
+        instances: The instances of each role.
     """
-    needs = role_graph(spec)
-    order = [*nx.topological_sort(needs)]
     yield from _unjoined(spec)
+    if circles := [*_circles(spec)]:
+        yield from circles
+        return
+    yield from _alone(spec)
     for roles in chats_of(spec):
-        first, *others = roles
-        path = ("roles", first, "memory")
-        if not others and spec.loop_of(first) is None:
-            memory = spec.roles[first].memory
-            message = f"{first} is in no loop, so it has one turn and nothing to remember"
-            hint = "remove it, or put the role into `loops`"
-            if memory is not None and memory.chat:
-                hint = f"give another role `memory: {{chat: {memory.chat}}}`, or put {first} into `loops`"
-            yield Finding(path, message, "a role of a loop", hint, at_key=True)
-        for other in others:
-            yield from _differences(spec, first, other, counts)
-        for one, two in pairwise(name for name in order if name in roles):
-            if not nx.has_path(needs, one, two):
-                message = f"{one} and {two} keep one conversation, and neither waits for the other"
-                hint = f"let one need the other, such as {one} in the `needs` of {two}"
-                expected = "roles that take turns one after the other"
-                yield Finding(("roles", two, "memory"), message, expected, hint, at_key=True)
+        for other in roles[1:]:
+            yield from _differences(spec, roles[0], other, instances)
+        if unordered := _unordered(spec, roles):
+            yield unordered
+        else:
+            yield from _fork(spec, roles, instances)
+
+
+def _alone(spec: Spec) -> Iterator[Finding]:
+    """Find conversations of a single turn, which no fork goes on from and no other role was to share."""
+    trunks = {_forked(spec, name) for name in spec.roles}
+    for (first, *others), memory in ((roles, spec.roles[roles[0]].memory) for roles in chats_of(spec)):
+        if others or memory is None or memory.fork or first in trunks or spec.loop_of(first) is not None:
+            continue
+        message = f"{first} is in no loop, so it has one turn and nothing to remember"
+        hint = "remove it, or put the role into `loops`"
+        if memory.chat:
+            hint = f"give another role `memory: {{chat: {memory.chat}}}`, or put {first} into `loops`"
+        if _keeps_its_own(spec, memory.chat) is None:
+            yield Finding(("roles", first, "memory"), message, "a role of a loop", hint, at_key=True)
+
+
+def _unordered(spec: Spec, roles: Sequence[str]) -> Finding | None:
+    """Return a finding for the first two roles of a conversation, or of it and its trunk, without an
+    order."""
+    needs, trunk = role_graph(spec), trunk_of(spec, roles[0])
+    line = [name for name in nx.topological_sort(needs) if name in {*roles, *trunk}]
+    for one, two in pairwise(line):
+        if {one, two}.isdisjoint(roles) or nx.has_path(needs, one, two):
+            continue
+        mine, theirs = (two, one) if two in roles else (one, two)
+        does = f"{one} and {two} keep one conversation"
+        if theirs in trunk:
+            does = f"{mine} goes on from the conversation of {theirs}"
+        message = f"{does}, and neither waits for the other"
+        hint = f"let one need the other, such as {one} in the `needs` of {two}"
+        expected = "roles that take turns one after the other"
+        return Finding(("roles", mine, "memory"), message, expected, hint, at_key=True)
+    return None
+
+
+def _circles(spec: Spec) -> Iterator[Finding]:
+    """Find forks that go on from each other, or from themselves."""
+    forks = {name: [forked] for name in spec.roles if (forked := _forked(spec, name))}
+    for name in (name for name, (forked,) in forks.items() if forked in _sharing(spec, name)):
+        message = f"{name} goes on from its own conversation"
+        path = ("roles", name, "memory", "fork")
+        yield Finding(path, message, "another role", "`memory: chat` keeps a conversation of its own")
+    sharing = {name: [*_sharing(spec, name), *forks.get(name, ())] for name in forks}
+    for cycle in cycles(graph_of(sharing)):
+        if any(name in forks and forks[name][0] in cycle for name in cycle):
+            message = f"the conversations go on from each other: {format_cycle(cycle)}"
+            yield Finding(("roles", cycle[0], "memory", "fork"), message, "a conversation that begins anew")
+
+
+def _fork(spec: Spec, roles: Sequence[str], instances: Instances) -> Iterator[Finding]:
+    """Find faults of a fork beside its trunk: no turns, no turn before, other instances, fields or tools."""
+    name, *_ = roles
+    trunk = _forked(spec, name)
+    if trunk is None:
+        return
+    mine, theirs = spec.roles[name], spec.roles[trunk]
+    path, does = ("roles", name, "memory", "fork"), f"{name} goes on from the conversation of {trunk}"
+    if theirs.run is not None:
+        message = f"{name} goes on from {trunk}, which runs a tool and has no conversation"
+        yield Finding(path, message, "a role with a prompt", word=trunk)
+        return
+    before = turns_before(spec)
+    line = trunk_of(spec, name)
+    if not any(other in line for role in roles for its in before.get(role, {}).values() for other, _ in its):
+        message = f"{does}, which has no turn before"
+        hint = f"let {name} need {trunk}, or share one conversation: memory: {{chat: NAME}} in both"
+        yield Finding(path, message, "a role that takes its turn earlier", hint, word=trunk)
+    members = range(len(instances[name]))
+    if any(instance_in(spec, instances, name, trunk, member) < 0 for member in members):
+        message = f"{does}, and has {len(members)} instances for {len(instances[trunk])}"
+        hint = f"as many of both, or some for each: needs: {{{trunk}: each}}"
+        yield Finding(path, message, f"one instance of {trunk} for each of {name}", hint, word=trunk)
+    if lacks := [field for field in theirs.shows if field not in mine.shows]:
+        message = f"{does}, which may show task.{', task.'.join(lacks)}"
+        hint = f"let {name} see it, too: shows: [{', '.join(theirs.shows)}]"
+        yield Finding(path, message, f"`shows` with {', '.join(lacks)}", hint, word=trunk)
+    if mine.tools != theirs.tools:
+        message = f"{does}, and they do not have the same `tools`"
+        yield Finding(path, message, f"the tools of {trunk}", "give both the same `tools`", word=trunk)
+    resets = any(memory.reset for role in roles if (memory := spec.roles[role].memory))
+    if mine.system not in (None, theirs.system) and not resets:
+        message = f"{does}, which has its own `system`"
+        hint = f"put the text into the prompt of {name}"
+        yield Finding(("roles", name, "system"), message, f"the system of {trunk}", hint, at_key=True)
 
 
 def _unjoined(spec: Spec) -> Iterator[Finding]:
-    """Warn of a role whose own conversation (`memory: chat`) has the name that other roles gave to a shared
-    one."""
+    """Find conversations that have the name of a role which keeps another one of its own (`memory: chat`)."""
     for name, role in spec.roles.items():
-        named = [other for other, it in spec.roles.items() if it.memory and it.memory.chat == name]
-        if named and role.memory is not None and role.memory.chat is None:
-            message = f"{name} keeps a conversation of its own, apart from that of {' and '.join(named)}"
-            hint = f"to share it, write `memory: {{chat: {name}}}` here, too; or rename the other"
-            yield Finding(("roles", name, "memory"), message, "", hint, "warning", at_key=True)
+        if (owner := _keeps_its_own(spec, role.memory and role.memory.chat)) is not None:
+            message = f"{name} keeps the conversation {owner}, and the role {owner} keeps one of its own"
+            share = f"to share one, write `memory: {{chat: {owner}}}` in {owner}, too"
+            fork = f"to go on from that of {owner} and add nothing to it, write `memory: {{fork: {owner}}}`"
+            expected = "the name of no role, or of a role in the conversation"
+            yield Finding(("roles", name, "memory"), message, expected, f"{share}; {fork}", at_key=True)
 
 
-def _differences(spec: Spec, one: str, other: str, counts: Mapping[str, int]) -> Iterator[Finding]:
+def _keeps_its_own(spec: Spec, chat: str | None) -> str | None:
+    """Return the name of a chat if it is that of a role with another conversation, else None."""
+    memory = spec.roles[chat].memory if chat and chat in spec.roles else None
+    return chat if memory is not None and memory.chat is None else None
+
+
+def _differences(spec: Spec, one: str, other: str, instances: Instances) -> Iterator[Finding]:
     """Yield a finding for each setting, such as `policy`, in which two roles of one conversation differ.
 
     All turns of a conversation need one chat template, one set of functions and the same view of the task.
     """
     first, second = spec.roles[one], spec.roles[other]
+    counts = len(instances[one]), len(instances[other])
     for key, mine, theirs in (
-        ("count", counts[one], counts[other]),
+        ("count", *counts),
+        ("fork", *(it.memory and it.memory.fork for it in (first, second))),
         ("shows", sorted(first.shows), sorted(second.shows)),
-        ("policy", *(_policies(spec.roles[name], counts[name]) for name in (one, other))),
+        ("policy", *(_policies(role, count) for role, count in zip((first, second), counts, strict=True))),
         ("model", *(role.model if role.policy is None else None for role in (first, second))),
         ("system", first.system, second.system),
         ("tools", first.tools, second.tools),

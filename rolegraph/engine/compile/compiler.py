@@ -14,13 +14,14 @@ import networkx as nx
 
 from rolegraph.engine import vocabulary
 from rolegraph.engine.compile import policies, role_plan
-from rolegraph.engine.compile.chats import chat_findings
+from rolegraph.engine.compile.chats import chat_findings, trunk_of
 from rolegraph.engine.compile.earned import deciding, earning_findings, judged, scored
 from rolegraph.engine.compile.graph import check_graph, run_findings
+from rolegraph.engine.compile.imitation import demonstration_findings, stage_findings, stages_findings
 from rolegraph.engine.compile.inputs import role_inputs
 from rolegraph.engine.compile.lineage import Instances, history_findings, instances_of
 from rolegraph.engine.compile.names import ResolvedNames
-from rolegraph.engine.compile.plan import EpisodeBounds, Plan, TurnGraph, size_of
+from rolegraph.engine.compile.plan import EpisodeBounds, Plan, StagePlan, TurnGraph, size_of
 from rolegraph.engine.compile.readable import instruction_findings, read_findings, stop_findings
 from rolegraph.engine.compile.resolve import digest, locate_models
 from rolegraph.engine.compile.trainable import learning_findings, loss_of
@@ -31,6 +32,7 @@ from rolegraph.engine.secrets import without_url_secrets
 from rolegraph.engine.spec import Diagnostic, Finding, ModelRef, Spec, load_spec
 from rolegraph.engine.spec.diagnostics import Path, Severity
 from rolegraph.engine.spec.loader import LoadedSpec
+from rolegraph.engine.spec.stages import spec_in_stage
 from rolegraph.engine.spec.yaml_text import dump_yaml
 
 T = TypeVar("T")
@@ -66,9 +68,11 @@ class CompileResult:
 
 
 def data_findings(plan: Plan) -> Iterator[Finding]:
-    """Warn of validation rows that are training rows as well, and of fewer than `validation.tasks`; reads
-    both files, and no other data set."""
+    """Warn of validation rows that are training rows as well, and of fewer than `validation.tasks`; find
+    demonstrations that do not fit a training row. Both files are read, and no other data set."""
     files = CompileResult(plan, ()).files()
+    if "train" in files:
+        yield from demonstration_findings(plan, files["train"].rows(None))
     if "validation" in files:
         count = sum(1 for _ in files["validation"].rows(plan.spec.train.validation.tasks))
         if message := few_tasks_message(plan, count):
@@ -192,7 +196,7 @@ def _compile(loaded: LoadedSpec, imports: Sequence[vocabulary.Import], allow: Se
     findings += history_findings(spec, instances) if instances else ()
     names = ResolvedNames(spec, instances, loaded, allow)
     findings += names.findings
-    findings += chat_findings(spec, names.counts) if instances else ()
+    findings += chat_findings(spec, instances) if instances else ()
     findings += policies.check_policies(spec, names.counts)
     findings += policies.checkpoint_findings(spec, names.counts)
     for check in (earning_findings, read_findings, instruction_findings, stop_findings, learning_findings):
@@ -205,10 +209,36 @@ def _compile(loaded: LoadedSpec, imports: Sequence[vocabulary.Import], allow: Se
         loaded.report(finding for finding in first.findings if finding not in names.findings)
         if loaded.faults:
             return None
+    stages = _stages(names, instances, loaded, imports)
+    if loaded.faults:
+        return None
     plan = _assemble(names, instances, loaded.data, imports)
+    if stages:
+        whole = "".join([plan.hash, *(in_stage.hash for _, in_stage in stages)])
+        plan = replace(plan, hash=_short(whole), stages=tuple(stage for stage, _ in stages))
     if loaded.schedules is None:
         return plan
     return replace(plan, schedules=loaded.schedules, scheduled=loaded.schedules.values(None))
+
+
+def _stages(
+    names: ResolvedNames, instances: Instances, loaded: LoadedSpec, imports: Sequence[vocabulary.Import]
+) -> list[tuple[StagePlan, Plan]]:
+    """Compile the spec as of each stage of the training, and report the findings of all stages."""
+    spec, stages, first = names.spec, list[tuple[StagePlan, Plan]](), 1
+    resolved = [
+        ResolvedNames(spec_in_stage(spec, stage), instances, loaded, names.allow)
+        for stage in spec.train.stages
+    ]
+    found = chain.from_iterable(stage_findings(place, its) for place, its in enumerate(resolved))
+    loaded.report([*stages_findings(spec), *found])
+    for stage, its in zip(spec.train.stages, resolved, strict=True):
+        if not loaded.faults:
+            plan = _assemble(its, instances, loaded.data, imports)
+            last = first + stage.steps - 1
+            stages.append((StagePlan(stage, first, last, its.spec, plan.roles), plan))
+        first += stage.steps
+    return stages
 
 
 def _assemble(
@@ -227,7 +257,7 @@ def _assemble(
     endpoint_of = {name: policies.endpoints_of(spec, name, count, trained) for name, count in counts.items()}
     endpoints = list(dict.fromkeys(chain.from_iterable(endpoint_of.values())))
     mentions = {
-        name: role.mentions.union(*(text.mentions for text in (role.when, *role.formulas.values()) if text))
+        name: role.mentions.union(*(text.mentions for text in role.expressions))
         for name, role in names.roles.items()
     }
     untils = {name: until.mentions for name, until in names.untils.items() if until}
@@ -255,6 +285,7 @@ def _assemble(
             kept_back=_kept_back(names, name),
             frozen=spec.frozen_instances(name, counts[name]),
             callees=tuple(_callee_plan(spec, name, callee) for callee in spec.callees_of(name)),
+            trunk=frozenset(positions[other] for other in trunk_of(spec, name)),
         )
         for name, role in names.roles.items()
     )
@@ -359,8 +390,12 @@ def _hash(
     if interpreter not in ("", vocabulary.MONTY):
         identity["interpreter"] = interpreter
     # A run's record has no keys of URLs, and a run may be resumed with another key.
-    written = without_url_secrets(json.dumps(identity, sort_keys=True, default=str))
-    return hashlib.sha256(written.encode()).hexdigest()[:16]
+    return _short(without_url_secrets(json.dumps(identity, sort_keys=True, default=str)))
+
+
+def _short(text: str) -> str:
+    """Return the first digits of a text's digest, as a plan's hash has them."""
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def _present(value: T | None) -> T:

@@ -45,6 +45,11 @@ def _names(spec: Spec) -> Iterator[Finding]:
                 taken = "is a role" if key in spec.roles else "is reserved in prompts"
                 message = f"{key!r} cannot be the name of {other}: it {taken}"
                 yield Finding(path, message, "another name", at_key=True)
+        forked = role.memory and role.memory.fork
+        for finding in unknown_role(spec, forked, ("roles", name, "memory", "fork")) if forked else ():
+            keep = [other for other, it in spec.roles.items() if it.memory and it.memory.chat == forked]
+            hint = f"name a role that keeps the conversation {forked}: {', '.join(keep)}"
+            yield replace(finding, hint=hint) if keep else finding
     for name in spec.episode.correct:
         yield from unknown_role(spec, name, ("episode", "correct"))
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Set
 from dataclasses import replace
+from itertools import chain
 from typing import NamedTuple
 
 from rolegraph.engine.prompts.checks import ALL_OF_SELF, TemplateScope
@@ -50,7 +51,7 @@ def role_inputs(spec: Spec, of_roles: Mentions, of_loops: Mentions) -> dict[str,
 
     Args:
         spec: The parsed spec.
-        of_roles: By role, the names that its prompt, system, tool value and `when` read.
+        of_roles: By role, the names that its prompt, system, tool value and conditions read.
         of_loops: By loop, the names that its `until` reads.
     """
     untils = {loop: tuple(sorted(of_loops.get(loop, set()) & spec.roles.keys())) for loop in spec.loops}
@@ -84,8 +85,9 @@ def role_inputs_from_text(spec: Spec, texts: Mapping[str, list[str]]) -> dict[st
     for name, role in spec.roles.items():
         scope = TemplateScope(dict.fromkeys(role.needs, 1), self_fields=ALL_OF_SELF)
         mentions = [mentions_of(text, scope) for text in texts.get(name, ())]
-        condition = mentions_of(role.when or "", replace(scope, is_condition=True))
-        of_roles[name] = condition.union(*mentions)
+        conditions = (role.when, role.memory and role.memory.reset)
+        mentions += [mentions_of(text or "", replace(scope, is_condition=True)) for text in conditions]
+        of_roles[name] = {*chain.from_iterable(mentions)}
     of_loops: dict[str, Set[str]] = {}
     for name, loop in spec.loops.items():
         scope = TemplateScope(dict.fromkeys(spec.roles_in(name), 1), is_condition=True)

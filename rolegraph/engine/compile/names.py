@@ -102,6 +102,7 @@ class ResolvedNames:
             run=run,
             tools=tuple(self.tools_of(name)),
             when=texts.when(name),
+            reset=texts.reset(name),
             formulas=self._formulas(name, role.reward, reward),
             groupings=texts.groupings(name),
             state_key=key and StateKey(key, self.hidden),

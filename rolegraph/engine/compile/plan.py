@@ -22,7 +22,7 @@ from rolegraph.engine.compile.structure import frozen
 from rolegraph.engine.compile.wiring import Vertex, Wait, Wiring, counters, dag_of, turn_graph
 from rolegraph.engine.records import MAIN, NodeId
 from rolegraph.engine.shipped import BASE_NAME, taught_prompts
-from rolegraph.engine.spec import ModelRef, Spec
+from rolegraph.engine.spec import ModelRef, Spec, Stage
 from rolegraph.engine.spec.schedules import SpecSchedules
 from rolegraph.engine.vocabulary import Dataset, Import, Metric, Split
 
@@ -75,8 +75,9 @@ class Block:
     """Number of the role's turns from the block that was asked before, of that loop, to this block."""
     may_skip: bool = False
     """True where some of the nodes may be skipped."""
-    chat_before: int | None = None
-    """Node of the turn before in the conversation that the block's only node continues."""
+    chat_before: tuple[int, ...] = ()
+    """Nodes of the conversation that the block's nodes continue, oldest first: of a fork, its own turn before
+    and the turns of its trunk since. The first node's block has those before."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -93,6 +94,20 @@ class TurnGraph:
     callees: Mapping[int, Mapping[str, Sequence[int]]]
     """By node that may call roles, the nodes for its calls of each, in order. Their blocks become ready when
     the caller has ended: the nodes of calls have a result then, and the others are skipped."""
+
+
+class StagePlan(NamedTuple):
+    """Stage of a training, compiled: the steps in which roles imitate answers."""
+
+    stage: Stage
+    first: int
+    """Number of its first step, from 1."""
+    last: int
+    """Number of its last step."""
+    spec: Spec
+    """The spec in these steps."""
+    roles: tuple[role_plan.RolePlan, ...]
+    """The plan's roles in these steps, with the estimators and signals of the stage."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,6 +151,8 @@ class Plan(TurnGraph):
     """Numbers that change over the steps of a training; the roles have their last values."""
     scheduled: Mapping[str, float] = field(default_factory=dict[str, float])
     """Values of the schedules that the roles have, by path."""
+    stages: tuple[StagePlan, ...] = ()
+    """Stages of the training, in their order; RL comes after them."""
 
     @cached_property
     def reads_step(self) -> bool:
@@ -213,6 +230,21 @@ class Plan(TurnGraph):
         teacher = self.signals[role].teacher
         return self.policies[self.policy_of(role, index)].model if teacher == "base" else teacher
 
+    def stage_at(self, step: int) -> StagePlan | None:
+        """Return the stage of a training step, from 1; None for a step of RL."""
+        number = self.stage_number(step)
+        return None if number is None else self.stages[number - 1]
+
+    def stage_number(self, step: int) -> int | None:
+        """Return the number of the stage of a training step, both from 1; None for a step of RL."""
+        numbered = enumerate(self.stages, 1)
+        return next((number for number, stage in numbered if stage.first <= step <= stage.last), None)
+
+    @property
+    def first_step_of_rl(self) -> int:
+        """Number of the first step after the stages of imitation, from 1."""
+        return self.stages[-1].last + 1 if self.stages else 1
+
     @property
     def untaught(self) -> str:
         """Warning that names roles whose prompts a model of this package was not trained on; else empty."""
@@ -259,6 +291,10 @@ class Plan(TurnGraph):
             return None
         node = len(self.nodes) + block - len(self.blocks)
         return next((place, node) for place, env in enumerate(self.envs) if node in env.transitions)
+
+    def endpoint_of(self, node: Node) -> role_plan.Endpoint:
+        """Return the endpoint that answers a node of a role with a model."""
+        return self.endpoints[self.roles[node.role].endpoints[node.id.index - 1]]
 
     def endpoints_of(self, role: role_plan.RolePlan) -> list[role_plan.Endpoint]:
         """Return the endpoints of a role's instances, each once."""

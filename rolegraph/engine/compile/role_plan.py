@@ -26,6 +26,12 @@ class Endpoint(NamedTuple):
     past: str | None = None
     """Name of a policy of past selves, whose copies answer in training steps in place of `model`."""
 
+    def same_tokens(self, other: Endpoint) -> bool:
+        """Return True if token ids of one endpoint mean the same at the other: both have one base model."""
+        mine, theirs = self.model, other.model
+        is_one = (mine.provider, mine.name, mine.base_url) == (theirs.provider, theirs.name, theirs.base_url)
+        return is_one and (mine.names_model or mine.checkpoint == theirs.checkpoint)
+
 
 class PolicyPlan(NamedTuple):
     """Training settings of one policy."""
@@ -139,6 +145,8 @@ class ResolvedRole:
     """Tools that the model may call in its turn."""
     when: Template | None
     """An instance is skipped where this condition is false."""
+    reset: Template | None
+    """A turn begins the conversation anew where this condition is true."""
     formulas: Mapping[str, Template | None]
     """Expressions that the reward reads the value of, by their text."""
     groupings: tuple[GroupingPlan, ...]
@@ -150,6 +158,11 @@ class ResolvedRole:
     def templates(self) -> list[Template]:
         """Templates of the prompt and the system prompt, or of the tool's argument."""
         return [it for it in (self.prompt, self.run and self.run.value, self.system) if it]
+
+    @property
+    def expressions(self) -> list[Template]:
+        """Conditions of the role, and expressions of its reward."""
+        return [it for it in (self.when, self.reset, *self.formulas.values()) if it]
 
     @property
     def compares_rewards(self) -> bool:
@@ -193,6 +206,8 @@ class RolePlan(ResolvedRole):
     """Indices, from 1, of instances that are never trained, because past selves answer for them."""
     callees: tuple[CalleePlan, ...] = ()
     """Roles that the model may call in its turn."""
+    trunk: frozenset[int] = frozenset()
+    """Other roles from whose turns the conversation goes on (`memory.fork`), by position."""
     group_keys: tuple[tuple[Template, bool], ...] = field(init=False)
     """Expressions of the groupings, computed for each turn, and True for those over the batch, which come
     last."""
@@ -201,7 +216,8 @@ class RolePlan(ResolvedRole):
     has_functions: bool = field(init=False)
     """True where the model may call tools or roles in its turn."""
     is_plain: bool = field(init=False)
-    """True where a turn is one call of a model, outside of loops and without a group's key."""
+    """True where a turn is one call of a model, outside of loops, without a group's key and without a
+    fork."""
 
     def __post_init__(self) -> None:
         keyed = [
@@ -209,7 +225,7 @@ class RolePlan(ResolvedRole):
         ]
         keys = tuple(sorted(keyed, key=lambda pair: pair[1]))
         has_functions = bool(self.tools or self.callees)
-        is_plain = not (has_functions or keys or self.run or self.loop is not None)
+        is_plain = not (has_functions or keys or self.run or self.loop is not None or self.trunk)
         once = {"group_keys": keys, "timeout": self.spec.timeout, "has_functions": has_functions}
         for name, value in {**once, "is_plain": is_plain}.items():
             object.__setattr__(self, name, value)  # a frozen dataclass has no other way

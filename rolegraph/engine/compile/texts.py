@@ -64,7 +64,8 @@ class TextReader:
         for key, other, edge in role.edges:
             if edge.fans_out or other in read:  # it sets the count, or the conversation shows it
                 continue
-            if prompt and key in around.needs and key not in {*mentioned, name} and not role.when:
+            is_condition = role.when or (role.memory and role.memory.reset)
+            if prompt and key in around.needs and key not in {*mentioned, name} and not is_condition:
                 message = f"{name} waits for {key}, but its prompt does not mention it"
                 path = ("roles", name, "needs", key)
                 rests_on: tuple[Path, ...] = (("roles", name, "system"), ("roles", name, "prompt"))
@@ -96,9 +97,17 @@ class TextReader:
 
     def when(self, name: str) -> Template | None:
         """Compile a role's condition `when`; None without one, or with a finding."""
+        return self._condition(("roles", name, "when"), self.spec.roles[name].when, name)
+
+    def reset(self, name: str) -> Template | None:
+        """Compile the condition of a role's `memory.reset`, which reads what its `when` may read."""
+        memory = self.spec.roles[name].memory
+        return self._condition(("roles", name, "memory", "reset"), memory and memory.reset, name)
+
+    def _condition(self, path: Path, source: str | None, name: str) -> Template | None:
         outside = ("the condition mentions {!r}, which the role does not need", "add {} to its `needs`")
         around = replace(self._around(name), text=_EXPRESSION, is_condition=True, outside=outside)
-        return self._compiled(("roles", name, "when"), self.spec.roles[name].when, around)
+        return self._compiled(path, source, around)
 
     def groupings(self, name: str) -> tuple[GroupingPlan, ...]:
         """Compile the keys of a role's groupings, which may read hidden fields: no record has their value."""

@@ -23,7 +23,7 @@ from rolegraph.engine.vocabulary import Estimator, SelfView, Views, estimators, 
 
 def learning_findings(names: ResolvedNames) -> Iterator[Finding]:
     """Check each role's estimator, reward, signal and loss against each other, and the training's `refill`,
-    `sample_from` and `validation.best` against the roles."""
+    `sample_from`, `stop` and `validation.best` against the roles."""
     spec, groups = names.spec, _Groups(names)
     for name, role in names.roles.items():
         if role.spec.is_trained:
@@ -44,9 +44,15 @@ def learning_findings(names: ResolvedNames) -> Iterator[Finding]:
         message = f"{server.provider} does not load the adapters of a training"
         others = " or ".join(name for name in PROVIDERS if name not in OWN_PROVIDERS)
         yield Finding(("train", "sample_from"), message, others, word=server.provider)
-    best, figures = spec.train.validation.best, ["correct", *spec.episode.metrics]
-    if best not in figures:
-        yield name_not_found("figure", best, figures, ("train", "validation", "best"))
+    figures = ["correct", *spec.episode.metrics]
+    stop = spec.train.stop.figure if spec.train.stop else None
+    for figure, path in ((spec.train.validation.best, ("validation", "best")), (stop, ("stop", "figure"))):
+        if figure is not None and figure not in figures:
+            yield name_not_found("figure", figure, figures, ("train", *path))
+    if spec.train.stop and not (spec.train.validation.every and spec.data.validation):
+        message = "stop counts validations, and there are none during this training"
+        hint = "give `data.validation` and `train.validation.every`, or remove `stop`"
+        yield Finding(("train", "stop"), message, "", hint, at_key=True)
 
 
 def _refill_findings(spec: Spec, roles: Mapping[str, ResolvedRole]) -> Iterator[Finding]:

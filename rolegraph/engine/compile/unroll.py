@@ -7,7 +7,7 @@ from functools import cache
 from itertools import accumulate
 from typing import NamedTuple
 
-from rolegraph.engine.compile.chats import turns_before
+from rolegraph.engine.compile.chats import Turn, instance_in, turns_before
 from rolegraph.engine.compile.inputs import RoleEdge, RoleInputs, compares_turns
 from rolegraph.engine.compile.lineage import Instance, Instances, call_sites, joined
 from rolegraph.engine.compile.plan import Block, InputEdge, Node
@@ -125,8 +125,8 @@ class UnrolledGraph:
                 for (inputs, until, further), members in self._grouped(name, number, asked).items():
                     nodes = self._turns(name, members, range(number, number + 1))
                     may_skip = conditional or bool(until) or any(edge.is_parent for edge in inputs)
-                    before = self.turns_before.get(name, {}).get(number)
-                    chat = None if before is None else self._node_at(before[0], members[0], before[1])
+                    before = self.turns_before.get(name, {}).get(number, ())
+                    chat = self._nodes_before(name, members[0], before)
                     ends = asked.loop, asked.back
                     step = () if env is None else (self.transitions[env][(number - 1) // turns],)
                     awaited = (*(edge.nodes for edge in (*inputs, *until)), *further, step)
@@ -153,17 +153,22 @@ class UnrolledGraph:
         groups: dict[_BlockInputs, list[int]] = {}
         reads = self.inputs[name]
         called = [edge for callee in self.calls[name] for edge in self.inputs[callee].edges]
-        before = (name, number - 1) if reads.own_turns and number > 1 else None
+        before: Sequence[Turn] = [(name, number - 1)] if reads.own_turns and number > 1 else ()
         if name in self.turns_before:  # the conversation's order includes the instance's own
-            before = self.turns_before[name].get(number)
+            before = self.turns_before[name].get(number, ())
         for place, me in enumerate(self.instances[name]):
             edges = tuple(self._input_edge(name, number, edge, me) for edge in reads.edges)
             until = tuple(self._input_edge(name, number, edge, me, asked.depth) for edge in asked.edges)
             further = [self._input_edge(name, number, edge, me).nodes for edge in called]
-            if before is not None:
-                further.append((self._node_at(before[0], place, before[1]),))
+            if before:
+                further.append(self._nodes_before(name, place, before))
             groups.setdefault((edges, until, tuple(further)), []).append(place)
         return groups
+
+    def _nodes_before(self, name: str, member: int, turns: Sequence[Turn]) -> tuple[int, ...]:
+        """Return the nodes of the turns that an instance (from 0) of a role finds in its conversation."""
+        members = {other: instance_in(self.spec, self.instances, name, other, member) for other, _ in turns}
+        return tuple(self._node_at(other, members[other], number) for other, number in turns)
 
     def _node_table(self, blocks: Sequence[Block]) -> tuple[Node, ...]:
         block_of = {node: number for number, block in enumerate(blocks) for node in block.nodes}

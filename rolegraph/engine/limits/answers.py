@@ -3,8 +3,8 @@
 from rolegraph.engine.limits import Limit
 
 COMPLETION_BYTES = Limit("completion_bytes", 8_000_000, "bytes")
-"""Response of an endpoint; 32,000 tokens with logprobs have some 4 MB."""
-COMPLETION_PARTS = Limit("completion_parts", 500_000, "parts")
+"""Response of an endpoint; 40,000 tokens with the log-probabilities of two each have some 8 MB."""
+COMPLETION_PARTS = Limit("completion_parts", 800_000, "parts")
 """JSON values of a response; one may take 100 times its bytes in memory."""
 COMPLETION_SECONDS = Limit("completion_seconds", 3_600, "seconds")
 """Time for a whole response of an endpoint, where the role has no `timeout`."""

@@ -29,6 +29,8 @@ SPEC_RANK = Limit("spec_rank", 1_024, "")
 """`rank` of an adapter; a larger one has the size of the base model."""
 SPEC_REFILL = Limit("spec_refill", 64, "")
 """`refill`; the episodes of so many batches and one are held in memory."""
+SPEC_STAGES = Limit("spec_stages", 16, "stages")
+"""`stages` of a training; each compiles the roles again."""
 SPEC_KEEP = Limit("spec_keep", 64, "")
 """`keep` of a policy of past selves; a service holds so many adapters."""
 SPEC_STALENESS = Limit("spec_staleness", 8, "")

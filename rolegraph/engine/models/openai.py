@@ -8,6 +8,8 @@ at other temperatures. The caller retries.
 from __future__ import annotations
 
 import asyncio
+import json
+import logging
 import os
 import re
 from collections.abc import AsyncGenerator, Mapping, Sequence
@@ -33,6 +35,7 @@ from rolegraph.engine.models.openai_answers import (
     read_answer,
     says_context_full,
 )
+from rolegraph.engine.models.repeats import REPEATS, RepeatedAnswers
 from rolegraph.engine.models.types import NO_USAGE, Completion, Request, ServedModel
 from rolegraph.engine.prompts.call_forms import tool_call
 from rolegraph.engine.prompts.chat import CLOSE, OPEN, split_reasoning
@@ -41,6 +44,7 @@ from rolegraph.engine.prompts.tools import calls_of, described
 from rolegraph.engine.records import Message
 from rolegraph.engine.vocabulary.replies import RejectedReply, bound_replies
 
+_logger = logging.getLogger(__name__)
 _PROBE_SECONDS = 10.0
 _NO_KEY = "none"
 _HEADERS_VARIABLE = "OPENAI_CUSTOM_HEADERS"
@@ -54,10 +58,22 @@ _REFUSALS = (openai.BadRequestError, openai.PermissionDeniedError, openai.Unproc
 _IS_URL_RIGHT = ". Is the URL right? It often ends in /v1."
 _MAY_BE_FULL = (400, 413, 422, 500)
 """Statuses with which servers refuse a prompt that is too long."""
-_LOGPROBS: Mapping[str, object] = {"logprobs": True}
-_TOKEN_IDS: Mapping[str, object] = {"return_token_ids": True, "return_prompt_token_ids": True}
-_EXTRAS: tuple[Mapping[str, object], ...] = ({**_LOGPROBS, **_TOKEN_IDS}, _LOGPROBS, {})
-"""Fields requested beyond the answer, most first: where a server refuses one set, the next is tried."""
+_Fields = Mapping[str, object]
+# Without `top_logprobs`, llama-cpp-python's server gives null for `logprobs`, and llama.cpp's own gives 20
+# tokens for each position, which exceeds the limits of a response after some 2,500 tokens.
+_EXTRAS: _Fields = {
+    "return_token_ids": True,
+    "return_prompt_token_ids": True,
+    "top_logprobs": 1,
+    "logprobs": True,
+}
+"""Fields requested beyond the answer, those that most servers refuse first."""
+_TOGETHER: Mapping[str, Sequence[str]] = {
+    "return_token_ids": ("return_token_ids", "return_prompt_token_ids"),
+    "return_prompt_token_ids": ("return_token_ids", "return_prompt_token_ids"),
+    "logprobs": ("logprobs", "top_logprobs"),
+}
+"""Fields to leave out together where a server refuses one of them."""
 
 
 class OpenAIModel:
@@ -83,22 +99,28 @@ class OpenAIModel:
         self._key = key
         self._url = str(client.base_url).rstrip("/")
         self._is_openai = self._url == OPENAI.default_url
-        # OpenAI itself knows no return_token_ids.
-        self._extras = _EXTRAS[1 if self._is_openai else 0 :] if tokens else _EXTRAS[-1:]
-        self._granted: int | None = None
+        self._extras: _Fields = _EXTRAS if tokens else {}
+        """Fields requested beyond the answer; fewer once the server has refused some."""
+        if self._is_openai:  # it knows no return_token_ids
+            self._extras = _without(self._extras, "return_token_ids")
+        self._is_granted = False
+        self._has_warned = not tokens
+        self._repeats = RepeatedAnswers()
 
     async def complete(self, request: Request) -> Completion:
         """Send one chat request to the endpoint and return the completion; raises ModelError."""
         try:
             async with errors_of_calls(self._url, self._key, OPENAI):
-                answer = await self._ask(request, self._granted or 0)
+                answer = await self._ask(request, self._extras)
         except UnreadableAnswer as error:
             # Transient, since a gateway under load may send such an answer.
             message = f"{self._url} does not answer as OpenAI's chat completions do: {error}"
             raise ModelError(message + _IS_URL_RIGHT * error.is_foreign, transient=True) from error
         if not answer.choices:
             raise self._no_answer(answer.error or "no choices")
-        return self._completion(answer, answer.choices[0])
+        completion = self._completion(answer, answer.choices[0])
+        self._warn_of_repeats(request, completion)
+        return completion
 
     async def aclose(self) -> None:
         """Close the HTTP connections to the endpoint."""
@@ -111,9 +133,8 @@ class OpenAIModel:
             return ContextFull(f"{self._url}: {why}")
         return ModelError(f"{self._url} gave no answer: {why}", transient=True)
 
-    async def _ask(self, request: Request, level: int) -> ServerCompletion:
-        """Send a request with the vendor's extra fields of `level`; where the server refuses them, retry with
-        fewer."""
+    async def _ask(self, request: Request, extras: _Fields) -> ServerCompletion:
+        """Send a request with the fields `extras`; where the server refuses them, retry with fewer."""
         messages = list(map(wire_message, request.messages))
         if self._escapes:
             messages = escape_families(messages)
@@ -121,7 +142,7 @@ class OpenAIModel:
             answer = await self._client.chat.completions.with_raw_response.create(
                 model=self._name,
                 messages=cast("list[ChatCompletionMessageParam]", messages),
-                extra_body={**self._body(request), **self._extras[level]},
+                extra_body={**self._body(request), **extras},
             )
         except (
             openai.BadRequestError,
@@ -129,13 +150,14 @@ class OpenAIModel:
             openai.UnprocessableEntityError,
         ) as error:
             # Fields that the server accepted before are not the reason of the refusal.
-            is_last = level in (self._granted, len(self._extras) - 1)
+            is_last = not extras or (self._is_granted and extras == self._extras)
             if is_last or says_context_full(_said(error), error.code, error.type):
                 raise
+            fewer = _accepted(extras, error.response.text)
         else:
-            self._granted = level
+            self._extras, self._is_granted = extras, True
             return read_answer(answer.http_response.content)
-        return await self._ask(request, level + 1)
+        return await self._ask(request, fewer)
 
     def _body(self, request: Request) -> dict[str, object]:
         sampling = request.sampling
@@ -157,6 +179,37 @@ class OpenAIModel:
             body["tools"] = escape_families(tools) if self._escapes else tools
         return body
 
+    def _warn_of_lack(self, choice: Choice) -> None:
+        """Log a warning, once, that the answers have no log-probabilities, with the reason."""
+        if self._has_warned:
+            return
+        self._has_warned = True
+        reason = f"{'ignores' if 'logprobs' in self._extras else 'refuses'} `logprobs`"
+        if choice.scores:
+            reason = f"gives {len(choice.scores)} for {len(choice.ids)} token ids"
+        _logger.warning(
+            "%s %s, so the answers of %s have no log-probabilities: they can be scored, but not trained on "
+            "(for that, sample from local:NAME, tinker:NAME, vllm:NAME or sglang:NAME)",
+            self._url,
+            reason,
+            self._name,
+        )
+
+    def _warn_of_repeats(self, request: Request, completion: Completion) -> None:
+        """Log a warning, once, if sampled answers are all equal."""
+        prompt, temperature = json.dumps(request.messages), request.sampling.temperature
+        if self._repeats.are_all_equal(prompt, completion.thought + completion.text, temperature):
+            _logger.warning(
+                "%s: %d of %d answers of %s to repeated prompts equal the first, at temperature %g. The "
+                "server may ignore the temperature (transformers serve does, unless the model's "
+                'generation_config.json has `"do_sample": true`), or a gateway may answer from a cache',
+                self._url,
+                REPEATS,
+                REPEATS,
+                self._name,
+                temperature,
+            )
+
     def _completion(self, answer: ServerCompletion, choice: Choice) -> Completion:
         message = choice.message or AnswerMessage()
         if choice.error:
@@ -171,11 +224,10 @@ class OpenAIModel:
             raise ModelError(f"The model refused to answer: {refusal}")
         stated = (message.reasoning or message.reasoning_content or part).strip()
         thought, text = split_reasoning(content, opened=closes_unopened(content))
-        ids = choice.token_ids or choice.response_token_ids or []
-        logprobs = [token.logprob for token in (choice.logprobs and choice.logprobs.content) or ()]
-        if ids and len(logprobs) != len(ids):
-            logprobs = []  # they cannot be assigned to tokens
+        ids, logprobs = choice.sampled
         prompt_ids = answer.prompt_token_ids or choice.prompt_token_ids or []
+        if not logprobs and (text or thought or stated):
+            self._warn_of_lack(choice)
         return Completion(
             text=text,
             thought="\n".join(part for part in (stated, thought) if part),
@@ -190,6 +242,21 @@ class OpenAIModel:
                 if call.function is not None
             ),
         )
+
+
+def _without(fields: _Fields, *names: str) -> _Fields:
+    """Return request fields without those of the given names, and without fields that depend on them."""
+    dropped = {each for name in names for each in _TOGETHER.get(name, (name,))}
+    return {name: value for name, value in fields.items() if name not in dropped}
+
+
+def _accepted(fields: _Fields, refusal: str) -> _Fields:
+    """Return request fields without those that a server's refusal names; without the first if it names all
+    or none."""
+    named = [name for name in fields if re.search(rf"\b{name}\b", refusal)]
+    if not named or len(named) == len(fields):  # the refusal may quote the whole request
+        named = [*fields][:1]
+    return _without(fields, *named)
 
 
 def _codes_of(error: object) -> tuple[object, object]:

@@ -3,18 +3,27 @@
 `content` may be a list of parts, and reasoning one of them; the arguments of a call may be an object or
 missing. Beyond OpenAI's own fields: vLLM answers `return_token_ids` with `prompt_token_ids` on the answer and
 `token_ids` on the choice, and gives reasoning as `reasoning` (formerly `reasoning_content`); SGLang answers
-it with `response_token_ids` or `token_ids`, and `prompt_token_ids` on the choice. A value of any other form
-is an error that names the field.
+it with `response_token_ids` or `token_ids`, and `prompt_token_ids` on the choice; llama.cpp's server gives an
+id with each log-probability; LiteLLM's proxy moves fields of a choice that it does not know into
+`provider_specific_fields`. A value of any other form is an error that names the field.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Annotated, Any, NamedTuple, cast
 
-from pydantic import BaseModel, BeforeValidator, PlainValidator, ValidationError
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    PlainValidator,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+)
 from pydantic_core import from_json
 
 from rolegraph.engine.records.jsonl import reason
@@ -132,12 +141,29 @@ class AnswerMessage(BaseModel):
     tool_calls: list[AnswerCall] | None = None
 
 
-class _Token(BaseModel):
+class ScoredToken(BaseModel):
+    """Entry of an answer's log-probabilities."""
+
     logprob: float
+    id: Annotated[int | None, PlainValidator(lambda it: it if type(it) is int else None)] = None
+    """Token id, which llama.cpp's server gives."""
 
 
 class _Logprobs(BaseModel):
-    content: list[_Token] | None = None
+    content: list[ScoredToken] | None = None
+
+
+class _ProviderFields(BaseModel):
+    """Fields that LiteLLM's proxy does not know and moves here."""
+
+    token_ids: list[int] | None = None
+
+
+def _provider_fields(value: object, read: ValidatorFunctionWrapHandler) -> _ProviderFields:
+    """Read the fields that a gateway moved; a value of another form has none."""
+    with suppress(ValidationError):
+        return read(value)
+    return _ProviderFields()
 
 
 class Choice(BaseModel):
@@ -150,6 +176,30 @@ class Choice(BaseModel):
     token_ids: list[int] | None = None
     response_token_ids: list[int] | None = None
     prompt_token_ids: list[int] | None = None
+    provider_specific_fields: Annotated[_ProviderFields, WrapValidator(_provider_fields)] = _ProviderFields()
+
+    @property
+    def scores(self) -> Sequence[ScoredToken]:
+        """Entries of the log-probabilities; empty where the server gives none."""
+        return (self.logprobs and self.logprobs.content) or ()
+
+    @property
+    def ids(self) -> Sequence[int]:
+        """Ids of the sampled tokens; empty where the server gives none."""
+        scored = [token.id for token in self.scores if token.id is not None]
+        return (
+            self.token_ids
+            or self.response_token_ids
+            or self.provider_specific_fields.token_ids
+            or (scored if len(scored) == len(self.scores) else ())
+        )
+
+    @property
+    def sampled(self) -> tuple[Sequence[int], Sequence[float]]:
+        """Ids and log-probabilities of the sampled tokens; without log-probabilities that do not match the
+        ids."""
+        ids, logprobs = self.ids, [token.logprob for token in self.scores]
+        return ids, [] if ids and len(logprobs) != len(ids) else logprobs
 
     @property
     def is_cut(self) -> bool:

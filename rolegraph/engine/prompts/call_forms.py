@@ -9,7 +9,7 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, cast
 
@@ -34,6 +34,8 @@ class CallForm:
     """True where templates require an id of nine characters, which the model may leave out."""
     text_arguments: bool = False
     """True where templates take arguments as JSON text, not as a mapping."""
+    in_messages: bool = False
+    """True where the list of tools, calls and results are texts of messages, for templates without them."""
 
     def find(self, text: str, functions: Functions = ()) -> tuple[str, tuple[ToolCall, ...]]:
         """Split an answer into its text without calls, and its calls; malformed calls stay in the text."""
@@ -175,3 +177,5 @@ FORMS = (
     CallForm("DeepSeek", "<｜tool▁call▁begin｜>", _DEEPSEEK, _parts, text_arguments=True),
 )
 """Forms in the order in which they are tried."""
+IN_MESSAGES = replace(HERMES, name="text of messages", in_messages=True)
+"""Form for a template that takes no tools, or writes calls in an unknown form."""

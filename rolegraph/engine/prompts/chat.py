@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, Protocol
 from jinja2 import TemplateError
 
 from rolegraph.engine.errors import ModelError, UsageError
-from rolegraph.engine.prompts.call_forms import FORMS, CallForm, id_of
+from rolegraph.engine.prompts.call_forms import FORMS, IN_MESSAGES, CallForm, id_of
 from rolegraph.engine.prompts.markers import (
     Markers,
     Outline,
@@ -27,14 +27,19 @@ from rolegraph.engine.prompts.markers import (
     rewritten,
     unless_harmless,
 )
-from rolegraph.engine.prompts.tools import answer_message, call_entry, calls_of, described
+from rolegraph.engine.prompts.tools import (
+    answer_message,
+    call_entry,
+    calls_of,
+    described,
+    in_messages,
+)
 from rolegraph.engine.records import Message
 from rolegraph.engine.vocabulary import Function, ToolCall
 
 OPEN = "<think>"
 CLOSE = "</think>"
 _PROBE = "rolegraph-probe"
-_KNOWN = ", ".join(dict.fromkeys(form.name for form in FORMS))
 _SAMPLE_TURNS = [{"role": "user", "content": "?"}, {"role": "assistant", "content": _PROBE}]
 _ENDS_A_CALL = "<|eom_id|>"
 """Token that ends a Llama turn with tool calls."""
@@ -129,7 +134,7 @@ class ChatFormat:
 
     def prompt(self, messages: Sequence[Message], tools: Sequence[Function] = ()) -> TokenizedPrompt:
         """Render messages and the opening of the model's turn; raises ModelError if the template fails."""
-        return self._render(json.dumps([messages, self._told(tools)]))
+        return self._render(json.dumps([messages, described(tools)]))
 
     def pieces(self, ids: Sequence[int]) -> list[tuple[str, bool]]:
         """Split tokens into parts of text, each with True for an added token such as the marker of a turn."""
@@ -150,7 +155,7 @@ class ChatFormat:
         Some templates rewrite earlier turns when more follow, or drop their reasoning. Then the whole chat is
         rendered again, and the prompt does not start with `continued`.
         """
-        added = self._added(continued, messages, self._told(tools))
+        added = self._added(continued, messages, described(tools))
         if added is None:
             return self.prompt(messages, tools)
         return TokenizedPrompt((*continued.ids, *self._encode(added)), thinking=self._opens(added))
@@ -172,7 +177,7 @@ class ChatFormat:
 
     def calls(self, text: str, tools: Sequence[Function]) -> tuple[str, Sequence[ToolCall]]:
         """Split an answer into its text without calls, and its calls of `tools`."""
-        return self._form.find(text, tools) if tools and self._form else (text, ())
+        return self._form.find(text, tools) if tools else (text, ())
 
     def turn(self, text: str) -> tuple[int, ...]:
         """Return the tokens of an assistant's answer that the model did not sample, with the end-of-turn
@@ -285,20 +290,12 @@ class ChatFormat:
                 reason,
             )
 
-    def _told(self, tools: Sequence[Function]) -> list[dict[str, Any]]:
-        """Return descriptions of tools for the chat template; raises ModelError if the template takes no
-        tools."""
-        if tools and self._form is None:
-            example = f"such as Qwen's (known are the forms of {_KNOWN})"
-            fix = f"a model whose template can, {example}, or one behind an OpenAI-compatible endpoint"
-            problem = "has no list of tools, or an unknown form of their calls"
-            raise ModelError(f"The chat template of {self._name} {problem}: give the role {fix}")
-        return described(tools)
-
     @cached_property
-    def _form(self) -> CallForm | None:
-        """Syntax in which the chat template writes tool calls, found by rendering one; None for an unknown
-        syntax."""
+    def _form(self) -> CallForm:
+        """Syntax in which the chat template writes tool calls, found by rendering one.
+
+        For a template without tools, or with an unknown syntax, they are texts of messages.
+        """
         schema = {"type": "object", "properties": {"a": {"type": "integer"}}}
         function = Function(_PROBE, "", schema, _unanswered)
         for form in FORMS:
@@ -313,13 +310,20 @@ class ChatFormat:
             answer = answered.removeprefix(asked).removesuffix(self._ending)
             if _PROBE in asked and form.find(answer, [function])[1] == (call,):
                 return form
-        return None
+        _logger.warning(
+            "The chat template of %s has no list of tools, or an unknown form of their calls: the first "
+            "message lists the tools, and a call is <tool_call>{…}</tool_call> in the answer's text",
+            self._name,
+        )
+        return IN_MESSAGES
 
     def _text(
         self, turns: _Turns, tools: _Turns, form: CallForm | None = None, *, add_generation_prompt: bool
     ) -> str:
         conversation = deepcopy(turns)  # a template may change its messages
         form = form or (self._form if tools else None)
+        if form is not None and form.in_messages:
+            conversation, tools = in_messages(conversation, tools), []
         if form is not None and form.text_arguments:
             for call in [call for turn in conversation for call in turn.get("tool_calls", ())]:
                 call["function"]["arguments"] = json.dumps(call["function"]["arguments"], ensure_ascii=False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from itertools import groupby
 from typing import Any
 
 from rolegraph.engine.prompts.call_forms import tool_call
@@ -54,3 +55,46 @@ def result_message(call: ToolCall, text: str) -> Message:
     if call.id:
         message["tool_call_id"] = call.id
     return message
+
+
+_TOLD = (
+    "You can call these functions, given as JSON:\n{functions}\n"
+    "To call one, write\n"
+    '<tool_call>\n{{"name": "its name", "arguments": {{"argument": "value"}}}}\n</tool_call>\n'
+    "and end your answer there. Its result follows in <tool_response></tool_response>."
+)
+
+
+def in_messages(
+    turns: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]
+) -> list[dict[str, Any]]:
+    """Write tools, calls and results into the texts of messages, for a chat template that takes none.
+
+    Args:
+        turns: Messages in the form that chat templates take, with arguments of calls as mappings.
+        tools: The `tools` of a request.
+
+    Returns:
+        Messages without `tool_calls` and without the role `tool`. The first begins with the list of tools; a
+        message stands for each group of results.
+    """
+    functions = "\n".join(json.dumps(tool["function"], ensure_ascii=False) for tool in tools)
+    written: list[dict[str, Any]] = []
+    for is_result, group in groupby(turns, lambda turn: turn["role"] == "tool"):
+        if is_result:
+            results = (f"<tool_response>\n{turn['content']}\n</tool_response>" for turn in group)
+            written.append({"role": "user", "content": "\n".join(results)})
+        else:
+            written += [_with_calls(turn) for turn in group]
+    first, *later = written
+    return [{**first, "content": f"{_TOLD.format(functions=functions)}\n\n{first['content']}"}, *later]
+
+
+def _with_calls(turn: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a message with its calls written behind its text."""
+    calls = [
+        f"<tool_call>\n{json.dumps(call['function'], ensure_ascii=False)}\n</tool_call>"
+        for call in turn.get("tool_calls", ())
+    ]
+    others = {key: value for key, value in turn.items() if key != "tool_calls"}
+    return {**others, "content": "\n".join(text for text in (turn["content"], *calls) if text)}

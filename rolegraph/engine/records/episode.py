@@ -99,6 +99,10 @@ REWARD_FAILURES = (FailureName.REWARD_ERROR, FailureName.UNSUPPORTED_PROGRAM)
 right."""
 
 
+FORMLESS = (FailureName.MALFORMED_OUTPUT, FailureName.UNPARSEABLE_CHOICE, FailureName.SPECIAL_TOKEN)
+"""Failures that weights cause; those of a service, a tool or a reward are no fault of the weights."""
+
+
 def averaged(metrics: Mapping[str, float], correct: bool | None) -> Mapping[str, float]:
     """Return the values of an episode that are averaged: the metrics, and `correct` where that is known."""
     return metrics if correct is None else {"correct": float(correct), **metrics}
@@ -319,6 +323,11 @@ class Trajectory(NamedTuple):
     def is_unjudged(self) -> bool:
         """True where the reward failed, so that it is unknown whether the answer is right."""
         return self.failure is not None and self.failure.name in REWARD_FAILURES
+
+    @property
+    def is_formless(self) -> bool:
+        """True where the answer has no form that the parser can read, which weights cause, and mend."""
+        return self.failure is not None and self.failure.name in FORMLESS
 
     @property
     def failure_line(self) -> str:

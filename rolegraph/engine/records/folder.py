@@ -183,6 +183,10 @@ class RunFolder:
         if info.seconds is not None or not info.resumed:
             self._update(seconds=(info.seconds or 0.0) + seconds)
 
+    def stop(self, step: int, reason: str) -> None:
+        """Record in `run.json` that the training is complete with an earlier step than planned."""
+        self._update(steps=step, stopped=reason)
+
     def replace_seal(self, seal: str) -> None:
         """Replace the seal of the settings in `run.json`."""
         self._update(seal=seal)

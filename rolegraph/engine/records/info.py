@@ -125,7 +125,10 @@ class RunInfo(SourceRecord):
     checkpoint: Typed | None = None
     """For a run: trained weights that its roles ask; None for untrained models."""
     steps: int = 0
-    """For a training: planned number of steps; 0 where it is not known."""
+    """For a training: number of steps, those made where `stopped` has a reason, else planned; 0 where it is
+    not known."""
+    stopped: str = ""
+    """For a training that `train.stop` ended: the reason."""
     learning_rates: dict[str, Figure] = {}
     """For a training: learning rate of each policy, before the schedule; empty in files of earlier
     versions."""

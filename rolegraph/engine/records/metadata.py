@@ -81,6 +81,15 @@ class DemonstrationMetadata(TypedDict, total=False, extra_items=Any):
     """Token ids of the turn."""
 
 
+@with_config(ConfigDict(strict=True, extra="forbid"))
+class TurnMetadata(TypedDict):
+    """Identity of a turn, as a NodeId."""
+
+    role: str
+    index: Annotated[Count, Field(ge=1)]
+    round: Annotated[Count, Field(ge=1)]
+
+
 @with_config(_OPEN)
 class StepMetadata(ComparisonMetadata, total=False, extra_items=Any):
     """Keys of `Step.metadata` that Rolegraph reads. Those of the comparison belong to the step's turn."""
@@ -117,6 +126,10 @@ class StepMetadata(ComparisonMetadata, total=False, extra_items=Any):
     """Factor of the advantages in the loss."""
     staleness: int
     """Number of updates between the weights that answered and those that learn."""
+    forked: TurnMetadata
+    """Turn of another role from whose conversation the turn goes on; missing where it is the turn's own."""
+    restarted: bool
+    """True where the turn began its conversation anew (`memory.reset`)."""
     demonstration: DemonstrationMetadata
     """Turn to imitate in place of the answer."""
 

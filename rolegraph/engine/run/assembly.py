@@ -245,6 +245,8 @@ def _call_metadata(turn: NodeResult, call: ModelCall) -> StepMetadata:
         metadata["tool"] = role.run.name
     if turn.group_keys and call is turn.calls[0]:
         metadata["by"] = dict(turn.group_keys)
+    if turn.opening and call is turn.calls[0]:
+        metadata.update(turn.opening)
     if role.has_functions:
         metadata["call"] = call.number
     if call.results:

@@ -57,6 +57,8 @@ class EpisodeContext(EpisodeSession):
         """Results that the nodes of each block see; set when the block opens."""
         self.arguments: dict[int, Mapping[str, Any]] = {}
         """Arguments of the call that a node answers, by node."""
+        self.restarted: set[int] = set()
+        """Nodes whose turn began its conversation anew (`memory.reset`)."""
         self.uncomputed = 0
         """Number of conditions that could not be computed."""
         self._visible_task = _without(self.task, plan.hidden)

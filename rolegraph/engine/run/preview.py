@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from rolegraph.engine.compile import Plan, RolePlan
+from rolegraph.engine.compile.imitation import demonstrations
 from rolegraph.engine.compile.leaving import disclosure_rule_of, without_quoting
 from rolegraph.engine.compile.role_plan import EnvPlan
 from rolegraph.engine.models import LimitedModel, Request
@@ -266,6 +267,7 @@ def facts_of(plan: Plan, role: RolePlan) -> Mapping[str, str]:
         for name, tool in zip(opened, role.tools, strict=True):
             names.append(f"{name} (not opened: it is not allowed)" if tool in closed else name)
         tools = f"{', '.join(names)}; at most {written.calls} calls of the model"
+    sources = (shown.source for of, shown in demonstrations(plan).values() if of.name == role.name)
     facts = {
         "prompt": ", ".join(role.prompt_files),
         "needs": ", ".join(_edge(name, edge) for name, edge in written.needs.items()),
@@ -277,6 +279,7 @@ def facts_of(plan: Plan, role: RolePlan) -> Mapping[str, str]:
         "called by": f"{', '.join(callers)}; at most {role.count} calls" if callers else "",
         "sees hidden": ", ".join(sorted(written.shows)),
         "memory": str(written.memory or ""),
+        "imitates": "; ".join(dict.fromkeys(sources)),
         "learning rate": ", ".join(str(policy_rate(plan.policies[it])) for it in plan.policies_of(role.name)),
     }
     return {name: fact for name, fact in facts.items() if fact}

@@ -13,11 +13,20 @@ from typing import Any
 
 from rolegraph.engine.compile import Plan, RolePlan
 from rolegraph.engine.compile.plan import Block, Node
-from rolegraph.engine.compile.stages import plan_at
+from rolegraph.engine.compile.steps import plan_at
 from rolegraph.engine.errors import UsageError
 from rolegraph.engine.models import LimitedModel
 from rolegraph.engine.prompts import ChatPrefix, PromptError, render_messages
-from rolegraph.engine.records import Episode, EpisodeDone, Failure, FailureName, Message, Observer
+from rolegraph.engine.records import (
+    Episode,
+    EpisodeDone,
+    Failure,
+    FailureName,
+    Message,
+    Observer,
+    StepMetadata,
+)
+from rolegraph.engine.records.metadata import TurnMetadata
 from rolegraph.engine.run.assembly import assemble
 from rolegraph.engine.run.context import EpisodeContext
 from rolegraph.engine.run.endings import LoopEnds
@@ -28,6 +37,7 @@ from rolegraph.engine.run.task_group import TaskGroup
 from rolegraph.engine.run.tools import Answer, Callees
 from rolegraph.engine.run.turn import EpisodeJob, NodeResult, model_turn, node_result, tool_turn
 from rolegraph.engine.vocabulary import EnvironmentFailure
+from rolegraph.engine.vocabulary.foreign import short_repr
 from rolegraph.engine.vocabulary.isolation import Isolation
 
 
@@ -222,19 +232,21 @@ class _Run:
     def take_turn(self, position: int, node: Node, role: RolePlan) -> Coroutine[None, None, NodeResult]:
         context = self.context
         upstream, prefix, callees = context.upstream[node.block], None, None
+        opening = None
         if role.run is not None:
             return tool_turn(role, role.run, node, context, context.of_node(position), upstream)
         if not role.prompt_per_instance:
             messages = self.messages[node.block]
         elif role.spec.memory is not None:
-            messages, prefix = self.continue_chat(role, position)
+            messages, prefix, opening = self.continue_chat(role, position)
         else:
             messages = self.render(role, context.of_node(position))
         if role.callees:
             plans = {callee.function.name: callee for callee in role.callees}
             callees = Callees(plans, self.plan.callees[position], self.answer_call)
         model = self.models[role.endpoints[node.id.index - 1]]
-        return model_turn(role, node, model, context, messages, upstream, prefix, callees)
+        turn = model_turn(role, node, model, context, messages, upstream, prefix, callees)
+        return turn if opening is None else _opened(turn, opening)
 
     async def answer_call(self, position: int, arguments: Mapping[str, Any]) -> Answer:
         """Run the turn of a role that a model called as a tool; return its action and failure, before its
@@ -260,18 +272,56 @@ class _Run:
 
     def continue_chat(
         self, role: RolePlan, position: int
-    ) -> tuple[Sequence[Message] | Failure, ChatPrefix | None]:
-        """Return the messages of a turn that continues a conversation, and the earlier chat as tokens.
+    ) -> tuple[Sequence[Message] | Failure, ChatPrefix | None, StepMetadata | None]:
+        """Return the messages of a turn in a conversation, the earlier chat as tokens, and how it opens.
 
-        The chat continues the last turn of the conversation that was neither skipped nor failed; without one
-        the second value is None, and so it is where rendering fails.
+        The second value is None where nothing goes before, where rendering fails, and for a trunk whose model
+        has other tokens; the third is None where the turn goes on from its own conversation.
         """
-        plan, last = self.plan, None
-        node = plan.nodes[position]
-        while last is None and (before := plan.blocks[node.block].chat_before) is not None:
-            node, result = plan.nodes[before], self.results[before]
-            last = result.calls[-1] if result is not None and result.continues_chat else None
-        messages = self.render(role, self.context.of_node(position), with_system=last is None)
-        if last is None or isinstance(messages, Failure):
-            return messages, None
-        return (*last.chat, *messages), last.chat_prefix
+        plan, variables = self.plan, self.context.of_node(position)
+        before, opening, prefix = self.turn_before(position), None, None
+        if before is not None and role.reset is not None:
+            try:
+                begins_anew = role.reset.holds(variables)
+            except PromptError as error:  # the turn has no conversation that it could go on from
+                message = f"memory.reset: {short_repr(role.reset.source)} cannot be computed: {error}"
+                return Failure(FailureName.PROMPT_ERROR, message), None, None
+            if begins_anew:
+                self.context.restarted.add(position)
+                before, opening = None, StepMetadata(restarted=True)
+        messages = self.render(role, variables, with_system=before is None)
+        result = None if before is None else self.results[before]
+        if before is None or result is None or isinstance(messages, Failure):
+            return messages, None, opening
+        last, node = result.calls[-1], plan.nodes[before]
+        prefix = last.chat_prefix
+        if node.role in role.trunk:
+            opening = StepMetadata(forked=TurnMetadata(**node.id._asdict()))
+            if not plan.endpoint_of(plan.nodes[position]).same_tokens(plan.endpoint_of(node)):
+                prefix = None
+        return (*last.chat, *messages), prefix, opening
+
+    def turn_before(self, position: int) -> int | None:
+        """Return the node whose chat a turn continues: the last of its conversation that ran and did not
+        fail.
+
+        None where the conversation begins: without such a turn, or where a later one began it anew and
+        failed.
+        """
+        plan, results, restarted = self.plan, self.results, self.context.restarted
+        while before := plan.blocks[plan.nodes[position].block].chat_before:
+            for turn in reversed(before):
+                result = results[turn]
+                if result is not None and result.continues_chat:
+                    return turn
+                if turn in restarted:
+                    return None
+            position = before[0]
+        return None
+
+
+async def _opened(turn: Coroutine[None, None, NodeResult], opening: StepMetadata) -> NodeResult:
+    """Take a turn, and note in its result how its conversation opens."""
+    result = await turn
+    result.opening = opening
+    return result

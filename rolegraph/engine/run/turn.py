@@ -37,6 +37,7 @@ from rolegraph.engine.records import (
     FailureName,
     Message,
     Observer,
+    StepMetadata,
     Task,
     call_seed,
     derive_seed,
@@ -178,6 +179,8 @@ class NodeResult:
     `on_failure`."""
     group_keys: Mapping[str, str | None] | None = None
     """Digest of each expression that the role's turns are grouped by; None without a digest."""
+    opening: StepMetadata | None = None
+    """`forked` or `restarted`, for the first Step of a turn that does not go on from its own conversation."""
 
     @property
     def known_score(self) -> Score | None:

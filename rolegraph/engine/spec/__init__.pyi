@@ -26,4 +26,5 @@ from rolegraph.engine.spec.sources import api_of as api_of
 from rolegraph.engine.spec.train import Lora as Lora
 from rolegraph.engine.spec.train import Policy as Policy
 from rolegraph.engine.spec.train import Schedule as Schedule
+from rolegraph.engine.spec.train import Stage as Stage
 from rolegraph.engine.spec.train import Train as Train

@@ -257,17 +257,37 @@ class Memory(SpecModel):
     """Conversation that a role keeps for an episode."""
 
     SHORT = Literal["chat"]
-    chat: Identifier | None
-    """Name of a conversation that all roles with this name keep together, instance by instance. None, or
-    `memory: chat`, is a conversation of the role's own."""
+    chat: Identifier | None = None
+    """Name of a conversation that all roles with this name keep together, instance by instance. None, `own`,
+    or `memory: chat`, is a conversation of the role's own."""
+    fork: Identifier | None = None
+    """Role from whose conversation, as it stands, the turns go on; what they add is not in that role's."""
+    reset: str | None = None
+    """Condition under which a turn begins the conversation anew, with `system` and its prompt."""
 
     @classmethod
     def expand_shorthand(cls, value: object) -> object:
-        """Expand `chat` to a conversation of the role's own."""
-        return {"chat": None} if value == "chat" else value
+        """Expand `chat`, and `own` as the name of a chat, to a conversation of the role's own."""
+        if value == "chat":
+            return {"chat": None}
+        if isinstance(value, dict) and (written := cast("dict[str, object]", value)).get("chat") == OWN_CHAT:
+            return {**written, "chat": None}
+        return cast("object", value)
+
+    @model_validator(mode="after")
+    def _says_something(self) -> Self:
+        if not self.model_fields_set:
+            raise ValueError("chat, or a mapping with `chat`, `fork` or `reset`")
+        return self
 
     def __str__(self) -> str:
-        return self.chat or "chat"
+        forked = f"fork of {self.fork}" if self.fork else ""
+        shared = self.chat or ("" if forked else "chat")
+        return ", ".join(filter(None, (shared, forked, f"reset when {self.reset}" if self.reset else "")))
+
+
+OWN_CHAT = "own"
+"""Name of a chat that is a conversation of the role's own: `{chat: own, reset: …}`."""
 
 
 class Role(SpecModel):
@@ -298,7 +318,8 @@ class Role(SpecModel):
     """Template of the system message."""
     memory: Annotated[Memory, ATOMIC] | None = None
     """`chat`, in a loop: each instance keeps one conversation for the episode, to which every turn adds.
-    `{chat: NAME}`: the roles that give one name keep one conversation."""
+    `{chat: NAME}`: the roles that give one name keep one conversation. `{fork: ROLE}`: the turns go on from
+    the conversation of that role."""
     parser: Annotated[CallField, vocabulary.parsers] = ItemCall("text")
     """Parser of the answer; beside `run`, where it is given, of the tool's result."""
     tools: Annotated[

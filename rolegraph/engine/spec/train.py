@@ -1,14 +1,22 @@
-"""Training settings of a spec: policies, schedule, adapter, validation."""
+"""Training settings of a spec: policies, schedule, stages, adapter, validation."""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from typing import Annotated, Literal, Self
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field, model_validator
 
-from rolegraph.engine.limits.specs import SPEC_COUNT, SPEC_KEEP, SPEC_RANK, SPEC_REFILL, SPEC_STALENESS
-from rolegraph.engine.spec.base import Count, SpecModel
-from rolegraph.engine.spec.sources import ModelRef, Sampling
+from rolegraph.engine.limits.specs import (
+    SPEC_COUNT,
+    SPEC_KEEP,
+    SPEC_RANK,
+    SPEC_REFILL,
+    SPEC_STAGES,
+    SPEC_STALENESS,
+)
+from rolegraph.engine.spec.base import ATOMIC, Count, SpecModel
+from rolegraph.engine.spec.sources import ModelRef, PromptSource, Sampling
 
 RateCurve = Literal["constant", "linear", "cosine"]
 
@@ -77,6 +85,78 @@ class Validation(SpecModel):
     """Figure that selects the best checkpoint: `correct`, or one of the spec's metrics."""
 
 
+BEST: Literal["best"] = "best"
+"""Word for the best answers so far, in place of a demonstration."""
+
+
+class Target(PromptSource):
+    """Answer that a role imitates: `best`, or the template of a demonstration, as a prompt is written."""
+
+    best: Literal[True] | None = None
+    """True, or the word `best`: the answers of each group with the highest reward."""
+
+    @classmethod
+    def expand_shorthand(cls, value: object) -> object:
+        """Expand `best`, and the name of a template's file."""
+        return {"best": True} if value == BEST else super().expand_shorthand(value)
+
+    @model_validator(mode="after")
+    def _is_one(self) -> Self:
+        if sum(key is not None for key in (self.best, self.file, self.inline)) != 1:
+            raise ValueError("best, a template's file name, or {inline: text}")
+        return self
+
+    @property
+    def demonstration(self) -> PromptSource | None:
+        """Template of the demonstration; None for the best answers."""
+        return None if self.best else PromptSource(file=self.file, inline=self.inline)
+
+
+def _as_targets(value: object) -> object:
+    """Return the mapping form of `imitation`, which is empty for the word `best`."""
+    if value == BEST:
+        return {}
+    if value == {}:
+        raise ValueError("best, or a mapping from roles to what they imitate")
+    return value
+
+
+class Stage(SpecModel):
+    """Steps at the beginning of a training, in which roles imitate answers in place of RL."""
+
+    @classmethod
+    def expand_shorthand(cls, value: object) -> object:
+        """Return the value unchanged; a bare word, such as `rl`, is refused."""
+        if isinstance(value, str):
+            raise ValueError("a mapping with `imitation` and `steps`; RL follows the last stage by itself")
+        return value
+
+    imitation: Annotated[
+        Mapping[str, Target],
+        BeforeValidator(_as_targets, json_schema_input_type=Literal["best"] | Mapping[str, Target]),
+        ATOMIC,
+    ]
+    """Answers that become targets of a cross-entropy, by role: `best`, those of each group with the highest
+    reward, or a template, the answer to the role's own prompt. The template may read hidden fields, as it is
+    no prompt. `best` alone is that of every trained role with a reward; a role that is not named learns from
+    its rewards as in RL."""
+    steps: Count
+    """Number of steps."""
+    rollouts: Count | None = None
+    """Episodes for each task; None is 1 where every trained role has a template, else `train.rollouts`."""
+    learning_rate: Annotated[float, Field(gt=0.0, le=1.0)] | None = None
+    """Learning rate of every policy, under the schedule of `train`; None is that of the training."""
+
+
+class Stop(SpecModel):
+    """Early end of a training whose validation no longer rises."""
+
+    figure: str | None = None
+    """Figure of the validation, `correct` or one of the spec's metrics; None is that of `validation.best`."""
+    patience: Count = 5
+    """Number of validations in a row without a new best, after which the training ends."""
+
+
 class Keep(SpecModel):
     """Parts of a long training that stay on disk; what is left out stays whole."""
 
@@ -102,6 +182,8 @@ class Train(SpecModel):
     epochs: Count | None = None
     """Passes through the training data, each in a new order; with `steps` too, whichever ends first. Without
     both it is one epoch."""
+    stages: Annotated[list[Stage], Field(max_length=SPEC_STAGES.most), ATOMIC] = []
+    """Stages of imitation, one after the other, before RL takes the rest of the steps."""
     learning_rate: Annotated[float, Field(gt=0.0, le=1.0)] | None = None
     """Learning rate of Adam; None follows the size of the model (docs/training.md): 0.002 for the shipped
     base model."""
@@ -113,6 +195,8 @@ class Train(SpecModel):
     """LoRA adapter."""
     validation: Validation = Validation()
     """Evaluation during the training."""
+    stop: Stop | None = None
+    """Early end, where the validation no longer rises; None makes all steps."""
     checkpoint_every: Count = 10
     """Steps between checkpoints; the best and the last are always kept."""
     keep: Keep = Keep()

@@ -92,6 +92,9 @@ def _policies(plan: Plan) -> Iterator[Finding]:
 
 def _steps(plan: Plan) -> Iterator[Finding]:
     """Find numbers and expressions that follow the step of a training, which rLLM tells no workflow."""
+    if plan.stages:
+        message = "rLLM tells a workflow no step, so it has no stages of imitation"
+        yield Finding(("train", "stages"), message, "", f"remove them, or {WITHOUT_RLLM}", at_key=True)
     for path in plan.schedules.by_path if plan.schedules else ():
         message = "rLLM tells a workflow no step, so no number can follow a schedule"
         yield Finding(path, message, "a number", f"or {WITHOUT_RLLM}")
@@ -275,6 +278,7 @@ def _training(plan: Plan, traits: BackendTraits) -> Iterator[Finding]:
     options = {
         "sample_from": (train.sample_from is not None, "rLLM samples from its own engine"),
         "keep": (train.keep != Keep(), "rLLM uses the value of its own config"),
+        "stop": (train.stop is not None, "rLLM makes all steps"),
     }
     for key, (is_set, message) in options.items():
         if is_set:

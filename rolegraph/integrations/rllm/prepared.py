@@ -40,9 +40,11 @@ def prepared(plan: Plan) -> PreparedPlan:
     """Return the plan prepared for rLLM, made once in each process for all copies of the plan.
 
     Raises:
-        UsageError: For a signal that rLLM cannot train on.
+        UsageError: For a signal that rLLM cannot train on, and for stages, whose steps rLLM does not tell.
     """
     if plan.hash not in _prepared:
+        if plan.stages:
+            raise UsageError(f"rLLM tells a workflow no step, so it has no `train.stages`; {WITHOUT_RLLM}")
         for role in plan.trained.values():
             if (fault := signal_fault(role)) is not None:
                 raise UsageError("; ".join(filter(None, fault)))

@@ -105,8 +105,8 @@ def check_trainable(plan: Plan) -> None:
         plan: The plan.
 
     Raises:
-        UsageError: The plan trains several policies, draws past selves, learns from a signal, follows
-            the step, or asks a model of this machine that would have to be served.
+        UsageError: The plan trains several policies, draws past selves, learns from a signal, imitates
+            in stages, follows the step, or asks a model of this machine that would have to be served.
     """
     if len(plan.policies) > 1:
         raise UsageError(
@@ -123,6 +123,11 @@ def check_trainable(plan: Plan) -> None:
         raise UsageError(
             f"{path} follows the step of the training, which verifiers does not pass on; use "
             "`rolegraph train`, or a constant"
+        )
+    if plan.stages:
+        raise UsageError(
+            "`train.stages` imitates answers in some steps, which verifiers does not pass on; use "
+            "`rolegraph train`, or remove it"
         )
     for name in plan.signals:
         raise UsageError(

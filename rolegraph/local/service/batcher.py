@@ -20,6 +20,7 @@ import torch
 
 from rolegraph.engine.limits import service as limits
 from rolegraph.local.service.decoder import Decoder
+from rolegraph.local.service.free_memory import MEMORY_SHARE, free_memory
 from rolegraph.local.service.local_model import (
     MAX_BATCH_LOGITS,
     LocalModel,
@@ -135,6 +136,9 @@ class Batcher:
         """Jobs whose prompts' log-probabilities are still to be computed."""
         self._waited = 0
         """Steps since sequences last joined."""
+        by_memory = free_memory(self._model.device) // MEMORY_SHARE // self._model.cache_bytes_per_token
+        self._most_tokens = min(limits.LIVE_TOKENS.most, by_memory)
+        """Tokens in memory of the sequences in a batch."""
 
     def add(self, job: SampleJob) -> None:
         """Load the weights of a job and queue it; an error of loading is set on the job instead of raised."""
@@ -254,7 +258,7 @@ class Batcher:
         longest = max((request.length for request in live), default=0)
         while waiting and len(live) + len(joining) < limits.LIVE.most:
             longest = max(longest, waiting.peek().length)
-            if (live or joining) and longest * (len(live) + len(joining) + 1) > limits.LIVE_TOKENS.most:
+            if (live or joining) and longest * (len(live) + len(joining) + 1) > self._most_tokens:
                 break
             joining.append(waiting.pop())
         return joining

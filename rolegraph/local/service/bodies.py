@@ -146,7 +146,8 @@ class SamplingFields(RequestBody):
         room = context - len(prompt)
         if room < 1:
             raise RequestError(
-                f"the prompt has {len(prompt)} tokens; the model's context is {context} with the answer"
+                f"the prompt has {len(prompt)} tokens, longer than the model's context length of {context} "
+                "with the answer"
             )
         seed = None if self.seed is None else self.seed % (limits.SEED.most + 1)
         return [

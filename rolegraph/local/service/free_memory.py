@@ -9,6 +9,8 @@ from pathlib import Path
 
 import torch
 
+MEMORY_SHARE = 4
+"""Divisor of the free memory: an update's pass, or the caches of a batch, take a fourth of it at most."""
 _CGROUP = Path("/sys/fs/cgroup")
 
 

@@ -92,11 +92,10 @@ class LoraAdapter:
             for name, tensor in self.tensors.items():
                 tensor.copy_(weights[name])
 
-    def apply(self, layer: str, x: Tensor) -> Tensor:
-        """Return the low-rank term (alpha / rank · B A x) that the adapter adds to a layer's output for x
-        [..., in]."""
+    def add_to(self, out: Tensor, layer: str, x: Tensor) -> None:
+        """Add the low-rank term (alpha / rank · B A x) of x [N, in] to a layer's output [N, out]."""
         a, b = self.pairs[layer]
-        return linear(linear(x.to(a.dtype), a), b) * (LORA_ALPHA / self.shape.rank)
+        out.addmm_(linear(x.to(a.dtype), a), b.T, alpha=LORA_ALPHA / self.shape.rank)
 
     def merge(self, layer: str, weight: Tensor) -> Tensor:
         """Return a layer's weight [out, in] plus the adapter's low-rank update; differentiable."""
@@ -129,17 +128,47 @@ def _linear_by_row(
 
 
 def _low_rank_by_row(
-    layer: nn.Module, name: str, adapters: Sequence[LoraAdapter | None], rows: _RowOrder | None, x: Tensor
+    bias: Tensor | None,
+    weight: Tensor,
+    name: str,
+    adapters: Sequence[LoraAdapter | None],
+    rows: _RowOrder | None,
+    x: Tensor,
 ) -> Tensor:
-    """Return a layer's output [B, ..., out] plus, in each row, the low-rank term of the row's adapter."""
-    out: Tensor = type(layer).forward(layer, x)
-    parts = [x] if rows is None else x.index_select(0, rows.order).split(rows.sizes)
-    added = [
-        part.new_zeros(*part.shape[:-1], out.shape[-1]) if adapter is None else adapter.apply(name, part)
-        for adapter, part in zip(adapters, parts, strict=True)
-    ]
-    both = out + (added[0] if rows is None else torch.cat(added).index_select(0, rows.inverse))
-    return both.to(out.dtype)
+    """Return a layer's output for x [B, ..., in], with the low-rank term of each row's own adapter."""
+    ordered = x if rows is None else x.index_select(0, rows.order)
+    flat = ordered.flatten(0, -2)
+    out = linear(flat, weight, bias).float()
+    start = 0
+    for adapter, size in zip(adapters, [len(x)] if rows is None else rows.sizes, strict=True):
+        part = slice(start, start := start + size * (len(flat) // len(x)))
+        if adapter is not None and name in adapter.pairs:
+            # In place: sums of their own take as long as the low-rank terms. Autograd copies for views.
+            adapter.add_to(out if rows is None else out[part], name, flat[part])
+    out = out.to(x.dtype).unflatten(0, ordered.shape[:-1])
+    return out if rows is None else out.index_select(0, rows.inverse)
+
+
+class _TokenLogprobs(torch.autograd.Function):
+    """Log-probabilities [M] of `tokens` [M] under logits [N, V] at `places` [M], with one copy of the logits.
+
+    Autograd's own graph of log-softmax and indexing takes four copies and as many passes over them.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, places: Tensor, tokens: Tensor) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
+        logprobs = logits.log_softmax(-1, dtype=torch.float32)
+        ctx.save_for_backward(places, tokens)
+        ctx.logprobs, ctx.dtype = logprobs, logits.dtype
+        return logprobs[places, tokens]
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        places, tokens = ctx.saved_tensors
+        by_place = grad.new_zeros(len(ctx.logprobs)).index_add_(0, places, grad)
+        out = ctx.logprobs.exp_().mul_(-by_place.unsqueeze(-1))
+        del ctx.logprobs
+        return out.index_put_((places, tokens), grad, accumulate=True).to(ctx.dtype), None, None
 
 
 class TopTokens(NamedTuple):
@@ -249,8 +278,8 @@ class LocalModel:
                 weights = [self._weight(name, adapter) for adapter in numbers]
                 layer.forward = partial(_linear_by_row, layer.bias, weights, rows)
             else:
-                of_layer = [adapter if adapter and name in adapter.pairs else None for adapter in numbers]
-                layer.forward = partial(_low_rank_by_row, layer, name, of_layer, rows)
+                weight = self._weight(name)
+                layer.forward = partial(_low_rank_by_row, layer.bias, weight, name, [*numbers], rows)
         try:
             yield self._plain
         finally:
@@ -291,14 +320,22 @@ class LocalModel:
     def bytes_per_token(self) -> int:
         """Memory that a token takes in an update, beside the model and its adapters.
 
-        Autograd keeps about the inputs and outputs of the linear layers, each once more for an activation, a
-        norm or an adapter. Of logits, float32, five copies live at the peak: the layer's, the adapter's,
-        their sum, its softmax and the gradient.
+        Autograd keeps about as much as the inputs and outputs of the linear layers, in float32 where adapters
+        read them. Of logits, three copies in float32 live at the peak.
         """
         unembed = cast("Any", self._plain).get_output_embeddings()
         layers = [layer for layer in self._layers.values() if layer is not unembed]
         features = sum(sum(layer.weight.shape) for layer in layers)
-        return 2 * features * self.dtype.itemsize + 5 * 4 * self.vocabulary
+        return 4 * features + 3 * 4 * self.vocabulary
+
+    @cached_property
+    def cache_bytes_per_token(self) -> int:
+        """Memory of a token's keys and values while its sequence is sampled."""
+        config: Any = cast("Any", self._plain).config
+        heads: int = config.num_attention_heads
+        width: int = getattr(config, "head_dim", None) or config.hidden_size // heads
+        kept: int = getattr(config, "num_key_value_heads", None) or heads
+        return 2 * config.num_hidden_layers * kept * width * self.dtype.itemsize
 
     def logprobs(
         self,
@@ -336,22 +373,21 @@ class LocalModel:
     def top_tokens(self, adapter: LoraAdapter | None, tokens: Sequence[int], count: int) -> list[TopTokens]:
         """Return the `count` likeliest tokens after each prefix tokens[: t + 1], at temperature 1."""
         laid = layout(rows_of([tokens], share=False), self.dtype, self.device)
-        logprobs, ids = self._logits(adapter, laid)[0].log_softmax(-1).topk(count)
+        logprobs, ids = self._logits(adapter, laid)[0].float().log_softmax(-1).topk(count)
         return [TopTokens(*row) for row in zip(ids.tolist(), logprobs.tolist(), strict=True)]
 
     def _logprobs(
         self, adapter: LoraAdapter | None, laid: RowLayout, places: Tensor, wanted: Tensor
     ) -> Tensor:
-        logits = self._logits(adapter, laid)
-        chosen = logits.flatten()[places * logits.shape[-1] + wanted]
-        return chosen - logits.logsumexp(-1).flatten()[places]
+        logits = self._logits(adapter, laid).flatten(0, 1)
+        return cast("Tensor", _TokenLogprobs.apply(logits, places, wanted))
 
     def _logits(self, adapter: LoraAdapter | None, laid: RowLayout) -> Tensor:
         """Return logits [B, N, V] of the model with an adapter for a layout of rows."""
         inputs = {"input_ids": laid.ids, "attention_mask": laid.mask, "position_ids": laid.positions}
         with self.adapted([adapter]) as module:
             out: Any = module(**inputs, use_cache=False)
-        return out.logits.float()
+        return out.logits
 
     @cached_property
     def can_share_rows(self) -> bool:

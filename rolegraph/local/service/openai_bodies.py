@@ -69,8 +69,8 @@ class SampledBody(SamplingFields):
         """Raise RequestError if a text is too long for a context (in tokens) to be worth tokenizing."""
         if characters > context * limits.TEXT_PER_TOKEN.most:
             raise RequestError(
-                f"the prompt has {characters:,} characters; the model's context is {context} tokens "
-                f"({limits.TEXT_PER_TOKEN.label})"
+                f"the prompt has {characters:,} characters, longer than the model's context length of "
+                f"{context} tokens ({limits.TEXT_PER_TOKEN.label})"
             )
 
 

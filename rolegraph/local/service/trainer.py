@@ -18,7 +18,7 @@ from torch import Tensor
 
 from rolegraph.local.service.bodies import AdamSettings
 from rolegraph.local.service.errors import RequestError
-from rolegraph.local.service.free_memory import free_memory
+from rolegraph.local.service.free_memory import MEMORY_SHARE, free_memory
 from rolegraph.local.service.local_model import MAX_BATCH_LOGITS, LocalModel, LoraShape
 from rolegraph.local.service.losses import LOSSES, Config, LossFunction, TokenScores
 
@@ -27,8 +27,6 @@ MAX_BATCH_TOKENS = {"cpu": 4_096, "cuda": 16_384}
 CPU's caches hold the activations of few tokens only."""
 MAX_BATCH_BYTES = {"cpu": 1_500_000_000, "cuda": 16_000_000_000}
 """Memory of one forward and backward pass, by device type, beside the model."""
-MEMORY_SHARE = 4
-"""Divisor of the free memory: a pass takes a fourth of it at most."""
 
 
 @dataclass(frozen=True, slots=True)

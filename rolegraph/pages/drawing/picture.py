@@ -5,18 +5,22 @@ Texts are those of the spec, cut to a length; nothing is escaped here.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from rolegraph.engine.compile.inputs import RoleEdge, role_edges
 from rolegraph.engine.compile.lineage import instances_of
+from rolegraph.engine.compile.structure import ancestors, role_graph
 from rolegraph.engine.records import MAIN
 from rolegraph.engine.spec import CALL_OF_A_ROLE, Role, Spec
 from rolegraph.engine.vocabulary import ItemCall
 
 LONGEST = 34
 """Characters of a line in a box; a longer one is cut."""
+
+FORK = "fork"
+"""Label of an arrow to a role that goes on from the conversation of the arrow's source."""
 
 Kind = Literal["trained", "asked", "tool"]
 """Kind of a role: changed by training, only asking a model, or running a tool."""
@@ -80,7 +84,8 @@ def picture_of(spec: Spec) -> Picture:
     boxes = [
         _box(name, role, len(instances[name]), numbers, loops.get(name)) for name, role in spec.roles.items()
     ]
-    arrows = [_arrow(name, edge) for name in spec.roles for edge in role_edges(spec, name)]
+    arrows = [_arrow(spec, name, edge) for name in spec.roles for edge in role_edges(spec, name)]
+    arrows += _forks(spec)
     arrows += [Arrow(name, other, "calls") for name in spec.roles for other in spec.callees_of(name)]
     clusters: list[Cluster] = []
     for name, loop in spec.loops.items():
@@ -118,9 +123,19 @@ def _box(name: str, role: Role, count: int, numbers: Mapping[str, int], loop: st
     return Box(name, cut(title), [cut(line) for line in lines if line], kind, policies, loop)
 
 
-def _arrow(name: str, read: RoleEdge) -> Arrow:
-    edge = read.edge
+def _forks(spec: Spec) -> Iterator[Arrow]:
+    """Yield an arrow to each role from the role whose conversation it goes on from, unless an edge joins
+    them."""
+    for name, role in spec.roles.items():
+        forked = role.memory and role.memory.fork
+        if forked and forked not in {edge.role for edge in role_edges(spec, name)}:
+            yield Arrow(forked, name, FORK, earlier=forked not in ancestors(role_graph(spec), name))
+
+
+def _arrow(spec: Spec, name: str, read: RoleEdge) -> Arrow:
+    edge, memory = read.edge, spec.roles[name].memory
     words = [] if read.name == read.role else [f"as {read.name}"]
+    words += [FORK] if memory and memory.fork == read.role else []
     if edge.fans_out:
         words.append("each" if edge.chunk_size == 1 else f"chunks of {edge.chunk_size}")
     elif edge.join != "all":

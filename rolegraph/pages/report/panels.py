@@ -105,6 +105,7 @@ def sections(run: RunRecord, digest: Digest) -> list[Section]:
             [
                 _by_role(run, KL, "kl/{}", roles),
                 _by_role(run, "Loss", "loss/{}/mean", roles),
+                _by_role(run, "Imitation: -log p of a target token (nats)", "imitation/{}/loss", roles),
                 _by_role(run, "Share of its policy's gradient", "optim/share/{}", _sharing(run), SHARES),
                 *_by_policy(run),
                 _by_role(run, "Entropy of sampled tokens (nats)", "entropy/{}", roles),

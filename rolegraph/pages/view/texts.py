@@ -18,7 +18,7 @@ from rolegraph.pages.report.digest import clipped
 from rolegraph.pages.report.html import aligned, signed
 from rolegraph.pages.view.runs import EpisodeLocation
 from rolegraph.pages.view.trace import GroupMember, GroupTrace, SampledToken
-from rolegraph.pages.view.turns import TurnRecord
+from rolegraph.pages.view.turns import CallRecord, TurnRecord
 
 _VALIDATION = "validation/"
 _COUNTS = ("n/", "failures/", "unrated/")
@@ -131,9 +131,20 @@ def chips(
     if turn.is_last and turn.trajectory is not None:
         shown += [Chip(f"{name} {number(value)}") for name, value in turn.trajectory.terms.items()]
         shown += [Chip("correct", "good")] if turn.trajectory.is_correct else []
+    begins_anew = any(asked.step.metadata.get("restarted") for asked in turn.calls)
+    shown += [Chip("begins anew", "rest")] if begins_anew else []
     shown += [Chip("masked", "rest")] if turn.masked else []
     shown += [Chip(words(str(turn.failure["name"])), "warn")] if turn.failure else []
     return shown
+
+
+def earlier_messages(asked: CallRecord) -> str:
+    """Return the heading of the messages that a call repeats, with the turn of a trunk that they are from."""
+    one = len(asked.earlier) == 1
+    heading = f"{len(asked.earlier)} earlier message{'' if one else 's'}"
+    if (trunk := asked.forked) is None:
+        return heading
+    return f"{heading}, of the conversation of {trunk.role} {trunk.index}, round {trunk.round}"
 
 
 def step_facts(step: Step) -> str:

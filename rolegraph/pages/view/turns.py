@@ -16,7 +16,8 @@ class CallRecord:
 
     step: Step
     earlier: Sequence[Message]
-    """Messages of the prompt that the call before had in its prompt or response."""
+    """Messages of the prompt that the call before had in its prompt or response; of a fork's first call, that
+    the turn had which it goes on from."""
     prompt: Sequence[Message]
     """Other messages of the prompt."""
     answer: Message
@@ -25,6 +26,8 @@ class CallRecord:
     """Names of the tools that ran, each with its error or an empty text."""
     demonstration: str
     """Demonstration of the turn; empty without a demonstration."""
+    forked: NodeId | None = None
+    """Turn of another role from whose conversation the turn goes on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +81,11 @@ class TurnRecord:
 def turns(episode: Episode) -> dict[NodeId, TurnRecord]:
     """Return a TurnRecord for each turn of an episode, failed turns without an answer included, by node."""
     failures = episode.failures
+    chats = {
+        trajectory.node._replace(round=step.round): step.chat_completions
+        for trajectory in episode.trajectories
+        for step in trajectory.steps
+    }
     by_node: dict[NodeId, TurnRecord] = {}
     for trajectory in episode.trajectories:
         before: Sequence[Message] = ()
@@ -85,7 +93,9 @@ def turns(episode: Episode) -> dict[NodeId, TurnRecord]:
         for number, steps in enumerate(steps_by_turn, 1):
             calls: list[CallRecord] = []
             for step in steps:
-                calls.append(_asked(step, before))
+                forked = step.metadata.get("forked")
+                trunk = None if forked is None else NodeId(**forked)
+                calls.append(_asked(step, before if trunk is None else chats.get(trunk, ()), trunk))
                 before = step.chat_completions
             node = NodeId(trajectory.name, trajectory.index, steps[0].round)
             is_last = number == len(steps_by_turn)
@@ -101,7 +111,7 @@ def turns(episode: Episode) -> dict[NodeId, TurnRecord]:
     return by_node
 
 
-def _asked(step: Step, before: Sequence[Message]) -> CallRecord:
+def _asked(step: Step, before: Sequence[Message], forked: NodeId | None) -> CallRecord:
     chat = [*step.chat_completions]
     answer: Message = chat.pop() if chat and chat[-1].get("role") == "assistant" else {}
     demonstration = step.metadata.get("demonstration")
@@ -113,4 +123,5 @@ def _asked(step: Step, before: Sequence[Message]) -> CallRecord:
         answer=answer,
         used=[(used["name"], used.get("error", "")) for used in step.metadata.get("calls", ())],
         demonstration=demonstration["text"] if demonstration else "",
+        forked=forked,
     )

@@ -291,7 +291,7 @@ DEEP = '{"type": "observation", "data": ' + "[" * 5000
 HOSTILE: Mapping[str, tuple[Any, str]] = {
     "silent": (None, "does not answer within 0.5 s"),
     "large": ("x" * (ENV_BYTES.most + 1), "closed the session"),
-    "many": ("[" * 600_000, r"rejected message from .*limit: completion_parts"),
+    "many": ("[" * 900_000, r"rejected message from .*limit: completion_parts"),
     "no JSON": ("}{", "rejected message from"),
     "not UTF-8": (b"\xff\xfe", "rejected message from"),
     "deep": (DEEP, "rejected message from"),

@@ -66,9 +66,11 @@ def test_a_loop_in_a_loop_runs_and_a_group_by_its_outer_round_is_refused(backend
 
 
 @pytest.mark.parametrize("backend", ["tinker", "verl"])
-def test_one_conversation_of_two_roles_and_a_call_of_a_role_s_tools_run(backend: Backend) -> None:
+def test_conversations_that_are_shared_or_fork_and_a_call_of_a_role_s_tools_run(backend: Backend) -> None:
     chat = ("roles.solver.count=1", "roles.solver.memory={chat: one}", "roles.judge.memory={chat: one}")
     assert apart(check(backend, *chat)) == []
+    fork = ("roles.solver.count=1", "roles.judge.memory={fork: solver}")
+    assert apart(check(backend, *fork)) == []
     run = 'roles.state={needs: solver, run: {call: calculator, of: solver, with: \'{"expression": "1"}\'}}'
     assert apart(check(backend, "roles.solver.tools=[calculator]", "roles.solver.calls=2", run)) == []
 
@@ -181,6 +183,7 @@ ERRORS: list[tuple[Backend, tuple[str, ...], str, str]] = [
     # The schedule and the data
     ("verl", (HOSTED, "train.schedule=linear"), "no linear schedule", "train.schedule"),
     ("tinker", (HOSTED, "train.refill=2"), "draws one batch for a step", "train.refill"),
+    ("verl", (HOSTED, "train.stages=[{imitation: best, steps: 2}]"), "no stages", "train.stages"),
     (
         "verl",
         (

@@ -70,7 +70,7 @@ class There(RecordedEngine):
 
 
 @settings(max_examples=60)
-@given(st.one_of(workflows(), workflows(chats=True)))
+@given(st.one_of(workflows(), workflows(chats=True), workflows(forks=True)))
 def test_turns_under_rllm_are_those_of_an_episode_that_runs_here(workflow: Workflow) -> None:
     plan = compiled(workflow)
     here = asyncio.run(episode(plan, limited(plan, Here(workflow))))

@@ -9,8 +9,10 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from rolegraph.engine.records import FailureName
+from rolegraph.engine.records.episode import FORMLESS
 
+STAGE = "stage"
+"""Metric of a step of imitation: the number of its stage, from 1. RL is judged from its own first step on."""
 Line = Mapping[str, float]
 STEPS = 2
 """Steps in a row in which a rule holds before the role counts as diverging."""
@@ -21,8 +23,6 @@ ERRORS = 4.0
 LOST_FIRST, LOST = 0.25, 0.5
 """Shares of answers without a form that can be read: at most the first of the first step's, and over the
 second now."""
-FORMLESS = (FailureName.MALFORMED_OUTPUT, FailureName.UNPARSEABLE_CHOICE, FailureName.SPECIAL_TOKEN)
-"""Failures that weights cause; those of a service, a tool or a reward show no divergence."""
 KL_JUMP, KL_TIMES = 0.1, 10.0
 """KL sampler‖trainer in nats, and multiple of its first value, above which it has jumped."""
 ENTROPY_SHARE = 0.1
@@ -54,6 +54,8 @@ def divergences(lines: Sequence[Line], roles: Sequence[str]) -> list[Divergence]
     - KL sampler‖trainer is over 0.1 nats, and over ten times that of the first step
     - its entropy is under a tenth of that of the first step, and its reward below that of the first step
 
+    Steps of a stage of imitation, which is meant to change all of these, do not count.
+
     Args:
         lines: Metrics of all steps so far, oldest first.
         roles: Names of the trained roles.
@@ -61,8 +63,14 @@ def divergences(lines: Sequence[Line], roles: Sequence[str]) -> list[Divergence]
     Returns:
         The roles in their order, each with its reason.
     """
-    steps = [line for line in lines if any(f"answers/n/{role}" in line for role in roles)]
+    rl = steps_of_rl(lines)
+    steps = [line for line in rl if any(f"answers/n/{role}" in line for role in roles)]
     return [it for role in roles if (it := _divergence(role, steps, roles)) is not None]
+
+
+def steps_of_rl(lines: Sequence[Line]) -> list[Line]:
+    """Return the lines of metrics that are of no stage of imitation; none while a stage lasts."""
+    return [] if lines and STAGE in lines[-1] else [line for line in lines if STAGE not in line]
 
 
 def _divergence(role: str, steps: Sequence[Line], roles: Sequence[str]) -> Divergence | None:

@@ -15,6 +15,7 @@ from rolegraph.engine.records.means import Means
 from rolegraph.engine.training.advantages.credit import own_rewards
 from rolegraph.engine.training.advantages.group_metrics import Metrics
 from rolegraph.engine.training.analysis.constants import SAME, figures_of_answers, tally_answers
+from rolegraph.engine.training.analysis.divergence import steps_of_rl
 
 if TYPE_CHECKING:  # both import the Tinker SDK, which comparisons do without
     from rolegraph.engine.training.policies.batches import RoleBatch
@@ -134,7 +135,8 @@ def response_tokens(episodes: Sequence[Episode]) -> Metrics:
 
 
 def update_figures(updates: Mapping[str, UpdateResult], *, several: bool) -> Metrics:
-    """Return `loss/{role}/mean`, `kl/{role}` and `optim/grad_norm` of one step's updates.
+    """Return `loss/{role}/mean`, `kl/{role}`, `imitation/{role}/*` and `optim/grad_norm` of one step's
+    updates.
 
     Args:
         updates: Result of each policy's update, by policy.
@@ -143,7 +145,10 @@ def update_figures(updates: Mapping[str, UpdateResult], *, several: bool) -> Met
     metrics: Metrics = {}
     sums: Metrics = {}
     tokens: Counter[str] = Counter()
+    imitated: dict[str, list[float]] = {}
     for policy, updated in updates.items():
+        for role, surprisals in updated.imitated.items():
+            imitated.setdefault(role, []).extend(surprisals)
         of_policy = {role: value * updated.tokens[role] for role, value in updated.kl.items()}
         for role, value in updated.loss.items():
             metrics[f"loss/{role}/mean"] = metrics.get(f"loss/{role}/mean", 0.0) + value
@@ -156,6 +161,9 @@ def update_figures(updates: Mapping[str, UpdateResult], *, several: bool) -> Met
             metrics[f"optim/loss/{policy}"] = sum(updated.loss.values())
         if several and of_policy:
             metrics[f"optim/kl/{policy}"] = sum(of_policy.values()) / sum(updated.tokens.values())
+    for role, surprisals in imitated.items():
+        metrics[f"imitation/{role}/loss"] = fmean(surprisals)
+        metrics[f"imitation/{role}/tokens"] = float(len(surprisals))
     return metrics | {f"kl/{role}": total / tokens[role] for role, total in sums.items()}
 
 
@@ -261,15 +269,16 @@ _SIGNS: Sequence[_Sign] = (
 )
 
 
-def sign_warnings(lines: Sequence[Metrics], plan: Plan) -> Iterator[Note]:
+def sign_warnings(lines: Sequence[Mapping[str, float]], plan: Plan) -> Iterator[Note]:
     """Warn of each role that captures a shared policy (arXiv 2605.24202), is dead, or collapses.
 
     A warning comes when its sign has held in the last steps that have its metric, and not in the one before.
 
     Args:
-        lines: Metrics of all steps so far, oldest first.
+        lines: Metrics of all steps so far, oldest first; steps of a stage of imitation do not count.
         plan: The plan.
     """
+    lines = steps_of_rl(lines)
     for role in plan.trained:
         policies = plan.policies_of(role)
         sharing = [name for name in plan.trained if name != role and plan.policies_of(name) & policies]
@@ -285,7 +294,7 @@ def sign_warnings(lines: Sequence[Metrics], plan: Plan) -> Iterator[Note]:
                 yield Note(f"for {sign.steps} steps in a row, {text}", "warning", metric)
 
 
-def _has_gradient(role: str, lines: Sequence[Metrics], steps: int) -> bool:
+def _has_gradient(role: str, lines: Sequence[Mapping[str, float]], steps: int) -> bool:
     """Return True if the role had a share of the gradient in any of the last `steps` steps that measured it.
 
     A role without one has a warning sign of its own, and less weight for the roles beside it does not wake

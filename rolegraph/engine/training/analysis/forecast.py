@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from rolegraph.engine.compile import Plan, RolePlan
 from rolegraph.engine.compile.plan import calls_of, size_of
-from rolegraph.engine.compile.stages import plan_at
+from rolegraph.engine.compile.steps import plan_at
 from rolegraph.engine.records import Episode
 from rolegraph.engine.training.advantages.precomputed import per_token
 from rolegraph.engine.training.advantages.step_batch import (
@@ -127,14 +127,14 @@ class Forecast:
 
 
 def forecast(plan: Plan, observed: ObservedEpisodes | None = None, *, price: Price | None = None) -> Forecast:
-    """Forecast the first step of a plan's training.
+    """Forecast the first step of RL of a plan's training.
 
     Args:
         plan: The compiled spec.
         observed: Episodes to extrapolate from; None gives the spec's bounds alone.
         price: Price of every role's tokens; None leaves `cost` out.
     """
-    plan = plan_at(plan, 1)
+    plan = plan_at(plan, plan.first_step_of_rl)
     train, size = plan.spec.train, size_of(plan)
     schedules = plan.schedules.by_path.items() if plan.schedules else ()
     episodes = train.batch_size * train.rollouts
@@ -281,8 +281,14 @@ def _planned_sizes(plan: Plan, role: RolePlan) -> tuple[int, int] | None:
 def _warnings(
     plan: Plan, rows: Mapping[str, RoleForecast], observed: ObservedEpisodes | None
 ) -> Iterator[str]:
-    """Yield warnings about the forecast: refills, failures, and roles that will not learn or cannot be
-    judged."""
+    """Yield warnings about the forecast: stages, refills, failures, and roles that will not learn or cannot
+    be judged."""
+    for stage in plan.stages:
+        train = stage.spec.train
+        yield (
+            f"steps {stage.first} to {stage.last} imitate, with {train.batch_size * train.rollouts:,} "
+            f"episodes each; this is a forecast of step {plan.first_step_of_rl}, without what they teach"
+        )
     if refill := plan.spec.train.refill:
         yield (
             f"`train.refill` draws up to {refill} further batches: a step may have {refill + 1} times these "

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import Any, TypeVar
 
-from rolegraph.engine.compile.stages import plan_at
+from rolegraph.engine.compile.steps import plan_at
 from rolegraph.engine.errors import FailedRole, RolegraphError, WorldError
 from rolegraph.engine.models.rates import lower_rates
 from rolegraph.engine.records import (
@@ -38,7 +38,7 @@ from rolegraph.engine.training.advantages.step_batch import (
     mark_unused,
 )
 from rolegraph.engine.training.analysis.constants import best_constants
-from rolegraph.engine.training.analysis.divergence import Divergence, divergences
+from rolegraph.engine.training.analysis.divergence import STAGE, Divergence, divergences
 from rolegraph.engine.training.analysis.figures import (
     answer_counts,
     constant_figures,
@@ -50,6 +50,7 @@ from rolegraph.engine.training.analysis.figures import (
     update_figures,
 )
 from rolegraph.engine.training.analysis.outcomes import teaching_tasks
+from rolegraph.engine.training.loop.ending import Usage, stalled
 from rolegraph.engine.training.loop.rollouts import Rollouts, TrainingSetup
 from rolegraph.engine.training.loop.schedule import batch_tasks, learning_rate
 from rolegraph.engine.training.loop.step_metrics import batch_metrics, datum_metrics, rewritten_roles
@@ -64,7 +65,9 @@ _OF_THE_WORLD = (FailureName.MODEL_ERROR, FailureName.TIMEOUT)
 
 
 async def train(setup: TrainingSetup, start: Checkpoint | None = None) -> None:
-    """Train to the last step; where the task is cancelled, save a checkpoint of the last step first.
+    """Train to the last step, or to the step that `train.stop` or the budget ends the training with.
+
+    Where the task is cancelled, a checkpoint of the last step is saved first.
 
     Args:
         setup: Plan, data, open policies and models, and the run folder.
@@ -94,6 +97,8 @@ class _Step:
     """Whether its metrics are on disk, which come after the validation."""
     saved: bool = False
     """Whether a checkpoint has its weights."""
+    last: bool = False
+    """Whether no further step is made."""
 
 
 class _Loop:
@@ -123,6 +128,9 @@ class _Loop:
         """Whether an update has begun that has not ended, so that the weights are of no known step."""
         self.pending: deque[asyncio.Task[list[Episode]]] = deque()
         """Batches that are under way, oldest first."""
+        self.began = monotonic()
+        self.used = Usage(0, 0)
+        """Usage of this command up to the latest step."""
 
     @property
     def _figure(self) -> str:
@@ -145,17 +153,23 @@ class _Loop:
         elif self.step is not None and not self.step.logged:  # it was interrupted in its validation
             times = {name: value for name, value in self.step.metrics.items() if name.startswith("time/")}
             await self.end_step(self.step, times, monotonic() - sum(times.values()))
+        self._affords_another()  # the first step's usage is without that of the start
         launched = done
         for step in range(done + 1, setup.steps + 1):
-            self._note(f"step {step}: rollouts", train.batch_size * train.rollouts)
+            if self.step is not None and (self.step.last or stalled(self.lines, train)):
+                break
+            its = plan_at(setup.plan, step).spec.train
+            self._note(f"step {step}: rollouts", its.batch_size * its.rollouts)
             began = monotonic()
             while launched < min(step + train.staleness, setup.steps):
                 launched += 1
                 self.pending.append(await self.draw(launched))
             episodes = await self.pending.popleft()
-            kept = await self.refill(step, episodes) if train.refill else None
+            kept = await self.refill(step, episodes) if its.refill else None
             times = {"time/rollout": monotonic() - began}
             await self.end_step(await self.learn(step, episodes, times, kept), times, began)
+        if (reason := stalled(self.lines, train)) and self.lines[-1]["step"] < setup.steps:
+            setup.folder.stop(int(self.lines[-1]["step"]), reason)
 
     async def end_step(self, step: _Step, times: Metrics, began: float) -> None:
         """Validate if that is due, write the metrics, and save a checkpoint if one is due.
@@ -166,14 +180,23 @@ class _Loop:
             began: Time of `monotonic` at which the step began.
         """
         every, metrics = self.train.validation.every, step.metrics
-        if step.number == self.setup.steps or (every and step.number % every == 0):
+        step.last = step.number == self.setup.steps or not self._affords_another()
+        if step.last or (every and step.number % every == 0):
             metrics = metrics | await self.validate(step.number, times)
-        if step.number == self.setup.steps:
+        step.last |= stalled([*self.lines, {"step": float(step.number), **metrics}], self.train) is not None
+        if step.last:
             metrics = metrics | await self.validate_greedy(step.number, times)
         metrics = metrics | times | {"time/step": monotonic() - began}
         self.log(step.number, metrics)
         step.metrics, step.logged = metrics, True
         await self.checkpoint(step)
+
+    def _affords_another(self) -> bool:
+        """Return True if the budget allows another step like the latest; update the usage."""
+        used = Usage(self.rollouts.tokens, monotonic() - self.began)
+        step = Usage(used.tokens - self.used.tokens, used.seconds - self.used.seconds)
+        self.used = used
+        return self.setup.budget.allows(used, step)
 
     async def save_interrupted(self) -> None:
         """Save a checkpoint of the last updated step after an interruption, unless it is saved; cancels
@@ -194,7 +217,7 @@ class _Loop:
     async def draw(self, step: int, exclusions: Collection[str] = ()) -> asyncio.Task[list[Episode]]:
         """Start the episodes of the next batch, which step `step` learns from, leaving out tasks with ids in
         `exclusions`; return their task."""
-        setup, train = self.setup, self.train
+        setup, train = self.setup, plan_at(self.setup.plan, step).spec.train
         self.drawn += 1
         tasks = batch_tasks(setup.tasks, train, setup.seed, self.drawn)
         tasks = [task for task in tasks if task["id"] not in exclusions]
@@ -212,8 +235,9 @@ class _Loop:
         Returns:
             The tasks to learn from: of those that teach the first, `batch_size` at most.
         """
-        train, policy_of = self.train, self.setup.plan.policy_of
-        teaching = teaching_tasks(episodes, self.trained_roles, policy_of)
+        plan = plan_at(self.setup.plan, step)
+        train, policy_of = plan.spec.train, plan.policy_of
+        teaching = teaching_tasks(episodes, plan.trained, policy_of)
         for _ in range(train.refill):
             if len(teaching) >= train.batch_size:
                 break
@@ -221,7 +245,7 @@ class _Loop:
             self._note(text, train.batch_size * train.rollouts)
             # A step can pass the end of an epoch; a task that comes again would be in two groups of one name.
             episodes += await (await self.draw(step, {episode.task_id for episode in episodes}))
-            teaching = teaching_tasks(episodes, self.trained_roles, policy_of)
+            teaching = teaching_tasks(episodes, plan.trained, policy_of)
         return {*teaching[: train.batch_size]}
 
     async def learn(
@@ -248,7 +272,10 @@ class _Loop:
         self._warn(batch.warnings)
         times["time/advantage"] = monotonic() - began
         setup.folder.write_episodes("train", step, batch.episodes)
-        self._check_roles(step, failed_roles(batch.episodes), batch.episodes)
+        # Imitation is what mends a form that every answer lacks.
+        mended = {name for name, signal in plan.signals.items() if signal.demonstration is not None}
+        failed = (it for it in failed_roles(batch.episodes) if it.name not in mended or not it.is_formless)
+        self._check_roles(step, failed, batch.episodes)
         self._warn_of_failures(step, batch.episodes)
         return await _completed(self._learn(step, batch, times))
 
@@ -256,6 +283,8 @@ class _Loop:
         """Update the policies from a batch; return the step, which now counts as done, with its metrics."""
         plan = plan_at(self.setup.plan, step)
         metrics = batch_metrics(batch, plan) | await self.update(step, batch, times)
+        if (number := self.setup.plan.stage_number(step)) is not None:
+            metrics[STAGE] = float(number)
         self.constants = self._best_constants(batch.episodes)
         self._warn([*sign_warnings([*self.lines, metrics], plan)])
         self._warn_of_divergence({"step": float(step), **metrics})
@@ -268,9 +297,11 @@ class _Loop:
     async def update(self, step: int, batch: StepBatch, times: Metrics) -> Metrics:
         """Send the batch's datums to the training service with an optimizer step; return the update's
         metrics."""
-        plan = self.setup.plan
+        plan = plan_at(self.setup.plan, step)
+        stage = self.setup.plan.stage_at(step)
+        own = stage.stage.learning_rate if stage is not None else None
         rates = {
-            name: learning_rate(self.train.schedule, rate, step, self.setup.steps)
+            name: learning_rate(self.train.schedule, own or rate, step, self.setup.steps)
             for name, rate in self.setup.rates.items()
         }
         data = policy_batches(batch)
@@ -352,11 +383,10 @@ class _Loop:
     async def checkpoint(self, step: _Step) -> None:
         """Save a checkpoint if one is due or the validation is the best so far; then delete old
         checkpoints."""
-        last = step.number == self.setup.steps
         figure = step.metrics.get(self._figure)
         better = figure is not None and (self.best is None or figure > self.best)
         # A step that is saved already was interrupted, and its checkpoint lacks the validation.
-        if not (last or better or step.saved or step.number % self.train.checkpoint_every == 0):
+        if not (step.last or better or step.saved or step.number % self.train.checkpoint_every == 0):
             return
         self._note(f"step {step.number}: checkpoint")
         await self.save(step, better)

@@ -13,6 +13,7 @@ from rolegraph.engine.models import LimitedModel, ServedModel
 from rolegraph.engine.records import Episode, Observer, RunFolder, Task
 from rolegraph.engine.run import EpisodeJob, EpisodeMaker, Isolation, jobs, run_episode, run_jobs
 from rolegraph.engine.spec import ModelRef
+from rolegraph.engine.training.loop.ending import NO_BUDGET, Budget
 from rolegraph.engine.training.policies.past import Opponents, PastSelves
 from rolegraph.engine.training.policies.policies import Policies
 
@@ -90,6 +91,8 @@ class TrainingSetup:
     """Workers of a cluster that make the rollouts; None makes them in this process."""
     keep_going: bool = False
     """True to go on where every answer of a role failed in the same way."""
+    budget: Budget = NO_BUDGET
+    """Limit on what this command may use; the training can be resumed after it."""
 
 
 class Rollouts(AbstractAsyncContextManager["Rollouts"]):
@@ -99,6 +102,8 @@ class Rollouts(AbstractAsyncContextManager["Rollouts"]):
     def __init__(self, setup: TrainingSetup) -> None:
         self._setup = setup
         self._running: set[asyncio.Task[list[Episode]]] = set()
+        self.tokens = 0
+        """Tokens of all calls of the batches that have ended, prompts included."""
 
     async def cancel(self) -> None:
         """Cancel the batches that are under way."""
@@ -150,7 +155,9 @@ class Rollouts(AbstractAsyncContextManager["Rollouts"]):
         async def collect() -> list[Episode]:
             made = run_jobs(jobs(tasks, rollouts, seed, step), make, max(1, len(tasks) * rollouts))
             place = {task: number for number, task in enumerate(ids)}
-            return sorted([e async for e in made], key=lambda e: (place[e.task_id], e.rollout))
+            episodes = sorted([e async for e in made], key=lambda e: (place[e.task_id], e.rollout))
+            self.tokens += sum(_tokens(episode) for episode in episodes)
+            return episodes
 
         started = asyncio.create_task(collect())
         self._running.add(started)
@@ -202,6 +209,11 @@ class Rollouts(AbstractAsyncContextManager["Rollouts"]):
             else:
                 models.append(frozen[endpoint.model])
         return models
+
+
+def _tokens(episode: Episode) -> int:
+    steps = (step for trajectory in episode.trajectories for step in trajectory.steps)
+    return sum(step.prompt_tokens + step.response_tokens for step in steps)
 
 
 def _greedy(plan: Plan) -> Plan:

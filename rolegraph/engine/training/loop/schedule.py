@@ -20,11 +20,17 @@ def planned_steps(train: Train, rows: int) -> int:
         rows: Number of training tasks.
 
     Raises:
-        UsageError: If the tasks do not fill one batch.
+        UsageError: If the tasks do not fill one batch, or the stages take more steps than there are.
     """
     each = _steps_in_epoch(train, rows)
     ends = [n for n in (train.steps, train.epochs and train.epochs * each) if n]
-    return min(ends, default=each)
+    steps, staged = min(ends, default=each), sum(stage.steps for stage in train.stages)
+    if staged > steps:
+        raise UsageError(
+            f"`train.stages` takes {staged:,} steps, and the training data gives {steps:,}; set "
+            "`train.steps` or `train.epochs`, or shorten the stages"
+        )
+    return steps
 
 
 def validation_tasks(plan: Plan) -> list[Task]:

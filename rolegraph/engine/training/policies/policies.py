@@ -5,15 +5,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Generator, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
 import tinker
 
 from rolegraph.engine.compile import Plan
+from rolegraph.engine.compile.steps import plan_at
 from rolegraph.engine.errors import ModelError, UsageError, WorldError
 from rolegraph.engine.models import LimitedModel, ServedModel
 from rolegraph.engine.models.service_traits import ServiceTraits
@@ -73,6 +74,8 @@ class UpdateResult:
     """Number of tokens in `kl`."""
     grad_norm: float | None
     """Norm of the gradient before clipping; None if the service does not report it."""
+    imitated: dict[str, list[float]] = field(default_factory=dict[str, list[float]])
+    """-log p of each target token of a cross-entropy, before the update."""
 
 
 _UNREADABLE = (ValueError, tinker.APIResponseValidationError)
@@ -202,6 +205,8 @@ class PolicyClient:
         for batch, output in zip(batches, outputs, strict=True):
             if (total := output.metrics.get("loss:sum")) is not None:
                 result.loss[batch.role] = total
+            if targets := [*_surprisals(batch, output)]:
+                result.imitated[batch.role] = targets
             log_ratios: list[float] = []
             for spans, outputs_of_datum in zip(batch.sampled, output.loss_fn_outputs, strict=True):
                 logprobs = outputs_of_datum["logprobs"].tolist()
@@ -222,6 +227,15 @@ class PolicyClient:
                     "was made; `rolegraph train --resume` continues from the last checkpoint"
                 )
         return result
+
+
+def _surprisals(batch: RoleBatch, output: tinker.ForwardBackwardOutput) -> Iterator[float]:
+    """Yield -log p of each target token of a batch that is learnt by cross-entropy."""
+    if batch.loss.name == "cross_entropy":
+        for datum, outputs in zip(batch.data, output.loss_fn_outputs, strict=True):
+            weights = datum.loss_fn_inputs["weights"].tolist()
+            pairs = zip(weights, outputs["logprobs"].tolist(), strict=True)
+            yield from (-logprob for weight, logprob in pairs if weight)
 
 
 class Policies(dict[str, PolicyClient]):
@@ -247,7 +261,8 @@ class Policies(dict[str, PolicyClient]):
     def check(self, plan: Plan) -> None:
         """Raise UsageError for a plan that a policy's service cannot train as the plan says."""
         for name, policy in self.items():
-            check_service(plan, name, policy.session.url, policy.traits)
+            for it in (plan, *(plan_at(plan, stage.first) for stage in plan.stages)):
+                check_service(it, name, policy.session.url, policy.traits)
 
     async def update_all(
         self, batches: Mapping[str, Sequence[RoleBatch]], rates: Mapping[str, float], clip: float

@@ -1,4 +1,4 @@
-"""A plan as of one training step: its scheduled numbers have the step's values. Pure."""
+"""A plan as of one training step: the step's values of scheduled numbers, and what a stage imitates. Pure."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from rolegraph.engine.compile import policies
 from rolegraph.engine.compile.plan import Plan
 from rolegraph.engine.compile.role_plan import RolePlan
 from rolegraph.engine.spec import Spec
+from rolegraph.engine.spec.stages import spec_in_stage
 from rolegraph.engine.vocabulary import Item, ItemCall
 
 ItemT = TypeVar("ItemT", bound=Item)
@@ -18,7 +19,7 @@ _KEPT = 8
 
 
 def plan_at(plan: Plan, step: int | None) -> Plan:
-    """Return a plan with the values of its schedules in a training step.
+    """Return a plan with the values of its schedules in a training step, and the learning of its stage.
 
     The graph, the models and the hash are the same in every step; no file is read.
 
@@ -26,13 +27,21 @@ def plan_at(plan: Plan, step: int | None) -> Plan:
         plan: The compiled spec.
         step: Number of the step, from 1; None for a run, an evaluation or a validation.
     """
-    return plan if plan.schedules is None or step is None else _staged(plan, step)
+    if step is None or (plan.schedules is None and plan.stage_at(step) is None):
+        return plan
+    return _at(plan, step)
 
 
 @lru_cache(_KEPT)
-def _staged(plan: Plan, step: int) -> Plan:
-    assert plan.schedules is not None
+def _at(plan: Plan, step: int) -> Plan:
+    stage = plan.stage_at(step)
+    if stage is not None:
+        plan = replace(plan, spec=stage.spec, roles=stage.roles)
+    if plan.schedules is None:
+        return plan
     spec = plan.schedules.spec_at(step)
+    if stage is not None:
+        spec = spec_in_stage(spec, stage.stage)
     roles = tuple(_role_at(role, spec) for role in plan.roles)
     return replace(plan, roles=roles, scheduled=plan.schedules.values(step))
 

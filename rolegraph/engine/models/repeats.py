@@ -1,0 +1,42 @@
+"""Detection of servers that answer repeated prompts alike, although they were asked to sample."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+
+_LEAST_TEMPERATURE = 0.8
+_LEAST_LENGTH = 40
+"""Characters of an answer; shorter ones, such as labels, are often equal."""
+REPEATS = 8
+"""Answers to repeated prompts that are compared."""
+_PROMPTS = 256
+"""Prompts whose first answer is kept."""
+
+
+class RepeatedAnswers:
+    """First answers to the prompts of one endpoint, with which later answers are compared."""
+
+    def __init__(self) -> None:
+        self._first: dict[int, str] = {}
+        self._equal = 0
+        self._is_decided = False
+
+    def are_all_equal(self, prompt: Hashable, text: str, temperature: float) -> bool:
+        """Add an answer; return True, once, where all of the first repeated answers equal the first ones.
+
+        Args:
+            prompt: All that the answer depends on besides chance.
+            text: The answer.
+            temperature: Temperature that was requested.
+        """
+        if self._is_decided or temperature < _LEAST_TEMPERATURE or len(text) < _LEAST_LENGTH:
+            return False
+        key = hash(prompt)
+        if key not in self._first:
+            if len(self._first) < _PROMPTS:
+                self._first[key] = text
+            return False
+        is_equal = self._first[key] == text
+        self._equal += is_equal
+        self._is_decided = not is_equal or self._equal == REPEATS
+        return is_equal and self._is_decided

@@ -1,0 +1,50 @@
+"""A spec as of a stage of imitation: what its roles learn from, and how much is sampled for it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from rolegraph.engine.spec.models import Spec
+from rolegraph.engine.spec.role import Role
+from rolegraph.engine.spec.train import BEST, Stage, Target
+from rolegraph.engine.vocabulary import ItemCall
+
+
+def targets_of(spec: Spec, stage: Stage) -> Mapping[str, Target]:
+    """Return the target of each trained role that imitates in a stage."""
+    trained = {name: role for name, role in spec.roles.items() if role.is_trained}
+    if not stage.imitation:
+        return {name: Target(best=True) for name, role in trained.items() if role.reward is not None}
+    return {name: target for name, target in stage.imitation.items() if name in trained}
+
+
+def spec_in_stage(spec: Spec, stage: Stage) -> Spec:
+    """Return the spec whose estimators and signals are those of a stage; its graph is the same.
+
+    Args:
+        spec: The spec, which may be that of a step (`SpecSchedules.spec_at`).
+        stage: One of its stages.
+    """
+    targets = targets_of(spec, stage)
+    roles = {name: _imitating(role, targets[name]) for name, role in spec.roles.items() if name in targets}
+    shown = {name for name, target in targets.items() if not target.best}
+    trained = {name for name, role in spec.roles.items() if role.is_trained}
+    train = {
+        # Rollouts of one task would have one prompt and one demonstration.
+        "rollouts": stage.rollouts or (1 if shown >= trained else spec.train.rollouts),
+        # A demonstration teaches on every task, whatever the rewards there.
+        "refill": 0 if shown else spec.train.refill,
+    }
+    updates = {"roles": {**spec.roles, **roles}, "train": spec.train.model_copy(update=train)}
+    return spec.model_copy(update=updates)
+
+
+def _imitating(role: Role, target: Target) -> Role:
+    """Return a role that learns from a target alone, by the loss of its estimator or signal."""
+    learns: dict[str, object] = {"estimator": ItemCall(BEST), "signal": None, "loss": None}
+    if target.demonstration is not None:
+        options = {"demonstration": target.demonstration}
+        learns |= {"estimator": ItemCall("precomputed"), "signal": ItemCall("imitation", options=options)}
+        # The answer that failed is the one that is replaced, so it is neither masked nor asked for again.
+        learns["on_failure"] = role.on_failure.model_copy(update={"retry": 0, "then": "zero"})
+    return role.model_copy(update=learns)

@@ -1,0 +1,87 @@
+"""Ends of a training before its last planned step: `train.stop`, and the budget of a command. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from rolegraph.engine.errors import UsageError
+from rolegraph.engine.spec import Train
+from rolegraph.engine.training.advantages.group_metrics import Metrics
+from rolegraph.engine.training.analysis.divergence import steps_of_rl
+
+_TOKENS = re.compile(r"(\d+(?:\.\d+)?)([kMG]?)-tokens", re.ASCII)
+_TIME = re.compile(r"(?=\d)(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?", re.ASCII)
+_SIZES = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9}
+
+
+class Usage(NamedTuple):
+    """Tokens, prompts included, and seconds of a command or of one of its steps."""
+
+    tokens: float
+    seconds: float
+
+
+class Budget(NamedTuple):
+    """Limit on what one command may use; None is no limit."""
+
+    tokens: float | None = None
+    seconds: float | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> Budget:
+        """Read a budget as the command line has it.
+
+        Args:
+            text: Tokens, such as `2M-tokens` or `500k-tokens`, or a time, such as `30m`, `1h30m` or `90s`.
+
+        Raises:
+            UsageError: The text is neither.
+        """
+        if tokens := _TOKENS.fullmatch(text):
+            return cls(tokens=float(tokens[1]) * _SIZES[tokens[2]])
+        if time := _TIME.fullmatch(text):
+            hours, minutes, seconds = (int(part or 0) for part in time.groups())
+            return cls(seconds=float((hours * 60 + minutes) * 60 + seconds))
+        raise UsageError(
+            f"not a budget: {text!r}; expected tokens as in 2M-tokens, or a time as in 30m or 1h30m"
+        )
+
+    def allows(self, used: Usage, step: Usage) -> bool:
+        """Return True if another step like the latest stays within the budget.
+
+        Args:
+            used: Usage of the command so far.
+            step: Usage of its latest step.
+        """
+        limits = zip(self, used, step, strict=True)
+        return all(limit is None or total + cost <= limit for limit, total, cost in limits)
+
+
+NO_BUDGET = Budget()
+
+
+def stalled(lines: Sequence[Metrics], train: Train) -> str | None:
+    """Return why `train.stop` ends a training after the last of these steps, or None where it goes on.
+
+    Args:
+        lines: Metrics of all steps so far; those of a validation have the figure. Steps of a stage of
+            imitation do not count, so that RL follows them whatever they reach.
+        train: The spec's `train`.
+    """
+    if train.stop is None:
+        return None
+    name = train.stop.figure or train.validation.best
+    measured = [
+        (line["step"], line[f"validation/{name}"])
+        for line in steps_of_rl(lines)
+        if f"validation/{name}" in line
+    ]
+    if not measured:
+        return None
+    step, value = max(measured, key=lambda point: point[1])  # the first of equal ones
+    since = sum(later > step for later, _ in measured)
+    if since < train.stop.patience:
+        return None
+    return f"{name} has not risen above {value:.3f} of step {step:.0f} in {since} validations"

@@ -232,7 +232,8 @@ def section(found: Findings, drawing: str) -> str:
 
 def repeat(found: Findings, name: str) -> str:
     """Write how to repeat a table, here and at the paper's size."""
-    lines = [f"python benchmarks/results.py {name}    # {found.minutes():.0f} minutes a seed, on one core"]
+    minutes = found.minutes() if found.seeds else found.table.minutes  # estimated while an arm is missing
+    lines = [f"python benchmarks/results.py {name}    # {minutes:.0f} minutes a seed, on one core"]
     if size := found.table.paper_size:
         lines += [f"python benchmarks/results.py {name} --paper-size    # every spec also with:"]
         lines += [f"    # {shlex.quote(word)}" for word in size.set]

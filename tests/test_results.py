@@ -195,6 +195,7 @@ def test_a_table_of_a_real_model_says_what_is_measured_and_what_is_missing(tmp_p
     assert rows["judge"][6].endswith(", holds")
     assert "facts_three" not in rows  # its figure stands beside its team's
     assert "9 of 30 trainings are measured" in text
+    assert f"results.py smollm2    # {study.table.minutes:.0f} minutes a seed" in text  # an estimate
     assert "`router` (0, 1, 2)" in text
     assert "`judge` (" not in text
 

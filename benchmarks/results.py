@@ -1,6 +1,6 @@
 """The shipped workflows and the field's tables in small: trained, measured and held against the papers.
 
-    python benchmarks/results.py smollm2                    # a real model; `rolegraph fetch smollm2-135m` first
+    python benchmarks/results.py smollm2                    # a real model; run `rolegraph fetch` first
     python benchmarks/results.py shipped                    # every shipped spec: before, after, minutes
     python benchmarks/results.py at_grpo                    # three seeds; the same command resumes it
     python benchmarks/results.py at_grpo --seeds 1 --only shared

@@ -19,7 +19,7 @@ ALIKE = 0.1
 BySeed = Mapping[int, ByTask]
 Verdict = Literal["holds", "does not hold", "cannot tell"]
 
-HEAD = """# Results in small
+HEAD = """# Results
 
 First a real language model, SmolLM2-135M-Instruct, in six kinds of workflow; then the shipped model of one
 million parameters in every shipped workflow, and in comparisons that papers report for many GPUs. All of it

@@ -9,6 +9,9 @@ and optimizer. llama.cpp samples from the base model, in the quantization of the
 table.
 """
 
+# torch, peft and transformers leave parts of their types unknown.
+# pyright: reportUnknownMemberType=false, reportUnknownLambdaType=false
+
 from __future__ import annotations
 
 import os
@@ -18,7 +21,7 @@ import subprocess
 import sys
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -66,6 +69,7 @@ class Case:
 
 CASES = {
     "update": Case("update, 8 prompts × 8 answers of 10 to 33 tokens", True, 8, 8, 70, 10, 33),
+    "update-few": Case("update, 2 prompts × 8 answers of 10 to 33 tokens", True, 2, 8, 70, 10, 33),
     "update-long": Case("update, 4 unlike prompts, 200 tokens each", True, 4, 1, 70, 200, 200),
     "sample": Case("sampling, 4 prompts × 8 answers of 16 tokens", False, 4, 8, 70, 16, 16),
     "sample-long": Case("sampling, 8 unlike prompts, 200 tokens each", False, 8, 1, 70, 200, 200),
@@ -228,7 +232,7 @@ class LlamaCpp(System):
         self.lib.llama_batch_free(batch)
 
 
-SYSTEMS: dict[str, type[System]] = {
+SYSTEMS: dict[str, Callable[[str], System]] = {
     "Rolegraph": Rolegraph,
     "peft + transformers": Peft,
     "llama.cpp": LlamaCpp,

@@ -2,6 +2,7 @@
 
 from rolegraph.api.decorators import dataset as dataset
 from rolegraph.api.decorators import estimator as estimator
+from rolegraph.api.decorators import loss as loss
 from rolegraph.api.decorators import metric as metric
 from rolegraph.api.decorators import parser as parser
 from rolegraph.api.decorators import reward as reward
@@ -48,5 +49,4 @@ from rolegraph.engine.records import Trajectory as Trajectory
 from rolegraph.engine.records import read_episodes as read_episodes
 from rolegraph.engine.training.analysis.forecast import Price as Price
 from rolegraph.engine.vocabulary import ParseFailure as ParseFailure
-from rolegraph.engine.vocabulary import RewardInputs as RewardInputs
 from rolegraph.engine.vocabulary import Score as Score

@@ -81,13 +81,14 @@ def registries(monkeypatch: pytest.MonkeyPatch) -> None:
         datasets,
         environments,
         estimators,
+        losses,
         metrics,
         parsers,
         rewards,
         tools,
     )
 
-    for registry in (datasets, environments, estimators, metrics, parsers, rewards, tools):
+    for registry in (datasets, environments, estimators, losses, metrics, parsers, rewards, tools):
         for table in ("_factories", "_definitions"):
             monkeypatch.setattr(registry, table, dict(getattr(registry, table)))
 

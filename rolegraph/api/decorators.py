@@ -22,6 +22,7 @@ from rolegraph.engine.vocabulary import (
     Estimator,
     Floats,
     Item,
+    Loss,
     Metric,
     Parser,
     Reward,
@@ -125,7 +126,7 @@ def _parse(function: Callable[..., Any], options: Options, text: str, upstream: 
 
 
 def estimator(
-    name: str | None = None, *, min_group: int = 1, loss: vocabulary.LossName = "importance_sampling"
+    name: str | None = None, *, min_group: int = 1, loss: str = "importance_sampling"
 ) -> Decorator[F]:
     """Register a function `(rewards) -> advantages` as an estimator.
 
@@ -150,6 +151,31 @@ def estimator(
         return Estimator(item_name, options, min_group, advantages, loss)
 
     return _decorator(vocabulary.estimators, name, ("rewards",), build)
+
+
+def loss(name: str | None = None, *, reads_start: bool = False) -> Decorator[F]:
+    """Register a function `(sequences) -> loss` as a training loss.
+
+    The sequences, each a `rolegraph.engine.vocabulary.LossSequence` of tensors [T], are those of one role and
+    policy in a step. The loss is a tensor with one element, the mean over the step's trajectories, alone or
+    as a pair with metrics by name, which training shows as `loss/{role}/{name}`.
+
+    Args:
+        name: Name of the loss in specs; by default the function's name.
+        reads_start: True where the function reads `start`, the log-probabilities of the weights that the
+            training began with; each sequence is then scored once more.
+
+    Returns:
+        A decorator that returns the function unchanged.
+
+    Raises:
+        UsageError: The function has other positional parameters, or the name is missing or taken.
+    """
+
+    def build(item_name: str, function: Callable[..., Any], options: Options) -> Loss:
+        return Loss(item_name, options, partial(function, **options), reads_start)
+
+    return _decorator(vocabulary.losses, name, ("sequences",), build)
 
 
 def metric(name: str | None = None) -> Decorator[F]:

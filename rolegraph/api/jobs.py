@@ -203,6 +203,8 @@ def describe(flow: Workflow, kind: Kind, **fields: Any) -> RunInfo:
             for role in plan.roles
         },
         metrics=tuple(plan.metrics),
+        validations=tuple(plan.validations) if kind == "train" else (),
+        validation_figures=plan.validation_figures if kind == "train" and plan.validations else (),
         can_be_correct=plan.can_be_correct,
         hidden=tuple(sorted(plan.hidden)),
         templates=templates_of(plan),
@@ -240,7 +242,7 @@ def used_rows(
 def training_rows(flow: Workflow, tasks: Sequence[Task], validation: Sequence[Task]) -> list[UsedRows]:
     """Return the rows of both splits that a training uses."""
     used = [used_rows(flow, "train", tasks, fixed=True)]
-    if "validation" in flow.plan.data:
+    if "validation" in flow.plan.data and not flow.plan.validations:
         used.append(used_rows(flow, "validation", validation))
     return used
 

@@ -6,9 +6,10 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 from rolegraph.api import jobs
 from rolegraph.api.tracking import Table, Tracker, episode_table, tracker
@@ -28,7 +29,7 @@ from rolegraph.engine.records.writer_lock import sole_writer
 from rolegraph.engine.training.analysis.verdict import training_verdict
 from rolegraph.engine.training.loop.ending import NO_BUDGET, Budget
 from rolegraph.engine.training.loop.schedule import planned_steps, validation_tasks
-from rolegraph.engine.vocabulary import Split, shared_rows
+from rolegraph.engine.vocabulary import shared_rows
 
 NODE_SLOTS = 64
 """Episodes in flight at most on each node of a cluster."""
@@ -78,6 +79,27 @@ class TrainingResult:
         return RunFolder(self.folder).report
 
 
+class ValidationJob(NamedTuple):
+    """Workflow that validates a training."""
+
+    flow: Workflow
+    tasks: Sequence[Task]
+    """Validation tasks."""
+    folder: RunFolder
+    """Folder of its episodes, below the training's."""
+    prefix: str
+    """Beginning of its figures' names: `NAME/`, or empty for the first."""
+
+    @property
+    def data(self) -> Sequence[UsedRows]:
+        """Rows that the validation uses."""
+        return [jobs.used_rows(self.flow, "validation", self.tasks)]
+
+    def info(self, seed: int) -> RunInfo:
+        """Return the settings that the folder's `run.json` holds."""
+        return jobs.describe(self.flow, "train", seed=seed)
+
+
 @dataclass(frozen=True, slots=True)
 class TrainingJob:
     """A training that is ready to start or to continue; made by `create` or `resume`, done by `run`."""
@@ -88,10 +110,12 @@ class TrainingJob:
     tasks: Sequence[Task]
     """Training tasks."""
     validation: Sequence[Task]
-    """Validation tasks; empty where the spec has no such data."""
+    """Validation tasks; empty where the spec has no such data, or other workflows validate."""
     start: Checkpoint | None
     """Checkpoint to continue from; None is the beginning."""
     resumed: bool
+    others: Sequence[ValidationJob] = ()
+    """Workflows that validate in place of the training's own."""
 
     @classmethod
     def create(cls, flow: Workflow, *, out: str | Path | None = None, seed: int = 0) -> TrainingJob:
@@ -111,7 +135,9 @@ class TrainingJob:
         """
         folder = RunFolder(Path(out) if out else jobs.new_folder(flow.name))
         folder.check_new("train")
-        return cls(flow, folder, *_info_and_tasks(flow, seed), start=None, resumed=False)
+        info, *tasks = _info_and_tasks(flow, seed)
+        others = _validations(flow, folder)
+        return cls(flow, folder, info, *tasks, start=None, resumed=False, others=others)
 
     @classmethod
     def resume(
@@ -145,8 +171,11 @@ class TrainingJob:
         if before.stopped:
             kept |= {"steps": before.steps}
         info = info.model_copy(update=kept)
-        job = cls(flow, folder, info, *tasks, start=start, resumed=True)
+        others = _validations(flow, folder)
+        job = cls(flow, folder, info, *tasks, start=start, resumed=True, others=others)
         folder.check_same(job.info, flow.plan.resolved, job.data)
+        for it in job.others:
+            it.folder.check_same(it.info(before.seed), it.flow.plan.resolved, it.data)
         return job
 
     @property
@@ -247,6 +276,21 @@ async def train_async(
 train = jobs.blocking(train_async)
 
 
+def _validations(flow: Workflow, folder: RunFolder) -> list[ValidationJob]:
+    """Return the workflows that validate a training in place of its own, with their tasks."""
+    plan, count = flow.plan, flow.plan.spec.train.validation.tasks
+    prefixes = {other.name: prefix for prefix, other in plan.validating}
+    return [
+        ValidationJob(
+            replace(flow, plan=other),
+            validation_tasks(other, count),
+            RunFolder(folder.validated / name),
+            prefixes[name],
+        )
+        for name, other in plan.validations.items()
+    ]
+
+
 def _info_and_tasks(flow: Workflow, seed: int) -> tuple[RunInfo, list[Task], list[Task]]:
     """Check that a workflow can be trained; return its RunInfo, and the tasks of both splits."""
     flow.check_allowed()
@@ -307,7 +351,8 @@ async def _run(
         trained = await stack.enter_async_context(policies.Policies.open(starts))
         trained.check(plan)
         models = await stack.enter_async_context(Models(services.open))
-        untrained = [endpoint.model for endpoint in plan.endpoints if endpoint.policy is None]
+        plans = [plan, *plan.validations.values()]
+        untrained = [it.model for one in plans for it in one.endpoints if it.policy is None]
         frozen = {ref: await models.model(ref) for ref in untrained}
         teachers = {
             signal.teacher: await models.teacher(signal.teacher, trained[policy].chat, role)
@@ -317,6 +362,8 @@ async def _run(
         }
         if job.resumed:
             folder.resume(jobs.command_line(), data=job.data)
+            for it in job.others:
+                it.folder.resume(jobs.command_line(), data=it.data)
         else:
             # A service that is asked for no model by name serves one of its own choice.
             names = dict.fromkeys(
@@ -325,12 +372,16 @@ async def _run(
                 else trained[name].model
                 for name, policy in plan.policies.items()
             )
-            folder.begin(info.model_copy(update={"model": ", ".join(names)}), plan.resolved, job.data)
+            asked = {"model": ", ".join(names)}
+            for it in job.others:  # before the training's own file, which lists them
+                it.folder.begin(it.info(info.seed).model_copy(update=asked), it.flow.plan.resolved, it.data)
+            folder.begin(info.model_copy(update=asked), plan.resolved, job.data)
         notify = stack.enter_context(jobs.logged(folder.log, observe))
-        if few := few_tasks_message(plan, len(job.validation)):
-            notify(Note(few, "warning"))
-        if shared := shared_rows(job.tasks, job.validation):
-            notify(Note(shared_message(shared), "warning"))
+        for tasks in [it.tasks for it in job.others] or [job.validation]:
+            if few := few_tasks_message(plan, len(tasks)):
+                notify(Note(few, "warning"))
+            if shared := shared_rows(job.tasks, tasks):
+                notify(Note(shared_message(shared), "warning"))
         for finding in rate_findings(plan):
             notify(Note(f"{finding.message}; {finding.hint}", "warning"))
         if untaught := plan.untaught:
@@ -342,6 +393,7 @@ async def _run(
             maker = await stack.enter_async_context(pool)
             places = {ref: await services.located(ref) for ref in untrained}
             workers = rollouts.RemoteModels(maker, trained, places, plan.spec.train.staleness)
+        imports = tuple(dict.fromkeys(wanted for one in plans for wanted in one.imports))
         setup = rollouts.TrainingSetup(
             plan=plan,
             seed=info.seed,
@@ -352,11 +404,14 @@ async def _run(
             policies=trained,
             past=past.PastSelves(plan.past, trained, start),
             models=frozen | teachers,
-            isolation=await stack.enter_async_context(Isolation(plan.imports)),
+            isolation=await stack.enter_async_context(Isolation(imports)),
             folder=folder,
             observe=partial(_track, notify, trackers, job),
             remote=workers,
             keep_going=keep_going,
+            validations=[
+                rollouts.ValidationSetup(it.flow.plan, it.tasks, it.folder, it.prefix) for it in job.others
+            ],
             budget=budget,
         )
 
@@ -379,11 +434,16 @@ def _track(observe: Observer, trackers: list[Tracker], job: TrainingJob, event: 
     """Pass an event to `observe`; for a finished step, log its metrics and episodes to the trackers first."""
     if isinstance(event, StepLogged) and trackers:
         tables: dict[str, Table] = {}
-        splits: tuple[Split, ...] = ("train", "validation") if any(one.has_tables for one in trackers) else ()
-        for split in splits:
-            if (file := job.folder.episodes_file(split, event.step)).exists():
-                rule = disclosure_rule_of(job.flow.plan)
-                tables[f"episodes/{split}"] = episode_table(read_episodes(file), rule)
+        plan, folder, others = job.flow.plan, job.folder, job.others
+        parts = [("train", folder.episodes_file("train", event.step), plan)]
+        validating = [(it.prefix, it.folder, it.flow.plan) for it in others] or [("", folder, plan)]
+        parts += [
+            (f"validation/{prefix}".rstrip("/"), each.episodes_file("validation", event.step), played)
+            for prefix, each, played in validating
+        ]
+        for name, file, played in parts if any(one.has_tables for one in trackers) else ():
+            if file.exists():
+                tables[f"episodes/{name}"] = episode_table(read_episodes(file), disclosure_rule_of(played))
         _send(observe, trackers, lambda one: one.log(event.step, event.metrics, tables))
     observe(event)
 
@@ -401,13 +461,18 @@ def _send(observe: Observer, trackers: list[Tracker], send: Callable[[Tracker], 
 
 def _write_results(plan: Plan, folder: RunFolder) -> None:
     """Write `controls.json`, if the start and the last checkpoint were validated, and the report into a
-    training's folder."""
+    training's folder.
+
+    Of several workflows that validate, the first is compared.
+    """
     from rolegraph.engine.training.analysis.compare import controls
     from rolegraph.pages.report import write_report
 
-    saved = folder.last_checkpoint()
-    first, last = (folder.episodes_file("validation", step) for step in (0, saved.step if saved else 0))
+    saved, validation = folder.last_checkpoint(), folder.validation
+    steps = (0, saved.step if saved else 0)
+    first, last = (validation.episodes_file("validation", step) for step in steps)
     if saved and first.exists() and last.exists():
-        folder.write_controls(controls(plan, [*read_episodes(first)], [*read_episodes(last)]))
+        validated = plan.validating[0][1]
+        folder.write_controls(controls(validated, [*read_episodes(first)], [*read_episodes(last)]))
     if folder.metrics_file.exists():
         write_report(folder.path)

@@ -18,6 +18,7 @@ WRITTEN_AT = {
     "rewards": "roles.ROLE.reward",
     "estimators": "roles.ROLE.estimator",
     "signals": "roles.ROLE.signal",
+    "losses": "roles.ROLE.loss",
     "metrics": "episode.metrics.NAME",
     "tools": "roles.ROLE.run",
     "datasets": "data.train, data.validation",

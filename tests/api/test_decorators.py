@@ -21,6 +21,7 @@ from rolegraph.engine.training.advantages.estimates import estimate
 from rolegraph.engine.vocabulary import (
     Import,
     ItemCall,
+    RewardInputs,
     datasets,
     estimators,
     import_file,
@@ -48,7 +49,7 @@ def test_a_reward_may_return_a_number_a_bool_or_a_score(earned: object, score: r
         return earned
 
     reward = rewards.build(ItemCall("mine"))
-    assert reward.score({}, "x", rg.RewardInputs({})) == score
+    assert reward.score({}, "x", RewardInputs({})) == score
     assert reward.timeout is None
 
 
@@ -60,7 +61,7 @@ def test_anything_else_is_named() -> None:
     with pytest.raises(
         TypeError, match="nothing returned None; expected a number, True or False, or a Score"
     ):
-        rewards.build(ItemCall("nothing")).score({}, "x", rg.RewardInputs({}))
+        rewards.build(ItemCall("nothing")).score({}, "x", RewardInputs({}))
 
 
 def test_a_plain_reward_has_a_time_limit_and_hides_its_labels() -> None:
@@ -82,8 +83,7 @@ def test_keyword_only_parameters_are_the_options_of_a_spec() -> None:
         return float(len(action) < longest)
 
     assert (
-        rewards.build(ItemCall.parse({"mine": {"longest": 2}})).score({}, "abc", rg.RewardInputs({})).reward
-        == 0
+        rewards.build(ItemCall.parse({"mine": {"longest": 2}})).score({}, "abc", RewardInputs({})).reward == 0
     )
     assert rewards.summary("mine") == "More where it is short."
     assert [(o.name, o.default, o.line) for o in rewards.options("mine")] == [
@@ -122,7 +122,7 @@ def test_a_cell_of_a_notebook_may_be_run_again_and_another_name_is_taken() -> No
         def mine(task: Any, action: Any, *, of: float = worth) -> float:
             return of
 
-    assert rewards.build(ItemCall("mine")).score({}, "", rg.RewardInputs({})).reward == 0.5
+    assert rewards.build(ItemCall("mine")).score({}, "", RewardInputs({})).reward == 0.5
     with pytest.raises(ValueError, match="reward 'countdown' is registered already"):
         rg.reward("countdown")(lambda task, action: 1.0)
 
@@ -167,7 +167,7 @@ def test_two_functions_of_one_name_in_a_file_are_named_with_their_lines(tmp_path
 def test_a_file_that_has_changed_may_be_imported_anew(tmp_path: Path) -> None:
     importing(tmp_path / "rewards.py", *BRIEF)
     importing(tmp_path / "rewards.py", "", "WORTH = 0.5", *BRIEF[:-1], "    return WORTH")
-    assert rewards.build(ItemCall("brief")).score({}, "", rg.RewardInputs({})).reward == 0.5
+    assert rewards.build(ItemCall("brief")).score({}, "", RewardInputs({})).reward == 0.5
 
 
 def test_so_may_one_that_has_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

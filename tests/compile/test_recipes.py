@@ -50,6 +50,17 @@ RECIPES = dict(
 )
 
 
+FILES = dict(re.findall(r"^```yaml\n# (\w+\.yaml)\n(.*?)^```$", PAGE.read_text("utf-8"), re.M | re.S))
+"""Further specs of recipes, by the file's name."""
+
+
+def write_files(folder: Path, data: str = DATA) -> None:
+    """Write the rows and the further specs of all recipes to a folder."""
+    (folder / "rows.jsonl").write_text(json.dumps({"id": "1", **ROW}))
+    for name, text in FILES.items():
+        (folder / name).write_text(f"rolegraph: 1\nname: {Path(name).stem}\n{data}{text}")
+
+
 def test_every_section_has_one() -> None:
     assert len(RECIPES) == len(re.findall(r"^## ", PAGE.read_text("utf-8"), re.M)) >= 10
 
@@ -61,7 +72,7 @@ def test_a_recipe_is_short_valid_and_asks_what_can_be_rendered(name: str, tmp_pa
         pytest.importorskip("pydantic_monty")
     if "textarena" in text:
         pytest.importorskip("textarena")
-    (tmp_path / "rows.jsonl").write_text(json.dumps({"id": "1", **ROW}))
+    write_files(tmp_path)
     own = "" if re.search(r"^(data|extends):", text, re.M) else DATA
     checked = check_file(write_spec(tmp_path, HEAD + own + text), allow=["python"])
     meant = INTENDED.get(name, "no warning")

@@ -1,4 +1,4 @@
-"""Memory of an update: the tokens of a pass follow the vocabulary, the layers and the free memory."""
+"""Memory of updates and of sampling: their batches follow the model and the free memory."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="needs the extra `local`")
 
-from rolegraph.local.service import trainer  # noqa: E402
+from rolegraph.local.service import batcher, trainer  # noqa: E402
+from rolegraph.local.service.batcher import Batcher, SampleJob  # noqa: E402
 from rolegraph.local.service.bodies import AdamSettings  # noqa: E402
 from rolegraph.local.service.local_model import LocalModel, LoraShape  # noqa: E402
+from rolegraph.local.service.sampling import SampleRequest, sample_next  # noqa: E402
 from rolegraph.local.service.trainer import Datum, TrainingRun  # noqa: E402
 
 
@@ -56,3 +58,41 @@ def test_little_free_memory_makes_passes_smaller(model_dir: Path, monkeypatch: p
     monkeypatch.setattr(trainer, "free_memory", lambda device: 0)
     passes, _ = updated(model, monkeypatch, 10**12)
     assert len(passes) == 12  # each sequence alone
+
+
+def test_little_free_memory_makes_batches_of_sampling_smaller(
+    model_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = LocalModel(model_dir, threads=1)
+    live: list[int] = []
+
+    def most_live(tokens: int) -> int:
+        free = batcher.MEMORY_SHARE * tokens * model.cache_bytes_per_token
+        monkeypatch.setattr(batcher, "free_memory", lambda device: free)
+        sampler = Batcher(model, lambda _: model.add_adapter(LoraShape(4)))
+        jobs = [SampleJob(None, [SampleRequest([1, 2, 3, number], 3)]) for number in range(6)]
+        for job in jobs:
+            sampler.add(job)
+        live.clear()
+        while sampler.busy:
+            sampler.step()
+            live.append(len(sampler._decoder.live))  # pyright: ignore[reportPrivateUsage]
+        assert all(job.done.result() is None and len(job.requests[0].tokens) == 3 for job in jobs)
+        return max(live)
+
+    assert most_live(1000) == 6
+    assert most_live(14) <= 3
+    assert most_live(0) == 1  # each sequence alone
+
+
+@pytest.mark.parametrize("size", [3, 256, 1000])
+def test_a_token_is_drawn_by_the_cumulative_probabilities_of_the_whole_vocabulary(size: int) -> None:
+    logits = 4 * torch.randn(64, size, generator=torch.Generator().manual_seed(size))
+    requests = [SampleRequest([1], 1, seed=(7, row)) for row in range(64)]
+    uniforms = [SampleRequest([1], 1, seed=(7, row)).random.random() for row in range(64)]
+    found = sample_next(logits, requests, lambda rows: [""] * len(rows)).tolist()
+    cumulative = logits.log_softmax(-1).exp().double().cumsum(-1)
+    expected = [
+        int((row <= uniform * row[-1]).sum()) for row, uniform in zip(cumulative, uniforms, strict=True)
+    ]
+    assert found == expected

@@ -17,14 +17,15 @@ from rolegraph.engine.models.opening import open_served
 from rolegraph.engine.models.rates import policy_rates
 from rolegraph.engine.prompts.chat import Tokenizer
 from rolegraph.engine.records import Episode, Event, Note, Observer, Task
+from rolegraph.engine.records.episode import EpisodePart
 from rolegraph.engine.records.episodes import read_episodes
-from rolegraph.engine.records.folder import RunFolder, Split
+from rolegraph.engine.records.folder import RunFolder
 from rolegraph.engine.records.info import Checkpoint, RunInfo
 from rolegraph.engine.run import Isolation
 from rolegraph.engine.spec import ModelRef
 from rolegraph.engine.training.loop.ending import NO_BUDGET
 from rolegraph.engine.training.loop.loop import train
-from rolegraph.engine.training.loop.rollouts import TrainingSetup
+from rolegraph.engine.training.loop.rollouts import TrainingSetup, ValidationSetup
 from rolegraph.engine.training.policies.past import PastSelves
 from rolegraph.engine.training.policies.policies import Policies, PolicyStart
 from tests.edge import COUNTDOWN, RIGHT, WRONG
@@ -39,7 +40,9 @@ SMALL = (
     "train.rollouts=2",
     "train.learning_rate=0.01",
     "train.checkpoint_every=2",
-    "train.validation={every: 2, tasks: 2, rollouts: 1}",
+    "train.validation.every=2",
+    "train.validation.tasks=2",
+    "train.validation.rollouts=1",
 )
 LOGPROB = -0.5
 
@@ -108,8 +111,17 @@ class Training:
             name: PolicyStart(served, policy.lora, SEED, start.policies[name] if start else None)
             for name, policy in plan.policies.items()
         }
+        validations = [
+            ValidationSetup(
+                it, self.rows("validation", 2), RunFolder(self.folder.validated / it.name), prefix
+            )
+            for prefix, it in (plan.validating if plan.validations else ())
+        ]
         if start is None:
-            self.folder.begin(RunInfo(name=plan.name, roles={}), plan.resolved)
+            info = RunInfo(name=plan.name, roles={}, validations=tuple(plan.validations))
+            self.folder.begin(info, plan.resolved)
+            for it in validations:
+                it.folder.begin(RunInfo(name=it.plan.name, roles={}), it.plan.resolved)
         async with (
             Policies.open(starts) as policies,
             Isolation(plan.imports) as isolation,
@@ -129,6 +141,7 @@ class Training:
                 folder=self.folder,
                 observe=self.observe,
                 keep_going=self.keep_going,
+                validations=validations,
                 budget=self.budget,
             )
 
@@ -157,7 +170,7 @@ class Training:
             assert comparable(ours) == comparable(theirs)
         return broken
 
-    def episodes(self, split: Split, step: int) -> list[Episode]:
+    def episodes(self, split: EpisodePart, step: int) -> list[Episode]:
         return list(read_episodes(self.folder.episodes_file(split, step)))
 
     def figures(self) -> list[dict[str, float]]:

@@ -34,7 +34,7 @@ from rolegraph.engine.training.policies.batches import (
     step_advantages,
     token_sequences,
 )
-from rolegraph.engine.vocabulary import ItemCall, LossName, rewards
+from rolegraph.engine.vocabulary import ItemCall, rewards
 from tests.edge import solver_judge
 
 ROWS = [{"id": str(i)} for i in range(10)]
@@ -107,14 +107,14 @@ STEP = Step(prompt_ids=[1, 2, 3], response_ids=[4, 5], logprobs=[-0.1, -0.2], ad
 Learnt = tuple[tinker.Datum, list[SampledSpan]]
 
 
-def learnt(*steps: Step, loss: LossName = "ppo", share: float = 0.5) -> list[Learnt]:
+def learnt(*steps: Step, loss: str = "ppo", share: float = 0.5) -> list[Learnt]:
     """Return a trajectory's datums, each with its spans of sampled tokens."""
     trajectory = Trajectory("solver", steps=steps, uid="t:0/solver/1")
     own = step_advantages(Episode("t", 0, {"id": "t"}, [trajectory]), trajectory)
     return [build_datum(sequence, loss, share) for sequence in token_sequences(own)]
 
 
-def arrays(*steps: Step, loss: LossName = "ppo", share: float = 0.5) -> dict[str, list[float]]:
+def arrays(*steps: Step, loss: str = "ppo", share: float = 0.5) -> dict[str, list[float]]:
     ((found, _),) = learnt(*steps, loss=loss, share=share)
     return {"tokens": found.model_input.to_ints(), **{k: v.tolist() for k, v in found.loss_fn_inputs.items()}}
 
@@ -202,7 +202,7 @@ def test_the_loss_of_a_sequence_is_that_of_its_steps_apart(data: st.DataObject) 
         logprobs = [data.draw(st.floats(-3, 0)) for _ in response]
         advantage = data.draw(st.sampled_from([0.0, 1.0, -0.5]))
         steps.append(Step(prompt, response, logprobs, advantage=advantage, metadata={"round": number}))
-    loss: LossName = data.draw(st.sampled_from(["ppo", "importance_sampling", "cross_entropy"]))
+    loss: str = data.draw(st.sampled_from(["ppo", "importance_sampling", "cross_entropy"]))
 
     def total(found: list[Learnt]) -> tuple[float, list[float]]:
         """Return the loss by a policy that reads the whole prefix, and each sampled token's log ratio."""

@@ -16,7 +16,6 @@ torch = pytest.importorskip("torch")
 from rolegraph.engine.errors import UsageError  # noqa: E402
 from rolegraph.engine.models.service_traits import ServiceTraits  # noqa: E402
 from rolegraph.engine.records import MAIN, Step  # noqa: E402
-from rolegraph.engine.spec import Loss  # noqa: E402
 from rolegraph.engine.training.policies.batches import (  # noqa: E402
     LossPass,
     RoleBatch,
@@ -25,21 +24,23 @@ from rolegraph.engine.training.policies.batches import (  # noqa: E402
     check_service,
     loss_passes,
 )
-from rolegraph.engine.vocabulary import LossName  # noqa: E402
+from rolegraph.engine.vocabulary import ItemCall, losses  # noqa: E402
 from rolegraph.local.service.losses import LOSSES, TokenScores  # noqa: E402
 
 MEANS = ServiceTraits(losses=("importance_sampling", "ppo", "cispo"), takes_means=True)
 URL = "https://tinker.example"
 
 
-def batch(role: str, loss: LossName, *answers: Sequence[float]) -> RoleBatch:
+def batch(role: str, loss: str, *answers: Sequence[float]) -> RoleBatch:
     """Return a batch with a datum for each answer, given as its tokens' sampling log-probabilities."""
     data = []
     for place, logprobs in enumerate(answers):
         advantages = [0.5 - place] * len(logprobs)
         step = Step([3] * (place + 2), [5] * len(logprobs), list(logprobs))
         data.append(build_datum([StepAdvantages(step, advantages, role)], loss, 1.0))
-    return RoleBatch(role, Loss(name=loss), [d for d, _ in data], [s for _, s in data], steps=len(data))
+    return RoleBatch(
+        role, losses.build(ItemCall(loss)), [d for d, _ in data], [s for _, s in data], steps=len(data)
+    )
 
 
 def gradients(passes: Sequence[LossPass], *, means: bool) -> list[list[float]]:
@@ -59,7 +60,7 @@ def gradients(passes: Sequence[LossPass], *, means: bool) -> list[list[float]]:
 
 
 @pytest.mark.parametrize("second", ["importance_sampling", "cispo", "cross_entropy"])
-def test_a_service_that_takes_means_gets_the_gradient_of_sums(second: LossName) -> None:
+def test_a_service_that_takes_means_gets_the_gradient_of_sums(second: str) -> None:
     batches = [
         batch("solver", "ppo", [-1.0, -2.0], [-0.5, -1.5, -1.0]),
         batch("judge", second, [-1.2, -0.7, -0.9, -1.1]),

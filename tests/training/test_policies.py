@@ -15,10 +15,10 @@ from rolegraph.engine.errors import UsageError, WorldError
 from rolegraph.engine.models import Request, ServedModel
 from rolegraph.engine.models.service_traits import ServiceTraits
 from rolegraph.engine.records import MAIN, CallId, NodeId, SavedPolicy, Step
-from rolegraph.engine.spec import Lora, Loss, ModelRef, Sampling
+from rolegraph.engine.spec import Lora, ModelRef, Sampling
 from rolegraph.engine.training.policies.batches import RoleBatch, StepAdvantages, build_datum
 from rolegraph.engine.training.policies.policies import Policies, PolicyStart, UpdateResult
-from rolegraph.engine.vocabulary import LossName
+from rolegraph.engine.vocabulary import ItemCall, Loss, losses
 from tests.models.tinker_edge import GAP, GRAD_NORM, Learnt, Service, failed, tinker_service
 
 KEY = "tml-test-secret"
@@ -66,10 +66,10 @@ def training(service: Service, tokenizer: Path) -> Training:
     return Training(service, tokenizer)
 
 
-def batch(role: str, *, data: int = 1, loss: Loss | LossName = "importance_sampling") -> RoleBatch:
+def batch(role: str, *, data: int = 1, loss: Loss | str = "importance_sampling") -> RoleBatch:
     """Return a batch of `data` equal datums, with two prompt tokens and two response tokens."""
     step = Step([10, 11], [12, 13], [-1.0, -2.0], advantage=0.5)
-    loss = loss if isinstance(loss, Loss) else Loss(name=loss)
+    loss = loss if isinstance(loss, Loss) else losses.build(ItemCall(loss))
     learnt, spans = build_datum([StepAdvantages(step, [0.5, 0.5], role)], loss.name, 1.0)
     return RoleBatch(role, loss, [learnt] * data, [spans] * data, steps=data)
 
@@ -208,7 +208,7 @@ def test_an_answer_says_which_weights_gave_it(training: Training) -> None:
 def test_a_loss_is_sent_with_all_of_its_settings(
     training: Training, written: object, sent: tuple[str, dict[str, float]]
 ) -> None:
-    loss = Loss.model_validate(written)
+    loss = losses.build(ItemCall.parse(written))
 
     async def work(policies: Policies) -> None:
         await update(policies, batch("solver", loss=loss))

@@ -11,7 +11,7 @@ import pytest
 
 from rolegraph.engine.models.tokenizer import load_tokenizer
 from rolegraph.engine.records import Episode, Task, Trajectory
-from tests.compile.test_recipes import HEAD, RECIPES, ROW
+from tests.compile.test_recipes import HEAD, RECIPES, ROW, write_files
 from tests.edge import write_spec
 from tests.models.edges import write_tokenizer
 from tests.prompts.templates import HERMES
@@ -28,7 +28,7 @@ def recipe(training: Training, folder: Path, name: str) -> None:
             {**ROW, "id": f"{split}{n}", "question": f"Task {n}: {ROW['question']}"} for n in range(count)
         ]
 
-    (folder / "rows.jsonl").write_text(json.dumps({"id": "1", **ROW}))
+    write_files(folder)
     text = RECIPES[name]
     training.spec = write_spec(folder, HEAD + ("" if text.startswith("data:") else DATA) + text)
     training.rows = rows

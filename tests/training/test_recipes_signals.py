@@ -10,7 +10,7 @@ from statistics import fmean
 import numpy as np
 import pytest
 
-from rolegraph.engine.records import Episode, Trajectory
+from rolegraph.engine.records import Episode, Trajectory, read_episodes
 from tests.compile.test_recipes import ROW
 from tests.models.tinker_edge import score
 from tests.training.edge import LOGPROB, STEPS, Training
@@ -222,6 +222,8 @@ def test_a_batch_compares_questions_of_as_many_hops(training: Training, tmp_path
     def answers(prompt: str, seed: int) -> str:
         if "hops, as JSON" in prompt:
             return json.dumps({"question": f"{seed % 5} and 41?", "answer": "42"})
+        if " and 41?" not in prompt:  # of the validation
+            return RIGHT if seed % 2 else WRONG
         return RIGHT if seed % (1 + int(prompt[prompt.index(" and 41?") - 1])) == 0 else WRONG
 
     training.workflow.answers = answers
@@ -239,6 +241,28 @@ def test_a_batch_compares_questions_of_as_many_hops(training: Training, tmp_path
         group = episode["proposer"][0].steps[0].metadata["group"]
         assert group["task"] == ""
     assert len({e["proposer"][0].reward for e in episodes}) > 1
+    (alone,) = training.folder.path.glob("validations/alone/episodes/validation-000001.jsonl")
+    measured = [*read_episodes(alone)]
+    assert {t.name for e in measured for t in e.trajectories} == {"solver"}
+    last = training.folder.metrics()[-1]
+    assert last["validation/correct"] == pytest.approx(fmean(e.is_correct for e in measured))
+    assert "validation/reward/proposer" not in last
+
+
+def test_dpo_learns_from_the_best_and_the_worst_of_a_group(training: Training, tmp_path: Path) -> None:
+    pytest.importorskip("math_verify")
+    pytest.importorskip("torch", reason="losses that are functions need it")
+    recipe(training, tmp_path, "DPO on the best and worst of a group")
+    training.workflow.solve = lambda seed, updates: f"{'so ' * (seed % 3)}{RIGHT if seed % 3 else WRONG}"
+    episodes = trained(training)
+    groups = by_task(episodes, "solver")
+    pairs = [group for group in groups if len({t.reward for t in group}) > 1]
+    line = training.folder.metrics()[-1]
+    assert line["loss/solver/pairs"] == len(pairs) > 0
+    sent = training.service.asked_for("forward_backward")[-1]
+    assert sent["loss_fn"] == "cross_entropy"
+    moved = [datum for datum in sent["data"] if any(datum.inputs["weights"])]
+    assert len(moved) == 2 * len(pairs) < len(sent["data"])
 
 
 def test_a_share_for_parts_fades_from_step_to_step(training: Training, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from itertools import chain
 from pathlib import Path as FilePath
 from typing import Any, TypeVar
@@ -24,14 +25,15 @@ from rolegraph.engine.compile.names import ResolvedNames
 from rolegraph.engine.compile.plan import EpisodeBounds, Plan, StagePlan, TurnGraph, size_of
 from rolegraph.engine.compile.readable import instruction_findings, read_findings, stop_findings
 from rolegraph.engine.compile.resolve import digest, locate_models
-from rolegraph.engine.compile.trainable import learning_findings, loss_of
+from rolegraph.engine.compile.trainable import learning_findings
 from rolegraph.engine.compile.unroll import UnrolledGraph
+from rolegraph.engine.compile.validations import compile_validations, validation_sources
 from rolegraph.engine.errors import SpecError
 from rolegraph.engine.records import Source, Task
 from rolegraph.engine.secrets import without_url_secrets
 from rolegraph.engine.spec import Diagnostic, Finding, ModelRef, Spec, load_spec
 from rolegraph.engine.spec.diagnostics import Path, Severity
-from rolegraph.engine.spec.loader import LoadedSpec
+from rolegraph.engine.spec.loader import LoadedSpec, by_place
 from rolegraph.engine.spec.stages import spec_in_stage
 from rolegraph.engine.spec.yaml_text import dump_yaml
 
@@ -160,13 +162,16 @@ def check_file(
     return check_source(Source.of(name, *overrides, model=model, allow=allow), further, runs=runs)
 
 
-def check_source(source: Source, further: PlanCheck | None = None, *, runs: bool = False) -> CompileResult:
-    """Import a source's Python files, then load, check and compile its spec.
+def check_source(
+    source: Source, further: PlanCheck | None = None, *, runs: bool = False, validates: bool = False
+) -> CompileResult:
+    """Import a source's Python files, then load, check and compile its spec, with those that validate it.
 
     Args:
         source: The spec, overrides and options.
         further: A check of the plan for one use.
         runs: True if the plan is to run now, which makes a missing permission a fault, else a warning.
+        validates: True for a spec that validates another, whose own validation has no meaning.
 
     Returns:
         The plan, if there are no faults, and all faults and warnings.
@@ -182,9 +187,21 @@ def check_source(source: Source, further: PlanCheck | None = None, *, runs: bool
         for name, path in plan.withheld:
             message = f"{'.'.join(map(str, path))} needs a permission: {name}"
             loaded.report([Finding(path, message, "", f"--allow {name}", severity, word=name)])
+        if not validates:
+            plan = _with_validations(plan, loaded, source, runs)
         if further is not None and not loaded.faults:
             loaded.report(further(plan))
     return CompileResult(None if loaded.faults else plan, loaded.shown_diagnostics())
+
+
+def _with_validations(plan: Plan, loaded: LoadedSpec, source: Source, runs: bool) -> Plan:
+    """Return a plan with the workflows that validate it; report their faults to `loaded`."""
+    sources, findings = validation_sources(loaded, source)
+    check = partial(check_source, runs=runs, validates=True)
+    plans, diagnostics, unfit = compile_validations(plan, sources, check)
+    loaded.diagnostics = sorted({*loaded.diagnostics, *diagnostics}, key=by_place)
+    loaded.report([*findings, *unfit])
+    return replace(plan, validations=plans) if plans else plan
 
 
 def _compile(loaded: LoadedSpec, imports: Sequence[vocabulary.Import], allow: Sequence[str]) -> Plan | None:
@@ -268,11 +285,11 @@ def _assemble(
             **_values(
                 role,
                 role_plan.ResolvedRole,
+                loss=_present(role.loss),
                 tools=tuple(tool for tool in map(_present, role.tools) if not tool.callee),
                 groupings=role.groupings if role.compares_rewards else (role_plan.GroupingPlan(),),
             ),
             count=counts[name],
-            loss=loss_of(role),
             endpoints=tuple(map(endpoints.index, endpoint_of[name])),
             samplings=tuple(sampling for _, sampling in policies.samplings_of(spec, name, counts[name])),
             loop=None if (loop := spec.loop_of(name)) is None else loops.index(loop),

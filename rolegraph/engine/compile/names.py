@@ -85,7 +85,7 @@ class ResolvedNames:
         if tool and role.run:
             pairs, parsed = pairs_of(self.spec, self.instances, name, tool), parser if role.parses else None
             run = RunPlan(role.run.name, tool, value, pairs, parsed, self._session(name, tool))
-        path = ("roles", name, "estimator")
+        path, signal = ("roles", name, "estimator"), self._signal(name, role.signal)
         estimator = self._build(vocabulary.estimators, role.estimator, path)
         key = None
         if estimator and role.estimator and estimator.key:
@@ -98,7 +98,8 @@ class ResolvedNames:
             parser=parser,
             reward=reward,
             estimator=estimator,
-            signal=self._signal(name, role.signal),
+            signal=signal,
+            loss=self._loss(name, role, estimator, signal),
             run=run,
             tools=tuple(self.tools_of(name)),
             when=texts.when(name),
@@ -200,6 +201,28 @@ class ResolvedNames:
         self.findings += findings
         demonstration = self.texts.demonstration((*path, *call.path_of(("demonstration",))), source)
         return SignalPlan(signal, teacher, demonstration)
+
+    def _loss(
+        self,
+        name: str,
+        role: Role,
+        estimator: vocabulary.Estimator | None,
+        signal: SignalPlan | None,
+    ) -> vocabulary.Loss | None:
+        """Resolve the loss of a role: its own, or the default of its signal or estimator.
+
+        A signal that adds advantages to an estimator's leaves the loss to the estimator. A default is part of
+        the item that names it, and is not recorded as an item in use.
+        """
+        if role.loss is not None:
+            return self._build(vocabulary.losses, role.loss, ("roles", name, "loss"))
+        default = estimator.loss if estimator else "importance_sampling"
+        if signal and (signal.demonstration or not (estimator and estimator.compute)):
+            default = signal.signal.loss
+        make = partial(vocabulary.losses.build, ItemCall(default))
+        loss, findings = resolve(make, ("roles", name, "estimator"))
+        self.findings += findings
+        return loss
 
     def _metric(self, name: str, call: ItemCall) -> vocabulary.Metric | None:
         path = ("episode", "metrics", name)

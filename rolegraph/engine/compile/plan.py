@@ -153,6 +153,8 @@ class Plan(TurnGraph):
     """Values of the schedules that the roles have, by path."""
     stages: tuple[StagePlan, ...] = ()
     """Stages of the training, in their order; RL comes after them."""
+    validations: Mapping[str, Plan] = field(default_factory=dict[str, "Plan"])
+    """Workflows that validate a training in place of this one, by name."""
 
     @cached_property
     def reads_step(self) -> bool:
@@ -221,8 +223,9 @@ class Plan(TurnGraph):
 
     @property
     def taught_by_start(self) -> list[str]:
-        """Policies in training that learn from their own starting weights as a teacher."""
+        """Policies in training that learn from their own starting weights, as a teacher or in a loss."""
         roles = [name for name, signal in self.signals.items() if signal.teacher == "base"]
+        roles += [name for name, role in self.trained.items() if role.loss.reads_start]
         return list(dict.fromkeys(policy for name in roles for policy in sorted(self.policies_of(name))))
 
     def teacher_of(self, role: str, index: int) -> ModelRef | None:
@@ -277,10 +280,30 @@ class Plan(TurnGraph):
         return any(self.roles[role].name in self.judged for role in self.correct)
 
     @property
-    def figure_names(self) -> tuple[str, ...]:
+    def own_figures(self) -> tuple[str, ...]:
         """`correct`, where an episode can be correct, and the names of the metrics."""
         first = ("correct",) if self.can_be_correct else ()
         return (*first, *(name for name in self.metrics if name not in first))
+
+    @property
+    def validation_figures(self) -> tuple[str, ...]:
+        """Figures of the workflows that validate: the first's own, and `NAME/figure` of others; this
+        workflow's own where none is named."""
+        if not self.validations:
+            return self.own_figures
+        return tuple(prefix + name for prefix, plan in self.validating for name in plan.own_figures)
+
+    @property
+    def validating(self) -> list[tuple[str, Plan]]:
+        """Workflows that validate, each with the beginning of its figures' names: `NAME/`, empty for the
+        first."""
+        named = enumerate(self.validations.items())
+        return [(f"{name}/" if place else "", plan) for place, (name, plan) in named] or [("", self)]
+
+    @property
+    def figure_names(self) -> tuple[str, ...]:
+        """Figures of the episodes of a training and of its validation."""
+        return tuple(dict.fromkeys((*self.own_figures, *self.validation_figures)))
 
     def env_at(self, block: int) -> tuple[int, int] | None:
         """Return (position in `envs`, position as a node) of the environment transition with number `block`.

@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple
 
 from rolegraph.engine import vocabulary
 from rolegraph.engine.prompts import PromptError, Template
-from rolegraph.engine.spec import Credit, Lora, Loss, ModelRef, Path, Role, Sampling
+from rolegraph.engine.spec import Credit, Lora, ModelRef, Path, Role, Sampling
 
 
 class Endpoint(NamedTuple):
@@ -141,6 +141,8 @@ class ResolvedRole:
     reward: vocabulary.Reward | None
     estimator: vocabulary.Estimator | None
     signal: SignalPlan | None
+    loss: vocabulary.Loss | None
+    """Loss of the role: its own, or the default of its signal or estimator."""
     tools: tuple[vocabulary.Tool | None, ...]
     """Tools that the model may call in its turn."""
     when: Template | None
@@ -185,7 +187,7 @@ class RolePlan(ResolvedRole):
     formulas: Mapping[str, Template]
     count: int
     """Number of instances."""
-    loss: Loss
+    loss: vocabulary.Loss
     endpoints: tuple[int, ...]
     """Position in `Plan.endpoints` of each instance; empty for a role that runs a tool."""
     samplings: tuple[Sampling, ...]

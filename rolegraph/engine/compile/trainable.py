@@ -15,7 +15,7 @@ from rolegraph.engine.compile.policies import samplings_of
 from rolegraph.engine.compile.role_plan import GroupingPlan, ResolvedRole, RolePlan
 from rolegraph.engine.prompts import SELF, PromptError, Template
 from rolegraph.engine.records import MAIN
-from rolegraph.engine.spec import Edge, Finding, Loss, Path, Sampling, Spec
+from rolegraph.engine.spec import Edge, Finding, Path, Sampling, Spec
 from rolegraph.engine.spec.sources import OWN_PROVIDERS, PROVIDERS
 from rolegraph.engine.spec.validation import name_not_found
 from rolegraph.engine.vocabulary import Estimator, SelfView, Views, estimators, signals
@@ -33,10 +33,7 @@ def learning_findings(names: ResolvedNames) -> Iterator[Finding]:
             message = f"{name} is not trained, so its signal has no effect"
             hint = "remove it, or leave `trainable: false` out"
             yield Finding(("roles", name, "signal"), message, "", hint, "warning", at_key=True)
-        loss = role.spec.loss.name if role.spec.loss else "cross_entropy"
-        if role.signal and role.signal.signal.advantages is None and loss != "cross_entropy":
-            message = f"{name} learns turns that it did not sample, which {loss} cannot train"
-            yield Finding(("roles", name, "loss"), message, "cross_entropy", "or leave `loss` out")
+        yield from _loss_findings(role)
     if spec.train.refill:
         yield from _refill_findings(spec, names.roles)
     server = spec.train.sample_from
@@ -45,14 +42,27 @@ def learning_findings(names: ResolvedNames) -> Iterator[Finding]:
         others = " or ".join(name for name in PROVIDERS if name not in OWN_PROVIDERS)
         yield Finding(("train", "sample_from"), message, others, word=server.provider)
     figures = ["correct", *spec.episode.metrics]
+    others = spec.train.validation.workflow  # their figures are checked where they are compiled
     stop = spec.train.stop.figure if spec.train.stop else None
     for figure, path in ((spec.train.validation.best, ("validation", "best")), (stop, ("stop", "figure"))):
-        if figure is not None and figure not in figures:
+        if figure is not None and figure not in figures and not others:
             yield name_not_found("figure", figure, figures, ("train", *path))
-    if spec.train.stop and not (spec.train.validation.every and spec.data.validation):
+    if spec.train.stop and not (spec.train.validation.every and (spec.data.validation or others)):
         message = "stop counts validations, and there are none during this training"
         hint = "give `data.validation` and `train.validation.every`, or remove `stop`"
         yield Finding(("train", "stop"), message, "", hint, at_key=True)
+
+
+def _loss_findings(role: ResolvedRole) -> Iterator[Finding]:
+    """Find a role's loss that cannot train what its signal or its groupings give."""
+    path: Path = ("roles", role.name, "loss")
+    loss = role.spec.loss.name if role.spec.loss else "cross_entropy"
+    if role.signal and role.signal.signal.advantages is None and loss != "cross_entropy":
+        message = f"{role.name} learns turns that it did not sample, which {loss} cannot train"
+        yield Finding(path, message, "cross_entropy", "or leave `loss` out")
+    if role.loss and role.loss.compute and len(role.groupings) > 1:
+        message = f"{role.loss.name} compares the members of one group, and {role.name} has several groupings"
+        yield Finding(path, message, "one `group`", "or a loss that reads advantages alone, such as ppo")
 
 
 def _refill_findings(spec: Spec, roles: Mapping[str, ResolvedRole]) -> Iterator[Finding]:
@@ -91,17 +101,6 @@ def _role_findings(resolved: ResolvedRole) -> Iterator[Finding]:
     for key in sorted({"credit", "group"} & role.model_fields_set):
         message = f"{name} is {estimator.name}, so none of its rewards are compared"
         yield Finding((*here, key), message, hint="remove it", severity="warning")
-
-
-def loss_of(role: ResolvedRole) -> Loss:
-    """Return the loss of a role: its own, or the default of its signal or estimator.
-
-    A signal that adds advantages to an estimator's leaves the loss to the estimator.
-    """
-    default = role.estimator.loss if role.estimator else "importance_sampling"
-    if role.signal and (role.signal.demonstration or not role.compares_rewards):
-        default = role.signal.signal.loss
-    return role.spec.loss or Loss(name=default)
 
 
 def training_findings(plan: Plan) -> Iterator[Finding]:

@@ -197,6 +197,8 @@ class OpenAIModel:
 
     def _warn_of_repeats(self, request: Request, completion: Completion) -> None:
         """Log a warning, once, if sampled answers are all equal."""
+        if self._repeats.is_decided:
+            return
         prompt, temperature = json.dumps(request.messages), request.sampling.temperature
         if self._repeats.are_all_equal(prompt, completion.thought + completion.text, temperature):
             _logger.warning(

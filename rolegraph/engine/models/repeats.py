@@ -19,7 +19,8 @@ class RepeatedAnswers:
     def __init__(self) -> None:
         self._first: dict[int, str] = {}
         self._equal = 0
-        self._is_decided = False
+        self.is_decided = False
+        """True once an answer differed, or enough were equal; later answers are not compared."""
 
     def are_all_equal(self, prompt: Hashable, text: str, temperature: float) -> bool:
         """Add an answer; return True, once, where all of the first repeated answers equal the first ones.
@@ -29,7 +30,7 @@ class RepeatedAnswers:
             text: The answer.
             temperature: Temperature that was requested.
         """
-        if self._is_decided or temperature < _LEAST_TEMPERATURE or len(text) < _LEAST_LENGTH:
+        if self.is_decided or temperature < _LEAST_TEMPERATURE or len(text) < _LEAST_LENGTH:
             return False
         key = hash(prompt)
         if key not in self._first:
@@ -38,5 +39,5 @@ class RepeatedAnswers:
             return False
         is_equal = self._first[key] == text
         self._equal += is_equal
-        self._is_decided = not is_equal or self._equal == REPEATS
-        return is_equal and self._is_decided
+        self.is_decided = not is_equal or self._equal == REPEATS
+        return is_equal and self.is_decided

@@ -32,6 +32,8 @@ Task = Mapping[str, Any]
 """Row of a dataset: values by field name. `id` is a string without a colon, unique in its dataset."""
 
 Split = Literal["train", "validation"]
+EpisodePart = Literal["train", "validation", "greedy"]
+"""Kind of a file of a training's episodes: steps, validations, and the greedy validation at the end."""
 """Part of a dataset: tasks to learn from, or held-out tasks."""
 
 Message = Mapping[str, Any]

@@ -26,7 +26,7 @@ from rolegraph.engine.limits.records import WHOLE_FILE
 from rolegraph.engine.records import confined
 from rolegraph.engine.records.confined import make_folder, write_whole
 from rolegraph.engine.records.data import DATA_FILE, UsedRows, check_data, write_data
-from rolegraph.engine.records.episode import Episode, Split
+from rolegraph.engine.records.episode import Episode, EpisodePart
 from rolegraph.engine.records.episodes import (
     EpisodeFile,
     RoleIndexEntry,
@@ -63,7 +63,7 @@ from rolegraph.engine.secrets import without_secrets
 T = TypeVar("T")
 RUN_ONLY = "holds episodes of `rolegraph run`, which trains nothing"
 """End of the message for a run's folder where a training's is needed."""
-_STEP_FILE = re.compile(r"(?P<split>train|validation)-(?P<step>\d+)(?P<index>\.index)?\.jsonl")
+_STEP_FILE = re.compile(r"(?P<split>train|validation|greedy)-(?P<step>\d+)(?P<index>\.index)?\.jsonl")
 _OF_TRACKERS = ("tensorboard", "wandb")
 """Folders that trackers write."""
 _VALIDATION = "validation/"
@@ -129,6 +129,8 @@ class RunFolder:
         """Log with times."""
         self.report = path / "report.html"
         """For a training: the report."""
+        self.validated = path / "validations"
+        """For a training that other workflows validate: folder of their folders, by name."""
         self.weights = path / "weights"
         """Checkpoints of a local service that was started for the run."""
         self.adapters = path / "adapters"
@@ -141,7 +143,7 @@ class RunFolder:
         yield from (value for value in vars(self).values() if isinstance(value, Path) and value != self.path)
         yield index_path(self.episodes)
         yield from (self.path / name for name in _OF_TRACKERS)
-        for folder in (self.steps, self.weights, self.adapters):
+        for folder in (self.steps, self.validated, self.weights, self.adapters):
             yield from confined.below(folder)
 
     def check_new(self, kind: Kind) -> None:
@@ -265,15 +267,26 @@ class RunFolder:
 
     def rewind(self) -> Checkpoint | None:
         """Delete metrics and episodes after the last checkpoint, and return it; None without a checkpoint."""
-        confined.remove_parts(self.steps)
         last = self.last_checkpoint()
         step, whole = (last.step, last.whole_steps) if last else (0, -1)
         kept = [line.text for line in self._metrics() if line.value["step"] <= whole]
         write_whole(self.metrics_file, b"".join(kept))
-        for match, file in self._step_files():
-            if int(match["step"]) > step:
-                confined.remove(file)
+        for folder in (self, *self.validations()):
+            confined.remove_parts(folder.steps)
+            for match, file in folder._step_files():
+                if int(match["step"]) > step:
+                    confined.remove(file)
         return last
+
+    def validations(self) -> list[RunFolder]:
+        """Return the folders of the workflows that validate a training, in the spec's order; none where it
+        validates itself."""
+        return [RunFolder(self.validated / name) for name in self.info().validations]
+
+    @property
+    def validation(self) -> RunFolder:
+        """Folder with the episodes of the validation, of the first workflow where others validate."""
+        return next(iter(self.validations()), self)
 
     def drop_damaged(self) -> list[Path]:
         """Rewrite episodes, metrics and checkpoints without their damaged lines; return copies of the files.
@@ -317,13 +330,13 @@ class RunFolder:
             write_whole(self.checkpoints_file, b"".join(json_line(one.model_dump()) for one in kept))
         return dropped
 
-    def drop_episodes(self, split: Split, before: int) -> None:
+    def drop_episodes(self, split: EpisodePart, before: int) -> None:
         """Delete the files of episodes of all steps before step `before`, of one split."""
         for match, file in self._step_files():
             if match["split"] == split and int(match["step"]) < before:
                 confined.remove(file)
 
-    def write_episodes(self, split: Split, step: int, episodes: Iterable[Episode]) -> None:
+    def write_episodes(self, split: EpisodePart, step: int, episodes: Iterable[Episode]) -> None:
         """Write the episodes of a step to their file, which replaces an earlier one."""
         write_episodes(self.episodes_file(split, step), episodes)
 
@@ -331,11 +344,11 @@ class RunFolder:
         """Write the reference figures of a training to `controls.json`."""
         write_whole(self.controls_file, json.dumps([row.model_dump() for row in controls], indent=1).encode())
 
-    def episodes_file(self, split: Split, step: int) -> Path:
+    def episodes_file(self, split: EpisodePart, step: int) -> Path:
         """Return the path of the episodes of a step."""
         return self.steps / f"{split}-{step:06d}.jsonl"
 
-    def episodes_files(self, split: Split) -> list[tuple[int, Path]]:
+    def episodes_files(self, split: EpisodePart) -> list[tuple[int, Path]]:
         """Return the steps that have episodes, in order, each with the path of the file."""
         return sorted(
             (int(match["step"]), file)

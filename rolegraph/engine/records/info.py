@@ -136,6 +136,11 @@ class RunInfo(SourceRecord):
     """Training settings of each role, by name."""
     metrics: tuple[str, ...] = ()
     """Names of the spec's metrics, such as `judge_acc`."""
+    validations: tuple[Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")], ...] = ()
+    """Names of the workflows that validate a training in place of its own, each with a folder below
+    `validations/`."""
+    validation_figures: tuple[str, ...] = ()
+    """Figures of these workflows: the first's own, and `NAME/figure` of others."""
     can_be_correct: bool = True
     """Whether a role that decides if an episode is correct can be right; else `correct` is always 0."""
     hidden: tuple[str, ...] | None = None
@@ -162,9 +167,10 @@ class RunInfo(SourceRecord):
 
     @property
     def figure_names(self) -> tuple[str, ...]:
-        """`correct`, where an episode can be correct, and the names of the spec's metrics."""
+        """`correct`, where an episode can be correct, and the names of the spec's metrics and of the
+        validation's figures."""
         first = ("correct",) if self.can_be_correct else ()
-        return (*first, *(name for name in self.metrics if name not in first))
+        return tuple(dict.fromkeys((*first, *self.metrics, *self.validation_figures)))
 
     @property
     def trained_policies(self) -> tuple[str, ...]:

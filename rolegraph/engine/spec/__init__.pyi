@@ -16,7 +16,6 @@ from rolegraph.engine.spec.role import Credit as Credit
 from rolegraph.engine.spec.role import Edge as Edge
 from rolegraph.engine.spec.role import GroupBy as GroupBy
 from rolegraph.engine.spec.role import Grouping as Grouping
-from rolegraph.engine.spec.role import Loss as Loss
 from rolegraph.engine.spec.role import OnFailure as OnFailure
 from rolegraph.engine.spec.role import Role as Role
 from rolegraph.engine.spec.sources import ModelRef as ModelRef

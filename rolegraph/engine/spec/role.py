@@ -12,8 +12,7 @@ from rolegraph.engine.limits.specs import SPEC_CALLS, SPEC_COUNT, SPEC_INSTANCES
 from rolegraph.engine.records import MAIN
 from rolegraph.engine.spec.base import ATOMIC, Identifier, SpecModel, Strings
 from rolegraph.engine.spec.sources import ModelRef, PromptSource, Sampling
-from rolegraph.engine.vocabulary import SCHEDULED, CallField, ItemCall, LossName, LossSetting
-from rolegraph.engine.vocabulary.items import LOSS_SETTINGS
+from rolegraph.engine.vocabulary import SCHEDULED, CallField, ItemCall
 
 
 class OnFailure(SpecModel):
@@ -141,38 +140,6 @@ class Credit(SpecModel):
     def _discounted(self) -> Self:
         if (self.kind == "return") != (self.discount is not None):
             raise ValueError("trajectory, turn, margin, or a discount: {return: 0.95}")
-        return self
-
-
-class Loss(SpecModel):
-    """Training loss of a role, as the Tinker API defines it."""
-
-    SHORT = LossName | Mapping[LossName, Mapping[LossSetting, float]]
-    name: LossName
-    """`ppo`, `importance_sampling`, `cispo` or `gspo` on the sampled tokens, or `cross_entropy`."""
-    settings: Mapping[LossSetting, Annotated[float, Field(ge=0.0, le=1e6)]] = {}
-    """`clip_low_threshold` and `clip_high_threshold`, the bounds of the probability ratio in ppo, cispo and
-    gspo; by default 0.8 and 1.2, 0 and 4, and 0.9997 and 1.0004."""
-
-    @classmethod
-    def expand_shorthand(cls, value: object) -> object:
-        """Expand a bare name, such as `ppo`, and `{ppo: {…}}` with settings."""
-        if isinstance(value, str):
-            return {"name": value}
-        if isinstance(value, dict) and len(written := cast("dict[str, object]", value)) == 1:
-            ((name, settings),) = written.items()
-            return {"name": name, "settings": settings} if name != "name" else written
-        return cast("object", value)
-
-    @model_validator(mode="after")
-    def _settable(self) -> Self:
-        takes = LOSS_SETTINGS[self.name]
-        if wrong := [setting for setting in self.settings if setting not in takes]:
-            choices = f"only {' and '.join(takes)}" if takes else "no settings"
-            raise ValueError(f"{self.name} takes {choices}, not {wrong[0]}")
-        low, high = (self.settings.get(setting) for setting in ("clip_low_threshold", "clip_high_threshold"))
-        if low is not None and high is not None and low > high:
-            raise ValueError("a clip_low_threshold of at most clip_high_threshold")
         return self
 
 
@@ -348,9 +315,9 @@ class Role(SpecModel):
     signal: Annotated[CallField, vocabulary.signals] | None = None
     """Source of advantages token by token, which are added to the estimator's, or stand alone with
     `precomputed`. A demonstration replaces the role's own answer."""
-    loss: Annotated[Loss, ATOMIC] | None = None
-    """Training loss, such as `cispo` or `{ppo: {clip_high_threshold: 1.3}}`; None takes the estimator's own:
-    `ppo` for grpo, `cross_entropy` for imitation, else `importance_sampling`."""
+    loss: Annotated[CallField, vocabulary.losses] | None = None
+    """Training loss, such as `cispo`, `{ppo: {clip_high_threshold: 1.3}}` or `dpo`; None takes the
+    estimator's own: `ppo` for grpo, `cross_entropy` for imitation, else `importance_sampling`."""
     trainable: bool = True
     """True for a role that training changes, which needs an estimator, and a reward or a signal."""
     model: ModelRef | None = None

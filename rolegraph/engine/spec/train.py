@@ -15,7 +15,7 @@ from rolegraph.engine.limits.specs import (
     SPEC_STAGES,
     SPEC_STALENESS,
 )
-from rolegraph.engine.spec.base import ATOMIC, Count, SpecModel
+from rolegraph.engine.spec.base import ATOMIC, Count, SpecModel, Strings
 from rolegraph.engine.spec.sources import ModelRef, PromptSource, Sampling
 
 RateCurve = Literal["constant", "linear", "cosine"]
@@ -81,8 +81,12 @@ class Validation(SpecModel):
     """Number of tasks, from the first on."""
     rollouts: Count = 2
     """Episodes for each task."""
+    workflow: Annotated[Strings, ATOMIC] = []
+    """Spec, or specs, that validate in place of this one, as paths beside it: their policies are among those
+    that are trained here, and their data, prompts and metrics are their own."""
     best: str = "correct"
-    """Figure that selects the best checkpoint: `correct`, or one of the spec's metrics."""
+    """Figure that selects the best checkpoint: `correct`, or one of the spec's metrics; with `workflow`, a
+    figure of the first, or `NAME/figure` of another."""
 
 
 BEST: Literal["best"] = "best"

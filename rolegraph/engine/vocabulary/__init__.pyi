@@ -25,8 +25,6 @@ from rolegraph.engine.vocabulary.items import Dataset as Dataset
 from rolegraph.engine.vocabulary.items import Estimator as Estimator
 from rolegraph.engine.vocabulary.items import Floats as Floats
 from rolegraph.engine.vocabulary.items import Formula as Formula
-from rolegraph.engine.vocabulary.items import LossName as LossName
-from rolegraph.engine.vocabulary.items import LossSetting as LossSetting
 from rolegraph.engine.vocabulary.items import Metric as Metric
 from rolegraph.engine.vocabulary.items import ParseFailure as ParseFailure
 from rolegraph.engine.vocabulary.items import Parser as Parser
@@ -46,6 +44,10 @@ from rolegraph.engine.vocabulary.items import role_metric as role_metric
 from rolegraph.engine.vocabulary.items import signals as signals
 from rolegraph.engine.vocabulary.items import tools as tools
 from rolegraph.engine.vocabulary.labels import MissingLabel as MissingLabel
+from rolegraph.engine.vocabulary.loss import Loss as Loss
+from rolegraph.engine.vocabulary.loss import LossSequence as LossSequence
+from rolegraph.engine.vocabulary.loss import LossValue as LossValue
+from rolegraph.engine.vocabulary.loss import losses as losses
 from rolegraph.engine.vocabulary.options import Option as Option
 from rolegraph.engine.vocabulary.options import options_of as options_of
 from rolegraph.engine.vocabulary.permissions import MONTY as MONTY

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rolegraph.engine.errors import FOREIGN_ERRORS, DataError, RolegraphError
 from rolegraph.engine.limits.tools import CALL_MEMORY
@@ -29,7 +29,7 @@ from rolegraph.engine.records import (
 from rolegraph.engine.vocabulary.actions import ActionRead, Shape
 from rolegraph.engine.vocabulary.environment import NOTHING, Environment
 from rolegraph.engine.vocabulary.labels import CheckedScore, LabelCheck
-from rolegraph.engine.vocabulary.registry import FIXED, Item, Origin, Registry
+from rolegraph.engine.vocabulary.registry import Item, Origin, Registry
 from rolegraph.engine.vocabulary.tool import Tool
 from rolegraph.engine.vocabulary.views import Upstream, View
 
@@ -231,21 +231,6 @@ if TYPE_CHECKING:  # importing numpy takes longer than checking a spec
     Floats = NDArray[np.float64]
 else:
     Floats = Any
-LossName = Literal["importance_sampling", "ppo", "cross_entropy", "cispo", "gspo"]
-"""Losses of the Tinker API (`tinker.types.LossFnType`) that need only the sampled tokens.
-
-`dro` is missing: its penalty counts every token of a sequence, and the prompt's tokens were not sampled."""
-LossSetting = Literal["clip_low_threshold", "clip_high_threshold"]
-LOSS_SETTINGS: Mapping[LossName, Mapping[LossSetting, float]] = {
-    "importance_sampling": {},
-    "ppo": {"clip_low_threshold": 0.8, "clip_high_threshold": 1.2},
-    "cross_entropy": {},
-    "cispo": {"clip_low_threshold": 0.0, "clip_high_threshold": 4.0},
-    "gspo": {"clip_low_threshold": 1 - 3e-4, "clip_high_threshold": 1 + 4e-4},
-}
-"""Settings of each loss, with the hosted service's defaults; other services have other ones."""
-FIXED["loss"] = LOSS_SETTINGS
-
 GroupFunction = Callable[[Sequence[Floats], Sequence[TrajectoryGroup]], Sequence[Floats]]
 """`function(rewards_P_G, groups)` returns a number for each member of each of a role's P groups.
 
@@ -267,7 +252,7 @@ class Estimator(Item):
     """Smallest group size G that the estimator can learn from."""
     compute: GroupFunction | None = None
     """Advantages [G] of each group. None: a `signal` alone sets them token by token (`precomputed`)."""
-    loss: LossName = "importance_sampling"
+    loss: str = "importance_sampling"
     """Loss of a role that names none."""
     baseline: GroupFunction | None = None
     """Baseline [G] of each group, which the episodes record: what `compute` subtracts from the rewards."""
@@ -303,7 +288,7 @@ class Signal(Item):
     policy itself."""
     center: bool = False
     """True to subtract from `advantages` their mean over the role's tokens of a training step."""
-    loss: LossName = "importance_sampling"
+    loss: str = "importance_sampling"
     """Loss of a role that names none."""
     weight: float = 1.0
     """Weight of each token of a demonstration."""

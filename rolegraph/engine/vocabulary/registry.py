@@ -96,15 +96,10 @@ class UnknownName(LookupError):
         super().__init__(f"unknown {kind} {name!r}")
 
 
-FIXED: dict[str, Collection[str]] = {}
-"""Names of each kind that packages cannot add to, such as losses."""
-
-
 def _kinds_with(name: str) -> str:
     """Return a text such as `ppo is a loss` with all kinds of vocabulary that have this name; empty if none
     has."""
     kinds = [registry.kind for registry in _REGISTRIES.values() if name in registry.names()]
-    kinds += [kind for kind, names in FIXED.items() if name in names]
     listed = " and ".join(f"an {kind}" if kind[0] in "aeiou" else f"a {kind}" for kind in kinds)
     return f"{name} is {listed}" if listed else ""
 

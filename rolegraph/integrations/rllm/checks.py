@@ -13,7 +13,7 @@ from rolegraph.engine.compile import Plan, RolePlan
 from rolegraph.engine.compile.trainable import drawn, policy_findings, sampling_findings
 from rolegraph.engine.records import MAIN
 from rolegraph.engine.run.prepared import is_policy
-from rolegraph.engine.spec import Finding, Loss, Path
+from rolegraph.engine.spec import Finding, Path
 from rolegraph.engine.spec.train import Keep
 from rolegraph.integrations.rllm.backends import TRAITS, BackendTraits
 from rolegraph.integrations.rllm.config import folder_of, renderer
@@ -167,19 +167,23 @@ def _role(plan: Plan, role: RolePlan, traits: BackendTraits) -> Iterator[Finding
     if (fault := signal_fault(role)) is not None:
         yield Finding((*path, "signal"), *fault)
     elif written.loss is not None:
-        yield from _loss(role.name, written.loss, traits)
+        yield from _loss(role, traits)
 
 
-def _loss(role: str, loss: Loss, traits: BackendTraits) -> Iterator[Finding]:
+def _loss(plan: RolePlan, traits: BackendTraits) -> Iterator[Finding]:
     """Find a loss of a role that rLLM, or this backend, cannot compute or sets only for all roles."""
+    role, loss, call = plan.name, plan.loss, plan.spec.loss
     path = ("roles", role, "loss")
-    if loss.name == "cross_entropy":
+    if loss.compute is not None:
+        message = f"rLLM cannot compute {loss.name}, a loss over the sequences of a step"
+        yield Finding(path, message, "a loss of the backend, such as ppo", f"or {WITHOUT_RLLM}")
+    elif loss.name == "cross_entropy":
         message = f"{role} learns from its own samples, for which rLLM gives cross_entropy no weights"
         yield Finding(path, message, "ppo or importance_sampling", "or leave `loss` out")
     elif traits.role_losses is not None and not traits.role_losses:
         hint = "remove it, and set rllm.algorithm.loss_fn for all roles"
         yield Finding(path, f"{traits.name} has one loss for all roles", "", hint)
-    elif loss.settings:
+    elif call and (call.value or call.options):
         # tinker_policy_trainer.py sends no loss_fn_config; verl's own settings have other names.
         message = f"rLLM passes no settings of a role's loss to {traits.name}"
         yield Finding(path, message, loss.name, f"leave them out, or {WITHOUT_RLLM}")
@@ -305,7 +309,11 @@ def _training(plan: Plan, traits: BackendTraits) -> Iterator[Finding]:
         # trainer/unified_trainer.py: a step takes one batch of the data loader.
         message = "rLLM draws one batch for a step, and no further ones"
         yield Finding(("train", "refill"), message, "0", f"remove it, or {WITHOUT_RLLM}")
-    if "best" in train.validation.model_fields_set:
+    if train.validation.workflow:
+        # trainer/unified_trainer.py: one workflow class trains and validates.
+        message = "rLLM validates with the workflow that it trains"
+        yield Finding(("train", "validation", "workflow"), message, "", f"remove it, or {WITHOUT_RLLM}")
+    elif "best" in train.validation.model_fields_set:
         message = "rLLM keeps the checkpoints of save_freq, and no best one"
         yield _idle(("train", "validation", "best"), message)
 

@@ -18,9 +18,9 @@ from typing import Any, Literal, NamedTuple
 
 from rolegraph.engine.compile.leaving import DisclosureRule, without_hidden
 from rolegraph.engine.errors import DataError
-from rolegraph.engine.records import Episode, RunFolder, Trajectory, read_episodes
-from rolegraph.engine.records.folder import Split
+from rolegraph.engine.records import Episode, RunFolder, Split, Trajectory, read_episodes
 from rolegraph.engine.training.analysis.outcomes import Outcomes, StepGroups, advantages
+from rolegraph.pages.report.reading import read_rule
 
 SAMPLES = 2
 """Number of best and of worst episodes shown for each role, each of another task."""
@@ -194,8 +194,10 @@ def read_digest(folder: Path, trained: Collection[str], rule: DisclosureRule) ->
                 counts[outcome] += 1
         if best.samples:
             samples["train"] = best
-    for step, path in reversed(run.episodes_files("validation")):
-        best = StepSamples("validation", step, rule)
+    validation = run.validation
+    shown = rule if validation is run else read_rule(validation)
+    for step, path in reversed(validation.episodes_files("validation")):
+        best = StepSamples("validation", step, shown)
         for episode in read_episodes(path, broken.append):
             best.add(episode)
         if best.samples:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from rolegraph.engine.compile.graph import check_graph
 from rolegraph.engine.records import RunFolder, Step
 from rolegraph.engine.records.confined import write_whole
-from rolegraph.engine.records.folder import Split
+from rolegraph.engine.records.episode import Split
 from rolegraph.engine.records.info import RoleInfo
 from rolegraph.engine.spec import load_spec
 from rolegraph.engine.training.analysis.constants import CONSTANT, SAME

@@ -121,7 +121,7 @@ _NUMBERS: Mapping[str, type[float] | type[int]] = {"low": float, "high": float, 
 _CHOICES: Mapping[str, Sequence[str]] = {
     "correct": ("yes", "no"),
     "sort": ("low", "high"),
-    "split": ("train", "validation"),
+    "split": ("train", "validation", "greedy"),
 }
 
 

@@ -17,6 +17,7 @@ from typing import NamedTuple
 from rolegraph.engine.compile.leaving import DisclosureRule, disclosure_rule, without_hidden
 from rolegraph.engine.errors import DataError, RolegraphError, UsageError, os_errors_as
 from rolegraph.engine.records import Episode, RunFolder, RunInfo
+from rolegraph.engine.records.episode import EpisodePart
 from rolegraph.engine.records.episodes import EpisodeFile, IndexEntry
 from rolegraph.engine.spec import Spec
 from rolegraph.pages.report.reading import read_spec
@@ -25,7 +26,9 @@ from rolegraph.pages.view.timeline import Dag, read_dag
 
 _LOOKED_AT = 20
 """Number of files in which `hidden_fields` looks at a task."""
-_PART = re.compile(r"(?P<split>train|validation)-(?P<step>\d{1,12})")
+PARTS: Sequence[EpisodePart] = ("train", "validation", "greedy")
+"""Kinds of files of a training's episodes."""
+_PART = re.compile(r"(?P<split>train|validation|greedy)-(?P<step>\d{1,12})")
 
 
 class RunPart(NamedTuple):
@@ -34,7 +37,7 @@ class RunPart(NamedTuple):
     name: str
     path: Path
     split: str = ""
-    """For a training: `train` or `validation`."""
+    """For a training: `train`, `validation` or `greedy`."""
     step: int = 0
 
 
@@ -93,7 +96,7 @@ class ViewedRun:
             return [RunPart("episodes", self.folder.episodes)] if self.folder.episodes.exists() else []
         parts = [
             RunPart(path.stem, path, split, step)
-            for split in ("train", "validation")
+            for split in PARTS
             for step, path in self.folder.episodes_files(split)
         ]
         return sorted(parts, key=lambda part: (-part.step, part.split))

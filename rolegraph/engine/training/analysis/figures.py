@@ -138,12 +138,15 @@ def update_figures(updates: Mapping[str, UpdateResult], *, several: bool) -> Met
     """Return `loss/{role}/mean`, `kl/{role}`, `imitation/{role}/*` and `optim/grad_norm` of one step's
     updates.
 
+    Metrics of a loss that is a function are `loss/{role}/{name}`; of several policies their mean.
+
     Args:
         updates: Result of each policy's update, by policy.
         several: True if the plan has several policies; adds `optim/{grad_norm,loss,kl}/{policy}`.
     """
     metrics: Metrics = {}
     sums: Metrics = {}
+    of_losses: dict[str, list[float]] = {}
     tokens: Counter[str] = Counter()
     imitated: dict[str, list[float]] = {}
     for policy, updated in updates.items():
@@ -154,6 +157,9 @@ def update_figures(updates: Mapping[str, UpdateResult], *, several: bool) -> Met
             metrics[f"loss/{role}/mean"] = metrics.get(f"loss/{role}/mean", 0.0) + value
         for role, value in of_policy.items():
             sums[role] = sums.get(role, 0.0) + value
+        for role, reported in updated.metrics.items():
+            for name, value in reported.items():
+                of_losses.setdefault(f"loss/{role}/{name}", []).append(value)
         tokens.update(updated.tokens)
         if updated.grad_norm is not None:
             metrics[f"optim/grad_norm/{policy}" if several else "optim/grad_norm"] = updated.grad_norm
@@ -164,6 +170,7 @@ def update_figures(updates: Mapping[str, UpdateResult], *, several: bool) -> Met
     for role, surprisals in imitated.items():
         metrics[f"imitation/{role}/loss"] = fmean(surprisals)
         metrics[f"imitation/{role}/tokens"] = float(len(surprisals))
+    metrics |= {name: fmean(values) for name, values in of_losses.items()}
     return metrics | {f"kl/{role}": total / tokens[role] for role, total in sums.items()}
 
 

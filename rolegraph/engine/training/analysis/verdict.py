@@ -75,7 +75,9 @@ def _constants(folder: RunFolder, info: RunInfo, lines: Sequence[Line]) -> dict[
         last = _last_with(mean, info.trained_roles, lines)
     if last is None:
         return {}
-    answers = _best_answers(info, folder.episodes_file(split, int(last["step"])))
+    of = folder.validation if split == "validation" else folder
+    words = {role: it.answers for role, it in of.info().roles.items() if role in info.trained_roles}
+    answers = _best_answers(words, of.episodes_file(split, int(last["step"])))
     remarks: dict[str, str] = {}
     for role in info.trained_roles:
         reward, count = last.get(mean.format(role)), last.get(n.format(role))
@@ -92,8 +94,7 @@ def _last_with(name: str, roles: Iterable[str], lines: Sequence[Line]) -> Line |
     return next((it for it in reversed(lines) if it["step"] and any(one in it for one in names)), None)
 
 
-def _best_answers(info: RunInfo, file: Path) -> dict[str, str]:
-    words = {role: info.roles[role].answers for role in info.trained_roles}
+def _best_answers(words: Mapping[str, Sequence[str]], file: Path) -> dict[str, str]:
     try:
         return best_constants(words, read_episodes(file)) if file.exists() else {}
     except DataError:

@@ -13,10 +13,10 @@ from collections import deque
 from collections.abc import Collection, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
 from time import monotonic
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from rolegraph.engine.compile.steps import plan_at
-from rolegraph.engine.errors import FailedRole, RolegraphError, WorldError
+from rolegraph.engine.errors import AdvantageError, FailedRole, RolegraphError, WorldError
 from rolegraph.engine.models.rates import lower_rates
 from rolegraph.engine.records import (
     Checkpoint,
@@ -51,10 +51,11 @@ from rolegraph.engine.training.analysis.figures import (
 )
 from rolegraph.engine.training.analysis.outcomes import teaching_tasks
 from rolegraph.engine.training.loop.ending import Usage, stalled
-from rolegraph.engine.training.loop.rollouts import Rollouts, TrainingSetup
+from rolegraph.engine.training.loop.rollouts import Rollouts, TrainingSetup, ValidationSetup
 from rolegraph.engine.training.loop.schedule import batch_tasks, learning_rate
 from rolegraph.engine.training.loop.step_metrics import batch_metrics, datum_metrics, rewritten_roles
 from rolegraph.engine.training.policies.batches import policy_batches
+from rolegraph.engine.training.policies.function_losses import score_starts
 
 T = TypeVar("T")
 INTERRUPT_SECONDS = 30.0
@@ -76,8 +77,8 @@ async def train(setup: TrainingSetup, start: Checkpoint | None = None) -> None:
     Raises:
         WorldError: If the service, a teacher or the disk fails.
         FailedRole: If every answer of a role failed in the same way, unless the setup says `keep_going`.
-        AdvantageError: For a missing or invalid reward or advantage, and an estimator or a signal that fails.
-            Checkpoints written before an error stay usable.
+        AdvantageError: For a missing or invalid reward or advantage, and an estimator, signal or loss that
+            fails; the last step is saved. Checkpoints written before an error stay usable.
     """
     async with Rollouts(setup) as rollouts:
         await setup.past.keep_starts(setup.plan.taught_by_start)
@@ -137,10 +138,13 @@ class _Loop:
         return f"validation/{self.train.validation.best}"
 
     async def run(self, done: int) -> None:
-        """Train from the step after `done`; validate first if that is 0."""
+        """Train from the step after `done`; validate first if that is 0.
+
+        An interruption, and an estimator, signal or loss that fails, cost no step that is done.
+        """
         try:
             await self._run(done)
-        except asyncio.CancelledError:
+        except (asyncio.CancelledError, AdvantageError):
             await self.save_interrupted()
             raise
 
@@ -317,10 +321,17 @@ class _Loop:
                 text = f"step {step} taught nothing: every advantage in it is 0"
                 self.setup.observe(Note(text, "warning"))
             return metrics
+        await score_starts(data, self.setup.past.start_of)
         self._note(f"step {step}: update")
         began = monotonic()
         self.updating = True
-        updates = await self.setup.policies.update_all(data, rates, self.train.gradient_clip)
+        try:
+            updates = await self.setup.policies.update_all(data, rates, self.train.gradient_clip)
+        except AdvantageError:  # of a loss, before any policy was updated
+            self.updating = False
+            raise
+        if not any(update.made for update in updates.values()):
+            self._warn([Note(f"step {step} taught nothing: every gradient is 0", "warning", "no gradient")])
         await self.setup.past.refresh()
         self.updating = False
         times["time/update"] = monotonic() - began
@@ -331,38 +342,33 @@ class _Loop:
 
         The seeds are the same at every step.
         """
-        setup = self.setup
-        if not setup.validation_tasks:
-            return {}
-        count = len(setup.validation_tasks) * self.train.validation.rollouts
-        self._note(f"step {step}: validation", count)
-        began = monotonic()
-        seed = derive_seed(setup.seed, "validation")
-        rollouts = self.train.validation.rollouts
-        episodes = await (await self.rollouts.start(setup.validation_tasks, rollouts, seed))
-        self._check_answers(step, episodes)
-        setup.folder.write_episodes("validation", step, episodes)
-        # A small validation may fail in another way by chance; only training batches stop for that.
-        unjudged = (failed for failed in failed_roles(episodes) if failed.is_unjudged)
-        self._check_roles(step, unjudged, episodes)
-        self._warn_of_failures(step, episodes)
-        if times is not None:
+        rollouts, began, metrics = self.train.validation.rollouts, monotonic(), Metrics()
+        for it in self.setup.validating:
+            episodes = await self._validated(step, it, rollouts, "validation")
+            self._check_answers(step, episodes)
+            # A small validation may fail in another way by chance; only training batches stop for that.
+            unjudged = (failed for failed in failed_roles(episodes) if failed.is_unjudged)
+            self._check_roles(step, unjudged, episodes)
+            self._warn_of_failures(step, episodes)
+            if step == 0 and not it.prefix:
+                self.constants = self._best_constants(episodes)
+            constants = constant_figures(it.plan.asking, episodes)
+            metrics |= figures(it.plan, episodes, f"validation/{it.prefix}".removesuffix("/"))
+            for name, value in (constants | failures(episodes)).items():
+                metrics[f"validation/{it.prefix}{name}"] = value
+        if times is not None and metrics:
             times["time/validate"] = monotonic() - began
-        if step == 0:
-            self.constants = self._best_constants(episodes)
-        metrics = figures(setup.plan, episodes, "validation")
-        constants = constant_figures(setup.plan.asking, episodes)
-        metrics |= {f"validation/{name}": value for name, value in constants.items()}
-        if self._figure not in metrics:
+        if metrics and self._figure not in metrics:
             best = self.train.validation.best
             text = (
                 f"step {step}: no episode of the validation has {best}, so these weights cannot be the best"
             )
             self._warn([Note(text, "warning", self._figure)])
-        return metrics | {f"validation/{name}": count for name, count in failures(episodes).items()}
+        return metrics
 
     async def validate_greedy(self, step: int, times: Metrics) -> Metrics:
-        """Return the figures of one greedy episode of each validation task, `greedy/*`; none are kept.
+        """Run one greedy episode of each validation task, write the episodes, and return the figures,
+        `greedy/*`.
 
         A training that diverged has none: at temperature 0 its answers repeat themselves up to `max_tokens`.
 
@@ -370,15 +376,27 @@ class _Loop:
             step: The last step.
             times: Durations of the step's parts, to which that of this validation is added.
         """
-        tasks = self.setup.validation_tasks
-        if not tasks or any(about.startswith("diverged/") for about in self.warned):
+        validating, began, metrics = self.setup.validating, monotonic(), Metrics()
+        if not validating or any(about.startswith("diverged/") for about in self.warned):
             return {}
-        self._note(f"step {step}: greedy validation", len(tasks))
-        began = monotonic()
-        seed = derive_seed(self.setup.seed, "validation")
-        episodes = await (await self.rollouts.start(tasks, 1, seed, greedy=True))
+        for it in validating:
+            episodes = await self._validated(step, it, 1, "greedy")
+            metrics |= figures(it.plan, episodes, f"greedy/{it.prefix}".removesuffix("/"))
         times["time/greedy"] = monotonic() - began
-        return figures(self.setup.plan, episodes, "greedy")
+        return metrics
+
+    async def _validated(
+        self, step: int, it: ValidationSetup, rollouts: int, part: Literal["validation", "greedy"]
+    ) -> list[Episode]:
+        """Make the episodes of one workflow that validates, and write them to its folder."""
+        word = {"validation": "validation", "greedy": "greedy validation"}[part]
+        of = f" of {it.plan.name}" if self.setup.validations else ""
+        self._note(f"step {step}: {word}{of}", len(it.tasks) * rollouts)
+        seed, greedy = derive_seed(self.setup.seed, "validation"), part == "greedy"
+        plan = it.plan if self.setup.validations else None
+        episodes = await (await self.rollouts.start(it.tasks, rollouts, seed, plan=plan, greedy=greedy))
+        it.folder.write_episodes(part, step, episodes)
+        return episodes
 
     async def checkpoint(self, step: _Step) -> None:
         """Save a checkpoint if one is due or the validation is the best so far; then delete old

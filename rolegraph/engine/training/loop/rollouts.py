@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from rolegraph.engine.compile import Plan
 from rolegraph.engine.models import LimitedModel, ServedModel
@@ -66,6 +66,16 @@ class RemoteModels:
                 await self._policies[policy].delete_copy(path)
 
 
+class ValidationSetup(NamedTuple):
+    """Workflow that validates a training, with its tasks and the folder of its episodes."""
+
+    plan: Plan
+    tasks: Sequence[Task]
+    folder: RunFolder
+    prefix: str = ""
+    """Beginning of its figures' names: `NAME/`, or empty."""
+
+
 @dataclass(frozen=True, slots=True)
 class TrainingSetup:
     """Plan, data, open models and folder of a training; the caller opens and closes them."""
@@ -77,7 +87,7 @@ class TrainingSetup:
     tasks: Sequence[Task]
     """Training tasks."""
     validation_tasks: Sequence[Task]
-    """Validation tasks; empty if the spec has none."""
+    """Validation tasks; empty if the spec has none, or other workflows validate."""
     rates: Mapping[str, float]
     """Learning rate of each policy, before the schedule."""
     policies: Policies
@@ -91,8 +101,16 @@ class TrainingSetup:
     """Workers of a cluster that make the rollouts; None makes them in this process."""
     keep_going: bool = False
     """True to go on where every answer of a role failed in the same way."""
+    validations: Sequence[ValidationSetup] = ()
+    """Workflows that validate in place of the plan; none where it validates itself."""
     budget: Budget = NO_BUDGET
     """Limit on what this command may use; the training can be resumed after it."""
+
+    @property
+    def validating(self) -> Sequence[ValidationSetup]:
+        """Workflows that validate: others, or the plan itself where it has validation tasks."""
+        itself = ValidationSetup(self.plan, self.validation_tasks, self.folder)
+        return self.validations or ((itself,) if self.validation_tasks else ())
 
 
 class Rollouts(AbstractAsyncContextManager["Rollouts"]):
@@ -124,6 +142,7 @@ class Rollouts(AbstractAsyncContextManager["Rollouts"]):
         opponents: Sequence[Opponents] = (),
         step: int | None = None,
         *,
+        plan: Plan | None = None,
         greedy: bool = False,
     ) -> asyncio.Task[list[Episode]]:
         """Start K episodes of each of P tasks with the policies' current weights.
@@ -134,8 +153,9 @@ class Rollouts(AbstractAsyncContextManager["Rollouts"]):
             seed: Seed of the batch; each episode derives its own.
             opponents: Past selves that each task plays against; none are the policies' starts.
             step: Training step whose values schedules have; None for a validation.
-            greedy: True for answers of the trained roles at temperature 0. These episodes are made in this
-                process, as the workers of a cluster sample as the spec says.
+            plan: Workflow that validates in place of the training's.
+            greedy: True for answers of the trained roles at temperature 0. These episodes, and those of
+                another plan, are made in this process, as the workers of a cluster have the spec's alone.
 
         Returns:
             An asyncio task whose result is the P·K episodes, ordered by task, then by rollout.
@@ -144,7 +164,9 @@ class Rollouts(AbstractAsyncContextManager["Rollouts"]):
         ids = [task["id"] for task in tasks]
         against = dict(zip(ids, opponents or [nobody] * len(tasks), strict=True))
         differing = {tuple(copies.items()): copies for copies in against.values()}
-        makers = {key: await self._maker(copies, greedy) for key, copies in differing.items()}
+        whole = self._setup.plan if plan is None else plan
+        played = _greedy(whole) if greedy else whole
+        makers = {key: await self._maker(copies, played) for key, copies in differing.items()}
 
         async def make(job: EpisodeJob) -> Episode:
             copies = against[job.task["id"]]
@@ -164,43 +186,44 @@ class Rollouts(AbstractAsyncContextManager["Rollouts"]):
         started.add_done_callback(self._running.discard)
         return started
 
-    async def _maker(self, against: Opponents, greedy: bool) -> MakeEpisode:
+    async def _maker(self, against: Opponents, plan: Plan) -> MakeEpisode:
         """Return a function that runs a job's episode with the policies' current weights, here or on a
         cluster."""
         setup, remote = self._setup, self._setup.remote
-        if remote is None or greedy:
+        if remote is None or plan is not setup.plan:
 
             async def current(policy: str) -> LimitedModel:
                 return await setup.policies[policy].sampler()
 
-            models = await self._table(against, current, setup.past.model, setup.models)
-            plan = _greedy(setup.plan) if greedy else setup.plan
+            models = await self._table(plan, against, current, setup.past.model, setup.models)
             isolation, observe = setup.isolation, setup.observe
             return lambda job: run_episode(plan, job, models, isolation=isolation, observe=observe)
 
         async def copied(name: str, path: str, version: int) -> ServedModel:
             return setup.policies[setup.plan.past[name].of].located_copy(path, version)
 
-        served = await self._table(against, remote.current, copied, remote.frozen)
+        served = await self._table(plan, against, remote.current, copied, remote.frozen)
         return lambda job: remote.maker.make(job._replace(models=served), setup.observe)
 
     async def _table(
         self,
+        plan: Plan,
         against: Opponents,
         current: Callable[[str], Awaitable[T]],
         past: Callable[[str, str, int], Awaitable[T]],
         frozen: Mapping[ModelRef, T],
     ) -> list[T]:
-        """Return the models of the plan's endpoints.
+        """Return the models of a plan's endpoints.
 
         Args:
+            plan: The plan.
             against: Past selves that the episodes are played against.
             current: Gives a policy's current weights.
             past: Gives a past policy's copy by its path and version.
             frozen: The models that are not trained.
         """
         models: list[T] = []
-        for endpoint in self._setup.plan.endpoints:
+        for endpoint in plan.endpoints:
             copy = against.get(endpoint.past) if endpoint.past else None
             if endpoint.policy is not None:
                 models.append(await current(endpoint.policy))

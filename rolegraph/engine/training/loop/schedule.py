@@ -33,10 +33,15 @@ def planned_steps(train: Train, rows: int) -> int:
     return steps
 
 
-def validation_tasks(plan: Plan) -> list[Task]:
-    """Return the first `train.validation.tasks` validation tasks; none if the spec has no such data."""
-    dataset = plan.data.get("validation")
-    return [] if dataset is None else list(dataset.rows(plan.spec.train.validation.tasks))
+def validation_tasks(plan: Plan, count: int | None = None) -> list[Task]:
+    """Return the first validation tasks of a plan; none if it has no such data, or other workflows validate.
+
+    Args:
+        plan: The plan.
+        count: Number of tasks; None takes the plan's `train.validation.tasks`.
+    """
+    dataset = None if plan.validations else plan.data.get("validation")
+    return [] if dataset is None else list(dataset.rows(count or plan.spec.train.validation.tasks))
 
 
 def batch_tasks(rows: Sequence[Task], train: Train, seed: int, number: int) -> list[Task]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import tinker
@@ -22,13 +22,16 @@ from rolegraph.engine.compile import Plan, RolePlan
 from rolegraph.engine.errors import UsageError
 from rolegraph.engine.models.service_traits import ServiceTraits
 from rolegraph.engine.records import Episode, Step, Trajectory
-from rolegraph.engine.spec import Loss
-from rolegraph.engine.training.advantages.credit import learning, loss_weights
+from rolegraph.engine.training.advantages.credit import learning, loss_weights, turn_uid
 from rolegraph.engine.training.advantages.group_metrics import any_nonzero
 from rolegraph.engine.training.advantages.precomputed import per_token
 from rolegraph.engine.training.advantages.step_batch import StepBatch
-from rolegraph.engine.vocabulary import LossName
-from rolegraph.engine.vocabulary.items import LOSS_SETTINGS
+from rolegraph.engine.vocabulary import Loss, LossSequence, require_library
+
+if TYPE_CHECKING:
+    from torch import Tensor
+else:
+    Tensor = Any
 
 
 class SampledSpan(NamedTuple):
@@ -38,6 +41,17 @@ class SampledSpan(NamedTuple):
     """Index of the first sampled token among the datum's targets."""
     logprobs: Sequence[float]
     """Sampling log-probabilities, [T]."""
+
+
+class ComparedMember(NamedTuple):
+    """Group and reward by which a sequence of tokens is compared, for losses that are functions."""
+
+    group: int
+    """Number of the group in the step."""
+    member: int
+    """Number of the trajectory or turn in the step."""
+    reward: float | None
+    """Reward of the member in the group."""
 
 
 @dataclass(slots=True)
@@ -53,12 +67,44 @@ class RoleBatch:
     """Number of Steps with a nonzero advantage."""
     rewritten: int = 0
     """Number of Steps that continue the messages of the Step before, but not its tokens."""
+    share: float = 1.0
+    """Weight of one trajectory in the policy's loss; a loss of the service has it in the advantages."""
+    trajectories: int = 0
+    """Number of compared trajectories."""
+    comparisons: list[ComparedMember] = field(default_factory=list[ComparedMember])
+    """Group of each datum, for a loss that is a function."""
+    starts: Sequence[Sequence[float]] = ()
+    """Log-probabilities [T] of each datum by the policy's start, for a loss that reads them."""
 
     @property
     def mass(self) -> float:
         """Sum of |advantage| over tokens, weighted by the role's loss weight."""
         key = "weights" if self.loss.name == "cross_entropy" else "advantages"
-        return float(sum(np.abs(datum.loss_fn_inputs[key].data).sum() for datum in self.data))
+        total = float(sum(np.abs(datum.loss_fn_inputs[key].data).sum() for datum in self.data))
+        return total * (1.0 if self.loss.compute is None else self.share)
+
+    @property
+    def part(self) -> float:
+        """Part of the role in the policy's loss, a mean over trajectories: 1 for a role alone."""
+        return self.share * self.trajectories
+
+    def sequence(self, number: int, logprobs: Tensor) -> LossSequence:
+        """Return a datum as a loss reads it.
+
+        Args:
+            number: Position of the datum.
+            logprobs: Log-probabilities of its targets, [T].
+        """
+        inputs, comparison = self.data[number].loss_fn_inputs, self.comparisons[number]
+        mask = np.zeros(len(logprobs))
+        for start, sampled in self.sampled[number]:
+            mask[start : start + len(sampled)] = 1.0
+        arrays = [inputs["logprobs"].data, inputs["advantages"].data, mask.tolist()]
+        if self.starts:
+            arrays.append((np.array(self.starts[number]) * mask).tolist())
+        sampling, advantages, counted, *start_logprobs = (logprobs.new_tensor(list(it)) for it in arrays)
+        start = start_logprobs[0] if start_logprobs else None
+        return LossSequence(logprobs, sampling, advantages, counted, start, **comparison._asdict())
 
 
 class StepAdvantages(NamedTuple):
@@ -69,6 +115,15 @@ class StepAdvantages(NamedTuple):
     """Advantages [T]; zeros for a masked turn."""
     where: str
     """Description of the step, for messages."""
+    is_read: bool = False
+    """True where a loss that is a function reads the tokens, whatever their advantages."""
+    turn: int = 0
+    """Number of the turn whose tokens are a sequence apart; 0 where turns that continue are one sequence."""
+
+    @property
+    def counts(self) -> bool:
+        """True where the loss reads the response's tokens."""
+        return self.is_read or any_nonzero(self.values)
 
 
 def policy_batches(batch: StepBatch) -> dict[str, list[RoleBatch]]:
@@ -84,11 +139,19 @@ def policy_batches(batch: StepBatch) -> dict[str, list[RoleBatch]]:
     episodes, roles, policy_of = batch.used, batch.roles, batch.policy_of
     weights = batch.weights or loss_weights(episodes, roles, policy_of)
     batches: dict[str, dict[str, RoleBatch]] = {}
+    comparisons = _comparisons(batch) if any(role.loss.compute for role in roles.values()) else {}
     for episode, trajectory, role, policy in learning(episodes, roles, policy_of):
-        learnt = batches.setdefault(policy, {}).setdefault(role.name, RoleBatch(role.name, role.loss))
+        share, is_function = weights[policy, role.name], role.loss.compute is not None
+        new = RoleBatch(role.name, role.loss, share=share)
+        learnt = batches.setdefault(policy, {}).setdefault(role.name, new)
+        learnt.trajectories += 1
         learnt.rewritten += sum(_is_rewritten(step, before) for before, step in pairwise(trajectory.steps))
         for sequence in token_sequences(step_advantages(episode, trajectory, role)):
-            datum, spans = build_datum(sequence, role.loss.name, weights[policy, role.name])
+            datum, spans = build_datum(sequence, role.loss.name, 1.0 if is_function else share)
+            if is_function:
+                round = sequence[0].step.round
+                uid = turn_uid(trajectory, round) if role.compares_turns else trajectory.uid
+                learnt.comparisons.append(comparisons[role.name, uid])
             learnt.data.append(datum)
             learnt.sampled.append(spans)
             learnt.steps += sum(any_nonzero(entry.values) for entry in sequence)
@@ -97,6 +160,19 @@ def policy_batches(batch: StepBatch) -> dict[str, list[RoleBatch]]:
         for policy, by_role in batches.items()
     }
     return {policy: role_batches for policy, role_batches in by_policy.items() if role_batches}
+
+
+def _comparisons(batch: StepBatch) -> dict[tuple[str, str], ComparedMember]:
+    """Return the group and reward of each compared trajectory or turn, by role and uid."""
+    members = [
+        (group.role, number, group.trajectories[place])
+        for number, group in enumerate(batch.groups)
+        for place in group.places
+    ]
+    return {
+        (role, member.uid): ComparedMember(group, number, member.reward)
+        for number, (role, group, member) in enumerate(members)
+    }
 
 
 def step_advantages(
@@ -114,26 +190,28 @@ def step_advantages(
         where, length = f"{uid}, step {number}", len(step.response_ids)
         unset = step.round in masked or (by_key and step.advantage is None)
         values = (0.0,) * length if unset else per_token(step.advantage, length, where)
-        yield StepAdvantages(step, values, where)
+        is_read = role is not None and role.loss.compute is not None and not unset
+        turn = step.round if role is not None and is_read and role.compares_turns else 0
+        yield StepAdvantages(step, values, where, is_read, turn)
 
 
 def token_sequences(steps: Iterator[StepAdvantages]) -> Iterator[Sequence[StepAdvantages]]:
     """Yield runs of consecutive Steps that one datum can hold: each prompt extends the tokens of the step
     before.
 
-    Steps after the last nonzero advantage are left out.
+    Steps after the last that the loss reads are left out.
     """
     runs: list[list[StepAdvantages]] = []
     for entry in steps:
         before = runs[-1][-1] if runs else None
         # A demonstration is learnt in place of the sampled answer, so that no Step continues it.
         sampled = before and not any("demonstration" in each.step.metadata for each in (before, entry))
-        if before and sampled and continues(entry.step, before.step):
+        if before and sampled and before.turn == entry.turn and continues(entry.step, before.step):
             runs[-1].append(entry)
         else:
             runs.append([entry])
     for run in runs:
-        if last := max((place for place, entry in enumerate(run, 1) if any_nonzero(entry.values)), default=0):
+        if last := max((place for place, entry in enumerate(run, 1) if entry.counts), default=0):
             yield run[:last]
 
 
@@ -149,7 +227,7 @@ def continues(step: Step, before: Step) -> bool:
 
 
 def build_datum(
-    sequence: Sequence[StepAdvantages], loss: LossName, share: float
+    sequence: Sequence[StepAdvantages], loss: str, share: float
 ) -> tuple[tinker.Datum, list[SampledSpan]]:
     """Build the Datum of a sequence.
 
@@ -159,7 +237,7 @@ def build_datum(
         share: Factor of the advantages.
 
     Returns:
-        The Datum, and its spans of sampled tokens with a nonzero advantage.
+        The Datum, and its spans of sampled tokens that the loss reads.
 
     Raises:
         UsageError: For a Step without token ids, or without a log-probability for each token.
@@ -168,13 +246,14 @@ def build_datum(
     weights: list[float] = []
     logprobs: list[float] = []
     spans: list[SampledSpan] = []
-    for step, values, where in sequence:
+    for entry in sequence:
+        step, values, where = entry[:3]
         response: Sequence[int] = step.response_ids
         sampled: Sequence[float] = step.logprobs
         if (demonstration := step.metadata.get("demonstration")) is not None:
             response, sampled = demonstration["ids"], ()
             values = (values[0],) * len(response)
-        if not any_nonzero(values):
+        if not entry.counts:
             sampled = ()
         elif not step.prompt_ids or not response:
             raise UsageError(
@@ -223,13 +302,13 @@ def _floats(values: list[float]) -> tinker.TensorData:
 class LossPass:
     """Loss, settings and datums of one `forward_backward` call."""
 
-    loss: LossName
+    loss: str
     settings: Mapping[str, float]
     data: Sequence[tinker.Datum]
 
 
 def loss_passes(batches: Sequence[RoleBatch], traits: ServiceTraits) -> list[LossPass]:
-    """Return the passes of one update, a pass for each batch.
+    """Return the passes of one update, a pass for each batch whose loss the service computes.
 
     Thresholds are always given, because services have different defaults.
 
@@ -240,8 +319,9 @@ def loss_passes(batches: Sequence[RoleBatch], traits: ServiceTraits) -> list[Los
     total = sum(len(batch.data) for batch in batches)
     passes: list[LossPass] = []
     for batch in batches:
-        loss, data = batch.loss.name, batch.data
-        settings = {**LOSS_SETTINGS[loss], **batch.loss.settings}
+        if batch.loss.compute is not None:
+            continue
+        loss, data, settings = batch.loss.name, batch.data, batch.loss.settings
         if traits.takes_means:  # by the number of all datums and by each one's length
             data = [_scaled(datum, total) for datum in data]
             if loss == "cross_entropy":
@@ -250,7 +330,7 @@ def loss_passes(batches: Sequence[RoleBatch], traits: ServiceTraits) -> list[Los
     return passes
 
 
-def _sent_loss(loss: LossName, traits: ServiceTraits) -> LossName:
+def _sent_loss(loss: str, traits: ServiceTraits) -> str:
     """Return the loss name to send to a service so that it computes `loss`: cispo for a cross-entropy of
     means.
 
@@ -274,14 +354,23 @@ def check_service(plan: Plan, policy: str, url: str, traits: ServiceTraits) -> N
     """Refuse a training that a policy's service would make into another one.
 
     Raises:
-        UsageError: The service lacks a trait that the plan counts on.
+        UsageError: The service lacks a trait that the plan counts on, or this process a library.
     """
     train, roles = plan.spec.train, [r for r in plan.trained.values() if policy in plan.policies_of(r.name)]
     lacks = [
         f"computes the loss {role.loss.name} of {role.name} otherwise; it has {', '.join(traits.losses)}"
         for role in roles
-        if _sent_loss(role.loss.name, traits) not in traits.losses
+        if role.loss.compute is None and _sent_loss(role.loss.name, traits) not in traits.losses
     ]
+    functions = [role for role in roles if role.loss.compute is not None]
+    if functions:  # the SDK differentiates them
+        require_library("torch", "local", "losses that are functions, such as " + functions[0].loss.name)
+    if traits.takes_means or "cross_entropy" not in traits.losses:
+        lacks += [
+            f"cannot train {role.name} with {role.loss.name}: the gradient of a function is sent as a "
+            f"cross_entropy of sums, which the service lacks; it has {', '.join(traits.losses)}"
+            for role in functions
+        ]
     if not traits.keeps_old_samplers and train.staleness:
         lacks.append(
             f"puts old weights back into training when they are sampled; set train.staleness to 0 "

@@ -10,6 +10,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from typing import cast
 
 import tinker
 
@@ -36,6 +37,7 @@ from rolegraph.engine.records import SavedPolicy
 from rolegraph.engine.spec import Lora
 from rolegraph.engine.training.advantages.group_metrics import KL
 from rolegraph.engine.training.policies.batches import RoleBatch, check_service, loss_passes
+from rolegraph.engine.training.policies.function_losses import FunctionPass, LossResult
 from rolegraph.engine.training.policies.sampling_server import SamplingServer
 
 _DELETE_SECONDS = 30.0
@@ -76,6 +78,10 @@ class UpdateResult:
     """Norm of the gradient before clipping; None if the service does not report it."""
     imitated: dict[str, list[float]] = field(default_factory=dict[str, list[float]])
     """-log p of each target token of a cross-entropy, before the update."""
+    metrics: Mapping[str, Mapping[str, float]] = field(default_factory=dict[str, Mapping[str, float]])
+    """Metrics that losses of packages report, by role."""
+    made: bool = True
+    """False where every gradient was 0, so that no step was made."""
 
 
 _UNREADABLE = (ValueError, tinker.APIResponseValidationError)
@@ -180,8 +186,35 @@ class PolicyClient:
             paths = [(await self.pulse.result(saving)).path for saving in (state, sampler)]
         return SavedPolicy(version=version, state=paths[0], sampler=paths[1])
 
-    async def update(self, batches: Sequence[RoleBatch], rate: float, clip: float) -> UpdateResult:
-        """Send the batches and an optimizer step, and return losses and KL; see `Policies.update`."""
+    async def compute_functions(self, batches: Sequence[RoleBatch]) -> FunctionResults:
+        """Add the gradients of the losses that are functions, before any step is made.
+
+        Raises:
+            AdvantageError: A loss raises, or a number or gradient of it is not finite.
+        """
+        passes: FunctionResults = {}
+        for batch in batches:
+            if batch.loss.compute is None:
+                continue
+            function = FunctionPass(batch)
+            with self._faults("train on this batch"):
+                # Older SDKs block until the service has answered.
+                sent = created(partial(self.client.forward_backward_custom, function.data, function))
+                output = await self.pulse.result(sent)
+            if function.error is not None:
+                raise function.error
+            assert function.result is not None
+            passes[batch.role] = function.result, output
+        return passes
+
+    async def update(
+        self, batches: Sequence[RoleBatch], rate: float, clip: float, functions: FunctionResults
+    ) -> UpdateResult:
+        """Send the batches and an optimizer step, and return losses and KL; see `Policies.update_all`."""
+        metrics = {role: result.metrics for role, (result, _) in functions.items()}
+        if len(functions) == len(batches) and not any(result.moves for result, _ in functions.values()):
+            losses = {role: result.value for role, (result, _) in functions.items()}
+            return UpdateResult(losses, {}, {}, None, metrics, made=False)
         # Adam's other settings are the SDK's defaults.
         adam = tinker.AdamParams(learning_rate=rate, grad_clip_norm=clip)
         # After an answer that cannot be read, the update may have been made: a retry would apply it twice.
@@ -193,17 +226,23 @@ class PolicyClient:
             # Everything is sent before the first await: a hosted service works in cycles and would skip one.
             passes: list[tinker.APIFuture[tinker.ForwardBackwardOutput]] = []
             for each in loss_passes(batches, self.traits):
-                sent = self.client.forward_backward([*each.data], each.loss, {**each.settings} or None)
+                loss = cast("tinker.types.LossFnType", each.loss)
+                sent = self.client.forward_backward([*each.data], loss, {**each.settings} or None)
                 passes.append(sent)
                 if self.traits.merges_losses:
                     await self.pulse.result(sent)
             step = self.client.optim_step(adam)
-            outputs = [await self.pulse.result(output) for output in passes]
+            answers = iter([await self.pulse.result(output) for output in passes])
             stepped = await self.pulse.result(step)
         self.version += 1
-        result = UpdateResult({}, {}, {}, (stepped.metrics or {}).get("unclipped_grad_l2:mean"))
-        for batch, output in zip(batches, outputs, strict=True):
-            if (total := output.metrics.get("loss:sum")) is not None:
+        result = UpdateResult(
+            {}, {}, {}, (stepped.metrics or {}).get("unclipped_grad_l2:mean"), metrics=metrics
+        )
+        for batch in batches:
+            output = functions[batch.role][1] if batch.role in functions else next(answers)
+            if batch.role in functions:
+                result.loss[batch.role] = functions[batch.role][0].value
+            elif (total := output.metrics.get("loss:sum")) is not None:
                 result.loss[batch.role] = total
             if targets := [*_surprisals(batch, output)]:
                 result.imitated[batch.role] = targets
@@ -236,6 +275,10 @@ def _surprisals(batch: RoleBatch, output: tinker.ForwardBackwardOutput) -> Itera
             weights = datum.loss_fn_inputs["weights"].tolist()
             pairs = zip(weights, outputs["logprobs"].tolist(), strict=True)
             yield from (-logprob for weight, logprob in pairs if weight)
+
+
+FunctionResults = dict[str, tuple[LossResult, tinker.ForwardBackwardOutput]]
+"""Results of the losses that are functions, and the service's output, by role."""
 
 
 class Policies(dict[str, PolicyClient]):
@@ -279,9 +322,14 @@ class Policies(dict[str, PolicyClient]):
 
         Raises:
             WorldError: If the service refuses a batch, fails, or its response cannot be read.
+            AdvantageError: A loss that is a function fails; no policy is updated then.
         """
         learning = [name for name in batches if batches[name]]
-        updates = (self[name].update(batches[name], rates[name], clip) for name in learning)
+        computed = [await self[name].compute_functions(batches[name]) for name in learning]
+        updates = (
+            self[name].update(batches[name], rates[name], clip, functions)
+            for name, functions in zip(learning, computed, strict=True)
+        )
         if any(self[name].traits.merges_losses for name in learning):
             return dict(zip(learning, [await update for update in updates], strict=True))
         return dict(zip(learning, await asyncio.gather(*updates), strict=True))

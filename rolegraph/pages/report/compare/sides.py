@@ -82,8 +82,9 @@ def read_side(name: str, path: Path) -> Side:
     folder = RunFolder(path)
     info = folder.info()
     episodes = _episodes(folder, info)
-    words = {name: role.answers for name, role in info.roles.items()}
-    results = results_of(episodes[1], episodes[0], words, read_rule(folder)) if episodes else None
+    of = folder.validation
+    words = {name: role.answers for name, role in of.info().roles.items()}
+    results = results_of(episodes[1], episodes[0], words, read_rule(of)) if episodes else None
     return Side(
         name,
         info.hash,
@@ -134,7 +135,7 @@ def results_of(
 def _episodes(folder: RunFolder, info: RunInfo) -> tuple[str, Path] | None:
     if info.kind == "run":
         return ("episodes", folder.episodes) if folder.episodes.exists() else None
-    validations = dict(folder.episodes_files("validation"))
+    validations = dict(folder.validation.episodes_files("validation"))
     best = next((c.step for c in reversed(folder.checkpoints()) if c.best and c.step in validations), None)
     step = best if best is not None else max(validations, default=None)
     if step is None:

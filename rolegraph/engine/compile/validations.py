@@ -1,0 +1,133 @@
+"""Workflows that validate a training in place of its own, named by `train.validation.workflow`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path as FilePath
+from typing import Protocol
+
+from rolegraph.engine.compile.plan import Plan
+from rolegraph.engine.errors import UsageError, did_you_mean
+from rolegraph.engine.records import Source
+from rolegraph.engine.records.files import is_file
+from rolegraph.engine.shipped import SPECS
+from rolegraph.engine.spec import Diagnostic, Finding, Path
+from rolegraph.engine.spec.files import names_in, resolve_path
+from rolegraph.engine.spec.loader import LoadedSpec, find_spec
+from rolegraph.engine.spec.validation import name_not_found
+
+PATH: Path = ("train", "validation", "workflow")
+_TAKEN = ("answers", "failures", "n", "reward", "unrated")
+"""First parts of the names of a validation's own figures."""
+
+
+class Checked(Protocol):
+    """Plan of a spec, and its diagnostics: a CompileResult."""
+
+    @property
+    def plan(self) -> Plan | None:
+        """Plan of a spec without faults."""
+        ...
+
+    @property
+    def diagnostics(self) -> tuple[Diagnostic, ...]:
+        """Faults and warnings of the spec."""
+        ...
+
+
+def validation_sources(loaded: LoadedSpec, source: Source) -> tuple[list[Source], list[Finding]]:
+    """Find the specs that validate a training, beside its spec, below it or among the shipped ones.
+
+    A spec is untrusted, so a path that it names may not leave its folder; one of the command line may, and is
+    relative to the working folder.
+
+    Args:
+        loaded: The spec of the training.
+        source: Its source, whose options hold for the other specs, too; its overrides do not.
+    """
+    sources: list[Source] = []
+    findings: list[Finding] = []
+    for place, name in enumerate(loaded.spec.train.validation.workflow):
+        path = (*PATH, place)
+        file = _as_typed(name, path) if loaded.is_overridden(path) else _beside(loaded, name, path)
+        if isinstance(file, Finding):
+            findings.append(file)
+        else:
+            sources.append(replace(source, spec=str(file), overrides=()))
+    return sources, findings
+
+
+def _as_typed(name: str, path: Path) -> FilePath | Finding:
+    try:
+        return find_spec(name)
+    except UsageError as error:
+        return Finding(path, str(error), word=name)
+
+
+def _beside(loaded: LoadedSpec, name: str, path: Path) -> FilePath | Finding:
+    expected = "a spec beside this one or below it, or a shipped one"
+    places = [(folder, folder / name) for folder in loaded.folders]
+    inside = [file for folder, file in places if resolve_path(file).is_relative_to(folder)]
+    shipped = SPECS / f"{FilePath(name).name.removesuffix('.yaml')}.yaml"
+    file = next((file for file in (*inside, shipped) if is_file(file)), None)
+    if not inside or (file is None and any(is_file(file) for _, file in places)):
+        return Finding(path, f"{name} lies outside the spec's folder", expected, word=name)
+    if file is not None:
+        return file
+    hint = did_you_mean(name, names_in([*loaded.folders, SPECS], "*.yaml"), "{}")
+    return Finding(path, f"there is no spec {name!r}", expected, hint, word=name)
+
+
+def compile_validations(
+    plan: Plan, sources: Sequence[Source], check: Callable[[Source], Checked]
+) -> tuple[dict[str, Plan], list[Diagnostic], list[Finding]]:
+    """Compile the specs that validate a training.
+
+    Args:
+        plan: The plan of the training.
+        sources: The specs, from `validation_sources`.
+        check: Compiles a spec.
+
+    Returns:
+        The plans by name, the diagnostics of their files, and findings in the training's spec.
+    """
+    plans: dict[str, Plan] = {}
+    diagnostics: list[Diagnostic] = []
+    findings: list[Finding] = []
+    for place, source in enumerate(sources):
+        result = check(source)
+        diagnostics += [it for it in result.diagnostics if it.severity == "error"]
+        if result.plan is not None:
+            path = (*PATH, place)
+            findings += _unfit(plan, result.plan, plans, path)
+            plans.setdefault(result.plan.name, result.plan)
+    if plans and len(plans) == len(sources):
+        figures, train = replace(plan, validations=plans).validation_figures, plan.spec.train
+        stop = train.stop.figure if train.stop else None
+        for figure, key in ((train.validation.best, ("validation", "best")), (stop, ("stop", "figure"))):
+            if figure is not None and figure not in figures:
+                findings.append(name_not_found("figure", figure, figures, ("train", *key)))
+    return plans, diagnostics, findings
+
+
+def _unfit(plan: Plan, other: Plan, before: Mapping[str, Plan], path: Path) -> Iterator[Finding]:
+    """Find the reasons why a workflow cannot validate a training."""
+    policies = ", ".join(plan.policies)
+    if unknown := [name for name in other.policies if name not in plan.policies]:
+        message = f"{other.name} asks the policy {unknown[0]}, which {plan.name} does not train"
+        yield Finding(path, message, f"the policies of the training: {policies}", at_key=True)
+    elif not other.policies:
+        message = f"{other.name} asks none of the policies that {plan.name} trains"
+        yield Finding(
+            path, message, f"roles that are trained, or have one as `policy`: {policies}", at_key=True
+        )
+    if "validation" not in other.data:
+        message = f"{other.name} has no validation data"
+        yield Finding(path, message, "`data: {validation: FILE}` in it", at_key=True)
+    if other.name in before:
+        message = f"two workflows that validate are called {other.name}"
+        yield Finding(path, message, "another `name`", at_key=True)
+    if other.name in _TAKEN:
+        message = f"a workflow called {other.name} would mix its figures with those of another"
+        yield Finding(path, message, "another `name`", at_key=True)

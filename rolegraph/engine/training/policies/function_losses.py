@@ -1,0 +1,144 @@
+"""Losses that are functions of a role's sequences, by the custom forward-backward of the Tinker SDK.
+
+The service gives the log-probabilities, the function runs in this process, and the service gets the gradient
+of the log-probabilities as weights of a cross-entropy.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import tinker
+
+from rolegraph.engine.errors import FOREIGN_ERRORS, AdvantageError, ModelError, WorldError, describe_error
+from rolegraph.engine.models import LimitedModel
+from rolegraph.engine.training.policies.batches import RoleBatch
+from rolegraph.engine.vocabulary.foreign import finite_number
+
+if TYPE_CHECKING:
+    from torch import Tensor
+else:
+    Tensor = Any
+
+
+NO_METRICS: Mapping[str, float] = {}
+
+
+class LossResult(NamedTuple):
+    """Value, metrics and gradient of a role's loss in one step."""
+
+    value: float
+    """Value as the update counts it: times the role's part of the policy's loss."""
+    metrics: Mapping[str, float]
+    """Metrics that the loss reports, by name."""
+    gradients: Sequence[Tensor]
+    """Gradient of each sequence's log-probabilities, [T]; empty without a gradient."""
+
+    @property
+    def moves(self) -> bool:
+        """True where the gradient is not 0 everywhere."""
+        return any(bool(gradient.any()) for gradient in self.gradients)
+
+
+async def score_starts(
+    batches: Mapping[str, Sequence[RoleBatch]], start_of: Callable[[str], Awaitable[LimitedModel]]
+) -> None:
+    """Score the sequences of losses that read the policy's start, into `RoleBatch.starts`.
+
+    Args:
+        batches: Batches of a step, by policy.
+        start_of: Gives a model with the weights that a policy started from.
+
+    Raises:
+        WorldError: The model gives no log-probabilities.
+    """
+    for policy, of_policy in batches.items():
+        for batch in of_policy:
+            if batch.loss.reads_start:
+                model = await start_of(policy)
+                batch.starts = await asyncio.gather(
+                    *(_score(batch, n, model) for n in range(len(batch.data)))
+                )
+
+
+async def _score(batch: RoleBatch, number: int, model: LimitedModel) -> Sequence[float]:
+    """Return the log-probabilities [T] of a sequence by a model, 0 before the first sampled token."""
+    datum, spans = batch.data[number], batch.sampled[number]
+    tokens = [*datum.model_input.to_ints(), int(datum.loss_fn_inputs["target_tokens"].data[-1])]
+    first = spans[0].start + 1
+    try:
+        scored = await model.logprobs(tokens[:first], tokens[first:])
+    except ModelError as error:
+        text = f"the start of the policy gives no log-probabilities for the loss of {batch.role}: {error}"
+        raise WorldError(text) from error
+    return [0.0] * (first - 1) + [*scored]
+
+
+class FunctionPass:
+    """Loss of one role's batch, as the function that `forward_backward_custom` takes.
+
+    The SDK's client refuses all later requests after an error in this function, also those that would save a
+    checkpoint. So an error is kept in `error`, and the SDK gets a loss without a gradient.
+    """
+
+    def __init__(self, batch: RoleBatch) -> None:
+        self.batch = batch
+        self.result: LossResult | None = None
+        self.error: AdvantageError | None = None
+
+    @property
+    def data(self) -> list[tinker.Datum]:
+        """Datums with their target tokens alone, which are all that a service reads."""
+        return [
+            tinker.Datum(
+                model_input=datum.model_input,
+                loss_fn_inputs={"target_tokens": datum.loss_fn_inputs["target_tokens"]},
+            )
+            for datum in self.batch.data
+        ]
+
+    def __call__(
+        self, data: Sequence[tinker.Datum], logprobs: Sequence[Tensor]
+    ) -> tuple[Tensor, dict[str, float]]:
+        """Return a tensor with the loss's value and gradient, and no metrics, which `result` has."""
+        try:
+            self.result = self._computed(logprobs)
+        except FOREIGN_ERRORS as error:  # a loss may be code of a package
+            reason = describe_error(error, with_place=True)
+            self.error = AdvantageError(f"the loss {self.batch.loss.name} of {self.batch.role}: {reason}")
+            self.error.__cause__ = error
+        gradients = self.result.gradients if self.result else ()
+        linear = logprobs[0].new_zeros(())
+        for number, values in enumerate(logprobs):
+            linear = (
+                linear + (values * (gradients[number] if gradients else values.new_zeros(values.shape))).sum()
+            )
+        value = self.result.value if self.result else 0.0
+        return linear + (value - linear.detach()), {}
+
+    def _computed(self, logprobs: Sequence[Tensor]) -> LossResult:
+        """Compute the loss and its gradient on copies of the log-probabilities.
+
+        Raises:
+            ValueError: A number or the gradient is not finite, or the function returned another type.
+        """
+        batch, compute = self.batch, self.batch.loss.compute
+        assert compute is not None
+        leaves = [values.detach().clone().requires_grad_() for values in logprobs]
+        returned = compute([batch.sequence(number, leaf) for number, leaf in enumerate(leaves)])
+        loss, metrics = returned if isinstance(returned, tuple) else (returned, NO_METRICS)
+        value = finite_number(getattr(loss, "item", lambda: loss)(), "it is")
+        figures = {
+            str(name): finite_number(number, f"its metric {name} is") for name, number in metrics.items()
+        }
+        if "mean" in figures:
+            raise ValueError("its metric mean has the name of the loss itself; give it another")
+        if not getattr(loss, "requires_grad", False):
+            return LossResult(value * batch.part, figures, ())
+        (loss * batch.part).backward()  # pyright: ignore[reportUnknownMemberType, reportAttributeAccessIssue]
+        gradients = [leaf.new_zeros(leaf.shape) if leaf.grad is None else leaf.grad for leaf in leaves]
+        if not all(bool(gradient.isfinite().all()) for gradient in gradients):
+            raise ValueError(f"its gradient is not finite, and the loss is {value:g}")
+        return LossResult(value * batch.part, figures, gradients)

@@ -28,6 +28,9 @@ class Expected:
     uncomputed: int
     awaited: dict[NodeId, frozenset[NodeId]]
     """For each turn, all turns that end before it starts, whatever is skipped."""
+    afterwards: dict[NodeId, dict[str, list[Turn]]]
+    """For each turn that was taken, the turns of each role that a text reads which is rendered after the
+    episode for this turn: a teacher's prompt, or a gate."""
 
 
 def expected(workflow: Workflow) -> Expected:
@@ -399,9 +402,43 @@ def expected(workflow: Workflow) -> Expected:
         for index in all_of(role)
         for node in [NodeId(role, index, round)]
     }
+
+    def afterwards(me: NodeId) -> dict[str, list[Turn]]:
+        """Return what a teacher's prompt of a turn reads: the names in `needs` as in the role's prompt, other
+        roles on the turn's branch and in its round, and all instances of the role itself."""
+        needed = {key: seen(me, edge) for key, edge in edges_of(me.role)}
+        others = {
+            other: seen(me, {"of": other, "fans": False, "branch": other != me.role, "round": "this"})
+            for other in workflow.roles
+            if CALLEE not in (other, me.role)
+        }
+        return {**others, **needed}
+
     played = [board(name, loop["times"] + 1)[2] for name, loop in workflow.loops.items() if "env" in loop]
     seconds = max([*settled.values(), *played])
-    return Expected(turns, prompts, seconds, uncomputed, {node: awaited(node) for node in turns})
+    read = {node: afterwards(node) for node, turn in turns.items() if turn is not None}
+    return Expected(turns, prompts, seconds, uncomputed, {node: awaited(node) for node in turns}, read)
+
+
+def taught(
+    student: list[float], teacher: list[float], coefficient: float, gate: float, clip: float | None
+) -> list[float]:
+    """Return the advantages that a teacher gives the tokens of a turn, by the definition of `reverse_kl`.
+
+    Args:
+        student: Log-probabilities of the sampled tokens, by the weights that sampled them.
+        teacher: Those of the same tokens after the teacher's prompt.
+        coefficient: Factor of each difference.
+        gate: Factor of the turn.
+        clip: Bound of each difference; None for no bound.
+    """
+    advantages: list[float] = []
+    for here, there in zip(student, teacher, strict=True):
+        gap = there - here
+        if clip is not None and abs(gap) > clip:
+            gap = clip if gap > 0 else -clip
+        advantages.append(coefficient * gate * gap)
+    return advantages
 
 
 def compared(

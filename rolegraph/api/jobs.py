@@ -302,9 +302,14 @@ def _templates(role: RolePlan) -> list[tuple[str, str]]:
     """Return the text of each template of a role, by a name such as `the prompt of solver`."""
     demonstration = role.signal.demonstration if role.signal else None
     parts = ("prompt", role.prompt), ("system", role.system), ("tool", role.run and role.run.value)
+    taught = [
+        (f"{key}teacher's {part}", template)
+        for key, teacher in (role.signal.keyed_teachers if role.signal else ())
+        for part, template in (("prompt", teacher.prompt), ("system", teacher.system))
+    ]
     return [
         (f"the {part} of {role.name}", template.source)
-        for part, template in (*parts, ("demonstration", demonstration))
+        for part, template in (*parts, ("demonstration", demonstration), *taught)
         if template is not None
     ]
 

@@ -16,6 +16,7 @@ from rolegraph.engine.records import Episode, Observer, RunFolder, read_episodes
 from rolegraph.engine.records.confined import write_whole
 from rolegraph.engine.records.jsonl import json_line
 from rolegraph.engine.run import EpisodeJob, Isolation, run_episode, run_jobs
+from rolegraph.engine.run.likelihood import check_scorers
 from rolegraph.engine.shipped import SPECS
 from rolegraph.engine.spec import TESTS_SUFFIX, find_spec
 from rolegraph.engine.spec.expectations import LoadedTests, SpecTests, read_tests
@@ -173,6 +174,7 @@ async def _again(flow: Workflow, recorded: Sequence[Episode], seed: int) -> list
     rows = [{**episode.task, "id": episode.task_id} for episode in recorded]
     jobs = [EpisodeJob(row, episode.rollout, seed) for row, episode in zip(rows, recorded, strict=True)]
     models = [LimitedModel(Replay.from_episodes(recorded, any_prompt=True), 1024)] * len(flow.plan.endpoints)
+    await check_scorers(flow.plan, models)
     async with Isolation(flow.plan.imports) as isolation:
         made = run_jobs(jobs, lambda job: run_episode(flow.plan, job, models, isolation=isolation))
         episodes = [episode async for episode in made]

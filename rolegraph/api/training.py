@@ -9,7 +9,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from rolegraph.api import jobs
 from rolegraph.api.tracking import Table, Tracker, episode_table, tracker
@@ -26,10 +26,15 @@ from rolegraph.engine.records.episodes import read_episodes
 from rolegraph.engine.records.identity import MAIN, derive_seed
 from rolegraph.engine.records.info import Checkpoint, Control, RunInfo
 from rolegraph.engine.records.writer_lock import sole_writer
+from rolegraph.engine.spec import ModelRef
 from rolegraph.engine.training.analysis.verdict import training_verdict
 from rolegraph.engine.training.loop.ending import NO_BUDGET, Budget
 from rolegraph.engine.training.loop.schedule import planned_steps, validation_tasks
 from rolegraph.engine.vocabulary import shared_rows
+
+if TYPE_CHECKING:
+    from rolegraph.engine.models import LimitedModel, Models
+    from rolegraph.engine.training.policies.policies import Policies
 
 NODE_SLOTS = 64
 """Episodes in flight at most on each node of a cluster."""
@@ -354,12 +359,7 @@ async def _run(
         plans = [plan, *plan.validations.values()]
         untrained = [it.model for one in plans for it in one.endpoints if it.policy is None]
         frozen = {ref: await models.model(ref) for ref in untrained}
-        teachers = {
-            signal.teacher: await models.teacher(signal.teacher, trained[policy].chat, role)
-            for role, signal in plan.signals.items()
-            if signal.teacher is not None and signal.teacher != "base"
-            for policy in plan.policies_of(role)
-        }
+        teachers = await _open_teachers(plan, models, trained)
         if job.resumed:
             folder.resume(jobs.command_line(), data=job.data)
             for it in job.others:
@@ -428,6 +428,23 @@ async def _run(
                     await write_results()
                 raise
             await write_results()
+
+
+async def _open_teachers(plan: Plan, models: Models, trained: Policies) -> dict[ModelRef, LimitedModel]:
+    """Open the models of the teachers; raise UsageError for a teacher with another vocabulary than its
+    student."""
+    from rolegraph.engine.models.opening import other_vocabulary
+
+    opened: dict[ModelRef, LimitedModel] = {}
+    for role, signal in plan.signals.items():
+        for teacher in signal.all_teachers:
+            for student in sorted(plan.policies_of(role)):
+                chat = trained[student].chat
+                if teacher.model is not None:
+                    opened[teacher.model] = await models.teacher(teacher.model, chat, role)
+                elif not trained[teacher.policy or student].chat.same_tokens(chat):
+                    raise UsageError(other_vocabulary(role))
+    return opened
 
 
 def _track(observe: Observer, trackers: list[Tracker], job: TrainingJob, event: Event) -> None:

@@ -193,7 +193,7 @@ class OpenWorkflow:
             UsageError: There is no such model, or no key for it.
             WorldError: A model's endpoint does not answer.
         """
-        return replace(self, flow=flow, _table=await self._models.table(flow.plan.endpoints))
+        return replace(self, flow=flow, _table=await _checked_table(flow.plan, self._models))
 
     def stream(
         self,
@@ -424,7 +424,18 @@ async def _open(flow: Workflow) -> AsyncGenerator[OpenWorkflow, None]:
     with Services(flow.source.base_url) as services:
         isolation = run.Isolation(flow.plan.imports)
         async with services.watched(), Models(services.open) as models, isolation:
-            yield OpenWorkflow(flow, models, await models.table(flow.plan.endpoints), isolation)
+            yield OpenWorkflow(flow, models, await _checked_table(flow.plan, models), isolation)
+
+
+async def _checked_table(plan: Plan, models: Models) -> Sequence[LimitedModel]:
+    """Open the models of a plan's endpoints; raise UsageError where one gives no log-probabilities that a
+    reward reads."""
+    table = await models.table(plan.endpoints)
+    if any(role.likelihoods for role in plan.roles):
+        from rolegraph.engine.run.likelihood import check_scorers
+
+        await check_scorers(plan, table)
+    return table
 
 
 @asynccontextmanager

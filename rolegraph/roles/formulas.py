@@ -55,11 +55,11 @@ def value(
     if right is not None:
         formulas.append(Formula(right, ("right",)))
     read = [_nodes(formula.text) for formula in formulas]
-    fields = dict.fromkeys(key for parts in read for key in _keys(parts, "task"))
+    fields = dict.fromkeys(key for parts in read for key in keys_of(parts, "task"))
     reads = dict.fromkeys(
         ActionRead(None, path, (), formula.place)
         for formula, parts in zip(formulas, read, strict=True)
-        for path in _keys(parts, "action")
+        for path in keys_of(parts, "action")
     )
     facts = RewardFacts(
         fields=tuple({**fields, **dict.fromkeys(labels or ())}),
@@ -103,7 +103,7 @@ def _nodes(text: str) -> list[nodes.Node]:
         return []
 
 
-def _keys(parts: list[nodes.Node], name: str) -> Iterator[str]:
+def keys_of(parts: list[nodes.Node], name: str) -> Iterator[str]:
     """Yield the keys of the variable `name` that nodes read, as `name.key` or `name["key"]`."""
     for node in parts:
         match node:
@@ -123,7 +123,7 @@ def _compared(parts: list[nodes.Node]) -> Iterator[str]:
         if isinstance(part, nodes.Compare | nodes.Test):
             inside = [*part.find_all(nodes.Node)]
             if any(isinstance(node, nodes.Name) and node.name == "action" for node in inside):
-                yield from _keys(inside, "task")
+                yield from keys_of(inside, "task")
 
 
 def _is_number(node: nodes.Node) -> bool:

@@ -18,6 +18,7 @@ from rolegraph.engine.vocabulary import ActionRead, Reward, RewardFacts, RewardI
 from rolegraph.roles import countdown as countdown_task
 from rolegraph.roles.equality import MATH_SECONDS, SAME_MATH, Seconds, as_text, require_math, same_json
 from rolegraph.roles.json_text import value_at
+from rolegraph.roles.likelihood import likelihood as likelihood
 from rolegraph.roles.numbers import exact, exact_number_of
 from rolegraph.roles.others import agrees_with as agrees_with
 from rolegraph.roles.patterns import Pattern, compile_pattern, pay

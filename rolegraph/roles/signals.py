@@ -8,12 +8,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from rolegraph.engine.records import Step
 from rolegraph.engine.vocabulary import SCHEDULED, Signal
 
+Gate = Annotated[str, BeforeValidator(lambda gate: _as_text(gate), json_schema_input_type=str | float | bool)]
 Positive = Annotated[float, Field(gt=0.0, allow_inf_nan=False)]
+
+
+def _as_text(gate: object) -> object:
+    """Return a constant as an expression; any other value unchanged."""
+    return str(gate).lower() if isinstance(gate, int | float) else gate
 
 
 def reverse_kl(
@@ -22,6 +28,7 @@ def reverse_kl(
     coefficient: Annotated[Positive, SCHEDULED] = 1.0,
     clip: Positive | None = 5.0,
     center: bool = False,
+    gate: Gate = "",
 ) -> Signal:
     """Distil a teacher, token by token: coefficient × clipped (log p_teacher - log p_student).
 
@@ -30,11 +37,19 @@ def reverse_kl(
     beside an estimator, it keeps the policy near its start; with `center: true` and `clip: null` it is the KL
     penalty of tinker-cookbook (`incorporate_kl_penalty`).
 
+    With a prompt of the teacher's own, the same weights teach what they see and the role does not:
+    self-distillation from a judge's words (SDPO, 2601.20802) or from the answer (OPSD, 2601.18734). The
+    teacher scores the tokens of the role after that prompt.
+
     teacher: base, the start of the policy itself, or a local or tinker model of the same family, such as
-        tinker:NAME or local:FOLDER
+        tinker:NAME or local:FOLDER; or {policy: NAME} for a policy's weights of the step, {base: NAME} for
+        its start, {model: …}, each with prompt, system and shows, the hidden fields that these may read; or
+        {by: task.FIELD, of: {VALUE: teacher}, else: mask}
     coefficient: the factor of each difference
     clip: the largest difference at a token, in nats, before the coefficient; null does not bound it
     center: true to subtract the mean over the role's tokens of a step
+    gate: an expression over reward, right, action, task, self, step and the roles, whose value is a factor of
+        the signal on the turn; a bool is 1 or 0, and what cannot be computed is 0
     """
 
     def advantages(step: Step, teacher: Sequence[float] | None) -> list[float]:
@@ -43,7 +58,7 @@ def reverse_kl(
             gaps_T = [max(-clip, min(clip, gap)) for gap in gaps_T]
         return [coefficient * gap for gap in gaps_T]
 
-    return Signal(advantages, teacher=teacher, center=center)
+    return Signal(advantages, teacher=teacher, center=center, gate=gate)
 
 
 def imitation(*, demonstration: Any, weight: Annotated[Positive, SCHEDULED] = 1.0) -> Signal:

@@ -134,6 +134,7 @@ def weighted(
         reads_turn=any(part.reads_turn for part in parts),
         reads_environment=any(part.reads_environment for part in parts),
         formulas=tuple(placed(name, each) for name, (_, part) in built.items() for each in part.formulas),
+        likelihoods=tuple(dict.fromkeys(each for part in parts for each in part.likelihoods)),
         delegates=all(part.delegates for part in parts),
         timeout=sum(limits) if limits else None,
         memory=max(part.memory for part in parts),

@@ -34,6 +34,7 @@ ROW: dict[str, Any] = {
     "game": "ttt",
     "document": "Berne is in Switzerland.",
     "hops": 1,
+    "domain": "math",
 }
 INTENDED = {
     "A game of reference": "sees task.target",

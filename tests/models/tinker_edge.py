@@ -62,6 +62,8 @@ class Service:
     """Requests for the log-probabilities of given tokens."""
     scoring: Script | None = None
     """Script of these requests; by default the answer is `score`."""
+    per_token: float = 0.0
+    """Addition to each of these log-probabilities for each token of the text."""
     keys: set[str] = field(default_factory=set)
     gives_loss: bool = True
     """Whether the results of updates have the loss."""
@@ -175,7 +177,8 @@ class Service:
     def _scores(self, body: dict[str, Any]) -> Response:
         tokens = [token for chunk in body["prompt"]["chunks"] for token in chunk["tokens"]]
         updates = self.updates[body["sampling_session_id"]]
-        logprobs = np.array([score(token, updates) for token in tokens], np.float32)
+        added = self.per_token * len(tokens)
+        logprobs = np.array([score(token, updates) + added for token in tokens], np.float32)
         logprobs[0] = np.nan
         sequence = wire.SampledSequence(stop_reason=wire.STOP_REASON_LENGTH)
         return _protobuf(wire.SampleResponse(sequences=[sequence], prompt_logprobs=logprobs.tobytes()))

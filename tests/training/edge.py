@@ -136,7 +136,10 @@ class Training:
                 rates={name: rate.value for name, rate in policy_rates(plan).items()},
                 policies=policies,
                 past=PastSelves(plan.past, policies, start),
-                models={e.model: await models.model(e.model) for e in plan.endpoints if e.policy is None},
+                models={
+                    ref: await models.model(ref)
+                    for ref in (*plan.teachers, *(e.model for e in plan.endpoints if e.policy is None))
+                },
                 isolation=isolation,
                 folder=self.folder,
                 observe=self.observe,

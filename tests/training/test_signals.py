@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 from rolegraph.engine.compile import Plan, check_file, compile_file
 from rolegraph.engine.errors import AdvantageError, ModelError, WorldError
 from rolegraph.engine.models import Completion, LimitedModel, Model, Request
-from rolegraph.engine.records import MAIN, Advantage, Episode, Step, Trajectory
+from rolegraph.engine.prompts import ChatPrefix, TokenizedPrompt
+from rolegraph.engine.records import MAIN, Advantage, Episode, Message, Step, Trajectory
 from rolegraph.engine.training.advantages.recorded import annotate
 from rolegraph.engine.training.advantages.signals import SignalResult, apply_signals
 from rolegraph.engine.training.advantages.step_batch import (
@@ -75,10 +76,26 @@ def encode(text: str) -> list[int]:
     return [ord(c) for c in text]
 
 
+class Chat:
+    """Chat format whose tokens are code points."""
+
+    def prompt(self, messages: Sequence[Message]) -> TokenizedPrompt:
+        return TokenizedPrompt(tuple(encode(json.dumps(messages))), thinking=False)
+
+    def extended(self, continued: ChatPrefix, messages: Sequence[Message]) -> TokenizedPrompt:
+        return TokenizedPrompt((*continued.ids, *encode(json.dumps(messages[-1]))), thinking=False)
+
+    def turn(self, text: str) -> list[int]:
+        return encode(text)
+
+
+CHAT = Chat()
+
+
 def signalled(plan: Plan, model: ScriptedScorer | None = None, given: Episode | None = None) -> SignalResult:
     async def run() -> SignalResult:
         teachers = {ref: LimitedModel(model or ScriptedScorer(), 4) for ref in plan.teachers}
-        return await apply_signals(plan, [given or episode()], teachers, {MAIN: encode})
+        return await apply_signals(plan, [given or episode()], teachers, {MAIN: CHAT})
 
     return asyncio.run(run())
 
@@ -228,7 +245,7 @@ def batch(
         made.append(Episode(task, rollout, row, [own, masked]))
     teachers = {r: LimitedModel(teacher or ScriptedScorer(), 4) for r in plan.teachers}
     batch = StepBatch(made, plan.trained, plan.policy_of)
-    batch = asyncio.run(add_signals(batch, plan, teachers, {MAIN: encode}))
+    batch = asyncio.run(add_signals(batch, plan, teachers, {MAIN: CHAT}))
     batch = annotate_episodes(add_advantages(add_groups(batch)))
     return [*batch.episodes], batch.signals, batch.estimated.metrics
 
@@ -356,7 +373,7 @@ def test_a_demonstration_replaces_the_last_call_of_a_turn_alone() -> None:
     step = Step(prompt_ids=[1, 2], response_ids=[3, 4], logprobs=[-1.0, -0.25])
     calls = Trajectory("solver", 1, (step, step), 0.0, False, "t:0/solver/1")
     made = [Episode("t", 0, {**COUNTDOWN, "id": "t"}, [calls])]
-    found = asyncio.run(apply_signals(plan, made, {}, {MAIN: encode}))
+    found = asyncio.run(apply_signals(plan, made, {}, {MAIN: CHAT}))
     done = annotate(made, {calls.uid: (0.5, 0.5)}, found.details, added=found.added)
     first, last = done[0]["solver"][0].steps
     assert (first.advantage, last.advantage) == (0.5, 1.0)
@@ -425,6 +442,7 @@ def test_the_loss_beside_an_estimator_is_the_estimators(estimator: str, signal: 
 def test_each_policys_own_start_is_its_teacher() -> None:
     words = [BASE, "policies.other={checkpoint: 'tinker://r/weights/x'}", "roles.solver.policy=[main, other]"]
     plan = compile_file("solver_judge", words)
-    starts = [plan.teacher_of("solver", index) for index in (1, 2)]
+    signal = plan.signals["solver"]
+    starts = [plan.weights_of(signal.teachers[""], "solver", index) for index in (1, 2)]
     assert [start and start.checkpoint for start in starts] == [None, "tinker://r/weights/x"]
     assert plan.teachers == starts and plan.taught_by_start == ["main", "other"]

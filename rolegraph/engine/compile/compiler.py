@@ -29,6 +29,7 @@ from rolegraph.engine.compile.trainable import learning_findings
 from rolegraph.engine.compile.unroll import UnrolledGraph
 from rolegraph.engine.compile.validations import compile_validations, validation_sources
 from rolegraph.engine.errors import SpecError
+from rolegraph.engine.prompts import Template
 from rolegraph.engine.records import Source, Task
 from rolegraph.engine.secrets import without_url_secrets
 from rolegraph.engine.spec import Diagnostic, Finding, ModelRef, Spec, load_spec
@@ -272,14 +273,21 @@ def _assemble(
     loops = list(spec.loops)
     trained = policies.trained_policies(spec, counts)
     endpoint_of = {name: policies.endpoints_of(spec, name, count, trained) for name, count in counts.items()}
-    endpoints = list(dict.fromkeys(chain.from_iterable(endpoint_of.values())))
+    scorers = {name: _scorers(role, endpoint_of[name]) for name, role in names.roles.items()}
+    scoring = (endpoints for of_role in scorers.values() for _, endpoints in of_role.values())
+    endpoints = list(dict.fromkeys(chain(*endpoint_of.values(), *scoring)))
     mentions = {
         name: role.mentions.union(*(text.mentions for text in role.expressions))
         for name, role in names.roles.items()
     }
     untils = {name: until.mentions for name, until in names.untils.items() if until}
     rewards = {name: reward.read_roles for name, reward in names.rewards.items() if reward}
-    unrolled = UnrolledGraph(spec, instances, role_inputs(spec, mentions, untils), rewards)
+    signals = {
+        name: [it for it in spec.roles if it in role.signal.mentions and it not in role.spec.needs]
+        for name, role in names.roles.items()
+        if role.signal and role.signal.mentions
+    }
+    unrolled = UnrolledGraph(spec, instances, role_inputs(spec, mentions, untils), rewards, signals)
     roles = tuple(
         role_plan.RolePlan(
             **_values(
@@ -288,6 +296,10 @@ def _assemble(
                 loss=_present(role.loss),
                 tools=tuple(tool for tool in map(_present, role.tools) if not tool.callee),
                 groupings=role.groupings if role.compares_rewards else (role_plan.GroupingPlan(),),
+                likelihoods={
+                    likelihood: role_plan.LikelihoodPlan(text, tuple(map(endpoints.index, of_role)))
+                    for likelihood, (text, of_role) in scorers[name].items()
+                },
             ),
             count=counts[name],
             endpoints=tuple(map(endpoints.index, endpoint_of[name])),
@@ -340,6 +352,23 @@ def _assemble(
         withheld=tuple(it for it in names.permissions if not vocabulary.is_allowed(it.name, names.allow)),
         interpreter=interpreter,
     )
+
+
+def _scorers(
+    role: role_plan.ResolvedRole, answering: Sequence[role_plan.Endpoint]
+) -> dict[vocabulary.Likelihood, tuple[Template, list[role_plan.Endpoint]]]:
+    """Return the texts whose log-probabilities a role's reward reads, with the endpoint that scores for each
+    instance."""
+    texts: dict[vocabulary.Likelihood, tuple[Template, list[role_plan.Endpoint]]] = {}
+    for likelihood, it in role.likelihoods.items():
+        model = it.model
+        if model == "policy":
+            endpoints = [*answering]
+        else:
+            refs = [endpoint.model if model == "base" else model for endpoint in answering]
+            endpoints = [role_plan.Endpoint(ref) for ref in refs]
+        texts[likelihood] = _present(it.text), endpoints
+    return texts
 
 
 def _values(record: object, kind: type[Any], **others: Any) -> dict[str, Any]:
@@ -400,6 +429,8 @@ def _hash(
         if role.signal:
             demonstration = role.signal.demonstration
             sources[name].append(demonstration.source if demonstration else None)
+            taught = [text for it in role.signal.all_teachers for text in (it.prompt, it.system)]
+            sources[name] += [text.source for text in taught if text]
     used = {f"{registry.kind} {name}": digest(registry.factory(name)) for registry, name in names.used}
     identity: dict[str, Any] = {"spec": data, "templates": sources, "vocabulary": used}
     if imports:

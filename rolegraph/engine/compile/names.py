@@ -5,7 +5,8 @@ No other file looks names of a spec up in the registries.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache, partial
 from itertools import product
 from typing import Any, TypeVar
@@ -14,8 +15,17 @@ from rolegraph.engine import vocabulary
 from rolegraph.engine.compile.chats import turns_read
 from rolegraph.engine.compile.graph import unknown_role
 from rolegraph.engine.compile.lineage import Instances, pairs_of
-from rolegraph.engine.compile.resolve import locate_model, resolve, resolve_teacher, validate_option
-from rolegraph.engine.compile.role_plan import Permission, ResolvedRole, RunPlan, SignalPlan, StateKey
+from rolegraph.engine.compile.policies import answering
+from rolegraph.engine.compile.resolve import locate_model, resolve, validate_option
+from rolegraph.engine.compile.role_plan import (
+    Permission,
+    ResolvedLikelihood,
+    ResolvedRole,
+    RunPlan,
+    SignalPlan,
+    StateKey,
+)
+from rolegraph.engine.compile.teachers import TeacherResolver
 from rolegraph.engine.compile.texts import TextReader, columns_of
 from rolegraph.engine.errors import did_you_mean
 from rolegraph.engine.prompts import Template
@@ -105,6 +115,7 @@ class ResolvedNames:
             when=texts.when(name),
             reset=texts.reset(name),
             formulas=self._formulas(name, role.reward, reward),
+            likelihoods=self._likelihoods(name, reward),
             groupings=texts.groupings(name),
             state_key=key and StateKey(key, self.hidden),
         )
@@ -137,6 +148,51 @@ class ResolvedNames:
                 path = ("roles", name, "reward", *call.path_of(place))
                 templates[text] = self.texts.formula(path, text, name)
         return templates
+
+    def _likelihoods(
+        self, name: str, reward: vocabulary.Reward | None
+    ) -> Mapping[vocabulary.Likelihood, ResolvedLikelihood]:
+        """Compile the texts whose log-probabilities a role's reward reads, and resolve their models."""
+        path: Path = ("roles", name, "reward")
+        texts: dict[vocabulary.Likelihood, ResolvedLikelihood] = {}
+        for it in reward.likelihoods if reward else ():
+            text = None
+            if self.spec.roles.keys() >= {*it.roles}:  # else the role has a finding
+                text = self.texts.likely(path, it.of, name, it.roles)
+            written = json.loads(it.model)
+            if written in ("policy", "base"):
+                texts[it] = ResolvedLikelihood(text, written)
+            else:
+                expected = "policy, base, or a local or a tinker model"
+                ref, findings = validate_option(ModelRef, written, path, "model", expected)
+                self.findings += findings
+                if ref is not None:
+                    ref, findings = locate_model(self.loaded, ref, path)
+                    self.findings += findings
+                    texts[it] = ResolvedLikelihood(text, ref)
+            self.findings += self._scoring_findings(name, path, texts.get(it))
+        return texts
+
+    def _scoring_findings(
+        self, name: str, path: Path, likelihood: ResolvedLikelihood | None
+    ) -> Iterator[Finding]:
+        """Find a likelihood without a chat to put its text into, and models that score no given tokens."""
+        role = self.spec.roles[name]
+        if role.run is not None:
+            message = f"{name} has no model, and so no chat in which a text could be likely"
+            yield Finding(path, message, "a role with a prompt", word="likelihood")
+        elif likelihood is not None:
+            refs = (
+                [likelihood.model]
+                if isinstance(likelihood.model, ModelRef)
+                else answering(self.spec, name, self.counts)
+            )
+            for provider in dict.fromkeys(ref.provider for ref in refs if not ref.is_trainable):
+                message = (
+                    f"a likelihood needs log-probabilities of given tokens, which {provider} does not give"
+                )
+                hint = "name another that scores: model: local, or tinker:NAME"
+                yield Finding(path, message, "a local or a tinker model", hint, word="likelihood")
 
     def _environment(self, name: str) -> vocabulary.Environment | None:
         """Resolve the environment of a loop and check its number of players."""
@@ -187,20 +243,22 @@ class ResolvedNames:
         return tools
 
     def _signal(self, name: str, call: ItemCall | None) -> SignalPlan | None:
-        """Resolve a signal with the teacher and the template that it names."""
+        """Resolve a signal with the teachers, the gate and the template that it names."""
         path = ("roles", name, "signal")
         signal = self._build(vocabulary.signals, call, path)
         if signal is None or call is None:
             return None
-        teacher, findings = resolve_teacher(signal.teacher, path)
-        if isinstance(teacher, ModelRef):
-            teacher, findings = locate_model(self.loaded, teacher, (*path, *call.path_of(("teacher",))))
-        self.findings += findings
+        where = (*path, *call.path_of(("teacher",)))
+        resolver = TeacherResolver(
+            self.spec, self.counts, self.loaded, self.texts, name, where, self.findings
+        )
+        teachers, by, otherwise = resolver.resolve(signal.teacher)
+        gate = self.texts.gate(name, (*path, *call.path_of(("gate",))), signal.gate)
         option = ("demonstration", "a template's file name, or {inline: text}")
         source, findings = validate_option(PromptSource, signal.demonstration, path, *option)
         self.findings += findings
         demonstration = self.texts.demonstration((*path, *call.path_of(("demonstration",))), source)
-        return SignalPlan(signal, teacher, demonstration)
+        return SignalPlan(signal, teachers, by, otherwise, demonstration, gate)
 
     def _loss(
         self,

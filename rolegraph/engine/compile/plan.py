@@ -26,6 +26,9 @@ from rolegraph.engine.spec import ModelRef, Spec, Stage
 from rolegraph.engine.spec.schedules import SpecSchedules
 from rolegraph.engine.vocabulary import Dataset, Import, Metric, Split
 
+TeacherKey = ModelRef | str
+"""Weights of a teacher: a model, or the name of a policy in training for its weights of the step."""
+
 
 @dataclass(frozen=True, slots=True)
 class Node:
@@ -91,6 +94,8 @@ class TurnGraph:
     """For each block, then for each step of an environment, its nodes and what they wait for."""
     reward_inputs: Mapping[int, tuple[InputEdge, ...]]
     """Turns that the reward of each node reads; each edge is named after its role."""
+    signal_inputs: Mapping[int, tuple[InputEdge, ...]]
+    """Turns of roles outside of `needs` that the signal of each node reads, as `reward_inputs`."""
     callees: Mapping[int, Mapping[str, Sequence[int]]]
     """By node that may call roles, the nodes for its calls of each, in order. Their blocks become ready when
     the caller has ended: the nodes of calls have a result then, and the others are skipped."""
@@ -158,9 +163,10 @@ class Plan(TurnGraph):
 
     @cached_property
     def reads_step(self) -> bool:
-        """True where an expression of a reward reads `step`."""
+        """True where an expression of a reward, or the gate of a signal, reads `step`."""
         formulas = (formula for role in self.roles for formula in role.formulas.values())
-        return any("step" in formula.mentions for formula in formulas)
+        gates = (signal.gate for signal in self.signals.values() if signal.gate)
+        return any("step" in formula.mentions for formula in (*formulas, *gates))
 
     @cached_property
     def wiring(self) -> Wiring:
@@ -212,26 +218,50 @@ class Plan(TurnGraph):
 
     @property
     def teachers(self) -> list[ModelRef]:
-        """Models that signals compare with, each once."""
-        models = (
-            self.teacher_of(role.name, index)
+        """Models that signals compare with, each once; the start of a policy is the model it begins with."""
+        keys = (
+            self.weights_of(teacher, role.name, index)
             for role in self.trained.values()
             for index in range(1, role.count + 1)
             if role.signal is not None and index not in role.frozen
+            for teacher in role.signal.all_teachers
         )
-        return list(dict.fromkeys(filter(None, models)))
+        return [key for key in dict.fromkeys(keys) if isinstance(key, ModelRef)]
 
     @property
     def taught_by_start(self) -> list[str]:
-        """Policies in training that learn from their own starting weights, as a teacher or in a loss."""
-        roles = [name for name, signal in self.signals.items() if signal.teacher == "base"]
-        roles += [name for name, role in self.trained.items() if role.loss.reads_start]
-        return list(dict.fromkeys(policy for name in roles for policy in sorted(self.policies_of(name))))
+        """Policies in training whose starting weights teach, or are read by a loss."""
+        names = self._policies_that_teach(start=True)
+        roles = [name for name, role in self.trained.items() if role.loss.reads_start]
+        names += [policy for name in roles for policy in sorted(self.policies_of(name))]
+        return list(dict.fromkeys(names))
 
-    def teacher_of(self, role: str, index: int) -> ModelRef | None:
-        """Return the teacher of instance `index`, from 1, of a trained role; None without one."""
-        teacher = self.signals[role].teacher
-        return self.policies[self.policy_of(role, index)].model if teacher == "base" else teacher
+    @property
+    def taught_by_step(self) -> list[str]:
+        """Policies in training whose weights of the step teach."""
+        return self._policies_that_teach(start=False)
+
+    def _policies_that_teach(self, *, start: bool) -> list[str]:
+        """Return the policies in training that teach by their start, or by their weights of the step."""
+        names: dict[str, None] = {}
+        for role, signal in self.signals.items():
+            for teacher in signal.all_teachers:
+                if teacher.model is None and teacher.is_start == start:
+                    teaching = [teacher.policy] if teacher.policy else sorted(self.policies_of(role))
+                    names |= dict.fromkeys(teaching)
+        return list(names)
+
+    def weights_of(self, teacher: role_plan.TeacherPlan, role: str, index: int) -> TeacherKey:
+        """Return the weights of a teacher of instance `index`, from 1, of a trained role.
+
+        Returns:
+            A model, which stands for the start of a policy as well, or the name of a policy whose weights of
+            the step teach.
+        """
+        if teacher.model is not None:
+            return teacher.model
+        policy = teacher.policy or self.policy_of(role, index)
+        return self.policies[policy].model if teacher.is_start else policy
 
     def stage_at(self, step: int) -> StagePlan | None:
         """Return the stage of a training step, from 1; None for a step of RL."""

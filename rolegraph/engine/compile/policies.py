@@ -59,6 +59,12 @@ def endpoints_of(spec: Spec, name: str, count: int, trained: Mapping[str, Policy
     return endpoints
 
 
+def answering(spec: Spec, name: str, counts: Mapping[str, int]) -> list[ModelRef]:
+    """Return the models that answer for a role's instances, each once."""
+    endpoints = endpoints_of(spec, name, counts[name], trained_policies(spec, counts))
+    return list(dict.fromkeys(endpoint.model for endpoint in endpoints))
+
+
 def samplings_of(spec: Spec, name: str, count: int) -> list[tuple[Path, Sampling]]:
     """Return the sampling of each instance of a role, with its key in the spec; nothing for a tool role."""
     role = spec.roles[name]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from tokenize import TokenError
-from typing import Any, Literal, TypeVar, cast
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
@@ -43,21 +43,6 @@ def resolve(make: Callable[[], T], path: Path, others: str = "") -> tuple[T | No
     except FOREIGN_ERRORS as error:  # raised by a package's item
         reason = short_value(f"{type(error).__name__}: {first_line(error)}")
         return None, [Finding(path, f"building this item failed: {reason}")]
-
-
-def resolve_teacher(written: object, path: Path) -> tuple[ModelRef | Literal["base"] | None, list[Finding]]:
-    """Read the `teacher` option of a training signal, `base`, a model reference or `{model: reference}`."""
-    if written == "base":
-        return "base", []
-    if isinstance(written, Mapping):
-        mapping = cast("Mapping[str, object]", written)
-        written = mapping["model"] if set(mapping) == {"model"} else mapping
-    expected = "base, or a model, such as tinker:NAME or local:FOLDER"
-    ref, findings = validate_option(ModelRef, written, path, "teacher", expected)
-    if ref is not None and not ref.is_trainable:
-        message = f"a teacher must give the log-probabilities of given tokens, which {ref.provider} does not"
-        return None, [Finding(path, message, "a local or a tinker model", word=ref.provider)]
-    return ref, findings
 
 
 def validate_option(

@@ -56,13 +56,63 @@ class PastPlan(NamedTuple):
     """Copy that a task plays against: a random one of the kept copies, or the newest."""
 
 
+class TeacherPlan(NamedTuple):
+    """Teacher of a role: its weights, and the prompt in place of the role's."""
+
+    model: ModelRef | None
+    """Model that teaches as it is; None for a policy in training."""
+    policy: str = ""
+    """Policy in training; empty for the role's own."""
+    is_start: bool = False
+    """True for the start of the policy, False for its weights of the step."""
+    prompt: Template | None = None
+    """Template of the user message; None keeps the role's."""
+    system: Template | None = None
+    """Template of the system message; None keeps the role's."""
+    shows: frozenset[str] = frozenset()
+    """Hidden task fields that these templates may read."""
+
+    @property
+    def mentions(self) -> set[str]:
+        """Names that the templates read."""
+        return {name for template in (self.prompt, self.system) if template for name in template.mentions}
+
+
 class SignalPlan(NamedTuple):
-    """Signal of a role, with the teacher and the template that it names."""
+    """Signal of a role, with the teachers and the templates that it names."""
 
     signal: vocabulary.Signal
-    teacher: ModelRef | Literal["base"] | None
-    """Model to compare with; `base` is the start of the policy itself."""
+    teachers: Mapping[str, TeacherPlan]
+    """Teachers by the value of `by` that picks them; a single one without `by` has an empty key."""
+    by: StateKey | None
+    """Expression that picks a teacher."""
+    otherwise: TeacherPlan | None
+    """Teacher for any other value of `by`; None gives such a turn no signal."""
     demonstration: Template | None
+    gate: Template | None
+    """Expression whose value is the factor of a turn's advantages; None for 1."""
+
+    @property
+    def keyed_teachers(self) -> list[tuple[str, TeacherPlan]]:
+        """Teachers that the signal may ask, each with a word for the value that picks it, and a space."""
+        keyed = [(f"{key} " if key else "", teacher) for key, teacher in self.teachers.items()]
+        return [*keyed, *([("other ", self.otherwise)] if self.otherwise else [])]
+
+    @property
+    def all_teachers(self) -> list[TeacherPlan]:
+        """Teachers that the signal may ask."""
+        return [teacher for _, teacher in self.keyed_teachers]
+
+    @property
+    def mentions(self) -> set[str]:
+        """Names that the gate and the templates of the teachers read."""
+        gate: set[str] = {*self.gate.mentions} if self.gate else set()
+        return gate.union(*(teacher.mentions for teacher in self.all_teachers))
+
+    def teacher_for(self, task: Mapping[str, Any]) -> tuple[str, TeacherPlan | None]:
+        """Return the key and the teacher of a task; None where the spec masks its signal."""
+        key = "" if self.by is None else self.by.of(task)
+        return (key, self.teachers[key]) if key in self.teachers else ("else", self.otherwise)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +167,23 @@ class StateKey:
         return value if isinstance(value, str) else json.dumps(value)
 
 
+class ResolvedLikelihood(NamedTuple):
+    """Text whose log-probabilities a reward reads, with its resolved names."""
+
+    text: Template | None
+    """None for a template with a finding."""
+    model: ModelRef | Literal["policy", "base"]
+    """Model that scores: `policy`, which answers, `base`, from which training starts, or another."""
+
+
+class LikelihoodPlan(NamedTuple):
+    """Text whose log-probabilities a reward reads, and the models that score it."""
+
+    text: Template
+    endpoints: tuple[int, ...]
+    """Position in `Plan.endpoints` for each instance."""
+
+
 class Permission(NamedTuple):
     """Permission that a plan needs from a person."""
 
@@ -151,6 +218,8 @@ class ResolvedRole:
     """A turn begins the conversation anew where this condition is true."""
     formulas: Mapping[str, Template | None]
     """Expressions that the reward reads the value of, by their text."""
+    likelihoods: Mapping[vocabulary.Likelihood, Any]
+    """Texts that the reward reads the log-probabilities of: ResolvedLikelihood, in a plan LikelihoodPlan."""
     groupings: tuple[GroupingPlan, ...]
     """Groups in which its rewards are compared; their advantages are added."""
     state_key: StateKey | None
@@ -163,8 +232,9 @@ class ResolvedRole:
 
     @property
     def expressions(self) -> list[Template]:
-        """Conditions of the role, and expressions of its reward."""
-        return [it for it in (self.when, self.reset, *self.formulas.values()) if it]
+        """Conditions of the role, and expressions and texts of its reward."""
+        texts = (likelihood.text for likelihood in self.likelihoods.values())
+        return [it for it in (self.when, self.reset, *self.formulas.values(), *texts) if it]
 
     @property
     def compares_rewards(self) -> bool:
@@ -185,6 +255,7 @@ class RolePlan(ResolvedRole):
     tools: tuple[vocabulary.Tool, ...]
     """Tools that the model may call in its turn, roles aside."""
     formulas: Mapping[str, Template]
+    likelihoods: Mapping[vocabulary.Likelihood, LikelihoodPlan]
     count: int
     """Number of instances."""
     loss: vocabulary.Loss

@@ -18,6 +18,10 @@ from rolegraph.engine.vocabulary import REWARD_FIELDS, VIEW_FIELDS, Dataset, Spl
 
 OF_A_TURN = ("action", "tokens", "calls", "step")
 """Names that an expression of a reward reads of the turn, besides `task` and `self`."""
+OF_A_GATE = ("reward", "right", "action", "step")
+"""Names that the gate of a signal reads of the turn, besides `task`, `self` and the roles."""
+PROMPT = "prompt"
+"""Field of `self`, in a text that is rendered after the episode, with the user message of the turn."""
 _EXPRESSION = "this expression"
 _ANOTHER_ROLE = "the key mentions {!r}, which is another role"
 KEY_OF_SELF = ("index", "lineage")
@@ -95,6 +99,51 @@ class TextReader:
         )
         return self._compiled(path, source, around)
 
+    def taught(
+        self, name: str, path: Path, source: PromptSource | None, shows: frozenset[str]
+    ) -> Template | None:
+        """Compile a template of a teacher of role `name`; None without one, or with a finding.
+
+        The template is rendered after the episode. The names in the role's `needs` mean what they mean in the
+        role's prompt, other roles are read as the role's reward would read them.
+
+        Args:
+            name: The role.
+            path: Key of the template.
+            source: The template.
+            shows: Hidden fields that it may read, besides those of the role itself.
+        """
+        around = replace(self._after(name), text="a teacher's prompt")
+        hidden = around.hidden - shows
+        files = tuple(file for file, labels in self.labels.items() if labels & hidden)
+        return self._compiled(path, source, replace(around, hidden=hidden, label_files=files))
+
+    def gate(self, name: str, path: Path, source: str) -> Template | None:
+        """Compile the gate of a role's signal, which may read all fields of the task, as it shows
+        none."""
+        around = replace(self._after(name), hidden=frozenset[str](), text=_EXPRESSION, values=OF_A_GATE)
+        return self._compiled(path, source or None, replace(around, is_condition=True, has_value=True))
+
+    def _after(self, name: str) -> TemplateScope:
+        """Return what a text of role `name` may read that is rendered after the episode."""
+        around, reads = self._around(name), {name: self.spec.roles[name].count}
+        reads |= {
+            other: self._seen(name, other, Edge(join="branch")) for other in self.spec.roles if other != name
+        }
+        if self.instances is not None:
+            reads[name] = len(self.instances[name])
+        of_self = (*VIEW_FIELDS, *REWARD_FIELDS, PROMPT, *around.self_fields)
+        fields = tuple(dict.fromkeys(of_self).keys() - {*checks.WITH_AN_ENVIRONMENT, *checks.IN_A_CALL})
+        return replace(
+            around,
+            needs={**reads, **around.needs},
+            fields=(*VIEW_FIELDS, *REWARD_FIELDS),
+            self_fields=tuple(sorted(fields)),
+            arguments=None,
+            called={},
+            is_after=True,
+        )
+
     def when(self, name: str) -> Template | None:
         """Compile a role's condition `when`; None without one, or with a finding."""
         return self._condition(("roles", name, "when"), self.spec.roles[name].when, name)
@@ -138,6 +187,20 @@ class TextReader:
         scope = {"hidden": frozenset[str](), "self_fields": fields, "arguments": self._arguments(name)}
         # The fields of the task that a reward reads are compared with the data in any case.
         return self._expression(path, source, outside, **scope, columns=None, values=OF_A_TURN)
+
+    def likely(self, path: Path, source: str, name: str, roles: Sequence[str]) -> Template | None:
+        """Compile the text of a likelihood, which may read all fields of the task, and the turns of `roles`
+        that the reward of role `name` reads."""
+        fields = (*checks.OF_SELF, *self._of_place(name, checks.IN_A_LOOP))
+        around = TemplateScope(
+            {other: self._seen(name, other, Edge(join="branch")) for other in roles},
+            tuple(self.spec.roles),
+            self_fields=fields,
+            arguments=self._arguments(name),
+            text="the text of a likelihood",
+            values=OF_A_TURN[:-1],
+        )
+        return self._compiled(path, PromptSource(inline=source), around)
 
     def _expression(
         self, path: Path, source: str | None, outside: tuple[str, str], **further: Any

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass
 
 from rolegraph.engine.compile.chats import turns_read
+from rolegraph.engine.compile.earned import judged
 from rolegraph.engine.compile.lineage import Instance, Instances, joined
 from rolegraph.engine.compile.names import ResolvedNames
 from rolegraph.engine.compile.plan import Plan
@@ -24,7 +25,7 @@ from rolegraph.engine.vocabulary import Estimator, SelfView, Views, estimators, 
 def learning_findings(names: ResolvedNames) -> Iterator[Finding]:
     """Check each role's estimator, reward, signal and loss against each other, and the training's `refill`,
     `sample_from`, `stop` and `validation.best` against the roles."""
-    spec, groups = names.spec, _Groups(names)
+    spec, groups, right = names.spec, _Groups(names), judged(names.rewards)
     for name, role in names.roles.items():
         if role.spec.is_trained:
             yield from _role_findings(role)
@@ -33,6 +34,7 @@ def learning_findings(names: ResolvedNames) -> Iterator[Finding]:
             message = f"{name} is not trained, so its signal has no effect"
             hint = "remove it, or leave `trainable: false` out"
             yield Finding(("roles", name, "signal"), message, "", hint, "warning", at_key=True)
+        yield from _gate_findings(role, right)
         yield from _loss_findings(role)
     if spec.train.refill:
         yield from _refill_findings(spec, names.roles)
@@ -63,6 +65,27 @@ def _loss_findings(role: ResolvedRole) -> Iterator[Finding]:
     if role.loss and role.loss.compute and len(role.groupings) > 1:
         message = f"{role.loss.name} compares the members of one group, and {role.name} has several groupings"
         yield Finding(path, message, "one `group`", "or a loss that reads advantages alone, such as ppo")
+
+
+def _gate_findings(role: ResolvedRole, right: Set[str]) -> Iterator[Finding]:
+    """Find gates that read what the role does not have: a reward, or a verdict of right or wrong.
+
+    Args:
+        role: The role.
+        right: Roles that can be right.
+    """
+    if role.spec.signal is None or role.signal is None or role.signal.gate is None:
+        return
+    lacks = {"reward": role.spec.reward is None, "right": role.name not in right}
+    what = "which has no reward" if role.spec.reward is None else "whose reward tells no right from wrong"
+    for name in sorted(role.signal.gate.mentions.intersection(lacks)):
+        if not lacks[name]:
+            continue
+        message = f"the gate reads the `{name}` of {role.name}, {what}"
+        path: Path = ("roles", role.name)
+        where = (*path, "signal", *role.spec.signal.path_of(("gate",)))
+        rests_on = ((*path, "reward"),)
+        yield Finding(where, message, hint="read the action, or another role", rests_on=rests_on)
 
 
 def _refill_findings(spec: Spec, roles: Mapping[str, ResolvedRole]) -> Iterator[Finding]:

@@ -64,6 +64,7 @@ class UnrolledGraph:
         instances: Instances,
         inputs: Mapping[str, RoleInputs],
         rewards: Mapping[str, Sequence[str]] = _NO_REWARDS,
+        signals: Mapping[str, Sequence[str]] = _NO_REWARDS,
     ) -> None:
         self.spec, self.instances, self.inputs = spec, instances, inputs
         self.loops = {name: spec.loops_around(name) for name in spec.roles}
@@ -97,6 +98,7 @@ class UnrolledGraph:
         steps = (Wait((node,), (turn,)) for node, turn in enumerate(moves, len(self.nodes)))
         self.waits = (*(Wait(block.nodes, before) for block, before in blocks), *steps)
         self.reward_inputs = self._read_by_rewards(self.nodes, rewards)
+        self.signal_inputs = self._read_by_rewards(self.nodes, signals, by_turn=True)
         ends: dict[int, set[_Edges]] = {}
         for block in self.blocks:
             if block.round == block.back + 1:
@@ -226,33 +228,40 @@ class UnrolledGraph:
         return self.turn_nodes[key]
 
     def _read_by_rewards(
-        self, nodes: Sequence[Node], rewards: Mapping[str, Sequence[str]]
+        self, nodes: Sequence[Node], rewards: Mapping[str, Sequence[str]], *, by_turn: bool = False
     ) -> Mapping[int, tuple[InputEdge, ...]]:
-        """Return by node the turns that the node's reward reads, as one InputEdge for each role.
+        """Return by node the turns that the node's reward, or signal, reads, as one InputEdge for each role.
 
         A reward reads, of each instance on the turn's branch, the last turn that ran; where turns are
-        compared, of roles in the same loop the last turn in the same round, and of a role that it calls the
-        turns that it called. Of its caller, a turn that was called reads the calling turn.
+        compared, and under `by_turn`, of roles in the same loop the last turn in the same round, and of a
+        role that it calls the turns that it called. Of its caller, a turn that was called reads the calling
+        turn. Of its own role, a signal reads all instances.
         """
         read: dict[int, tuple[InputEdge, ...]] = {}
-        for place, node in enumerate(nodes):
+        for place, node in enumerate(nodes if rewards else ()):
             name, index, number = node.id
+            if name not in rewards:
+                continue
             edges: list[InputEdge] = []
-            for other in rewards.get(name, ()):
-                if (turns := self._of_a_call(place, name, other)) is not None:
+            per_turn = by_turn or compares_turns(self.spec.roles[name])
+            for other in rewards[name]:
+                if (turns := self._of_a_call(place, name, other, per_turn=per_turn)) is not None:
                     edges.append(InputEdge(other, self.positions[other], turns))
                     continue
-                members = joined(_BRANCH, self.instances[name][index - 1], self.instances[other])
+                members: Sequence[int] = range(len(self.instances[other]))
+                if other != name:
+                    members = joined(_BRANCH, self.instances[name][index - 1], self.instances[other])
                 rounds = range(1, self.rounds[other] + 1)
-                if compares_turns(self.spec.roles[name]):
+                if per_turn:
                     rounds = self.shared_rounds(name, other).read(number, "this")
                 turns = self._turns(other, members, rounds)
-                edges.append(InputEdge(other, self.positions[other], turns, len(rounds)))
+                only = members[0] + 1 if len(members) == 1 else 0
+                edges.append(InputEdge(other, self.positions[other], turns, len(rounds), only))
             if edges:
                 read[place] = tuple(edges)
         return read
 
-    def _of_a_call(self, place: int, name: str, other: str) -> Sequence[int] | None:
+    def _of_a_call(self, place: int, name: str, other: str, *, per_turn: bool) -> Sequence[int] | None:
         """Return the nodes of role `other` tied by a call to the node at `place`: its caller, or the turns it
         called.
 
@@ -261,6 +270,4 @@ class UnrolledGraph:
         if name in self.calls[other]:
             caller = self.callers[place]
             return (caller,) if caller in self.nodes_of[other] else ()
-        if compares_turns(self.spec.roles[name]):
-            return self.callees.get(place, {}).get(other)
-        return None
+        return self.callees.get(place, {}).get(other) if per_turn else None

@@ -229,10 +229,7 @@ class Models(AbstractAsyncContextManager["Models"]):
 
         limited = await self.model(ref)
         if not isinstance(limited.model, TinkerModel) or not limited.model.chat.same_tokens(policy):
-            raise UsageError(
-                f"the teacher of {role} has another vocabulary than the policy, so it cannot say how "
-                "likely the policy's tokens are; choose a teacher of the same family"
-            )
+            raise UsageError(other_vocabulary(role))
         return limited
 
     async def _opened(self, ref: ModelRef) -> LimitedModel:
@@ -240,6 +237,14 @@ class Models(AbstractAsyncContextManager["Models"]):
         if hasattr(model, "aclose"):  # a user's own `open_model` may return a model without it
             self._stack.push_async_callback(model.aclose)
         return LimitedModel(model, ref.concurrency)
+
+
+def other_vocabulary(role: str) -> str:
+    """Return the message for a teacher of a role that has other tokens than the role's policy."""
+    return (
+        f"the teacher of {role} has another vocabulary than the policy, so it cannot say how likely the "
+        "policy's tokens are; choose a teacher of the same family"
+    )
 
 
 async def open_model(ref: ModelRef) -> Model:

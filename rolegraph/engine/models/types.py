@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, Protocol, runtime_checkable
 
-from rolegraph.engine.prompts import ChatPrefix
+from rolegraph.engine.prompts import ChatFormat, ChatPrefix
 from rolegraph.engine.records import CallId, Message
 from rolegraph.engine.spec import ModelRef, Sampling
 from rolegraph.engine.vocabulary import Function, ToolCall
@@ -87,4 +87,14 @@ class LogprobScorer(Protocol):
 
     async def logprobs(self, prompt_ids: Sequence[int], response_ids: Sequence[int]) -> Sequence[float]:
         """Return the log-probabilities of the response tokens, [T], at temperature 1; raises ModelError."""
+        ...
+
+
+@runtime_checkable
+class TextScorer(LogprobScorer, Protocol):
+    """A model that scores given tokens, and whose chat format makes tokens of texts."""
+
+    @property
+    def chat(self) -> ChatFormat:
+        """Chat format of the model."""
         ...

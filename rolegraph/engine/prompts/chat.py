@@ -184,6 +184,10 @@ class ChatFormat:
         token."""
         return (*self._encode(text), *self.end_ids[:1])
 
+    def text_ids(self, text: str) -> tuple[int, ...]:
+        """Return the tokens of a text apart from any chat; markers that it spells are plain text."""
+        return self._encode(text)
+
     def same_tokens(self, other: ChatFormat) -> bool:
         """Return True if both tokenizers have the same vocabulary, so that token ids mean the same."""
         return self._tokenizer.get_vocab() == other._tokenizer.get_vocab()

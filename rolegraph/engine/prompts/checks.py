@@ -123,6 +123,8 @@ class TemplateScope:
     """Names of plain values that the template may read as well."""
     has_episode: bool = False
     """True for the body of a request, which may hold `episode.id`."""
+    is_after: bool = False
+    """True for a text that is rendered after the episode."""
 
 
 def check_tree(tree: nodes.Template, around: TemplateScope) -> tuple[list[TemplateFault], frozenset[str]]:
@@ -269,6 +271,8 @@ class _Walk:
             message = f"self has no {name!r} here"
             if name not in _ONLY or (name in IN_A_LOOP and {*IN_A_LOOP} & {*self.around.self_fields}):
                 return self.missing(node, name, message, self.around.self_fields, "self.{}")
+            if self.around.is_after and name in (*WITH_AN_ENVIRONMENT, *IN_A_CALL):
+                return self.fault(node, name, f"{message}, after the episode", "read it in self.prompt")
             message = f"{message}; {_ONLY[name]}"
             if name in IN_A_LOOP:
                 return self.fault(node, name, message, "put the role into `loops`", "loops")
@@ -282,6 +286,8 @@ class _Walk:
         self.mentions |= {"task", f"task.{name}"}
         if name in self.around.hidden:
             hint = f"a role that may see it, as a judge with the reference, says `shows: [{name}]`"
+            if self.around.is_after:
+                hint = f"say beside it that this text may read it: `shows: [{name}]`"
             message = f"task.{name} would leak the label: it is hidden from prompts"
             return self.fault(node, name, message, hint)
         if columns is not None and name not in columns:

@@ -120,6 +120,8 @@ class StepMetadata(ComparisonMetadata, total=False, extra_items=Any):
     """Estimator's part of the advantage, where a signal's is added to it."""
     signal: Figure | None
     """Mean over the tokens of the signal's part of the advantage."""
+    gate: Figure | None
+    """Factor of the signal on the turn."""
     groups: Annotated[Sequence[PartMetadata], list_of(PartMetadata)] | None
     """Parts of a role with several groupings, in place of the keys of the comparison."""
     loss_weight: Figure | None

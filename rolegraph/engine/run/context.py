@@ -5,10 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence, Set
-from typing import Any
+from typing import Any, TypeVar
 
 from rolegraph.engine.compile import Plan, RolePlan
 from rolegraph.engine.compile.plan import InputEdge
+from rolegraph.engine.models import LimitedModel
 from rolegraph.engine.prompts import SELF, PromptError, Template
 from rolegraph.engine.records import Observer, Task
 from rolegraph.engine.run.environment import EnvironmentSession
@@ -19,13 +20,12 @@ from rolegraph.engine.vocabulary.isolation import Isolation
 
 NO_UPSTREAM: Upstream = {}
 NO_ARGUMENTS: Mapping[str, Any] = {}
-Results = Sequence[NodeResult | None]
-"""The results by node; None for a node that has not run."""
+T = TypeVar("T")
 
 
-def turns_taken(edge: InputEdge, results: Results) -> list[tuple[int, NodeResult]]:
+def turns_taken(edge: InputEdge, results: Sequence[T | None]) -> list[tuple[int, T]]:
     """Return (node, result) of an edge's turns that ran; of each instance only its last, unless all are
-    read."""
+    read. `results` has None for a node that has not run."""
     if edge.turns_per_instance == 1:
         return [(node, result) for node in edge.nodes if (result := results[node]) is not None]
     last = {
@@ -42,9 +42,16 @@ class EpisodeContext(EpisodeSession):
     Nodes, blocks and roles are given by their positions in the plan.
     """
 
-    def __init__(self, plan: Plan, job: EpisodeJob, isolation: Isolation, observe: Observer | None) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        job: EpisodeJob,
+        isolation: Isolation,
+        observe: Observer | None,
+        models: Sequence[LimitedModel] = (),
+    ) -> None:
         super().__init__(job, isolation, observe)
-        self.plan, self.task = plan, job.task
+        self.plan, self.task, self.models = plan, job.task, models
         self.results: list[NodeResult | None] = [None] * len(plan.nodes)
         """Result of each node; None for a node that has not run."""
         self.environments: list[EnvironmentSession] = []
@@ -102,14 +109,7 @@ class EpisodeContext(EpisodeSession):
         Raises:
             PromptError: An expression cannot be computed.
         """
-        variables = {
-            "task": {**self.task},
-            SELF: self.of_node(node)[SELF],
-            "action": view.action,
-            "tokens": view.tokens,
-            "calls": view.calls,
-            "step": self.job.step or 0,
-        }
+        variables = {**self.of_turn_end(node, view), "step": self.job.step or 0}
         values: dict[str, Any] = {}
         for text, formula in role.formulas.items():
             if view.tokens is None and "tokens" in formula.mentions:
@@ -119,6 +119,17 @@ class EpisodeContext(EpisodeSession):
             except PromptError as error:
                 raise PromptError(f"{short_repr(text)} cannot be computed: {error}") from error
         return values
+
+    def of_turn_end(self, node: int, view: View) -> Mapping[str, Any]:
+        """Return what the expressions and texts of a reward read of a turn that has ended, with all fields of
+        the task."""
+        return {
+            "task": {**self.task},
+            SELF: self.of_node(node)[SELF],
+            "action": view.action,
+            "tokens": view.tokens,
+            "calls": view.calls,
+        }
 
     def group_keys(self, node: int, role: RolePlan) -> Mapping[str, str | None]:
         """Return by expression a digest of its value for a turn, by which rewards are grouped; None if it

@@ -13,6 +13,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from rolegraph.engine.compile import RolePlan
 from rolegraph.engine.errors import (
     FOREIGN_ERRORS,
+    ModelError,
     UnsupportedProgram,
     WorldError,
     describe_error,
@@ -23,6 +24,7 @@ from rolegraph.engine.records import Failure, FailureName
 from rolegraph.engine.records.plain import LARGEST
 from rolegraph.engine.run.assembly import steps_of
 from rolegraph.engine.run.context import EpisodeContext, turns_taken
+from rolegraph.engine.run.likelihood import likelihoods_of
 from rolegraph.engine.run.turn import NodeResult, failure_score
 from rolegraph.engine.vocabulary import Reward, RewardInputs, Score, View
 from rolegraph.engine.vocabulary.foreign import finite_number
@@ -180,21 +182,48 @@ def _turn_inputs(result: NodeResult) -> RewardInputs:
 def _score(
     result: NodeResult, node: int, context: EpisodeContext, reward: Reward, inputs: RewardInputs
 ) -> Coroutine[None, None, None] | None:
-    """Score a turn now, or return a coroutine that scores it in a limited process; either way sets its score.
+    """Score a turn now, or return a coroutine that scores it, with the likelihoods of texts or in a limited
+    process; either way sets its score.
 
     A reward that fails, or whose expressions cannot be computed, fails the turn with `reward_error`.
     """
     try:
         if result.role.formulas:
             inputs = inputs._replace(values=context.values(node, result.role, result.view))
-        limit = reward.timeout
-        if limit is None and context.is_large and reward.facts.fields:
-            limit = LARGE_SECONDS
-        if limit is not None:
-            return _score_isolated(result, context, reward, inputs, limit)
-        _set_score(result, reward.score(context.task, result.view.action, inputs))
+        if result.role.likelihoods:
+            return _score_likely(result, node, context, reward, inputs)
+        return _score_apart(result, context, reward, inputs)
     except FOREIGN_ERRORS as error:  # a reward is the user's code
         _fail_by(result, error)
+    return None
+
+
+async def _score_likely(
+    result: NodeResult, node: int, context: EpisodeContext, reward: Reward, inputs: RewardInputs
+) -> None:
+    """Ask for the likelihoods that a turn's reward reads, and score the turn; may raise EpisodeStop."""
+    later = None
+    try:
+        inputs = inputs._replace(likelihoods=await likelihoods_of(result, node, context, inputs))
+        later = _score_apart(result, context, reward, inputs)
+    except FOREIGN_ERRORS as error:
+        _fail_by(result, error)
+    if later is not None:
+        await later
+    stop_at_failure(result)
+
+
+def _score_apart(
+    result: NodeResult, context: EpisodeContext, reward: Reward, inputs: RewardInputs
+) -> Coroutine[None, None, None] | None:
+    """Score a turn now, or return a coroutine that scores it in a limited process; raises what the reward
+    raises."""
+    limit = reward.timeout
+    if limit is None and context.is_large and reward.facts.fields:
+        limit = LARGE_SECONDS
+    if limit is not None:
+        return _score_isolated(result, context, reward, inputs, limit)
+    _set_score(result, reward.score(context.task, result.view.action, inputs))
     return None
 
 
@@ -239,7 +268,7 @@ def _fail_by(result: NodeResult, error: BaseException) -> None:
         _fail(result, f"the reward {error}")
     else:
         _fail(result, f"the reward raised {describe_error(error)}", place=place_of(error))
-    if isinstance(error, UnsupportedProgram | WorldError):
+    if isinstance(error, UnsupportedProgram | WorldError | ModelError):
         result.score = None
 
 

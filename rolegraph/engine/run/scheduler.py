@@ -65,7 +65,7 @@ async def run_episode(
     if plan.withheld:
         names = ", ".join(permission.name for permission in plan.withheld)
         raise UsageError(f"{plan.name} runs only where this is allowed: {names}")
-    context = EpisodeContext(plan_at(plan, job.step), job, isolation, observe)
+    context = EpisodeContext(plan_at(plan, job.step), job, isolation, observe, models)
     run = _Run(context, models)
     try:
         stopped = await run.run_nodes()

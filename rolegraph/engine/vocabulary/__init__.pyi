@@ -25,6 +25,7 @@ from rolegraph.engine.vocabulary.items import Dataset as Dataset
 from rolegraph.engine.vocabulary.items import Estimator as Estimator
 from rolegraph.engine.vocabulary.items import Floats as Floats
 from rolegraph.engine.vocabulary.items import Formula as Formula
+from rolegraph.engine.vocabulary.items import Likelihood as Likelihood
 from rolegraph.engine.vocabulary.items import Metric as Metric
 from rolegraph.engine.vocabulary.items import ParseFailure as ParseFailure
 from rolegraph.engine.vocabulary.items import Parser as Parser

@@ -96,6 +96,21 @@ class Formula(NamedTuple):
     """Place of the expression inside of the item's call."""
 
 
+class Likelihood(NamedTuple):
+    """Text whose log-probabilities a reward reads, after the turn's own answer."""
+
+    of: str
+    """Template of the text."""
+    after: str = ""
+    """Text between the answer and the text."""
+    model: str = '"policy"'
+    """Model, as JSON of what a spec writes: `policy`, `base`, or a model."""
+    turn: bool = True
+    """False leaves the turn's own answer out."""
+    roles: tuple[str, ...] = ()
+    """Roles that the template reads."""
+
+
 class RewardInputs(NamedTuple):
     """Inputs of a reward besides the task and the action.
 
@@ -121,6 +136,9 @@ class RewardInputs(NamedTuple):
     """Model calls of that turn, for a reward that `reads_turn`."""
     values: Mapping[str, Any] = NOTHING
     """Value of each of the reward's `formulas`, by its text."""
+    likelihoods: Mapping[Likelihood, Sequence[float]] = NOTHING
+    """Log-probabilities of the tokens of each of the reward's `likelihoods`; none where a role that it reads
+    did not run, or failed."""
     env_reward: float | None = None
     """Reward of the environment to the player from this turn until its next turn, for a reward that
     `reads_environment`."""
@@ -189,6 +207,8 @@ class Reward(Item):
     environment judges what is no move, and a trajectory earns the sum over its turns."""
     formulas: tuple[Formula, ...] = ()
     """Expressions that the reward reads the value of."""
+    likelihoods: tuple[Likelihood, ...] = ()
+    """Texts that the reward reads the log-probabilities of; the roles in them are among `views`."""
     delegates: bool = False
     """True where other roles decide the reward. Then a failed turn earns it too, and a sum counts its
     `is_correct` only where no other term has one."""
@@ -284,8 +304,11 @@ class Signal(Item):
     """Template of the turn that the role should have given, written as a prompt in a spec. A demonstration of
     white space counts as missing."""
     teacher: object = None
-    """Model, as a spec writes it, whose log-probabilities `advantages` reads; `base` is the start of the
-    policy itself."""
+    """Teacher, as a spec writes it, whose log-probabilities `advantages` reads: a model, `base` for the start
+    of the policy itself, a mapping with a prompt, or a choice among several."""
+    gate: str = ""
+    """Expression over the turn, the task and the roles, whose value is a factor of `advantages`; empty for
+    none. A turn whose gate is 0 asks no teacher."""
     center: bool = False
     """True to subtract from `advantages` their mean over the role's tokens of a training step."""
     loss: str = "importance_sampling"

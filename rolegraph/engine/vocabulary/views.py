@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 REWARD_FIELDS = ("reward", "is_correct")
-"""Fields that a demonstration may read as well, because it is rendered after the episode."""
+"""Further fields for texts that are rendered after the episode: demonstrations, and prompts of teachers."""
 
 
 class View(NamedTuple):
@@ -65,7 +65,7 @@ class SelfView(NamedTuple):
 
 
 class ScoredView(NamedTuple):
-    """Finished role instance as a demonstration sees it, with its reward."""
+    """Finished role instance as a text sees it that is rendered after the episode, with its reward."""
 
     index: int  # pyright: ignore[reportIncompatibleMethodOverride]
     action: Any
@@ -80,6 +80,11 @@ class ScoredView(NamedTuple):
     tokens: int | None = 0
     calls: int = 0
     outer: int = 1
+    count: int = 1  # pyright: ignore[reportIncompatibleMethodOverride]
+    times: int = 1
+    history: Sequence[Any] = ()
+    prompt: str = ""
+    """User message of the turn, in a text that is rendered for this very turn."""
 
 
 class Views:

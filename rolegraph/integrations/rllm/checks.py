@@ -31,7 +31,7 @@ from rolegraph.integrations.rllm.override_checks import (
     override_findings,
     single_member,
 )
-from rolegraph.integrations.rllm.prepared import WITHOUT_RLLM, signal_fault
+from rolegraph.integrations.rllm.prepared import WITHOUT_RLLM, likelihood_fault, signal_fault
 
 UNNAMED = "default_traj_name"
 """Name by which rLLM marks a trajectory without a name (types.py), and replaces it."""
@@ -150,6 +150,8 @@ def _overridden(key: str, overrides: Sequence[str]) -> bool:
 
 def _role(plan: Plan, role: RolePlan, traits: BackendTraits) -> Iterator[Finding]:
     path, written = ("roles", role.name), plan.spec.roles[role.name]
+    if (fault := likelihood_fault(role)) is not None:
+        yield Finding((*path, "reward"), *fault)
     own_models = [endpoint.model for endpoint in plan.endpoints_of(role) if not is_policy(plan, endpoint)]
     if role.name == UNNAMED:
         # trainer/algorithms/transform.py.

@@ -26,11 +26,27 @@ def signal_fault(role: RolePlan) -> tuple[str, str, str] | None:
         # trainer/algorithms/advantage.py: a trajectory's steps carry advantages, or its estimator sets them.
         message = f"rLLM adds no signal to the advantages that {role.name}'s estimator computes"
         return message, "", f"write `estimator: precomputed`, or {WITHOUT_RLLM}"
+    if role.signal.gate is not None or any(
+        it.prompt or it.system or (it.model is None and not it.is_start) for it in role.signal.all_teachers
+    ):
+        # workflows/workflow.py: a trajectory's advantages are set before the trainer's chat format is known.
+        message = f"rLLM asks {role.name}'s teacher after the role's own prompt, without a gate"
+        return message, "a model or base, alone", f"or {WITHOUT_RLLM}"
     if role.signal.signal.center:
         # workflows/workflow.py: an episode is handed over before the others of its step have ended.
         message = f"the mean of {role.name}'s signal is over a whole step, and rLLM takes each episode alone"
         return message, "center: false", f"or {WITHOUT_RLLM}"
     return None
+
+
+def likelihood_fault(role: RolePlan) -> tuple[str, str, str] | None:
+    """Return (message, expected, hint) for a reward that reads likelihoods, which rLLM's engines do not give;
+    None for any other reward."""
+    if not role.likelihoods:
+        return None
+    # engine/rollout/*.py: an engine answers messages, and scores no given tokens.
+    message = f"the reward of {role.name} reads a likelihood, and rLLM's engines score no given tokens"
+    return message, "another reward", f"or {WITHOUT_RLLM}"
 
 
 _prepared: dict[str, PreparedPlan] = {}
@@ -40,14 +56,15 @@ def prepared(plan: Plan) -> PreparedPlan:
     """Return the plan prepared for rLLM, made once in each process for all copies of the plan.
 
     Raises:
-        UsageError: For a signal that rLLM cannot train on, and for stages, whose steps rLLM does not tell.
+        UsageError: For stages, whose steps rLLM does not tell, a signal that rLLM cannot train on, and a
+            reward from a likelihood.
     """
     if plan.hash not in _prepared:
         if plan.stages:
             raise UsageError(f"rLLM tells a workflow no step, so it has no `train.stages`; {WITHOUT_RLLM}")
-        for role in plan.trained.values():
-            if (fault := signal_fault(role)) is not None:
-                raise UsageError("; ".join(filter(None, fault)))
+        faults = (fault for role in plan.roles for fault in (signal_fault(role), likelihood_fault(role)))
+        if (fault := next(filter(None, faults), None)) is not None:
+            raise UsageError("; ".join(filter(None, fault)))
         _prepared[plan.hash] = PreparedPlan(plan)
     return _prepared[plan.hash]
 

@@ -18,8 +18,9 @@ from rllm.workflows.workflow import TerminationEvent, TerminationReason
 from rllm.workflows.workflow import Workflow as TheirWorkflow
 
 from rolegraph.engine.compile import Plan
+from rolegraph.engine.compile.plan import TeacherKey
 from rolegraph.engine.errors import ModelError, UsageError
-from rolegraph.engine.models import Completion, Request
+from rolegraph.engine.models import Completion, LimitedModel, Request
 from rolegraph.engine.models.openai import wire_message
 from rolegraph.engine.models.opening import Open
 from rolegraph.engine.prompts.call_forms import HERMES, tool_call
@@ -199,7 +200,9 @@ class SpecWorkflow(TheirWorkflow, metaclass=_CompiledClass):
 
     async def _signalled(self, episode: Episode) -> Episode:
         models = self._prepared.models(self._open_model)
-        teachers = {ref: await models.model(ref) for ref in self.plan.teachers}
+        teachers: dict[TeacherKey, LimitedModel] = {}
+        for ref in self.plan.teachers:
+            teachers[ref] = await models.model(ref)
         signalled = await apply_signals(self.plan, [episode], teachers, {})
         return annotate([episode], signalled.advantages, signalled.details)[0]
 

@@ -129,6 +129,12 @@ def check_trainable(plan: Plan) -> None:
             "`train.stages` imitates answers in some steps, which verifiers does not pass on; use "
             "`rolegraph train`, or remove it"
         )
+    for role in plan.roles:
+        if role.likelihoods:
+            raise UsageError(
+                f"the reward of {role.name} reads a likelihood, and verifiers scores no given tokens; use "
+                "`rolegraph train`, or another reward"
+            )
     for name in plan.signals:
         raise UsageError(
             f"roles.{name} learns from a signal, and verifiers takes rewards only; use `rolegraph train`, or "

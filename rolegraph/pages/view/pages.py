@@ -131,9 +131,17 @@ class TurnCard(NamedTuple):
         return sum(value * n for value, n in means) / max(1, sum(n for _, n in means)) if means else None
 
     @property
+    def gate(self) -> float | None:
+        """Factor of the signal on the turn; None without a gate."""
+        return next(
+            (value for it in self.calls if (value := it.asked.step.metadata.get("gate")) is not None), None
+        )
+
+    @property
     def chips(self) -> list[Chip]:
         """Short labels of the turn, such as rewards and failures."""
-        return chips(self.turn, [trace for trace, _ in self.compared], self.advantage, self.signal)
+        compared = [trace for trace, _ in self.compared]
+        return chips(self.turn, compared, self.advantage, self.signal, self.gate)
 
     @property
     def has_rounds(self) -> bool:

@@ -108,7 +108,11 @@ class Chip(NamedTuple):
 
 
 def chips(
-    turn: TurnRecord, compared: Sequence[GroupTrace], advantage: float | None, signal: float | None
+    turn: TurnRecord,
+    compared: Sequence[GroupTrace],
+    advantage: float | None,
+    signal: float | None,
+    gate: float | None = None,
 ) -> list[Chip]:
     """Return the labels of a turn: rewards, advantages, terms, and whether it is right, masked or failed.
 
@@ -117,6 +121,7 @@ def chips(
         compared: Groups in which the turn is compared.
         advantage: Weighted sum of the advantages in all groups.
         signal: Mean advantage that a signal added at each token.
+        gate: Factor of the signal on the turn.
     """
     shown: list[Chip] = []
     if turn.reward is not None:
@@ -128,6 +133,8 @@ def chips(
         shown.append(Chip(f"advantage {signed(advantage)}", style))
     if signal is not None:
         shown.append(Chip(f"signal {signed(signal)} a token"))
+    if gate is not None:
+        shown.append(Chip(f"gate {number(gate)}"))
     if turn.is_last and turn.trajectory is not None:
         shown += [Chip(f"{name} {number(value)}") for name, value in turn.trajectory.terms.items()]
         shown += [Chip("correct", "good")] if turn.trajectory.is_correct else []

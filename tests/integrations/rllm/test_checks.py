@@ -329,6 +329,21 @@ def test_a_demonstration_cannot_be_imitated_under_rllm() -> None:
             ],
             "the mean of solver's signal is over a whole step",
         ),
+        (
+            [
+                "roles.solver.estimator=precomputed",
+                "roles.solver.signal={reverse_kl: {teacher: {base: main, prompt: {inline: x}}}}",
+            ],
+            "rLLM asks solver's teacher after the role's own prompt",
+        ),
+        (
+            [
+                "roles.solver.estimator=precomputed",
+                "roles.solver.signal={reverse_kl: {teacher: base, gate: reward}}",
+            ],
+            "rLLM asks solver's teacher after the role's own prompt",
+        ),
+        (["roles.solver.reward={likelihood: {of: x, exp: true}}"], "the reward of solver reads a likelihood"),
     ],
 )
 def test_a_signal_that_rllm_cannot_add_or_center_is_named(

@@ -10,22 +10,32 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from rolegraph.engine.compile import Plan, RolePlan
-from rolegraph.engine.compile.role_plan import SignalPlan
-from rolegraph.engine.errors import FOREIGN_ERRORS, AdvantageError, ModelError, WorldError, describe_error
+from rolegraph.engine.compile.plan import TeacherKey
+from rolegraph.engine.compile.role_plan import SignalPlan, TeacherPlan
+from rolegraph.engine.errors import (
+    FOREIGN_ERRORS,
+    AdvantageError,
+    ContextFull,
+    ModelError,
+    WorldError,
+    describe_error,
+)
 from rolegraph.engine.models import LimitedModel
 from rolegraph.engine.prompts import SELF, PromptError, Template
 from rolegraph.engine.records import Advantage, Episode, Note, Step, StepMetadata, Trajectory
-from rolegraph.engine.spec import ModelRef
 from rolegraph.engine.training.advantages.credit import compared_rounds
+from rolegraph.engine.training.advantages.finished import FinishedEpisode, turn_view
 from rolegraph.engine.training.advantages.group_metrics import spread
 from rolegraph.engine.training.advantages.precomputed import per_token
+from rolegraph.engine.training.advantages.teaching import StudentChat, taught_prompt
 from rolegraph.engine.vocabulary import ScoredView, Views
+from rolegraph.engine.vocabulary.foreign import finite_number
 
 
 @dataclass(slots=True)
@@ -38,7 +48,8 @@ class SignalResult:
     """Advantages of each step that a signal adds to those of an estimator, by trajectory uid; 0 for a step in
     no group."""
     details: dict[str, list[StepMetadata]] = field(default_factory=dict[str, list[StepMetadata]])
-    """Additions to each step's metadata, the turn to imitate or the mean of `added`, by trajectory uid."""
+    """Additions to each step's metadata, by trajectory uid: the turn to imitate, or the gate and the mean of
+    `added`."""
     metrics: dict[str, float] = field(default_factory=dict[str, float])
     warnings: list[Note] = field(default_factory=list[Note])
 
@@ -50,6 +61,10 @@ class _SignalTally:
 
     log_ratios: list[float] = field(default_factory=list[float])
     """log p_student - log p_teacher of each token; their mean estimates the reverse KL divergence."""
+    by_teacher: defaultdict[str, list[float]] = field(default_factory=lambda: defaultdict(list[float]))
+    """Log ratios by the key of the teacher, where an expression picks one of several."""
+    gates: list[float] = field(default_factory=list[float])
+    """Value of the gate of each turn."""
     counts: Counter[str] = field(default_factory=Counter[str])
     steps: list[tuple[str, int]] = field(default_factory=list[tuple[str, int]])
     """Trajectory uid and number of the steps with an advantage for each token, which the loss reads."""
@@ -58,38 +73,45 @@ class _SignalTally:
 async def apply_signals(
     plan: Plan,
     episodes: Sequence[Episode],
-    teachers: Mapping[ModelRef, LimitedModel],
-    encode: Mapping[str, Callable[[str], Sequence[int]]],
+    teachers: Mapping[TeacherKey, LimitedModel],
+    chats: Mapping[str, StudentChat],
 ) -> SignalResult:
     """Compute the advantages of every trained role that has a signal.
 
-    A demonstration whose template fails gives a warning and the advantage 0. A centered signal's mean is over
-    the tokens of the turns that are in a group and not masked.
+    A demonstration whose template fails gives a warning and the advantage 0. A gate that cannot be computed
+    is 0, and so is the signal of a turn whose teacher's prompt cannot be rendered or does not fit; metrics
+    count both. A centered signal's mean is over the tokens of the turns that a teacher scored, that are in a
+    group and not masked.
 
     Args:
         plan: The plan.
         episodes: Finished episodes.
         teachers: Open models of the plan's teachers.
-        encode: For each policy, a function from the text of a turn to its token ids.
+        chats: Chat format of each policy.
 
     Raises:
         WorldError: For a teacher that does not answer; names role, task and step.
         AdvantageError: For a signal that raises; names role, task and step.
     """
-    run = _SignalRun(plan, teachers, encode)
+    run = _SignalRun(plan, teachers, chats)
     try:
         async with asyncio.TaskGroup() as group:
             for episode in episodes:
+                finished = FinishedEpisode(plan, episode)
                 for learner in episode.trajectories:
                     if learner.name in plan.signals and not plan.is_past(learner.name, learner.index):
-                        group.create_task(run.apply(episode, learner, plan.signals[learner.name]))
+                        group.create_task(run.apply(finished, learner, plan.signals[learner.name]))
     except ExceptionGroup as errors:
         raise errors.exceptions[0] from None
     result = run.result
     for name, tally in run.tallies.items():
         _center_and_measure(plan.trained[name], tally, result)
-        if tally.log_ratios:
-            result.metrics[f"signal/{name}/reverse_kl"] = math.fsum(tally.log_ratios) / len(tally.log_ratios)
+        ratios = {"": tally.log_ratios, **{f"/{key}": values for key, values in tally.by_teacher.items()}}
+        for teacher, values in ratios.items():
+            if values:
+                result.metrics[f"signal/{name}/reverse_kl{teacher}"] = math.fsum(values) / len(values)
+        if tally.gates:
+            result.metrics[f"signal/{name}/gate"] = math.fsum(tally.gates) / len(tally.gates)
         for event, count in tally.counts.items():
             result.metrics[f"signal/{name}/{event}"] = float(count)
     return result
@@ -101,18 +123,19 @@ class _SignalRun:
     def __init__(
         self,
         plan: Plan,
-        teachers: Mapping[ModelRef, LimitedModel],
-        encode: Mapping[str, Callable[[str], Sequence[int]]],
+        teachers: Mapping[TeacherKey, LimitedModel],
+        chats: Mapping[str, StudentChat],
     ) -> None:
-        self.plan, self.teachers, self.encode = plan, teachers, encode
+        self.plan, self.teachers, self.chats = plan, teachers, chats
         self.result = SignalResult()
         self.tallies: defaultdict[str, _SignalTally] = defaultdict(_SignalTally)
         self.lineages = {node.id[:2]: node.lineage for node in plan.nodes}
 
-    async def apply(self, episode: Episode, learner: Trajectory, signal: SignalPlan) -> None:
+    async def apply(self, finished: FinishedEpisode, learner: Trajectory, signal: SignalPlan) -> None:
         """Compute the advantages or demonstrations of a trajectory's steps by its role's signal, into
         `result`."""
         role, tally, result = self.plan.trained[learner.name], self.tallies[learner.name], self.result
+        episode = finished.episode
         advantages = (result.added if role.adds_signal else result.advantages)[learner.uid] = []
         details = result.details[learner.uid] = []
         learnt = compared_rounds(episode, learner, role)
@@ -129,38 +152,100 @@ class _SignalRun:
             if role.adds_signal and (step.round not in learnt or is_replaced):
                 pass  # the estimator's advantage stays as it is
             elif signal.demonstration is None:
-                value, length = await self._score(signal, learner, step, where), len(step.response_ids)
-                if role.adds_signal and len(per_token(value, length, where)) != length:
-                    text = f"the signal of {where} gave {len(value)} advantages for {length} tokens"
-                    raise AdvantageError(text)
-                if step.round in learnt:
-                    tally.steps.append((learner.uid, number))
+                gate = 1.0 if signal.gate is None else self._gate(signal.gate, finished, learner, step, where)
+                if signal.gate is not None:
+                    detail["gate"] = gate
+                    tally.gates.append(gate)
+                scored = await self._score(signal, finished, learner, step, where) if gate else None
+                if scored is not None:
+                    value, length = tuple(gate * each for each in scored), len(step.response_ids)
+                    if role.adds_signal and len(per_token(value, length, where)) != length:
+                        text = f"the signal of {where} gave {len(value)} advantages for {length} tokens"
+                        raise AdvantageError(text)
+                    if step.round in learnt:
+                        tally.steps.append((learner.uid, number))
             elif text := self._demonstrate(signal.demonstration, episode, learner, step, where):
-                ids = list(self.encode[self.plan.policy_of(learner.name, learner.index)](text))
+                ids = list(self.chats[self.plan.policy_of(learner.name, learner.index)].turn(text))
                 value, detail = signal.signal.weight, {"demonstration": {"text": text, "ids": ids}}
             advantages.append(value)
             details.append(detail)
 
+    def _gate(
+        self, gate: Template, finished: FinishedEpisode, learner: Trajectory, step: Step, where: str
+    ) -> float:
+        """Return the factor of a turn's advantages; 0 where it cannot be computed, which adds a warning."""
+        is_rated = not (step.masked or learner.is_unjudged)
+        of_turn = {"reward": turn_view(learner, step.round).reward, "right": learner.is_correct}
+        variables = {
+            **finished.of_turn(learner, step.round, self.plan.hidden),
+            "action": turn_view(learner, step.round).action,
+            "step": finished.episode.metadata.get("step", 0),
+            **(of_turn if is_rated else {}),
+        }
+        try:
+            unknown = [] if is_rated else sorted(gate.mentions.intersection(of_turn))
+            if unknown:
+                raise PromptError(f"the {' and '.join(unknown)} of the turn is not known")
+            value = gate.value(variables)
+            if not isinstance(value, bool | int | float):
+                raise PromptError("its value is neither a number nor true or false")
+            return finite_number(float(value), "it is")
+        except ValueError as error:
+            self._uncomputed(learner.name, "gates_failed", f"the gate of {where} counts as 0", error)
+            return 0.0
+
+    def _uncomputed(self, role: str, event: str, text: str, error: Exception) -> None:
+        """Count a part of a signal that cannot be computed, and add a warning; without its reason, which may
+        quote a value, where the task has hidden fields."""
+        self.tallies[role].counts[event] += 1
+        reason = "" if self.plan.hidden else f": {error}"
+        self.result.warnings.append(Note(f"{text}{reason}", "warning", f"{event}/{role}"))
+
     async def _score(
-        self, signal: SignalPlan, learner: Trajectory, step: Step, where: str
-    ) -> tuple[float, ...]:
+        self, signal: SignalPlan, finished: FinishedEpisode, learner: Trajectory, step: Step, where: str
+    ) -> tuple[float, ...] | None:
         """Return a step's advantages [T] by its signal; asks the teacher for log-probabilities where it has
-        one."""
-        compute, ref = signal.signal.advantages, self.plan.teacher_of(learner.name, learner.index)
+        one. None where the spec masks the turn, or the teacher's prompt cannot be written or does not fit."""
+        compute, plan, tally = signal.signal.advantages, self.plan, self.tallies[learner.name]
         assert compute is not None
         logprobs: Sequence[float] | None = None
-        if ref is not None:
+        if signal.all_teachers or signal.by:
+            visible = {k: v for k, v in finished.episode.task.items() if k not in plan.hidden}
+            key, teacher = signal.teacher_for(visible)
+            if teacher is None:
+                tally.counts["masked"] += 1
+                return None
             try:
-                logprobs = await self.teachers[ref].logprobs(step.prompt_ids, step.response_ids)
+                logprobs = await self._logprobs(teacher, finished, learner, step)
+            except (PromptError, ContextFull) as error:
+                text = f"the teacher of {where} scores nothing, since its prompt cannot be written or sent"
+                self._uncomputed(learner.name, "unscored", text, error)
+                return None
             except ModelError as error:
                 raise WorldError(f"the teacher gives no log-probabilities for {where}: {error}") from error
             ratios = [p - q for p, q in zip(step.logprobs, logprobs, strict=False)]
-            self.tallies[learner.name].log_ratios += ratios
+            tally.log_ratios += ratios
+            if signal.by is not None:
+                tally.by_teacher[key] += ratios
         try:
             return tuple(map(float, compute(step, logprobs)))
         except FOREIGN_ERRORS as error:  # a signal may be code of a package
             reason = describe_error(error, with_place=True)
             raise AdvantageError(f"the signal of {where} raised {reason}") from error
+
+    async def _logprobs(
+        self, teacher: TeacherPlan, finished: FinishedEpisode, learner: Trajectory, step: Step
+    ) -> Sequence[float]:
+        """Return the teacher's log-probabilities [T] of a step's response, after its own prompt if it has
+        one."""
+        model = self.teachers[self.plan.weights_of(teacher, learner.name, learner.index)]
+        prompt_ids = step.prompt_ids
+        if teacher.prompt or teacher.system:
+            shows = teacher.shows.union(self.plan.trained[learner.name].spec.shows)
+            variables = finished.of_turn(learner, step.round, shows)
+            chat = self.chats[self.plan.policy_of(learner.name, learner.index)]
+            prompt_ids = taught_prompt(teacher, variables, step, finished.episode, chat)
+        return await model.logprobs(prompt_ids, step.response_ids)
 
     def _demonstrate(
         self, template: Template, episode: Episode, learner: Trajectory, step: Step, where: str
@@ -193,21 +278,8 @@ class _SignalRun:
     def _turn_view(self, trajectory: Trajectory, step: Step) -> ScoredView:
         """Return the view that a demonstration's template has of the turn of `step`, with the turn's
         reward."""
-        turn = [each for each in trajectory.steps if each.round == step.round]
-        last, its = turn[-1], [each for each in turn if not each.tool]
-        return ScoredView(
-            index=trajectory.index,
-            action=last.action,
-            response=last.model_response,
-            thought=last.thought,
-            reward=last.reward,
-            is_correct=trajectory.is_correct,
-            round=last.round,
-            lineage=self.lineages.get(trajectory.node[:2], ()),
-            role=trajectory.name,
-            tokens=sum(step.response_tokens for step in its),
-            calls=len(its),
-        )
+        lineage = self.lineages.get(trajectory.node[:2], ())
+        return turn_view(trajectory, step.round)._replace(lineage=lineage)
 
 
 def _center_and_measure(role: RolePlan, tally: _SignalTally, result: SignalResult) -> None:
@@ -225,5 +297,5 @@ def _center_and_measure(role: RolePlan, tally: _SignalTally, result: SignalResul
             advantages[uid][number] = tuple((array - mean).tolist())
     if role.adds_signal:
         for uid, number in tally.steps:
-            result.details[uid][number] = {"signal": float(np.mean(advantages[uid][number] or 0.0))}
+            result.details[uid][number]["signal"] = float(np.mean(advantages[uid][number] or 0.0))
         result.metrics |= spread(f"signal/{role.name}/advantage", values)

@@ -11,15 +11,16 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from rolegraph.engine.compile import Plan, RolePlan
+from rolegraph.engine.compile.plan import TeacherKey
 from rolegraph.engine.models import LimitedModel
 from rolegraph.engine.records import Episode, Note, PolicyOf, Trajectory, TrajectoryGroup
-from rolegraph.engine.spec import ModelRef
 from rolegraph.engine.training.advantages.credit import NO_WEIGHTS, LossWeights, loss_weights, notes
 from rolegraph.engine.training.advantages.estimates import NO_STATES, EstimatedGroups, States, estimate
 from rolegraph.engine.training.advantages.group_metrics import Metrics
 from rolegraph.engine.training.advantages.groups import group_episodes
 from rolegraph.engine.training.advantages.recorded import advantages_by_uid, annotate, merge_details
 from rolegraph.engine.training.advantages.signals import SignalResult, apply_signals
+from rolegraph.engine.training.advantages.teaching import StudentChat
 
 UNUSED = "unused"
 """Key of an episode's metadata, with `refill`: its task does not teach, or enough others did before it."""
@@ -70,11 +71,11 @@ class StepBatch:
 async def add_signals(
     batch: StepBatch,
     plan: Plan,
-    teachers: Mapping[ModelRef, LimitedModel],
-    encode: Mapping[str, Callable[[str], Sequence[int]]],
+    teachers: Mapping[TeacherKey, LimitedModel],
+    chats: Mapping[str, StudentChat],
 ) -> StepBatch:
     """Ask the teachers for advantages, token by token, as `apply_signals` does; raises its errors."""
-    return replace(batch, signals=await apply_signals(plan, batch.episodes, teachers, encode))
+    return replace(batch, signals=await apply_signals(plan, batch.episodes, teachers, chats))
 
 
 def add_groups(batch: StepBatch) -> StepBatch:

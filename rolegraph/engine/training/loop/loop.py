@@ -27,6 +27,7 @@ from rolegraph.engine.records import (
     Trajectory,
     derive_seed,
 )
+from rolegraph.engine.run.likelihood import check_scorer
 from rolegraph.engine.training.advantages.estimates import States, check_state_keys
 from rolegraph.engine.training.advantages.group_metrics import Metrics
 from rolegraph.engine.training.advantages.step_batch import (
@@ -65,6 +66,22 @@ _OF_THE_WORLD = (FailureName.MODEL_ERROR, FailureName.TIMEOUT)
 """Failures for which a machine or network is at fault, not the spec."""
 
 
+async def check_scorers(setup: TrainingSetup) -> None:
+    """Raise UsageError where a teacher gives no log-probabilities of given tokens, with its role; WorldError
+    where it does not answer."""
+    plan, teachers = setup.plan, await setup.teachers()
+    for name, signal in plan.signals.items():
+        for teacher in signal.all_teachers:
+            keys = (
+                (plan.weights_of(teacher, name, index), plan.policy_of(name, index))
+                for index in range(1, plan.trained[name].count + 1)
+                if not plan.is_past(name, index)
+            )
+            for key, policy in dict.fromkeys(keys):
+                ids = setup.policies[policy].chat.turn("?")
+                await check_scorer(teachers[key], ids, f"the signal of {name}")
+
+
 async def train(setup: TrainingSetup, start: Checkpoint | None = None) -> None:
     """Train to the last step, or to the step that `train.stop` or the budget ends the training with.
 
@@ -82,6 +99,8 @@ async def train(setup: TrainingSetup, start: Checkpoint | None = None) -> None:
     """
     async with Rollouts(setup) as rollouts:
         await setup.past.keep_starts(setup.plan.taught_by_start)
+        await check_scorers(setup)
+        await rollouts.check_scorers()
         await _Loop(setup, rollouts, start).run(start.step if start else 0)
 
 
@@ -267,10 +286,9 @@ class _Loop:
         self._check_answers(step, episodes)
         self._note(f"step {step}: advantages")
         began = monotonic()
-        encode = {name: setup.policies[name].chat.turn for name in plan.policies}
-        starts = {plan.policies[n].model: await setup.past.start_of(n) for n in plan.taught_by_start}
+        chats = {name: setup.policies[name].chat for name in plan.policies}
         batch = StepBatch(episodes, plan.trained, plan.policy_of, kept)
-        batch = await add_signals(batch, plan, {**setup.models, **starts}, encode)
+        batch = await add_signals(batch, plan, await setup.teachers(), chats)
         batch = add_advantages(add_groups(batch), self.states)
         batch = mark_unused(annotate_episodes(batch, self._version))
         self._warn(batch.warnings)

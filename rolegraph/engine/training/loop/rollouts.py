@@ -9,9 +9,11 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple, TypeVar
 
 from rolegraph.engine.compile import Plan
+from rolegraph.engine.compile.plan import TeacherKey
 from rolegraph.engine.models import LimitedModel, ServedModel
 from rolegraph.engine.records import Episode, Observer, RunFolder, Task
 from rolegraph.engine.run import EpisodeJob, EpisodeMaker, Isolation, jobs, run_episode, run_jobs
+from rolegraph.engine.run.likelihood import check_scorers
 from rolegraph.engine.spec import ModelRef
 from rolegraph.engine.training.loop.ending import NO_BUDGET, Budget
 from rolegraph.engine.training.policies.past import Opponents, PastSelves
@@ -112,6 +114,13 @@ class TrainingSetup:
         itself = ValidationSetup(self.plan, self.validation_tasks, self.folder)
         return self.validations or ((itself,) if self.validation_tasks else ())
 
+    async def teachers(self) -> Mapping[TeacherKey, LimitedModel]:
+        """Return the weights that teach in a step: models, starts of policies, and current weights."""
+        plan = self.plan
+        starts = {plan.policies[name].model: await self.past.start_of(name) for name in plan.taught_by_start}
+        current = {name: await self.policies[name].scorer() for name in plan.taught_by_step}
+        return {**self.models, **starts, **current}
+
 
 class Rollouts(AbstractAsyncContextManager["Rollouts"]):
     """Runner of batches of episodes for training; a context manager that cancels unfinished ones when it
@@ -191,11 +200,7 @@ class Rollouts(AbstractAsyncContextManager["Rollouts"]):
         cluster."""
         setup, remote = self._setup, self._setup.remote
         if remote is None or plan is not setup.plan:
-
-            async def current(policy: str) -> LimitedModel:
-                return await setup.policies[policy].sampler()
-
-            models = await self._table(plan, against, current, setup.past.model, setup.models)
+            models = await self._open_table(plan, against)
             isolation, observe = setup.isolation, setup.observe
             return lambda job: run_episode(plan, job, models, isolation=isolation, observe=observe)
 
@@ -204,6 +209,22 @@ class Rollouts(AbstractAsyncContextManager["Rollouts"]):
 
         served = await self._table(plan, against, remote.current, copied, remote.frozen)
         return lambda job: remote.maker.make(job._replace(models=served), setup.observe)
+
+    async def _open_table(self, plan: Plan, against: Opponents) -> list[LimitedModel]:
+        """Return the models of a plan's endpoints, open in this process."""
+        setup = self._setup
+
+        async def current(policy: str) -> LimitedModel:
+            return await setup.policies[policy].sampler()
+
+        return await self._table(plan, against, current, setup.past.model, setup.models)
+
+    async def check_scorers(self) -> None:
+        """Raise UsageError where a model gives no log-probabilities that a reward reads; WorldError where it
+        does not answer."""
+        for plan in (self._setup.plan, *(it.plan for it in self._setup.validations)):
+            if any(role.likelihoods for role in plan.roles):
+                await check_scorers(plan, await self._open_table(plan, {}))
 
     async def _table(
         self,

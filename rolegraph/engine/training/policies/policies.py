@@ -106,6 +106,8 @@ class PolicyClient:
     """Server to sample from, in place of the service."""
     _sampler: tuple[int, LimitedModel] | None = None
     """Version and sampling model of the weights that were last sampled from."""
+    _scorer: tuple[int, LimitedModel] | None = None
+    """Version and model of the weights that last scored tokens, where a server samples."""
 
     @contextmanager
     def _faults(self, action: str, if_unreadable: str = "") -> Generator[None]:
@@ -136,6 +138,18 @@ class PolicyClient:
         limited = before[1].with_model(model) if before else LimitedModel(model, concurrency)
         self._sampler = self.version, limited
         return limited
+
+    async def scorer(self) -> LimitedModel:
+        """Return a model of the service with the current weights, which scores given tokens; made once for
+        each version."""
+        if self.server is None:
+            return await self.sampler()
+        if self._scorer is None or self._scorer[0] != self.version:
+            with self._faults("give weights to score with"):
+                save = partial(self.client.save_weights_and_get_sampling_client, retry_config=NO_RETRIES)
+                model = self._tinker_model(await self.pulse.result(created(save)), self.version)
+            self._scorer = self.version, LimitedModel(model, self.start.served.ref.concurrency)
+        return self._scorer[1]
 
     def _rest(self) -> tinker.RestClient:
         return rest_client(self.session.service, self.session.url, self.session.key)

@@ -1,0 +1,73 @@
+"""Teachers of a signal, as a spec writes them: whose log-probabilities, after which prompt."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Annotated, Literal, Self, Union, cast
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from rolegraph.engine.spec.base import SpecModel, Strings
+from rolegraph.engine.spec.sources import ModelRef, PromptSource
+
+OWN = ""
+"""Name that stands for the role's own policy."""
+
+
+class Teacher(SpecModel):
+    """A model that scores the tokens of a role's answers, after the role's prompt or one of its own."""
+
+    policy: str | None = None
+    """Policy in training, whose weights of this step teach."""
+    base: str | None = None
+    """Policy in training, whose start teaches."""
+    model: ModelRef | None = None
+    """Model that teaches as it is."""
+    prompt: PromptSource | None = None
+    """Template of the user message that the teacher sees in place of the role's; None keeps the role's."""
+    system: PromptSource | None = None
+    """Template of the system message in place of the role's; None keeps the role's."""
+    shows: Strings = []
+    """Hidden fields of the task that these two templates may read."""
+
+    @classmethod
+    def expand_shorthand(cls, value: object) -> object:
+        """Expand `base`, the start of the role's own policy, and a model."""
+        if value == "base":
+            return {"base": OWN}
+        if isinstance(value, Mapping) and "provider" in value:
+            return {"model": cast("object", value)}
+        return {"model": value} if isinstance(value, str) else cast("object", value)
+
+    @model_validator(mode="after")
+    def _has_weights(self) -> Self:
+        if sum(given is not None for given in (self.policy, self.base, self.model)) != 1:
+            raise ValueError("one of policy, base and model")
+        if self.shows and not (self.prompt or self.system):
+            raise ValueError("a prompt beside shows, which names the hidden fields that the prompt reads")
+        return self
+
+
+def _as_keys(value: object) -> object:
+    """Return a mapping with its keys as texts: those of YAML may be numbers."""
+    if not isinstance(value, Mapping):
+        return value
+    pairs = cast("Mapping[object, object]", value).items()
+    return {key if isinstance(key, str) else json.dumps(key, default=str): item for key, item in pairs}
+
+
+class TeacherChoice(SpecModel):
+    """Several teachers, of which a visible field of the task picks one."""
+
+    by: str
+    """Expression over the visible fields of the task."""
+    of: Annotated[Mapping[str, Teacher], BeforeValidator(_as_keys), Field(min_length=1)]
+    """Teacher for each value of the expression."""
+    otherwise: Annotated[Union[Literal["mask"], Teacher], Field(alias="else")] = "mask"  # noqa: UP007
+    """Teacher for any other value; `mask` gives the turn no signal."""
+
+    @classmethod
+    def is_meant(cls, value: object) -> bool:
+        """Return True for a mapping that chooses among teachers."""
+        return isinstance(value, Mapping) and ("by" in value or "of" in value)

@@ -1,5 +1,6 @@
 """The shipped workflows and the field's tables in small: trained, measured and held against the papers.
 
+    python benchmarks/results.py smollm2                    # a real model; run `rolegraph fetch` first
     python benchmarks/results.py shipped                    # every shipped spec: before, after, minutes
     python benchmarks/results.py at_grpo                    # three seeds; the same command resumes it
     python benchmarks/results.py at_grpo --seeds 1 --only shared
@@ -14,9 +15,12 @@ same spec share them.
 from __future__ import annotations
 
 import asyncio
+import json
+import resource
 import shutil
 import statistics
 import sys
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,7 +35,13 @@ from rolegraph import api
 from rolegraph.api.evaluation import CONCURRENCY
 
 KEEP_SECONDS = 300
-"""Time for which the local service stays, so that all arms share one."""
+"""Time for which the local service stays, so that all arms share one. A larger model's service ends with each
+training, whose CPU time and memory are those of its processes."""
+GREEDY = "sampling.temperature=0"
+SPENT = "spent.json"
+"""File in a training's folder: CPU minutes and memory."""
+KILOBYTES_OF_GB = 1e6
+"""Kilobytes, in which Linux counts a process's memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +102,21 @@ class Job:
         """Return the name of an evaluation's figure."""
         return part.figure or self.study.table.figure
 
+    def baselines(self, episodes: Sequence[rg.Episode]) -> dict[str, ByTask]:
+        """Return the figures of the best constant answer and of the untrained model at temperature 0.
+
+        Args:
+            episodes: Episodes of the test tasks.
+        """
+        if not self.study.table.label:
+            return {}
+        arm = self.arm.model_copy(update={"set": (*self.arm.set, GREEDY)})
+        greedy = Job(self.study, self.name, 0).episodes(arm)  # seeds draw nothing
+        return {
+            "constant": best_constant(episodes, self.study.table.label),
+            "greedy.start": by_task(greedy, self.figure(arm)),
+        }
+
 
 def check_tools(place: api.RunFolder, episodes: Iterable[rg.Episode]) -> None:
     """Raise UsageError if a tool failed: a fixed player that cannot run makes every opponent look strong."""
@@ -115,6 +140,14 @@ def finished(place: api.RunFolder) -> bool:
     return info.figures.get("episodes", 0) >= info.rollouts * (info.limit or 1)
 
 
+def best_constant(episodes: Iterable[rg.Episode], label: str) -> ByTask:
+    """Return by task 1.0 where the commonest value of a field is right: the answer that pays most if always
+    given."""
+    right = {episode.task_id: str(episode.task[label]) for episode in episodes}
+    best, _ = Counter(sorted(right.values())).most_common(1)[0]
+    return {task: float(answer == best) for task, answer in sorted(right.items())}
+
+
 def untrained(job: Job) -> dict[str, Any]:
     """Run a spec as it is on the validation tasks, and return the fields of a `Run`."""
     episodes = job.episodes(job.arm)
@@ -128,11 +161,15 @@ def trained(job: Job) -> dict[str, Any]:
     """Train a spec, evaluate its weights, and return the fields of a `Run`."""
     flow, place = job.flow(job.arm), job.folder(job.arm)
     if not finished(place):
-        if place.info_file.exists():
+        if resumed := place.info_file.exists():
             training = rg.TrainingJob.resume(place.path, flow.source, seed=job.seed)
         else:
             training = rg.TrainingJob.create(flow, out=place.path, seed=job.seed)
+        began = cpu_seconds()
         asyncio.run(training.run())
+        if job.study.table.model and not resumed:
+            spent = {"cpu_minutes": (cpu_seconds() - began) / 60, "memory": peak_memory()}
+            (place.path / SPENT).write_text(json.dumps(spent), encoding="utf-8")
     lines = place.metrics()
     values = figures(job.study.table, lines)
     # The last validation, not the best: the best of several on the tasks that are reported is too good.
@@ -152,13 +189,26 @@ def trained(job: Job) -> dict[str, Any]:
     # The validation before the first step is not timed; it takes about as long as the last.
     seconds = sum(line.get("time/step", 0.0) for line in lines)
     seconds += lines[-1].get("time/validate", 0.0)
+    spent = place.path / SPENT
     return {
-        "values": values,
+        "values": values | job.baselines(before),
+        **(json.loads(spent.read_text("utf-8")) if spent.exists() else {}),
         "minutes": seconds / 60,
         "calls": calls,
         "tokens": tokens,
         "calls_per_episode": costs(own)[0] / len(own),
     }
+
+
+def cpu_seconds() -> float:
+    """Return the CPU seconds of this process and of those that it started and that have ended."""
+    both = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(use.ru_utime + use.ru_stime for use in both)
+
+
+def peak_memory() -> float:
+    """Return the largest memory in GB of a process that this one started and that has ended."""
+    return resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / KILOBYTES_OF_GB
 
 
 def trained_by_rllm(job: Job) -> dict[str, Any]:
@@ -217,7 +267,6 @@ def main(
     out: Path | None,
     page: Path | None,
 ) -> None:
-    api.keep_services(KEEP_SECONDS)
     # Runs of one size are never compared with those of another.
     out = out or Path(f"runs/results{'-paper-size' * paper_size}{'-tiny' * tiny}")
     failed = False
@@ -226,6 +275,7 @@ def main(
             study = Study(name, out, tiny=tiny, full=paper_size)
         except (OSError, rg.UsageError) as error:
             raise click.UsageError(str(error)) from error
+        api.keep_services(0 if study.table.model else KEEP_SECONDS)
         if unknown := sorted({*arms} - {*study.table.arms}):
             raise click.UsageError(f"{name} has no arm {unknown[0]!r}; it has {', '.join(study.table.arms)}")
         if not tiny:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
 from results_picture import Change, Rows, picture
-from results_tables import ByTask, Run, Study
+from results_tables import ByTask, Run, Study, Table
 
 from rolegraph import api
 from rolegraph.engine.training.analysis.intervals import crossed
@@ -19,17 +19,13 @@ ALIKE = 0.1
 BySeed = Mapping[int, ByTask]
 Verdict = Literal["holds", "does not hold", "cannot tell"]
 
-HEAD = """# Results in small
+HEAD = """# Results
 
-Papers that train several language models, or one model in several roles, report large gains, and few
-readers can repeat them: they take many GPUs for hours. This page repeats what they claim with a model of
-one million parameters that ships with Rolegraph, on two cores of a CPU, in minutes. Each comparison is one
-YAML file and one command.
+First a real language model, SmolLM2-135M-Instruct, in six kinds of workflow; then the shipped model of one
+million parameters in every shipped workflow, and in comparisons that papers report for many GPUs. All of it
+runs on a CPU. Each table is one YAML file and one command, which goes on where it was ended.
 
-A small model on small tasks refutes no paper. It shows what the paper's mechanism does, and lets you change
-it and look again. Most tasks are countdown: write an expression with some of the given numbers that has a
-given value. A *role* is a prompt with a part in the workflow, such as solver or judge; an *arm* is one way
-to train.
+A *role* is a prompt with a part in the workflow, such as solver or judge; an *arm* is one way to train.
 
 How to read the figures:
 
@@ -47,6 +43,14 @@ How to read the figures:
 
 The figures lie in `benchmarks/measured`, one JSON file for each arm and seed, and
 `python benchmarks/results.py --out benchmarks/measured --page docs/results.md` writes this page from them."""
+
+PAPERS = """## All claims
+
+Papers that train several language models, or one model in several roles, report large gains, and few
+readers can repeat them: they take many GPUs for hours. The following tables repeat what they claim with the
+shipped model, on two cores, in minutes. A small model on small tasks refutes no paper. It shows what the
+paper's mechanism does, and lets you change it and look again. Most tasks are countdown: write an expression
+with some of the given numbers that has a given value."""
 
 
 def interval(values: BySeed, *, difference: bool = False) -> api.Interval:
@@ -79,7 +83,7 @@ class Findings:
 
     @property
     def measured(self) -> bool:
-        """True where every comparison has both sides; of a table without comparisons, where any run is."""
+        """True where every comparison has both sides; of a table without `expect`, where any run is."""
         if not self.table.expect:
             return any(self.runs.values())
         return all(self.compared(words)[0] for words in self.table.expect)
@@ -117,7 +121,7 @@ class Findings:
     def verdict(self) -> str:
         """Words such as `holds (2 of 2)`: comparisons that hold, and seeds where some are missing."""
         found = [self.compared(words)[0] for words in self.table.expect]
-        whole = next((v for v in ("does not hold", "cannot tell") if v in found), "holds")
+        whole = joined(found)
         few = f", {self.seeds} of {len(self.table.seeds)} seeds" if self.seeds < len(self.table.seeds) else ""
         return f"{whole} ({found.count('holds')} of {len(found)}{few})"
 
@@ -130,7 +134,7 @@ class Findings:
     @property
     def headline(self) -> str:
         """Name of the arms' own figure, which may be another for each arm where none are compared."""
-        return self.table.figure if self.table.expect else "headline figure"
+        return self.table.figure if self.table.expect or self.table.model else "headline figure"
 
     def rows(self) -> Rows:
         """Return the figures of each arm before and after training, by the figures' names."""
@@ -139,8 +143,11 @@ class Findings:
             for figure in self.figures():
                 after = interval(self.values(f"{arm}.{figure}".rstrip(".")))
                 before = interval(self.values(".".join(filter(None, (arm, figure, "start")))))
+                constant = interval(self.values(".".join(filter(None, (arm, figure, "constant")))))
                 if after.n:
-                    change = Change(before if before.n else None, after)
+                    change = Change(
+                        before if before.n else None, after, constant.mean if constant.n else None
+                    )
                     rows.setdefault(arm, {})[figure or self.headline] = change
         return rows
 
@@ -151,8 +158,25 @@ class Findings:
         return [f"{mean:,.{digits[key]}f}" if mean else "–" for key, mean in means.items()]
 
     def minutes(self) -> float:
-        """Return the minutes of all trainings of one seed, as means over the seeds."""
-        return sum(mean_of(run.minutes for run in runs.values()) for runs in self.runs.values())
+        """Return the minutes of one seed's trainings, as means over the seeds; CPU minutes if measured."""
+        return sum(
+            mean_of(run.cpu_minutes or run.minutes for run in runs.values()) for runs in self.runs.values()
+        )
+
+    @property
+    def missing(self) -> list[str]:
+        """Arms that lack seeds, each with those seeds, in words."""
+        lacking = {arm: sorted({*self.table.seeds} - {*runs}) for arm, runs in self.runs.items()}
+        return [f"`{arm}` ({', '.join(map(str, seeds))})" for arm, seeds in lacking.items() if seeds]
+
+    def beyond(self, arm: str) -> Verdict:
+        """Return whether an arm's figure exceeds its start and the best constant answer, in every seed."""
+        return joined([self.compared(f"{arm} > {arm}.{other}")[0] for other in ("start", "constant")])
+
+
+def joined(verdicts: Sequence[Verdict | None]) -> Verdict:
+    """Return the verdict on all of several comparisons."""
+    return next((v for v in ("does not hold", "cannot tell") if v in verdicts), "holds")
 
 
 def mean_of(values: Iterable[float]) -> float:
@@ -208,7 +232,8 @@ def section(found: Findings, drawing: str) -> str:
 
 def repeat(found: Findings, name: str) -> str:
     """Write how to repeat a table, here and at the paper's size."""
-    lines = [f"python benchmarks/results.py {name}    # {found.minutes():.0f} minutes a seed, on one core"]
+    minutes = found.minutes() if found.seeds else found.table.minutes  # estimated while an arm is missing
+    lines = [f"python benchmarks/results.py {name}    # {minutes:.0f} minutes a seed, on one core"]
     if size := found.table.paper_size:
         lines += [f"python benchmarks/results.py {name} --paper-size    # every spec also with:"]
         lines += [f"    # {shlex.quote(word)}" for word in size.set]
@@ -254,6 +279,71 @@ def shipped(found: Findings, drawing: str) -> str:
     ]
     parts += [text, f"![{table.title}]({drawing})"]
     return "\n\n".join([*parts, grid(head, rows), repeat(found, found.study.name)])
+
+
+REAL_TEXT = """\
+Greedy figures are one answer to each task at temperature 0; the others are sampled at temperature 1, as in
+training. *Beyond both* compares the figure after training with its start and with the best constant answer,
+in every seed. A *single role* is a solver alone that was trained with as many model calls and is asked as
+often; the majority of its answers counts. Memory is the peak of the service, with the model's weights."""
+REAL_HEAD = ("workflow", "right answers", "greedy", "best constant answer", "beyond both")
+REAL_HEAD += ("single role", "difference", "seeds", "calls an episode", "CPU minutes", "memory, GB")
+
+
+def real(found: Findings, drawing: str) -> str:
+    """Write the section of a model that was not taught here, each workflow beside simpler answers."""
+    table = found.table
+    singles = {words.split()[2] for words in table.equal_calls}
+    trained, planned = sum(map(len, found.runs.values())), len(table.arms) * len(table.seeds)
+    parts = [
+        f"## {table.title}",
+        f"**The claim.** {table.claim}",
+        f"**What is compared here.** {table.setting}",
+        f"![{table.title}]({drawing})",
+        grid(REAL_HEAD, [real_row(found, arm) for arm in found.rows() if arm not in singles]),
+        " ".join(REAL_TEXT.splitlines()),
+    ]
+    if missing := found.missing:
+        text = f"{trained} of {planned} trainings are measured. Missing arms, each with its seeds: "
+        parts.append(f"{text}{', '.join(missing)}. The command measures them.")
+    return "\n\n".join([*parts, repeat(found, found.study.name)])
+
+
+def real_row(found: Findings, arm: str) -> list[str]:
+    """Write one workflow's cells."""
+    runs = found.runs[arm].values()
+    words = next((words for words in found.table.equal_calls if words.startswith(f"{arm} ")), "")
+    return [
+        f"`{arm}`: {found.table.arms[arm].about}",
+        changed(found.rows()[arm][found.headline]),
+        " → ".join(over_all(found.values(f"{arm}.{figure}")) for figure in ("greedy.start", "greedy")),
+        over_all(found.values(f"{arm}.constant")),
+        found.beyond(arm),
+        *beside_single(found, words),
+        str(len(runs)),
+        found.cost(arm)[0],
+        measured_mean(run.cpu_minutes for run in runs),
+        measured_mean(run.memory for run in runs),
+    ]
+
+
+def beside_single(found: Findings, words: str) -> list[str]:
+    """Write a single role's figure and by how much a team is ahead, as two cells."""
+    single = words.rpartition(" ")[2]
+    if not found.runs.get(single):
+        return ["–", "–"]
+    verdict, over = found.compared(words)
+    return [f"{over_all(found.values(single))} (`{single}`)", f"{shown(over, '+')}, {verdict}"]
+
+
+def over_all(values: BySeed) -> str:
+    """Write the mean over seeds and tasks, without its interval."""
+    return f"{mean_of(map(mean, values.values())):.3f}" if values else "–"
+
+
+def measured_mean(values: Iterable[float]) -> str:
+    """Write the mean of the values other than 0, which stands for one that is not measured."""
+    return f"{mean_of(known):.1f}" if (known := [value for value in values if value]) else "–"
 
 
 def sweep(found: Findings, drawing: str) -> str:
@@ -322,20 +412,27 @@ def grid(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
+def writer(table: Table) -> Callable[[Findings, str], str]:
+    """Return the function that writes the section of a table of this kind."""
+    if table.papers:
+        return section
+    return real if table.model else sweep if table.settings else shipped
+
+
 def write_page(studies: Sequence[Study], page: Path) -> None:
     """Write the page, and a picture beside it for each table that is measured."""
     page.parent.mkdir(parents=True, exist_ok=True)
     tables = [Findings(study) for study in studies]
     measured = [found for found in tables if found.measured]
     claims = [found for found in measured if found.table.papers]
+    others = [found for found in measured if not found.table.papers]
     parts = [HEAD]
-    if claims:
-        parts += ["## All claims", summary(claims)]
-    for found in [*(f for f in measured if not f.table.papers), *claims]:
+    for found in [*sorted(others, key=lambda found: not found.table.model), *claims]:
+        if claims and found is claims[0]:
+            parts += [PAPERS, summary(claims)]
         name = f"{page.stem}_{found.study.name}.svg"
         (page.parent / name).write_text(picture(found.table.title, found.rows()), encoding="utf-8")
-        write = section if found.table.papers else sweep if found.table.settings else shipped
-        parts.append(write(found, name))
+        parts.append(writer(found.table)(found, name))
     if missing := [found for found in tables if not found.measured]:
         names = ", ".join(f"{found.table.title} (`{found.study.name}`)" for found in missing)
         parts += ["## Not measured yet", f"There are files, and no figures yet, for: {names}."]

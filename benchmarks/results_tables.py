@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict
 import rolegraph as rg
 from rolegraph import api
 from rolegraph.api.jobs import templates_of
-from rolegraph.local.launcher import BASE_MODEL
+from rolegraph.engine.shipped import MODELS, model_folder
 from rolegraph.local.weights import digest
 
 HERE = Path(__file__).parent / "results"
@@ -112,6 +112,10 @@ class Table(_Part):
     minutes: float
     """Estimated minutes of one seed on two cores."""
     figure: str = "correct"
+    model: str = ""
+    """Model of every arm, such as `local:smollm2-135m`; by default the shipped one."""
+    label: str = ""
+    """Field of the tasks that holds the right answer, for the best constant answer."""
     arms: dict[str, Arm]
     settings: dict[str, tuple[str, ...]] = {}
     """Overrides by name; each arm is trained with each of them, as `ARM@NAME`."""
@@ -122,7 +126,7 @@ class Table(_Part):
     expect: dict[str, str] = {}
     """Comparisons that the claim predicts, `a > b` or `a ~ b`, each in words; one that fails refutes it."""
     equal_calls: tuple[str, ...] = ()
-    """Comparisons of `expect` of a team with a single role that makes as many model calls."""
+    """Comparisons of a team with a single role that makes as many model calls."""
     set: tuple[str, ...] = ()
     """Overrides of every arm."""
     tasks: int = 128
@@ -149,9 +153,16 @@ class Run(_Part):
     """Name of the folder of its training or run: spec, hash of the spec, digest of the model, seed."""
     overrides: tuple[str, ...]
     values: dict[str, ByTask]
-    """Figures: '' is the arm's own, `start` the untrained model's; then tests and metrics by their names."""
+    """Figures: '' is the arm's own, `start` the untrained model's; then tests and metrics by their names.
+
+    In a table with a `label`, `constant` is the best constant answer's, and `greedy.start` the untrained
+    model's at temperature 0."""
     minutes: float = 0.0
     """Minutes of the training with its validations; 0 where nothing is trained."""
+    cpu_minutes: float = 0.0
+    """CPU minutes of the training with its validations, of all its processes; 0 where it was resumed."""
+    memory: float = 0.0
+    """Peak in GB of its service, or of a service before it in one command; 0 where it was resumed."""
     calls: int = 0
     """Model calls of the training; 0 where nothing is trained, or the trainer does not tell."""
     tokens: int = 0
@@ -192,6 +203,8 @@ class Study:
         words = [*part.set, *self.extra]
         if isinstance(part, Arm):
             words = [*self.table.set, *words]
+        if self.table.model:
+            words = [f"model={self.table.model}", *words]
         for name, arm in self.table.arms.items():
             if any(f"{{{name}}}" in word for word in words):
                 folder = (self.out if root is None else root) / "trainings" / self.work(arm, seed)
@@ -207,7 +220,13 @@ class Study:
         """
         flow = api.open_source(self.source(part, seed, Path()))
         spec = json.dumps([flow.plan.resolved, templates_of(flow.plan)], sort_keys=True)
-        return f"{part.spec}-{sha256(spec.encode()).hexdigest()[:12]}-{digest(BASE_MODEL)[:8]}-{seed}"
+        return f"{part.spec}-{sha256(spec.encode()).hexdigest()[:12]}-{self.weights}-{seed}"
+
+    @property
+    def weights(self) -> str:
+        """Digest of a shipped model's weights; the name of another model, which may not be installed."""
+        folder = model_folder(self.table.model)
+        return digest(folder)[:8] if folder in MODELS.values() else folder.name
 
     def evaluations(self, name: str) -> dict[str, Test]:
         """Return what an arm's weights are evaluated in besides the training: '' is the arm's own figure."""

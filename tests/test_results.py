@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import random
 import re
@@ -11,7 +12,8 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
-from results import Job
+import results_tasks
+from results import Job, best_constant
 from results_page import Findings, write_page
 from results_tables import ALLOWED, HERE, OVER_STEPS, Run, Study
 from starlette.responses import Response
@@ -81,11 +83,12 @@ def test_a_table_predicts_what_its_arms_measure(name: str) -> None:
     table = Study(name, Path()).table
     trained = [arm for arm, part in table.arms.items() if part.trainer != "none"]
     own = ["", "start", *table.tests, *(f"{test}.start" for test in table.tests), *table.metrics]
+    own += ["constant", "greedy.start"] if table.label else []
     known = {*table.arms, *(f"{arm}.{figure}".rstrip(".") for arm in trained for figure in own)}
     assert table.minutes > 0
-    assert {*table.equal_calls} <= {*table.expect}
+    assert table.model or {*table.equal_calls} <= {*table.expect}
     assert bool(table.papers) == bool(table.expect) == bool(table.paper_size)
-    for words in table.expect:
+    for words in {*table.expect, *table.equal_calls}:
         left, sign, right = words.split()
         assert sign in (">", "~")
         assert left in known
@@ -174,6 +177,46 @@ def test_a_shipped_spec_rises_in_the_seeds_that_leave_the_interval_of_their_star
     assert re.search(r"^\| `router` \| `correct` \|.*\| 2 of 3 \|", text, re.MULTILINE)
     assert "**1 of 21 specs rose in all their seeds.** 6 of 63 trainings are measured. The longest" in text
     assert "Not measured yet: `best_of_n`," in text
+
+
+def test_a_table_of_a_real_model_says_what_is_measured_and_what_is_missing(tmp_path: Path) -> None:
+    study = Study("smollm2", tmp_path)
+    for seed, after in enumerate((0.8, 0.82, 0.78)):
+        measure(study, "judge", seed, _=after, start=0.3, constant=0.1)
+        measure(study, "solver", seed, _=after, start=0.3, constant=0.8)
+        measure(study, "facts_three", seed, _=0.5, start=0.3)
+    write_page([study, Study("shipped", MEASURED)], tmp_path / "page.md")
+    text = (tmp_path / "page.md").read_text("utf-8")
+    assert re.findall("^## (.*)", text, re.MULTILINE)[0] == study.table.title
+    rows = {line.split("`")[1]: line.split(" | ") for line in text.splitlines() if line.startswith("| `")}
+    assert rows["judge"][4] == "holds"
+    assert rows["solver"][4] == "cannot tell"  # no better than always saying the same
+    assert rows["judge"][5:8] == ["0.500 (`facts_three`)", rows["judge"][6], "3"]
+    assert rows["judge"][6].endswith(", holds")
+    assert "facts_three" not in rows  # its figure stands beside its team's
+    assert "9 of 30 trainings are measured" in text
+    assert f"results.py smollm2    # {study.table.minutes:.0f} minutes a seed" in text  # an estimate
+    assert "`router` (0, 1, 2)" in text
+    assert "`judge` (" not in text
+
+
+def test_the_best_constant_answer_is_the_commonest_label() -> None:
+    tasks = {"a": "7", "b": 8, "c": "8", "d": "9"}
+    episodes = [rg.Episode(task, 0, {"answer": answer}, ()) for task, answer in tasks.items()]
+    assert best_constant(episodes, "answer") == {"a": 0.0, "b": 1.0, "c": 1.0, "d": 0.0}
+
+
+def test_the_tables_of_tasks_are_those_that_the_script_makes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(results_tasks, "FOLDER", tmp_path)
+    results_tasks.main()
+    questions: dict[str, set[str]] = {}
+    for file in tmp_path.iterdir():
+        assert (HERE / "specs" / file.name).read_bytes() == file.read_bytes()
+        questions[file.stem] = {json.loads(line)["question"] for line in file.read_text("utf-8").splitlines()}
+    for table in ("facts", "sums", "mixed"):
+        assert not questions[f"{table}_test"] & questions[f"{table}_train"]
 
 
 def test_the_sweep_names_the_setting_that_suits_all(tmp_path: Path) -> None:

@@ -83,7 +83,7 @@ def shown_progress(
     """Return a context manager that gives an observer, and may show a progress bar.
 
     Args:
-        observe: Function that gets each event; None is none.
+        observe: Function that gets each event; None ignores them.
         show: True to show a progress bar in a terminal and in a notebook.
         steps: For a training: number of its steps.
     """

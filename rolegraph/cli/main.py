@@ -20,10 +20,16 @@ from io import StringIO, TextIOWrapper
 
 import click
 
-from rolegraph.api import RolegraphError, SpecError, UsageError, is_out_of_memory, printable
+from rolegraph.api import (
+    RolegraphError,
+    SpecError,
+    UsageError,
+    did_you_mean,
+    is_out_of_memory,
+    printable,
+)
 from rolegraph.cli import options as options  # registers the completion of bash
 from rolegraph.cli.output import colour
-from rolegraph.engine.errors import did_you_mean
 from rolegraph.engine.plugins import plugin, plugin_names
 
 GROUPS = {

@@ -149,7 +149,7 @@ def best() -> Estimator:
     """Imitate the answers of each group with the highest reward (RAFT, 2304.06767; STaR, 2203.14465).
 
     Their advantage is 1, that of the others 0. A group whose rewards are equal and below 1 has no best
-    answer, and an answer that failed is none.
+    answer, and an answer that failed cannot be it.
     """
 
     def targets(rewards_P_G: Sequence[Floats], groups: Groups) -> list[Floats]:

@@ -248,8 +248,8 @@ def _stages(
         ResolvedNames(spec_in_stage(spec, stage), instances, loaded, names.allow)
         for stage in spec.train.stages
     ]
-    found = chain.from_iterable(stage_findings(place, its) for place, its in enumerate(resolved))
-    loaded.report([*stages_findings(spec), *found])
+    findings = chain.from_iterable(stage_findings(place, its) for place, its in enumerate(resolved))
+    loaded.report([*stages_findings(spec), *findings])
     for stage, its in zip(spec.train.stages, resolved, strict=True):
         if not loaded.faults:
             plan = _assemble(its, instances, loaded.data, imports)

@@ -50,7 +50,7 @@ def learning_findings(names: ResolvedNames) -> Iterator[Finding]:
         if figure is not None and figure not in figures and not others:
             yield name_not_found("figure", figure, figures, ("train", *path))
     if spec.train.stop and not (spec.train.validation.every and (spec.data.validation or others)):
-        message = "stop counts validations, and there are none during this training"
+        message = "stop counts validations, but this training makes no validation between its steps"
         hint = "give `data.validation` and `train.validation.every`, or remove `stop`"
         yield Finding(("train", "stop"), message, "", hint, at_key=True)
 

@@ -45,6 +45,6 @@ def _imitating(role: Role, target: Target) -> Role:
     if target.demonstration is not None:
         options = {"demonstration": target.demonstration}
         learns |= {"estimator": ItemCall("precomputed"), "signal": ItemCall("imitation", options=options)}
-        # The answer that failed is the one that is replaced, so it is neither masked nor asked for again.
+        # The demonstration replaces an answer that failed, so it is neither masked nor asked for again.
         learns["on_failure"] = role.on_failure.model_copy(update={"retry": 0, "then": "zero"})
     return role.model_copy(update=learns)

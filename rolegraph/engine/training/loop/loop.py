@@ -321,9 +321,9 @@ class _Loop:
         metrics."""
         plan = plan_at(self.setup.plan, step)
         stage = self.setup.plan.stage_at(step)
-        own = stage.stage.learning_rate if stage is not None else None
+        of_stage = stage.stage.learning_rate if stage is not None else None
         rates = {
-            name: learning_rate(self.train.schedule, own or rate, step, self.setup.steps)
+            name: learning_rate(self.train.schedule, of_stage or rate, step, self.setup.steps)
             for name, rate in self.setup.rates.items()
         }
         data = policy_batches(batch)

@@ -436,7 +436,9 @@ def _players(made: Workflow, loop: dict[str, Any]) -> list[str]:
     waits: dict[str, set[str]] = {}
     for role in made.roles_of(loop):
         edges = [(key, edge_of(edge)) for key, edge in made.roles[role]["needs"].items()]
-        direct = {edge["of"] or key for key, edge in edges if edge["round"] == "this"} & waits.keys()
+        # The history of a role of an inner loop has its turns of this round of the outer loop.
+        direct = {edge["of"] or key for key, edge in edges if edge["round"] in ("this", "history")}
+        direct &= waits.keys()
         waits[role] = direct.union(*(waits[other] for other in direct))
     players: list[str] = []
     for role in [role for role in loop["roles"] if role in made.roles]:

@@ -6,15 +6,10 @@ import json
 import math
 from typing import Any, Literal
 
-from jinja2 import Environment, TemplateSyntaxError, nodes
-from jinja2.meta import find_undeclared_variables
-
 from rolegraph.engine.records import Task
 from rolegraph.engine.vocabulary import Likelihood, Reward, RewardFacts, RewardInputs, Score
 from rolegraph.roles.bounds import UNIT
-from rolegraph.roles.formulas import keys_of
 
-_JINJA = Environment()
 _OF_THE_TURN = {"task", "self", "action", "tokens", "calls"}
 """Names in a text that stand for no role."""
 
@@ -60,8 +55,17 @@ def likelihood(
 
 def _read(text: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the task fields and the roles that a template reads; none for a text with a syntax fault."""
+    from jinja2 import (  # slow to import, and read by this reward alone
+        Environment,
+        TemplateSyntaxError,
+        nodes,
+    )
+    from jinja2.meta import find_undeclared_variables
+
+    from rolegraph.roles.formulas import keys_of
+
     try:
-        tree = _JINJA.parse(text)
+        tree = Environment().parse(text)
     except (TemplateSyntaxError, RecursionError, ValueError, MemoryError):
         return (), ()
     fields = dict.fromkeys(keys_of([*tree.find_all(nodes.Node)], "task"))

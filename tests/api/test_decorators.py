@@ -193,15 +193,15 @@ def test_a_parsers_value_error_is_a_malformed_output() -> None:
 
 
 def test_an_estimator_sees_the_rewards_of_one_group() -> None:
-    @rg.estimator("best", min_group=2)
+    @rg.estimator("finest", min_group=2)
     def grpo(rewards: Any) -> Any:
         return rewards - rewards.max()
 
-    estimator = estimators.build(ItemCall("best"))
+    estimator = estimators.build(ItemCall("finest"))
     groups = [TrajectoryGroup(GroupKey("t", "r"), ())]
     assert estimator.compute is not None
     (advantages,) = estimator.compute([np.array([1.0, 0.0])], groups)
-    assert (estimator.name, estimator.min_group, advantages.tolist()) == ("best", 2, [0.0, -1.0])
+    assert (estimator.name, estimator.min_group, advantages.tolist()) == ("finest", 2, [0.0, -1.0])
 
 
 def test_an_estimator_that_gives_too_few_is_named_with_its_role() -> None:

@@ -185,14 +185,14 @@ def test_a_map_of_free_text_is_warned_of_unless_it_has_a_default(tmp_path: Path,
     assert not [it for it in found(tmp_path, one_of) if "any other text" in it[1]]
 
 
-def test_a_conversation_of_its_own_beside_one_of_the_same_name_is_warned_of(tmp_path: Path) -> None:
+def test_a_chat_named_after_a_role_with_its_own_chat_is_a_fault_with_both_readings(tmp_path: Path) -> None:
     text = (
         f"roles:\n  a: {{prompt: {{inline: go}}, memory: MEMORY, {PLAIN}}}\n"
         f"  b: {{needs: a, prompt: {{inline: '{{{{ a.action }}}}'}}, memory: {{chat: a}}, {PLAIN}}}\n"
         "loops: {l: {roles: [a, b], times: 2}}"
     )
-    (warning,) = found(tmp_path, text.replace("MEMORY", "chat"))
-    assert warning[0] == "warning" and "conversation of its own" in warning[1]
+    ((severity, message),) = found(tmp_path, text.replace("MEMORY", "chat"))
+    assert severity == "error" and "keeps the conversation a" in message
     assert not found(tmp_path, text.replace("MEMORY", "{chat: a}"))
 
 

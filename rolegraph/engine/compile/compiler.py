@@ -200,7 +200,7 @@ def _with_validations(plan: Plan, loaded: LoadedSpec, source: Source, runs: bool
     sources, findings = validation_sources(loaded, source)
     check = partial(check_source, runs=runs, validates=True)
     plans, diagnostics, unfit = compile_validations(plan, sources, check)
-    loaded.diagnostics = sorted({*loaded.diagnostics, *diagnostics}, key=by_place)
+    loaded.diagnostics = sorted(dict.fromkeys([*loaded.diagnostics, *diagnostics]), key=by_place)
     loaded.report([*findings, *unfit])
     return replace(plan, validations=plans) if plans else plan
 

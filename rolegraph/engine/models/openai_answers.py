@@ -276,6 +276,7 @@ _FULL = re.compile(
             r"(input|prompt)\b.{0,30} exceeds (the )?max\w*( allowed)?( input)? length",  # SGLang, Z.ai
             r"input tokens exceed|reduce the length of the (messages|prompt)",  # OpenAI, Groq, Cerebras
             r"range of input length should be",  # DashScope
+            r"model's context is \d",  # rolegraph serve up to 0.2, of which LiteLLM passes on the words alone
             r"`?inputs`? (tokens \+ `?max_new_tokens`? must be <=|must have less than)",  # TGI
         )
     ),

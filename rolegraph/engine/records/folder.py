@@ -280,7 +280,9 @@ class RunFolder:
 
     def validations(self) -> list[RunFolder]:
         """Return the folders of the workflows that validate a training, in the spec's order; none where it
-        validates itself."""
+        validates itself, or where `run.json` is missing."""
+        if not self.info_file.exists():
+            return []
         return [RunFolder(self.validated / name) for name in self.info().validations]
 
     @property

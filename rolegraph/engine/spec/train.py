@@ -128,9 +128,9 @@ def _as_targets(value: object) -> object:
 class Stage(SpecModel):
     """Steps at the beginning of a training, in which roles imitate answers in place of RL."""
 
+    @model_validator(mode="before")
     @classmethod
-    def expand_shorthand(cls, value: object) -> object:
-        """Return the value unchanged; a bare word, such as `rl`, is refused."""
+    def _is_no_word(cls, value: object) -> object:
         if isinstance(value, str):
             raise ValueError("a mapping with `imitation` and `steps`; RL follows the last stage by itself")
         return value

@@ -189,7 +189,6 @@ class LlamaCpp(System):
         import llama_cpp  # pyright: ignore[reportMissingImports]
 
         self.lib: Any = llama_cpp
-        self.file = source
         self.silence = self.lib.llama_log_callback(lambda *_: None)  # C keeps no reference
         self.lib.llama_log_set(self.silence, None)
         self.lib.llama_backend_init()

@@ -41,7 +41,7 @@ GREEDY = "sampling.temperature=0"
 SPENT = "spent.json"
 """File in a training's folder: CPU minutes and memory."""
 KILOBYTES_OF_GB = 1e6
-"""Kilobytes, in which Linux counts a process's memory."""
+"""Kilobytes in a GB; Linux counts a process's memory in kilobytes."""
 
 
 @dataclass(frozen=True, slots=True)

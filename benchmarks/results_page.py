@@ -137,13 +137,14 @@ class Findings:
         return self.table.figure if self.table.expect or self.table.model else "headline figure"
 
     def rows(self) -> Rows:
-        """Return the figures of each arm before and after training, by the figures' names."""
+        """Return by arm and figure the values before and after training, and of the best constant answer."""
         rows: dict[str, dict[str, Change]] = {}
         for arm in self.table.arms:
             for figure in self.figures():
-                after = interval(self.values(f"{arm}.{figure}".rstrip(".")))
-                before = interval(self.values(".".join(filter(None, (arm, figure, "start")))))
-                constant = interval(self.values(".".join(filter(None, (arm, figure, "constant")))))
+                after, before, constant = (
+                    interval(self.values(".".join(filter(None, (arm, figure, side)))))
+                    for side in ("", "start", "constant")
+                )
                 if after.n:
                     change = Change(
                         before if before.n else None, after, constant.mean if constant.n else None

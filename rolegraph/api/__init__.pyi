@@ -140,7 +140,6 @@ from rolegraph.engine.training.analysis.intervals import Interval as Interval
 from rolegraph.engine.training.analysis.verdict import BEST_ON_THESE as BEST_ON_THESE
 from rolegraph.engine.training.analysis.verdict import TrainingVerdict as TrainingVerdict
 from rolegraph.engine.training.analysis.verdict import training_verdict as training_verdict
-from rolegraph.engine.training.loop.ending import NO_BUDGET as NO_BUDGET
 from rolegraph.engine.training.loop.ending import Budget as Budget
 from rolegraph.engine.vocabulary import ParseFailure as ParseFailure
 from rolegraph.engine.vocabulary import RewardInputs as RewardInputs

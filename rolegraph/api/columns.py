@@ -148,8 +148,8 @@ def _label(column: str, why: str, raw: Sequence[Any], shown: str) -> Label:
         kind = "class" if len({*values}) == 2 else "rating" if _are_ratings(values) else "number"
         values = texts if kind == "class" else values
     else:
-        lengths = max(map(len, texts))
-        short: Kind = "text" if lengths <= SHORT_TEXT and not any("\n" in it for it in texts) else "long text"
+        longest = max(map(len, texts))
+        short: Kind = "text" if longest <= SHORT_TEXT and not any("\n" in it for it in texts) else "long text"
         kind, values = ("class" if _are_classes(texts) else short), texts
     of_rows = iter(values)
     by_row = [None if _is_missing(value) else next(of_rows) for value in raw]
@@ -161,11 +161,11 @@ def _left_out(rows: Sequence[Row], columns: Sequence[str], label: Label) -> Iter
     """Yield the columns that no prompt shows, each with the reason."""
     labels = [None if value is None else _text(value) for value in label.values]
     for column in columns:
+        if column == label.column:
+            continue
         values = [_text(row[column]) for row in rows]
         different = len({*values})
         pairs = {pair for pair in zip(values, labels, strict=True) if pair[1] is not None}
-        if column == label.column:
-            continue
         if different == 1:
             yield column, "it has one value"
         elif label.classes and different == len(pairs) == len(label.classes) < len(rows) // 2:
@@ -192,8 +192,8 @@ def _fields(columns: Sequence[str]) -> dict[str, str]:
 
 
 def _is_missing(value: object) -> bool:
-    is_nan = isinstance(value, float) and not math.isfinite(value)
-    return value is None or is_nan or (isinstance(value, str) and not value.strip())
+    not_finite = isinstance(value, float) and not math.isfinite(value)
+    return value is None or not_finite or (isinstance(value, str) and not value.strip())
 
 
 def _texts(values: Any) -> Iterator[str]:

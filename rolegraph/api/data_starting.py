@@ -91,20 +91,24 @@ async def new_for_data_async(folder: str | Path, data: str | Path, label: str | 
     folder, data = Path(folder), Path(data)
     name = workflow_name(folder)
     check_new_folder(folder, "choose another name")
-    rows = _read(data)
+    read = _read(data)
+    rows = read[:MOST_ROWS]
     columns = read_columns(rows, label, data.name)
     kept, notes = _labelled(rows, columns)
     if len(kept) < LEAST_ROWS:
         raise UsageError(f"{data.name}: {len(kept)} rows have a label; expected {LEAST_ROWS} or more")
     splits = _divided(kept, columns)
+    different = len(splits["train"])
+    if columns.label.kind in ("class", "boolean"):
+        splits["train"] = _balanced(splits["train"], columns.fields[columns.label.column])
     about = _about(name, columns, splits)
     written = write_new_files(folder, _first_files(name, columns, splits, about))
     made = load(folder / f"{name}.yaml")
     later = await _later_files(made, columns, splits["train"], about)
     files = sorted([*written, *write_new_files(folder, later)])
-    cut = [f"only the first {MOST_ROWS:,} rows are used"] if len(rows) == MOST_ROWS else []
+    cut = [f"only the first {MOST_ROWS:,} rows are used"] if len(read) > MOST_ROWS else []
     return StartedData(
-        files, [*_decisions(columns), *cut, *notes, *_sizes(columns.label, splits)], len(splits["test"])
+        files, [*_decisions(columns), *cut, *notes, *_sizes(splits, different)], len(splits["test"])
     )
 
 
@@ -112,11 +116,11 @@ new_for_data = blocking(new_for_data_async)
 
 
 def _read(data: Path) -> list[Row]:
-    """Return the rows of a table, up to MOST_ROWS."""
+    """Return the rows of a table, up to one more than MOST_ROWS."""
     if data.suffix not in SUFFIXES:
         raise UsageError(f"cannot read {data}; expected a file that ends in {', '.join(SUFFIXES)}")
     dataset = open_dataset(ItemCall("file", data.name, {}, has_value=True), split="train", folder=data.parent)
-    return [*islice(dataset.rows(None), MOST_ROWS)]
+    return [*islice(dataset.rows(None), MOST_ROWS + 1)]
 
 
 def _labelled(rows: Sequence[Row], columns: Columns) -> tuple[list[Row], list[str]]:
@@ -156,12 +160,12 @@ def _divided(rows: Sequence[Row], columns: Columns) -> dict[str, list[Row]]:
     for digest in sorted(groups, key=lambda it: sha256(it.encode()).digest()):
         name = next((it for it, size in wanted.items() if len(splits[it]) < size), "train")
         splits[name] += groups[digest]
-    if not all(splits.values()):
+    train, field = splits["train"], columns.fields[columns.label.column]
+    if not all(splits.values()) or not any(row[field] != train[0][field] for row in train):
         raise UsageError(
-            "the rows ask too few different things to be divided into train, validation and test"
+            "the rows ask too few different things, or have too few rows of each label, to be divided into "
+            "train, validation and test"
         )
-    if columns.label.kind in ("class", "boolean"):
-        splits["train"] = _balanced(splits["train"], columns.fields[columns.label.column])
     return splits
 
 
@@ -258,19 +262,9 @@ def _reward(label: Label, field: str) -> object:
         case "long text":
             return {"f1": {"field": field}}
         case "rating":
-            values = sorted(map(int, label.classes))
-            span, right = values[-1] - values[0], f"action == task.{field}"
-            # Half for any rating that is near, so that always saying the middle one does not pay.
-            return (
-                {
-                    "value": {
-                        "expr": f"({right}) + 0.25 * ((action - task.{field}) | abs == 1)",
-                        "right": right,
-                    }
-                }
-                if span
-                else right
-            )
+            right, near = f"action == task.{field}", f"(action - task.{field}) | abs == 1"
+            # A quarter for a rating next to the right one; half would pay for always saying the middle one.
+            return {"value": {"expr": f"({right}) + 0.25 * ({near})", "right": right}}
         case "fields":
             keys = [json.dumps(key, ensure_ascii=False) for key in _keys(label)]
             equal = [f"(action[{key}] == task.{field}[{key}])" for key in keys]
@@ -416,10 +410,9 @@ def _kind(label: Label) -> str:
             return f"object with {', '.join(_keys(label))}; the reward is the share of right values"
 
 
-def _sizes(label: Label, splits: Mapping[str, Sequence[Row]]) -> Iterator[str]:
+def _sizes(splits: Mapping[str, Sequence[Row]], different: int) -> Iterator[str]:
     sizes = [f"{len(splits[name]):,} {name}" for name in ("train", "validation", "test")]
     yield f"rows: {', '.join(sizes)}; test chooses nothing"
-    written = len(splits["train"])
-    different = len({row_digest(row) for row in splits["train"]})
-    if written > different and label.classes:
-        yield f"balance: training rows of rare labels stand up to {MOST_COPIES} times ({different:,} differ)"
+    if len(splits["train"]) > different:
+        text = f"balance: training rows of rare labels stand up to {MOST_COPIES} times"
+        yield f"{text} ({different:,} without the copies)"

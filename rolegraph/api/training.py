@@ -272,7 +272,7 @@ async def train_async(
         FailedRole: Every answer of a role failed in the same way in a step.
         WorldError: The service does not answer, or the disk is full.
     """
-    limit = Budget.parse(budget) if budget else NO_BUDGET
+    limit = Budget.parse(budget)
     job = TrainingJob.create(flow, out=out, seed=seed)
     with jobs.shown_progress(observe, progress, job.steps) as watch:
         return await job.run(watch, track, rollouts_on=rollouts_on, keep_going=keep_going, budget=limit)
@@ -284,15 +284,14 @@ train = jobs.blocking(train_async)
 def _validations(flow: Workflow, folder: RunFolder) -> list[ValidationJob]:
     """Return the workflows that validate a training in place of its own, with their tasks."""
     plan, count = flow.plan, flow.plan.spec.train.validation.tasks
-    prefixes = {other.name: prefix for prefix, other in plan.validating}
     return [
         ValidationJob(
             replace(flow, plan=other),
             validation_tasks(other, count),
-            RunFolder(folder.validated / name),
-            prefixes[name],
+            RunFolder(folder.validated / other.name),
+            prefix,
         )
-        for name, other in plan.validations.items()
+        for prefix, other in (plan.validating if plan.validations else ())
     ]
 
 

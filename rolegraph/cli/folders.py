@@ -32,7 +32,7 @@ def new_command(folder: Path, spec: str | None, data: Path | None, label: str | 
         return _new_for_data(folder, data, label)
     if label is not None:
         raise click.UsageError("--label names a column of --data")
-    files = api.new(folder, spec or "solver_judge")
+    files = api.new(folder, spec) if spec else api.new(folder)
     for file in files:
         click.echo(str(file))
     if folder / api.PROJECT_FILE in files:

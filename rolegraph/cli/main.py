@@ -102,16 +102,11 @@ class _Verbs(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        unknown = args[0] not in self.list_commands(ctx) and not args[0].startswith("-")
-        if unknown and not ctx.resilient_parsing:
-            raise UsageError(_unknown(args[0], self.list_commands(ctx)))
+        name, names = args[0], self.list_commands(ctx)
+        if name not in names and not name.startswith("-") and not ctx.resilient_parsing:
+            hint = did_you_mean(name, names, "rolegraph {}") or "`rolegraph --help` lists the commands"
+            raise UsageError(f"no such command {name!r}: {hint}")
         return super().resolve_command(ctx, args)
-
-
-def _unknown(name: str, names: list[str]) -> str:
-    """Return the message for a command that does not exist."""
-    hint = did_you_mean(name, names, "rolegraph {}") or "`rolegraph --help` lists the commands"
-    return f"no such command {name!r}: {hint}"
 
 
 def _summary(name: str) -> str:

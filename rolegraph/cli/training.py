@@ -69,11 +69,11 @@ def train_command(
     training for each combination of values, in folders of one sweep. With --trainer rllm, words that begin
     with `rllm.` or `++` change rLLM's config.
     """
-    if (watchers or rollouts_on or budget) and (multirun or trainer != OWN_TRAINER):
+    if (watchers or rollouts_on or budget is not None) and (multirun or trainer != OWN_TRAINER):
         raise click.UsageError(
             "--otlp, --observe, --budget and --rollouts-on go with one training of this project's own loop"
         )
-    limit = api.Budget.parse(budget) if budget else api.NO_BUDGET
+    limit = api.Budget.parse(budget)
     if drop_damaged:
         options.without_damage(out, resume=resume)
     if trainer != OWN_TRAINER:

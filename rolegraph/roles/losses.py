@@ -110,13 +110,13 @@ def _over_pairs(
     of."""
 
     def log_ratio(sequences: Sequence[LossSequence]) -> Tensor:
-        return sum_of(
+        return _sum_of(
             ((it.logprobs - (it.sampled if it.start is None else it.start)) * it.mask).sum()
             for it in sequences
         )
 
     def compute(sequences: Sequence[LossSequence]) -> tuple[Tensor | float, Mapping[str, float]]:
-        gaps = [log_ratio(best) - log_ratio(worst) for best, worst in pairs(sequences)]
+        gaps = [log_ratio(best) - log_ratio(worst) for best, worst in _pairs(sequences)]
         if not gaps:
             return 0.0, {"pairs": 0.0}
         values = [gap.item() for gap in gaps]
@@ -125,12 +125,12 @@ def _over_pairs(
             "gap": sum(values) / len(values),
             "preferred": sum(value > 0 for value in values) / len(values),
         }
-        return sum_of(map(loss, gaps)) / len(gaps), metrics
+        return _sum_of(map(loss, gaps)) / len(gaps), metrics
 
     return compute
 
 
-def sum_of(tensors: Iterator[Tensor]) -> Tensor:
+def _sum_of(tensors: Iterator[Tensor]) -> Tensor:
     """Return the sum of at least one tensor."""
     total = next(tensors)
     for tensor in tensors:
@@ -138,14 +138,15 @@ def sum_of(tensors: Iterator[Tensor]) -> Tensor:
     return total
 
 
-def pairs(sequences: Sequence[LossSequence]) -> Iterator[Pair]:
+def _pairs(sequences: Sequence[LossSequence]) -> Iterator[Pair]:
     """Yield the best and the worst member of each group whose rewards differ; of equals the first."""
     groups: dict[int, dict[int, list[LossSequence]]] = {}
     for it in sequences:
         if it.reward is not None:
             groups.setdefault(it.group, {}).setdefault(it.member, []).append(it)
     for members in groups.values():
-        ranked = sorted(members.values(), key=lambda parts: parts[0].reward or 0.0)
-        best = max(members.values(), key=lambda parts: parts[0].reward or 0.0)
-        if best[0].reward != ranked[0][0].reward:
-            yield best, ranked[0]
+        best, worst = (
+            pick(members.values(), key=lambda parts: parts[0].reward or 0.0) for pick in (max, min)
+        )
+        if best[0].reward != worst[0].reward:
+            yield best, worst

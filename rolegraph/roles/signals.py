@@ -13,13 +13,14 @@ from pydantic import BeforeValidator, Field
 from rolegraph.engine.records import Step
 from rolegraph.engine.vocabulary import SCHEDULED, Signal
 
-Gate = Annotated[str, BeforeValidator(lambda gate: _as_text(gate), json_schema_input_type=str | float | bool)]
-Positive = Annotated[float, Field(gt=0.0, allow_inf_nan=False)]
-
 
 def _as_text(gate: object) -> object:
     """Return a constant as an expression; any other value unchanged."""
     return str(gate).lower() if isinstance(gate, int | float) else gate
+
+
+Gate = Annotated[str, BeforeValidator(_as_text, json_schema_input_type=str | float | bool)]
+Positive = Annotated[float, Field(gt=0.0, allow_inf_nan=False)]
 
 
 def reverse_kl(

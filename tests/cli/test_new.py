@@ -232,6 +232,29 @@ def test_a_table_that_does_not_say_enough_is_an_error_and_writes_nothing(
     assert not (tmp_path / "own").exists()
 
 
+def test_a_table_whose_training_rows_have_one_label_is_an_error_and_writes_nothing(
+    rolegraph: Command, tmp_path: Path
+) -> None:
+    codes: set[int] = set()
+    for place in range(8):  # of the single other label, which a hash puts into one of the three files
+        rows = [(f"row {n}", "b" if n == place else "a") for n in range(20)]
+        write_table(tmp_path / f"rows{place}.csv", "text,label", rows)
+        done = rolegraph("new", f"own{place}", "--data", f"rows{place}.csv")
+        assert "internal" not in done.stderr, done.stderr
+        assert (tmp_path / f"own{place}").exists() == (done.returncode == 0)
+        codes.add(done.returncode)
+    assert codes == {0, 2}
+
+
+def test_a_row_that_stands_twice_is_no_copy_of_a_rare_label(rolegraph: Command, tmp_path: Path) -> None:
+    rows = [(f"row {n // 2}", "ab"[n // 2 % 2]) for n in range(80)]
+    write_table(tmp_path / "rows.csv", "text,label", rows)
+    done = rolegraph("new", "own", "--data", "rows.csv")
+    assert done.returncode == 0, done.stderr
+    texts = [row["text"] for row in rows_of(tmp_path / "own", "train")]
+    assert ("balance" in done.stdout) == any(texts.count(text) > 2 for text in texts)
+
+
 def test_label_chooses_the_column(rolegraph: Command, tmp_path: Path) -> None:
     write_table(tmp_path / "rows.csv", "one,two,three", [(f"a{n}", f"b{n % 3}", f"c{n}") for n in range(40)])
     done = rolegraph("new", "own", "--data", "rows.csv", "--label", "three")

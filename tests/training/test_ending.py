@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from rolegraph.engine.compile import compile_file
 from rolegraph.engine.errors import SpecError, UsageError
+from rolegraph.engine.training.analysis.divergence import STAGE
 from rolegraph.engine.training.loop.ending import Budget, Usage, stalled
 from tests.edge import RIGHT, WRONG
 from tests.training.edge import STEPS, Training
@@ -44,6 +45,11 @@ def test_another_budget_is_a_usage_error(text: str) -> None:
         Budget.parse(text)
 
 
+def test_no_budget_and_a_long_one_are_no_limit() -> None:
+    for text in (None, "9" * 400 + "h", "9" * 400 + "-tokens"):
+        assert Budget.parse(text).allows(Usage(1e12, 1e12), Usage(1e12, 1e12))
+
+
 @given(st.lists(st.integers(1, 9), max_size=20), st.integers(0, 60))
 def test_a_budget_is_never_passed_by_steps_that_grow_no_dearer(costs: list[int], most: int) -> None:
     costs.sort(reverse=True)
@@ -63,6 +69,17 @@ def test_a_training_stalls_once_as_many_validations_in_a_row_bring_no_new_best(
     lines = [{"step": float(step), "validation/correct": value} for step, value in enumerate(values)]
     since = len(values) - 1 - values.index(max(values))
     assert (stalled(lines, train) is not None) == (since >= patience)
+
+
+def test_rl_is_judged_from_its_own_first_validation_on() -> None:
+    train = compile_file("solver_judge", ("train.stop.patience=2",)).spec.train
+    lines = [
+        {"step": float(step), "validation/correct": value} for step, value in enumerate((0.9, 0.1, 0.3, 0.5))
+    ]
+    lines[1][STAGE] = 1.0
+    assert stalled(lines[:2], train) is None and stalled(lines, train) is None
+    falling = [*lines, *({"step": step, "validation/correct": 0.2} for step in (4.0, 5.0))]
+    assert stalled(falling, train) is not None
 
 
 def test_steps_without_a_validation_do_not_count() -> None:

@@ -192,7 +192,7 @@ def _circles(spec: Spec) -> Iterator[Finding]:
         message = f"{name} goes on from its own conversation"
         path = ("roles", name, "memory", "fork")
         yield Finding(path, message, "another role", "`memory: chat` keeps a conversation of its own")
-    sharing = {name: [*_sharing(spec, name), *forks.get(name, ())] for name in forks}
+    sharing = {name: [*_sharing(spec, name), *forks[name]] for name in forks}
     for cycle in cycles(graph_of(sharing)):
         if any(name in forks and forks[name][0] in cycle for name in cycle):
             message = f"the conversations go on from each other: {format_cycle(cycle)}"

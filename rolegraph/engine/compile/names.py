@@ -444,7 +444,7 @@ class ResolvedNames:
             for name in names
             if name not in columns
         ]
-        if self.spec.data.train is None or train is None:
+        if self.spec.data.train is None:
             message = "examples are rows of data.train, which the spec does not have"
             wrong.append(Finding(path, message, "data.train", at_key=True))
         elif vocabulary.EXAMPLES in columns:

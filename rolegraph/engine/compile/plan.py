@@ -319,8 +319,6 @@ class Plan(TurnGraph):
     def validation_figures(self) -> tuple[str, ...]:
         """Figures of the workflows that validate: the first's own, and `NAME/figure` of others; this
         workflow's own where none is named."""
-        if not self.validations:
-            return self.own_figures
         return tuple(prefix + name for prefix, plan in self.validating for name in plan.own_figures)
 
     @property

@@ -12,7 +12,7 @@ from rolegraph.engine.compile.lineage import Instances, joined
 from rolegraph.engine.compile.role_plan import GroupingPlan
 from rolegraph.engine.limits.prompts import PROMPT_PARTS
 from rolegraph.engine.limits.specs import SPEC_TEMPLATES
-from rolegraph.engine.prompts import Template, TemplateScope, checks, read_template, read_text
+from rolegraph.engine.prompts import SELF, Template, TemplateScope, checks, read_template, read_text
 from rolegraph.engine.spec import Edge, Finding, Path, PromptSource, Spec
 from rolegraph.engine.vocabulary import REWARD_FIELDS, VIEW_FIELDS, Dataset, Split, Tool
 
@@ -89,10 +89,12 @@ class TextReader:
         fields, examples = self.example_fields, self.spec.data.examples
         if source is None or self.columns is None:
             return None
-        if fields is None or examples is None:
+        if examples is None:
             message = f"{name} has examples, and the tasks carry none"
             hint = "let them: `data: {examples: {count: 3, shows: [LABEL]}}`"
             self.findings.append(Finding(path, message, "data.examples", hint, at_key=True))
+            return None
+        if fields is None:  # `data.examples` has a finding
             return None
         self.findings += self._unshown(name, prompt, fields)
         shown = frozenset(examples.shows)
@@ -105,7 +107,7 @@ class TextReader:
         written = self.spec.roles[name].prompt
         inside = ("inline",) if written and written.inline is not None else ()
         for mention in sorted(prompt.mentions - allowed if prompt else ()):
-            if not mention.startswith("self"):
+            if mention.partition(".")[0] != SELF:
                 message = f"the prompt of {name} reads {mention}, which an example does not have"
                 expected = f"fields of an example: {', '.join(fields)}"
                 word = mention.removeprefix("task.")
@@ -149,8 +151,8 @@ class TextReader:
         """
         around = replace(self._after(name), text="a teacher's prompt")
         hidden = around.hidden - shows
-        files = tuple(file for file, labels in self.labels.items() if labels & hidden)
-        return self._compiled(path, source, replace(around, hidden=hidden, label_files=files))
+        around = replace(around, hidden=hidden, label_files=self._label_files(hidden))
+        return self._compiled(path, source, around)
 
     def gate(self, name: str, path: Path, source: str) -> Template | None:
         """Compile the gate of a role's signal, which may read all fields of the task, as it shows
@@ -245,6 +247,10 @@ class TextReader:
         around = replace(around, **{"text": _EXPRESSION, "is_condition": True, "has_value": True, **further})
         return self._compiled(path, source, around)
 
+    def _label_files(self, hidden: frozenset[str]) -> tuple[FilePath, ...]:
+        """Return the files of tasks that hold fields in `hidden`."""
+        return tuple(file for file, labels in self.labels.items() if labels & hidden)
+
     def _around(self, name: str) -> TemplateScope:
         """Return the names and fields that the prompts, system prompt and `when` of a role may read."""
         role, roles = self.spec.roles[name], self.spec.roles
@@ -254,13 +260,12 @@ class TextReader:
         arguments = self._arguments(name)
         called = {other: key for key, other, _ in edges if other not in seen}
         hidden = self.hidden - {*role.shows}
-        files = tuple(file for file, labels in self.labels.items() if labels & hidden)
         return TemplateScope(
             seen,
             tuple(roles),
             self.columns,
             hidden,
-            files,
+            self._label_files(hidden),
             self_fields=fields,
             arguments=arguments,
             called=called,

@@ -43,16 +43,21 @@ def learning_findings(names: ResolvedNames) -> Iterator[Finding]:
         message = f"{server.provider} does not load the adapters of a training"
         others = " or ".join(name for name in PROVIDERS if name not in OWN_PROVIDERS)
         yield Finding(("train", "sample_from"), message, others, word=server.provider)
-    figures = ["correct", *spec.episode.metrics]
     others = spec.train.validation.workflow  # their figures are checked where they are compiled
-    stop = spec.train.stop.figure if spec.train.stop else None
-    for figure, path in ((spec.train.validation.best, ("validation", "best")), (stop, ("stop", "figure"))):
-        if figure is not None and figure not in figures and not others:
-            yield name_not_found("figure", figure, figures, ("train", *path))
+    if not others:
+        yield from figure_findings(spec, ["correct", *spec.episode.metrics])
     if spec.train.stop and not (spec.train.validation.every and (spec.data.validation or others)):
         message = "stop counts validations, but this training makes no validation between its steps"
         hint = "give `data.validation` and `train.validation.every`, or remove `stop`"
         yield Finding(("train", "stop"), message, "", hint, at_key=True)
+
+
+def figure_findings(spec: Spec, figures: Sequence[str]) -> Iterator[Finding]:
+    """Find figures that the training's `validation.best` and `stop` name and that no validation has."""
+    stop = spec.train.stop.figure if spec.train.stop else None
+    for figure, path in ((spec.train.validation.best, ("validation", "best")), (stop, ("stop", "figure"))):
+        if figure is not None and figure not in figures:
+            yield name_not_found("figure", figure, figures, ("train", *path))
 
 
 def _loss_findings(role: ResolvedRole) -> Iterator[Finding]:
@@ -76,11 +81,10 @@ def _gate_findings(role: ResolvedRole, right: Set[str]) -> Iterator[Finding]:
     """
     if role.spec.signal is None or role.signal is None or role.signal.gate is None:
         return
-    lacks = {"reward": role.spec.reward is None, "right": role.name not in right}
+    is_lacking = {"reward": role.spec.reward is None, "right": role.name not in right}
+    lacks = {name for name, lacking in is_lacking.items() if lacking}
     what = "which has no reward" if role.spec.reward is None else "whose reward tells no right from wrong"
     for name in sorted(role.signal.gate.mentions.intersection(lacks)):
-        if not lacks[name]:
-            continue
         message = f"the gate reads the `{name}` of {role.name}, {what}"
         path: Path = ("roles", role.name)
         where = (*path, "signal", *role.spec.signal.path_of(("gate",)))

@@ -15,7 +15,7 @@ from rolegraph.engine.compile.wiring import Wait
 from rolegraph.engine.records import NodeId, salt_of
 from rolegraph.engine.spec import Edge, Spec
 
-_NO_REWARDS: Mapping[str, Sequence[str]] = {}
+_NO_READS: Mapping[str, Sequence[str]] = {}
 _BRANCH = Edge(join="branch", round="last")
 """The edge that a loop's `until` reads the loop's roles by."""
 
@@ -63,8 +63,8 @@ class UnrolledGraph:
         spec: Spec,
         instances: Instances,
         inputs: Mapping[str, RoleInputs],
-        rewards: Mapping[str, Sequence[str]] = _NO_REWARDS,
-        signals: Mapping[str, Sequence[str]] = _NO_REWARDS,
+        rewards: Mapping[str, Sequence[str]] = _NO_READS,
+        signals: Mapping[str, Sequence[str]] = _NO_READS,
     ) -> None:
         self.spec, self.instances, self.inputs = spec, instances, inputs
         self.loops = {name: spec.loops_around(name) for name in spec.roles}

@@ -8,6 +8,7 @@ from pathlib import Path as FilePath
 from typing import Protocol
 
 from rolegraph.engine.compile.plan import Plan
+from rolegraph.engine.compile.trainable import figure_findings
 from rolegraph.engine.errors import UsageError, did_you_mean
 from rolegraph.engine.records import Source
 from rolegraph.engine.records.files import is_file
@@ -15,7 +16,6 @@ from rolegraph.engine.shipped import SPECS
 from rolegraph.engine.spec import Diagnostic, Finding, Path
 from rolegraph.engine.spec.files import names_in, resolve_path
 from rolegraph.engine.spec.loader import LoadedSpec, find_spec
-from rolegraph.engine.spec.validation import name_not_found
 
 PATH: Path = ("train", "validation", "workflow")
 _TAKEN = ("answers", "failures", "n", "reward", "unrated")
@@ -103,11 +103,7 @@ def compile_validations(
             findings += _unfit(plan, result.plan, plans, path)
             plans.setdefault(result.plan.name, result.plan)
     if plans and len(plans) == len(sources):
-        figures, train = replace(plan, validations=plans).validation_figures, plan.spec.train
-        stop = train.stop.figure if train.stop else None
-        for figure, key in ((train.validation.best, ("validation", "best")), (stop, ("stop", "figure"))):
-            if figure is not None and figure not in figures:
-                findings.append(name_not_found("figure", figure, figures, ("train", *key)))
+        findings += figure_findings(plan.spec, replace(plan, validations=plans).validation_figures)
     return plans, diagnostics, findings
 
 

@@ -202,11 +202,10 @@ class OpenAIModel:
         prompt, temperature = json.dumps(request.messages), request.sampling.temperature
         if self._repeats.are_all_equal(prompt, completion.thought + completion.text, temperature):
             _logger.warning(
-                "%s: %d of %d answers of %s to repeated prompts equal the first, at temperature %g. The "
+                "%s: all %d answers of %s to repeated prompts equal the first, at temperature %g. The "
                 "server may ignore the temperature (transformers serve does, unless the model's "
                 'generation_config.json has `"do_sample": true`), or a gateway may answer from a cache',
                 self._url,
-                REPEATS,
                 REPEATS,
                 self._name,
                 temperature,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
-
 _LEAST_TEMPERATURE = 0.8
 _LEAST_LENGTH = 40
 """Characters of an answer; shorter ones, such as labels, are often equal."""
@@ -22,7 +20,7 @@ class RepeatedAnswers:
         self.is_decided = False
         """True once an answer differed, or enough were equal; later answers are not compared."""
 
-    def are_all_equal(self, prompt: Hashable, text: str, temperature: float) -> bool:
+    def are_all_equal(self, prompt: str, text: str, temperature: float) -> bool:
         """Add an answer; return True, once, where all of the first repeated answers equal the first ones.
 
         Args:

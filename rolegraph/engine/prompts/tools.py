@@ -11,6 +11,14 @@ from rolegraph.engine.prompts.call_forms import tool_call
 from rolegraph.engine.records import Message
 from rolegraph.engine.vocabulary import Function, ToolCall
 
+_TOOLS_TEXT = (
+    "You can call these functions, given as JSON:\n{functions}\n"
+    "To call one, write\n"
+    '<tool_call>\n{{"name": "its name", "arguments": {{"argument": "value"}}}}\n</tool_call>\n'
+    "and end your answer there. Its result follows in <tool_response></tool_response>."
+)
+"""Text that stands before the first message, for a chat template without tools."""
+
 
 def described(functions: Sequence[Function]) -> list[dict[str, Any]]:
     """Return the `tools` of a request for a list of functions."""
@@ -57,14 +65,6 @@ def result_message(call: ToolCall, text: str) -> Message:
     return message
 
 
-_TOLD = (
-    "You can call these functions, given as JSON:\n{functions}\n"
-    "To call one, write\n"
-    '<tool_call>\n{{"name": "its name", "arguments": {{"argument": "value"}}}}\n</tool_call>\n'
-    "and end your answer there. Its result follows in <tool_response></tool_response>."
-)
-
-
 def in_messages(
     turns: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]
 ) -> list[dict[str, Any]]:
@@ -87,7 +87,7 @@ def in_messages(
         else:
             written += [_with_calls(turn) for turn in group]
     first, *later = written
-    return [{**first, "content": f"{_TOLD.format(functions=functions)}\n\n{first['content']}"}, *later]
+    return [{**first, "content": f"{_TOOLS_TEXT.format(functions=functions)}\n\n{first['content']}"}, *later]
 
 
 def _with_calls(turn: Mapping[str, Any]) -> dict[str, Any]:

@@ -32,9 +32,10 @@ Task = Mapping[str, Any]
 """Row of a dataset: values by field name. `id` is a string without a colon, unique in its dataset."""
 
 Split = Literal["train", "validation"]
+"""Part of a dataset: tasks to learn from, or held-out tasks."""
+
 EpisodePart = Literal["train", "validation", "greedy"]
 """Kind of a file of a training's episodes: steps, validations, and the greedy validation at the end."""
-"""Part of a dataset: tasks to learn from, or held-out tasks."""
 
 Message = Mapping[str, Any]
 """Chat message in OpenAI's form: `role` and `content`; on an assistant's message also `reasoning` and
@@ -102,7 +103,7 @@ right."""
 
 
 FORMLESS = (FailureName.MALFORMED_OUTPUT, FailureName.UNPARSEABLE_CHOICE, FailureName.SPECIAL_TOKEN)
-"""Failures that weights cause; those of a service, a tool or a reward are no fault of the weights."""
+"""Failures of an answer's form, which the weights cause; a service, a tool or a reward causes the others."""
 
 
 def averaged(metrics: Mapping[str, float], correct: bool | None) -> Mapping[str, float]:
@@ -328,7 +329,7 @@ class Trajectory(NamedTuple):
 
     @property
     def is_formless(self) -> bool:
-        """True where the answer has no form that the parser can read, which weights cause, and mend."""
+        """True where the answer failed by its form (`FORMLESS`), which training can change."""
         return self.failure is not None and self.failure.name in FORMLESS
 
     @property

@@ -282,7 +282,7 @@ class _Run:
         has other tokens; the third is None where the turn goes on from its own conversation.
         """
         plan, variables = self.plan, self.context.of_node(position)
-        before, opening, prefix = self.turn_before(position), None, None
+        before, opening = self.turn_before(position), None
         if before is not None and role.reset is not None:
             try:
                 begins_anew = role.reset.holds(variables)

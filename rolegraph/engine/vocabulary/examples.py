@@ -71,8 +71,7 @@ class ExamplePool:
     def _turns(self, rng: random.Random) -> Iterator[Sequence[tuple[str, Row]]]:
         """Yield the group of rows for each draw: every group once in each round, in a drawn order."""
         for _ in range(self.count):
-            groups = rng.sample(self._groups, len(self._groups))
-            yield from groups
+            yield from rng.sample(self._groups, len(self._groups))
         for group in self._groups:  # a group with few rows gives none to later rounds
             yield from [group] * self.count
 

@@ -62,7 +62,7 @@ def prepared(plan: Plan) -> PreparedPlan:
     if plan.hash not in _prepared:
         if plan.stages:
             raise UsageError(f"rLLM tells a workflow no step, so it has no `train.stages`; {WITHOUT_RLLM}")
-        faults = (fault for role in plan.roles for fault in (signal_fault(role), likelihood_fault(role)))
+        faults = (*map(signal_fault, plan.trained.values()), *map(likelihood_fault, plan.roles))
         if (fault := next(filter(None, faults), None)) is not None:
             raise UsageError("; ".join(filter(None, fault)))
         _prepared[plan.hash] = PreparedPlan(plan)

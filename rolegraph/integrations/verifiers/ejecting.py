@@ -106,7 +106,8 @@ def check_trainable(plan: Plan) -> None:
 
     Raises:
         UsageError: The plan trains several policies, draws past selves, learns from a signal, imitates
-            in stages, follows the step, or asks a model of this machine that would have to be served.
+            in stages, follows the step, reads a likelihood, or asks a model of this machine that would have
+            to be served.
     """
     if len(plan.policies) > 1:
         raise UsageError(
@@ -117,6 +118,11 @@ def check_trainable(plan: Plan) -> None:
         raise UsageError(
             f"{plan.name} plays against past selves ({name}), which verifiers does not keep; use "
             "`rolegraph train`"
+        )
+    for name in plan.signals:
+        raise UsageError(
+            f"roles.{name} learns from a signal, and verifiers takes rewards only; use `rolegraph train`, or "
+            "give the role a reward and an estimator"
         )
     if plan.schedules is not None or plan.reads_step:
         path = next(iter(plan.scheduled), "an expression of a reward")
@@ -135,11 +141,6 @@ def check_trainable(plan: Plan) -> None:
                 f"the reward of {role.name} reads a likelihood, and verifiers scores no given tokens; use "
                 "`rolegraph train`, or another reward"
             )
-    for name in plan.signals:
-        raise UsageError(
-            f"roles.{name} learns from a signal, and verifiers takes rewards only; use `rolegraph train`, or "
-            "give the role a reward and an estimator"
-        )
     for role in plan.asking:
         for endpoint in plan.endpoints_of(role):
             if not is_policy(plan, endpoint) and endpoint.model.served_here:

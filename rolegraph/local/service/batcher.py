@@ -138,7 +138,7 @@ class Batcher:
         """Steps since sequences last joined."""
         by_memory = free_memory(self._model.device) // MEMORY_SHARE // self._model.cache_bytes_per_token
         self._most_tokens = min(limits.LIVE_TOKENS.most, by_memory)
-        """Tokens in memory of the sequences in a batch."""
+        """Largest number of tokens, with padding, of the sequences in a batch."""
 
     def add(self, job: SampleJob) -> None:
         """Load the weights of a job and queue it; an error of loading is set on the job instead of raised."""

@@ -19,7 +19,7 @@ from urllib.parse import urlencode
 from rolegraph.engine.errors import DataError, UsageError, os_errors_as
 from rolegraph.engine.records import Episode
 from rolegraph.engine.records.episodes import RoleIndexEntry
-from rolegraph.pages.view.runs import EpisodeLocation, ViewedRun
+from rolegraph.pages.view.runs import PARTS, EpisodeLocation, ViewedRun
 
 PAGE = 50
 """Number of episodes on a page."""
@@ -121,7 +121,7 @@ _NUMBERS: Mapping[str, type[float] | type[int]] = {"low": float, "high": float, 
 _CHOICES: Mapping[str, Sequence[str]] = {
     "correct": ("yes", "no"),
     "sort": ("low", "high"),
-    "split": ("train", "validation", "greedy"),
+    "split": PARTS,
 }
 
 

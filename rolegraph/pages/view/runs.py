@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
 from rolegraph.engine.compile.leaving import DisclosureRule, disclosure_rule, without_hidden
 from rolegraph.engine.errors import DataError, RolegraphError, UsageError, os_errors_as
@@ -26,9 +26,9 @@ from rolegraph.pages.view.timeline import Dag, read_dag
 
 _LOOKED_AT = 20
 """Number of files in which `hidden_fields` looks at a task."""
-PARTS: Sequence[EpisodePart] = ("train", "validation", "greedy")
+PARTS: Sequence[EpisodePart] = get_args(EpisodePart)
 """Kinds of files of a training's episodes."""
-_PART = re.compile(r"(?P<split>train|validation|greedy)-(?P<step>\d{1,12})")
+_PART = re.compile(rf"(?P<split>{'|'.join(PARTS)})-(?P<step>\d{{1,12}})")
 
 
 class RunPart(NamedTuple):

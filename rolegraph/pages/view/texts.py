@@ -112,7 +112,7 @@ def chips(
     compared: Sequence[GroupTrace],
     advantage: float | None,
     signal: float | None,
-    gate: float | None = None,
+    gate: float | None,
 ) -> list[Chip]:
     """Return the labels of a turn: rewards, advantages, terms, and whether it is right, masked or failed.
 

@@ -27,7 +27,8 @@ def test_a_fork_shows_the_messages_that_it_shares_as_those_of_its_trunk(tmp_path
 def test_a_turn_that_begins_anew_says_so(tmp_path: Path) -> None:
     taken = turns(run_one(plan(tmp_path, thinking("self.round == 3"), TALK), ScriptedModel(whose)))
     said = [
-        "begins anew" in [chip.text for chip in chips(taken[NodeId("thinker", 1, number)], (), None, None)]
+        "begins anew"
+        in [chip.text for chip in chips(taken[NodeId("thinker", 1, number)], (), None, None, None)]
         for number in (1, 2, 3, 4)
     ]
     assert said == [False, False, True, False]

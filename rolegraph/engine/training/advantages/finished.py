@@ -1,4 +1,4 @@
-"""A finished episode as texts see it that are rendered after it: demonstrations, gates, teachers' prompts."""
+"""Views of a finished episode for gates and teachers' prompts, and of single turns for demonstrations."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from rolegraph.engine.compile import Plan, RolePlan
 from rolegraph.engine.compile.plan import InputEdge, Node
 from rolegraph.engine.prompts import SELF
-from rolegraph.engine.records import Episode, Step, Trajectory
+from rolegraph.engine.records import Episode, Trajectory
 from rolegraph.engine.run.context import turns_taken
 from rolegraph.engine.vocabulary import ScoredView, Views
 
@@ -60,7 +60,8 @@ class FinishedEpisode:
         history = Views([view for turn in earlier if (view := self._views[turn]) is not None])
         view = self._views[place]
         assert view is not None
-        sent = first_call(trajectory, node.id.round).chat_completions[:-1]
+        first = next(step for step in trajectory.steps if step.round == node.id.round)
+        sent = first.chat_completions[:-1]
         prompt = str(sent[-1].get("content")) if sent else ""
         return view._replace(count=role.count, times=role.times, history=history, prompt=prompt)
 
@@ -100,8 +101,3 @@ def turn_view(trajectory: Trajectory, round: int) -> ScoredView:
         tokens=sum(step.response_tokens for step in its),
         calls=len(its),
     )
-
-
-def first_call(trajectory: Trajectory, round: int) -> Step:
-    """Return the first model call of a turn."""
-    return next(step for step in trajectory.steps if step.round == round)

@@ -175,15 +175,16 @@ class _SignalRun:
     ) -> float:
         """Return the factor of a turn's advantages; 0 where it cannot be computed, which adds a warning."""
         is_rated = not (step.masked or learner.is_unjudged)
-        of_turn = {"reward": turn_view(learner, step.round).reward, "right": learner.is_correct}
+        turn = turn_view(learner, step.round)
+        rated = {"reward": turn.reward, "right": learner.is_correct}
         variables = {
             **finished.of_turn(learner, step.round, self.plan.hidden),
-            "action": turn_view(learner, step.round).action,
+            "action": turn.action,
             "step": finished.episode.metadata.get("step", 0),
-            **(of_turn if is_rated else {}),
+            **(rated if is_rated else {}),
         }
         try:
-            unknown = [] if is_rated else sorted(gate.mentions.intersection(of_turn))
+            unknown = [] if is_rated else sorted(gate.mentions.intersection(rated))
             if unknown:
                 raise PromptError(f"the {' and '.join(unknown)} of the turn is not known")
             value = gate.value(variables)
@@ -209,7 +210,7 @@ class _SignalRun:
         compute, plan, tally = signal.signal.advantages, self.plan, self.tallies[learner.name]
         assert compute is not None
         logprobs: Sequence[float] | None = None
-        if signal.all_teachers or signal.by:
+        if signal.all_teachers:
             visible = {k: v for k, v in finished.episode.task.items() if k not in plan.hidden}
             key, teacher = signal.teacher_for(visible)
             if teacher is None:

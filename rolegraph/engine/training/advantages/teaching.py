@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from rolegraph.engine.compile.role_plan import TeacherPlan
-from rolegraph.engine.errors import ContextFull, ModelError
+from rolegraph.engine.errors import ModelError
 from rolegraph.engine.prompts import ChatPrefix, PromptError, TokenizedPrompt
 from rolegraph.engine.records import Episode, Message, Step
 
@@ -59,8 +59,6 @@ def taught_prompt(
     prefix = _chat_before(episode, messages[:-1])
     try:
         return (chat.extended(prefix, messages) if prefix else chat.prompt(messages)).ids
-    except ContextFull:
-        raise
     except ModelError as error:
         raise PromptError(str(error)) from error
 

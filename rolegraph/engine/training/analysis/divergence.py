@@ -69,8 +69,9 @@ def divergences(lines: Sequence[Line], roles: Sequence[str]) -> list[Divergence]
 
 
 def steps_of_rl(lines: Sequence[Line]) -> list[Line]:
-    """Return the lines of metrics that are of no stage of imitation; none while a stage lasts."""
-    return [] if lines and STAGE in lines[-1] else [line for line in lines if STAGE not in line]
+    """Return the lines of metrics after the last step of a stage of imitation; all without a stage."""
+    begin = max((place for place, line in enumerate(lines, 1) if STAGE in line), default=0)
+    return [*lines[begin:]]
 
 
 def _divergence(role: str, steps: Sequence[Line], roles: Sequence[str]) -> Divergence | None:

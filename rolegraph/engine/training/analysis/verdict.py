@@ -76,8 +76,8 @@ def _constants(folder: RunFolder, info: RunInfo, lines: Sequence[Line]) -> dict[
     if last is None:
         return {}
     of = folder.validation if split == "validation" else folder
-    words = {role: it.answers for role, it in of.info().roles.items() if role in info.trained_roles}
-    answers = _best_answers(words, of.episodes_file(split, int(last["step"])))
+    allowed = {role: it.answers for role, it in of.info().roles.items() if role in info.trained_roles}
+    answers = _best_answers(allowed, of.episodes_file(split, int(last["step"])))
     remarks: dict[str, str] = {}
     for role in info.trained_roles:
         reward, count = last.get(mean.format(role)), last.get(n.format(role))

@@ -22,6 +22,10 @@ class Usage(NamedTuple):
     tokens: float
     seconds: float
 
+    def since(self, before: Usage) -> Usage:
+        """Return the usage that came after an earlier one."""
+        return Usage(self.tokens - before.tokens, self.seconds - before.seconds)
+
 
 class Budget(NamedTuple):
     """Limit on what one command may use; None is no limit."""
@@ -30,8 +34,8 @@ class Budget(NamedTuple):
     seconds: float | None = None
 
     @classmethod
-    def parse(cls, text: str) -> Budget:
-        """Read a budget as the command line has it.
+    def parse(cls, text: str | None) -> Budget:
+        """Read a budget as the command line has it; None is no limit.
 
         Args:
             text: Tokens, such as `2M-tokens` or `500k-tokens`, or a time, such as `30m`, `1h30m` or `90s`.
@@ -39,11 +43,13 @@ class Budget(NamedTuple):
         Raises:
             UsageError: The text is neither.
         """
+        if text is None:
+            return NO_BUDGET
         if tokens := _TOKENS.fullmatch(text):
             return cls(tokens=float(tokens[1]) * _SIZES[tokens[2]])
         if time := _TIME.fullmatch(text):
-            hours, minutes, seconds = (int(part or 0) for part in time.groups())
-            return cls(seconds=float((hours * 60 + minutes) * 60 + seconds))
+            hours, minutes, seconds = (float(part or 0) for part in time.groups())
+            return cls(seconds=(hours * 60 + minutes) * 60 + seconds)
         raise UsageError(
             f"not a budget: {text!r}; expected tokens as in 2M-tokens, or a time as in 30m or 1h30m"
         )

@@ -144,6 +144,7 @@ class _Loop:
         if start is not None:
             self.step = _Step(start.step, dict(start.metrics or {}), self.drawn, self.states)
             self.step.logged, self.step.saved = start.metrics is None, True
+            self.step.last = stalled(self.lines, self.train) is not None
         self.updating = False
         """Whether an update has begun that has not ended, so that the weights are of no known step."""
         self.pending: deque[asyncio.Task[list[Episode]]] = deque()
@@ -176,10 +177,10 @@ class _Loop:
         elif self.step is not None and not self.step.logged:  # it was interrupted in its validation
             times = {name: value for name, value in self.step.metrics.items() if name.startswith("time/")}
             await self.end_step(self.step, times, monotonic() - sum(times.values()))
-        self._affords_another()  # the first step's usage is without that of the start
+        self.used = self._usage  # the first step's usage is without that of the start
         launched = done
         for step in range(done + 1, setup.steps + 1):
-            if self.step is not None and (self.step.last or stalled(self.lines, train)):
+            if self.step is not None and self.step.last:
                 break
             its = plan_at(setup.plan, step).spec.train
             self._note(f"step {step}: rollouts", its.batch_size * its.rollouts)
@@ -203,7 +204,9 @@ class _Loop:
             began: Time of `monotonic` at which the step began.
         """
         every, metrics = self.train.validation.every, step.metrics
-        step.last = step.number == self.setup.steps or not self._affords_another()
+        before, self.used = self.used, self._usage
+        affords_another = self.setup.budget.allows(self.used, self.used.since(before))
+        step.last = step.number == self.setup.steps or not affords_another
         if step.last or (every and step.number % every == 0):
             metrics = metrics | await self.validate(step.number, times)
         step.last |= stalled([*self.lines, {"step": float(step.number), **metrics}], self.train) is not None
@@ -214,12 +217,10 @@ class _Loop:
         step.metrics, step.logged = metrics, True
         await self.checkpoint(step)
 
-    def _affords_another(self) -> bool:
-        """Return True if the budget allows another step like the latest; update the usage."""
-        used = Usage(self.rollouts.tokens, monotonic() - self.began)
-        step = Usage(used.tokens - self.used.tokens, used.seconds - self.used.seconds)
-        self.used = used
-        return self.setup.budget.allows(used, step)
+    @property
+    def _usage(self) -> Usage:
+        """Usage of this command so far."""
+        return Usage(self.rollouts.tokens, monotonic() - self.began)
 
     async def save_interrupted(self) -> None:
         """Save a checkpoint of the last updated step after an interruption, unless it is saved; cancels
@@ -407,12 +408,11 @@ class _Loop:
         self, step: int, it: ValidationSetup, rollouts: int, part: Literal["validation", "greedy"]
     ) -> list[Episode]:
         """Make the episodes of one workflow that validates, and write them to its folder."""
-        word = {"validation": "validation", "greedy": "greedy validation"}[part]
+        seed, greedy = derive_seed(self.setup.seed, "validation"), part == "greedy"
+        word = "greedy validation" if greedy else "validation"
         of = f" of {it.plan.name}" if self.setup.validations else ""
         self._note(f"step {step}: {word}{of}", len(it.tasks) * rollouts)
-        seed, greedy = derive_seed(self.setup.seed, "validation"), part == "greedy"
-        plan = it.plan if self.setup.validations else None
-        episodes = await (await self.rollouts.start(it.tasks, rollouts, seed, plan=plan, greedy=greedy))
+        episodes = await (await self.rollouts.start(it.tasks, rollouts, seed, plan=it.plan, greedy=greedy))
         it.folder.write_episodes(part, step, episodes)
         return episodes
 

@@ -99,12 +99,12 @@ class RoleBatch:
         mask = np.zeros(len(logprobs))
         for start, sampled in self.sampled[number]:
             mask[start : start + len(sampled)] = 1.0
-        arrays = [inputs["logprobs"].data, inputs["advantages"].data, mask.tolist()]
+        arrays = (inputs["logprobs"].data, inputs["advantages"].data, mask.tolist())
+        sampling, advantages, counted = (logprobs.new_tensor(list(it)) for it in arrays)
+        by_start = None
         if self.starts:
-            arrays.append((np.array(self.starts[number]) * mask).tolist())
-        sampling, advantages, counted, *start_logprobs = (logprobs.new_tensor(list(it)) for it in arrays)
-        start = start_logprobs[0] if start_logprobs else None
-        return LossSequence(logprobs, sampling, advantages, counted, start, **comparison._asdict())
+            by_start = logprobs.new_tensor((np.array(self.starts[number]) * mask).tolist())
+        return LossSequence(logprobs, sampling, advantages, counted, by_start, **comparison._asdict())
 
 
 class StepAdvantages(NamedTuple):

@@ -34,7 +34,7 @@ class LossResult(NamedTuple):
     metrics: Mapping[str, float]
     """Metrics that the loss reports, by name."""
     gradients: Sequence[Tensor]
-    """Gradient of each sequence's log-probabilities, [T]; empty without a gradient."""
+    """Gradient of each sequence's log-probabilities, [T]; zeros where the loss has none."""
 
     @property
     def moves(self) -> bool:
@@ -109,12 +109,10 @@ class FunctionPass:
             reason = describe_error(error, with_place=True)
             self.error = AdvantageError(f"the loss {self.batch.loss.name} of {self.batch.role}: {reason}")
             self.error.__cause__ = error
-        gradients = self.result.gradients if self.result else ()
+        gradients = self.result.gradients if self.result else [it.new_zeros(it.shape) for it in logprobs]
         linear = logprobs[0].new_zeros(())
-        for number, values in enumerate(logprobs):
-            linear = (
-                linear + (values * (gradients[number] if gradients else values.new_zeros(values.shape))).sum()
-            )
+        for values, gradient in zip(logprobs, gradients, strict=True):
+            linear = linear + (values * gradient).sum()
         value = self.result.value if self.result else 0.0
         return linear + (value - linear.detach()), {}
 
@@ -135,9 +133,9 @@ class FunctionPass:
         }
         if "mean" in figures:
             raise ValueError("its metric mean has the name of the loss itself; give it another")
-        if not getattr(loss, "requires_grad", False):
-            return LossResult(value * batch.part, figures, ())
-        (loss * batch.part).backward()  # pyright: ignore[reportUnknownMemberType, reportAttributeAccessIssue]
+        if getattr(loss, "requires_grad", False):
+            scaled: Any = loss * batch.part
+            scaled.backward()
         gradients = [leaf.new_zeros(leaf.shape) if leaf.grad is None else leaf.grad for leaf in leaves]
         if not all(bool(gradient.isfinite().all()) for gradient in gradients):
             raise ValueError(f"its gradient is not finite, and the loss is {value:g}")

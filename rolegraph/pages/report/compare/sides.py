@@ -82,9 +82,9 @@ def read_side(name: str, path: Path) -> Side:
     folder = RunFolder(path)
     info = folder.info()
     episodes = _episodes(folder, info)
-    of = folder.validation
-    words = {name: role.answers for name, role in of.info().roles.items()}
-    results = results_of(episodes[1], episodes[0], words, read_rule(of)) if episodes else None
+    validation = folder.validation
+    words = {name: role.answers for name, role in validation.info().roles.items()}
+    results = results_of(episodes[1], episodes[0], words, read_rule(validation)) if episodes else None
     return Side(
         name,
         info.hash,

@@ -158,3 +158,20 @@ def test_too_few_rows_are_an_error_of_the_data(tmp_path: Path) -> None:
     flow = rg.load(written(tmp_path, "{count: 60, shows: [answer]}"))
     with pytest.raises(DataError, match=r"data\.examples"):
         flow.tasks("train", 1)
+
+
+def test_a_fault_in_the_examples_is_the_only_one_where_a_role_uses_them(tmp_path: Path) -> None:
+    with pytest.raises(rg.SpecError) as raised:
+        rg.load(written(tmp_path, "{count: 2, shows: [anser]}", "yes {{ task.question }}", ANSWERED))
+    assert len(raised.value.diagnostics) == 1
+
+
+@pytest.mark.parametrize("other", ["checker", "selfcheck"])
+def test_the_prompt_of_an_example_reads_no_other_role_whatever_its_name(tmp_path: Path, other: str) -> None:
+    more = (
+        f"{ANSWERED}    needs: [{other}]\n"
+        f"  {other}: {{prompt: {{inline: '{{{{ task.question }}}}'}}, parser: text, trainable: false}}\n"
+    )
+    with pytest.raises(rg.SpecError) as raised:
+        rg.load(written(tmp_path, SHOWN, f"yes {{{{ {other}.action }}}} {{{{ task.question }}}}", more))
+    assert other in str(raised.value)

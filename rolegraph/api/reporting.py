@@ -13,12 +13,9 @@ from rolegraph.engine.records.run_folders import runs_in
 from rolegraph.engine.spec.yaml_source import parse_yaml
 from rolegraph.pages.drawing.png import png_of
 from rolegraph.pages.report import draw_curves, write_report
-from rolegraph.pages.report.compare.comparison import Comparison, comparison_page
+from rolegraph.pages.report.compare.comparison import FLIPS_OF_PAGE, Comparison, comparison_page
 from rolegraph.pages.report.compare.comparison import compare as compare_sides
-from rolegraph.pages.report.compare.sides import Side, read_side
-
-FLIPS_OF_PAGE = 50
-"""Flipped tasks of each way and side with their episodes in a page, at most."""
+from rolegraph.pages.report.compare.sides import Side, read_side, side_names
 
 
 def compare(
@@ -50,8 +47,9 @@ def compare(
     """
 
     each = [one for side in sides for one in _expand(side)]
+    paths = [side.source.named_spec if isinstance(side, Workflow) else str(side) for side in each]
     comparison = compare_sides(
-        [_side(name, side, imports) for name, side in zip(_names(each), each, strict=True)],
+        [_side(name, side, imports) for name, side in zip(side_names(paths), each, strict=True)],
         max(shown, FLIPS_OF_PAGE) if html else shown,
     )
     if html:
@@ -71,18 +69,6 @@ def _side(name: str, side: str | Path | Workflow, imports: Iterable[str | Path])
         side = load(side, imports=imports)
     info = describe(side, "run", seed=0)
     return Side(name, side.hash, parse_yaml(side.plan.resolved, name).data, info.templates)
-
-
-def _names(sides: Iterable[str | Path | Workflow]) -> list[str]:
-    """Return a name for each side: the last part of its path, or the path where two share that part."""
-    paths = [side.source.named_spec if isinstance(side, Workflow) else str(side) for side in sides]
-    short = [Path(path).resolve().name for path in paths]
-    names: list[str] = []
-    for name, path in zip(short, paths, strict=True):
-        full = name if short.count(name) == 1 else path
-        earlier = paths[: len(names)].count(path)
-        names.append(f"{full} ({earlier + 1})" if earlier else full)
-    return names
 
 
 def report(*runs: str | Path, picture: str | Path | None = None, figures: Sequence[str] = ()) -> list[Path]:

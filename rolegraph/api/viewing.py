@@ -24,8 +24,8 @@ class RunViewer:
     """Viewer of runs and trainings; made by `view`.
 
     Its methods take the filters of the page's address by keyword: `role`, `failure` (a name, or `any`),
-    `correct` (`yes` or `no`), `low` and `high` (of a reward), `task`, `text`, `split`, `step`, `sort` (`low`
-    or `high`).
+    `correct` (`yes` or `no`), `low` and `high` (of a reward), `task`, `text`, `split`, `step`, `sort`
+    (`task`, `low` or `high`).
     """
 
     runs: Sequence[ViewedRun]

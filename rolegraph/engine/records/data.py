@@ -111,6 +111,14 @@ def write_data(file: Path, used: Sequence[UsedRows]) -> None:
     write_whole(file, b"".join(json_line(record.model_dump()) for record in records.values()))
 
 
+def count_rows(file: Path) -> int:
+    """Return the number of rows that a folder uses, of all splits; 0 without `data.jsonl`.
+
+    Raises DataError where the file is damaged.
+    """
+    return sum(record.count for record in _read(file).values())
+
+
 def check_data(file: Path, used: Sequence[UsedRows]) -> None:
     """Check that a run goes on with the rows that it was started with.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 import time
 from collections.abc import Generator, Iterable
@@ -11,9 +12,11 @@ from pathlib import Path
 
 from rolegraph.engine.errors import UsageError, WorldError, os_errors_as
 from rolegraph.engine.records import confined
+from rolegraph.engine.records.files import is_file
 
 LOCK_FILE = ".writer"
 _HOLDER_BYTES = 200
+_HOLDER = re.compile(r"process (\d{1,9}) on (.+)")
 
 
 @contextmanager
@@ -44,6 +47,25 @@ def sole_writer(folder: Path, writes: Iterable[Path] = ()) -> Generator[None]:
             confined.remove(folder / LOCK_FILE)
             folder.rmdir()  # raises OSError for a folder that is not empty
         os.close(file)
+
+
+def is_held(folder: Path) -> bool:
+    """Return True if a process writes in a folder, by the name in the folder's lock file.
+
+    The lock itself is not tried, because a writer that begins meanwhile would be refused. A process of
+    another host counts as running, as does any on Windows, where `os.kill` would interrupt it.
+    """
+    path = folder / LOCK_FILE
+    if not is_file(path):
+        return False
+    with suppress(OSError), confined.open_to_read(path) as file:
+        holder = _HOLDER.fullmatch(file.read(_HOLDER_BYTES).decode("utf-8", "replace"))
+        if holder is None or os.name == "nt" or holder[2] != socket.gethostname():
+            return holder is not None
+        with suppress(PermissionError):  # a process of another user
+            os.kill(int(holder[1]), 0)
+        return True
+    return False
 
 
 def lock(file: int) -> bool:

@@ -70,15 +70,11 @@ class ChartSize:
     """Size of a chart and of the margins around its plot, in pixels."""
 
     width: float = 400
-    height: float = 208
+    height: float = 104
     left: float = 54
     right: float = 22
-    top: float = 12
-    bottom: float = 28
-
-
-WIDE = ChartSize(width=540, height=246, bottom=34)
-"""Size of a chart of half the page's width."""
+    top: float = 8
+    bottom: float = 26
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +139,7 @@ def line_chart(
     size = size or ChartSize()
     lines = [thinned(line) for line in lines]
     x, inner = plot(lines, size, ends)
-    return _svg(label, size, inner, x, [(line.label, line.points) for line in lines])
+    return _svg(label, size, inner, x, [_values(line) for line in lines])
 
 
 def plot(lines: Sequence[ChartLine], size: ChartSize, ends: Ends | None = None) -> tuple[Axis, str]:
@@ -195,7 +191,10 @@ def stack_chart(label: str, layers: Sequence[Layer], whole: float | None = None)
                     f'<rect class="bar {kind}" x="{x.at(step) - width / 2:.1f}" y="{top:.1f}" '
                     f'width="{width:.1f}" height="{bottom - top:.1f}"/>'
                 )
-    tips = [(name, [*points.items()]) for name, _, points in thinned_layers]
+    tips = [
+        (name, [(step, number(value)) for step, value in points.items()])
+        for name, _, points in thinned_layers
+    ]
     return _svg(label, size, "".join(parts), x, tips)
 
 
@@ -211,19 +210,24 @@ def interval(mean: float, low: float, high: float, ends: tuple[float, float]) ->
     )
 
 
+def _values(line: ChartLine) -> tuple[str, list[tuple[float, str]]]:
+    """Return a line's label and the text of its value at each step, with the band where there is one."""
+    band = {step: f" [{number(low)}, {number(high)}]" for step, low, high in line.band}
+    return line.label, [(step, number(value) + band.get(step, "")) for step, value in line.points]
+
+
 def _svg(
-    label: str, size: ChartSize, inner: str, x: Axis, shown: Sequence[tuple[str, Sequence[Point]]]
+    label: str, size: ChartSize, inner: str, x: Axis, shown: Sequence[tuple[str, Sequence[tuple[float, str]]]]
 ) -> str:
     """Return `inner` as an `<svg>` element, whose `data-hover` holds the values of each series at each
     step."""
     tips: dict[float, list[str]] = {}
     for name, points in shown:
         for step, value in points:
-            tips.setdefault(step, []).append(f"{name}  {number(value)}")
+            tips.setdefault(step, []).append(f"{name}  {value}")
     hover = [[round(x.at(step), 1), "\n".join([f"step {step:g}", *tips[step]])] for step in sorted(tips)]
-    kind = "chart wide" if size == WIDE else "chart"
     return (
-        f'<svg class="{kind}" viewBox="0 0 {size.width:g} {size.height:g}" role="img" '
+        f'<svg class="chart" viewBox="0 0 {size.width:g} {size.height:g}" role="img" tabindex="0" '
         f'aria-label="{text(label)}" data-hover="{text(json.dumps(hover, ensure_ascii=False))}">{inner}'
         f'<line class="cursor" y1="{size.top:g}" y2="{size.height - size.bottom:g}"/></svg>'
     )
@@ -239,7 +243,8 @@ def _steps_axis(steps: Sequence[float], size: ChartSize, whole_steps: Sequence[f
 
 
 def _values_axis(values: Sequence[float], size: ChartSize) -> Axis:
-    ticks = nice_ticks(min(values), max(values), 4) if values else [0.0, 1.0]
+    most = 4 if size.height > 150 else 2
+    ticks = nice_ticks(min(values), max(values), most) if values else [0.0, 1.0]
     return Axis(ticks[0], ticks[-1], start=size.height - size.bottom, end=size.top, ticks=ticks)
 
 

@@ -19,6 +19,8 @@ from typing import Any, Literal, NamedTuple
 from rolegraph.engine.compile.leaving import DisclosureRule, without_hidden
 from rolegraph.engine.errors import DataError
 from rolegraph.engine.records import Episode, RunFolder, Split, Trajectory, read_episodes
+from rolegraph.engine.records.means import means_by_task
+from rolegraph.engine.training.analysis.intervals import interval
 from rolegraph.engine.training.analysis.outcomes import Outcomes, StepGroups, advantages
 from rolegraph.pages.report.reading import read_rule
 
@@ -147,6 +149,10 @@ class StepSamples:
         return [SampleEpisode(episode, tuple(reasons)) for episode, reasons in shown]
 
 
+Bands = Mapping[str, Sequence[tuple[float, float, float]]]
+"""By figure of the validation, (step, low, high) of its 95 % interval over the tasks at each step."""
+
+
 @dataclass(frozen=True, slots=True)
 class Digest:
     """Summary of all episodes of a training for its report: groups by role, samples to show, unreadable
@@ -157,6 +163,8 @@ class Digest:
     samples: Sequence[StepSamples] = ()
     unreadable: int = 0
     """Number of broken lines, without incomplete last ones."""
+    bands: Bands = field(default_factory=dict[str, Sequence[tuple[float, float, float]]])
+    """Intervals of the validation's figures."""
 
     @property
     def groups(self) -> tuple[RoleGroups, ...]:
@@ -203,7 +211,24 @@ def read_digest(folder: Path, trained: Collection[str], rule: DisclosureRule) ->
         if best.samples:
             samples["validation"] = best
             break
-    return Digest(by_role, tuple(samples.values()), len(broken))
+    return Digest(by_role, tuple(samples.values()), len(broken), validation_bands(run))
+
+
+def validation_bands(run: RunFolder) -> Bands:
+    """Return the intervals of a training's validations, from their episodes without broken lines.
+
+    Figures of a workflow that validates the training beside the first are `NAME/figure`. Raises DataError
+    where a file cannot be read.
+    """
+    bands: dict[str, list[tuple[float, float, float]]] = {}
+    for place, folder in enumerate(run.validations() or [run]):
+        start = f"{folder.path.name}/" if place else ""
+        for step, path in folder.episodes_files("validation"):
+            rows = ((it.task_id, it.figures) for it in read_episodes(path, lambda _: None))
+            for name, values in means_by_task(rows).items():
+                over = interval(values)
+                bands.setdefault(start + name, []).append((step, over.low, over.high))
+    return bands
 
 
 def instance(episode: Episode, trajectory: Trajectory) -> str:

@@ -56,9 +56,9 @@ def _environment(folder: Path) -> Environment:
     return made
 
 
-def script(file: Path) -> tuple[Markup, str]:
-    """Return a script and its SHA-256 in base64, for a content security policy."""
-    text = file.read_text(encoding="utf-8")
+def script(*files: Path) -> tuple[Markup, str]:
+    """Return files as one script and its SHA-256 in base64, for a content security policy."""
+    text = "".join(file.read_text(encoding="utf-8") for file in files)
     return Markup(text), base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 

@@ -20,6 +20,7 @@ from rolegraph.engine.records.episode import Split
 from rolegraph.engine.records.info import RoleInfo
 from rolegraph.engine.spec import load_spec
 from rolegraph.engine.training.analysis.constants import CONSTANT, SAME
+from rolegraph.engine.training.analysis.figures import lasting_signs
 from rolegraph.engine.training.analysis.outcomes import GroupOutcome, Outcomes, advantages
 from rolegraph.engine.training.analysis.verdict import BEST_ON_THESE, training_verdict
 from rolegraph.pages.drawing import picture_of
@@ -182,6 +183,11 @@ def render(run: RunRecord, digest: Digest, viewer: str = "") -> str:
         figures=figures(run),
         findings=findings(run, digest),
         verdict=training_verdict(RunFolder(run.folder), run.info, run.lines),
+        signs=[
+            *lasting_signs(
+                run.lines, {name: run.info.roles[name].policies for name in run.info.trained_roles}
+            )
+        ],
         chosen=BEST_ON_THESE
         if any(run.series("validation/" + name) for name in run.info.figure_names)
         else "",

@@ -17,9 +17,7 @@ from rolegraph.engine.training.analysis.outcomes import GroupOutcome, Outcomes
 from rolegraph.pages.report.charts import (
     COLOURS,
     SHARES,
-    WIDE,
     ChartLine,
-    ChartSize,
     Ends,
     Layer,
     Stroke,
@@ -27,7 +25,7 @@ from rolegraph.pages.report.charts import (
     share_ends,
     stack_chart,
 )
-from rolegraph.pages.report.digest import Digest, RoleGroups
+from rolegraph.pages.report.digest import Bands, Digest, RoleGroups
 from rolegraph.pages.report.reading import RunRecord
 
 REASONS = {
@@ -74,8 +72,9 @@ def sections(run: RunRecord, digest: Digest) -> list[Section]:
         (
             "learning",
             "Learning curves",
-            "Thin: the training batches. Bold: validation; step 0 is the untrained model.",
-            [_metric(run, name) for name in run.info.figure_names],
+            "Thin: the training batches. Bold: validation, in its 95 % interval over the tasks; step 0 is "
+            "the untrained model.",
+            [_metric(run, digest.bands, name) for name in run.info.figure_names],
         ),
         (
             "rewards",
@@ -150,7 +149,6 @@ def _lines(
     title: str,
     lines: Sequence[ChartLine],
     keys: Sequence[str],
-    size: ChartSize | None = None,
     named: bool = True,
     ends: Ends | None = None,
 ) -> Panel | None:
@@ -158,7 +156,7 @@ def _lines(
     if not lines:
         return None
     legend = [(line.label, f"c{line.colour} {line.stroke}") for line in lines] if named else []
-    return Panel(title, line_chart(title, lines, size, ends), legend, frozenset(keys))
+    return Panel(title, line_chart(title, lines, ends=ends), legend, frozenset(keys))
 
 
 def _stack(
@@ -168,12 +166,39 @@ def _stack(
     return Panel(title, stack_chart(title, layers, whole), legend, frozenset(keys), note)
 
 
-def _metric(run: RunRecord, name: str) -> Panel | None:
+def common_curves(trainings: Sequence[tuple[str, RunRecord, Bands]]) -> list[Panel]:
+    """Return a chart for each figure of several trainings, with a line for each of them.
+
+    Args:
+        trainings: Name of each training, its record, and the intervals of its validations.
+    """
+    names = dict.fromkeys(name for _, run, _ in trainings for name in run.info.figure_names)
+    panels = [
+        _lines(
+            name,
+            [
+                ChartLine(
+                    side,
+                    run.series(f"validation/{name}") or run.series(f"episode/{name}"),
+                    colour,
+                    Stroke.BOLD,
+                    bands.get(name, ()),
+                )
+                for colour, (side, run, bands) in enumerate(trainings)
+            ],
+            (),
+        )
+        for name in names
+    ]
+    return [panel for panel in panels if panel]
+
+
+def _metric(run: RunRecord, bands: Bands, name: str) -> Panel | None:
     train, validation = run.series(f"episode/{name}"), run.series(f"validation/{name}")
     steps = [step for step, _ in [*train, *validation]]
     lines = [
         ChartLine("train", train, 0, Stroke.THIN if validation else Stroke.PLAIN),
-        ChartLine("validation", validation, 0, Stroke.BOLD),
+        ChartLine("validation", validation, 0, Stroke.BOLD, bands.get(name, ())),
     ]
     for control in run.controls:
         if control.figure == name and steps:
@@ -182,7 +207,7 @@ def _metric(run: RunRecord, name: str) -> Panel | None:
     ends = share_ends(value for line in lines for _, value in line.points)
     splits = ("episode/", "validation/")
     keys = [f"{split}{n}{name}" for split in splits for n in ("", "n/")]
-    return _lines(name, lines, keys, WIDE, ends=ends)
+    return _lines(name, lines, keys, ends=ends)
 
 
 def _reward(run: RunRecord, role: str, colour: int) -> Panel | None:

@@ -19,10 +19,12 @@ from urllib.parse import urlencode
 from rolegraph.engine.errors import DataError, UsageError, os_errors_as
 from rolegraph.engine.records import Episode
 from rolegraph.engine.records.episodes import RoleIndexEntry
-from rolegraph.pages.view.runs import PARTS, EpisodeLocation, ViewedRun
+from rolegraph.pages.view.runs import PARTS, EpisodeLocation, ViewedRun, run_names
 
 PAGE = 50
 """Number of episodes on a page."""
+MOST_STEPS = 20
+"""Number of steps of a training that are listed for a task."""
 ANY = "any"
 """Value of `failure` that matches every failure."""
 
@@ -48,8 +50,8 @@ class EpisodeFilter:
     split: str = ""
     step: int | None = None
     sort: str = ""
-    """`low` or `high` for the lowest or highest mean reward first; empty for the order of writing, newest
-    step first."""
+    """`low` or `high` for the lowest or highest mean reward first, `task` for the order of the tasks' ids, in
+    which t2 is before t10; empty for the order of writing, newest step first."""
 
     @classmethod
     def of(cls, written: Mapping[str, str]) -> EpisodeFilter:
@@ -120,7 +122,7 @@ FIELDS = tuple(field.name for field in fields(EpisodeFilter))
 _NUMBERS: Mapping[str, type[float] | type[int]] = {"low": float, "high": float, "step": int}
 _CHOICES: Mapping[str, Sequence[str]] = {
     "correct": ("yes", "no"),
-    "sort": ("low", "high"),
+    "sort": ("task", "low", "high"),
     "split": PARTS,
 }
 
@@ -165,7 +167,9 @@ def find(
     """
     everything = [row for part in run.parts() for row in run.rows(part)]
     fitting = [row for row in everything if where.fits(row)] if where.filters else everything
-    if where.sort:
+    if where.sort == "task":
+        fitting = sorted(fitting, key=lambda row: (_natural(row.entry.task), row.entry.rollout))
+    if where.sort in ("low", "high"):
         fitting = sorted(fitting, key=where.measure, reverse=where.sort == "high")
     else:
         fitting = [row for rows in by_task(fitting).values() for row in rows]
@@ -176,6 +180,11 @@ def find(
     rows = list(islice(matching, start, min(start + most + 1, sys.maxsize)))
     more = len(rows) > most
     return SearchPage(rows[:most], start, None if more else start + len(rows), more, len(everything))
+
+
+def _natural(task: str) -> list[tuple[int, str]]:
+    """Return a key that sorts the numbers within ids by their value."""
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d{1,18})", task)]
 
 
 def by_task(rows: Iterable[EpisodeLocation]) -> dict[tuple[str, str], list[EpisodeLocation]]:
@@ -196,6 +205,38 @@ def neighbours(
         return None, None
     before, after = rows[:place][::-1], rows[place + 1 :]
     return next(_with_text(run, before, where.text), None), next(_with_text(run, after, where.text), None)
+
+
+class TaskElsewhere(NamedTuple):
+    """Rollouts of a task in another run, or at another step of the same."""
+
+    number: int
+    """Number of the run."""
+    name: str
+    """Name of the run."""
+    rows: Sequence[EpisodeLocation]
+
+    @property
+    def right(self) -> int:
+        """Number of rollouts that are correct."""
+        return sum(row.entry.is_correct for row in self.rows)
+
+
+def elsewhere(runs: Sequence[ViewedRun], number: int, row: EpisodeLocation) -> list[TaskElsewhere]:
+    """Return the other runs and steps that have the task of an episode, each run's newest MOST_STEPS steps.
+
+    Args:
+        runs: Runs to search; damaged ones are left out.
+        number: Number of the episode's run.
+        row: Location of the episode.
+    """
+    others: list[TaskElsewhere] = []
+    for other, (name, run) in enumerate(zip(run_names(runs), runs, strict=True)):
+        parts = [] if run.fault else [part for part in run.parts() if (other, part) != (number, row.part)]
+        of_task = ([it for it in run.rows(part) if it.entry.task == row.entry.task] for part in parts)
+        steps = (TaskElsewhere(other, name, rows) for rows in of_task if rows)
+        others += islice(steps, MOST_STEPS)
+    return others
 
 
 def texts(episode: Episode) -> Iterator[str]:

@@ -15,13 +15,25 @@ from typing import Any, NamedTuple
 from rolegraph.engine.errors import DataError
 from rolegraph.engine.records import Episode, GroupKey
 from rolegraph.engine.records.confined import write_whole
+from rolegraph.pages.report.compare.comparison import FLIPS_OF_PAGE, compare, comparison_page
+from rolegraph.pages.report.compare.sides import read_side
 from rolegraph.pages.report.digest import clipped, question, read_digest
 from rolegraph.pages.report.html import render, script
 from rolegraph.pages.report.page import render as report_page
 from rolegraph.pages.report.reading import read_run
 from rolegraph.pages.view import texts
-from rolegraph.pages.view.finding import ANY, PAGE, EpisodeFilter, SearchPage, by_task, find, neighbours
-from rolegraph.pages.view.runs import EpisodeLocation, ViewedRun
+from rolegraph.pages.view.finding import (
+    ANY,
+    PAGE,
+    EpisodeFilter,
+    SearchPage,
+    by_task,
+    elsewhere,
+    find,
+    neighbours,
+)
+from rolegraph.pages.view.overview import RunsQuery, run_rows
+from rolegraph.pages.view.runs import EpisodeLocation, ViewedRun, run_names
 from rolegraph.pages.view.texts import Chip, chips
 from rolegraph.pages.view.timeline import DrawnTimeline, draw, timeline
 from rolegraph.pages.view.trace import GroupTrace, SampledToken, greatest, spans_tasks, tokens, traces
@@ -91,11 +103,11 @@ class TaskRows(NamedTuple):
         """True where any role failed in any of the task's rollouts."""
         return any(role.failures for row in self.every for role in row.entry.roles.values())
 
-    def rewards(self, roles: Iterable[str]) -> list[tuple[str, float]]:
-        """Return (role, mean reward over all rollouts) of each of these roles that has rewards."""
+    def rewards(self, roles: Iterable[str]) -> dict[str, float]:
+        """Return the mean reward over all rollouts of each of these roles that has rewards."""
         of_roles = ((name, [row.entry.roles.get(name) for row in self.every]) for name in roles)
         pairs = ((name, [r for role in entries if role for r in role.rewards]) for name, entries in of_roles)
-        return [(name, sum(rewards) / len(rewards)) for name, rewards in pairs if rewards]
+        return {name: sum(rewards) / len(rewards) for name, rewards in pairs if rewards}
 
 
 class CallCard(NamedTuple):
@@ -172,6 +184,29 @@ class EpisodePage:
         return self.turns - self.start - len(self.cards)
 
 
+class EpisodeColumn(NamedTuple):
+    """Episode that is shown beside another."""
+
+    number: int
+    """Number of its run."""
+    name: str
+    """Name of its run."""
+    run: ViewedRun
+    shown: EpisodePage
+
+
+class TurnPair(NamedTuple):
+    """Turn of both of two episodes; None where one lacks it."""
+
+    cards: tuple[TurnCard | None, TurnCard | None]
+
+    @property
+    def name(self) -> str:
+        """Name of the turn's role instance, with its round in a loop."""
+        card = next(card for card in self.cards if card is not None)
+        return f"{card.name}, round {card.turn.node.round}" if card.has_rounds else card.name
+
+
 def anchor_of(run: int, row: EpisodeLocation) -> str:
     """Return an episode's HTML id in a page with several, such as `e0-episodes-12`."""
     return f"e{run}-{row.part.name}-{row.number}"
@@ -188,7 +223,8 @@ class Pages:
 
     def __init__(self, runs: Sequence[ViewedRun], links: PageLinks, *, hidden: bool = True) -> None:
         self.runs, self.links, self.hidden = runs, links, hidden
-        self._script, self._script_hash = script(HERE / "view.js")
+        self._script = script(HERE / "view.js")
+        self._live_script = script(HERE / "view.js", HERE / "live.js")
 
     def listing(self, number: int, where: EpisodeFilter, start: int = 0) -> str:
         """Render a page of a run's episodes; raises as `find` does."""
@@ -199,7 +235,7 @@ class Pages:
             "lines": self.lines(number, page),
             "failures": _failures(run),
         }
-        return self._render("listing.html.j2", run.info.name, number, where=where, **shown)
+        return self._render("listing.html.j2", run.info.name, number, where=where, is_live=True, **shown)
 
     def episode(self, number: int, row: EpisodeLocation, where: EpisodeFilter, start: int = 0) -> str:
         """Render an episode of run number `number`, from its turn `start` (from 0) on; raises DataError."""
@@ -208,14 +244,44 @@ class Pages:
         shown: dict[str, Any] = {"shown": self.shown(number, row, start), "before": before, "after": after}
         return self._render("episode.html.j2", _title(row), number, where=where, **shown)
 
-    def overview(self) -> str:
+    def overview(self, query: RunsQuery) -> str:
         """Render a table of the runs with their figures; a damaged run is a row with its fault."""
-        return self._render("overview.html.j2", "Runs")
+        rows = query.arrange(run_rows(self.runs))
+        shown: dict[str, Any] = {
+            "rows": rows,
+            "query": query,
+            "hidden_picks": sorted(query.picked - {row.number for row in rows}),
+        }
+        return self._render("overview.html.j2", "Runs", is_live=True, **shown)
 
-    def beside(self, number: int, rows: Sequence[EpisodeLocation]) -> str:
-        """Render the page that shows several episodes in columns; raises DataError."""
-        columns = [self.shown(number, row) for row in rows]
-        return self._render("beside.html.j2", ", ".join(map(_title, rows)), number, columns=columns)
+    def compare(self, numbers: Sequence[int]) -> str:
+        """Render the comparison of runs with the first of them; raises as `compare` does."""
+        names = run_names(self.runs)
+        sides = [read_side(names[number], self.runs[number].folder.path) for number in numbers]
+        return comparison_page(compare(sides, FLIPS_OF_PAGE), self.links.to() or "")
+
+    def elsewhere(self, number: int, row: EpisodeLocation) -> str:
+        """Render the list of other runs and steps that have the task of an episode."""
+        others = elsewhere(self.runs, number, row)
+        return self._render("elsewhere.html.j2", _title(row), number, row=row, others=others)
+
+    def beside(self, *sides: tuple[int, EpisodeLocation]) -> str:
+        """Render two episodes in columns, each turn beside that of the same role; raises DataError.
+
+        Args:
+            sides: Number of the run and location of both episodes.
+        """
+        names = run_names(self.runs)
+        columns = [
+            EpisodeColumn(number, names[number], self.runs[number], self.shown(number, row))
+            for number, row in sides
+        ]
+        one, two = ({card.turn.node: card for card in column.shown.cards} for column in columns)
+        pairs = [TurnPair((one.get(node), two.get(node))) for node in {**one, **two}]
+        tasks = [column.shown.episode.task for column in columns]
+        title = ", ".join(_title(row) for _, row in sides)
+        shown: dict[str, Any] = {"columns": columns, "pairs": pairs, "other_rows": tasks[0] != tasks[1]}
+        return self._render("beside.html.j2", title, sides[0][0], **shown)
 
     def report(self, number: int) -> str:
         """Render the report of a training, with links into the viewer; raises UsageError for a run."""
@@ -310,7 +376,14 @@ class Pages:
         return episode if self.hidden else run.without_hidden(episode)
 
     def _render(self, template: str, title: str, number: int = 0, **values: Any) -> str:
-        values = {"where": EpisodeFilter(), "links": self.links, "hidden": self.hidden, **values}
+        values = {
+            "where": EpisodeFilter(),
+            "links": self.links,
+            "hidden": self.hidden,
+            "is_live": False,
+            **values,
+        }
+        code, code_hash = self._live_script if values["is_live"] else self._script
         return render(
             HERE / template,
             HERE / "view.css",
@@ -318,9 +391,10 @@ class Pages:
             number=number,
             run=self.runs[number],
             runs=self.runs,
-            script=self._script,
-            script_hash=self._script_hash,
+            script=code,
+            script_hash=code_hash,
             texts=texts,
+            anchor=anchor_of,
             most_cards=MOST_CARDS,
             page=PAGE,
             any=ANY,

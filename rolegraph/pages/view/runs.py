@@ -7,7 +7,7 @@ have changed; episodes are read one at a time.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -19,7 +19,9 @@ from rolegraph.engine.errors import DataError, RolegraphError, UsageError, os_er
 from rolegraph.engine.records import Episode, RunFolder, RunInfo
 from rolegraph.engine.records.episode import EpisodePart
 from rolegraph.engine.records.episodes import EpisodeFile, IndexEntry
+from rolegraph.engine.records.writer_lock import is_held
 from rolegraph.engine.spec import Spec
+from rolegraph.pages.report.compare.sides import side_names
 from rolegraph.pages.report.reading import read_spec
 from rolegraph.pages.view.pieces import PiecesOf, pieces_of
 from rolegraph.pages.view.timeline import Dag, read_dag
@@ -49,8 +51,10 @@ class EpisodeLocation(NamedTuple):
     entry: IndexEntry
 
 
-_KnownRows = tuple[tuple[int, int, int], Sequence[EpisodeLocation]]
-"""State of a file of episodes when it was read, and its rows."""
+_FileState = tuple[int, int, int]
+"""Time of change, size and inode of a file when it was read."""
+_KnownRows = tuple[_FileState, Sequence[EpisodeLocation]]
+_KnownLines = tuple[_FileState, Sequence[Mapping[str, float]]]
 
 
 @dataclass
@@ -59,6 +63,7 @@ class ViewedRun:
 
     folder: RunFolder
     _known: dict[Path, _KnownRows] = field(default_factory=dict[Path, "_KnownRows"])
+    _lines: _KnownLines = ((0, 0, 0), ())
 
     @cached_property
     def spec(self) -> Spec | None:
@@ -90,6 +95,25 @@ class ViewedRun:
         """Current content of `run.json`; raises DataError where it is damaged."""
         return self.folder.info()
 
+    @property
+    def is_running(self) -> bool:
+        """True where a process writes in the folder of an unfinished run."""
+        return self.info.finished is None and is_held(self.folder.path)
+
+    @property
+    def lines(self) -> Sequence[Mapping[str, float]]:
+        """Metrics of each step of a training, without damaged lines; cached until the file changes.
+
+        Raises DataError where the file cannot be read.
+        """
+        file = self.folder.metrics_file
+        if not file.exists():
+            return ()
+        state = _state(file)
+        if self._lines[0] != state:
+            self._lines = state, self.folder.metrics(lambda fault: None)
+        return self._lines[1]
+
     def parts(self) -> list[RunPart]:
         """Return the current files of episodes, the newest step first."""
         if self.info.kind == "run":
@@ -115,9 +139,7 @@ class ViewedRun:
 
         Raises DataError as `read` does.
         """
-        with os_errors_as(DataError, f"cannot read {part.path}"):
-            status = part.path.stat()
-        state = status.st_mtime_ns, status.st_size, status.st_ino
+        state = _state(part.path)
         cached = self._known.get(part.path)
         if cached is None or cached[0] != state:
             entries = EpisodeFile(part.path).entries(lambda fault: None)
@@ -174,3 +196,14 @@ def open_run(path: Path) -> ViewedRun:
     with suppress(DataError):
         folder.info()
     return ViewedRun(folder)
+
+
+def run_names(runs: Sequence[ViewedRun]) -> list[str]:
+    """Return a name for each run: that of its folder, or its path where two runs share the name."""
+    return side_names([str(run.folder.path) for run in runs])
+
+
+def _state(file: Path) -> _FileState:
+    with os_errors_as(DataError, f"cannot read {file}"):
+        status = file.stat()
+    return status.st_mtime_ns, status.st_size, status.st_ino

@@ -22,6 +22,7 @@ from starlette.types import Receive, Scope, Send
 from rolegraph.engine.errors import DataError, RolegraphError, UsageError
 from rolegraph.local.service.serving import listen
 from rolegraph.pages.view.finding import EpisodeFilter
+from rolegraph.pages.view.overview import RunsQuery
 from rolegraph.pages.view.pages import PageLinks, Pages
 from rolegraph.pages.view.runs import EpisodeLocation, ViewedRun
 
@@ -68,11 +69,17 @@ def app(pages: Pages, key: str) -> Starlette:
 
     def first(request: Request) -> Response:
         if len(runs) > 1:
-            return page(pages.overview())
+            asked = request.query_params
+            picked = asked.getlist("pick")
+            return page(pages.overview(RunsQuery.of(asked.get("sort", ""), asked.get("search", ""), picked)))
         return RedirectResponse(f"/{key}/0", headers=_HEADERS)
 
     def listing(request: Request) -> Response:
         return page(pages.listing(_run(request), *_asked(request)))
+
+    def compare(request: Request) -> Response:
+        picked = RunsQuery.of("", "", request.query_params.getlist("pick")).picked
+        return page(pages.compare(sorted(map(_known, picked))))
 
     def report(request: Request) -> Response:
         return page(pages.report(_run(request)))
@@ -88,8 +95,19 @@ def app(pages: Pages, key: str) -> Starlette:
         return Response(text, media_type="application/json", headers=headers)
 
     def beside(request: Request) -> Response:
-        rows = [_row(request, _number(request, side)) for side in ("left", "right")]
-        return page(pages.beside(_run(request), rows))
+        number = _run(request)
+        return page(
+            pages.beside(*((number, _row(request, _number(request, side))) for side in ("left", "right")))
+        )
+
+    def elsewhere(request: Request) -> Response:
+        return page(pages.elsewhere(_run(request), _row(request)))
+
+    def other(request: Request) -> Response:
+        asked = request.path_params
+        run = _known(asked["other_run"])
+        there = runs[run].row(runs[run].part(asked["other_part"]), asked["other"])
+        return page(pages.beside((_run(request), _row(request)), (run, there)))
 
     def _asked(request: Request) -> tuple[EpisodeFilter, int]:
         return EpisodeFilter.of(request.query_params), _number(request, "from", "0")
@@ -99,18 +117,23 @@ def app(pages: Pages, key: str) -> Starlette:
         return run.row(run.part(parameters["part"]), parameters["number"] if number is None else number)
 
     def _run(request: Request) -> int:
-        number: int = request.path_params["run"]
+        return _known(request.path_params["run"])
+
+    def _known(number: int) -> int:
         if number >= len(runs):
             raise UsageError(f"there are {len(runs)} runs, numbered from 0; run {number} does not exist")
         return number
 
     routes = [
         Route("/", first),
+        Route("/compare", compare),
         Route("/{run:int}", listing),
         Route("/{run:int}/report", report),
         Route("/{run:int}/{part}/beside", beside),
         Route("/{run:int}/{part}/{number:int}", episode),
         Route("/{run:int}/{part}/{number:int}/json", download),
+        Route("/{run:int}/{part}/{number:int}/elsewhere", elsewhere),
+        Route("/{run:int}/{part}/{number:int}/beside/{other_run:int}/{other_part}/{other:int}", other),
     ]
     hosts = Middleware(TrustedHostMiddleware, allowed_hosts=[HOST, "localhost"], www_redirect=False)
     keyed = Starlette(routes=[Mount("/{key}", routes=routes)], exception_handlers={RolegraphError: failed})

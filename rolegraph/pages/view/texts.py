@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from typing import NamedTuple
 
 from rolegraph.engine.records import MAIN, Episode, RunInfo, Step
-from rolegraph.engine.records.episodes import RoleIndexEntry
+from rolegraph.engine.records.episodes import IndexEntry
 from rolegraph.engine.records.info import RoleInfo
 from rolegraph.pages.report.charts import number
 from rolegraph.pages.report.digest import clipped
@@ -26,9 +26,9 @@ _ELSEWHERE = (*_COUNTS, *(_VALIDATION + name for name in _COUNTS), "best/")
 """Beginnings of the figures that are not listed by themselves."""
 
 
-def mean_reward(role: RoleIndexEntry) -> str:
-    """Return the mean reward of a role in an episode as text."""
-    return decimals(sum(role.rewards) / len(role.rewards))
+def mean_rewards(entry: IndexEntry) -> dict[str, float]:
+    """Return the mean reward in an episode of each role that has rewards."""
+    return {name: sum(role.rewards) / len(role.rewards) for name, role in entry.roles.items() if role.rewards}
 
 
 def decimals(value: float) -> str:

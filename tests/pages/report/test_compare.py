@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from html import unescape
 from pathlib import Path
 
 import numpy as np
@@ -158,7 +160,8 @@ def test_the_page_loads_nothing_and_what_models_wrote_stays_text(tmp_path: Path)
     text = page.read_text()
     read = Page(text)
     assert (read.loads, read.handlers, read.open) == ([], [], [])
-    assert not {"script", "img", "link", "b"} & set(read.tags)
+    assert not {"img", "link", "b"} & set(read.tags)
+    assert read.tags.count("script") == 1 and "default-src 'none'; style-src" in text
     assert "&lt;script&gt;alert(1)" in text
     assert "http://" not in text and "https://" not in text
 
@@ -168,3 +171,39 @@ def test_one_side_is_no_comparison_and_a_folder_without_a_run_is_none(tmp_path: 
         rg.compare("solver_judge")
     with pytest.raises(rg.UsageError, match="is not the folder of a run"):
         rg.compare("solver_judge", tmp_path)
+
+
+def test_the_page_lists_the_tasks_by_role_and_marks_the_flipped(tmp_path: Path) -> None:
+    first = replays.run(tmp_path / "first", replays.solved(0, 1), rollouts=2)
+    other = replays.run(tmp_path / "other", replays.solved(1, 2))
+    page = tmp_path / "page.html"
+    rg.compare(first, other, html=page)
+    text = page.read_text()
+    assert "4 tasks, 8 episodes" in " ".join(text.split()) and "4 tasks, 4 episodes" in " ".join(text.split())
+    (tasks,) = re.findall(r'<div class="tasks">.*?<tbody>(.*?)</tbody>', text, re.DOTALL)
+    rows = re.findall(r"<tr( class=\"flipped\")?>(.*?)</tr>", tasks, re.DOTALL)
+    assert [bool(flipped) for flipped, _ in rows] == [True, True, False, False]
+    cells = [re.findall(r'<td class="n">([^<]*)</td>', row) for _, row in rows]
+    assert sorted(cells[:2]) == [["0 → 1", "0 → 0.500", "0 → 1"], ["1 → 0", "0.500 → 0", "1 → 0"]]
+    assert sorted(cells[2:]) == [["0", "0", "0"], ["1", "0.500", "1"]]
+    groups = re.findall(r'<th scope="rowgroup" colspan="4">(\w+)</th>', text)
+    assert groups == ["episode", "solver", "judge"]
+    assert 'class="only"' in text and ".tasks:has(.only:checked) tbody tr:not(.flipped)" in text
+
+
+def test_the_curves_of_two_trainings_are_in_one_chart(tmp_path: Path) -> None:
+    one, two = (write_run(tmp_path / f"seed{seed}", seed=seed) for seed in range(2))
+    page = tmp_path / "page.html"
+    rg.compare(one, two, html=page)
+    (curves,) = re.findall(r'<section id="curves">.*?</section>', page.read_text(), re.DOTALL)
+    charts = re.findall(r"<figure>.*?</figure>", curves, re.DOTALL)
+    assert len(charts) == 3, "correct and both metrics"
+    (places,) = re.findall(r'data-hover="(.*?)"', charts[0])
+    values = [said.splitlines() for _, said in json.loads(unescape(places))]
+    assert [[line.split("  ")[0] for line in lines] for lines in values] == [
+        [f"step {step}", "A seed0", "B seed1"] for step in (0, 2, 4)
+    ]
+    assert charts[0].count("<polygon") == 2 and charts[0].count("<polyline") == 2
+    run = replays.run(tmp_path / "run", replays.solved(0))
+    rg.compare(one, run, html=page)
+    assert 'id="curves"' not in page.read_text()

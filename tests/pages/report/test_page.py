@@ -123,7 +123,7 @@ def test_a_tie_that_moved_the_weights_taught_nothing_and_is_called_so_everywhere
     text = unescape(write_report(folder).read_text())
     (solver, *_) = re.findall(r"<li>(.*?)</li>", text[text.index('class="findings"') :], re.DOTALL)
     assert "taught by 1 of 2 groups" in solver and "moved without preference by 1" in solver
-    assert "Every group moved the weights" in section(text, "barren")
+    assert "every group moved the weights" in section(text, "barren")
     assert not any(word in text for word in ("learnt from", "nonzero advantage"))
 
 
@@ -434,3 +434,25 @@ def test_the_reward_stands_beside_the_best_constant_answer(tmp_path: Path) -> No
 def test_the_kl_has_one_name(tmp_path: Path) -> None:
     page = write_report(write_run(tmp_path / "run")).read_text()
     assert "KL sampler‖trainer" in page and "KL: " not in page
+
+
+def test_correct_comes_first_with_its_values_and_intervals(tmp_path: Path) -> None:
+    text = page(write_run(tmp_path / "run"))
+    assert text.index('<p class="name">correct</p>') < text.index('<ul class="findings">')
+    tips = [tip.splitlines()[-1] for tip in hover(text, "correct")]
+    assert all(re.fullmatch(r"validation  [\d.]+ \[[\d.]+, [\d.]+\]", tip) for tip in tips) and len(tips) == 3
+    assert '<polygon class="band c0"' in figure(text, "correct")
+    assert 'tabindex="0"' in figure(text, "correct")
+
+
+def test_a_collapse_is_told_in_words(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run", steps=8)
+    file = folder / "metrics.jsonl"
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    calm = page(folder)
+    for line in lines[3:]:
+        line["entropy/solver"] = 0.01
+    write_lines(file, lines)
+    told = [note for note in re.findall(r'<p class="note">(.*?)</p>', page(folder)) if note not in calm]
+    (note,) = told
+    assert note.startswith("For 6 steps in a row, solver&#39;s entropy is below a tenth")

@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -85,8 +86,29 @@ class Browser:
         assert "exceptionDetails" not in result, result
         return result["result"].get("value")
 
+    def until(self, expression: str) -> None:
+        """Wait until an expression in the page is true."""
+        while not self.of(expression):
+            time.sleep(0.02)
+
+    def promised(self, expression: str) -> Any:
+        """Return the value that an expression's promise comes to."""
+        given = self.send("Runtime.evaluate", expression=expression, awaitPromise=True, returnByValue=True)
+        assert "exceptionDetails" not in given, given
+        return given["result"].get("value")
+
     def press(self, key: str) -> None:
-        code = {"Enter": 13, "Escape": 27}.get(key, 0)
+        codes = {
+            "Tab": 9,
+            "Enter": 13,
+            "Escape": 27,
+            " ": 32,
+            "End": 35,
+            "Home": 36,
+            "ArrowLeft": 37,
+            "ArrowRight": 39,
+        }
+        code = codes.get(key, 0)
         text = {"text": "\r"} if key == "Enter" else {"text": key} if len(key) == 1 else {}
         for kind in ("keyDown", "keyUp"):
             more = text if kind == "keyDown" else {}

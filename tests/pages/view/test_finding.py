@@ -193,3 +193,12 @@ def test_a_folder_of_something_else_is_the_person_s_mistake(tmp_path: Path) -> N
         open_run(tmp_path / "absent")
     with pytest.raises(UsageError, match="is not the folder of a run"):
         open_run(tmp_path)
+
+
+def test_the_order_by_task_sorts_numbers_by_their_value(tmp_path: Path) -> None:
+    folder = RunFolder(write_run(tmp_path / "run", tasks=1))
+    with EpisodeWriter(folder.episodes) as writer:
+        for task in ("t10", "t2", "a", "t10"):
+            writer.append(rollout(task, 0, [1.0]))
+    assert ids(open_run(folder.path), sort="task")[-3:] == ["t2:0", "t10:0", "t10:0"]
+    assert ids(open_run(folder.path), sort="task")[0] == "a:0"

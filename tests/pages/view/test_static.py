@@ -154,7 +154,7 @@ def test_the_duration_of_a_run_is_that_of_its_episodes(tmp_path: Path) -> None:
 
 def test_rewards_below_one_another_have_the_same_decimals(tmp_path: Path) -> None:
     page = written(write_run(tmp_path / "run", tasks=3), hidden=True)
-    rewards = re.findall(r"<span>(?:solver|judge) <b>([^<]*)</b>", page)
+    rewards = re.findall(r"(?:solver|judge) </span><b>([^<]*)</b>", page)
     assert rewards and {len(reward.partition(".")[2]) for reward in rewards} == {3}
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import takewhile
 from statistics import fmean
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from rolegraph.engine.compile import Plan, RolePlan
 from rolegraph.engine.records import Episode, Note, Trajectory
@@ -276,29 +278,55 @@ _SIGNS: Sequence[_Sign] = (
 )
 
 
-def sign_warnings(lines: Sequence[Mapping[str, float]], plan: Plan) -> Iterator[Note]:
-    """Warn of each role that captures a shared policy (arXiv 2605.24202), is dead, or collapses.
+class LastingSign(NamedTuple):
+    """Warning sign of a role that holds at the last step that has its metric."""
 
-    A warning comes when its sign has held in the last steps that have its metric, and not in the one before.
+    metric: str
+    text: str
+    """Sentence without its end: the sign, and what to do about it."""
+    steps: int
+    """Number of the last steps in a row in which it held."""
+    needed: int
+    """Number of such steps from which it counts."""
+
+    def __str__(self) -> str:
+        return f"for {self.steps} steps in a row, {self.text}"
+
+
+def lasting_signs(
+    lines: Sequence[Mapping[str, float]], policies: Mapping[str, Collection[str]]
+) -> Iterator[LastingSign]:
+    """Yield the signs that a role captures a shared policy (arXiv 2605.24202), is dead, or collapses.
 
     Args:
         lines: Metrics of all steps so far, oldest first; steps of a stage of imitation do not count.
-        plan: The plan.
+        policies: Names of the policies of each trained role.
     """
     lines = steps_of_rl(lines)
-    for role in plan.trained:
-        policies = plan.policies_of(role)
-        sharing = [name for name in plan.trained if name != role and plan.policies_of(name) & policies]
+    for role, mine in policies.items():
+        sharing = [name for name, theirs in policies.items() if name != role and {*theirs} & {*mine}]
         for sign in _SIGNS:
             metric = sign.metric.format(role=role)
             values = [line[metric] for line in lines if metric in line]
             alive = [other for other in sharing if _has_gradient(other, lines, sign.steps)]
-            if len(values) < sign.steps or metric not in lines[-1] or (sign.shared and not alive):
+            if not values or metric not in lines[-1] or (sign.shared and not alive):
                 continue
-            held = [sign.holds(values[0], value) for value in values[-sign.steps - 1 :]]
-            if all(held[-sign.steps :]) and (len(held) == sign.steps or not held[0]):
+            steps = sum(1 for _ in takewhile(partial(sign.holds, values[0]), reversed(values)))
+            if steps >= sign.steps:
                 text = sign.text.format(role=role, sharing=", ".join(sorted(alive)))
-                yield Note(f"for {sign.steps} steps in a row, {text}", "warning", metric)
+                yield LastingSign(metric, text, steps, sign.steps)
+
+
+def sign_warnings(lines: Sequence[Mapping[str, float]], plan: Plan) -> Iterator[Note]:
+    """Warn of each sign in `lasting_signs` in the step from which the sign counts, and in no later one.
+
+    Args:
+        lines: Metrics of all steps so far, oldest first.
+        plan: The plan.
+    """
+    for sign in lasting_signs(lines, {role: plan.policies_of(role) for role in plan.trained}):
+        if sign.steps == sign.needed:
+            yield Note(str(sign), "warning", sign.metric)
 
 
 def _has_gradient(role: str, lines: Sequence[Mapping[str, float]], steps: int) -> bool:

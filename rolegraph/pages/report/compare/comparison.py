@@ -6,16 +6,18 @@ mean over tasks, the rollouts of a task averaged first; `intervals.METHOD` descr
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
+from string import ascii_uppercase
 from typing import NamedTuple
 
 from rolegraph.engine.errors import UsageError
-from rolegraph.engine.records import Episode, Trajectory
+from rolegraph.engine.records import Episode, RunFolder, Trajectory
 from rolegraph.engine.training.analysis.constants import CONSTANT, SAME
 from rolegraph.engine.training.analysis.intervals import METHOD, Interval, difference, interval
+from rolegraph.pages.report.charts import number
 from rolegraph.pages.report.compare.differences import (
     KeyDifference,
     TemplateChange,
@@ -24,12 +26,21 @@ from rolegraph.pages.report.compare.differences import (
     template_differences,
 )
 from rolegraph.pages.report.compare.sides import TOKENS_IN, TOKENS_OUT, Side, SideResults
-from rolegraph.pages.report.digest import clipped, instance, question
-from rolegraph.pages.report.html import aligned, drawn, render, signed
+from rolegraph.pages.report.digest import clipped, instance, question, validation_bands
+from rolegraph.pages.report.html import aligned, drawn, render, script, signed
+from rolegraph.pages.report.panels import common_curves
+from rolegraph.pages.report.reading import read_run
 
 _HERE = Path(__file__).parent
 SOLVED = 0.5
 """Share of correct rollouts above which a task counts as solved."""
+_REWARD = "reward/"
+_OF_ROLES = (_REWARD, SAME, CONSTANT)
+"""Beginnings of the figures that each role has."""
+MOST_TASKS = 200
+"""Tasks of a comparison's table, the flipped ones first."""
+FLIPS_OF_PAGE = 50
+"""Flipped tasks of each way and side with their episodes in a page, at most."""
 
 
 class SideActions(NamedTuple):
@@ -53,6 +64,17 @@ class FigureRow(NamedTuple):
         """Return True if the confidence interval of the difference in a column excludes 0."""
         gap = self.differences[column]
         return gap is not None and gap.n > 0 and (gap.low > 0 or gap.high < 0)
+
+    @property
+    def role(self) -> str:
+        """Name of the role whose figure this is; empty for a figure of the episode."""
+        start = next((start for start in _OF_ROLES if self.figure.startswith(start)), self.figure)
+        return self.figure.removeprefix(start)
+
+    @property
+    def label(self) -> str:
+        """Name of the figure without its role."""
+        return self.figure.removesuffix(f"/{self.role}") if self.role else self.figure
 
     @property
     def is_score(self) -> bool:
@@ -82,6 +104,28 @@ class TaskFlip:
         return [SideActions(name, one.get(name), two.get(name)) for name in {**one, **two}]
 
 
+class TaskChange(NamedTuple):
+    """Task on both sides, with its means over the rollouts."""
+
+    task: str
+    question: str
+    was: Mapping[str, float]
+    """On the first side, `correct` and the reward of each role by its name."""
+    now: Mapping[str, float]
+    flipped: bool
+    """Whether one side alone solves the task."""
+
+    @property
+    def change(self) -> float:
+        """Sum of the absolute changes."""
+        return sum(abs(self.now[name] - value) for name, value in self.was.items() if name in self.now)
+
+    def cell(self, name: str) -> str:
+        """Return the change of a value as text, one number where it is the same."""
+        was, now = (number(of[name]) if name in of else "–" for of in (self.was, self.now))
+        return was if was == now else f"{was} → {now}"
+
+
 @dataclass(frozen=True, slots=True)
 class TaskFlips:
     """Tasks that only one of two sides solves: the first side or `side`.
@@ -101,6 +145,13 @@ class TaskFlips:
     gains: int
     """Number of all such tasks."""
     losses: int
+    tasks: Sequence[TaskChange] = ()
+    """Tasks on both sides, the flipped ones first, then by the size of the change, up to MOST_TASKS."""
+
+    @property
+    def columns(self) -> list[str]:
+        """Names of the values in `tasks`: `correct` and the roles with rewards."""
+        return list(dict.fromkeys(name for task in self.tasks for of in (task.was, task.now) for name in of))
 
     def directions(self, first: str) -> list[tuple[str, int, Sequence[TaskFlip]]]:
         """Return the side that alone solves tasks, their number and those to show, for both sides.
@@ -143,6 +194,14 @@ class Comparison:
         return [side for side in self.sides if side.results is not None]
 
     @property
+    def rows_by_role(self) -> dict[str, list[FigureRow]]:
+        """Rows of figures by role, those of the episode (empty name) first."""
+        rows: dict[str, list[FigureRow]] = {"": []}
+        for row in self.rows:
+            rows.setdefault(row.role, []).append(row)
+        return rows
+
+    @property
     def same_words(self) -> bool:
         """True where all sides have the same spec, templates and settings."""
         return not (self.spec or self.templates)
@@ -178,16 +237,37 @@ def compare(sides: Sequence[Side], shown: int = 3) -> Comparison:
     )
 
 
-def comparison_page(comparison: Comparison) -> str:
-    """Return the HTML of a comparison; the page opens offline and runs no script."""
+def comparison_page(comparison: Comparison, viewer: str = "") -> str:
+    """Return the HTML of a comparison, which opens offline; raises DataError for a damaged training.
+
+    Args:
+        comparison: The comparison.
+        viewer: URL of the list of runs, where a viewer shows the page.
+    """
+    code, code_hash = script(_HERE.parent / "report.js")
+    trainings = [
+        (f"{letter(place)} {side.name}", read_run(side.training), validation_bands(RunFolder(side.training)))
+        for place, side in enumerate(comparison.sides)
+        if side.training is not None
+    ]
     return render(
         _HERE / "compare.html.j2",
         _HERE / "compare.css",
         comparison=comparison,
+        curves=common_curves(trainings) if len(trainings) > 1 else (),
+        letters={side.name: letter(place) for place, side in enumerate(comparison.sides)},
+        viewer=viewer,
         side_cells=side_cells,
         gap_cells=gap_cells,
         answer=answer,
+        script=code,
+        script_hash=code_hash,
     )
+
+
+def letter(place: int) -> str:
+    """Return the short name of a side on a page, A for the first; a number beyond Z."""
+    return ascii_uppercase[place] if place < len(ascii_uppercase) else str(place + 1)
 
 
 class FigureCell(NamedTuple):
@@ -270,7 +350,34 @@ def _flips(name: str, first: SideResults, other: SideResults, shown: int) -> Tas
     gained, lost = ([task for task in turned if (now[task] > SOLVED) is up] for up in (True, False))
     alone = len(first.tasks.keys() | other.tasks.keys()) - len(shared)
     read = [[_flip(task, first, other) for task in tasks[:shown]] for tasks in (gained, lost)]
-    return TaskFlips(name, len(shared), alone, read[0], read[1], len(gained), len(lost))
+    changes = _changes(shared, {*turned}, first, other)
+    return TaskFlips(name, len(shared), alone, read[0], read[1], len(gained), len(lost), changes)
+
+
+def _changes(
+    shared: Iterable[str], flipped: Collection[str], first: SideResults, other: SideResults
+) -> list[TaskChange]:
+    """Return the tasks of both sides with their values, the flipped ones and the largest changes first."""
+
+    def values(side: SideResults, task: str) -> dict[str, float]:
+        figures = side.figures.items()
+        return {
+            name.removeprefix(_REWARD): of[task]
+            for name, of in figures
+            if task in of and (name == "correct" or name.startswith(_REWARD))
+        }
+
+    tasks = [
+        TaskChange(
+            task,
+            question(first.rule.visible(first.tasks[task]), task, 160),
+            values(first, task),
+            values(other, task),
+            task in flipped,
+        )
+        for task in shared
+    ]
+    return sorted(tasks, key=lambda it: (not it.flipped, -it.change, it.task))[:MOST_TASKS]
 
 
 def _flip(task: str, first: SideResults, other: SideResults) -> TaskFlip:

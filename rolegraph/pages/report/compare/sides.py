@@ -71,6 +71,19 @@ class Side:
     """Results; None for a spec, and where there are no episodes."""
     seconds: float | None = None
     """Time that a run's episodes took, or a training that was not resumed, in seconds; None where unknown."""
+    training: Path | None = None
+    """Folder of a training; None for a run and a spec."""
+
+
+def side_names(paths: Sequence[str]) -> list[str]:
+    """Return a name for each side: the last part of its path, or the path where two share that part."""
+    short = [Path(path).resolve().name for path in paths]
+    names: list[str] = []
+    for name, path in zip(short, paths, strict=True):
+        full = name if short.count(name) == 1 else path
+        earlier = paths[: len(names)].count(path)
+        names.append(f"{full} ({earlier + 1})" if earlier else full)
+    return names
 
 
 def read_side(name: str, path: Path) -> Side:
@@ -93,6 +106,7 @@ def read_side(name: str, path: Path) -> Side:
         _settings(info),
         results if results and results.tasks else None,
         info.duration,
+        path if info.kind == "train" else None,
     )
 
 

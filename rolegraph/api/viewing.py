@@ -29,6 +29,8 @@ class RunViewer:
     """
 
     runs: Sequence[ViewedRun]
+    folders: Sequence[Path] = ()
+    """Folders that were named; `serve` shows runs that begin in them later, too."""
 
     @property
     def hidden(self) -> list[str]:
@@ -55,7 +57,7 @@ class RunViewer:
                 "write a file"
             )
 
-        serve(self.runs, port=port, where=parse_filters(where), ready=ready)
+        serve(self.runs, self.folders, port=port, where=parse_filters(where), ready=ready)
 
     def write(self, file: str | Path, *, hidden: bool, most: int = 200, **where: str) -> int:
         """Write the pages as one file that opens offline.
@@ -95,10 +97,11 @@ def view(*runs: str | Path) -> RunViewer:
 
     if not runs and not RUNS.is_dir():
         raise UsageError(f"there is no folder {RUNS}/ here; give the folder of a run, such as runs/mine")
-    opened = [open_run(folder) for run in runs or (RUNS,) for folder in runs_in(Path(run))]
+    folders = [Path(run) for run in runs or (RUNS,)]
+    opened = [open_run(path) for folder in folders for path in runs_in(folder)]
     if not runs:
         opened.sort(key=lambda run: "" if run.fault else str(run.info.started or ""), reverse=True)
-    return RunViewer(opened)
+    return RunViewer(opened, folders)
 
 
 def parse_filters(where: Mapping[str, str]) -> EpisodeFilter:

@@ -9,12 +9,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
+from threading import Lock
 from typing import Any, NamedTuple
 
 from rolegraph.engine.errors import DataError
 from rolegraph.engine.records import Episode, GroupKey
 from rolegraph.engine.records.confined import write_whole
+from rolegraph.engine.records.folder import INFO
+from rolegraph.engine.records.run_folders import runs_in
 from rolegraph.pages.report.compare.comparison import FLIPS_OF_PAGE, compare, comparison_page
 from rolegraph.pages.report.compare.sides import read_side
 from rolegraph.pages.report.digest import clipped, question, read_digest
@@ -33,7 +37,7 @@ from rolegraph.pages.view.finding import (
     neighbours,
 )
 from rolegraph.pages.view.overview import RunsQuery, run_rows
-from rolegraph.pages.view.runs import EpisodeLocation, ViewedRun, run_names
+from rolegraph.pages.view.runs import EpisodeLocation, ViewedRun, open_run, run_names
 from rolegraph.pages.view.texts import Chip, chips
 from rolegraph.pages.view.timeline import DrawnTimeline, draw, timeline
 from rolegraph.pages.view.trace import GroupTrace, SampledToken, greatest, spans_tasks, tokens, traces
@@ -44,8 +48,11 @@ MOST_CARDS = 150
 """Number of turns of an episode on one page."""
 MOST_ANSWERS = 6
 """Number of trajectories whose answers a row of a list shows."""
+MOST_TABS = 8
+"""Number of runs up to which each page names all of them."""
 MOST_MEMBERS = 64
 """Number of members of a group that are listed."""
+_EVER = datetime.min.replace(tzinfo=UTC)
 _KNOWN = ("spec", "hash", "failures", "started_at")
 """Keys of an episode's metadata that are shown elsewhere on the page."""
 
@@ -219,10 +226,19 @@ class Pages:
         runs: Runs to show.
         links: URLs of the pages.
         hidden: Whether hidden task fields are shown.
+        folders: Folders whose new runs are added whenever the list of runs is rendered.
     """
 
-    def __init__(self, runs: Sequence[ViewedRun], links: PageLinks, *, hidden: bool = True) -> None:
-        self.runs, self.links, self.hidden = runs, links, hidden
+    def __init__(
+        self,
+        runs: Sequence[ViewedRun],
+        links: PageLinks,
+        *,
+        hidden: bool = True,
+        folders: Sequence[Path] = (),
+    ) -> None:
+        self.runs, self.links, self.hidden = [*runs], links, hidden
+        self._first, self._folders, self._adding = len(runs), folders, Lock()
         self._script = script(HERE / "view.js")
         self._live_script = script(HERE / "view.js", HERE / "live.js")
 
@@ -246,7 +262,8 @@ class Pages:
 
     def overview(self, query: RunsQuery) -> str:
         """Render a table of the runs with their figures; a damaged run is a row with its fault."""
-        rows = query.arrange(run_rows(self.runs))
+        rows = run_rows(self.runs)
+        rows = query.arrange([*reversed(rows[self._first :]), *rows[: self._first]])
         shown: dict[str, Any] = {
             "rows": rows,
             "query": query,
@@ -254,9 +271,18 @@ class Pages:
         }
         return self._render("overview.html.j2", "Runs", is_live=True, **shown)
 
-    def compare(self, numbers: Sequence[int]) -> str:
-        """Render the comparison of runs with the first of them; raises as `compare` does."""
+    def add_new(self) -> None:
+        """Open the runs that have begun in the folders since; numbers of the others stay."""
+        with self._adding:
+            known = {run.folder.path for run in self.runs}
+            new = [path for folder in self._folders for path in runs_in(folder) if path not in known]
+            self.runs += [open_run(path) for path in new if (path / INFO).exists()]
+
+    def compare(self, numbers: Iterable[int]) -> str:
+        """Render the comparison of runs with the oldest of them; raises as `compare` does."""
         names = run_names(self.runs)
+        started = {number: self.runs[number].info.started or _EVER for number in numbers}
+        numbers = sorted(started, key=lambda number: (started[number], number))
         sides = [read_side(names[number], self.runs[number].folder.path) for number in numbers]
         return comparison_page(compare(sides, FLIPS_OF_PAGE), self.links.to() or "")
 
@@ -396,6 +422,7 @@ class Pages:
             texts=texts,
             anchor=anchor_of,
             most_cards=MOST_CARDS,
+            most_tabs=MOST_TABS,
             page=PAGE,
             any=ANY,
             **values,

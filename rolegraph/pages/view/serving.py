@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import secrets
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import uvicorn
 from starlette.applications import Starlette
@@ -68,6 +69,7 @@ def app(pages: Pages, key: str) -> Starlette:
         return page(pages.error(str(error)), code)
 
     def first(request: Request) -> Response:
+        pages.add_new()
         if len(runs) > 1:
             asked = request.query_params
             picked = asked.getlist("pick")
@@ -79,7 +81,7 @@ def app(pages: Pages, key: str) -> Starlette:
 
     def compare(request: Request) -> Response:
         picked = RunsQuery.of("", "", request.query_params.getlist("pick")).picked
-        return page(pages.compare(sorted(map(_known, picked))))
+        return page(pages.compare(map(_known, picked)))
 
     def report(request: Request) -> Response:
         return page(pages.report(_run(request)))
@@ -148,12 +150,18 @@ def app(pages: Pages, key: str) -> Starlette:
 
 
 def serve(
-    runs: Sequence[ViewedRun], *, port: int, where: EpisodeFilter, ready: Callable[[str], None]
+    runs: Sequence[ViewedRun],
+    folders: Sequence[Path] = (),
+    *,
+    port: int,
+    where: EpisodeFilter,
+    ready: Callable[[str], None],
 ) -> None:
     """Serve the pages of runs over HTTP on this machine until interrupted.
 
     Args:
         runs: Runs to show.
+        folders: Folders whose new runs are shown, too.
         port: TCP port; 0 for a free one.
         where: Filter of the first page.
         ready: Function called with the URL of the first page once the port is open.
@@ -163,7 +171,7 @@ def serve(
         WorldError: The port is in use or not permitted.
     """
     key = secrets.token_urlsafe(16)
-    pages = Pages(runs, ServedLinks(key))
+    pages = Pages(runs, ServedLinks(key), folders=folders)
     if len(runs) == 1:
         pages.listing(0, where)  # fails before the server starts where the run is broken
     with listen(HOST, port) as listener:

@@ -8,6 +8,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import httpx
+from starlette.applications import Starlette
 
 from rolegraph.pages.view.pages import Pages
 from rolegraph.pages.view.runs import open_run
@@ -19,10 +20,17 @@ VOID = {"meta", "input", "br"}
 
 def get(path: str, *folders: Path, host: str = "127.0.0.1:8080", method: str = "GET") -> httpx.Response:
     """Return the application's response, with the runs opened anew."""
+    runs = [open_run(folder) for folder in folders]
+    return request(app(Pages(runs, ServedLinks(KEY)), KEY), path, host=host, method=method)
+
+
+def request(
+    served: Starlette, path: str, *, host: str = "127.0.0.1:8080", method: str = "GET"
+) -> httpx.Response:
+    """Return an application's response."""
 
     async def asked() -> httpx.Response:
-        runs = [open_run(folder) for folder in folders]
-        transport = httpx.ASGITransport(app=app(Pages(runs, ServedLinks(KEY)), KEY))
+        transport = httpx.ASGITransport(app=served)
         async with httpx.AsyncClient(transport=transport, base_url=f"http://{host}") as client:
             return await client.request(method, path)
 

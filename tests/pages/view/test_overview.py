@@ -10,9 +10,12 @@ from pathlib import Path
 import pytest
 
 from rolegraph.engine.records.writer_lock import sole_writer
+from rolegraph.pages.view.pages import Pages
+from rolegraph.pages.view.runs import open_run
+from rolegraph.pages.view.serving import ServedLinks, app
 from tests import replays
 from tests.pages.report.runs import write_run as write_training
-from tests.pages.view.pages import KEY, Parsed, get
+from tests.pages.view.pages import KEY, Parsed, get, request
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +88,8 @@ def test_picks_stay_where_the_search_leaves_them_out_and_lead_to_a_comparison(fo
     compared = get(f"/{KEY}/compare?pick=0&pick=1", *folders)
     page = Parsed(compared.text)
     assert compared.status_code == 200 and f"/{KEY}/" in page.links
-    assert "4 tasks, 8 episodes" in page.text and "4 tasks, 4 episodes" in page.text
+    words = " ".join(page.text.split())
+    assert "4 tasks, 8 episodes" in words and "4 tasks, 4 episodes" in words
 
 
 @pytest.mark.parametrize(
@@ -139,6 +143,24 @@ def test_a_training_that_goes_on_shows_its_step_and_one_that_ended_early_where(
     assert rows(get(f"/{KEY}/", folder, *folders).text)[0][9] == "ended at step 2 of 4"
     (folder / "run.json").write_text(json.dumps({**info, "stopped": "no gain", "steps": 2}))
     assert rows(get(f"/{KEY}/", folder, *folders).text)[0][9] == "stopped early at step 2"
+
+
+def test_a_run_that_begins_later_comes_first_and_the_numbers_of_others_stay(tmp_path: Path) -> None:
+    folder = tmp_path / "runs"
+    for name in ("one", "two"):
+        replays.run(folder / name, replays.solved(0), tasks=1)
+    runs = [open_run(folder / name) for name in ("one", "two")]
+    served = app(Pages(runs, ServedLinks(KEY), folders=[folder]), KEY)
+    assert [row[1] for row in rows(request(served, f"/{KEY}/").text)] == ["one", "two"]
+    replays.run(folder / "new", replays.solved(0), tasks=1)
+    text = request(served, f"/{KEY}/").text
+    assert [row[1] for row in rows(text)] == ["new", "one", "two"]
+    assert f'id="run-2" href="/{KEY}/2"' in text and request(served, f"/{KEY}/2").status_code == 200
+
+
+def test_of_many_runs_a_page_names_none_but_its_own(folders: list[Path]) -> None:
+    text = get(f"/{KEY}/0", *folders * 3).text
+    assert not {f"/{KEY}/1", f"/{KEY}/2"} & {*Parsed(text).links} and f"/{KEY}/" in Parsed(text).links
 
 
 def test_the_pages_that_follow_a_run_ask_their_own_server_and_no_other_page_asks(folders: list[Path]) -> None:

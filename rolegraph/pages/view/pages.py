@@ -274,8 +274,8 @@ class Pages:
     def add_new(self) -> None:
         """Open the runs that have begun in the folders since; numbers of the others stay."""
         with self._adding:
-            known = {run.folder.path for run in self.runs}
-            new = [path for folder in self._folders for path in runs_in(folder) if path not in known]
+            present = {run.folder.path for run in self.runs}
+            new = [path for folder in self._folders for path in runs_in(folder) if path not in present]
             self.runs += [open_run(path) for path in new if (path / INFO).exists()]
 
     def compare(self, numbers: Iterable[int]) -> str:

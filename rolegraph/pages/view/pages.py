@@ -284,7 +284,12 @@ class Pages:
         started = {number: self.runs[number].info.started or _EVER for number in numbers}
         numbers = sorted(started, key=lambda number: (started[number], number))
         sides = [read_side(names[number], self.runs[number].folder.path) for number in numbers]
-        return comparison_page(compare(sides, FLIPS_OF_PAGE), self.links.to() or "")
+        by_name = {names[number]: number for number in numbers}
+
+        def episodes(side: str, task: str) -> str:
+            return self.links.listing(by_name[side], EpisodeFilter(task=task))
+
+        return comparison_page(compare(sides, FLIPS_OF_PAGE), self.links.to() or "", episodes)
 
     def elsewhere(self, number: int, row: EpisodeLocation) -> str:
         """Render the list of other runs and steps that have the task of an episode."""

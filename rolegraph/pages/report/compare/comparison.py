@@ -6,7 +6,7 @@ mean over tasks, the rollouts of a task averaged first; `intervals.METHOD` descr
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -237,12 +237,15 @@ def compare(sides: Sequence[Side], shown: int = 3) -> Comparison:
     )
 
 
-def comparison_page(comparison: Comparison, viewer: str = "") -> str:
+def comparison_page(
+    comparison: Comparison, viewer: str = "", episodes: Callable[[str, str], str] | None = None
+) -> str:
     """Return the HTML of a comparison, which opens offline; raises DataError for a damaged training.
 
     Args:
         comparison: The comparison.
         viewer: URL of the list of runs, where a viewer shows the page.
+        episodes: Function that returns the URL of a task's episodes, from the side's name and the task's id.
     """
     code, code_hash = script(_HERE.parent / "report.js")
     trainings = [
@@ -257,6 +260,7 @@ def comparison_page(comparison: Comparison, viewer: str = "") -> str:
         curves=common_curves(trainings) if len(trainings) > 1 else (),
         letters={side.name: letter(place) for place, side in enumerate(comparison.sides)},
         viewer=viewer,
+        episodes=episodes,
         side_cells=side_cells,
         gap_cells=gap_cells,
         answer=answer,

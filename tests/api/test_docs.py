@@ -18,6 +18,7 @@ pytest.importorskip("torch", reason="needs the extra `local`")
 
 import rolegraph as rg
 from rolegraph.local.launcher import LocalService
+from tests.documents import LANGUAGE, is_spec
 
 ROOT = Path(__file__).parent.parent.parent
 pytestmark = pytest.mark.service
@@ -70,3 +71,17 @@ def test_the_snippet_of_the_readme_runs_as_a_script(tmp_path: Path) -> None:
         len(re.findall(r"^countdown-validation-[0-3]:[01] (?:True|False) ", done.stdout, re.MULTILINE)) == 8
     )
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("page", LANGUAGE, ids=lambda page: page.stem)
+def test_the_first_example_of_a_page_of_the_language_runs_on_the_shipped_model(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, service: LocalService
+) -> None:
+    (first, *_) = blocks(page, "yaml")
+    assert is_spec(first)
+    spec = tmp_path / "example.yaml"
+    spec.write_text(first, "utf-8")
+    monkeypatch.setenv("TINKER_API_KEY", service.api_key)
+    flow = rg.load(spec, "sampling.max_tokens=24", base_url=service.base_url)
+    rg.run(flow, limit=1, out=tmp_path / "run", progress=False)
+    assert (tmp_path / "run" / "episodes.jsonl").read_text("utf-8").count("\n") == 1

@@ -53,7 +53,7 @@ const SiteSearch = (() => {
       const words = new Set(places.filter((it) => it.start >= first.start && it.start < first.start + EXCERPT).map((it) => it.word)).size;
       if (words > best.words) best = { words, start: first.start };
     }
-    const from = best.start < 60 ? 0 : text.lastIndexOf(" ", best.start - 40) + 1, to = Math.min(text.length, from + EXCERPT);
+    const from = best.start < 60 ? 0 : text.lastIndexOf(" ", best.start - 40) + 1, to = end(text, from + EXCERPT);
     const parts = from ? [["… ", false]] : [];
     let at = from;
     for (const { start, length } of places) {
@@ -63,6 +63,11 @@ const SiteSearch = (() => {
     }
     parts.push([text.slice(at, to) + (to < text.length ? " …" : ""), false]);
     return parts.filter(([part]) => part);
+  }
+
+  // The end of the last whole word before a place.
+  function end(text, place) {
+    return place >= text.length ? text.length : text.lastIndexOf(" ", place);
   }
 
   return { find };

@@ -19,6 +19,7 @@ pytest.importorskip("torch", reason="needs the extra `local`")
 import rolegraph as rg
 from rolegraph.local.launcher import LocalService
 from tests.documents import LANGUAGE, is_spec
+from tests.trainings import STEP, train
 
 ROOT = Path(__file__).parent.parent.parent
 pytestmark = pytest.mark.service
@@ -85,3 +86,11 @@ def test_the_first_example_of_a_page_of_the_language_runs_on_the_shipped_model(
     flow = rg.load(spec, "sampling.max_tokens=24", base_url=service.base_url)
     rg.run(flow, limit=1, out=tmp_path / "run", progress=False)
     assert (tmp_path / "run" / "episodes.jsonl").read_text("utf-8").count("\n") == 1
+
+
+def test_the_loss_of_the_page_on_estimators_trains(tmp_path: Path, service: LocalService) -> None:
+    (snippet,) = blocks(ROOT / "docs" / "training" / "estimators.md", "python")
+    exec(snippet, {})
+    words = (*STEP, "roles.solver.loss={clipped_gap: {bound: 1}}", "sampling.max_tokens=24")
+    trained = train(tmp_path / "run", "solver_judge", *words, service=service)
+    assert 0 < trained.metrics[-1]["loss/solver/kept"] <= 1

@@ -51,7 +51,7 @@ def on_post_build(config: MkDocsConfig) -> None:
     """Write the viewer's colours, and the search index as a script: a page on disk may load no JSON.
 
     The plugin indexes each page as a whole and each section. Only sections stay, so that no text is found
-    twice; the first section of a page has the page's address.
+    twice; the first section of a page has the page's address. The changelog would be found for everything.
     """
     site = Path(config.site_dir)
     (site / "colors.css").write_bytes((ROOT / "rolegraph" / "pages" / "report" / "colors.css").read_bytes())
@@ -60,7 +60,7 @@ def on_post_build(config: MkDocsConfig) -> None:
     title, is_first = "", True
     for entry in json.loads((folder / "search_index.json").read_text("utf-8"))["docs"]:
         page, _, anchor = entry["location"].partition("#")
-        if anchor:
+        if anchor and page != TOP["CHANGELOG.md"].replace(".md", ".html"):
             location = page if is_first else entry["location"]
             sections.append({**entry, "page": title, "location": location})
         title, is_first = (title, False) if anchor else (entry["title"], True)

@@ -1,9 +1,15 @@
-// The menu of narrow screens, and a button that copies each block of code.
+// The menu of narrow screens, code and tables that scroll by keyboard, and a button that copies each block of code.
 (() => {
   const menu = document.querySelector("details.nav"), narrow = matchMedia("(max-width: 900px)");
   const fold = () => { menu.open = !narrow.matches; };
   fold();
   narrow.addEventListener("change", fold);
+
+  function letScroll() {
+    for (const part of document.querySelectorAll("main pre, main table")) part.toggleAttribute("tabindex", part.scrollWidth > part.clientWidth);
+    for (const part of document.querySelectorAll("main [tabindex]")) part.tabIndex = 0;
+  }
+  addEventListener("resize", letScroll);
 
   // A page on disk may be denied the clipboard's interface; the older command needs none.
   function copyBySelection(text) {
@@ -37,4 +43,5 @@
     block.replaceWith(frame);
     frame.append(block, button);
   }
+  letScroll();
 })();

@@ -31,6 +31,10 @@ needs_mkdocs = pytest.mark.skipif(importlib.util.find_spec("mkdocs") is None, re
 WIDER = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
 """Pixels by which a page is wider than the screen."""
 
+UNREACHED = """[...document.querySelectorAll("main pre, main table")].filter((it) =>
+  it.scrollWidth > it.clientWidth && getComputedStyle(it).overflowX === "auto" && it.tabIndex !== 0).length"""
+"""Number of code blocks and tables that scroll and that the keyboard does not reach."""
+
 FAINT = """(() => {
   const parse = (text) => text.match(/[0-9.]+/g).map(Number);
   const linear = (v) => v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4;
@@ -129,6 +133,7 @@ def test_every_page_fits_the_screen_and_can_be_read(
         browser.open((site / f"{page}.html").as_uri(), width, dark=dark)
         assert browser.of(WIDER) == 0, page
         assert browser.of(FAINT) == [], page
+        assert browser.of(UNREACHED) == 0, page
 
 
 @needs_mkdocs

@@ -1,6 +1,6 @@
 """Reference implementation of the language, to compare with the engine on random workflows.
 
-`expected` follows docs/language.md turn by turn, by recursion, without tables, counters or an event loop.
+`expected` follows docs/language/ turn by turn, by recursion, without tables, counters or an event loop.
 """
 
 from __future__ import annotations

@@ -26,6 +26,10 @@ from rolegraph.api.exporting import export_async as export_async
 from rolegraph.api.fetching import FetchedModel as FetchedModel
 from rolegraph.api.fetching import fetch as fetch
 from rolegraph.api.fetching import fetch_async as fetch_async
+from rolegraph.api.fixing import FIX_ROUNDS as FIX_ROUNDS
+from rolegraph.api.fixing import AppliedPatch as AppliedPatch
+from rolegraph.api.fixing import apply_patches as apply_patches
+from rolegraph.api.fixing import with_own_patches as with_own_patches
 from rolegraph.api.forecasting import forecast as forecast
 from rolegraph.api.forecasting import forecast_async as forecast_async
 from rolegraph.api.jobs import drop_damaged as drop_damaged
@@ -85,6 +89,7 @@ from rolegraph.api.workflow import other_spec as other_spec
 from rolegraph.api.workflow import shipped_specs as shipped_specs
 from rolegraph.api.workflow import spec_source as spec_source
 from rolegraph.engine import vocabulary as vocabulary
+from rolegraph.engine.compile.compiler import CompileResult as CompileResult
 from rolegraph.engine.errors import DataError as DataError
 from rolegraph.engine.errors import RolegraphError as RolegraphError
 from rolegraph.engine.errors import SpecError as SpecError
@@ -123,6 +128,7 @@ from rolegraph.engine.run.preview import SentPrompt as SentPrompt
 from rolegraph.engine.run.preview import TaskPrompts as TaskPrompts
 from rolegraph.engine.secrets import without_secrets_in as without_secrets_in
 from rolegraph.engine.shipped import model_folder as model_folder
+from rolegraph.engine.spec import Diagnostic as Diagnostic
 from rolegraph.engine.spec import find_spec as find_spec
 from rolegraph.engine.spec import is_tests_file as is_tests_file
 from rolegraph.engine.training.advantages.group_metrics import KL as KL

@@ -32,7 +32,7 @@ from rolegraph.engine.spec.files import has_surrogate, pair_surrogates, read_tex
 _DEPTH = SPEC_DEPTH.most
 
 
-_NAMED = ("roles", "loops", "policies")
+_NAMED: tuple[Path, ...] = (("roles",), ("loops",), ("policies",), ("episode", "metrics"))
 """Mappings whose keys are names of the spec's own."""
 _COMMENT = re.compile(r"(?m)(?:^|(?<=\s))#.*$")
 
@@ -71,7 +71,7 @@ class YamlSource:
     def _patch(self, finding: Finding, place: Place) -> Patch | None:
         """Return the patch for a misspelt name; None where it is not certain.
 
-        A role, loop or policy whose name stands nowhere but at its key is the one misspelt, if the other
+        A role, loop, policy or metric whose name stands nowhere but at its key is the one misspelt, if the other
         spelling stands at several places.
         """
         hint = finding.hint
@@ -79,7 +79,7 @@ class YamlSource:
             return None
         if finding.at_key and value_at(self.data, (*finding.path[:-1], hint.right)) is not None:
             return None  # the mapping would have the key twice
-        keys = [spot.key for section in _NAMED if (spot := self.positions.get((section, hint.right)))]
+        keys = [spot.key for of in _NAMED if (spot := self.positions.get((*of, hint.right)))]
         if keys and keys[0] and self._uses(hint.right) == 1 < self._uses(hint.wrong):
             return rename(keys[0], hint.right, hint.wrong)
         return rename(place, hint.wrong, hint.right)

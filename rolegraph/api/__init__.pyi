@@ -50,6 +50,8 @@ from rolegraph.api.running import RunJob as RunJob
 from rolegraph.api.running import RunResult as RunResult
 from rolegraph.api.running import run as run
 from rolegraph.api.running import run_async as run_async
+from rolegraph.api.skill import skill_text as skill_text
+from rolegraph.api.skill import write_skill as write_skill
 from rolegraph.api.starting import new as new
 from rolegraph.api.starting import new_async as new_async
 from rolegraph.api.sweeping import SweepJob as SweepJob
@@ -62,6 +64,7 @@ from rolegraph.api.testing import record as record
 from rolegraph.api.testing import record_async as record_async
 from rolegraph.api.testing import test as test
 from rolegraph.api.testing import test_async as test_async
+from rolegraph.api.testing import tested_specs as tested_specs
 from rolegraph.api.training import TrainingJob as TrainingJob
 from rolegraph.api.training import TrainingResult as TrainingResult
 from rolegraph.api.training import train as train

@@ -149,7 +149,9 @@ def _check(source: api.Source, output: OutputOptions, backend: str | None) -> di
 
 @click.command("test")
 @options.source(
-    "With --record: the model that answers, as for run.", "With --record: the endpoint, as for run."
+    "With --record: the model that answers, as for run.",
+    "With --record: the endpoint, as for run.",
+    required=False,
 )
 @options.path("--tests", "tests", "FILE", "The tests. Default: NAME.test.yaml beside SPEC.")
 @options.flag("--record", "Record the answers with the model first, and the tests if FILE is missing.")
@@ -158,11 +160,24 @@ def test_command(source: api.Source, tests: Path | None, record: bool, junit: Pa
     """Replay SPEC's recorded answers and compare the episodes with its tests, without a model.
 
     The tests are in NAME.test.yaml beside the spec: figures, failures, tokens, what single tasks must come
-    to, and whether each prompt is still the recorded one. Exit code 0 when all hold, 1 when one does not, 2
-    for a mistake in the spec or the tests.
+    to, and whether each prompt is still the recorded one. Without SPEC, each spec of this folder that has
+    tests is tested. Exit code 0 when all hold, 1 when one does not, 2 for a mistake in the spec or the tests.
     """
     if not record and (source.model or source.base_url):
         raise click.UsageError("--model and --base-url go with --record: tests ask no model")
+    if source.spec is not None:
+        return _test(source, tests, record, junit)
+    if tests or record or junit:
+        raise click.UsageError("--tests, --record and --junit go with one spec; name it")
+    codes: list[int] = []
+    for spec in api.tested_specs():
+        click.echo(f"{spec}:")
+        codes.append(_test(options.in_project(replace(source, spec=str(spec))), None, False, None))
+    return max(codes)
+
+
+def _test(source: api.Source, tests: Path | None, record: bool, junit: Path | None) -> int:
+    """Test one spec, print a line for each expectation, and return 1 where one does not hold, else 0."""
     flow = api.open_source(source)
     if record:
         with progress_line(OutputOptions(), "starting the model …") as observe:

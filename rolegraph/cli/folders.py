@@ -18,7 +18,7 @@ from rolegraph.cli.output import OutputOptions, command
 @options.path("--data", "data", "FILE", "Table of your own tasks: .csv, .tsv, .jsonl or .parquet.")
 @options.text("--label", "COLUMN", "With --data: the column with the right answer.", "label")
 def new_command(folder: Path, spec: str | None, data: Path | None, label: str | None) -> int:
-    """Write a workflow of your own into the new folder NAME: spec, prompts, rows, a reward in Python, a test.
+    """Write a workflow of your own into the new folder NAME: spec, prompts, rows, a reward in Python, a test, AGENTS.md.
 
     The workflow is complete: it runs and trains on the shipped model. No file is overwritten. `rolegraph list
     specs` shows the specs for --from.
@@ -38,7 +38,9 @@ def new_command(folder: Path, spec: str | None, data: Path | None, label: str | 
     if folder / api.PROJECT_FILE in files:
         api.trust(folder)
     words = f"{folder.resolve().name}.yaml"
-    OutputOptions().next(shlex.join(["cd", str(folder)]), command("preview", words), command("run", words))
+    tested = [command("test")] if folder / f"{words.removesuffix('.yaml')}.test.yaml" in files else []
+    following = [*tested, command("preview", words), command("run", words)]
+    OutputOptions().next(shlex.join(["cd", str(folder)]), *following)
     return 0
 
 

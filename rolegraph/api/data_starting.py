@@ -20,12 +20,12 @@ from typing import Any
 from rolegraph.api.columns import Columns, Label, read_columns
 from rolegraph.api.jobs import blocking
 from rolegraph.api.starting import (
-    guide_files,
-    test_files,
     SCHEMA,
     STARTER,
     Files,
     check_new_folder,
+    guide_files,
+    recorded_tests,
     rendered,
     schema_file,
     workflow_name,
@@ -373,7 +373,7 @@ async def _later_files(
     ]
     return {
         **guide_files("data_README.md.j2", about),
-        **test_files(episodes, about),
+        **recorded_tests(episodes, about),
         SCHEMA: schema_file([]),
     }
 

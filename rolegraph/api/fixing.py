@@ -34,8 +34,7 @@ class AppliedPatch(NamedTuple):
 def with_own_patches(spec: str | Path, diagnostics: Iterable[Diagnostic]) -> list[Diagnostic]:
     """Return diagnostics without the patches of files that are not the author's own.
 
-    Own files are regular files in the spec's folder or below, reached without a link; shipped files are
-    nobody's own.
+    Own files are regular files in the spec's folder or below, reached without a link; shipped files are not.
 
     Args:
         spec: Path of the spec, or the name of a shipped one.

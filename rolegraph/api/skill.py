@@ -1,4 +1,4 @@
-"""`rolegraph skill`: the language in two pages, for agents that write specs; also AGENTS.md of a new folder."""
+"""`rolegraph skill`: the language in two pages, for agents that write specs; AGENTS.md of a new folder."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from rolegraph.engine.vocabulary import Registry
 
 NAME = "rolegraph"
 _DESCRIPTION = (
-    "Write, check and change Rolegraph specs: YAML files that declare multi-role LLM workflows (solver, judge, "
-    "validator, debate, router, loops) and train their roles by RL. Use it when a folder has a YAML file that "
-    "begins with `rolegraph: 1`, or when someone wants such a workflow."
+    "Write, check and change Rolegraph specs: YAML files that declare multi-role LLM workflows (solver, "
+    "judge, validator, debate, router, loops) and train their roles by RL. Use it when a folder has a YAML "
+    "file that begins with `rolegraph: 1`, or when someone wants such a workflow."
 )
 _TEMPLATE = Path(__file__).parent / "starter"
 

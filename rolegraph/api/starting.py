@@ -132,13 +132,13 @@ def _first_files(plan: Plan, text: str, about: Mapping[str, Any]) -> Files:
 
 
 async def _later_files(made: Workflow, imports: list[Path], about: Mapping[str, Any]) -> Files:
-    """Return by file name the contents made from the loaded new spec: README, AGENTS.md, JSON Schema, tests."""
+    """Return by file name the contents made from the loaded new spec: guides, JSON Schema, tests."""
     files = {**guide_files("README.md.j2", about), SCHEMA: schema_file(imports)}
     if not about["allow"]:
         split: Split = about["split"]
         right, wrong = made.tasks(split, 2)
         answers = [(right, str(right.get("solution", "1"))), (wrong, "0")]
-        files |= test_files([await made_up(made.plan, task, answer) for task, answer in answers], about)
+        files |= recorded_tests([await made_up(made.plan, task, answer) for task, answer in answers], about)
     return files
 
 
@@ -150,8 +150,8 @@ def guide_files(readme: str, about: Mapping[str, Any]) -> Files:
     }
 
 
-def test_files(episodes: Sequence[Episode], about: Mapping[str, Any]) -> Files:
-    """Return by file name what `rolegraph test` reads: made-up answers, and the results that they should have.
+def recorded_tests(episodes: Sequence[Episode], about: Mapping[str, Any]) -> Files:
+    """Return by file name what `rolegraph test` reads: made-up answers, and their expected results.
 
     Args:
         episodes: Episodes of two tasks: one whose answer is right, one whose answer is wrong.

@@ -143,7 +143,7 @@ def tested_specs(folder: str | Path = ".") -> list[Path]:
         folder: The folder; folders in it are not searched.
 
     Raises:
-        UsageError: There are none.
+        UsageError: No spec of the folder has tests.
     """
     tests = sorted(Path(folder).glob(f"*{TESTS_SUFFIX}"))
     specs = [path.with_name(f"{path.name.removesuffix(TESTS_SUFFIX)}.yaml") for path in tests]

@@ -100,8 +100,8 @@ def _check(source: api.Source, output: OutputOptions, backend: str | None) -> di
     row: dict[str, Any] = {"spec": name, "valid": False, "diagnostics": []}
     try:
         diagnostics, result = _diagnose(source, backend)
-        files = {} if result is None else result.files()
-        tasks = {split: sum(1 for _ in data.rows(None)) for split, data in files.items()}
+        files = result.files().items() if result else ()
+        tasks = {split: sum(1 for _ in data.rows(None)) for split, data in files}
     except api.UserError as error:
         click.echo(api.printable(f"error: {error}\n"), err=True)
         return {**row, "error": str(error)}

@@ -18,10 +18,10 @@ from rolegraph.cli.output import OutputOptions, command
 @options.path("--data", "data", "FILE", "Table of your own tasks: .csv, .tsv, .jsonl or .parquet.")
 @options.text("--label", "COLUMN", "With --data: the column with the right answer.", "label")
 def new_command(folder: Path, spec: str | None, data: Path | None, label: str | None) -> int:
-    """Write a workflow of your own into the new folder NAME: spec, prompts, rows, a reward in Python, a test, AGENTS.md.
+    """Write a workflow of your own into the new folder NAME: spec, prompts, rows, a reward in Python, a test.
 
-    The workflow is complete: it runs and trains on the shipped model. No file is overwritten. `rolegraph list
-    specs` shows the specs for --from.
+    The workflow is complete: it runs and trains on the shipped model. AGENTS.md has the language in two
+    pages, for agents. No file is overwritten. `rolegraph list specs` shows the specs for --from.
 
     With --data the workflow is for the rows of a table: prompts, parser and reward fit the column with the
     right answer, and its model is a real one.

@@ -1,4 +1,4 @@
-"""Tests of the patches of `rolegraph validate`: as JSON, and as `--fix` applies them to the author's files."""
+"""Tests of the patches of `rolegraph validate`: as JSON, and as `--fix` applies them to files."""
 
 from __future__ import annotations
 
@@ -73,7 +73,11 @@ def test_a_fault_has_its_code_its_keys_the_nearest_name_and_its_patch(
     (row,) = rows(rolegraph, "mine.yaml")
     faults = {it["hint"].split("'")[1]: it for it in row["diagnostics"] if "'" in it["hint"]}
     key = faults["prompt"]
-    assert (key["code"], key["path"], key["nearest"]) == ("unknown-key", ["roles", "slover", "promt"], "prompt")
+    assert (key["code"], key["path"], key["nearest"]) == (
+        "unknown-key",
+        ["roles", "slover", "promt"],
+        "prompt",
+    )
     assert "estimator" in key["expected"].split(", ")
     place = {"line": 7, "column": 5, "end_line": 7, "end_column": 10}
     assert key["patch"] == {"file": "mine.yaml", **place, "replacement": "prompt"}
@@ -98,7 +102,10 @@ def test_fix_mends_names_and_leaves_every_other_character(
     assert spec.read_bytes() == (mark + mended(BROKEN).replace("\n", ends)).encode()
     assert (folder / "prompts" / "mine.j2").read_text() == PROMPT.replace("qustion", "question")
     assert spec.stat().st_mode & 0o777 == 0o600
-    for line in ("mine.yaml:7:5: 'promt' is now 'prompt'", "prompts/mine.j2:1:9: 'qustion' is now 'question'"):
+    for line in (
+        "mine.yaml:7:5: 'promt' is now 'prompt'",
+        "prompts/mine.j2:1:9: 'qustion' is now 'question'",
+    ):
         assert line in done.stdout.splitlines()
     assert sorted(path.name for path in folder.iterdir()) == ["mine.yaml", "prompts"]
     again = rolegraph("validate", "mine.yaml", "--fix")

@@ -71,9 +71,7 @@ def test_the_printed_commands_work_as_printed_and_the_test_watches_the_reward(tm
     assert (changed.returncode, output.count("FAIL")) == (1, 1), output
 
 
-def test_without_a_spec_each_tested_spec_of_the_folder_is_tested(
-    rolegraph: Command, tmp_path: Path
-) -> None:
+def test_without_a_spec_each_tested_spec_of_the_folder_is_tested(rolegraph: Command, tmp_path: Path) -> None:
     assert "no spec here has tests" in rolegraph("test").stderr
     rolegraph("new", "mine", "--from", "tic_tac_toe")
     for path in (tmp_path / "mine").iterdir():

@@ -204,7 +204,9 @@ def _unknown_key(path: Path, root: type[SpecModel]) -> Finding:
     key, near = str(path[-1]), nearest(str(path[-1]), keys)
     hint = _right_place(path, root) or did_you_mean(key, keys)
     covers = ((*path[:-1], near),) if near else ()
-    return Finding(path, f"unknown key {key!r}", ", ".join(keys), hint, at_key=True, covers=covers, code="unknown-key")
+    return Finding(
+        path, f"unknown key {key!r}", ", ".join(keys), hint, at_key=True, covers=covers, code="unknown-key"
+    )
 
 
 def _missing_key(path: Path, root: type[SpecModel]) -> Finding:
@@ -213,9 +215,7 @@ def _missing_key(path: Path, root: type[SpecModel]) -> Finding:
     expected = ((field.description if field else None) or "").rstrip(".")
     hint = "add `rolegraph: 1`" if path == ("rolegraph",) else ""
     where = ".".join(map(str, path[:-1])) or "the spec"
-    return Finding(
-        path, f"{where} has no {str(path[-1])!r}", expected, hint, at_key=True, code="missing-key"
-    )
+    return Finding(path, f"{where} has no {str(path[-1])!r}", expected, hint, at_key=True, code="missing-key")
 
 
 def _unknown_word(detail: ErrorDetails, path: Path, around: object, root: type[SpecModel]) -> Finding:

@@ -71,8 +71,8 @@ class YamlSource:
     def _patch(self, finding: Finding, place: Place) -> Patch | None:
         """Return the patch for a misspelt name; None where it is not certain.
 
-        A role, loop, policy or metric whose name stands nowhere but at its key is the one misspelt, if the other
-        spelling stands at several places.
+        A role, loop, policy or metric whose name stands nowhere but at its key is the one misspelt, if the
+        other spelling stands at several places.
         """
         hint = finding.hint
         if finding.severity != "error" or not isinstance(hint, Suggestion) or not hint.certain:

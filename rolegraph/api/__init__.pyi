@@ -27,7 +27,6 @@ from rolegraph.api.fetching import FetchedModel as FetchedModel
 from rolegraph.api.fetching import fetch as fetch
 from rolegraph.api.fetching import fetch_async as fetch_async
 from rolegraph.api.fixing import FIX_ROUNDS as FIX_ROUNDS
-from rolegraph.api.fixing import AppliedPatch as AppliedPatch
 from rolegraph.api.fixing import apply_patches as apply_patches
 from rolegraph.api.fixing import with_own_patches as with_own_patches
 from rolegraph.api.forecasting import forecast as forecast
@@ -132,6 +131,7 @@ from rolegraph.engine.run.preview import TaskPrompts as TaskPrompts
 from rolegraph.engine.secrets import without_secrets_in as without_secrets_in
 from rolegraph.engine.shipped import model_folder as model_folder
 from rolegraph.engine.spec import Diagnostic as Diagnostic
+from rolegraph.engine.spec import Patch as Patch
 from rolegraph.engine.spec import find_spec as find_spec
 from rolegraph.engine.spec import is_tests_file as is_tests_file
 from rolegraph.engine.training.advantages.group_metrics import KL as KL

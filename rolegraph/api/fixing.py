@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
 
 from rolegraph.engine.errors import WorldError, os_errors_as
 from rolegraph.engine.records.confined import write_whole
@@ -20,17 +19,6 @@ FIX_ROUNDS = 20
 _LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n|\Z)")
 
 
-class AppliedPatch(NamedTuple):
-    """A patch that was written, and the text that stood there."""
-
-    patch: Patch
-    before: str
-
-    def __str__(self) -> str:
-        it = self.patch
-        return f"{it.file}:{it.line}:{it.column}: {self.before!r} is now {it.replacement!r}"
-
-
 def with_own_patches(spec: str | Path, diagnostics: Iterable[Diagnostic]) -> list[Diagnostic]:
     """Return diagnostics without the patches of files that are not the author's own.
 
@@ -40,7 +28,7 @@ def with_own_patches(spec: str | Path, diagnostics: Iterable[Diagnostic]) -> lis
         spec: Path of the spec, or the name of a shipped one.
         diagnostics: Diagnostics of the spec.
     """
-    folder = resolve_path(Path(spec)).parent if Path(spec).is_symlink() else resolve_path(Path(spec).parent)
+    folder = resolve_path(Path(spec).parent)
     return [
         it if it.patch is None or _is_own(Path(it.patch.file), folder) else replace(it, patch=None)
         for it in diagnostics
@@ -57,11 +45,12 @@ def _is_own(file: Path, folder: Path) -> bool:
     return not any(step.is_symlink() for step in steps)
 
 
-def apply_patches(patches: Iterable[Patch]) -> list[AppliedPatch]:
+def apply_patches(patches: Iterable[Patch]) -> list[Patch]:
     """Write patches into their files, each file as a whole or not at all; the rest of a file stays as it is.
 
     Args:
-        patches: Patches of files as they stand now; of two that overlap, the later in the file is written.
+        patches: Patches. One whose text does not stand there is left out; of two that overlap, the later is
+            written.
 
     Returns:
         The patches that were written, in the order of the files.
@@ -72,15 +61,16 @@ def apply_patches(patches: Iterable[Patch]) -> list[AppliedPatch]:
     files: dict[str, set[Patch]] = {}
     for patch in patches:
         files.setdefault(patch.file, set()).add(patch)
-    applied: list[AppliedPatch] = []
+    applied: list[Patch] = []
     for name, of_file in files.items():
         path = Path(name)
         with os_errors_as(WorldError, f"cannot read {name}"):
             data, mode = path.read_bytes(), path.stat().st_mode
         text, done = _patched(data.decode(), sorted(of_file, key=_start))
-        write_whole(path, text.encode())
-        with os_errors_as(WorldError, f"cannot write {name}"):
-            path.chmod(mode)
+        if done:
+            write_whole(path, text.encode())
+            with os_errors_as(WorldError, f"cannot write {name}"):
+                path.chmod(mode)
         applied += done
     return applied
 
@@ -89,16 +79,17 @@ def _start(patch: Patch) -> tuple[int, int, str]:
     return patch.line, patch.column, patch.replacement
 
 
-def _patched(text: str, patches: Sequence[Patch]) -> tuple[str, list[AppliedPatch]]:
+def _patched(text: str, patches: Sequence[Patch]) -> tuple[str, list[Patch]]:
     """Return a file's text with patches of single lines, and those that were applied."""
     mark = "\ufeff" if text.startswith("\ufeff") else ""  # positions are those behind a byte-order mark
     lines = _LINE.findall(text.removeprefix(mark))
-    applied: list[AppliedPatch] = []
+    applied: list[Patch] = []
     for patch in reversed(patches):
-        if applied and _start(applied[0].patch)[:2] < (patch.end_line, patch.end_column):
+        if applied and _start(applied[0])[:2] < (patch.end_line, patch.end_column):
             continue
-        line = lines[patch.line - 1]
+        line = lines[patch.line - 1] if patch.line <= len(lines) else ""
         start, end = patch.column - 1, patch.end_column - 1
-        lines[patch.line - 1] = f"{line[:start]}{patch.replacement}{line[end:]}"
-        applied.insert(0, AppliedPatch(patch, line[start:end]))
+        if line[start:end] == patch.before:
+            lines[patch.line - 1] = f"{line[:start]}{patch.replacement}{line[end:]}"
+            applied.insert(0, patch)
     return mark + "".join(lines), applied

@@ -59,7 +59,7 @@ def validate_command(
 
 def _fix(source: api.Source, output: OutputOptions, backend: str | None) -> list[dict[str, Any]]:
     """Apply the certain patches of one spec or tests file until none is left; print and return them."""
-    fixed: list[api.AppliedPatch] = []
+    fixed: list[api.Patch] = []
     with suppress(api.UserError):  # `_check` shows it
         for _ in range(api.FIX_ROUNDS):
             patches = [it.patch for it in _diagnose(source, backend)[0] if it.patch]
@@ -71,7 +71,7 @@ def _fix(source: api.Source, output: OutputOptions, backend: str | None) -> list
                 break
     if not fixed:
         output.line(f"{source.named_spec}: nothing to fix with certainty")
-    return [{**asdict(patch), "before": before} for patch, before in fixed]
+    return [asdict(patch) for patch in fixed]
 
 
 def _diagnose(

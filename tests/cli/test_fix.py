@@ -80,7 +80,7 @@ def test_a_fault_has_its_code_its_keys_the_nearest_name_and_its_patch(
     )
     assert "estimator" in key["expected"].split(", ")
     place = {"line": 7, "column": 5, "end_line": 7, "end_column": 10}
-    assert key["patch"] == {"file": "mine.yaml", **place, "replacement": "prompt"}
+    assert key["patch"] == {"file": "mine.yaml", **place, "before": "promt", "replacement": "prompt"}
     item = faults["grpo"]  # inside of its quotes
     assert (item["code"], item["patch"]["column"], item["place"]["column"]) == ("unknown-name", 17, 16)
     role = faults["slover"]  # two places say solver, and its key alone slover: the key is wrong
@@ -168,9 +168,14 @@ def test_a_prompt_behind_a_link_is_not_changed(rolegraph: Command, folder: Path,
     assert (folder / "prompts" / "mine.j2").read_text() == PROMPT
 
 
-def test_shipped_files_and_overrides_have_no_patch(rolegraph: Command) -> None:
+def test_shipped_files_and_overrides_have_no_patch(rolegraph: Command, tmp_path: Path) -> None:
     (row,) = rows(rolegraph, "solver_judge", "roles.solver.parser=tga", "roles.judge.pormpt=judge.j2")
     faults = [it for it in row["diagnostics"] if it["severity"] == "error"]
+    (tmp_path / "command line").write_text("roles.solver.parser=tga")  # messages show overrides by this name
+    assert (
+        "nothing to fix" in rolegraph("validate", "solver_judge", "roles.solver.parser=tga", "--fix").stdout
+    )
+    assert (tmp_path / "command line").read_text().endswith("=tga")
     assert {(it["nearest"], it["patch"]) for it in faults} == {("tag", None), ("prompt", None)}
 
 

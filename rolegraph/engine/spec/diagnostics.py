@@ -106,7 +106,13 @@ class Patch:
     column: int
     end_line: int
     end_column: int
+    before: str
+    """Text of the range."""
     replacement: str
+
+    def __str__(self) -> str:
+        """Return the place and both texts, as `rolegraph validate --fix` prints them."""
+        return f"{self.file}:{self.line}:{self.column}: {self.before!r} is now {self.replacement!r}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +197,7 @@ def rename(place: Place, wrong: str, right: str) -> Patch | None:
     spans = [match.span() for match in matches if start <= match.start() and match.end() <= end]
     if len(spans) != 1 or not _WRITABLE.fullmatch(right) or yaml.safe_load(right) != right:
         return None
-    return Patch(place.file, place.line, spans[0][0] + 1, place.line, spans[0][1] + 1, right)
+    return Patch(place.file, place.line, spans[0][0] + 1, place.line, spans[0][1] + 1, wrong, right)
 
 
 class SourceLines:

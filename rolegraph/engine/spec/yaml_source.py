@@ -81,8 +81,11 @@ class YamlSource:
             return None  # the mapping would have the key twice
         keys = [spot.key for of in _NAMED if (spot := self.positions.get((*of, hint.right)))]
         if keys and keys[0] and self._uses(hint.right) == 1 < self._uses(hint.wrong):
-            return rename(keys[0], hint.right, hint.wrong)
-        return rename(place, hint.wrong, hint.right)
+            patch = rename(keys[0], hint.right, hint.wrong)
+        else:
+            patch = rename(place, hint.wrong, hint.right)
+        is_in_file = patch is not None and (patch.file in self.texts or finding.place is not None)
+        return patch if is_in_file else None  # the command line is no file
 
     def _uses(self, name: str) -> int:
         """Return how often a name stands in the files that were read, outside of comments."""

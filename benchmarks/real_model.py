@@ -69,6 +69,9 @@ class Case:
 
 CASES = {
     "update": Case("update, 8 prompts × 8 answers of 10 to 33 tokens", True, 8, 8, 70, 10, 33),
+    "update-short": Case(
+        "update, 8 prompts of 79 tokens × 8 answers of 7 to 19 tokens", True, 8, 8, 79, 7, 19
+    ),
     "update-few": Case("update, 2 prompts × 8 answers of 10 to 33 tokens", True, 2, 8, 70, 10, 33),
     "update-long": Case("update, 4 unlike prompts, 200 tokens each", True, 4, 1, 70, 200, 200),
     "sample": Case("sampling, 4 prompts × 8 answers of 16 tokens", False, 4, 8, 70, 16, 16),

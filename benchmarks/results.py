@@ -119,9 +119,13 @@ class Job:
 
 
 def check_tools(place: api.RunFolder, episodes: Iterable[rg.Episode]) -> None:
-    """Raise UsageError if a tool failed: a fixed player that cannot run makes every opponent look strong."""
+    """Raise UsageError if a tool failed: a fixed player that cannot run makes every opponent look strong.
+
+    Only the first failure of an episode counts. A vote also fails where every voter failed before it, and
+    such an episode is a wrong answer.
+    """
     for episode in episodes:
-        for failure in episode.metadata.get("failures", ()):
+        for failure in tuple(episode.metadata.get("failures", ()))[:1]:
             if failure["name"] in ("tool_error", "environment_error"):
                 where = f"{place.path}, {episode.id}: {failure['role']}"
                 message = f"{where} failed with {failure['name']}: {failure['message']}; remove the folder"

@@ -64,8 +64,14 @@ def forecast_command(source: api.Source, budget: int | None, output: OutputOptio
     if calls is not None:
         output.line(f"optimize --budget {budget}: at most {calls:,} model calls of the roles")
     # docs/command.md describes the keys of the document.
-    tokens = {"prompt_tokens": forecast.tokens("prompt"), "response_tokens": forecast.tokens("response")}
-    document = {**asdict(forecast), "episodes": forecast.episodes, **tokens, "optimize_calls_at_most": calls}
+    document = {
+        **asdict(forecast),
+        "episodes": forecast.episodes,
+        "scorings_at_most": forecast.scorings_at_most,
+        "prompt_tokens": forecast.tokens("prompt"),
+        "response_tokens": forecast.tokens("response"),
+        "optimize_calls_at_most": calls,
+    }
     output.end(document, *following)
     return 0
 
@@ -81,6 +87,11 @@ def _show_forecast(forecast: api.Forecast, output: OutputOptions) -> None:
         f"estimated from {forecast.source}",
         markup=False,
     )
+    if forecast.scorings_at_most:
+        out.print(
+            f"at most {forecast.scorings_at_most:,} requests for log-probabilities "
+            "by teachers and likelihoods"
+        )
     out.print(_forecast_table(forecast))
     if (tokens := forecast.tokens()) is not None:
         out.print(f"tokens: about {forecast.tokens('prompt') or 0:,.0f} in, {tokens:,.0f} out")

@@ -122,6 +122,20 @@ def test_there_are_faults_of_form_in_every_part_of_a_spec() -> None:
         {"reward": None},
         {"estimator": {"grpo": {}}},
         {"signal": {"reverse_kl": {"teacher": "tinker:Qwen/Qwen3-8B"}}},
+        {"signal": {"reverse_kl": {"teacher": "base"}}},
+        {"signal": {"reverse_kl": {"teacher": {"provider": "local", "name": "mine"}}}},
+        {"signal": {"reverse_kl": {"teacher": {"policy": "main", "prompt": "t.j2", "shows": "answer"}}}},
+        {
+            "signal": {
+                "reverse_kl": {
+                    "teacher": {
+                        "by": "task.domain",
+                        "of": {"math": "base", 1: {"base": "main"}},
+                        "else": "mask",
+                    }
+                }
+            }
+        },
     ],
     ids=str,
 )

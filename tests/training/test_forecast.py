@@ -49,6 +49,23 @@ def test_without_episodes_there_are_the_bounds_of_the_spec() -> None:
     assert found.roles["solver"].teaching is found.seconds is found.cost is None
 
 
+TEACHER = "roles.solver.signal={reverse_kl: {teacher: base}}"
+LIKELY = "roles.judge.reward={likelihood: {of: yes, model: base}}"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "solver", "judge"), [([], 0, 0), ([TEACHER], 256, 0), ([TEACHER, LIKELY], 256, 128)]
+)
+def test_teachers_and_likelihoods_are_requests_beside_the_calls(
+    overrides: list[str], solver: int, judge: int
+) -> None:
+    found = forecast(compile_file("solver_judge", overrides))
+    assert found.calls_at_most == 16 * 8 * 3
+    roles = found.roles
+    assert (roles["solver"].scorings_at_most, roles["judge"].scorings_at_most) == (solver, judge)
+    assert found.scorings_at_most == solver + judge
+
+
 def test_groups_over_a_batch_have_no_number_before_the_batch_is_whole() -> None:
     plan = compile_file("solver_only", (*SMALL, "roles.solver.group={by: turn, over: batch}"))
     assert forecast(plan).roles["solver"].group_sizes is None

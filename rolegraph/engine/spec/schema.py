@@ -7,6 +7,7 @@ express that the first key of an item is its name, or that a role exists.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any, cast
 
 from pydantic import BaseModel, PydanticUserError, TypeAdapter
@@ -14,8 +15,10 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import core_schema
 
 from rolegraph.engine.spec.models import Spec
+from rolegraph.engine.spec.sources import ModelRef
+from rolegraph.engine.spec.teacher import Teacher, TeacherChoice
 from rolegraph.engine.spec.yaml_source import FOR_ANCHORS
-from rolegraph.engine.vocabulary import SUFFIXES, ItemCall, Option, Registry, datasets, registry_of
+from rolegraph.engine.vocabulary import SUFFIXES, ItemCall, Option, Registry, datasets, registry_of, signals
 from rolegraph.engine.vocabulary.registry import NAMES_ITEMS_OF
 
 DIALECT = "http://json-schema.org/draft-07/schema#"
@@ -32,6 +35,8 @@ _SPLIT: Mapping[str, Schema] = {
     "seed": {"type": "integer", "description": "with `split`: another seed divides the rows otherwise"},
 }
 """Keys of a file of training rows that `Data` moves to `data.split`."""
+TEACHER = "teacher"
+"""Option of a signal whose form the language has, not the signal."""
 
 
 def json_schema() -> Schema:
@@ -165,7 +170,11 @@ def _calls(registry: Registry[Any], name: str, definitions: dict[str, Schema]) -
 def _keys(registry: Registry[Any], name: str, definitions: dict[str, Schema]) -> dict[str, Schema]:
     """Return the JSON Schema of each option of an item, by the option's name."""
     prefix = f"{registry.group}.{name}."
-    keys = {option.name: _option(option, prefix, definitions) for option in registry.options(name)}
+    options = registry.options(name)
+    if registry is signals:
+        forms = Teacher | TeacherChoice | ModelRef
+        options = [replace(option, hint=forms) if option.name == TEACHER else option for option in options]
+    keys = {option.name: _option(option, prefix, definitions) for option in options}
     return {**keys, **_SPLIT} if registry is datasets and name == "file" else keys
 
 

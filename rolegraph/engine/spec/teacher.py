@@ -18,6 +18,8 @@ OWN = ""
 class Teacher(SpecModel):
     """A model that scores the tokens of a role's answers, after the role's prompt or one of its own."""
 
+    SHORT = Union[Literal["base"], ModelRef.SHORT]  # noqa: UP007
+
     policy: str | None = None
     """Policy in training, whose weights of this step teach."""
     base: str | None = None
@@ -57,14 +59,25 @@ def _as_keys(value: object) -> object:
     return {key if isinstance(key, str) else json.dumps(key, default=str): item for key, item in pairs}
 
 
+_Written = Union[Teacher, ModelRef]  # noqa: UP007
+
+
 class TeacherChoice(SpecModel):
     """Several teachers, of which a visible field of the task picks one."""
 
     by: str
     """Expression over the visible fields of the task."""
-    of: Annotated[Mapping[str, Teacher], BeforeValidator(_as_keys), Field(min_length=1)]
+    of: Annotated[
+        Mapping[str, Teacher],
+        BeforeValidator(_as_keys, json_schema_input_type=Mapping[str, _Written]),
+        Field(min_length=1),
+    ]
     """Teacher for each value of the expression."""
-    otherwise: Annotated[Union[Literal["mask"], Teacher], Field(alias="else")] = "mask"  # noqa: UP007
+    otherwise: Annotated[
+        Union[Literal["mask"], Teacher],  # noqa: UP007
+        BeforeValidator(lambda written: written, json_schema_input_type=Union[Literal["mask"], _Written]),  # noqa: UP007
+        Field(alias="else"),
+    ] = "mask"
     """Teacher for any other value; `mask` gives the turn no signal."""
 
     @classmethod

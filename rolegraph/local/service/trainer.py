@@ -25,7 +25,7 @@ from rolegraph.local.service.losses import LOSSES, Config, LossFunction, TokenSc
 MAX_BATCH_TOKENS = {"cpu": 4_096, "cuda": 16_384}
 """Padded tokens of one forward pass, by device type; larger batches are split, with the same gradients. A
 CPU's caches hold the activations of few tokens only."""
-MAX_BATCH_BYTES = {"cpu": 1_500_000_000, "cuda": 16_000_000_000}
+MAX_BATCH_BYTES = {"cpu": 1_100_000_000, "cuda": 16_000_000_000}
 """Memory of one forward and backward pass, by device type, beside the model."""
 
 

@@ -67,6 +67,8 @@ class RoleForecast:
     calls_at_most: int
     """Upper bound of model calls, without retries."""
     response_tokens_at_most: int
+    scorings_at_most: int = 0
+    """Upper bound of requests for log-probabilities of given tokens: by teachers, and by likelihoods."""
     prompt_tokens: SampleMean | None = None
     """Expected prompt tokens of the step, a mean over n tasks; None without episodes."""
     response_tokens: SampleMean | None = None
@@ -112,6 +114,11 @@ class Forecast:
         """Upper bound of model calls of one episode."""
         return self.calls_at_most // self.episodes
 
+    @property
+    def scorings_at_most(self) -> int:
+        """Upper bound of requests for log-probabilities of given tokens, beside the calls."""
+        return sum(role.scorings_at_most for role in self.roles.values())
+
     def tokens(self, kind: str = "response") -> float | None:
         """Return the expected tokens of all roles together.
 
@@ -149,7 +156,15 @@ def forecast(plan: Plan, observed: ObservedEpisodes | None = None, *, price: Pri
         calls = calls_of(role) * turns * episodes
         longest = max((sampling.max_tokens for sampling in role.samplings), default=0)
         sizes = _planned_sizes(plan, role)
-        row = RoleForecast(name, is_trained, calls, calls * longest, group_sizes=sizes)
+        taught = is_trained and role.signal is not None and bool(role.signal.all_teachers)
+        row = RoleForecast(
+            name,
+            is_trained,
+            calls,
+            calls * longest,
+            scorings_at_most=calls * taught + len(role.likelihoods) * turns * episodes,
+            group_sizes=sizes,
+        )
         if observed and role.run is None:
             prompt, response = (
                 _tokens(name, kind, observed, episodes) for kind in ("prompt_tokens", "response_tokens")

@@ -187,6 +187,16 @@ def test_a_key_that_the_mapping_has_already_gets_no_patch(rolegraph: Command, fo
     assert [(it["nearest"], it["patch"]) for it in row["diagnostics"]] == [("prompt", None)]
 
 
+def test_a_name_that_is_there_with_a_fault_is_not_taken_for_a_misspelt_one(
+    rolegraph: Command, tmp_path: Path
+) -> None:
+    text = (SPECS / "mixture_of_agents.yaml").read_text("utf-8").replace("sampling:", "ampling:", 1)
+    (tmp_path / "mine.yaml").write_text(text)
+    done = rolegraph("validate", "mine.yaml", "--fix")
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "mine.yaml").read_text() == text.replace("ampling:", "sampling:", 1)
+
+
 def test_two_names_that_are_equally_near_are_not_certain() -> None:
     hint = did_you_mean("solver_3", ["solver_1", "solver_2"])
     assert hint and nearest("solver_3", ["solver_1", "solver_2"])

@@ -79,6 +79,8 @@ class YamlSource:
             return None
         if finding.at_key and value_at(self.data, (*finding.path[:-1], hint.right)) is not None:
             return None  # the mapping would have the key twice
+        if any(value_at(self.data, (*of, hint.wrong)) is not None for of in _NAMED):
+            return None  # the name is there, with a fault of its own
         keys = [spot.key for of in _NAMED if (spot := self.positions.get((*of, hint.right)))]
         if keys and keys[0] and self._uses(hint.right) == 1 < self._uses(hint.wrong):
             patch = rename(keys[0], hint.right, hint.wrong)

@@ -1,5 +1,5 @@
-"""Hooks of the docs' build: the pages' colours, headings' ids, pages from the top folder, and a search that
-needs no server."""
+"""Hooks of the docs' build: the pages' colours, headings' ids, pages from the top folder, a search that
+needs no server, and llms.txt for models."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from markdown.extensions.toc import slugify
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.contrib import search
 from mkdocs.structure.files import File, Files
+from mkdocs.structure.nav import Navigation
 from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).parent.parent
@@ -47,13 +48,49 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     return re.sub(r"\]\((?:\.\./)+([A-Z]+\.md)", of_site, markdown)
 
 
+def on_nav(nav: Navigation, config: MkDocsConfig, files: Files) -> None:
+    """Keep the navigation for `on_post_build`."""
+    config.extra["nav"] = nav
+
+
+def first_sentence(markdown: str) -> str:
+    """Return the first sentence of a page's prose as plain text; empty where the page has none."""
+    text = re.sub(r"(?ms)^```.*?^```$|^<(\w+).*?</\1>$", "", markdown)
+    blocks = (block.strip() for block in text.split("\n\n"))
+    prose = next((block for block in blocks if block and not re.match(r"[#|!<>*-]|\d+\.", block)), "")
+    plain = re.sub(r"!?\[([^]]*)\]\([^)]*\)", r"\1", " ".join(prose.split())).replace("**", "")
+    return re.split(r"(?<=[.?!])\s", plain, maxsplit=1)[0].rstrip(":")
+
+
+def llms_texts(nav: Navigation, config: MkDocsConfig) -> dict[str, str]:
+    """Return llms.txt, the pages by section with their first sentences, and llms-full.txt, all of their text.
+
+    The form is that of llmstxt.org.
+    """
+    lines, texts = [f"# {config.site_name}", ""], list[str]()
+    for page in nav.pages:
+        section = page.parent.title if page.parent else ""
+        if section and f"## {section}" not in lines:
+            lines += ["", f"## {section}", ""]
+        markdown = page.markdown or ""
+        about = first_sentence(markdown)
+        if page.is_homepage:
+            lines += [f"> {about}", ""]
+        lines.append(f"- [{page.title}]({page.url or 'index.html'}){f': {about}' if about else ''}")
+        texts.append(markdown.strip())
+    return {"llms.txt": "\n".join([*lines, ""]), "llms-full.txt": "\n\n".join([*texts, ""])}
+
+
 def on_post_build(config: MkDocsConfig) -> None:
-    """Write the viewer's colours, and the search index as a script: a page on disk may load no JSON.
+    """Write the viewer's colours, the texts for models, and the search index as a script: a page on disk may
+    load no JSON.
 
     The plugin indexes each page as a whole and each section. Only sections stay, so that no text is found
     twice; the first section of a page has the page's address. The changelog would be found for everything.
     """
     site = Path(config.site_dir)
+    for name, text in llms_texts(config.extra["nav"], config).items():
+        (site / name).write_text(text, "utf-8")
     (site / "colors.css").write_bytes((ROOT / "rolegraph" / "pages" / "report" / "colors.css").read_bytes())
     folder = site / "search"
     sections: list[dict[str, str]] = []

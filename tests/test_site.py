@@ -108,6 +108,19 @@ def test_no_link_of_the_site_leads_nowhere(site: Path) -> None:
 
 
 @needs_mkdocs
+def test_models_find_every_page_in_llms_txt(site: Path) -> None:
+    text = (site / "llms.txt").read_text("utf-8")
+    assert re.match(r"# Rolegraph\n\n> \S", text)
+    linked = re.findall(r"^- \[.+?\]\((.+?)\)(: \S|$)", text, re.MULTILINE)
+    assert sorted(link for link, _ in linked) == sorted(f"{page}.html" for page in PAGES)
+    assert len(re.findall("^## ", text, re.MULTILINE)) > 2
+    assert sum(bool(about) for _, about in linked) > 0.9 * len(linked)
+    whole = (site / "llms-full.txt").read_text("utf-8")
+    for page in PAGES:
+        assert (ROOT / "docs" / f"{page}.md").read_text("utf-8").strip() in whole
+
+
+@needs_mkdocs
 def test_ids_of_headings_are_words(site: Path) -> None:
     for page in PAGES:
         for name in re.findall(r'<h[1-6] id="([^"]*)"', (site / f"{page}.html").read_text("utf-8")):

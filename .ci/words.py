@@ -26,7 +26,7 @@ DENIED = re.compile(
 )
 # The page about attacks quotes the threat model of SECURITY.md, whose word is "stranger".
 SECURITY = re.compile(r"\bstrangers?\b", re.IGNORECASE)
-PAGES = ("docs/*.md", "README.md", "CONTRIBUTING.md")
+PAGES = ("docs/**/*.md", "README.md", "CONTRIBUTING.md")
 # `name: Sentence with a capital.`; a name in backticks and a digit are sentences, too.
 ARGUMENT = re.compile(r"\*{0,2}\w+(?:, \*{0,2}\w+)*: [A-Z`\d'\"{\[(].*[.:]$", re.DOTALL)
 WIDTH = 140

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from textwrap import dedent
 
 ROOT = Path(__file__).parent.parent
 TUTORIAL = ROOT / "docs" / "tutorial.md"
 """Tutorial, tested as a whole by test_tutorial.py: its spec extends files that its commands write."""
-PAGES = [ROOT / "README.md", *(page for page in sorted((ROOT / "docs").glob("*.md")) if page != TUTORIAL)]
+PAGES = [ROOT / "README.md", *(page for page in sorted((ROOT / "docs").rglob("*.md")) if page != TUTORIAL)]
+LANGUAGE = [ROOT / "docs" / "language.md", *sorted((ROOT / "docs" / "language").glob("*.md"))]
+"""Pages of the language; the first lists the others."""
+TRAINING = [ROOT / "docs" / "training.md", *sorted((ROOT / "docs" / "training").glob("*.md"))]
+"""Pages of the training; the first lists the others."""
 
 
 def blocks(page: Path, *languages: str) -> list[tuple[str, str]]:
@@ -24,7 +29,7 @@ def yaml_in(*pages: str | Path) -> list[tuple[str, str]]:
         text = (ROOT / page).read_text("utf-8")
         for block in re.finditer(r"^```yaml\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
             line = text.count("\n", 0, block.start()) + 1
-            blocks.append((f"{Path(page).name}:{line}", block[1]))
+            blocks.append((f"{Path(page).name}:{line}", dedent(block[1])))
     return blocks
 
 

@@ -1,6 +1,6 @@
 """Reference implementation of the language, to compare with the engine on random workflows.
 
-`expected` follows docs/language.md turn by turn, by recursion, without tables, counters or an event loop.
+`expected` follows docs/language/ turn by turn, by recursion, without tables, counters or an event loop.
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ class Expected:
     afterwards: dict[NodeId, dict[str, list[Turn]]]
     """For each turn that was taken, the turns of each role that a text reads which is rendered after the
     episode for this turn: a teacher's prompt, or a gate."""
+    rewarding: dict[NodeId, dict[str, list[Turn]]]
+    """For each turn that a role outside of loops took, the turns of each role that its reward reads."""
 
 
 def expected(workflow: Workflow) -> Expected:
@@ -414,10 +416,24 @@ def expected(workflow: Workflow) -> Expected:
         }
         return {**others, **needed}
 
+    def rewarding(me: NodeId) -> dict[str, list[Turn]]:
+        """Return what a reward of a turn reads of each role: the last turn that ran of each instance on the
+        turn's branch."""
+        found: dict[str, list[Turn]] = {}
+        for other in workflow.roles:
+            rounds = range(1, workflow.rounds(other) + 1)
+            of_each = [
+                [turn for n in rounds if (turn := happens(NodeId(other, number, n))) is not None]
+                for number in branch(me, other)
+            ]
+            found[other] = [turns[-1] for turns in of_each if turns]
+        return found
+
     played = [board(name, loop["times"] + 1)[2] for name, loop in workflow.loops.items() if "env" in loop]
     seconds = max([*settled.values(), *played])
     read = {node: afterwards(node) for node, turn in turns.items() if turn is not None}
-    return Expected(turns, prompts, seconds, uncomputed, {node: awaited(node) for node in turns}, read)
+    paid = {node: rewarding(node) for node in read if not workflow.loops_of(node.role)}
+    return Expected(turns, prompts, seconds, uncomputed, {node: awaited(node) for node in turns}, read, paid)
 
 
 def taught(

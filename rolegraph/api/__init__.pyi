@@ -26,6 +26,9 @@ from rolegraph.api.exporting import export_async as export_async
 from rolegraph.api.fetching import FetchedModel as FetchedModel
 from rolegraph.api.fetching import fetch as fetch
 from rolegraph.api.fetching import fetch_async as fetch_async
+from rolegraph.api.fixing import FIX_ROUNDS as FIX_ROUNDS
+from rolegraph.api.fixing import apply_patches as apply_patches
+from rolegraph.api.fixing import with_own_patches as with_own_patches
 from rolegraph.api.forecasting import forecast as forecast
 from rolegraph.api.forecasting import forecast_async as forecast_async
 from rolegraph.api.jobs import drop_damaged as drop_damaged
@@ -46,6 +49,8 @@ from rolegraph.api.running import RunJob as RunJob
 from rolegraph.api.running import RunResult as RunResult
 from rolegraph.api.running import run as run
 from rolegraph.api.running import run_async as run_async
+from rolegraph.api.skill import skill_text as skill_text
+from rolegraph.api.skill import write_skill as write_skill
 from rolegraph.api.starting import new as new
 from rolegraph.api.starting import new_async as new_async
 from rolegraph.api.sweeping import SweepJob as SweepJob
@@ -58,6 +63,7 @@ from rolegraph.api.testing import record as record
 from rolegraph.api.testing import record_async as record_async
 from rolegraph.api.testing import test as test
 from rolegraph.api.testing import test_async as test_async
+from rolegraph.api.testing import tested_specs as tested_specs
 from rolegraph.api.training import TrainingJob as TrainingJob
 from rolegraph.api.training import TrainingResult as TrainingResult
 from rolegraph.api.training import train as train
@@ -85,6 +91,7 @@ from rolegraph.api.workflow import other_spec as other_spec
 from rolegraph.api.workflow import shipped_specs as shipped_specs
 from rolegraph.api.workflow import spec_source as spec_source
 from rolegraph.engine import vocabulary as vocabulary
+from rolegraph.engine.compile.compiler import CompileResult as CompileResult
 from rolegraph.engine.errors import DataError as DataError
 from rolegraph.engine.errors import RolegraphError as RolegraphError
 from rolegraph.engine.errors import SpecError as SpecError
@@ -123,6 +130,8 @@ from rolegraph.engine.run.preview import SentPrompt as SentPrompt
 from rolegraph.engine.run.preview import TaskPrompts as TaskPrompts
 from rolegraph.engine.secrets import without_secrets_in as without_secrets_in
 from rolegraph.engine.shipped import model_folder as model_folder
+from rolegraph.engine.spec import Diagnostic as Diagnostic
+from rolegraph.engine.spec import Patch as Patch
 from rolegraph.engine.spec import find_spec as find_spec
 from rolegraph.engine.spec import is_tests_file as is_tests_file
 from rolegraph.engine.training.advantages.group_metrics import KL as KL

@@ -24,6 +24,8 @@ from rolegraph.api.starting import (
     STARTER,
     Files,
     check_new_folder,
+    guide_files,
+    recorded_tests,
     rendered,
     schema_file,
     workflow_name,
@@ -214,7 +216,6 @@ def _about(name: str, columns: Columns, splits: Mapping[str, Sequence[Row]]) -> 
         "allow": [],
         "rewarded": "solver",
         "split": "train",
-        "graded": label.kind in ("rating", "fields", "long text"),
     }
 
 
@@ -358,7 +359,7 @@ def _first_files(
 async def _later_files(
     made: Workflow, columns: Columns, train: Sequence[Row], about: Mapping[str, Any]
 ) -> Files:
-    """Return by file name the README, the test, its recorded answers and the JSON Schema."""
+    """Return by file name README, AGENTS.md, the test with its recorded answers, and the JSON Schema."""
     label, field = columns.label, about["field"]
     right, wrong = train[:2]  # the two tasks that the test runs
     another = next(row[field] for row in train if row[field] != wrong[field])
@@ -371,9 +372,8 @@ async def _later_files(
         for row, value in answers
     ]
     return {
-        "README.md": rendered(STARTER, "data_README.md.j2", about),
-        f"test_{about['name']}.py": rendered(STARTER, "test.py.j2", about),
-        "answers.jsonl": b"".join(json_line(episode.to_dict()) for episode in episodes),
+        **guide_files("data_README.md.j2", about),
+        **recorded_tests(episodes, about),
         SCHEMA: schema_file([]),
     }
 

@@ -9,21 +9,23 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from rolegraph.api.jobs import blocking
+from rolegraph.api.skill import language_text
 from rolegraph.api.trusting import PROJECT_FILE
 from rolegraph.api.workflow import Workflow, json_schema, load
 from rolegraph.engine.compile import Plan
 from rolegraph.engine.errors import UsageError, WorldError, did_you_mean, os_errors_as
-from rolegraph.engine.records import Source, confined
+from rolegraph.engine.records import Episode, Source, confined
 from rolegraph.engine.records.jsonl import json_line
 from rolegraph.engine.run.preview import made_up
 from rolegraph.engine.shipped import SPECS, templates_in
+from rolegraph.engine.spec import TESTS_SUFFIX
 from rolegraph.engine.spec.yaml_source import parse_yaml
 from rolegraph.engine.spec.yaml_text import dump_yaml
 from rolegraph.engine.vocabulary import Item, Split
@@ -45,7 +47,7 @@ Files = Mapping[str, bytes]
 
 
 async def new_async(folder: str | Path, spec: str = DEFAULT) -> list[Path]:
-    """Write a workflow of your own into a new folder: spec, prompts, tasks, a reward, a test, a README.
+    """Write a workflow of your own into a new folder: spec, prompts, tasks, a reward, a test, guides.
 
     Its `rolegraph.toml` names the reward's file; `trust` makes it count.
 
@@ -130,19 +132,40 @@ def _first_files(plan: Plan, text: str, about: Mapping[str, Any]) -> Files:
 
 
 async def _later_files(made: Workflow, imports: list[Path], about: Mapping[str, Any]) -> Files:
-    """Return by file name the contents made from the loaded new spec: README, test, JSON Schema, answers."""
-    files = {
-        "README.md": rendered(STARTER, "README.md.j2", about),
-        f"test_{about['name']}.py": rendered(STARTER, "test.py.j2", about),
-        SCHEMA: schema_file(imports),
-    }
+    """Return by file name the contents made from the loaded new spec: guides, JSON Schema, tests."""
+    files = {**guide_files("README.md.j2", about), SCHEMA: schema_file(imports)}
     if not about["allow"]:
         split: Split = about["split"]
         right, wrong = made.tasks(split, 2)
         answers = [(right, str(right.get("solution", "1"))), (wrong, "0")]
-        episodes = [await made_up(made.plan, task, answer) for task, answer in answers]
-        files["answers.jsonl"] = b"".join(json_line(episode.to_dict()) for episode in episodes)
+        files |= recorded_tests([await made_up(made.plan, task, answer) for task, answer in answers], about)
     return files
+
+
+def guide_files(readme: str, about: Mapping[str, Any]) -> Files:
+    """Return by file name the README for people and AGENTS.md, the language in two pages, for agents."""
+    return {
+        "README.md": rendered(STARTER, readme, about),
+        "AGENTS.md": language_text(about["words"]).encode(),
+    }
+
+
+def recorded_tests(episodes: Sequence[Episode], about: Mapping[str, Any]) -> Files:
+    """Return by file name what `rolegraph test` reads: made-up answers, and their expected results.
+
+    Args:
+        episodes: Episodes of two tasks: one whose answer is right, one whose answer is wrong.
+        about: Variables of the templates; `rewarded` is the role whose reward is tested, or empty.
+    """
+    name, role = about["name"], about["rewarded"]
+    expected = zip(episodes, ({"at_least": 1}, {"at_most": 0.99}), strict=True)
+    tasks = {episode.task_id: {"reward": {role: bounds}} for episode, bounds in expected} if role else {}
+    expect: dict[str, Any] = {"failures": 0, **({"tasks": tasks} if tasks else {})}
+    tests = dump_yaml({"tasks": 2, "split": about["split"], "prompts": "any", "expect": expect})
+    return {
+        f"{name}{TESTS_SUFFIX}": rendered(STARTER, "test.yaml.j2", {**about, "tests": tests}),
+        f"{name}.answers.jsonl": b"".join(json_line(episode.to_dict()) for episode in episodes),
+    }
 
 
 def schema_file(imports: list[Path]) -> bytes:

@@ -14,6 +14,7 @@ from rolegraph.engine.models import LimitedModel
 from rolegraph.engine.models.replay import Replay
 from rolegraph.engine.records import Episode, Observer, RunFolder, read_episodes
 from rolegraph.engine.records.confined import write_whole
+from rolegraph.engine.records.files import is_file
 from rolegraph.engine.records.jsonl import json_line
 from rolegraph.engine.run import EpisodeJob, Isolation, run_episode, run_jobs
 from rolegraph.engine.run.likelihood import check_scorers
@@ -133,6 +134,23 @@ async def record_async(
 
 
 record = blocking(record_async)
+
+
+def tested_specs(folder: str | Path = ".") -> list[Path]:
+    """Return the specs in a folder that have tests beside them, NAME.test.yaml, by name.
+
+    Args:
+        folder: The folder; folders in it are not searched.
+
+    Raises:
+        UsageError: No spec of the folder has tests.
+    """
+    tests = sorted(Path(folder).glob(f"*{TESTS_SUFFIX}"))
+    specs = [path.with_name(f"{path.name.removesuffix(TESTS_SUFFIX)}.yaml") for path in tests]
+    if not (there := [spec for spec in specs if is_file(spec)]):
+        hint = "name a spec, or create tests with `rolegraph test SPEC --record`"
+        raise UsageError(f"no spec here has tests (NAME{TESTS_SUFFIX} beside NAME.yaml); {hint}")
+    return there
 
 
 def check_tests(path: str | Path) -> None:

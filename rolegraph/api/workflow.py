@@ -26,7 +26,7 @@ from rolegraph.engine.plugins import plugin
 from rolegraph.engine.records import PolicyPath, Source
 from rolegraph.engine.records.summary import Summary
 from rolegraph.engine.shipped import SPECS
-from rolegraph.engine.spec import Finding, load_spec
+from rolegraph.engine.spec import Finding, coded, load_spec
 from rolegraph.engine.vocabulary import Dataset, Split, import_file
 
 if TYPE_CHECKING:
@@ -355,9 +355,9 @@ def check_for(source: Source, backend: str | None) -> CompileResult:
 
 def _findings(plan: Plan) -> Iterator[Finding]:
     """Yield the warnings that only a check gives, since they read data or hold for every run of a spec."""
-    yield from data_findings(plan)
-    yield from marker_findings(plan)
-    yield from rate_findings(plan)
+    yield from coded("data", data_findings(plan))
+    yield from coded("policy", marker_findings(plan))
+    yield from coded("training", rate_findings(plan))
 
 
 def spec_source(source: Source, backend: str | None) -> Source:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -23,10 +24,13 @@ SHOWN_OF_DIFF = 4000
     "specs", nargs=-1, required=True, metavar="SPEC… [KEY.PATH=VALUE…]", shell_complete=options.complete_specs
 )
 @options.backend("Also show which keys this backend of rLLM cannot obey, or would ignore.")
+@options.flag("--fix", "Correct misspelt names in the files where one name is certain, and check again.")
 @options.imports_option
 @options.allow_option
 @options.output
-def validate_command(specs: tuple[str, ...], backend: str | None, output: OutputOptions, **given: Any) -> int:
+def validate_command(
+    specs: tuple[str, ...], backend: str | None, fix: bool, output: OutputOptions, **given: Any
+) -> int:
     """Check specs, and tests of specs, and show every fault, each with its file, line and column.
 
     Overrides apply to each spec; with --backend, those that begin with `rllm.` or `++` are for rLLM.
@@ -38,7 +42,9 @@ def validate_command(specs: tuple[str, ...], backend: str | None, output: Output
         raise click.UsageError("no spec named")
     shared = api.Source.of(None, *overrides, **given)
     sources = [options.in_project(replace(shared, spec=name)) for name in names]
+    fixed = [_fix(source, output, backend) if fix else None for source in sources]
     rows = [_check(source, output, backend) for source in sources]
+    rows = [row if it is None else {**row, "fixed": it} for row, it in zip(rows, fixed, strict=True)]
     runnable = [
         replace(api.spec_source(source, backend), allow=(*source.allow, *row["withheld"]))
         for source, row in zip(sources, rows, strict=True)
@@ -51,29 +57,63 @@ def validate_command(specs: tuple[str, ...], backend: str | None, output: Output
     return 0 if all(row["valid"] for row in rows) else 2
 
 
+def _fix(source: api.Source, output: OutputOptions, backend: str | None) -> list[dict[str, Any]]:
+    """Apply the certain patches of one spec or tests file until none is left; print and return them."""
+    fixed: list[api.Patch] = []
+    with suppress(api.UserError):  # `_check` shows it
+        for _ in range(api.FIX_ROUNDS):
+            patches = [it.patch for it in _diagnose(source, backend)[0] if it.patch]
+            applied = api.apply_patches(patches)
+            fixed += applied
+            for patch in applied:
+                output.line(str(patch))
+            if not applied:
+                break
+    if not fixed:
+        output.line(f"{source.named_spec}: nothing to fix with certainty")
+    return [asdict(patch) for patch in fixed]
+
+
+def _diagnose(
+    source: api.Source, backend: str | None
+) -> tuple[list[api.Diagnostic], api.CompileResult | None]:
+    """Check one spec or tests file; return the diagnostics, and the result of a spec.
+
+    Raises:
+        UserError: A file cannot be read.
+    """
+    name = source.named_spec
+    try:
+        if api.is_tests_file(name):
+            api.check_tests(name)
+            return [], None
+        result = api.check_for(source, backend)
+    except api.SpecError as error:
+        return api.with_own_patches(name, error.diagnostics), None
+    return api.with_own_patches(name, result.diagnostics), result
+
+
 def _check(source: api.Source, output: OutputOptions, backend: str | None) -> dict[str, Any]:
     """Check one spec or tests file, print its faults or that it is valid, and return its entry for
     `--json`."""
     name = source.named_spec
     row: dict[str, Any] = {"spec": name, "valid": False, "diagnostics": []}
     try:
-        if api.is_tests_file(name):
-            api.check_tests(name)
-            output.line(f"{name}: valid (tests of a spec)")
-            return {**row, "valid": True}
-        result = api.check_for(source, backend)
-        tasks = {split: sum(1 for _ in data.rows(None)) for split, data in result.files().items()}
+        diagnostics, result = _diagnose(source, backend)
+        files = result.files().items() if result else ()
+        tasks = {split: sum(1 for _ in data.rows(None)) for split, data in files}
     except api.UserError as error:
         click.echo(api.printable(f"error: {error}\n"), err=True)
         return {**row, "error": str(error)}
-    for diagnostic in result.diagnostics:
+    for diagnostic in diagnostics:
         click.echo(f"{diagnostic}\n", err=True)
-        row["diagnostics"].append(asdict(diagnostic))
-    plan, size = result.plan, result.size
+        row["diagnostics"].append(diagnostic.to_dict())
+    faults = sum(diagnostic.severity == "error" for diagnostic in diagnostics)
+    plan, size = (result.plan, result.size) if result else (None, None)
     if plan is None or size is None:
-        count = sum(diagnostic.severity == "error" for diagnostic in result.diagnostics)
-        output.line(f"{name}: {count} {'fault' if count == 1 else 'faults'}")
-        return row
+        wrong = f"{faults} {'fault' if faults == 1 else 'faults'}"
+        output.line(f"{name}: {wrong if faults else 'valid (tests of a spec)'}")
+        return {**row, "valid": not faults}
     roles = ", ".join(f"{role.name} × {role.count}" for role in plan.roles)
     read = [f"{count:,} {split} tasks read" for split, count in tasks.items()]
     correct = f"correct is {plan.deciding}'s" if plan.can_be_correct else "no episode can be correct"
@@ -109,7 +149,9 @@ def _check(source: api.Source, output: OutputOptions, backend: str | None) -> di
 
 @click.command("test")
 @options.source(
-    "With --record: the model that answers, as for run.", "With --record: the endpoint, as for run."
+    "With --record: the model that answers, as for run.",
+    "With --record: the endpoint, as for run.",
+    required=False,
 )
 @options.path("--tests", "tests", "FILE", "The tests. Default: NAME.test.yaml beside SPEC.")
 @options.flag("--record", "Record the answers with the model first, and the tests if FILE is missing.")
@@ -118,11 +160,24 @@ def test_command(source: api.Source, tests: Path | None, record: bool, junit: Pa
     """Replay SPEC's recorded answers and compare the episodes with its tests, without a model.
 
     The tests are in NAME.test.yaml beside the spec: figures, failures, tokens, what single tasks must come
-    to, and whether each prompt is still the recorded one. Exit code 0 when all hold, 1 when one does not, 2
-    for a mistake in the spec or the tests.
+    to, and whether each prompt is still the recorded one. Without SPEC, each spec of this folder that has
+    tests is tested. Exit code 0 when all hold, 1 when one does not, 2 for a mistake in the spec or the tests.
     """
     if not record and (source.model or source.base_url):
         raise click.UsageError("--model and --base-url go with --record: tests ask no model")
+    if source.spec is not None:
+        return _test(source, tests, record, junit)
+    if tests or record or junit:
+        raise click.UsageError("--tests, --record and --junit go with one spec; name it")
+    codes: list[int] = []
+    for spec in api.tested_specs():
+        click.echo(f"{spec}:")
+        codes.append(_test(options.in_project(replace(source, spec=str(spec))), None, False, None))
+    return max(codes)
+
+
+def _test(source: api.Source, tests: Path | None, record: bool, junit: Path | None) -> int:
+    """Test one spec, print a line for each expectation, and return 1 where one does not hold, else 0."""
     flow = api.open_source(source)
     if record:
         with progress_line(OutputOptions(), "starting the model …") as observe:

@@ -20,8 +20,8 @@ from rolegraph.cli.output import OutputOptions, command
 def new_command(folder: Path, spec: str | None, data: Path | None, label: str | None) -> int:
     """Write a workflow of your own into the new folder NAME: spec, prompts, rows, a reward in Python, a test.
 
-    The workflow is complete: it runs and trains on the shipped model. No file is overwritten. `rolegraph list
-    specs` shows the specs for --from.
+    The workflow is complete: it runs and trains on the shipped model. AGENTS.md has the language in two
+    pages, for agents. No file is overwritten. `rolegraph list specs` shows the specs for --from.
 
     With --data the workflow is for the rows of a table: prompts, parser and reward fit the column with the
     right answer, and its model is a real one.
@@ -38,7 +38,9 @@ def new_command(folder: Path, spec: str | None, data: Path | None, label: str | 
     if folder / api.PROJECT_FILE in files:
         api.trust(folder)
     words = f"{folder.resolve().name}.yaml"
-    OutputOptions().next(shlex.join(["cd", str(folder)]), command("preview", words), command("run", words))
+    tested = [command("test")] if folder / f"{words.removesuffix('.yaml')}.test.yaml" in files else []
+    following = [*tested, command("preview", words), command("run", words)]
+    OutputOptions().next(shlex.join(["cd", str(folder)]), *following)
     return 0
 
 

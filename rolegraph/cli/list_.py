@@ -1,4 +1,4 @@
-"""Commands that show the language: `list` (specs, vocabulary), `limits`, and `schema` for an editor."""
+"""Commands that show the language: `list` (specs, vocabulary), `limits`, `skill` and `schema`."""
 
 from __future__ import annotations
 
@@ -134,4 +134,18 @@ def schema_command(imports: tuple[str, ...], out: Path | None) -> int:
     except api.WorldError as error:
         raise api.UsageError(str(error)) from error
     click.echo(f"wrote {out}; a spec's first line: # yaml-language-server: $schema={out}")
+    return 0
+
+
+@click.command("skill")
+@click.argument("folder", required=False, metavar="[DIR]", type=click.Path(path_type=Path))
+def skill_command(folder: Path | None) -> int:
+    """Print the language in two pages, with commands and examples, as a skill for agents that write specs.
+
+    With DIR, such as .claude/skills, the skill is written there, as rolegraph/SKILL.md. `rolegraph new`
+    writes the same text as AGENTS.md.
+    """
+    click.echo(
+        api.skill_text() if folder is None else f"wrote {api.write_skill(folder)}", nl=folder is not None
+    )
     return 0

@@ -40,6 +40,7 @@ GROUPS = {
         "graph": ("looking", "Draw the roles of a spec."),
         "test": ("checks", "Run a spec's tests on recorded answers."),
         "list": ("list_", "Show the specs and the vocabulary that a spec may use."),
+        "skill": ("list_", "Print the language in two pages, as a skill for agents."),
         "schema": ("list_", "Write the JSON Schema of a spec, for an editor."),
         "limits": ("list_", "Show the limits on inputs, and their reasons."),
         "trust": ("folders", "Let the rolegraph.toml of a folder count."),

@@ -66,6 +66,16 @@ class SpecError(UserError, ValueError):
 class DataError(UserError, ValueError):
     """Raised for a dataset or record file that is missing, unreadable or lacks a column; exit code 2."""
 
+    def __init__(self, problem: str, hint: str = "") -> None:
+        """Create the error.
+
+        Args:
+            problem: The problem and its place.
+            hint: How to fix it, such as the nearest name.
+        """
+        self.problem, self.hint = without_secrets(problem), hint
+        super().__init__("; ".join(filter(None, (problem, hint))))
+
 
 class AdvantageError(UserError, ValueError):
     """Raised for a reward that is not finite, or advantages of the wrong type or shape; exit code 2."""
@@ -174,15 +184,49 @@ def first_line(error: BaseException) -> str:
     return (message.splitlines() or [type(error).__name__])[0][: MESSAGE_TEXT.most]
 
 
+class Suggestion(str):
+    """Hint such as `did you mean 'judge'?`, with the names that it was made from."""
+
+    wrong: str
+    """Misspelt name."""
+    right: str
+    """Nearest valid name."""
+    certain: bool
+    """True where no other valid name is as near."""
+
+    def __new__(cls, wrong: str, right: str, certain: bool, shown: str) -> Suggestion:
+        """Create the hint; `shown` is the format of the suggested name."""
+        hint = super().__new__(cls, f"did you mean {shown.format(right)}?")
+        hint.wrong, hint.right, hint.certain = wrong, right, certain
+        return hint
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Return the text alone: a copy in another process is only printed."""
+        return str, (str(self),)
+
+
 def nearest(name: str, names: Iterable[str]) -> str | None:
     """Return the known name closest to a misspelt one, ignoring case, or None if none is close."""
+    return next(iter(_nearest(name, names)), None)
+
+
+def _nearest(name: str, names: Iterable[str]) -> list[str]:
+    """Return the known names that are equally close to a misspelt one, closer than all others."""
     import difflib  # slow to import, and needed only for a misspelt name
 
-    spelt = {word.lower(): word for word in names}
+    spelt: dict[str, list[str]] = {}
+    for word in dict.fromkeys(names):
+        spelt.setdefault(word.lower(), []).append(word)
     close = difflib.get_close_matches(name.lower(), spelt, n=3, cutoff=0.6)
     # Two swapped letters are the likeliest slip; difflib counts them as two wrong ones.
     swapped = [word for word in close if sorted(word) == sorted(name.lower())]
-    return next((spelt[word] for word in (*swapped, *close)), None)
+    matcher = difflib.SequenceMatcher(None, "", name.lower())  # the order of get_close_matches
+    ratios: list[float] = []
+    for word in close:
+        matcher.set_seq1(word)
+        ratios.append(matcher.ratio())
+    best = swapped or [word for word, ratio in zip(close, ratios, strict=True) if ratio == max(ratios)]
+    return [word for key in best for word in reversed(spelt[key])]
 
 
 def did_you_mean(name: str, names: Iterable[str], shown: str = "{!r}") -> str:
@@ -194,10 +238,10 @@ def did_you_mean(name: str, names: Iterable[str], shown: str = "{!r}") -> str:
         shown: Format of the suggested name.
 
     Returns:
-        The hint, or an empty string if no known name is close.
+        The hint, a Suggestion, or an empty string if no known name is close.
     """
-    close = nearest(name, names)
-    return f"did you mean {shown.format(close)}?" if close else ""
+    close = _nearest(name, names)
+    return Suggestion(name, close[0], len(close) == 1, shown) if close else ""
 
 
 FOREIGN_ERRORS = (Exception, SystemExit)

@@ -52,7 +52,7 @@ def find_table(folder: Path, name: str) -> Path:
         raise DataError(f"cannot read {name!r}: not a file that holds rows")
     if not is_file:
         hint = did_you_mean(path.name, [entry.name for entry in path.parent.glob("*")])
-        raise DataError("; ".join(filter(None, (f"there is no file {name!r} beside the spec", hint))))
+        raise DataError(f"there is no file {name!r} beside the spec", hint)
     return path
 
 

@@ -18,6 +18,8 @@ pytest.importorskip("torch", reason="needs the extra `local`")
 
 import rolegraph as rg
 from rolegraph.local.launcher import LocalService
+from tests.documents import LANGUAGE, is_spec
+from tests.trainings import STEP, train
 
 ROOT = Path(__file__).parent.parent.parent
 pytestmark = pytest.mark.service
@@ -70,3 +72,25 @@ def test_the_snippet_of_the_readme_runs_as_a_script(tmp_path: Path) -> None:
         len(re.findall(r"^countdown-validation-[0-3]:[01] (?:True|False) ", done.stdout, re.MULTILINE)) == 8
     )
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("page", LANGUAGE, ids=lambda page: page.stem)
+def test_the_first_example_of_a_page_of_the_language_runs_on_the_shipped_model(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, service: LocalService
+) -> None:
+    (first, *_) = blocks(page, "yaml")
+    assert is_spec(first)
+    spec = tmp_path / "example.yaml"
+    spec.write_text(first, "utf-8")
+    monkeypatch.setenv("TINKER_API_KEY", service.api_key)
+    flow = rg.load(spec, "sampling.max_tokens=24", base_url=service.base_url)
+    rg.run(flow, limit=1, out=tmp_path / "run", progress=False)
+    assert (tmp_path / "run" / "episodes.jsonl").read_text("utf-8").count("\n") == 1
+
+
+def test_the_loss_of_the_page_on_estimators_trains(tmp_path: Path, service: LocalService) -> None:
+    (snippet,) = blocks(ROOT / "docs" / "training" / "estimators.md", "python")
+    exec(snippet, {})
+    words = (*STEP, "roles.solver.loss={clipped_gap: {bound: 1}}", "sampling.max_tokens=24")
+    trained = train(tmp_path / "run", "solver_judge", *words, service=service)
+    assert 0 < trained.metrics[-1]["loss/solver/kept"] <= 1

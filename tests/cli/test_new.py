@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -15,43 +12,36 @@ import pytest
 import yaml
 
 from rolegraph.engine.records.folder import RunFolder
+from tests.cli import printed
 from tests.cli.conftest import ROOT, Command
 
 
-def own_tests(folder: Path) -> str:
-    """Run the tests in a generated folder and return the output of pytest."""
-    found = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", folder],
-        cwd=folder,
-        # Installed pytest plugins are irrelevant here and slow to import.
-        env={**os.environ, "PYTHONPATH": found, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout
-    return done.stdout
+def own_tests(rolegraph: Command, spec: str) -> int:
+    """Run the tests of a new folder's spec, and return how many hold."""
+    done = rolegraph("test", spec)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout.count("ok ")
 
 
 def test_the_folder_is_complete_valid_and_passes_its_own_tests(rolegraph: Command, tmp_path: Path) -> None:
     done = rolegraph("new", "mine")
     assert done.returncode == 0, done.stderr
-    following = ["next: cd mine", "rolegraph preview mine.yaml", "rolegraph run mine.yaml"]
-    assert [line.strip() for line in done.stdout.splitlines()[-3:]] == following
+    following = ["cd mine", "rolegraph test", "rolegraph preview mine.yaml", "rolegraph run mine.yaml"]
+    assert [line.removeprefix("next: ").strip() for line in done.stdout.splitlines()[-4:]] == following
     written = {path for path in (tmp_path / "mine").rglob("*.*") if path.is_file()}
     assert {str(path.relative_to(tmp_path)) for path in written if path.suffix != ".pyc"} == {
         f"mine/{name}"
         for name in (
+            "AGENTS.md",
             "README.md",
-            "answers.jsonl",
+            "mine.answers.jsonl",
+            "mine.test.yaml",
             "mine.yaml",
             "prompts/judge.j2",
             "prompts/solver.j2",
             "rewards.py",
             "rolegraph.toml",
             "rolegraph.schema.json",
-            "test_mine.py",
             "train.jsonl",
             "validation.jsonl",
         )
@@ -64,7 +54,36 @@ def test_the_folder_is_complete_valid_and_passes_its_own_tests(rolegraph: Comman
     done = rolegraph("validate", "mine/mine.yaml")
     assert done.returncode == 0, done.stderr
     assert "10 train tasks read; 10 validation tasks read" in done.stdout
-    assert "2 passed" in own_tests(tmp_path / "mine")
+    assert own_tests(rolegraph, "mine/mine.yaml") == 4
+    guide = (tmp_path / "mine" / "AGENTS.md").read_text("utf-8")
+    assert "rolegraph validate mine.yaml" in guide
+
+
+def test_the_printed_commands_work_as_printed_and_the_test_watches_the_reward(tmp_path: Path) -> None:
+    into, *commands = printed.printed(printed.done("rolegraph new mine", tmp_path))
+    assert [line.split()[1] for line in (into, *commands)] == ["mine", "test", "preview", "run"]
+    tested, _ = (printed.done(f"{into} && {line}", tmp_path) for line in commands[:2])
+    assert "4 hold, 0 do not" in tested
+    rewards = tmp_path / "mine" / "rewards.py"
+    rewards.write_text(rewards.read_text("utf-8").replace("return float(", "return 0.5 * float("))
+    changed = printed.shell("rolegraph test", tmp_path / "mine")
+    output, _ = changed.communicate()
+    assert (changed.returncode, output.count("FAIL")) == (1, 1), output
+
+
+def test_without_a_spec_each_tested_spec_of_the_folder_is_tested(rolegraph: Command, tmp_path: Path) -> None:
+    assert "no spec here has tests" in rolegraph("test").stderr
+    rolegraph("new", "mine", "--from", "tic_tac_toe")
+    for path in (tmp_path / "mine").iterdir():
+        path.rename(tmp_path / path.name)
+    tests = "answers: mine.answers.jsonl\nprompts: any\nexpect: {failures: 0}\n"
+    (tmp_path / "other.yaml").write_text("extends: mine.yaml\nname: other\n")
+    (tmp_path / "other.test.yaml").write_text(tests)
+    tested = rolegraph("test")
+    assert (tested.returncode, tested.stdout.count("2 hold, 0 do not")) == (0, 2), tested.stderr
+    (tmp_path / "mine.test.yaml").write_text(tests.replace("failures: 0", "tokens: {answers: 0}"))
+    assert rolegraph("test").returncode == 1
+    assert "name it" in rolegraph("test", "--record").stderr
 
 
 @pytest.mark.parametrize(
@@ -187,7 +206,7 @@ def test_a_table_becomes_a_workflow_that_passes_its_own_tests(
     assert not asked["train"] & asked["validation"]
     assert not asked["test"] & (asked["train"] | asked["validation"])
     assert sum(map(len, asked.values())) == 60
-    assert "2 passed" in own_tests(folder)
+    assert own_tests(rolegraph, f"sub/{name}/{name}.yaml") == 4
 
 
 def test_objects_are_read_from_json_lines(rolegraph: Command, tmp_path: Path) -> None:
@@ -195,7 +214,7 @@ def test_objects_are_read_from_json_lines(rolegraph: Command, tmp_path: Path) ->
     (tmp_path / "rows.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     done = rolegraph("new", "own", "--data", "rows.jsonl")
     assert done.returncode == 0, done.stderr
-    assert "2 passed" in own_tests(tmp_path / "own")
+    assert own_tests(rolegraph, "own/own.yaml") == 4
 
 
 def test_rare_labels_are_written_several_times_in_training_alone(rolegraph: Command, tmp_path: Path) -> None:

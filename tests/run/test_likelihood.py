@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
 
 from rolegraph.engine.compile import Plan, check_file, compile_file
 from rolegraph.engine.errors import ModelError, UsageError
@@ -17,7 +19,12 @@ from rolegraph.engine.models import Completion, LimitedModel, Request
 from rolegraph.engine.prompts import TokenizedPrompt
 from rolegraph.engine.records import Episode, FailureName, Message
 from rolegraph.engine.run.likelihood import check_scorers
+from tests.clock import run_virtually
 from tests.edge import COUNTDOWN, ScriptedModel, episode, limited, write_spec
+from tests.examples import examples
+from tests.meaning import expected
+from tests.run.test_random_specs import HERMES, tool_calls
+from tests.workflows import CALLEE, TOKENS, Workflow, compiled, workflows
 
 
 class Chat:
@@ -218,3 +225,50 @@ def test_no_prompt_reads_what_the_text_reads(tmp_path: Path) -> None:
     checked = check_file(write_spec(tmp_path, text))
     assert any("task.target would leak the label" in str(diagnostic) for diagnostic in checked.diagnostics)
     assert COUNTDOWN
+
+
+WRITTEN = "{% for turn in NAME %}{{ turn.index }}={{ turn.action }};{% endfor %}."
+
+
+class CallingScorer(Scorer):
+    """Scorer that parses tool calls in the base model's syntax."""
+
+    async def complete(self, request: Request) -> Completion:
+        answered = await super().complete(request)
+        text, calls = HERMES.find(answered.text)
+        return answered._replace(text=text, calls=calls, usage={"completion_tokens": TOKENS})
+
+
+@examples(200)
+@given(workflows(), st.data())
+def test_a_likelihood_reads_what_the_language_says(workflow: Workflow, data: st.DataObject) -> None:
+    askers = [
+        name
+        for name in workflow.roles
+        if name != CALLEE and not workflow.runs(name) and not workflow.loops_of(name)
+    ]
+    assume(askers)
+    asker = data.draw(st.sampled_from(askers))
+    others = [name for name in workflow.roles if name not in (asker, CALLEE)]
+    assume(others)
+    other = data.draw(st.sampled_from(others))
+    workflow.roles[asker]["reward"] = {"likelihood": {"of": WRITTEN.replace("NAME", other)}}
+    plan, meant = compiled(workflow), expected(workflow)
+
+    def answer(request: Request) -> str:
+        action = workflow.action(request.id.node)
+        if action is None:
+            raise ModelError("now and then")
+        last = request.id.call > workflow.uses(request.id.node)
+        return action if last else tool_calls(workflow, request.id)
+
+    scorer = CallingScorer(answer)
+    run_virtually(episode(plan, limited(plan, scorer)))
+    texts: list[str] = []
+    for node, read in meant.rewarding.items():
+        turn = meant.turns[node]
+        if node.role == asker and turn is not None and not turn.failed:
+            turns = read[other]
+            if turns and not any(it.failed for it in turns):
+                texts.append("".join(f"{it.id.index}={it.action};" for it in turns) + ".")
+    assert sorted(text for _, text in scorer.scored) == sorted(texts)

@@ -20,9 +20,10 @@ from rolegraph.engine.compile import check_file
 from rolegraph.engine.shipped import PROMPTS
 from rolegraph.engine.spec import ModelRef, Role, Spec, Train
 from rolegraph.engine.spec.base import SpecModel
-from tests.documents import PAGES, ROOT, is_spec, specs_in, yaml_in
+from tests.documents import LANGUAGE, PAGES, ROOT, TRAINING, is_spec, specs_in, yaml_in
 
-LANGUAGE = ROOT / "docs" / "language.md"
+PARTS = [*LANGUAGE, *TRAINING, ROOT / "docs" / "data.md"]
+"""Pages whose YAML is whole specs and parts of specs."""
 REWARD = {"length": {"under": 400}}
 FRAME: dict[str, dict[str, Any]] = {
     "planner": {},
@@ -46,16 +47,18 @@ NEEDED = {
 """Optional modules, each with the word in a spec that requires the module."""
 TASK = {
     **{"question": "3 + 4?", "answer": "7", "nums": [3, 4], "target": 7, "solution": "3 + 4", "game": ""},
-    **{"order": 7, "state": "cancelled"},
+    **{"order": 7, "state": "cancelled", "checks": "assert True", "text": "Good.", "label": "good"},
 }
 
 
 def faults(folder: Path, spec: str) -> list[str]:
-    """Compile a spec, after writing its missing templates, and return its errors."""
+    """Compile a spec, after writing its missing templates and data, and return its errors."""
     path = folder / "spec.yaml"
     path.write_text(spec, encoding="utf-8")
-    (folder / DATA["train"]).write_text(json.dumps(TASK), encoding="utf-8")
-    (folder / "wiki.jsonl").write_text('{"text": "The Seine runs through Paris."}', encoding="utf-8")
+    for name in {DATA["train"], *re.findall(r"[\w-]+\.jsonl", spec)}:
+        (folder / name).write_text(json.dumps(TASK), encoding="utf-8")
+    for name in re.findall(r"[\w-]+\.csv", spec):
+        (folder / name).write_text("question,answer\n3 + 4?,7\n", encoding="utf-8")
     for name in re.findall(r"[\w-]+\.j2", spec):
         if not (PROMPTS / name).exists():
             (folder / name).write_text("{{ task.question }}", encoding="utf-8")
@@ -104,7 +107,7 @@ def test_every_whole_spec_in_the_documents_compiles(where: str, text: str, tmp_p
     assert not faults(tmp_path, text), where
 
 
-@pytest.mark.parametrize(("where", "text"), [b for b in yaml_in(LANGUAGE) if not is_spec(b[1])])
+@pytest.mark.parametrize(("where", "text"), [b for b in yaml_in(*PARTS) if not is_spec(b[1])])
 def test_every_part_of_a_spec_in_the_reference_compiles(where: str, text: str, tmp_path: Path) -> None:
     for module, word in NEEDED.items():
         if word in text:
@@ -127,13 +130,17 @@ def keys_of(model: type[BaseModel], elsewhere: type[BaseModel]) -> Iterator[tupl
 
 
 @pytest.mark.parametrize(
-    ("model", "elsewhere", "page"),
-    [(Spec, Train, LANGUAGE), (Train, ModelRef, ROOT / "docs" / "training.md")],
+    ("model", "elsewhere", "pages"),
+    [(Spec, Train, LANGUAGE), (Train, ModelRef, TRAINING)],
     ids=["language", "train"],
 )
-def test_the_reference_has_every_key(model: type[BaseModel], elsewhere: type[BaseModel], page: Path) -> None:
-    text = page.read_text("utf-8")
+def test_the_reference_has_every_key(
+    model: type[BaseModel], elsewhere: type[BaseModel], pages: list[Path]
+) -> None:
+    text = "\n".join(page.read_text("utf-8") for page in pages)
     code = " ".join(re.findall(r"^```.*?^```$|`[^`\n]+`", text, re.MULTILINE | re.DOTALL))
     keys = sorted(set(keys_of(model, elsewhere)))
     missing = [f"{owner}.{key}" for owner, key in keys if not re.search(rf"\b{key}\b", code)]
-    assert not missing, f"{page.name} lacks an example, or `a word in code`, of {', '.join(missing)}"
+    assert not missing, (
+        f"the pages of {pages[0].name} lack an example, or `a word in code`, of {', '.join(missing)}"
+    )

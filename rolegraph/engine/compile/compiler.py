@@ -28,11 +28,11 @@ from rolegraph.engine.compile.resolve import digest, locate_models
 from rolegraph.engine.compile.trainable import learning_findings
 from rolegraph.engine.compile.unroll import UnrolledGraph
 from rolegraph.engine.compile.validations import compile_validations, validation_sources
-from rolegraph.engine.errors import SpecError
-from rolegraph.engine.prompts import Template
+from rolegraph.engine.errors import SpecError, Suggestion
+from rolegraph.engine.prompts import Template, template_texts
 from rolegraph.engine.records import Source, Task
 from rolegraph.engine.secrets import without_url_secrets
-from rolegraph.engine.spec import Diagnostic, Finding, ModelRef, Spec, load_spec
+from rolegraph.engine.spec import Diagnostic, Finding, ModelRef, Spec, coded, load_spec
 from rolegraph.engine.spec.diagnostics import Path, Severity
 from rolegraph.engine.spec.loader import LoadedSpec, by_place
 from rolegraph.engine.spec.stages import spec_in_stage
@@ -187,11 +187,12 @@ def check_source(
         severity: Severity = "error" if runs else "warning"
         for name, path in plan.withheld:
             message = f"{'.'.join(map(str, path))} needs a permission: {name}"
-            loaded.report([Finding(path, message, "", f"--allow {name}", severity, word=name)])
+            hint = f"--allow {name}"
+            loaded.report([Finding(path, message, "", hint, severity, word=name, code="permission")])
         if not validates:
             plan = _with_validations(plan, loaded, source, runs)
         if further is not None and not loaded.faults:
-            loaded.report(further(plan))
+            loaded.report(coded("engine", further(plan)))
     return CompileResult(None if loaded.faults else plan, loaded.shown_diagnostics())
 
 
@@ -201,24 +202,29 @@ def _with_validations(plan: Plan, loaded: LoadedSpec, source: Source, runs: bool
     check = partial(check_source, runs=runs, validates=True)
     plans, diagnostics, unfit = compile_validations(plan, sources, check)
     loaded.diagnostics = sorted(dict.fromkeys([*loaded.diagnostics, *diagnostics]), key=by_place)
-    loaded.report([*findings, *unfit])
+    loaded.report(coded("training", [*findings, *unfit]))
     return replace(plan, validations=plans) if plans else plan
 
 
 def _compile(loaded: LoadedSpec, imports: Sequence[vocabulary.Import], allow: Sequence[str]) -> Plan | None:
     """Report all findings to `loaded`, and return the compiled plan; None where a finding is an error."""
     spec, of_models = locate_models(loaded)
-    findings = [*of_models, *check_graph(spec), *run_findings(spec, loaded.data)]
+    findings = [*coded("policy", of_models), *check_graph(spec), *run_findings(spec, loaded.data)]
     is_sound = all(finding.severity != "error" for finding in findings)
     instances = instances_of(spec) if is_sound else None
     findings += history_findings(spec, instances) if instances else ()
     names = ResolvedNames(spec, instances, loaded, allow)
-    findings += names.findings
+    findings += coded("item", names.findings)
     findings += chat_findings(spec, instances) if instances else ()
-    findings += policies.check_policies(spec, names.counts)
-    findings += policies.checkpoint_findings(spec, names.counts)
-    for check in (earning_findings, read_findings, instruction_findings, stop_findings, learning_findings):
-        findings += check(names)
+    findings += coded("policy", policies.check_policies(spec, names.counts))
+    findings += coded("policy", policies.checkpoint_findings(spec, names.counts))
+    findings += coded("reward", earning_findings(names))
+    for check in (read_findings, instruction_findings, stop_findings):
+        findings += coded("answer", check(names))
+    findings += coded("training", learning_findings(names))
+    if any(isinstance(it.hint, Suggestion) for it in findings):  # prompts tell which spelling is meant
+        prompts = (it for role in spec.roles.values() for it in (role.prompt, role.system))
+        loaded.source.texts |= template_texts(prompts, loaded.folders)
     loaded.report(findings)
     if instances is None or loaded.faults:  # with faults, parts of the spec are missing
         return None
@@ -249,7 +255,7 @@ def _stages(
         for stage in spec.train.stages
     ]
     findings = chain.from_iterable(stage_findings(place, its) for place, its in enumerate(resolved))
-    loaded.report([*stages_findings(spec), *findings])
+    loaded.report(coded("training", [*stages_findings(spec), *findings]))
     for stage, its in zip(spec.train.stages, resolved, strict=True):
         if not loaded.faults:
             plan = _assemble(its, instances, loaded.data, imports)

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from rolegraph.engine.errors import FOREIGN_ERRORS, UserError, did_you_mean, first_line
+from rolegraph.engine.errors import FOREIGN_ERRORS, DataError, UserError, did_you_mean, first_line
 from rolegraph.engine.records.files import is_file, is_folder
 from rolegraph.engine.shipped import fetched_folder, names_model
 from rolegraph.engine.spec import Finding, ModelRef, Path, Policy, Role, Spec
@@ -38,6 +38,8 @@ def resolve(make: Callable[[], T], path: Path, others: str = "") -> tuple[T | No
         return make(), []
     except (UnknownName, BadOptions) as error:
         return None, list(_findings(error, path, others))
+    except DataError as error:
+        return None, [Finding(path, error.problem, hint=error.hint)]
     except UserError as error:
         return None, [Finding(path, str(error))]
     except FOREIGN_ERRORS as error:  # raised by a package's item
@@ -73,7 +75,8 @@ def digest(factory: Callable[..., Any]) -> str:
 def _findings(error: UnknownName | BadOptions, path: Path, others: str = "") -> Iterator[Finding]:
     if isinstance(error, UnknownName):
         expected = ", ".join(error.names) + others
-        yield Finding(path, str(error), expected, error.hint or OWN_NAME, word=error.name)
+        hint = error.hint or OWN_NAME
+        yield Finding(path, str(error), expected, hint, word=error.name, code="unknown-name")
         return
     for detail in error.errors:
         key = (*path, *error.call.path_of(detail["loc"]))
@@ -97,7 +100,8 @@ def _of_argument(error: BadOptions, detail: ErrorDetails, path: Path) -> Finding
     around = error.type_at(inside) if inside else _takes(error)
     if kind in ("unexpected_keyword_argument", "extra_forbidden"):
         hint = did_you_mean(str(key), error.keys_at(inside))
-        return Finding(path, f"{item} has no option {name!r}", around, hint, at_key=True)
+        message = f"{item} has no option {name!r}"
+        return Finding(path, message, around, hint, at_key=True, code="unknown-key")
     if kind.startswith("missing"):
         expected = around if name else f"{{{error.name}: …}}"
         return Finding(path, f"{item} needs {name or 'a value'}", expected, at_key=True)

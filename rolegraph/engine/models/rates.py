@@ -2,7 +2,8 @@
 
 The rule is that of tinker-cookbook (`get_lora_lr_multiplier` in `hyperparam_utils.py`): the best rate of an
 adapter is proportional to 1/√N for a model of N parameters. One measured rate sets its scale: 0.002 for the
-shipped base model. docs/training.md has the measurements.
+shipped base model. The cookbook's `get_lr`, which goes by the hidden size, gives 13 to 20 times as much for
+models of 8 and 9 billion parameters. docs/training/learning_rate.md has the table of rates.
 """
 
 from __future__ import annotations

@@ -18,3 +18,4 @@ from rolegraph.engine.prompts.templates import TemplateScope as TemplateScope
 from rolegraph.engine.prompts.templates import read_template as read_template
 from rolegraph.engine.prompts.templates import read_text as read_text
 from rolegraph.engine.prompts.templates import render_messages as render_messages
+from rolegraph.engine.prompts.templates import template_texts as template_texts

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path as FilePath
@@ -19,7 +20,7 @@ from jinja2 import Template as JinjaTemplate
 from jinja2 import TemplateSyntaxError, nodes
 from jinja2.parser import Parser
 
-from rolegraph.engine.errors import did_you_mean
+from rolegraph.engine.errors import Suggestion, did_you_mean
 from rolegraph.engine.limits.prompts import PROMPT_SOURCE, PROMPT_TEXT
 from rolegraph.engine.limits.specs import SPEC_BYTES
 from rolegraph.engine.prompts.checks import TemplateFault, TemplateScope, check_tree
@@ -257,6 +258,22 @@ def read_template(
     return template and replace(template, file=name), findings
 
 
+def template_texts(sources: Iterable[PromptSource | None], folders: Sequence[FilePath]) -> dict[str, str]:
+    """Return the texts of the template files that can be read, by their paths as messages show them.
+
+    Args:
+        sources: Templates of a spec; None and inline ones are skipped.
+        folders: The spec's folder first, then the folders of the specs that it extends.
+    """
+    names = dict.fromkeys(source.file for source in sources if source and source.file)
+    files = [file for name in names if (file := _find((), name, folders)[0])]
+    texts: dict[str, str] = {}
+    for file in files:
+        with suppress(OSError, UnicodeDecodeError):
+            texts[shown_path(file)] = read_text_of(file, SPEC_BYTES)
+    return texts
+
+
 def read_text(path: Path, source: str, around: TemplateScope) -> tuple[Template | None, list[Finding]]:
     """Compile the template or condition at `path` of a spec: a template, or None and findings."""
     template, faults = compile_template(source, around)
@@ -273,6 +290,7 @@ def _finding(path: Path, fault: TemplateFault) -> Finding:
         offset=fault.position,
         rests_on=((*path[:2], "needs"),) if fault.lacking == "needs" else (),
         looked_in=("loops",) if fault.lacking == "loops" else (),
+        code=None if isinstance(fault.hint, Suggestion) else "template",
     )
 
 

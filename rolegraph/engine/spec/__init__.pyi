@@ -2,8 +2,10 @@
 
 from rolegraph.engine.spec.diagnostics import Diagnostic as Diagnostic
 from rolegraph.engine.spec.diagnostics import Finding as Finding
+from rolegraph.engine.spec.diagnostics import Patch as Patch
 from rolegraph.engine.spec.diagnostics import Path as Path
 from rolegraph.engine.spec.diagnostics import Place as Place
+from rolegraph.engine.spec.diagnostics import coded as coded
 from rolegraph.engine.spec.loader import TESTS_SUFFIX as TESTS_SUFFIX
 from rolegraph.engine.spec.loader import find_spec as find_spec
 from rolegraph.engine.spec.loader import is_tests_file as is_tests_file

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, field, replace
 from itertools import accumulate
 from typing import Literal
 
 import yaml
 
-from rolegraph.engine.errors import printable, printable_line
+from rolegraph.engine.errors import Suggestion, printable, printable_line
 from rolegraph.engine.limits.records import LINE_SHOWN, MESSAGE_TEXT
 from rolegraph.engine.secrets import without_secrets
 
@@ -23,6 +23,25 @@ Path = tuple[str | int, ...]
 """Keys and list positions from the top of a spec."""
 
 Severity = Literal["error", "warning"]
+Code = Literal[
+    "yaml",  # the text is not YAML, or not the YAML of a spec: a duplicate key, a tag
+    "override",  # not an override of the command line
+    "unknown-key",
+    "missing-key",
+    "wrong-value",  # not a value that the key takes
+    "unknown-name",  # no role, loop, policy, item, field, filter or file has the name
+    "template",  # a prompt or an expression
+    "item",  # a parser, reward, estimator, tool, environment or data set, and its options
+    "data",  # rows and fields
+    "workflow",  # edges, loops, tools, metrics and what only holds for the spec as a whole
+    "answer",  # the form of answers: what a parser, a `stop` or a reader of the action needs
+    "reward",  # rewards, hidden fields and who may read them
+    "policy",  # models, policies and checkpoints
+    "training",  # credit, groups, stages, validation and numbers of a training
+    "permission",  # something that needs --allow
+    "engine",  # what another engine cannot obey
+]
+"""Kind of a fault or warning."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +67,21 @@ class Finding:
     """Paths that the finding was concluded from: with a fault at or around one it is left out."""
     looked_in: Path = ()
     """Mapping that lacks a name: where the mapping as a whole is at fault, the finding is left out."""
+    code: Code | None = None
+    """Kind of the finding; None for `unknown-name` with a Suggestion, else for the kind of the check."""
 
-    def at(self, place: Place) -> Diagnostic:
+    def at(self, place: Place, patch: Patch | None = None) -> Diagnostic:
         """Return the diagnostic of this finding at `place`."""
-        return Diagnostic(self.message, place, self.expected, self.hint, self.severity)
+        code = self.code or ("unknown-name" if isinstance(self.hint, Suggestion) else "workflow")
+        return Diagnostic(
+            self.message, place, self.expected, self.hint, self.severity, code, self.path, patch
+        )
+
+
+def coded(code: Code, findings: Iterable[Finding]) -> Iterator[Finding]:
+    """Yield findings with a code for those that have neither a code nor a Suggestion."""
+    for it in findings:
+        yield it if it.code or isinstance(it.hint, Suggestion) else replace(it, code=code)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +98,24 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
+class Patch:
+    """Replacement of a range of a file; lines and columns count from 1, and the end is not part of it."""
+
+    file: str
+    line: int
+    column: int
+    end_line: int
+    end_column: int
+    before: str
+    """Text of the range."""
+    replacement: str
+
+    def __str__(self) -> str:
+        """Return the place and both texts, as `rolegraph validate --fix` prints them."""
+        return f"{self.file}:{self.line}:{self.column}: {self.before!r} is now {self.replacement!r}"
+
+
+@dataclass(frozen=True, slots=True)
 class Diagnostic:
     """One fault or warning with its place."""
 
@@ -76,6 +124,20 @@ class Diagnostic:
     expected: str = ""
     hint: str = ""
     severity: Severity = "error"
+    code: Code = "yaml"
+    path: Path = field(default=(), compare=False)
+    """Keys and list positions of the spec; empty for a fault that lies at no key."""
+    patch: Patch | None = field(default=None, compare=False)
+    """Edit that mends the fault; None where none is certain."""
+
+    @property
+    def nearest(self) -> str | None:
+        """Valid name that is nearest to a misspelt one; None where nothing is misspelt."""
+        return self.hint.right if isinstance(self.hint, Suggestion) else None
+
+    def to_dict(self) -> dict[str, object]:
+        """Return the diagnostic as `rolegraph validate --json` prints it."""
+        return {**asdict(self), "path": list(self.path), "nearest": self.nearest}
 
     def __str__(self) -> str:
         """Return several lines: place and message, the line with carets, the expected value, a hint."""
@@ -112,6 +174,30 @@ def _excerpt(place: Place) -> tuple[str, int]:
     before, after = "…" if start else "", "…" if end < len(text) else ""
     shown = printable_line(text[start:end])
     return f"{before}{shown}{after}", position - start + len(before)
+
+
+_WRITABLE = re.compile(r"[\w./-]+")
+"""Pattern of names that need no quotes, wherever they stand in a spec."""
+
+
+def rename(place: Place, wrong: str, right: str) -> Patch | None:
+    """Return the patch that replaces a name at a place of a file.
+
+    Args:
+        place: Place of the name, or of the text around it.
+        wrong: Name to replace.
+        right: Name in its place.
+
+    Returns:
+        The patch; None where the place does not hold the name exactly once, or where YAML would not read the
+        new name as a text.
+    """
+    start, end = place.column - 1, place.column - 1 + place.width
+    matches = re.finditer(rf"(?<![\w-]){re.escape(wrong)}(?![\w-])", place.text)
+    spans = [match.span() for match in matches if start <= match.start() and match.end() <= end]
+    if len(spans) != 1 or not _WRITABLE.fullmatch(right) or yaml.safe_load(right) != right:
+        return None
+    return Patch(place.file, place.line, spans[0][0] + 1, place.line, spans[0][1] + 1, wrong, right)
 
 
 class SourceLines:

@@ -219,10 +219,10 @@ def _read(path: FilePath, chain: tuple[FilePath, ...]) -> tuple[YamlSource, tupl
 def _base_of(source: YamlSource, folder: FilePath, chain: tuple[FilePath, ...]) -> FilePath | None:
     """Return the file that the spec's `extends` names; None, with a fault added to `source`, if it cannot be
     used."""
-    name, place = source.data["extends"], source.positions["extends",].value
+    name = source.data["extends"]
 
     def refuse(message: str, expected: str = "", hint: str = "") -> None:
-        source.faults.append(Diagnostic(message, place, expected, hint))
+        source.faults.append(source.diagnostic(Finding(("extends",), message, expected, hint)))
 
     if not isinstance(name, str):
         return refuse("`extends` names one spec", "the file name of a spec, such as solver_judge.yaml")

@@ -71,11 +71,15 @@ def override(source: YamlSource, text: str, position: int) -> None:
     roles = _mapping(source.data.get("roles"))
     fault: Diagnostic | None = None
     if not equals or not all(keys):
-        fault = Diagnostic("not an override", place, "key.path=value, such as roles.solver.count=4")
+        fault = Diagnostic(
+            "not an override", place, "key.path=value, such as roles.solver.count=4", code="override"
+        )
     elif len(keys) > SPEC_DEPTH.most:
-        fault = Diagnostic(SPEC_DEPTH.exceeded("the keys are inside one another in"), place)
+        fault = Diagnostic(SPEC_DEPTH.exceeded("the keys are inside one another in"), place, code="override")
     elif has_surrogate(text):
-        fault = Diagnostic("the override contains an unpaired surrogate", place, "Unicode text")
+        fault = Diagnostic(
+            "the override contains an unpaired surrogate", place, "Unicode text", code="override"
+        )
     elif (parsed := parse_yaml(f"value: {raw}" if raw.strip() else "value: null", file)).faults:
         fault = replace(parsed.faults[0], place=value_place, hint="quote the value")
     elif keys[0] == "roles" and len(keys) > 2 and keys[1] not in roles:
@@ -96,7 +100,7 @@ def _put(source: YamlSource, path: tuple[str, ...], value: object, spot: KeyPosi
         inner = _expand_at(mapping.get(key), path[:depth])
         if inner is not None and not isinstance(inner, dict):
             message = f"{'.'.join(path[:depth])} is not a mapping, so it has no {path[depth]!r}"
-            source.faults.append(Diagnostic(message, spot.key or spot.value))
+            source.faults.append(Diagnostic(message, spot.key or spot.value, code="override"))
             return
         mapping[key] = mapping = dict(cast("dict[str, Any]", inner or {}))
         source.positions.setdefault(path[:depth], KeyPosition(spot.key, spot.key or spot.value))

@@ -42,7 +42,14 @@ def find_schedules(data: Mapping[str, Any]) -> tuple[dict[Path, NumberSchedule],
         except ValidationError as error:
             fault = error.errors()[0]
             where = ".".join(map(str, fault["loc"]))
-            findings.append(Finding(path, f"the schedule has a fault at {where}: {fault['msg']}", _EXPECTED))
+            findings.append(
+                Finding(
+                    path,
+                    f"the schedule has a fault at {where}: {fault['msg']}",
+                    _EXPECTED,
+                    code="wrong-value",
+                )
+            )
     return schedules, findings
 
 

@@ -189,8 +189,8 @@ class Train(SpecModel):
     stages: Annotated[list[Stage], Field(max_length=SPEC_STAGES.most), ATOMIC] = []
     """Stages of imitation, one after the other, before RL takes the rest of the steps."""
     learning_rate: Annotated[float, Field(gt=0.0, le=1.0)] | None = None
-    """Learning rate of Adam; None follows the size of the model (docs/training.md): 0.002 for the shipped
-    base model."""
+    """Learning rate of Adam; None follows the size of the model (docs/training/learning_rate.md): 0.002 for
+    the shipped base model."""
     schedule: Schedule = Schedule()
     """`constant`, `linear`, `cosine`, or a mapping with `kind`, `warmup` and `floor`."""
     gradient_clip: Annotated[float, Field(ge=0.0, le=SPEC_COUNT.most)] = 1.0

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping, Sequence, Set
 from contextlib import suppress
+from dataclasses import replace
 from itertools import takewhile
 from typing import Any, Generic, NamedTuple, TypeVar, cast, get_args
 
@@ -165,7 +166,10 @@ def findings_of(
     details = error.errors(include_url=False)
     # Findings past the limit are not shown and need only their paths, which mark the values to leave out.
     shown, rest = details[: SPEC_FAULTS.most], details[SPEC_FAULTS.most :]
-    findings = [_finding(detail, prefix, written, root) for detail in shown]
+    findings = [
+        replace(it, code=it.code or "wrong-value")
+        for it in (_finding(detail, prefix, written, root) for detail in shown)
+    ]
     return findings + [Finding((*prefix, *it["loc"]), it["msg"], at_key=True) for it in rest]
 
 
@@ -200,7 +204,9 @@ def _unknown_key(path: Path, root: type[SpecModel]) -> Finding:
     key, near = str(path[-1]), nearest(str(path[-1]), keys)
     hint = _right_place(path, root) or did_you_mean(key, keys)
     covers = ((*path[:-1], near),) if near else ()
-    return Finding(path, f"unknown key {key!r}", ", ".join(keys), hint, at_key=True, covers=covers)
+    return Finding(
+        path, f"unknown key {key!r}", ", ".join(keys), hint, at_key=True, covers=covers, code="unknown-key"
+    )
 
 
 def _missing_key(path: Path, root: type[SpecModel]) -> Finding:
@@ -209,7 +215,7 @@ def _missing_key(path: Path, root: type[SpecModel]) -> Finding:
     expected = ((field.description if field else None) or "").rstrip(".")
     hint = "add `rolegraph: 1`" if path == ("rolegraph",) else ""
     where = ".".join(map(str, path[:-1])) or "the spec"
-    return Finding(path, f"{where} has no {str(path[-1])!r}", expected, hint, at_key=True)
+    return Finding(path, f"{where} has no {str(path[-1])!r}", expected, hint, at_key=True, code="missing-key")
 
 
 def _unknown_word(detail: ErrorDetails, path: Path, around: object, root: type[SpecModel]) -> Finding:
@@ -221,7 +227,8 @@ def _unknown_word(detail: ErrorDetails, path: Path, around: object, root: type[S
     choices = re.findall("'([^']*)'", str(detail.get("ctx", {}).get("expected", "")))
     hint = did_you_mean(word, choices)
     if key == "[key]":  # pydantic's mark for a fault of the key itself
-        return Finding(path[:-1], f"unknown key {word!r}", _either(choices), hint, at_key=True)
+        message, expected = f"unknown key {word!r}", _either(choices)
+        return Finding(path[:-1], message, expected, hint, at_key=True, code="unknown-key")
     model = _model_at(path[:-1], root)
     shorts = _short_forms(model)
     if shorts and isinstance(around, str):  # a short form: the word stands in place of the mapping
@@ -265,7 +272,13 @@ def name_not_found(
     """
     expected = f"one of {', '.join(names)}" if names else f"a {kind} of the spec, which has none"
     return Finding(
-        path, f"no {kind} {name!r}", expected, did_you_mean(name, names), word=name, looked_in=looked_in
+        path,
+        f"no {kind} {name!r}",
+        expected,
+        did_you_mean(name, names),
+        word=name,
+        looked_in=looked_in,
+        code="unknown-name",
     )
 
 

@@ -15,12 +15,26 @@ from typing import Any, NoReturn, cast
 
 import yaml
 
-from rolegraph.engine.errors import UsageError
+from rolegraph.engine.errors import Suggestion, UsageError
 from rolegraph.engine.limits.specs import SPEC_BYTES, SPEC_DEPTH, SPEC_DIGITS, SPEC_VALUES
-from rolegraph.engine.spec.diagnostics import Diagnostic, Finding, Path, Place, SourceLines, place_within
+from rolegraph.engine.spec.diagnostics import (
+    Diagnostic,
+    Finding,
+    Patch,
+    Path,
+    Place,
+    SourceLines,
+    place_within,
+    rename,
+)
 from rolegraph.engine.spec.files import has_surrogate, pair_surrogates, read_text, shown_path
 
 _DEPTH = SPEC_DEPTH.most
+
+
+_NAMED: tuple[Path, ...] = (("roles",), ("loops",), ("policies",), ("episode", "metrics"))
+"""Mappings whose keys are names of the spec's own."""
+_COMMENT = re.compile(r"(?m)(?:^|(?<=\s))#.*$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +65,34 @@ class YamlSource:
 
     def diagnostic(self, finding: Finding) -> Diagnostic:
         """Return the diagnostic of a finding at its place in the files that were read."""
-        return finding.at(finding.place or self._place_of(finding))
+        place = finding.place or self._place_of(finding)
+        return finding.at(place, self._patch(finding, place))
+
+    def _patch(self, finding: Finding, place: Place) -> Patch | None:
+        """Return the patch for a misspelt name; None where it is not certain.
+
+        A role, loop, policy or metric whose name stands nowhere but at its key is the one misspelt, if the
+        other spelling stands at several places.
+        """
+        hint = finding.hint
+        if finding.severity != "error" or not isinstance(hint, Suggestion) or not hint.certain:
+            return None
+        if finding.at_key and value_at(self.data, (*finding.path[:-1], hint.right)) is not None:
+            return None  # the mapping would have the key twice
+        if any(value_at(self.data, (*of, hint.wrong)) is not None for of in _NAMED):
+            return None  # the name is there, with a fault of its own
+        keys = [spot.key for of in _NAMED if (spot := self.positions.get((*of, hint.right)))]
+        if keys and keys[0] and self._uses(hint.right) == 1 < self._uses(hint.wrong):
+            patch = rename(keys[0], hint.right, hint.wrong)
+        else:
+            patch = rename(place, hint.wrong, hint.right)
+        is_in_file = patch is not None and (patch.file in self.texts or finding.place is not None)
+        return patch if is_in_file else None  # the command line is no file
+
+    def _uses(self, name: str) -> int:
+        """Return how often a name stands in the files that were read, outside of comments."""
+        texts = (_COMMENT.sub("", text) for text in self.texts.values())
+        return sum(len(re.findall(rf"(?<![\w-]){re.escape(name)}(?![\w-])", text)) for text in texts)
 
     def _as_written(self, path: Path) -> Path:
         """Return a path without the index 0 of items that the file writes alone, without the list around

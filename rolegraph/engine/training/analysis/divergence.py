@@ -1,6 +1,12 @@
 """Divergence: rules by which a role's training has gone wrong, over the metrics of its steps. Pure.
 
-docs/training.md has the trainings that the thresholds were measured on.
+Thresholds were measured on the shipped model, with steps of 8 tasks and 128 tokens; the figures are kept in
+tests/data/kept_trainings.json. With 30 times its learning rate (0.06), all four trainings (solver_judge and
+solver_judge_validator, two seeds) lost nearly every answer's form in step 2, and stopped in step 2 or 3. With
+10 times (0.02), all four diverged in step 4 or 5, and two stopped in step 6. With 5 times (0.01) none of four
+did, nor 13 shipped workflows with their own rates in up to 14 steps, nor four trainings of SmolLM2-135M with
+rates from 0.00005 to 0.002. KL stayed below 0.00001, so its threshold is not measured; KL matters where a
+service samples in other precision than it trains in.
 """
 
 from __future__ import annotations

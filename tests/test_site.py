@@ -107,17 +107,22 @@ def test_no_link_of_the_site_leads_nowhere(site: Path) -> None:
     assert pages == {*PAGES, *TOP, "404"}
 
 
+def without_links(markdown: str) -> str:
+    """Return a text without the targets of its links: those to the top folder differ on the site."""
+    return re.sub(r"\]\([^)]*\)", "]", markdown)
+
+
 @needs_mkdocs
 def test_models_find_every_page_in_llms_txt(site: Path) -> None:
     text = (site / "llms.txt").read_text("utf-8")
     assert re.match(r"# Rolegraph\n\n> \S", text)
     linked = re.findall(r"^- \[.+?\]\((.+?)\)(: \S|$)", text, re.MULTILINE)
-    assert sorted(link for link, _ in linked) == sorted(f"{page}.html" for page in PAGES)
+    assert sorted(link for link, _ in linked) == sorted(f"{page}.html" for page in (*PAGES, *TOP))
     assert len(re.findall("^## ", text, re.MULTILINE)) > 2
     assert sum(bool(about) for _, about in linked) > 0.9 * len(linked)
-    whole = (site / "llms-full.txt").read_text("utf-8")
+    whole = without_links((site / "llms-full.txt").read_text("utf-8"))
     for page in PAGES:
-        assert (ROOT / "docs" / f"{page}.md").read_text("utf-8").strip() in whole
+        assert without_links((ROOT / "docs" / f"{page}.md").read_text("utf-8").strip()) in whole
 
 
 @needs_mkdocs

@@ -236,7 +236,8 @@ class CallingScorer(Scorer):
     async def complete(self, request: Request) -> Completion:
         answered = await super().complete(request)
         text, calls = HERMES.find(answered.text)
-        return answered._replace(text=text, calls=calls, usage={"completion_tokens": TOKENS})
+        no_ids = {"prompt_ids": (), "response_ids": (), "logprobs": ()}
+        return answered._replace(text=text, calls=calls, usage={"completion_tokens": TOKENS}, **no_ids)
 
 
 @examples(200)

@@ -125,7 +125,8 @@ def test_a_new_folder_is_previewed_and_run_by_the_commands_that_new_prints(
     }
     output = done("rolegraph new 'a folder/mine' --from solver_only", tmp_path, environment)
     enter, *commands = printed(output)
-    assert enter == "cd 'a folder/mine'" and [line.split()[1] for line in commands] == ["test", "preview", "run"]
+    verbs = [line.split()[1] for line in commands]
+    assert (enter, verbs) == ("cd 'a folder/mine'", ["test", "preview", "run"])
     for command in commands:
         output = done(f"{enter}\n{command}", tmp_path, environment)
     (command,) = printed(output)

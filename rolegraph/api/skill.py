@@ -35,7 +35,6 @@ def language_text(spec: str = "") -> str:
         templates_in(_TEMPLATE)
         .get_template("skill.md.j2")
         .render(
-            title="Rolegraph specs",
             spec=spec,
             top={**_keys(Spec), "extends": "Spec that this one changes."},
             role=_keys(Role),
@@ -69,7 +68,7 @@ def write_skill(folder: str | Path) -> Path:
     file = folder / NAME / "SKILL.md"
     if folder.exists() and not folder.is_dir():
         raise UsageError(f"{folder} is a file; name a folder for the skill")
-    if file.exists() and not (is_file(file) and _head(file) == text.encode()[: len(_head(file))]):
+    if file.exists() and not (is_file(file) and text.encode().startswith(_head(file))):
         raise UsageError(f"{file} is another skill; name another folder")
     confined.make_folder(folder)
     with confined.held(folder):

@@ -38,7 +38,7 @@ def new_command(folder: Path, spec: str | None, data: Path | None, label: str | 
     if folder / api.PROJECT_FILE in files:
         api.trust(folder)
     words = f"{folder.resolve().name}.yaml"
-    tested = [command("test")] if folder / f"{words.removesuffix('.yaml')}.test.yaml" in files else []
+    tested = [command("test")] if any(map(api.is_tests_file, files)) else []
     following = [*tested, command("preview", words), command("run", words)]
     OutputOptions().next(shlex.join(["cd", str(folder)]), *following)
     return 0

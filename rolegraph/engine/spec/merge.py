@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any, cast
 
 from rolegraph.engine.limits.specs import SPEC_DEPTH
@@ -18,6 +19,8 @@ from rolegraph.engine.spec.sources import ModelRef, api_of
 from rolegraph.engine.spec.validation import name_not_found
 from rolegraph.engine.spec.yaml_source import KeyPosition, KeyPositions, YamlSource, parse_yaml, walk_paths
 from rolegraph.engine.vocabulary import ItemCall
+
+_refused = partial(Diagnostic, code="override")
 
 
 def merge(base: YamlSource, child: YamlSource) -> YamlSource:
@@ -71,15 +74,11 @@ def override(source: YamlSource, text: str, position: int) -> None:
     roles = _mapping(source.data.get("roles"))
     fault: Diagnostic | None = None
     if not equals or not all(keys):
-        fault = Diagnostic(
-            "not an override", place, "key.path=value, such as roles.solver.count=4", code="override"
-        )
+        fault = _refused("not an override", place, "key.path=value, such as roles.solver.count=4")
     elif len(keys) > SPEC_DEPTH.most:
-        fault = Diagnostic(SPEC_DEPTH.exceeded("the keys are inside one another in"), place, code="override")
+        fault = _refused(SPEC_DEPTH.exceeded("the keys are inside one another in"), place)
     elif has_surrogate(text):
-        fault = Diagnostic(
-            "the override contains an unpaired surrogate", place, "Unicode text", code="override"
-        )
+        fault = _refused("the override contains an unpaired surrogate", place, "Unicode text")
     elif (parsed := parse_yaml(f"value: {raw}" if raw.strip() else "value: null", file)).faults:
         fault = replace(parsed.faults[0], place=value_place, hint="quote the value")
     elif keys[0] == "roles" and len(keys) > 2 and keys[1] not in roles:
@@ -100,7 +99,7 @@ def _put(source: YamlSource, path: tuple[str, ...], value: object, spot: KeyPosi
         inner = _expand_at(mapping.get(key), path[:depth])
         if inner is not None and not isinstance(inner, dict):
             message = f"{'.'.join(path[:depth])} is not a mapping, so it has no {path[depth]!r}"
-            source.faults.append(Diagnostic(message, spot.key or spot.value, code="override"))
+            source.faults.append(_refused(message, spot.key or spot.value))
             return
         mapping[key] = mapping = dict(cast("dict[str, Any]", inner or {}))
         source.positions.setdefault(path[:depth], KeyPosition(spot.key, spot.key or spot.value))

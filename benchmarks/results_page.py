@@ -23,7 +23,8 @@ HEAD = """# Results
 
 First a real language model, SmolLM2-135M-Instruct, in those of six kinds of workflow that were measured; then
 the shipped model of one million parameters in every shipped workflow, and in comparisons that papers report
-for many GPUs. All of it runs on a CPU. Each table is one YAML file and one command, which goes on where it was ended.
+for many GPUs. All of it runs on a CPU. Each table is one YAML file and one command, which goes on where it
+was ended.
 
 A *role* is a prompt with a part in the workflow, such as solver or judge; an *arm* is one way to train.
 
@@ -34,7 +35,8 @@ How to read the figures:
   seed by seed: they meet the same validation tasks.
 - A comparison `a > b` *holds* if the interval of a − b lies above 0 and every seed agrees; it *does not
   hold* if the interval lies below 0. Otherwise we *cannot tell*: the difference is too small for so few
-  runs. With one seed on both sides we cannot tell, whatever the interval. `a ~ b` holds if the interval lies within 0.1 of 0, and does not if it lies beyond.
+  runs. With one seed on both sides we cannot tell, whatever the interval. `a ~ b` holds if the interval
+  lies within 0.1 of 0, and does not if it lies beyond.
 - A claim holds if all its comparisons do, and does not if one does not; brackets count those that hold.
 - A figure after training is that of the last weights, not of the best ones on the tasks that are reported.
 - Minutes, model calls and tokens are those of one training, as means over the seeds. The trainings of this

@@ -140,6 +140,7 @@ from rolegraph.engine.training.analysis.constants import ConstantAnswers as Cons
 from rolegraph.engine.training.analysis.constants import constant_remark as constant_remark
 from rolegraph.engine.training.analysis.divergence import STAGE as STAGE
 from rolegraph.engine.training.analysis.divergence import divergences as divergences
+from rolegraph.engine.training.analysis.figures import taught_share as taught_share
 from rolegraph.engine.training.analysis.forecast import Forecast as Forecast
 from rolegraph.engine.training.analysis.forecast import Price as Price
 from rolegraph.engine.training.analysis.forecast import RoleForecast as RoleForecast

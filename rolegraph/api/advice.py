@@ -51,7 +51,7 @@ class RoleOutcome:
     form: str = ""
     """Example of an answer that the parser reads."""
     dead: bool = False
-    """Whether the role was trained, and none of its groups taught anything."""
+    """Whether the role was trained, and no group and no signal taught it anything."""
 
     diverged: bool = False
     """Whether the role's training diverged."""

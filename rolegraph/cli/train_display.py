@@ -324,9 +324,9 @@ class _TrainEnd:
         )
 
     def _is_dead(self, role: str) -> bool:
-        """Return True for a trained role whose groups had no advantages in any step, so that it learnt
-        nothing."""
-        taught = [line[f"outcome/{role}/taught"] for line in self._lines if f"outcome/{role}/taught" in line]
+        """Return True for a trained role that no group and no signal of any step taught anything."""
+        shares = [api.taught_share(line, role) for line in self._lines]
+        taught = [share for share in shares if share is not None]
         return role in self._plan.trained and bool(taught) and not any(taught)
 
     def _next(self) -> list[str]:

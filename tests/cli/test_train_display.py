@@ -168,22 +168,34 @@ def test_the_live_table_shows_what_a_constant_answer_gets_and_names_the_kl(shown
 
 
 @pytest.mark.parametrize(
-    ("best", "taught", "expected"),
+    ("best", "taught", "signal", "expected"),
     [
-        (False, 0.5, ["view"]),
-        (True, 0.5, ["run", "export"]),
-        (False, 0.0, ["view"]),
-        (True, 0.0, ["run", "export"]),
+        (False, 0.5, 0.0, ["view"]),
+        (True, 0.5, 0.0, ["run", "export"]),
+        (False, 0.0, 0.0, ["view"]),
+        (True, 0.0, 0.0, ["run", "export"]),
+        (True, 0.0, -0.5, ["run", "export"]),
     ],
 )
 def test_weights_that_are_not_better_than_the_start_are_not_exported(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], best: bool, taught: float, expected: list[str]
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    best: bool,
+    taught: float,
+    signal: float,
+    expected: list[str],
 ) -> None:
     flow, folder = rg.load("solver_judge"), RunFolder(tmp_path / "run")
     folder.begin(describe(flow, "train", seed=0), flow.plan.resolved)
     for step in (0, 1):
         line = {"step": float(step), "validation/correct": 0.5, "validation/n/correct": 8.0}
-        folder.add_metrics(line | ({"optim/data": 8.0, "outcome/judge/taught": taught} if step else {}))
+        trained = {
+            "optim/data": 8.0,
+            "outcome/judge/taught": taught,
+            "signal/judge/advantage/min": signal,
+            "signal/judge/advantage/max": 0.0,
+        }
+        folder.add_metrics(line | (trained if step else {}))
     saved = {api.MAIN: SavedPolicy(version=1, state="", sampler="")}
     folder.add_checkpoint(api.Checkpoint(step=1, policies=saved, best=best))
     training = cast("rg.TrainingJob", SimpleNamespace(flow=flow, folder=folder, steps=1, done=1))
@@ -192,7 +204,7 @@ def test_weights_that_are_not_better_than_the_start_are_not_exported(
     said = capsys.readouterr()
     assert [command.split()[1] for command in json.loads(said.out)["next"]] == expected
     assert ("no weights were better" in said.err) is not best
-    assert ("judge is dead" in said.err) is (not taught)
+    assert ("judge is dead" in said.err) is (not taught and not signal)
 
 
 def test_a_step_line_names_the_answer_that_would_earn_as_much(

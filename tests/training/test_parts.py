@@ -349,6 +349,8 @@ def test_a_dead_role_is_named_and_no_other_is_to_weigh_less() -> None:
     assert about == ["outcome/judge/taught"]
     (note,) = sign_warnings([line] * 5, plan)
     assert "judge is dead" in note.text
+    by_signal = line | {"signal/judge/advantage/min": -0.2, "signal/judge/advantage/max": 0.0}
+    assert not [*sign_warnings([by_signal] * 5, plan)], "a signal teaches whatever the rewards"
 
 
 def test_figures_of_answers_are_those_of_a_role() -> None:

@@ -18,6 +18,7 @@ from rolegraph.engine.training.advantages.credit import own_rewards
 from rolegraph.engine.training.advantages.group_metrics import Metrics
 from rolegraph.engine.training.analysis.constants import SAME, figures_of_answers, tally_answers
 from rolegraph.engine.training.analysis.divergence import steps_of_rl
+from rolegraph.engine.training.analysis.outcomes import GroupOutcome
 
 if TYPE_CHECKING:  # both import the Tinker SDK, which comparisons do without
     from rolegraph.engine.training.policies.batches import RoleBatch
@@ -240,6 +241,22 @@ class _Sign:
     steps: int = 5
     shared: bool = False
     """Whether the sign concerns only roles that share their policy."""
+    read: Callable[[Mapping[str, float], str], float | None] | None = None
+    """Function that reads the value from a step's metrics and the role; by default the metric alone."""
+
+    def value(self, line: Mapping[str, float], role: str) -> float | None:
+        """Return a role's value at a step; None where the step does not have it."""
+        return self.read(line, role) if self.read else line.get(self.metric.format(role=role))
+
+
+def taught_share(line: Mapping[str, float], role: str) -> float | None:
+    """Return the share of a role's groups that taught at a step; None where the step has no groups.
+
+    A signal teaches every group, whatever the rewards.
+    """
+    share = line.get(GroupOutcome.TAUGHT.figure(role))
+    by_signal = any(line.get(f"signal/{role}/advantage/{end}") for end in ("min", "max"))
+    return 1.0 if share is not None and by_signal else share
 
 
 _SIGNS: Sequence[_Sign] = (
@@ -255,6 +272,7 @@ _SIGNS: Sequence[_Sign] = (
         "outcome/{role}/taught",
         lambda _, now: now == 0,
         "{role} is dead: none of its groups taught anything; the report's groups say why",
+        read=taught_share,
     ),
     _Sign(
         "entropy/{role}",
@@ -307,7 +325,7 @@ def lasting_signs(
         sharing = [name for name, theirs in policies.items() if name != role and {*theirs} & {*mine}]
         for sign in _SIGNS:
             metric = sign.metric.format(role=role)
-            values = [line[metric] for line in lines if metric in line]
+            values = [value for line in lines if (value := sign.value(line, role)) is not None]
             alive = [other for other in sharing if _has_gradient(other, lines, sign.steps)]
             if not values or metric not in lines[-1] or (sign.shared and not alive):
                 continue

@@ -15,7 +15,15 @@ from typing import Any, Literal
 from rolegraph.engine.errors import FOREIGN_ERRORS, UsageError, describe_error, did_you_mean
 
 Group = Literal[
-    "clusters", "commands", "ejectors", "exporters", "models", "observers", "trackers", "trainers"
+    "call_forms",
+    "clusters",
+    "commands",
+    "ejectors",
+    "exporters",
+    "models",
+    "observers",
+    "trackers",
+    "trainers",
 ]
 """Kind of a part; its entry-point group is `rolegraph.` and the kind."""
 _PACKAGE = Path(__file__).parents[1]

@@ -101,12 +101,12 @@ LONG = 50_000
 def test_the_search_for_calls_is_linear_in_an_answer_that_repeats_itself(family: str) -> None:
     written = WRITTEN[family]
     form = next(form for form in FORMS if any(call.name for call in form.find(written, [TOOL])[1]))
-    marks = [*dict.fromkeys((form.begins, *re.findall(r"<[^<>]*>|\[\w+\]|\"\w+\"", written)))]
+    marks = [*dict.fromkeys(re.findall(r"<[^<>]*>|\[\w+\]|\"\w+\"", written))]
     # The part that is repeated stands before each piece of a call, and in the place of the rest of it.
     places = [match.start() for match in re.finditer(r"\w+|[^\w\s]+|\s+", written)]
     for at in places:
         for part in (" ", "\n", "a", "<", "{", *marks):
-            for rest in (written[at:], form.begins, ""):
+            for rest in (written[at:], *marks, ""):
                 answer = written[:at] + part * (LONG // len(part)) + rest
                 began = time.process_time()
                 form.find(answer, [TOOL])

@@ -24,14 +24,14 @@ class CallForm:
 
     name: str
     """Name of the family, for messages."""
-    begins: str
-    """Text that every call contains."""
-    pattern: re.Pattern[str]
-    """Pattern of a part of an answer that is one call or a list of calls."""
-    read: Callable[[re.Match[str], Functions], Sequence[ToolCall]]
-    """Function from a match and the offered functions to calls; a malformed call has no name."""
-    ids: bool = False
-    """True where templates require an id of nine characters, which the model may leave out."""
+    split: Callable[[str, Functions], tuple[str, Sequence[ToolCall]]]
+    """Function from an answer and the offered functions to its text without calls, and its calls. A malformed
+    call has no name and stays in the text."""
+    ids: Callable[[str, int], str] | None = None
+    """Function from a call's name and its number in the answer, from 1, to the id that templates require and
+    the model may leave out; None where they require none."""
+    ends: tuple[int, ...] = ()
+    """Tokens that end a turn besides those that the template writes after an answer."""
     text_arguments: bool = False
     """True where templates take arguments as JSON text, not as a mapping."""
     in_messages: bool = False
@@ -39,24 +39,46 @@ class CallForm:
 
     def find(self, text: str, functions: Functions = ()) -> tuple[str, tuple[ToolCall, ...]]:
         """Split an answer into its text without calls, and its calls; malformed calls stay in the text."""
-        if self.begins not in text:
+        rest, calls = self.split(text, functions)
+        if not calls:
+            return text, ()
+        if self.ids is not None:
+            calls = [
+                call._replace(id=call.id or self.ids(call.name, number))
+                for number, call in enumerate(calls, 1)
+            ]
+        return rest.strip(), tuple(calls)
+
+
+Read = Callable[[re.Match[str], Functions], Sequence[ToolCall]]
+"""Function from a match and the offered functions to calls; a malformed call has no name."""
+
+
+def _by_pattern(begins: str, pattern: re.Pattern[str], read: Read) -> Callable[..., Any]:
+    """Return a function that splits answers by a pattern of one call or a list of calls.
+
+    Args:
+        begins: Text that every call contains.
+        pattern: The pattern.
+        read: Reader of a match.
+    """
+
+    def split(text: str, functions: Functions) -> tuple[str, Sequence[ToolCall]]:
+        if begins not in text:
             return text, ()
         calls: list[ToolCall] = []
 
         def taken(match: re.Match[str]) -> str:
-            block = self.read(match, functions)
+            block = read(match, functions)
             calls.extend(block)
             return "" if block and all(call.name for call in block) else match[0]
 
-        rest = self.pattern.sub(taken, text)
-        if not calls:
-            return text, ()
-        if self.ids:
-            calls = [call._replace(id=call.id or id_of(number)) for number, call in enumerate(calls, 1)]
-        return rest.strip(), tuple(calls)
+        return pattern.sub(taken, text), calls
+
+    return split
 
 
-def id_of(number: int) -> str:
+def _nine_characters(name: str, number: int) -> str:
     """Return an id of nine characters for the `number`-th call of an answer, from 1."""
     return f"call{number:05}"
 
@@ -166,16 +188,16 @@ _DEEPSEEK = re.compile(
     r"(?P<arguments>.*?)(?:<｜tool▁call▁end｜>|\Z)\s*(?:<｜tool▁calls▁end｜>)?"
 )
 
-HERMES = CallForm("Qwen", "<tool_call>", _TAGGED, partial(_one, "arguments"))
+HERMES = CallForm("Qwen", _by_pattern("<tool_call>", _TAGGED, partial(_one, "arguments")))
 """`<tool_call>{"name": …, "arguments": {…}}</tool_call>`, also used by many other families."""
 FORMS = (
     HERMES,
-    CallForm("Qwen Coder", "<tool_call>", _TAGGED, _fields),
-    CallForm("Llama", '"parameters"', _LLAMA, partial(_one, "parameters")),
-    CallForm("Mistral", "[TOOL_CALLS]", _MISTRAL_LIST, _list, ids=True),
-    CallForm("Mistral", "[ARGS]", _MISTRAL, _parts, ids=True),
-    CallForm("DeepSeek", "<｜tool▁call▁begin｜>", _DEEPSEEK, _parts, text_arguments=True),
+    CallForm("Qwen Coder", _by_pattern("<tool_call>", _TAGGED, _fields)),
+    CallForm("Llama", _by_pattern('"parameters"', _LLAMA, partial(_one, "parameters"))),
+    CallForm("Mistral", _by_pattern("[TOOL_CALLS]", _MISTRAL_LIST, _list), ids=_nine_characters),
+    CallForm("Mistral", _by_pattern("[ARGS]", _MISTRAL, _parts), ids=_nine_characters),
+    CallForm("DeepSeek", _by_pattern("<｜tool▁call▁begin｜>", _DEEPSEEK, _parts), text_arguments=True),
 )
-"""Forms in the order in which they are tried."""
+"""Forms in the order in which they are tried; those of packages follow (`rolegraph.call_forms`)."""
 IN_MESSAGES = replace(HERMES, name="text of messages", in_messages=True)
 """Form for a template that takes no tools, or writes calls in an unknown form."""

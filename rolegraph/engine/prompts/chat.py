@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
 from itertools import groupby
+from os.path import commonprefix
 from typing import Any, NamedTuple, Protocol
 
 from jinja2 import TemplateError
 
 from rolegraph.engine.errors import ModelError, UsageError
-from rolegraph.engine.prompts.call_forms import FORMS, IN_MESSAGES, CallForm, id_of
+from rolegraph.engine.plugins import plugin, plugin_names
+from rolegraph.engine.prompts.call_forms import FORMS, IN_MESSAGES, CallForm
 from rolegraph.engine.prompts.markers import (
     Markers,
     Outline,
@@ -123,7 +125,8 @@ class ChatFormat:
             self._opening, self._ending = self._around_answer()
             """Texts that the template writes before an answer, behind the prompt, and after it."""
             self._markers = Markers(tokenizer.added_tokens_decoder, self._sample_chat)
-            self.end_ids = _end_of_turn_ids(tokenizer, self._ending)
+            ends = self._found_form.ends if self._found_form else ()
+            self.end_ids = (*dict.fromkeys((*_end_of_turn_ids(tokenizer, self._ending), *ends)),)
             """Token ids that end the model's turn, the template's own first."""
             self.end_texts = tuple(self._decode([token]) for token in self.end_ids)
         except ModelError as error:
@@ -177,7 +180,7 @@ class ChatFormat:
 
     def calls(self, text: str, tools: Sequence[Function]) -> tuple[str, Sequence[ToolCall]]:
         """Split an answer into its text without calls, and its calls of `tools`."""
-        return self._form.find(text, tools) if tools else (text, ())
+        return self.call_form.find(text, tools) if tools else (text, ())
 
     def turn(self, text: str) -> tuple[int, ...]:
         """Return the tokens of an assistant's answer that the model did not sample, with the end-of-turn
@@ -295,37 +298,52 @@ class ChatFormat:
             )
 
     @cached_property
-    def _form(self) -> CallForm:
-        """Syntax in which the chat template writes tool calls, found by rendering one.
+    def call_form(self) -> CallForm:
+        """Syntax of tool calls; texts of messages where the template has none, or an unknown one."""
+        if self._found_form is None:
+            _logger.warning(
+                "The chat template of %s has no list of tools, or an unknown form of their calls (the extra "
+                "`renderers` knows more): the first message lists the tools, and a call is "
+                "<tool_call>{…}</tool_call> in the answer's text",
+                self._name,
+            )
+        return self._found_form or IN_MESSAGES
 
-        For a template without tools, or with an unknown syntax, they are texts of messages.
-        """
+    @cached_property
+    def _found_form(self) -> CallForm | None:
+        """Syntax in which the chat template writes tool calls, found by rendering one; None without one."""
         schema = {"type": "object", "properties": {"a": {"type": "integer"}}}
         function = Function(_PROBE, "", schema, _unanswered)
-        for form in FORMS:
-            call = ToolCall(_PROBE, {"a": 1}, id_of(1) if form.ids else "")
-            turns = _turns([{"role": "user", "content": "?"}, answer_message("", calls=[call])])
+        question: Message = {"role": "user", "content": "?"}
+        for form in self._forms():
+            call = ToolCall(_PROBE, {"a": 1}, form.ids(_PROBE, 1) if form.ids else "")
+            turns = _turns([question, answer_message("", calls=[call])])
             render = partial(self._text, tools=described([function]), form=form)
             try:
                 asked = render(turns[:1], add_generation_prompt=True)
+                if _PROBE not in asked:
+                    return None  # a template without tools
                 answered = render(turns, add_generation_prompt=False)
             except (TemplateError, TypeError):  # no tools, or calls that look otherwise
                 continue
-            answer = answered.removeprefix(asked).removesuffix(self._ending)
-            if _PROBE in asked and form.find(answer, [function])[1] == (call,):
+            # A prompt may open a thought that the answer of an earlier turn does not have.
+            shared = len(commonprefix([asked, answered]))  # noqa: RUF071  # of texts, not of paths
+            answer = answered[shared:].removesuffix(self._ending)
+            if form.find(answer, [function])[1] == (call,):
                 return form
-        _logger.warning(
-            "The chat template of %s has no list of tools, or an unknown form of their calls: the first "
-            "message lists the tools, and a call is <tool_call>{…}</tool_call> in the answer's text",
-            self._name,
-        )
-        return IN_MESSAGES
+        return None
+
+    def _forms(self) -> Iterator[CallForm]:
+        """Yield the forms of calls to try: those of this package, then those of others."""
+        yield from FORMS
+        for name in plugin_names("call_forms"):
+            yield from plugin("call_forms", name)(self._tokenizer)
 
     def _text(
         self, turns: _Turns, tools: _Turns, form: CallForm | None = None, *, add_generation_prompt: bool
     ) -> str:
         conversation = deepcopy(turns)  # a template may change its messages
-        form = form or (self._form if tools else None)
+        form = form or (self.call_form if tools else None)
         if form is not None and form.in_messages:
             conversation, tools = in_messages(conversation, tools), []
         if form is not None and form.text_arguments:

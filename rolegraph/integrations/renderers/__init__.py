@@ -1,0 +1,1 @@
+"""Forms of tool calls that the package renderers reads."""

@@ -53,6 +53,16 @@ class RunRecord:
         return sorted({key for line in self.lines for key in line} - {"step"})
 
     @property
+    def figures(self) -> list[tuple[str, ...]]:
+        """Names of the figures; those that are equal at every step are together."""
+        groups: dict[object, tuple[str, ...]] = {}
+        for name in self.info.figure_names:
+            series = tuple(tuple(self.series(f"{split}/{name}")) for split in ("validation", "episode"))
+            key = series if any(series) else name
+            groups[key] = (*groups.get(key, ()), name)
+        return list(groups.values())
+
+    @property
     def done(self) -> int:
         """Number of the last finished training step; 0 before the first."""
         return int(max((line["step"] for line in self.lines), default=0))

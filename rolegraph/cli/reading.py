@@ -156,7 +156,7 @@ def export_command(
 def compare_command(sides: tuple[str, ...], html: Path | None, tasks: int, imports: tuple[str, ...]) -> int:
     """Hold runs, trainings (their folders) or specs against the first of them.
 
-    Shown are the keys in which the specs differ; every figure with its 95 % interval and the difference,
+    Shown are a verdict on each side; the keys in which the specs differ; every figure with its 95 % interval and the difference,
     paired by task where the tasks are the same; tasks that only one side solves, with an episode of each;
     tokens and time. A training is compared by the validation of its best checkpoint.
     """

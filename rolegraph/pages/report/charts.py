@@ -237,7 +237,7 @@ def scale(values: Iterable[float]) -> Axis:
     """Return the axis, in percent, with round ends that covers some values, for `interval` and `ruler`."""
     covered = [*values] or [0.0, 1.0]
     ticks = nice_ticks(min(covered), max(covered), 4)
-    return Axis(ticks[0], ticks[-1], start=2, end=98, ticks=ticks)
+    return Axis(ticks[0], ticks[-1], start=6, end=94, ticks=ticks)
 
 
 def ruler(axis: Axis) -> str:

@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from rolegraph.engine.records import RunFolder
 from rolegraph.engine.training.analysis.constants import CONSTANT, SAME
 from rolegraph.engine.training.analysis.intervals import Interval, difference
 from rolegraph.engine.training.analysis.outcomes import GroupOutcome, Outcomes
@@ -130,20 +129,14 @@ class RoleSummary(NamedTuple):
         )
 
 
-def best_step(run: RunRecord) -> float | None:
-    """Return the step of a training's best checkpoint; None where none was validated."""
-    return next((it.step for it in reversed(RunFolder(run.folder).checkpoints()) if it.best), None)
-
-
 def figure_changes(run: RunRecord, validations: Validations) -> list[FigureChange]:
     """Return each figure of the validation, or of the batches of a training without; equal figures once."""
-    best = best_step(run)
     changes: list[FigureChange] = []
     for names in run.figures:
         name = names[0]
         validated = run.series(f"validation/{name}")
         if points := validated or run.series(f"episode/{name}"):
-            at_best = next((point for point in points if point[0] == best), None)
+            at_best = next((point for point in points if point[0] == run.best), None)
             largest = max(points, key=lambda point: point[1])
             steps = validations.get(name, {})
             ends = [steps.get(int(points[end][0]), {}) for end in (0, -1)]

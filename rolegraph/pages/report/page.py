@@ -35,7 +35,6 @@ from rolegraph.pages.report.outcome import (
     UNKNOWN,
     WORDS,
     FigureChange,
-    best_step,
     figure_changes,
     role_summaries,
 )
@@ -64,7 +63,7 @@ def render(run: RunRecord, digest: Digest, viewer: str = "") -> str:
     """Return the HTML of the report; `viewer` is the URL of the run's list where a viewer shows the page."""
     code, code_hash = html.script(_HERE / "report.js")
     figures = figure_changes(run, digest.validations)
-    shown = sections(run, digest, best_step(run))
+    shown = sections(run, digest)
     drawn = {key for section in shown for panel in section.panels for key in panel.keys}
     policies = {name: run.info.roles[name].policies for name in run.info.trained_roles}
     verdict = training_verdict(RunFolder(run.folder), run.info, run.lines)

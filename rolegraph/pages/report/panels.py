@@ -78,14 +78,8 @@ class Section:
     panels: Sequence[Panel]
 
 
-def sections(run: RunRecord, digest: Digest, best: float | None) -> list[Section]:
-    """Return the sections that have a chart, and that of failures.
-
-    Args:
-        run: The training.
-        digest: Summary of its episodes.
-        best: Step of its best checkpoint, which the learning curves mark; None marks none.
-    """
+def sections(run: RunRecord, digest: Digest) -> list[Section]:
+    """Return the sections that have a chart, and that of failures."""
     roles = list(run.info.roles)
     failures = [_failures(run, role) for role in roles]
     outline: list[tuple[str, str, str, Sequence[Panel | None]]] = [
@@ -94,7 +88,7 @@ def sections(run: RunRecord, digest: Digest, best: float | None) -> list[Section
             "Learning curves",
             "Thin: the training batches. Bold: validation, in its 95 % interval over the tasks; step 0 is "
             "the untrained model.",
-            _learning(run, bands(digest.validations), best),
+            _learning(run, bands(digest.validations)),
         ),
         (
             "rewards",
@@ -211,13 +205,13 @@ def common_curves(trainings: Sequence[tuple[str, RunRecord, Bands]]) -> list[Pan
     return [panel for panel in panels if panel]
 
 
-def _learning(run: RunRecord, bands: Bands, best: float | None) -> list[Panel | None]:
+def _learning(run: RunRecord, bands: Bands) -> list[Panel | None]:
     """Return the charts of the figures, equal ones in one; the first takes the whole width."""
-    panels = [_metric(run, bands, names, best) for names in run.figures]
+    panels = [_metric(run, bands, names) for names in run.figures]
     return [panel and replace(panel, is_wide=not place) for place, panel in enumerate(panels)]
 
 
-def _metric(run: RunRecord, bands: Bands, names: Sequence[str], best: float | None) -> Panel | None:
+def _metric(run: RunRecord, bands: Bands, names: Sequence[str]) -> Panel | None:
     name = names[0]
     train, validation = run.series(f"episode/{name}"), run.series(f"validation/{name}")
     steps = [step for step, _ in [*train, *validation]]
@@ -232,7 +226,7 @@ def _metric(run: RunRecord, bands: Bands, names: Sequence[str], best: float | No
     ends = share_ends(value for line in lines for _, value in line.points)
     splits = ("episode/", "validation/")
     keys = [f"{split}{n}{name}" for name in names for split in splits for n in ("", "n/")]
-    return _lines(" = ".join(names), lines, keys, ends=ends, best=best if best in steps else None)
+    return _lines(" = ".join(names), lines, keys, ends=ends, best=run.best if run.best in steps else None)
 
 
 def _reward(run: RunRecord, role: str, colour: int) -> Panel | None:

@@ -31,6 +31,8 @@ class RunRecord:
     lines: Sequence[Mapping[str, float]]
     """Figures of each step, in order, among them `step`; step 0 is the untrained model."""
     controls: Sequence[Control] = ()
+    best: float | None = None
+    """Step of the best checkpoint; None where none was validated."""
     unreadable: int = 0
     """Number of broken lines in `metrics.jsonl`, without an incomplete last one."""
 
@@ -100,5 +102,11 @@ def read_run(folder: Path) -> RunRecord:
         steps.setdefault(metrics["step"], {}).update(metrics)
     lines = tuple(steps[step] for step in sorted(steps))
     return RunRecord(
-        folder, info, spec=run.spec(), lines=lines, controls=run.controls(), unreadable=len(broken)
+        folder,
+        info,
+        spec=run.spec(),
+        lines=lines,
+        controls=run.controls(),
+        best=next((it.step for it in reversed(run.checkpoints()) if it.best), None),
+        unreadable=len(broken),
     )

@@ -156,9 +156,9 @@ def export_command(
 def compare_command(sides: tuple[str, ...], html: Path | None, tasks: int, imports: tuple[str, ...]) -> int:
     """Hold runs, trainings (their folders) or specs against the first of them.
 
-    Shown are a verdict on each side; the keys in which the specs differ; every figure with its 95 % interval and the difference,
-    paired by task where the tasks are the same; tasks that only one side solves, with an episode of each;
-    tokens and time. A training is compared by the validation of its best checkpoint.
+    Shown are a verdict on each side; the keys in which the specs differ; every figure with its 95 % interval
+    and the difference, paired by task where the tasks are the same; tasks that only one side solves, with an
+    episode of each; tokens and time. A training is compared by the validation of its best checkpoint.
     """
     comparison = api.compare(*sides, imports=imports, html=html, shown=tasks)
     out = OutputOptions().results()

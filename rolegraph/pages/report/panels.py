@@ -219,8 +219,10 @@ def _metric(run: RunRecord, bands: Bands, names: Sequence[str]) -> Panel | None:
         ChartLine("train", train, 0, Stroke.THIN if validation else Stroke.PLAIN),
         ChartLine("validation", validation, 0, Stroke.BOLD, bands.get(name, ())),
     ]
+    # A control whose value is the last validation, as that of the trained workflow is, adds nothing.
+    last = [value for _, value in validation[-1:]]
     for control in run.controls:
-        if control.figure == name and steps and control.mean not in [value for _, value in validation[-1:]]:
+        if control.figure in names and steps and control.mean not in last:
             ends = [(step, control.mean) for step in (min(steps), max(steps))]
             lines.append(ChartLine(control.name, ends, 1 + len(lines), Stroke.DASHED))
     ends = share_ends(value for line in lines for _, value in line.points)
